@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// libcpd_torch: the operators torch.ops.cpd.*, on torch's stable ABI (TORCH_TARGET_VERSION 2.11),
+// so that one library serves CPU and CUDA builds of torch from 2.11 on. No arithmetic: tensors
+// become TensorViews and the library does the rest. Fake and autograd registrations are in
+// python/cpd/torch_ops.py. A cpd::Error is a std::invalid_argument and arrives as ValueError.
+//
+// seed and stream are one-element int64 tensors (a missing one is 0) that hold the 64 bits of the
+// unsigned number, so that a compiled program takes a new stream without being compiled anew.
+#include <dlfcn.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+
+namespace cpd {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// ---- tensors as TensorView ----------------------------------------------------------------------
+
+DType DTypeOf(const Tensor& x) {
+  switch (x.scalar_type()) {
+    case ScalarType::Float:
+      return DType::f32;
+    case ScalarType::Double:
+      return DType::f64;
+    case ScalarType::BFloat16:
+      return DType::bf16;
+    case ScalarType::Half:
+      return DType::f16;
+    case ScalarType::Byte:
+      return DType::u8;
+    case ScalarType::Int:
+      return DType::u32;  // random integers: below 2^24, so the same bits
+    case ScalarType::Long:
+      return DType::i64;
+    default:
+      break;
+  }
+  throw Error("no such tensor element type: " + std::string(toString(x.scalar_type())));
+}
+
+/// The stream that torch queues work on. torch's CUDA library is loaded wherever a CUDA tensor is,
+/// but this library must load without it.
+void* CurrentCudaStream(int device_index) {
+  using Getter = AOTITorchError (*)(std::int32_t, void**);
+  static const auto get = [] {
+    void* library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library == nullptr
+               ? nullptr
+               : reinterpret_cast<Getter>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
+  }();
+  void* stream = nullptr;
+  if (get == nullptr || get(device_index, &stream) != 0) {
+    throw Error("this torch does not tell its current CUDA stream (libtorch_cuda.so)");
+  }
+  return stream;
+}
+
+TensorView Describe(const Tensor& x, void* data) {
+  if (x.dim() > TensorView::kMaxRank) {
+    throw Error("tensors must have at most " + std::to_string(TensorView::kMaxRank) +
+                " dimensions, got " + std::to_string(x.dim()));
+  }
+  TensorView view;
+  view.data = data;
+  view.dtype = DTypeOf(x);
+  view.rank = static_cast<int>(x.dim());
+  const auto sizes = x.sizes();
+  const auto strides = x.strides();
+  for (int d = 0; d < view.rank; ++d) {
+    view.shape[d] = sizes[d];
+    view.stride[d] = strides[d];
+  }
+  if (x.is_cuda()) {
+    view.device = Device::cuda;
+    view.device_index = x.get_device_index();
+    view.stream = CurrentCudaStream(view.device_index);
+  }
+  return view;
+}
+
+TensorView Input(const Tensor& x) { return Describe(x, const_cast<void*>(x.const_data_ptr())); }
+TensorView Output(const Tensor& x) { return Describe(x, x.mutable_data_ptr()); }
+std::optional<TensorView> Input(const OptionalTensor& x) {
+  return x ? std::optional(Input(*x)) : std::nullopt;
+}
+
+/// Makes the device of `x` current while it lives.
+class OnDeviceOf {
+ public:
+  explicit OnDeviceOf(const Tensor& x) {
+    if (x.is_cuda()) guard_.emplace(x.get_device_index());
+  }
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+};
+
+// ---- options ---------------------------------------------------------------------------------
+
+/// The number in a one-element int64 tensor; one on a GPU is copied to the host first, which waits.
+std::uint64_t Number(const OptionalTensor& x, const char* what) {
+  if (!x) return 0;
+  if (x->numel() != 1 || x->scalar_type() != ScalarType::Long) {
+    throw Error(std::string(what) + " must be an int64 tensor of one element");
+  }
+  const Tensor host =
+      x->is_cpu()
+          ? *x
+          : torch::stable::to(*x, torch::stable::Device(torch::headeronly::DeviceType::CPU));
+  return static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(host.const_data_ptr()));
+}
+
+RoundingOptions Options(const std::string& rounding, const std::string& overflow,
+                        const OptionalTensor& seed, const OptionalTensor& stream,
+                        std::int64_t random_bits, const std::string& variant) {
+  RoundingOptions options;
+  options.mode = ParseRounding(rounding);
+  options.overflow = ParseOverflow(overflow);
+  options.variant = ParseVariant(variant);
+  options.random_bits =
+      random_bits >= 0 && random_bits <= kMaxRandomBits ? static_cast<int>(random_bits) : -1;
+  if (options.mode == Rounding::stochastic) {
+    options.seed = Number(seed, "seed");
+    options.stream = Number(stream, "stream");
+  }
+  Check(options);
+  return options;
+}
+
+// ---- operators: each has a form that writes into `out` and one that makes it
+// ----------------------
+
+void CastOut(const Tensor& x, const std::string& format, const std::string& rounding,
+             const std::string& overflow, const OptionalTensor& seed, const OptionalTensor& stream,
+             std::int64_t random_bits, const std::string& variant, const OptionalTensor& random,
+             const Tensor& out) {
+  const OnDeviceOf guard(x);
+  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  const auto integers = Input(random);
+  Cast(Input(x), ParseFormat(format), options, Output(out), integers ? &*integers : nullptr);
+}
+
+Tensor CastNew(const Tensor& x, const std::string& format, const std::string& rounding,
+               const std::string& overflow, const OptionalTensor& seed,
+               const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
+               const OptionalTensor& random) {
+  const Tensor out = torch::stable::empty_like(x);
+  CastOut(x, format, rounding, overflow, seed, stream, random_bits, variant, random, out);
+  return out;
+}
+
+template <auto Operation>
+void BinaryOut(const Tensor& x, const Tensor& y, const std::string& format,
+               const std::string& rounding, const std::string& overflow, const OptionalTensor& seed,
+               const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
+               const Tensor& out) {
+  const OnDeviceOf guard(x);
+  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  Operation(Input(x), Input(y), ParseFormat(format), options, Output(out));
+}
+
+template <auto Operation>
+Tensor BinaryNew(const Tensor& x, const Tensor& y, const std::string& format,
+                 const std::string& rounding, const std::string& overflow,
+                 const OptionalTensor& seed, const OptionalTensor& stream, std::int64_t random_bits,
+                 const std::string& variant) {
+  const Tensor out = torch::stable::new_empty(x, x.sizes());
+  BinaryOut<Operation>(x, y, format, rounding, overflow, seed, stream, random_bits, variant, out);
+  return out;
+}
+
+void FmaOut(const Tensor& x, const Tensor& y, const Tensor& z, const std::string& format,
+            const std::string& rounding, const std::string& overflow, const OptionalTensor& seed,
+            const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
+            const Tensor& out) {
+  const OnDeviceOf guard(x);
+  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  Fma(Input(x), Input(y), Input(z), ParseFormat(format), options, Output(out));
+}
+
+Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, const std::string& format,
+              const std::string& rounding, const std::string& overflow, const OptionalTensor& seed,
+              const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant) {
+  const Tensor out = torch::stable::new_empty(x, x.sizes());
+  FmaOut(x, y, z, format, rounding, overflow, seed, stream, random_bits, variant, out);
+  return out;
+}
+
+Tensor SumNew(const Tensor& x, std::int64_t dim, const std::string& format,
+              const std::string& scheme, const std::string& rounding, const std::string& overflow,
+              const OptionalTensor& seed, const OptionalTensor& stream, std::int64_t random_bits,
+              const std::string& variant) {
+  if (dim < 0 || dim >= x.dim()) {
+    throw Error("dim must be 0…" + std::to_string(x.dim() - 1) + ", got " + std::to_string(dim));
+  }
+  const OnDeviceOf guard(x);
+  const Accumulator accumulator{ParseFormat(format), ParseScheme(scheme),
+                                Options(rounding, overflow, seed, stream, random_bits, variant)};
+  std::vector<std::int64_t> shape(x.sizes().begin(), x.sizes().end());
+  shape.erase(shape.begin() + dim);
+  const Tensor out = torch::stable::new_empty(x, {shape.data(), shape.size()});
+  Sum(Input(x), static_cast<int>(dim), accumulator, Output(out));
+  return out;
+}
+
+Tensor EncodeNew(const Tensor& x, const std::string& format, const std::string& rounding,
+                 const std::string& overflow, const OptionalTensor& seed,
+                 const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
+                 const OptionalTensor& random) {
+  const OnDeviceOf guard(x);
+  const Format to = ParseFormat(format);
+  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  const std::int64_t bytes = PackedBytes(to, x.numel());
+  const Tensor packed = torch::stable::new_empty(x, {&bytes, 1}, ScalarType::Byte);
+  const auto integers = Input(random);
+  Encode(Input(x), to, options, Output(packed), integers ? &*integers : nullptr);
+  return packed;
+}
+
+void DecodeOut(const Tensor& codes, const std::string& format, const Tensor& out) {
+  const OnDeviceOf guard(codes);
+  Decode(Input(codes), ParseFormat(format), Output(out));
+}
+
+Tensor DecodeNew(const Tensor& codes, const std::string& format,
+                 const std::vector<std::int64_t>& shape, ScalarType dtype) {
+  const Tensor out = torch::stable::new_empty(codes, {shape.data(), shape.size()}, dtype);
+  DecodeOut(codes, format, out);
+  return out;
+}
+
+// No defaults: torch leaves default arguments out where it traces, and fake kernels would miss
+// them.
+#define CPD_ROUNDING \
+  "str rounding, str overflow, Tensor? seed, Tensor? stream, int random_bits, str variant"
+
+STABLE_TORCH_LIBRARY(cpd, m) {
+  m.def("cast(Tensor x, str format, " CPD_ROUNDING ", Tensor? random) -> Tensor");
+  m.def("cast_out(Tensor x, str format, " CPD_ROUNDING
+        ", Tensor? random, *, Tensor(a!) out) -> ()");
+  m.def("add(Tensor x, Tensor y, str format, " CPD_ROUNDING ") -> Tensor");
+  m.def("add_out(Tensor x, Tensor y, str format, " CPD_ROUNDING ", *, Tensor(a!) out) -> ()");
+  m.def("mul(Tensor x, Tensor y, str format, " CPD_ROUNDING ") -> Tensor");
+  m.def("mul_out(Tensor x, Tensor y, str format, " CPD_ROUNDING ", *, Tensor(a!) out) -> ()");
+  m.def("fma(Tensor x, Tensor y, Tensor z, str format, " CPD_ROUNDING ") -> Tensor");
+  m.def("fma_out(Tensor x, Tensor y, Tensor z, str format, " CPD_ROUNDING
+        ", *, Tensor(a!) out) -> ()");
+  m.def("sum(Tensor x, int dim, str format, str scheme, " CPD_ROUNDING ") -> Tensor");
+  m.def("encode(Tensor x, str format, " CPD_ROUNDING ", Tensor? random) -> Tensor");
+  m.def("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
+  m.def("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");
+}
+
+#undef CPD_ROUNDING
+
+void Implement(torch::stable::detail::StableLibrary& m) {
+  m.impl("cast", TORCH_BOX(&CastNew));
+  m.impl("cast_out", TORCH_BOX(&CastOut));
+  m.impl("add", TORCH_BOX(&BinaryNew<Add>));
+  m.impl("add_out", TORCH_BOX(&BinaryOut<Add>));
+  m.impl("mul", TORCH_BOX(&BinaryNew<Mul>));
+  m.impl("mul_out", TORCH_BOX(&BinaryOut<Mul>));
+  m.impl("fma", TORCH_BOX(&FmaNew));
+  m.impl("fma_out", TORCH_BOX(&FmaOut));
+  m.impl("sum", TORCH_BOX(&SumNew));
+  m.impl("encode", TORCH_BOX(&EncodeNew));
+  m.impl("decode", TORCH_BOX(&DecodeNew));
+  m.impl("decode_out", TORCH_BOX(&DecodeOut));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }
+STABLE_TORCH_LIBRARY_IMPL(cpd, CUDA, m) { Implement(m); }
+
+}  // namespace
+}  // namespace cpd

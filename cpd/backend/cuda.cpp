@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/backend/cuda.h"
+
+#include <dlfcn.h>
+
+#include <optional>
+#include <string>
+
+#include "cpd/numeric/error.h"
+
+namespace cpd::cuda {
+namespace {
+
+/// libcpd_cuda.so in the folder of the library that this code is in.
+std::string LibraryPath() {
+  static const char here = 0;
+  Dl_info info{};
+  std::string path = dladdr(&here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+  const std::size_t slash = path.rfind('/');
+  path.resize(slash == std::string::npos ? 0 : slash + 1);
+  return path + "libcpd_cuda.so";
+}
+
+const Api& Load() {
+  const std::string path = LibraryPath();
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = dlerror();
+    throw Error("CUDA tensors need libcpd_cuda, which cannot be loaded (was CPD built with nvcc?): " +
+                std::string(why == nullptr ? path : why));
+  }
+  auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
+  const Api* api = get == nullptr ? nullptr : get();
+  if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
+      api->strided_size != sizeof(Strided)) {
+    throw Error(path + " belongs to another build of CPD");
+  }
+  return *api;
+}
+
+const Api& Library() {
+  static const Api& api = Load();  // tried anew at the next call if it throws
+  return api;
+}
+
+void CheckStatus(int status) {
+  if (status != 0) throw Error(std::string("CUDA: ") + Library().describe(status));
+}
+
+Launch LaunchOf(const TensorView& x) { return {x.device_index, x.stream}; }
+
+/// x without dimensions of one element, and with those merged that lie within one another.
+Strided Merge(const TensorView& x) {
+  Strided merged;
+  merged.data = x.data;
+  merged.dtype = x.dtype;
+  merged.rank = 0;
+  for (int d = 0; d < x.rank; ++d) {
+    if (x.shape[d] == 1) continue;
+    const int last = merged.rank - 1;
+    if (last >= 0 && merged.stride[last] == x.shape[d] * x.stride[d]) {
+      merged.shape[last] *= x.shape[d];
+      merged.stride[last] = x.stride[d];
+    } else {
+      merged.shape[merged.rank] = x.shape[d];
+      merged.stride[merged.rank] = x.stride[d];
+      ++merged.rank;
+    }
+  }
+  if (merged.rank == 0) {
+    merged.rank = 1;
+    merged.shape[0] = 1;
+    merged.stride[0] = 1;
+  }
+  return merged;
+}
+
+/// The given integers, each below 2^N; throws Error otherwise.
+std::optional<Strided> Given(const TensorView* random, const RoundPlan& plan,
+                             const Launch& launch) {
+  if (random == nullptr) return std::nullopt;
+  const Strided integers = Merge(*random);
+  std::uint32_t most = 0;
+  CheckStatus(Library().greatest(launch, random->size(), integers, &most));
+  const std::uint32_t limit = 1U << plan.random_bits;
+  if (most >= limit) {
+    throw Error("random integers must be below 2^random_bits = " + std::to_string(limit) +
+                ", got " + std::to_string(most));
+  }
+  return integers;
+}
+
+}  // namespace
+
+void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
+          const TensorView* random, const Key& key) {
+  const Launch launch = LaunchOf(x);
+  const std::optional<Strided> integers = Given(random, plan, launch);
+  CheckStatus(Library().cast(launch, plan, key, x.size(), Merge(x),
+                             integers ? &*integers : nullptr, Merge(out)));
+}
+
+std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
+                    const TensorView* random, const Key& key) {
+  const Launch launch = LaunchOf(x);
+  const std::optional<Strided> integers = Given(random, plan, launch);
+  std::int64_t first_nan = -1;
+  CheckStatus(Library().encode(launch, plan, key, x.size(), Merge(x),
+                               integers ? &*integers : nullptr,
+                               static_cast<std::uint8_t*>(packed.data), &first_nan));
+  return first_nan;
+}
+
+void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
+  CheckStatus(Library().decode(LaunchOf(packed), plan, out.size(),
+                               static_cast<const std::uint8_t*>(packed.data), Merge(out)));
+}
+
+}  // namespace cpd::cuda

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU kernels, in a library of their own that is loaded when the first CUDA tensor comes. Called
+// by ops/ with checked arguments; x.stream is the CUDA stream on which work is queued. Throws Error
+// where the library is not there or CUDA reports an error.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/plan.h"
+#include "kernels/cuda/cuda_api.h"
+
+namespace cpd::cuda {
+
+/// Given random integers are checked first (below 2^N), which waits for the stream.
+void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
+          const TensorView* random, const Key& key = {});
+/// Returns the least index of a NaN that has no code, or -1. Waits for the stream only where the
+/// format has no code for NaN.
+std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
+                    const TensorView* random, const Key& key = {});
+void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out);
+
+}  // namespace cpd::cuda

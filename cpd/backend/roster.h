@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "cpd/base/kernel_table.h"
+
+namespace cpd {
+
+/// The CPU kernels in use: the best of scalar, avx2 and avx512 that this CPU has, or the one that
+/// CPD_BACKEND names. Throws Error where CPD_BACKEND names one that is unknown or cannot run here.
+CPD_API const KernelTable& Kernels();
+/// Tables that can run on this CPU, slowest first.
+CPD_API std::vector<const KernelTable*> AvailableKernels();
+/// Uses `name` from here on ("" goes back to the default); for tests and benchmarks. Not while
+/// another thread runs an operation.
+CPD_API void ForceKernels(std::string_view name);
+
+}  // namespace cpd

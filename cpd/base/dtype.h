@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cpd/numeric/format.h"
+
+namespace cpd {
+
+/// Element types of tensors.
+enum class DType : std::uint8_t { f32, f64, bf16, f16, u8, u32, i64 };
+
+constexpr std::size_t SizeOf(DType type) {
+  switch (type) {
+    case DType::f32:
+    case DType::u32: return 4;
+    case DType::f64:
+    case DType::i64: return 8;
+    case DType::bf16:
+    case DType::f16: return 2;
+    case DType::u8: break;
+  }
+  return 1;
+}
+
+/// True for the four types that carry emulated values.
+constexpr bool IsFloat(DType type) { return type <= DType::f16; }
+
+CPD_API std::string ToString(DType type);
+
+/// Throws Error where a value of `format` may not be a value of `type` ("fp16 holds no …").
+CPD_API void CheckCarrier(DType type, const Format& format);
+
+}  // namespace cpd

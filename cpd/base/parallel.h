@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "cpd/base/export.h"
+
+namespace cpd {
+
+/// Threads that parallel_for may use: CPD_NUM_THREADS, else OpenMP's maximum (so that
+/// torch.set_num_threads counts). Throws Error where CPD_NUM_THREADS is not a positive number.
+CPD_API int MaxThreads();
+
+/// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
+/// where n is at most `serial_below`, inside another parallel region, and in a forked child
+/// (OpenMP hangs there). Results must not depend on the pieces. An exception thrown by body is
+/// thrown again here.
+CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
+                          const std::function<void(std::int64_t, std::int64_t)>& body);
+
+}  // namespace cpd

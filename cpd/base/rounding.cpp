@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/numeric/rounding.h"
+
+#include <array>
+
+#include "cpd/base/names.h"
+#include "cpd/numeric/accumulator.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::array<std::string_view, 7> kModes{
+    "nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic"};
+constexpr std::array<std::string_view, 2> kPolicies{"ieee", "saturate"};
+constexpr std::array<std::string_view, 3> kVariants{"A", "B", "C"};
+constexpr std::array<std::string_view, 2> kSchemes{"sequential", "kahan"};
+
+}  // namespace
+
+void Check(const RoundingOptions& options) {
+  if (options.random_bits < 1 || options.random_bits > kMaxRandomBits) {
+    throw Error("random_bits must be 1…" + std::to_string(kMaxRandomBits) + ", got " +
+                std::to_string(options.random_bits));
+  }
+}
+
+Rounding ParseRounding(std::string_view name) {
+  return ParseName<Rounding>("rounding", kModes, name);
+}
+Overflow ParseOverflow(std::string_view name) {
+  return ParseName<Overflow>("overflow", kPolicies, name);
+}
+Variant ParseVariant(std::string_view name) {
+  return ParseName<Variant>("variant", kVariants, name);
+}
+Scheme ParseScheme(std::string_view name) { return ParseName<Scheme>("scheme", kSchemes, name); }
+
+std::string ToString(Rounding mode) {
+  return std::string(kModes.at(static_cast<std::size_t>(mode)));
+}
+std::string ToString(Overflow overflow) {
+  return std::string(kPolicies.at(static_cast<std::size_t>(overflow)));
+}
+std::string ToString(Variant variant) {
+  return std::string(kVariants.at(static_cast<std::size_t>(variant)));
+}
+std::string ToString(Scheme scheme) {
+  return std::string(kSchemes.at(static_cast<std::size_t>(scheme)));
+}
+
+}  // namespace cpd

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/base/tensor.h"
+
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+std::string ShapeText(const TensorView& x) {
+  std::string text = "(";
+  for (int d = 0; d < x.rank; ++d) text += (d == 0 ? "" : ", ") + std::to_string(x.shape[d]);
+  return text + ")";
+}
+
+Format CarrierFormat(DType type) {
+  switch (type) {
+    case DType::bf16: return MakeFormat(8, 7);
+    case DType::f16: return MakeFormat(5, 10);
+    default: return kFp32;
+  }
+}
+
+}  // namespace
+
+std::string ToString(DType type) {
+  switch (type) {
+    case DType::f32: return "fp32";
+    case DType::f64: return "fp64";
+    case DType::bf16: return "bf16";
+    case DType::f16: return "fp16";
+    case DType::u8: return "uint8";
+    case DType::u32: return "uint32";
+    case DType::i64: return "int64";
+  }
+  return "unknown";
+}
+
+void CheckCarrier(DType type, const Format& format) {
+  if (!IsFloat(type)) {
+    throw Error("values are carried in fp32, fp64, bf16 or fp16, got " + ToString(type));
+  }
+  if (!Holds(CarrierFormat(type), format)) {
+    throw Error(ToString(type) + " does not hold every value of " + ToString(format) +
+                "; use fp32");
+  }
+}
+
+TensorView View(const void* data, DType dtype, std::span<const std::int64_t> shape) {
+  if (shape.size() > TensorView::kMaxRank) {
+    throw Error("a tensor has at most " + std::to_string(TensorView::kMaxRank) +
+                " dimensions, got " + std::to_string(shape.size()));
+  }
+  TensorView view;
+  view.data = const_cast<void*>(data);
+  view.dtype = dtype;
+  view.rank = static_cast<int>(shape.size());
+  std::int64_t stride = 1;
+  for (int d = view.rank - 1; d >= 0; --d) {
+    view.shape[d] = shape[static_cast<std::size_t>(d)];
+    view.stride[d] = stride;
+    stride *= view.shape[d];
+  }
+  return view;
+}
+
+TensorView View(const void* data, DType dtype, std::int64_t n) {
+  const std::array<std::int64_t, 1> shape{n};
+  return View(data, dtype, shape);
+}
+
+void CheckSameShape(const TensorView& a, const TensorView& b, const char* what) {
+  bool same = a.rank == b.rank;
+  for (int d = 0; same && d < a.rank; ++d) same = a.shape[d] == b.shape[d];
+  if (!same) {
+    throw Error(std::string(what) + " must have the same shape, got " + ShapeText(a) + " and " +
+                ShapeText(b));
+  }
+}
+
+}  // namespace cpd

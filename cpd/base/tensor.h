@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "cpd/base/dtype.h"
+
+namespace cpd {
+
+enum class Device : std::uint8_t { cpu, cuda };
+
+/// What every operation works on: memory that somebody else owns. Strides are in elements and may
+/// be 0 or negative. `stream` is the CUDA stream on which work is queued.
+struct TensorView {
+  static constexpr int kMaxRank = 16;
+
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Device device = Device::cpu;
+  int device_index = 0;
+  void* stream = nullptr;
+  int rank = 1;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> stride{};
+
+  [[nodiscard]] std::int64_t size() const {
+    std::int64_t n = 1;
+    for (int d = 0; d < rank; ++d) n *= shape[d];
+    return n;
+  }
+  /// Row-major without gaps, so that element i lies at data + i.
+  [[nodiscard]] bool is_contiguous() const {
+    std::int64_t expected = 1;
+    for (int d = rank - 1; d >= 0; --d) {
+      if (shape[d] != 1 && stride[d] != expected) return size() == 0;
+      expected *= shape[d];
+    }
+    return true;
+  }
+};
+
+/// A row-major view over n elements (or over `shape`) of host memory.
+CPD_API TensorView View(const void* data, DType dtype, std::int64_t n);
+CPD_API TensorView View(const void* data, DType dtype, std::span<const std::int64_t> shape);
+inline TensorView View(std::span<float> x) {
+  return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
+}
+inline TensorView View(std::span<const float> x) {
+  return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
+}
+
+/// Throws Error unless both have the same shape; `what` names them in the message.
+CPD_API void CheckSameShape(const TensorView& a, const TensorView& b, const char* what);
+
+}  // namespace cpd

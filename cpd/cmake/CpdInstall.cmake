@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# `cmake --install`: the C++ package. Component `python`, installed only by name: the libraries inside the Python
+# package.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/cpd")
+install(
+  TARGETS cpd cpd_numeric
+  EXPORT cpd
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cpp
+  FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT cpp)
+install(
+  EXPORT cpd
+  NAMESPACE cpd::
+  FILE cpdTargets.cmake
+  DESTINATION "${package_dir}"
+  COMPONENT cpp)
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/cpdConfig.cmake.in" cpdConfig.cmake
+                              INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file(cpdConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(
+  FILES "${PROJECT_BINARY_DIR}/cpdConfig.cmake" "${PROJECT_BINARY_DIR}/cpdConfigVersion.cmake"
+  DESTINATION "${package_dir}"
+  COMPONENT cpp)
+if(CPD_WITH_CUDA)
+  install(TARGETS cpd_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cpp)
+endif()
+
+set(python_targets cpd)
+if(CPD_WITH_CUDA)
+  list(APPEND python_targets cpd_cuda)
+endif()
+if(CPD_WITH_PYTHON)
+  list(APPEND python_targets cpd_core)
+endif()
+if(CPD_WITH_TORCH)
+  list(APPEND python_targets cpd_torch)
+endif()
+install(
+  TARGETS ${python_targets}
+  LIBRARY DESTINATION cpd
+          COMPONENT python
+          EXCLUDE_FROM_ALL)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# kernels/cpu/kernels.cpp, compiled once for each ISA. These are the only ISA flags in the tree.
+
+set(CPD_ISAS scalar)
+set(CPD_ISA_FLAGS_scalar "")
+set(CPD_ISA_FLAGS_avx2 -mavx2 -mfma)
+set(CPD_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # Its own intrinsics make an undefined register by `__m512i y = y` and then warn.
+  list(APPEND CPD_ISA_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+endif()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  list(APPEND CPD_ISAS avx2 avx512)
+  target_compile_definitions(cpd_flags INTERFACE CPD_BACKENDS_X86)
+endif()
+
+# cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options.
+function(cpd_add_kernels prefix)
+  foreach(isa IN LISTS CPD_ISAS)
+    add_library(${prefix}_${isa} OBJECT EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/kernels/cpu/kernels.cpp")
+    target_link_libraries(${prefix}_${isa} PRIVATE cpd_flags)
+    target_compile_definitions(${prefix}_${isa} PRIVATE CPD_ISA=${isa})
+    target_compile_options(${prefix}_${isa} PRIVATE ${CPD_ISA_FLAGS_${isa}} ${ARGN})
+  endforeach()
+endfunction()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# Options and flags that every target shares.
+
+# cpd_part(NAME TEXT): a part of the build that is AUTO (if what it needs is there), ON (or fail) or OFF.
+function(cpd_part name text)
+  set(CPD_${name} AUTO CACHE STRING "${text}: AUTO, ON or OFF")
+  set_property(CACHE CPD_${name} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT CPD_${name} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "CPD_${name} must be AUTO, ON or OFF, got '${CPD_${name}}'")
+  endif()
+endfunction()
+
+# cpd_decide(NAME FOUND DETAIL): sets CPD_WITH_<NAME> in the caller, says why, and fails where ON cannot be had.
+function(cpd_decide name found detail)
+  if(CPD_${name} STREQUAL "OFF")
+    set(with FALSE)
+    set(detail "switched off")
+  elseif(found)
+    set(with TRUE)
+  elseif(CPD_${name} STREQUAL "ON")
+    message(FATAL_ERROR "CPD_${name}=ON, but ${detail}")
+  else()
+    set(with FALSE)
+  endif()
+  set(CPD_WITH_${name} ${with} PARENT_SCOPE)
+  if(with)
+    message(STATUS "CPD: ${name} yes: ${detail}")
+  else()
+    message(STATUS "CPD: ${name} no: ${detail}")
+  endif()
+endfunction()
+
+cpd_part(CUDA "CUDA kernels (libcpd_cuda)")
+cpd_part(TORCH "PyTorch operators (libcpd_torch)")
+cpd_part(PYTHON "Python module (_core)")
+cpd_part(TESTS "C++ tests (target cpd_tests)")
+
+set(CPD_SANITIZE "" CACHE STRING "Sanitizers of every target: empty, 'address' (with undefined) or 'thread'")
+set_property(CACHE CPD_SANITIZE PROPERTY STRINGS "" address thread)
+if(NOT CPD_SANITIZE MATCHES "^(|address|thread)$")
+  message(FATAL_ERROR "CPD_SANITIZE must be empty, address or thread, got '${CPD_SANITIZE}'")
+endif()
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+# No -O2 hidden behind a build type: what Release means is written here. Assertions stay out of Release alone.
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# One folder for all libraries, as after installation: they find each other beside themselves.
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_BUILD_RPATH "$ORIGIN")
+set(CMAKE_INSTALL_RPATH "$ORIGIN")
+
+# What a target needs whose code includes cpd/numeric: the arithmetic is exact only if no compiler contracts a*b+c.
+# Exported with the package.
+add_library(cpd_numeric INTERFACE)
+target_compile_features(cpd_numeric INTERFACE cxx_std_20)
+target_compile_options(
+  cpd_numeric INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang,AppleClang>:-ffp-contract=off>
+                        "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-ffp-contract=off>")
+target_include_directories(cpd_numeric INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                 $<INSTALL_INTERFACE:include>)
+
+# What every target of this tree gets besides. -Wno-psabi: wide vectors never cross an object file.
+add_library(cpd_flags INTERFACE)
+target_link_libraries(cpd_flags INTERFACE cpd_numeric)
+target_compile_options(cpd_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-psabi>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC 12 warns about its own std::string operator+ (GCC bug 105651).
+  target_compile_options(cpd_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
+if(CPD_SANITIZE STREQUAL "address")
+  set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(CPD_SANITIZE STREQUAL "thread")
+  set(sanitizers -fsanitize=thread)
+endif()
+if(NOT CPD_SANITIZE)
+  # A symbol that no library has is a fault when linking, not when loading. (Sanitizers leave theirs to the program.)
+  set(CMAKE_SHARED_LINKER_FLAGS "${CMAKE_SHARED_LINKER_FLAGS} -Wl,--no-undefined")
+else()
+  target_compile_options(cpd_flags INTERFACE ${sanitizers})
+  target_link_options(cpd_flags INTERFACE ${sanitizers})
+  target_compile_definitions(cpd_flags INTERFACE CPD_SANITIZE_BUILD)
+endif()
+
+# Threads behind cpd/base/parallel.h: OpenMP, or std::thread where OpenMP would give false reports (TSan).
+option(CPD_THREADS_STD "Use std::thread instead of OpenMP" OFF)
+find_package(Threads REQUIRED)
+add_library(cpd_threads INTERFACE)
+target_link_libraries(cpd_threads INTERFACE Threads::Threads)
+if(CPD_THREADS_STD)
+  target_compile_definitions(cpd_threads INTERFACE CPD_THREADS_STD)
+else()
+  find_package(OpenMP COMPONENTS CXX)
+  if(NOT OpenMP_CXX_FOUND)
+    message(FATAL_ERROR "the compiler has no OpenMP; configure with -DCPD_THREADS_STD=ON to use std::thread")
+  endif()
+  target_link_libraries(cpd_threads INTERFACE OpenMP::OpenMP_CXX)
+endif()

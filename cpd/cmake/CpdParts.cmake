@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# Finds what the optional parts need and decides on each.
+
+# ---- CUDA: a compiler that CMake's own check accepts
+set(found FALSE)
+if(NOT CPD_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90)
+  endif()
+  # The runtime within the library: it then loads where there is no driver.
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake < 3.26 does not know that nvcc has it
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+    set(found TRUE)
+    list(JOIN CMAKE_CUDA_ARCHITECTURES "," archs)
+    set(detail "nvcc ${CMAKE_CUDA_COMPILER_VERSION} for sm ${archs}")
+  else()
+    set(detail "no CUDA compiler was found (put nvcc on PATH or set CUDACXX)")
+  endif()
+endif()
+cpd_decide(CUDA "${found}" "${detail}")
+
+# ---- Python: an interpreter with headers, and pybind11 as its package
+find_package(Python 3.11 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+
+set(found FALSE)
+if(NOT CPD_PYTHON STREQUAL "OFF")
+  if(NOT Python_Interpreter_FOUND)
+    set(detail "no Python >= 3.11 was found")
+  elseif(NOT Python_Development.Module_FOUND)
+    set(detail "${Python_EXECUTABLE} has no headers (Debian: python3-dev)")
+  else()
+    execute_process(
+      COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
+      OUTPUT_VARIABLE pybind11_dir
+      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
+      RESULT_VARIABLE status)
+    if(status EQUAL 0)
+      set(PYBIND11_FINDPYTHON ON)
+      find_package(pybind11 2.13 CONFIG REQUIRED PATHS "${pybind11_dir}" NO_DEFAULT_PATH)
+      set(found TRUE)
+      set(detail "Python ${Python_VERSION}, pybind11 ${pybind11_VERSION}")
+    else()
+      set(detail "${Python_EXECUTABLE} has no pybind11 (pip install pybind11)")
+    endif()
+  endif()
+endif()
+cpd_decide(PYTHON "${found}" "${detail}")
+
+# ---- torch: asked from Python; its own CMake package would check a CUDA toolkit that is not needed
+set(found FALSE)
+if(NOT CPD_TORCH STREQUAL "OFF")
+  if(NOT Python_Interpreter_FOUND)
+    set(detail "no Python >= 3.11 was found to ask for torch")
+  else()
+    execute_process(
+      COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/torch_paths.py"
+      OUTPUT_VARIABLE torch_paths
+      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
+      RESULT_VARIABLE status)
+    if(NOT status EQUAL 0)
+      set(detail "${Python_EXECUTABLE} has no torch")
+    else()
+      string(REGEX REPLACE "\n" ";" torch_paths "${torch_paths}")
+      list(GET torch_paths 0 torch_version)
+      list(GET torch_paths 1 torch_includes)
+      list(GET torch_paths 2 torch_libraries)
+      if(torch_version VERSION_LESS 2.11)
+        set(detail "torch ${torch_version} is too old for the stable ABI (2.11 or newer)")
+      else()
+        set(found TRUE)
+        set(detail "torch ${torch_version}")
+        # Major and minor version are the top bytes: 0x020B… is 2.11, the oldest torch that may load the library.
+        add_library(cpd_torch_abi INTERFACE)
+        string(REPLACE "|" ";" torch_includes "${torch_includes}")
+        target_include_directories(cpd_torch_abi SYSTEM INTERFACE ${torch_includes})
+        target_compile_definitions(cpd_torch_abi INTERFACE TORCH_TARGET_VERSION=0x020B000000000000ULL)
+        target_link_libraries(cpd_torch_abi INTERFACE "${torch_libraries}/libtorch_cpu.so")
+      endif()
+    endif()
+  endif()
+endif()
+cpd_decide(TORCH "${found}" "${detail}")
+
+# ---- tests: GoogleTest, and Python for scripts; the oracles from elsewhere (MPFR, Random123) are asked for in tests/CMakeLists.txt
+set(found FALSE)
+if(NOT CPD_TESTS STREQUAL "OFF")
+  find_package(GTest)
+  if(NOT GTest_FOUND)
+    set(detail "GoogleTest was not found (Debian: libgtest-dev)")
+  elseif(NOT Python_Interpreter_FOUND)
+    set(detail "no Python >= 3.11 was found")
+  else()
+    set(found TRUE)
+    set(detail "GoogleTest ${GTest_VERSION}")
+  endif()
+endif()
+cpd_decide(TESTS "${found}" "${detail}")

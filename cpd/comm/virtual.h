@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// W virtual ranks in one process: the all-reduce of ReduceSpec with no transport. Ranks stream by,
+// one at a time, so that memory holds one rank's values and the running sums.
+//
+//   VirtualReduce reduce(spec, world, sizes);
+//   if (reduce.wants_ranges()) for each rank r, layer l: reduce.Observe(r, l, x);
+//   for (int r : reduce.schedule()) { for each layer l: reduce.Contribute(l, x_of(r, l)); reduce.EndRank(); }
+//   for each layer l: reduce.Result(l, out);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cpd/base/tensor.h"
+#include "cpd/comm/spec.h"
+
+namespace cpd {
+
+/// What happened to one layer.
+struct LayerReport {
+  int shift = 0;                ///< APS: the layer was scaled by 2^shift
+  std::int64_t non_finite = 0;  ///< NaN and Inf among the contributions
+  std::int64_t overflowed = 0;  ///< results that are not finite though no contribution was
+  std::int64_t underflowed = 0; ///< nonzero contributions that the cast turned into zero
+};
+
+class CPD_API VirtualReduce {
+ public:
+  /// world >= 1; sizes: values per layer. Throws Error.
+  VirtualReduce(const ReduceSpec& spec, int world, std::vector<std::int64_t> sizes);
+  ~VirtualReduce();
+  VirtualReduce(VirtualReduce&&) noexcept;
+  VirtualReduce& operator=(VirtualReduce&&) noexcept;
+
+  /// True where APS needs every rank's Observe before the first Contribute.
+  [[nodiscard]] bool wants_ranges() const;
+  void Observe(int layer, const TensorView& x);
+
+  /// The ranks in the order in which they must contribute: each once, or nearly twice for `ring`,
+  /// whose slices start at different ranks.
+  [[nodiscard]] std::vector<int> schedule() const;
+  /// The next rank of the schedule gives layer `layer` (float32, contiguous, the layer's size).
+  void Contribute(int layer, const TensorView& x);
+  /// That rank has given all its layers.
+  void EndRank();
+
+  /// The reduced layer, after the schedule's last rank. out: float32, contiguous.
+  void Result(int layer, const TensorView& out);
+  [[nodiscard]] LayerReport report(int layer) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cpd

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CPD: customized-precision floating point. Everything that a program needs.
+#pragma once
+
+#include "cpd/backend/roster.h"
+#include "cpd/base/parallel.h"
+#include "cpd/base/tensor.h"
+#include "cpd/comm/virtual.h"
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/format.h"
+#include "cpd/numeric/rounding.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/reduce.h"
+#include "cpd/scale/aps.h"
+#include "cpd/study/roundoff.h"

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One step of an ordered sum, every operation rounded into the accumulator's format. GEMM folds over
+// k and all-reduce over ranks with the same step.
+//
+// Two routes, chosen by FoldPlan: binary32 addition followed by the rounding, where that equals one
+// exact rounding (plan.h), and otherwise the exact sum in binary64, rounded to odd.
+#pragma once
+
+#include "cpd/numeric/exact.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// a + b rounded once. V is float lanes for the binary32 route, double lanes for the exact one.
+template <class R, class V>
+CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
+  if constexpr (Lanes<V>::mantissa == 23) {
+    return round<R>(a + b, random, plan);
+  } else {
+    return round<R>(exact_sum<R::mode>(a, b), random, plan);
+  }
+}
+
+/// s = round(s + x).
+template <class R, class V>
+CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPlan& plan) {
+  sum = rounded_sum<R>(sum, x, random, plan);
+}
+
+/// Kahan (1965): y = x - c; t = s + y; c = (t - s) - y; s = t, four roundings, `draw(i)` the random
+/// integers of the i-th. Where t is infinite or NaN, c is +0, so that Inf - Inf never enters.
+template <class R, class V, class Draw>
+CPD_FN constexpr void accumulate_kahan(V x, V& sum, V& compensation, Draw draw,
+                                       const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const V y = rounded_sum<R>(x, -compensation, draw(0), plan);
+  const V t = rounded_sum<R>(sum, y, draw(1), plan);
+  const V gained = rounded_sum<R>(t, -sum, draw(2), plan);
+  const V lost = rounded_sum<R>(gained, -y, draw(3), plan);
+  const auto finite = (I)(bits_as<U>(t) & splat<U>(P::magnitude)) < splat<I>(P::infinity);
+  compensation = select(finite, lost, V{});
+  sum = t;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dense packing: code i takes bits i * n … i * n + n - 1 of the stream, least significant bit first,
+// byte by byte. What a code means is round.h's affair.
+#pragma once
+
+#include "cpd/numeric/lanes.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+constexpr int kCodesPerGroup = 8;  ///< eight codes of any width end on a byte
+
+/// Writes `count` <= 8 codes of `bits` bits, ceil(count * bits / 8) bytes; spare bits are 0. The
+/// definition of packing.
+CPD_FN constexpr void pack_group(const std::uint32_t* codes, int count, int bits,
+                                 std::uint8_t* packed) {
+  std::uint64_t pending = 0;
+  int filled = 0;
+  for (int i = 0; i < count; ++i) {
+    pending |= static_cast<std::uint64_t>(codes[i]) << filled;
+    filled += bits;
+    while (filled >= 8) {
+      *packed++ = static_cast<std::uint8_t>(pending);
+      pending >>= 8;
+      filled -= 8;
+    }
+  }
+  if (filled > 0) *packed = static_cast<std::uint8_t>(pending);
+}
+
+/// The reverse; reads no byte behind the last code's.
+CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bits,
+                                   std::uint32_t* codes) {
+  std::uint64_t pending = 0;
+  int filled = 0;
+  const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << bits) - 1);
+  for (int i = 0; i < count; ++i) {
+    while (filled < bits) {
+      pending |= static_cast<std::uint64_t>(*packed++) << filled;
+      filled += 8;
+    }
+    codes[i] = static_cast<std::uint32_t>(pending) & mask;
+    pending >>= bits;
+    filled -= bits;
+  }
+}
+
+/// Bytes behind a packed block that a Packer may overwrite and an Unpacker may read.
+constexpr int kPackSlack = 64;
+
+/// Packs whole blocks, a multiple of 32 lanes of codes at a time. Neighbours are merged, a | b << n,
+/// until a piece has 16 … 32 bits; then every output word is the OR of at most three pieces, each
+/// moved by one permutation and one shift. U: 8 or 16 lanes of 32 bits.
+template <class U>
+class Packer {
+ public:
+  CPD_FN explicit Packer(int bits) : bits_(bits), piece_(bits) {
+    for (; piece_ < 16; piece_ *= 2) ++merges_;
+    for (int word = 0; word < kLanes; ++word) {
+      const int first = 32 * word / piece_;
+      const int skip = 32 * word - first * piece_;
+      for (int j = 0; j < 3; ++j) from_[j][word] = static_cast<unsigned>((first + j) % kLanes);
+      right_[word] = static_cast<unsigned>(skip);
+      left1_[word] = static_cast<unsigned>(piece_ - skip);
+      left2_[word] = static_cast<unsigned>(2 * piece_ - skip);
+    }
+  }
+
+  /// codes: `count` of them, overwritten; packed: count * bits / 8 bytes and kPackSlack more.
+  CPD_FN void pack(std::uint32_t* codes, int count, std::uint8_t* packed) const {
+    int bits = bits_;
+    for (int merge = 0; merge < merges_; ++merge, bits *= 2, count /= 2) {
+      for (int i = 0; i < count; i += 2 * kLanes) {
+        const U a = merge_pairs(load<U>(codes + i), bits);
+        const U b = merge_pairs(load<U>(codes + i + kLanes), bits);
+        store(codes + i / 2, even_words(a, b));
+      }
+    }
+    for (int i = 0; i < count; i += kLanes, packed += piece_ * kLanes / 8) {
+      const U x = load<U>(codes + i);
+      store(packed, shift_right(permute(x, from_[0]), right_) |
+                        shift_left(permute(x, from_[1]), left1_) |
+                        shift_left(permute(x, from_[2]), left2_));
+    }
+  }
+
+ private:
+  static constexpr int kLanes = sizeof(U) / 4;
+
+  int bits_, piece_;
+  int merges_ = 0;
+  U from_[3] = {};
+  U right_ = {}, left1_ = {}, left2_ = {};
+};
+
+/// The reverse: code j begins in word floor(j n / 32) at bit j n mod 32.
+template <class U>
+class Unpacker {
+ public:
+  CPD_FN explicit Unpacker(int bits)
+      : bits_(bits), mask_(splat<U>((std::uint64_t{1} << bits) - 1)) {
+    for (int j = 0; j < kLanes; ++j) {
+      const int word = j * bits / 32;
+      word_[j] = static_cast<unsigned>(word);
+      next_[j] = static_cast<unsigned>((word + 1) % kLanes);
+      right_[j] = static_cast<unsigned>(j * bits % 32);
+      left_[j] = static_cast<unsigned>(32 - j * bits % 32);
+    }
+  }
+
+  /// packed: count * bits / 8 bytes, readable kPackSlack bytes further.
+  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+    for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {
+      const U x = load<U>(packed);
+      store(codes + i, (shift_right(permute(x, word_), right_) |
+                        shift_left(permute(x, next_), left_)) & mask_);
+    }
+  }
+
+ private:
+  static constexpr int kLanes = sizeof(U) / 4;
+  int bits_;
+  U mask_;
+  U word_ = {}, next_ = {}, right_ = {}, left_ = {};
+};
+
+/// Without vectors: group by group.
+template <>
+class Packer<std::uint32_t> {
+ public:
+  CPD_FN explicit Packer(int bits) : bits_(bits) {}
+  CPD_FN void pack(const std::uint32_t* codes, int count, std::uint8_t* packed) const {
+    for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
+      pack_group(codes + i, kCodesPerGroup, bits_, packed);
+    }
+  }
+
+ private:
+  int bits_;
+};
+template <>
+class Unpacker<std::uint32_t> {
+ public:
+  CPD_FN explicit Unpacker(int bits) : bits_(bits) {}
+  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+    for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
+      unpack_group(packed, kCodesPerGroup, bits_, codes + i);
+    }
+  }
+
+ private:
+  int bits_;
+};
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Exact operations on binary32 values, delivered in binary64 rounded to odd: the result holds so
+// many more bits than any format that rounding it once more equals rounding the exact value once.
+//
+// Round-to-odd in 53 bits followed by any rounding that looks at no more than 51 bits is exact
+// (Boldo and Melquiond 2008, theorem 1 asks for two spare bits). The formats' kernel looks at
+// 24 + N + 2 <= 50 bits. Binary32 operands keep every intermediate within 2^-298 … 2^257, far from
+// binary64's own limits.
+#pragma once
+
+#include "cpd/numeric/round.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// a + b in binary64, rounded to odd. Knuth's TwoSum (TAOCP 4.2.2, theorem B) gives the error of the
+/// rounded sum exactly, for any order of magnitudes; an even sum with an error moves one unit
+/// toward it. Inf and NaN come out as binary64 addition makes them. Six additions.
+template <class V>
+CPD_FN constexpr V add_to_odd(V a, V b) {
+  static_assert(Lanes<V>::mantissa == 52);
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  const V s = a + b;
+  const V b_part = s - a;
+  const V error = (a - (s - b_part)) + (b - b_part);
+  const V zero{};
+  const auto inexact = (error > zero) | (error < zero);  // false for the NaN beside an infinite sum
+  const U bits = bits_as<U>(s);
+  const auto same_sign = (I)(bits ^ bits_as<U>(error)) >= I{};
+  const U one = splat<U>(1);
+  const U moved = select(same_sign, bits + one, bits - one);
+  const auto even = (bits & one) == U{};
+  return bits_as<V>(select(inexact & even, moved, bits));
+}
+
+/// a + b as the mode sees it: round-to-odd, and IEEE 754's sign of an exact zero sum (6.3): -0 when
+/// rounding down, unless both are +0.
+template <Rounding mode, class V>
+CPD_FN constexpr V exact_sum(V a, V b) {
+  const V s = add_to_odd(a, b);
+  if constexpr (mode == Rounding::down) {
+    using U = Unsigned<V>;
+    const U sign = (bits_as<U>(a) | bits_as<U>(b)) & splat<U>(Pattern<V>::sign);
+    return select(s == V{}, bits_as<V>(sign), s);
+  } else {
+    return s;
+  }
+}
+
+/// a * b for binary32 values in binary64: exact, 48 bits at most.
+template <class V>
+CPD_FN constexpr V exact_product(V a, V b) {
+  static_assert(Lanes<V>::mantissa == 52);
+  return a * b;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

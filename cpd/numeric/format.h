@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Format: which numbers exist, and which code point each has. A value type, validated once by
+// MakeFormat; everything else is derived from its six fields.
+//
+// A magnitude code c (the code without its sign bit) has the field f = c >> man. Its value is
+//   f = 0:  c * 2^(emin - man)                                (zero and the subnormals)
+//   f > 0:  (2^man + (c mod 2^man)) * 2^(f - 1 + emin - man)  (the normal numbers)
+// with emin = 1 - bias. `e8m0` has no zero: code c is 2^(c - 127). So codes ascend with values, and
+// "round to even" always means an even code (IEEE P3109).
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cpd/base/export.h"
+
+namespace cpd {
+
+/// How the special values are encoded.
+enum class Encoding : std::uint8_t {
+  ieee,    ///< top exponent field: mantissa 0 is Inf, the others NaN
+  fn,      ///< no Inf; all ones is NaN (OCP E4M3FN)
+  fnuz,    ///< no Inf, no -0; the code of -0 is NaN
+  p3109,   ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
+  finite,  ///< neither Inf nor NaN (OCP MX elements)
+  e8m0,    ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
+};
+
+/// A number format. Make one with MakeFormat or ParseFormat; equality compares all six fields.
+struct Format {
+  std::uint8_t exp = 8;   ///< exponent bits, 1…8
+  std::uint8_t man = 23;  ///< mantissa bits, 0…23
+  std::int16_t bias = 127;
+  Encoding encoding = Encoding::ieee;
+  bool is_signed = true;
+  bool subnormals = true;
+
+  constexpr bool operator==(const Format&) const = default;
+
+  /// Bits of a code, sign included: 1…32.
+  [[nodiscard]] constexpr int bits() const { return magnitude_bits() + (is_signed ? 1 : 0); }
+  [[nodiscard]] constexpr int magnitude_bits() const { return exp + man; }
+  /// Significant bits of a normal number.
+  [[nodiscard]] constexpr int precision() const { return man + 1; }
+
+  [[nodiscard]] constexpr bool has_zero() const { return encoding != Encoding::e8m0; }
+  [[nodiscard]] constexpr bool has_inf() const {
+    return encoding == Encoding::ieee || encoding == Encoding::p3109;
+  }
+  [[nodiscard]] constexpr bool has_nan() const {
+    return encoding != Encoding::finite && !(encoding == Encoding::ieee && man == 0);
+  }
+  [[nodiscard]] constexpr bool has_negative_zero() const {
+    return is_signed && encoding != Encoding::fnuz && encoding != Encoding::p3109;
+  }
+
+  /// The exponent of the least normal power of two (e8m0: of its least value).
+  [[nodiscard]] constexpr int emin() const {
+    return encoding == Encoding::e8m0 ? -bias : 1 - bias;
+  }
+  /// log2 of the grid's spacing below 2^emin.
+  [[nodiscard]] constexpr int min_quantum_exponent() const { return emin() - man; }
+
+  /// Magnitude code of the largest finite value.
+  [[nodiscard]] constexpr std::uint32_t max_code() const {
+    const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
+    switch (encoding) {
+      case Encoding::ieee: return inf_code() - 1;
+      case Encoding::fn: return all - 1;
+      case Encoding::p3109: return is_signed ? all - 1 : all - 2;
+      case Encoding::e8m0: return 254;
+      case Encoding::fnuz:
+      case Encoding::finite: break;
+    }
+    return all;
+  }
+  /// Magnitude code of +Inf; only where has_inf().
+  [[nodiscard]] constexpr std::uint32_t inf_code() const {
+    const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
+    if (encoding == Encoding::ieee) return all - ((1U << man) - 1);
+    return is_signed ? all : all - 1;
+  }
+  /// The whole code (sign bit included) that NaN is encoded to; only where has_nan().
+  [[nodiscard]] constexpr std::uint32_t nan_code() const {
+    const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
+    if (encoding == Encoding::ieee) return inf_code() + (1U << (man - 1));
+    if (is_signed && (encoding == Encoding::fnuz || encoding == Encoding::p3109)) return all + 1;
+    return all;
+  }
+  /// Least magnitude code of a normal number; above max_code() where there is none.
+  [[nodiscard]] constexpr std::uint32_t min_normal_code() const {
+    return has_zero() ? 1U << man : 0U;
+  }
+
+  /// The value of a finite magnitude code, exact in binary64.
+  [[nodiscard]] constexpr double magnitude(std::uint32_t code) const {
+    if (!has_zero()) return power_of_two(static_cast<int>(code) - bias);
+    const std::uint32_t field = code >> man;
+    const std::uint32_t low = code & ((1U << man) - 1);
+    if (field == 0) return subnormals ? low * power_of_two(min_quantum_exponent()) : 0.0;
+    return ((1U << man) + low) * power_of_two(static_cast<int>(field) - 1 + min_quantum_exponent());
+  }
+
+  [[nodiscard]] constexpr double max() const { return magnitude(max_code()); }
+  /// Least finite value: -max where signed, else 0 (e8m0: 2^-127).
+  [[nodiscard]] constexpr double lowest() const { return is_signed ? -max() : magnitude(0); }
+  [[nodiscard]] constexpr bool has_normals() const { return max_code() >= min_normal_code(); }
+  /// Least positive normal number; 0 where there is none (exp = 1).
+  [[nodiscard]] constexpr double min_normal() const {
+    return has_normals() ? magnitude(min_normal_code()) : 0.0;
+  }
+  /// Least positive value; 0 where the format holds none.
+  [[nodiscard]] constexpr double min_subnormal() const {
+    if (!has_zero() || !subnormals) return min_normal();
+    return max_code() >= 1 ? magnitude(1) : 0.0;
+  }
+  /// Distance from 1 to the next number at full precision: 2^-man.
+  [[nodiscard]] constexpr double epsilon() const { return power_of_two(-man); }
+  /// Exponent of the largest power of two in the format (0 where it holds no positive value).
+  [[nodiscard]] constexpr int emax() const {
+    const double top = max();
+    return top > 0 ? static_cast<int>((std::bit_cast<std::uint64_t>(top) >> 52) & 0x7FF) - 1023 : 0;
+  }
+  /// Distinct finite values, zero counted once.
+  [[nodiscard]] constexpr std::uint64_t num_values() const {
+    std::uint64_t positive = max_code();
+    if (!has_zero()) return positive + 1;
+    if (!subnormals) positive = has_normals() ? positive - (min_normal_code() - 1) : 0;
+    return is_signed ? 2 * positive + 1 : positive + 1;
+  }
+
+  /// 2^k for -1022 <= k <= 1023, exact.
+  static constexpr double power_of_two(int k) {
+    return std::bit_cast<double>(static_cast<std::uint64_t>(k + 1023) << 52);
+  }
+};
+
+constexpr Format kFp32{};
+
+/// True where every finite value of `inner` is one of `outer`, and Inf too where `inner` has it.
+CPD_API bool Holds(const Format& outer, const Format& inner);
+
+/// Makes and checks a format. exp 1…8, man 0…23; the default bias is 2^(exp-1) - 1, for fnuz and
+/// p3109 2^(exp-1). Throws Error where a finite value would not be a binary32 value, for unsigned
+/// fnuz, and for e8m0 with anything but its own exp = 8, man = 0, bias = 127, unsigned.
+CPD_API Format MakeFormat(int exp, int man, Encoding encoding = Encoding::ieee,
+                          std::optional<int> bias = std::nullopt, bool is_signed = true,
+                          bool subnormals = true);
+
+/// Parses a name: `e4m3`, `e4m3fn`, `e5m2fnuz`, `bf16`, `fp16`, `tf32`, `fp32`, `e8m0`,
+/// `binary8p4se`, or a name with options, `e4m3fn:bias=11:nosub:unsigned`. e2m1, e2m3 and e3m2 are
+/// OCP's finite formats. Throws Error.
+CPD_API Format ParseFormat(std::string_view name);
+
+/// The canonical name; ParseFormat(ToString(f)) == f for every format.
+CPD_API std::string ToString(const Format& format);
+CPD_API std::string ToString(Encoding encoding);
+CPD_API Encoding ParseEncoding(std::string_view name);
+
+}  // namespace cpd

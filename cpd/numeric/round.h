@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rounding kernel, once, for every format, mode and lane type.
+//
+// A finite |x| = sig * 2^(e - bias - mantissa) is cut at the format's last place: `cut` low bits of
+// sig are the discarded fraction nu, the rest is the significand on the grid. The result is a
+// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbours differ
+// by one across binades, so a carry needs no care, 'even' means an even code also for man = 0, and
+// overflow is code > max_code ('round first, then test'). The code is then turned into a value
+// (cast) or packed as it is (encode).
+//
+// Exact for every binary32 x where plan.wide is false, and for every binary64 x whose rounding lies
+// in the formats' range (always: their grids lie within 2^-149 … 2^128). The caller has set the
+// default floating-point environment: no flush to zero, nearest-even.
+#pragma once
+
+#include "cpd/numeric/lanes.h"
+#include "cpd/numeric/plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// Bit patterns of one lane of V.
+template <class V>
+struct Pattern {
+  using U = typename ElementOf<Unsigned<V>>::type;
+  static constexpr int mantissa = Lanes<V>::mantissa;
+  static constexpr int width = 8 * static_cast<int>(sizeof(U));
+  static constexpr U sign = U{1} << (width - 1);
+  static constexpr U magnitude = sign - 1;
+  static constexpr U implicit = U{1} << mantissa;
+  static constexpr U fraction = implicit - 1;
+  static constexpr U infinity = magnitude & ~fraction;
+  static constexpr U quiet_nan = infinity | (implicit >> 1);
+};
+
+template <class V>
+CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
+  if constexpr (Lanes<V>::mantissa == 23) {
+    return plan.grid32;
+  } else {
+    return plan.grid64;
+  }
+}
+
+/// What the compiler knows of a plan: its mode and its form, so that the common formats' loops have
+/// neither branches nor spare operations.
+template <Rounding kMode, Form kForm = Form::general>
+struct Rule {
+  static constexpr Rounding mode = kMode;
+  static constexpr Form form = kForm;
+  static constexpr bool simple = kForm != Form::general;
+  /// A mode in which overflow may give the largest finite value although the policy is `ieee`.
+  static constexpr bool may_clip = kMode == Rounding::toward_zero || kMode == Rounding::to_odd ||
+                                   kMode == Rounding::up || kMode == Rounding::down;
+};
+
+/// Rounds sig / 2^cut to an integer, nearest-even; `parity` is added to the quotient's to tell which
+/// one is even. For cut > mantissa + 1 the quotient is below one half: 0, also where cut exceeds the
+/// lane's width.
+template <class V>
+CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cut,
+                                                 Unsigned<V> parity) {
+  using U = Unsigned<V>;
+  const U one = splat<U>(1);
+  const U odd = (shift_right(sig, cut) + parity) & one;
+  return shift_right((sig << 1) + (shift_left(one, cut) - one) + odd, cut + one);
+}
+
+/// Stochastic: floor or ceiling of sig / 2^cut by the integer R in [0, 2^N). Variants A and B compare
+/// the first N (N + 1) bits of the fraction with R (2R + 1), C rounds them first; so the sum of
+/// those bits and R carries into the quotient exactly where the rule rounds away. Where the
+/// fraction has fewer bits than R, R's low bits cannot matter and are dropped.
+template <class V>
+CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, Unsigned<V> random,
+                                               const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  if (Lanes<V>::mantissa == 23 && plan.random_bits <= 8 && plan.variant == Variant::A &&
+      plan.man <= 15) {
+    // Every cut is at least N: R meets the fraction's first N bits in one sum. From cut = N + 24 on,
+    // where the fraction has no bit among them, the sum may wrap, but the last shift gives 0.
+    const U aligned = shift_left(random, (U)(cut - splat<I>(plan.random_bits)));
+    return shift_right(sig + aligned, (U)cut);
+  }
+  const bool is_b = plan.variant == Variant::B;
+  const int bits = plan.random_bits + (is_b ? 1 : 0);
+  const U addend = is_b ? (random << 1) + splat<U>(1) : random;
+  const U below = (U)max(cut - splat<I>(bits), I{});
+  const U kept = (U)min(cut, splat<I>(bits));  // bits of the fraction that R meets
+  const U head =
+      plan.variant == Variant::C ? divide_nearest_even<V>(sig, below, U{}) : shift_right(sig, below);
+  return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
+}
+
+/// Rounds sig / 2^cut to an integer by the rule's mode; parity as in divide_nearest_even.
+template <class R, class V, class Mask>
+CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
+                                    Mask negative, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  const U one = splat<U>(1);
+  // Beyond mantissa + 2 nothing changes, and the sums below cannot overflow.
+  const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
+  if constexpr (R::mode == Rounding::stochastic) {
+    return divide_stochastic<V>(sig, cut_wanted, random, plan);
+  } else if constexpr (R::mode == Rounding::nearest_even) {
+    return divide_nearest_even<V>(sig, (U)cut_wanted, parity);
+  } else if constexpr (R::mode == Rounding::nearest_away) {
+    return ((sig << 1) + (one << cut)) >> (cut + one);
+  } else if constexpr (R::mode == Rounding::up || R::mode == Rounding::down) {
+    const U ceiling = (one << cut) - one;
+    const U addend = R::mode == Rounding::up ? select(negative, U{}, ceiling)
+                                             : select(negative, ceiling, U{});
+    return (sig + addend) >> cut;
+  } else if constexpr (R::mode == Rounding::to_odd) {
+    const U floor = sig >> cut;
+    const U even = (floor + parity + one) & one;
+    return floor + select((floor << cut) == sig, U{}, even);
+  } else {
+    return sig >> cut;
+  }
+}
+
+/// round_to_code for Form::addition: |x| + 2^(e + cut), e the exponent of the binade (at least emin),
+/// has its last place where the format has, so the hardware's nearest-even addition rounds |x| to
+/// the grid, and the sum's pattern counts the places. Adding the binade's first code's parity to
+/// both makes an even sum an even code. |x| is first brought down to 2^(emax + 2), which overflows
+/// as well, so that the sum cannot.
+template <class V>
+CPD_FN constexpr Signed<V> round_by_addition(V x, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const I a = min((I)(bits_as<U>(x) & splat<U>(P::magnitude)), splat<I>(plan.beyond));
+  const I least = splat<I>(plan.grid32.emin_field << P::mantissa);
+  const I place = max(a & splat<I>(P::infinity), least);
+  const U base = (U)(place - least) >> plan.grid32.cut;
+  const U unit = (U)(place + splat<I>(plan.grid32.cut << P::mantissa)) + (base & splat<U>(1));
+  const U sum = bits_as<U>(bits_as<V>(a) + bits_as<V>(unit));
+  return (I)(sum - unit + base);
+}
+
+/// round_to_code for Form::in_place: the code is the pattern without its last `cut` bits.
+template <class V>
+CPD_FN constexpr Signed<V> round_in_place(V x, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  const int cut = plan.grid32.cut;
+  const U a = bits_as<U>(x) & splat<U>(Pattern<V>::magnitude);
+  const U odd = (a >> cut) & splat<U>(1);
+  if (cut == 0) return (Signed<V>)a;
+  return (Signed<V>)((a + splat<U>((1U << (cut - 1)) - 1) + odd) >> cut);
+}
+
+/// The magnitude code of x, rounded. Inf and NaN give a code above max_code.
+template <class R, class V>
+CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::addition) {
+    return round_by_addition(x, plan);
+  }
+  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
+    return round_in_place(x, plan);
+  }
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  using E = typename ElementOf<I>::type;
+  const Grid& grid = grid_of<V>(plan);
+  const U u = bits_as<U>(x);
+  const U a = u & splat<U>(P::magnitude);
+  // Exponents stay where they stand in the pattern. A binary32 subnormal has that of field 1.
+  const I least = splat<I>(static_cast<E>(grid.emin_field) << P::mantissa);
+  const I exponent = max((I)(a & splat<U>(P::infinity)), splat<I>(P::implicit));
+  const U sig = (a - (U)exponent) + splat<U>(P::implicit);
+  const I place = max(exponent, least);  // the binade whose spacing x is rounded to
+  const I depth = (I)((U)(place - exponent) >> P::mantissa);
+  I cut = depth + splat<I>(grid.cut);
+  // The code at which this binade's significand 0 would stand.
+  U base = (U)(place - least) >> grid.cut;
+  if constexpr (!R::simple) {
+    if (!plan.has_zero) base = base - splat<U>(1);
+    if (plan.flush) {
+      // Without subnormals the grid below 2^emin is {0, 2^emin}: one bit, weight 2^man codes.
+      const auto below = depth > I{};
+      cut = cut + select(below, splat<I>(plan.man), I{});
+      const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
+      return (I)(base + select(below, quotient << plan.man, quotient));
+    }
+  }
+  return (I)(base + divide<R, V>(sig, cut, base, (I)u < I{}, random, plan));
+}
+
+/// The value of a finite magnitude code; a code above max_code gives an unspecified value.
+template <class R, class V>
+CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using E = typename ElementOf<U>::type;
+  const Grid& grid = grid_of<V>(plan);
+  const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
+  const U significand = (U)code << grid.cut;
+  if constexpr (!R::simple) {
+    if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
+  }
+  const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
+  // 2^emin + subnormal shares the exponent of 2^emin, and the difference is exact.
+  const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
+  return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
+}
+
+/// What became of x beside its code.
+template <class Mask>
+struct Outcome {
+  Mask overflowed;  ///< takes the policy's overflow value
+  Mask clipped;     ///< takes the largest finite value
+  Mask nan;
+};
+
+template <class R, class V>
+CPD_FN constexpr auto outcome_of(V x, Signed<V> code, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  using Mask = decltype(code > code);
+  const U u = bits_as<U>(x);
+  const I a = (I)(u & splat<U>(P::magnitude));
+  Outcome<Mask> outcome{code > splat<I>(plan.max_code), Mask{}, a > splat<I>(P::infinity)};
+  if constexpr (R::may_clip) {
+    // Inward of a finite overflow lies the largest finite value.
+    Mask inward = a < splat<I>(P::infinity);
+    if constexpr (R::mode == Rounding::up) inward = inward & ((I)u < I{});
+    if constexpr (R::mode == Rounding::down) inward = inward & ((I)u >= I{});
+    outcome.clipped = outcome.overflowed & inward;
+    outcome.overflowed = outcome.overflowed & !inward;
+  }
+  if constexpr (!R::simple) {
+    if (plan.overflow_is_nan) outcome.nan = outcome.nan | outcome.overflowed;
+  }
+  return outcome;
+}
+
+/// Puts the sign of u on a magnitude as the format has it. `is_zero`: where the magnitude is zero.
+/// Unsigned formats: a negative number becomes `negative`.
+template <class R, class U, class Mask>
+CPD_FN constexpr U with_sign(U magnitude, U sign, Mask is_zero, U negative, const RoundPlan& plan) {
+  if constexpr (R::simple) {
+    return magnitude | sign;
+  } else {
+    if (plan.plain) return magnitude | sign;
+    if (plan.is_signed) return magnitude | select(is_zero, U{}, sign);
+    return select((sign != U{}) & !is_zero, negative, magnitude);
+  }
+}
+
+/// Where x counts as zero once rounded; e8m0, which has no zero, takes its least code for it.
+template <class R, class V>
+CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  auto is_zero = code == I{};
+  if constexpr (!R::simple) {
+    if (!plan.has_zero) {
+      is_zero = (bits_as<U>(x) & splat<U>(Pattern<V>::magnitude)) == U{};
+      code = max(code, I{});
+    }
+  }
+  return is_zero;
+}
+
+/// x rounded once into the plan's format, as a value of V.
+template <class R, class V>
+CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  I code = round_to_code<R>(x, random, plan);
+  const auto outcome = outcome_of<R>(x, code, plan);
+  const auto is_zero = take_zero<R>(x, code, plan);
+  V y = magnitude_of<R, V>(code, plan);
+  y = select(outcome.overflowed, splat<V>(plan.overflow_value), y);
+  if constexpr (R::may_clip) y = select(outcome.clipped, splat<V>(plan.max_value), y);
+  const U nan = splat<U>(P::quiet_nan);
+  const U negative = plan.negative_is_nan ? nan : bits_as<U>(splat<V>(plan.lowest_value));
+  const U sign = bits_as<U>(x) & splat<U>(P::sign);
+  const U bits = with_sign<R>(bits_as<U>(y), sign, is_zero, negative, plan);
+  return bits_as<V>(select(outcome.nan, nan, bits));
+}
+
+/// x rounded once into the plan's format, as its code (sign bit included). A NaN that has no code
+/// gives 0: the caller looks for those first.
+template <class R, class V>
+CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  I code = round_to_code<R>(x, random, plan);
+  const auto outcome = outcome_of<R>(x, code, plan);
+  const auto is_zero = take_zero<R>(x, code, plan);
+  code = select(outcome.overflowed, splat<I>(plan.overflow_code), code);
+  if constexpr (R::may_clip) code = select(outcome.clipped, splat<I>(plan.max_code), code);
+  const U nan = splat<U>(plan.nan_code);
+  const U negative = plan.negative_is_nan ? nan : U{};
+  const U sign = (bits_as<U>(x) >> (P::width - 1)) << (plan.bits - 1);
+  const U whole = with_sign<R>((U)code, sign, is_zero, negative, plan);
+  return select(outcome.nan, nan, whole);
+}
+
+/// The value of a whole code; every bit pattern of plan.bits bits has one.
+template <class R, class V>
+CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  U sign{};
+  U magnitude = whole;
+  if (R::simple || plan.is_signed) {
+    sign = (whole >> (plan.bits - 1)) << (P::width - 1);
+    magnitude = whole & splat<U>((typename ElementOf<U>::type{1} << (plan.bits - 1)) - 1);
+  }
+  const I code = (I)magnitude;
+  U value = bits_as<U>(magnitude_of<R, V>(code, plan));
+  if (!R::simple && plan.flush && plan.has_zero) {
+    value = select(code < splat<I>(plan.min_normal_code), U{}, value);
+  }
+  auto nan = code > splat<I>(plan.max_code);
+  if (plan.has_inf) {
+    const auto infinite = code == splat<I>(plan.inf_code);
+    value = select(infinite, splat<U>(P::infinity), value);
+    nan = nan & !infinite;
+  }
+  if (!R::simple && plan.is_signed && !plan.plain) nan = nan | (whole == splat<U>(plan.nan_code));
+  return bits_as<V>(select(nan, splat<U>(P::quiet_nan), value | sign));
+}
+
+/// The same for callers that know the mode only.
+template <Rounding mode, class V>
+CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
+  return round<Rule<mode>>(x, random, plan);
+}
+template <Rounding mode, class V>
+CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  return round_to_whole_code<Rule<mode>>(x, random, plan);
+}
+template <class V>
+CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
+  return value_of_code<Rule<Rounding::nearest_even>, V>(whole, plan);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

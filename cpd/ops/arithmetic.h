@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+/// One exact operation and one rounding into `format`: out = round(x + y), round(x * y),
+/// round(x * y + z). Operands are any values of their type (fp32, bf16 or fp16; fp64 is refused:
+/// its exact product has no carrier), equal shapes, any strides (0 broadcasts). out: as in Cast.
+CPD_API void Add(const TensorView& x, const TensorView& y, const Format& format,
+                 const RoundingOptions& options, const TensorView& out);
+CPD_API void Mul(const TensorView& x, const TensorView& y, const Format& format,
+                 const RoundingOptions& options, const TensorView& out);
+CPD_API void Fma(const TensorView& x, const TensorView& y, const TensorView& z,
+                 const Format& format, const RoundingOptions& options, const TensorView& out);
+
+/// The ordered sum of x over dimension `dim`, index ascending; see FoldStep (reduce.h) for what each
+/// step does. out: x's shape without `dim`. An empty sum is +0.
+CPD_API void Sum(const TensorView& x, int dim, const Accumulator& accumulator,
+                 const TensorView& out);
+
+}  // namespace cpd

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/cast.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/roster.h"
+#include "cpd/base/parallel.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/elementwise.h"
+#include "cpd/ops/checks.h"
+
+namespace cpd {
+namespace {
+
+void RoundRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const float* x,
+                const std::uint32_t* random, float* y, bool streaming) {
+  Kernels().round_f32(plan, begin, n, x, random, y, streaming);
+}
+void RoundRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const double* x,
+                const std::uint32_t* random, double* y, bool) {
+  Kernels().round_f64(plan, begin, n, x, random, y);
+}
+
+template <class T>
+void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
+            const TensorView* random) {
+  const std::int64_t size = x.size();
+  const bool streaming = size >= kStreamingFrom && x.data != out.data;
+  parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Reader<T> reader(x);
+    Writer<T> writer(out);
+    std::optional<Reader<std::uint32_t>> integers;
+    if (random != nullptr) integers.emplace(*random);
+    const bool direct = reader.is_direct() && writer.is_direct() &&
+                        (!integers || integers->is_direct());
+    const std::int64_t step = direct ? end - begin : kStage;
+    for (std::int64_t i = begin; i < end; i += step) {
+      const std::int64_t n = std::min(step, end - i);
+      RoundRange(plan, i, n, reader.Read(i, n), integers ? integers->Read(i, n) : nullptr,
+                 writer.Target(i, n), streaming && direct);
+      writer.Flush(i, n);
+    }
+  });
+}
+
+}  // namespace
+
+void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options) {
+  Check(options);
+  if (random == nullptr) return;
+  if (options.mode != Rounding::stochastic) {
+    throw Error("random integers are for stochastic rounding, got " + ToString(options.mode));
+  }
+  if (random->dtype != DType::u32) {
+    throw Error("random integers must be uint32, got " + ToString(random->dtype));
+  }
+  CheckSameShape(x, *random, "x and random");
+  if (random->device != Device::cpu) return;
+  const std::uint32_t limit = 1U << options.random_bits;
+  Reader<std::uint32_t> integers(*random);
+  for (std::int64_t i = 0, size = random->size(); i < size; i += kStage) {
+    const std::int64_t n = std::min(kStage, size - i);
+    const std::uint32_t* values = integers.Read(i, n);
+    const std::uint32_t most = *std::max_element(values, values + n);
+    if (most >= limit) {
+      throw Error("random integers must be below 2^random_bits = " + std::to_string(limit) +
+                  ", got " + std::to_string(most));
+    }
+  }
+}
+
+void CheckFloat(const TensorView& x, const char* name) {
+  if (!IsFloat(x.dtype)) {
+    throw Error(std::string(name) + " must be fp32, fp64, bf16 or fp16, got " + ToString(x.dtype));
+  }
+}
+
+void CheckSameDevice(const TensorView& a, const TensorView& b) {
+  if (a.device != b.device || a.device_index != b.device_index) {
+    throw Error("all tensors must be on one device");
+  }
+}
+
+void Cast(const TensorView& x, const Format& format, const RoundingOptions& options,
+          const TensorView& out, const TensorView* random) {
+  CheckFloat(x, "x");
+  CheckCarrier(out.dtype, format);
+  CheckSameShape(x, out, "x and out");
+  CheckSameDevice(x, out);
+  CheckRandom(random, x, options);
+  const RoundPlan plan = make_plan(format, options);
+  if (x.size() == 0) return;
+  if (x.device == Device::cuda) return cuda::Cast(x, plan, out, random);
+  if (x.dtype == DType::f64) return CastAs<double>(x, plan, out, random);
+  CastAs<float>(x, plan, out, random);
+}
+
+void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const TensorView& out) {
+  Check(options);
+  if (out.dtype != DType::u32 || !out.is_contiguous() || out.device != Device::cpu) {
+    throw Error("out must be a contiguous uint32 tensor on the CPU");
+  }
+  if (first % kBlock != 0) {
+    throw Error("first must be a multiple of " + std::to_string(kBlock) + ", got " +
+                std::to_string(first));
+  }
+  auto* to = static_cast<std::uint32_t*>(out.data);
+  parallel_for(out.size(), kBlock, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Kernels().random_integers(options.random_bits, options.seed, options.stream,
+                              static_cast<std::int64_t>(first) + begin, end - begin, to + begin);
+  });
+}
+
+}  // namespace cpd

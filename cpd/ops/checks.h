@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks that several operations share.
+#pragma once
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+/// Throws Error unless x has a float type.
+void CheckFloat(const TensorView& x, const char* name);
+/// Throws Error unless both are on one device.
+void CheckSameDevice(const TensorView& a, const TensorView& b);
+/// Throws Error unless options hold and the given integers, if any, fit x and the options.
+void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options);
+
+}  // namespace cpd

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/codec.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/roster.h"
+#include "cpd/base/parallel.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/checks.h"
+#include "cpd/ops/elementwise.h"
+
+namespace cpd {
+namespace {
+
+void CheckPacked(const TensorView& packed, const Format& format, std::int64_t n) {
+  if (packed.dtype != DType::u8 || !packed.is_contiguous()) {
+    throw Error("packed codes must be contiguous uint8, got " + ToString(packed.dtype));
+  }
+  if (packed.size() != PackedBytes(format, n)) {
+    throw Error(std::to_string(n) + " codes of " + ToString(format) + " take " +
+                std::to_string(PackedBytes(format, n)) + " bytes, got " +
+                std::to_string(packed.size()));
+  }
+}
+
+std::int64_t EncodeRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const float* x,
+                         const std::uint32_t* random, std::uint8_t* packed, bool streaming) {
+  return Kernels().encode_f32(plan, begin, n, x, random, packed, streaming);
+}
+std::int64_t EncodeRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const double* x,
+                         const std::uint32_t* random, std::uint8_t* packed, bool) {
+  return Kernels().encode_f64(plan, begin, n, x, random, packed);
+}
+
+/// Returns the least index of a NaN that has no code, or -1.
+template <class T>
+std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* packed,
+                      const TensorView* random) {
+  const std::int64_t size = x.size();
+  std::atomic<std::int64_t> first_nan{size};
+  parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Reader<T> reader(x);
+    std::optional<Reader<std::uint32_t>> integers;
+    if (random != nullptr) integers.emplace(*random);
+    const bool direct = reader.is_direct() && (!integers || integers->is_direct());
+    const std::int64_t step = direct ? end - begin : kStage;
+    for (std::int64_t i = begin; i < end; i += step) {
+      const std::int64_t n = std::min(step, end - i);
+      const std::int64_t nan =
+          EncodeRange(plan, i, n, reader.Read(i, n), integers ? integers->Read(i, n) : nullptr,
+                      packed + i * plan.bits / 8, direct && size >= kStreamingFrom);
+      if (nan < 0) continue;
+      std::int64_t least = first_nan;
+      while (i + nan < least && !first_nan.compare_exchange_weak(least, i + nan)) {
+      }
+      return;
+    }
+  });
+  return first_nan < size ? first_nan.load() : -1;
+}
+
+}  // namespace
+
+std::int64_t PackedBytes(const Format& format, std::int64_t n) {
+  const std::int64_t bits = format.bits();
+  return n / 8 * bits + (n % 8 * bits + 7) / 8;
+}
+
+void Encode(const TensorView& x, const Format& format, const RoundingOptions& options,
+            const TensorView& packed, const TensorView* random) {
+  CheckFloat(x, "x");
+  CheckPacked(packed, format, x.size());
+  CheckSameDevice(x, packed);
+  CheckRandom(random, x, options);
+  const RoundPlan plan = make_plan(format, options);
+  if (x.size() == 0) return;
+  std::int64_t nan = -1;
+  auto* to = static_cast<std::uint8_t*>(packed.data);
+  if (x.device == Device::cuda) {
+    nan = cuda::Encode(x, plan, packed, random);
+  } else if (x.dtype == DType::f64) {
+    nan = EncodeAs<double>(x, plan, to, random);
+  } else {
+    nan = EncodeAs<float>(x, plan, to, random);
+  }
+  if (nan >= 0) {
+    throw Error("element " + std::to_string(nan) + " is NaN, and " + ToString(format) +
+                " has no code for NaN");
+  }
+}
+
+void Decode(const TensorView& packed, const Format& format, const TensorView& out) {
+  CheckCarrier(out.dtype, format);
+  CheckPacked(packed, format, out.size());
+  CheckSameDevice(packed, out);
+  const RoundPlan plan = make_plan(format, {});
+  const std::int64_t size = out.size();
+  if (size == 0) return;
+  if (out.device == Device::cuda) return cuda::Decode(packed, plan, out);
+  const auto* from = static_cast<const std::uint8_t*>(packed.data);
+  parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Writer<float> writer(out);
+    const std::int64_t step = writer.is_direct() ? end - begin : kStage;
+    for (std::int64_t i = begin; i < end; i += step) {
+      const std::int64_t n = std::min(step, end - i);
+      Kernels().decode_f32(plan, n, from + i * plan.bits / 8, writer.Target(i, n),
+                           writer.is_direct() && size >= kStreamingFrom);
+      writer.Flush(i, n);
+    }
+  });
+}
+
+}  // namespace cpd

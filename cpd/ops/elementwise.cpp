@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/elementwise.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "cpd/backend/roster.h"
+
+namespace cpd {
+namespace {
+
+/// Calls visit(offset in elements, i, count, stride) for the runs along the last dimension that
+/// make up elements begin … begin + n - 1; i counts from 0.
+template <class Visit>
+void ForRuns(const TensorView& x, std::int64_t begin, std::int64_t n, Visit visit) {
+  if (n == 0) return;
+  if (x.rank == 0) return visit(std::int64_t{0}, std::int64_t{0}, std::int64_t{1}, std::int64_t{1});
+  const int last = x.rank - 1;
+  std::array<std::int64_t, TensorView::kMaxRank> index{};
+  std::int64_t rest = begin;
+  std::int64_t offset = 0;
+  for (int d = last; d >= 0; --d) {
+    index[d] = rest % x.shape[d];
+    rest /= x.shape[d];
+    offset += index[d] * x.stride[d];
+  }
+  for (std::int64_t i = 0; i < n;) {
+    const std::int64_t count = std::min(n - i, x.shape[last] - index[last]);
+    visit(offset, i, count, x.stride[last]);
+    i += count;
+    index[last] += count;
+    offset += count * x.stride[last];
+    for (int d = last; d > 0 && index[d] == x.shape[d]; --d) {
+      offset += x.stride[d - 1] - x.shape[d] * x.stride[d];
+      index[d] = 0;
+      ++index[d - 1];
+    }
+  }
+}
+
+template <class T>
+void GatherAs(const TensorView& x, std::int64_t begin, std::int64_t n, T* to) {
+  const T* from = static_cast<const T*>(x.data);
+  ForRuns(x, begin, n, [&](std::int64_t offset, std::int64_t i, std::int64_t count,
+                           std::int64_t stride) {
+    for (std::int64_t j = 0; j < count; ++j) to[i + j] = from[offset + j * stride];
+  });
+}
+template <class T>
+void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const TensorView& y) {
+  T* to = static_cast<T*>(y.data);
+  ForRuns(y, begin, n, [&](std::int64_t offset, std::int64_t i, std::int64_t count,
+                           std::int64_t stride) {
+    for (std::int64_t j = 0; j < count; ++j) to[offset + j * stride] = from[i + j];
+  });
+}
+
+/// Calls run with a null pointer to the unsigned type of the element's size.
+template <class Run>
+void WithElement(DType type, Run run) {
+  switch (SizeOf(type)) {
+    case 8: return run(static_cast<std::uint64_t*>(nullptr));
+    case 4: return run(static_cast<std::uint32_t*>(nullptr));
+    case 2: return run(static_cast<std::uint16_t*>(nullptr));
+    default: return run(static_cast<std::uint8_t*>(nullptr));
+  }
+}
+
+/// bf16 and fp16 are formats like any other: their memory holds packed 16-bit codes.
+const RoundPlan& HalfPlan(DType type) {
+  static const RoundPlan bf16 = make_plan(MakeFormat(8, 7), {});
+  static const RoundPlan f16 = make_plan(MakeFormat(5, 10), {});
+  return type == DType::bf16 ? bf16 : f16;
+}
+bool IsHalf(DType type) { return type == DType::bf16 || type == DType::f16; }
+
+template <class T>
+constexpr DType kTypeOf = std::is_same_v<T, float>    ? DType::f32
+                          : std::is_same_v<T, double> ? DType::f64
+                                                      : DType::u32;
+
+template <class T>
+T* Resize(std::vector<T>& buffer, std::int64_t n) {
+  if (static_cast<std::int64_t>(buffer.size()) < n) buffer.resize(static_cast<std::size_t>(n));
+  return buffer.data();
+}
+
+/// Contiguous elements of `type` as values of T.
+template <class T>
+void Widen(DType type, const void* from, std::int64_t n, T* to) {
+  if constexpr (std::is_same_v<T, double>) {
+    if (IsHalf(type)) {
+      std::vector<float> halves(static_cast<std::size_t>(n));
+      Widen(type, from, n, halves.data());
+      std::copy(halves.begin(), halves.end(), to);
+    } else {
+      std::copy_n(static_cast<const float*>(from), n, to);
+    }
+  } else if constexpr (std::is_same_v<T, float>) {
+    Kernels().decode_f32(HalfPlan(type), n, static_cast<const std::uint8_t*>(from), to, false);
+  }
+}
+
+/// Values of T as contiguous elements of `type`, which holds them.
+template <class T>
+void Convert(const T* from, std::int64_t n, DType type, void* to) {
+  if (IsHalf(type)) {
+    if constexpr (std::is_same_v<T, double>) {
+      Kernels().encode_f64(HalfPlan(type), 0, n, from, nullptr, static_cast<std::uint8_t*>(to));
+    } else {
+      Kernels().encode_f32(HalfPlan(type), 0, n, from, nullptr, static_cast<std::uint8_t*>(to),
+                           false);
+    }
+  } else if (type == DType::f64) {
+    std::copy_n(from, n, static_cast<double*>(to));
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) {
+      static_cast<float*>(to)[i] = static_cast<float>(from[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to) {
+  WithElement(x.dtype, [&](auto* tag) { GatherAs(x, begin, n, static_cast<decltype(tag)>(to)); });
+}
+void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y) {
+  WithElement(y.dtype, [&](auto* tag) {
+    ScatterAs(static_cast<const std::remove_pointer_t<decltype(tag)>*>(from), begin, n, y);
+  });
+}
+
+template <class T>
+bool Reader<T>::is_direct() const {
+  return contiguous_ && x_.dtype == kTypeOf<T>;
+}
+
+template <class T>
+const T* Reader<T>::Read(std::int64_t begin, std::int64_t n) {
+  if (is_direct()) return static_cast<const T*>(x_.data) + begin;
+  if (x_.dtype == kTypeOf<T>) {
+    T* values = Resize(values_, kStage);
+    Gather(x_, begin, n, values);
+    return values;
+  }
+  const auto size = static_cast<std::int64_t>(SizeOf(x_.dtype));
+  const void* raw = static_cast<const std::uint8_t*>(x_.data) + begin * size;
+  if (!contiguous_) {
+    Gather(x_, begin, n, Resize(raw_, kStage));
+    raw = raw_.data();
+  }
+  T* values = Resize(values_, kStage);
+  Widen(x_.dtype, raw, n, values);
+  return values;
+}
+
+template <class T>
+bool Writer<T>::is_direct() const {
+  return contiguous_ && y_.dtype == kTypeOf<T>;
+}
+
+template <class T>
+T* Writer<T>::Target(std::int64_t begin, std::int64_t) {
+  if (is_direct()) return static_cast<T*>(y_.data) + begin;
+  return Resize(values_, kStage);
+}
+
+template <class T>
+void Writer<T>::Flush(std::int64_t begin, std::int64_t n) {
+  if (is_direct()) return;
+  if (y_.dtype == kTypeOf<T>) return Scatter(values_.data(), begin, n, y_);
+  const auto size = static_cast<std::int64_t>(SizeOf(y_.dtype));
+  if (contiguous_) {
+    return Convert(values_.data(), n, y_.dtype, static_cast<std::uint8_t*>(y_.data) + begin * size);
+  }
+  Convert(values_.data(), n, y_.dtype, Resize(raw_, kStage));
+  Scatter(raw_.data(), begin, n, y_);
+}
+
+template class Reader<float>;
+template class Reader<double>;
+template class Reader<std::uint32_t>;
+template class Writer<float>;
+template class Writer<double>;
+
+}  // namespace cpd

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Between tensors of any type and stride and kernels over contiguous binary32 or binary64: ranges of
+// row-major elements are staged through small buffers where they must be, and used in place where
+// they need not.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpd/base/tensor.h"
+
+namespace cpd {
+
+/// Elements staged at once; a multiple of kBlock.
+constexpr std::int64_t kStage = 4096;
+/// Elements below which one thread works alone.
+constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
+/// Elements from which results bypass the caches.
+constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
+
+/// Copies elements begin … begin + n - 1 (row-major) of a strided tensor to contiguous memory.
+void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
+/// The reverse.
+void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
+
+/// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t), converting
+/// exactly; bf16, fp16 and fp32 serve as float and double, fp64 only as double.
+template <class T>
+class Reader {
+ public:
+  explicit Reader(const TensorView& x) : x_(x), contiguous_(x.is_contiguous()) {}
+  /// Valid until the next call; at most kStage elements unless is_direct().
+  const T* Read(std::int64_t begin, std::int64_t n);
+  /// True where Read gives the tensor's own memory.
+  [[nodiscard]] bool is_direct() const;
+
+ private:
+  const TensorView& x_;
+  bool contiguous_;
+  std::vector<T> values_;
+  std::vector<std::uint64_t> raw_;
+};
+
+/// Writes contiguous binary32 or binary64 values into ranges of one tensor, converting values that
+/// its type holds (CheckCarrier).
+template <class T>
+class Writer {
+ public:
+  explicit Writer(const TensorView& y) : y_(y), contiguous_(y.is_contiguous()) {}
+  /// Where to put values begin … begin + n - 1: the tensor's memory, or a buffer for Flush.
+  T* Target(std::int64_t begin, std::int64_t n);
+  void Flush(std::int64_t begin, std::int64_t n);
+  [[nodiscard]] bool is_direct() const;
+
+ private:
+  const TensorView& y_;
+  bool contiguous_;
+  std::vector<T> values_;
+  std::vector<std::uint64_t> raw_;
+};
+
+}  // namespace cpd

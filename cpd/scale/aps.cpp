@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/scale/aps.h"
+
+#include <algorithm>
+#include <bit>
+#include <mutex>
+
+#include "cpd/backend/roster.h"
+#include "cpd/base/parallel.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+constexpr int kWireOffset = 119;  // e from -118 to 136 as 1…255
+constexpr int kMaxExponent = 136;
+
+/// ceil(log2(x * world)) for finite x > 0, exactly.
+int CeilLog2(float x, int world) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t field = bits >> 23;
+  const std::uint64_t significand = (bits & 0x7FFFFF) | (field != 0 ? 0x800000U : 0U);
+  const int exponent = static_cast<int>(std::max(field, 1U)) - 127 - 23;
+  const std::uint64_t product = significand * static_cast<std::uint64_t>(world);
+  return std::bit_width(product - 1) + exponent;
+}
+
+/// True where a sum in this mode may be larger than the scaled bound allows.
+bool RoundsOutward(const Format& format, Rounding mode) {
+  return mode == Rounding::stochastic || mode == Rounding::up || mode == Rounding::down ||
+         (mode == Rounding::nearest_away && format.exp <= 2);
+}
+
+}  // namespace
+
+LayerRange MeasureRange(const TensorView& x) {
+  if (x.dtype != DType::f32 || !x.is_contiguous() || x.device != Device::cpu) {
+    throw Error("a layer must be contiguous fp32 on the CPU, got " + ToString(x.dtype));
+  }
+  const auto* values = static_cast<const float*>(x.data);
+  LayerRange range;
+  std::mutex mutex;
+  parallel_for(x.size(), 4096, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t non_finite = 0;
+    const float most = Kernels().max_abs(end - begin, values + begin, &non_finite);
+    const std::lock_guard<std::mutex> lock(mutex);
+    range.max_abs = std::max(range.max_abs, most);
+    range.non_finite += non_finite;
+  });
+  return range;
+}
+
+std::uint8_t ApsExponent(float max_abs, int world) {
+  if (max_abs == 0) return 0;
+  const int e = CeilLog2(max_abs, world);
+  if (e > kMaxExponent) {
+    throw Error("APS: largest gradient times ranks is above 2^" + std::to_string(kMaxExponent) +
+                "; the sum may not fit in binary32");
+  }
+  return static_cast<std::uint8_t>(std::max(e + kWireOffset, 1));
+}
+
+int ApsShift(std::uint8_t exponent, const Format& format, Rounding mode, Aps aps) {
+  if (exponent == 0 || aps == Aps::off) return 0;
+  const bool reserve = aps == Aps::on && RoundsOutward(format, mode);
+  return format.emax() - (reserve ? 1 : 0) - (static_cast<int>(exponent) - kWireOffset);
+}
+
+}  // namespace cpd

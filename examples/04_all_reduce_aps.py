@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One all-reduce of two layers, one with tiny and one with large values, in (4,3).
+
+Run: python examples/04_all_reduce_aps.py
+"""
+
+import torch
+
+import cpd
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scales = {"tiny": 2.0**-14, "large": 2.0**6}
+    per_rank = [
+        [torch.randn(1000, generator=generator) * scale for scale in scales.values()]
+        for _ in range(8)
+    ]
+    ways = {
+        "as it is": cpd.ReduceSpec("e4m3"),
+        "loss scale 2^12": cpd.ReduceSpec("e4m3", loss_scale=2.0**12),
+        "APS": cpd.ReduceSpec("e4m3", aps=True),
+    }
+    print("(4,3), 8 nodes     layer   shift   lost to zero   overflowed   relative RMS")
+    for name, spec in ways.items():
+        sums, reports = cpd.simulate_all_reduce(per_rank, spec, report=True)
+        for index, layer in enumerate(scales):
+            exact = sum(rank[index].double() for rank in per_rank)
+            rms = ((sums[index] - exact).norm() / exact.norm()).item()
+            report = reports[index]
+            print(
+                f"{name:17}  {layer:>6}  {report.shift:6}  {report.underflowed:13}  "
+                f"{report.overflowed:11}   {rms:12.2%}"
+            )
+
+
+if __name__ == "__main__":
+    main()

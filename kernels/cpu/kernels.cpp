@@ -1,0 +1,620 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CPU backend: loops over contiguous memory around numeric/'s kernels. Compiled once per ISA with
+// CPD_ISA set to its name and the ISA's flags; each object exports one function, the table's getter.
+// No standard library here: an inline function compiled with ISA flags could be picked up elsewhere.
+
+#include "cpd/base/kernel_table.h"
+#include "cpd/numeric/accumulate.h"
+#include "cpd/numeric/codec.h"
+#include "cpd/numeric/philox.h"
+#include "cpd/numeric/round.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+using F = F32x16;
+using D = F64x8;
+#elif defined(__AVX2__)
+using F = F32x8;
+using D = F64x4;
+#else
+using F = float;
+using D = double;
+#endif
+
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+
+#define CPD_STRING2(x) #x
+#define CPD_STRING(x) CPD_STRING2(x)
+#define CPD_BODY __attribute__((noinline))  // computed between the environment's set and restore
+
+uint64_t g_calls = 0;
+uint64_t calls() { return __atomic_load_n(&g_calls, __ATOMIC_RELAXED); }
+
+/// The default floating-point environment (nearest-even, subnormals kept) while alive.
+class Environment {
+ public:
+  CPD_FN Environment() : saved_(get()) { set(kDefault); }
+  CPD_FN ~Environment() { set(saved_); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  static constexpr unsigned kDefault = 0x1F80;  // MXCSR: all exceptions masked
+  CPD_FN static unsigned get() { return __builtin_ia32_stmxcsr(); }
+  CPD_FN static void set(unsigned value) { __builtin_ia32_ldmxcsr(value); }
+  unsigned saved_;
+#elif defined(__aarch64__)
+  static constexpr uint64_t kDefault = 0;  // FPCR
+  CPD_FN static uint64_t get() {
+    uint64_t value;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(value));
+    return value;
+  }
+  CPD_FN static void set(uint64_t value) { __asm__ volatile("msr fpcr, %0" : : "r"(value)); }
+  uint64_t saved_;
+#else
+#error "say how this CPU's floating-point environment is set to its default"
+#endif
+};
+
+/// Every kernel's entry: counts the call and runs its body in the default environment.
+template <auto kBody, class... Args>
+CPD_FN auto enter(Args... args) {
+  __atomic_fetch_add(&g_calls, 1, __ATOMIC_RELAXED);
+  const Environment environment;
+  return kBody(args...);
+}
+
+/// Calls run.operator()<Rule<…>>() for what the plan says.
+template <Rounding mode, class Run>
+CPD_FN void with_form(const RoundPlan& plan, Run run) {
+  if constexpr (mode == Rounding::nearest_even) {
+    if (plan.form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
+    if (plan.form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
+  }
+  if (plan.form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
+  run.template operator()<Rule<mode, Form::simple>>();
+}
+template <class Run>
+CPD_FN void with_rule(const RoundPlan& plan, Run run) {
+  switch (plan.mode) {
+    case Rounding::nearest_even: return with_form<Rounding::nearest_even>(plan, run);
+    case Rounding::nearest_away: return with_form<Rounding::nearest_away>(plan, run);
+    case Rounding::toward_zero: return with_form<Rounding::toward_zero>(plan, run);
+    case Rounding::up: return with_form<Rounding::up>(plan, run);
+    case Rounding::down: return with_form<Rounding::down>(plan, run);
+    case Rounding::to_odd: return with_form<Rounding::to_odd>(plan, run);
+    case Rounding::stochastic: return with_form<Rounding::stochastic>(plan, run);
+  }
+}
+
+template <class T>
+CPD_FN void copy(T* to, const T* from, int64_t n) {
+  __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+}
+CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
+
+// --- random integers ------------------------------------------------------------------------------
+
+/// The integers of elements i … i + 255; i is a multiple of kBlock.
+CPD_FN void random_block(int bits, uint64_t seed, uint64_t stream, int64_t i, uint32_t* out) {
+  using U = Unsigned<F>;
+  const int draws = draws_per_word(bits);
+  const U mask = splat<U>((1U << bits) - 1);
+  const uint64_t base = 16 * (static_cast<uint64_t>(i) / (64 * static_cast<uint64_t>(draws)));
+  for (int group = 0; group < 4 / draws; ++group) {
+    for (int lane = 0; lane < 16; lane += Lanes<F>::count) {
+      const uint64_t index = base + 16 * static_cast<uint64_t>(group) + static_cast<uint64_t>(lane);
+      const Words<U> words = random_words(splat<U>(static_cast<uint32_t>(index)) + iota<U>(), index,
+                                          0, seed, stream);
+      for (int q = 0; q < draws; ++q) {
+        for (int w = 0; w < 4; ++w) {
+          uint32_t* to = out + 64 * (draws * group + q) + 16 * w + lane;
+          store(to, (words.word[w] >> (q * (32 / draws))) & mask);
+        }
+      }
+    }
+  }
+}
+
+CPD_BODY void random_integers_body(int bits, uint64_t seed, uint64_t stream, int64_t first,
+                                   int64_t n, uint32_t* out) {
+  alignas(64) uint32_t block[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    random_block(bits, seed, stream, first + i, block);
+    copy(out + i, block, least(kBlock, n - i));
+  }
+}
+
+/// Runs body(begin, count, random) over [0, n): at once, or for stochastic plans without given
+/// integers block by block with fresh ones.
+template <class R, class Body>
+CPD_FN void with_random(const RoundPlan& plan, int64_t first, int64_t n, const uint32_t* random,
+                        int64_t step, Body body) {
+  if constexpr (R::mode != Rounding::stochastic) {
+    for (int64_t i = 0; i < n; i += step) body(i, least(step, n - i), nullptr);
+  } else if (random != nullptr) {
+    for (int64_t i = 0; i < n; i += step) body(i, least(step, n - i), random + i);
+  } else {
+    alignas(64) uint32_t block[kBlock];
+    for (int64_t i = 0; i < n; i += kBlock) {
+      random_block(plan.random_bits, plan.seed, plan.stream, first + i, block);
+      body(i, least(kBlock, n - i), block);
+    }
+  }
+}
+
+template <class R, class V>
+CPD_FN Unsigned<V> load_random(const uint32_t* random) {
+  if constexpr (R::mode == Rounding::stochastic) {
+    return load_u32<V>(random);
+  } else {
+    return Unsigned<V>{};
+  }
+}
+
+/// Calls run(i, count) for whole groups of V's lanes and once for the rest, count < lanes.
+template <class V, class Whole, class Rest>
+CPD_FN void for_lanes(int64_t n, Whole whole, Rest rest) {
+  constexpr int kLanes = Lanes<V>::count;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) whole(i);
+  if (i < n) rest(i, n - i);
+}
+
+// --- rounding -------------------------------------------------------------------------------------
+
+/// V's lanes from memory of either width, scaled by 2^shift given as a factor.
+template <class V>
+CPD_FN V load_value(const float* x) {
+  return load_f32<V>(x);
+}
+template <class V>
+CPD_FN V load_value(const double* x) {
+  return load<V>(x);
+}
+template <class V>
+CPD_FN void store_value(float* y, V v) {
+  store_f32(y, v);
+}
+template <class V>
+CPD_FN void store_value(double* y, V v) {
+  store(y, v);
+}
+
+template <class R, class V, bool kStreaming, class T, class Map>
+CPD_FN void round_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* random, T* y,
+                       Map map) {
+  for_lanes<V>(
+      n,
+      [&](int64_t i) {
+        if constexpr (kStreaming) __builtin_prefetch(reinterpret_cast<const char*>(x + i) + 2048);
+        const V v = round<R>(map(load_value<V>(x + i)), load_random<R, V>(random + i), plan);
+        if constexpr (kStreaming && sizeof(V) == Lanes<V>::count * sizeof(T)) {
+          store_streaming(y + i, v);
+        } else {
+          store_value(y + i, v);
+        }
+      },
+      [&](int64_t i, int64_t rest) {
+        T in[Lanes<V>::count] = {};
+        T out[Lanes<V>::count];
+        uint32_t r[Lanes<V>::count] = {};
+        copy(in, x + i, rest);
+        if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, rest);
+        store_value(out, round<R>(map(load_value<V>(in)), load_random<R, V>(r), plan));
+        copy(y + i, out, rest);
+      });
+}
+
+struct Identity {
+  template <class V>
+  CPD_FN V operator()(V x) const {
+    return x;
+  }
+};
+template <class S>
+struct Scaled {
+  S factor;
+  template <class V>
+  CPD_FN V operator()(V x) const {
+    return x * splat<V>(factor);
+  }
+};
+
+template <class V, bool kStreaming, class T, class Map>
+CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
+                      const uint32_t* random, T* y, Map map) {
+  const RoundPlan plan = shared;  // a local copy that stores to y cannot change
+  with_rule(plan, [&]<class R>() {
+    with_random<R>(plan, first, n, random, n, [&](int64_t i, int64_t count, const uint32_t* r) {
+      round_span<R, V, kStreaming>(plan, count, x + i, r, y + i, map);
+    });
+  });
+}
+
+CPD_BODY void round_f32_body(const RoundPlan* plan, int64_t first, int64_t n, const float* x,
+                             const uint32_t* random, float* y, bool streaming) {
+  if (plan->wide) {
+    round_all<D, false>(*plan, first, n, x, random, y, Identity{});
+  } else if (streaming && is_aligned(y)) {
+    round_all<F, true>(*plan, first, n, x, random, y, Identity{});
+    fence_streaming();
+  } else {
+    round_all<F, false>(*plan, first, n, x, random, y, Identity{});
+  }
+}
+
+CPD_BODY void round_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
+                             const uint32_t* random, double* y) {
+  round_all<D, false>(*plan, first, n, x, random, y, Identity{});
+}
+
+CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
+                                const float* x, float* y) {
+  if (plan->scale_in_binary32 && shift >= -126 && shift <= 127) {
+    const auto factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
+    round_all<F, false>(*plan, first, n, x, nullptr, y, Scaled<float>{factor});
+  } else {
+    const auto factor = bits_as<double>(static_cast<uint64_t>(shift + 1023) << 52);
+    round_all<D, false>(*plan, first, n, x, nullptr, y, Scaled<double>{factor});
+  }
+}
+
+// --- encode, decode -------------------------------------------------------------------------------
+
+/// The least i with x[i] NaN, or -1.
+template <class T>
+CPD_FN int64_t find_nan(int64_t n, const T* x) {
+  int any = 0;
+  for (int64_t i = 0; i < n; ++i) any |= static_cast<int>(x[i] != x[i]);
+  for (int64_t i = 0; any != 0 && i < n; ++i) {
+    if (x[i] != x[i]) return i;
+  }
+  return -1;
+}
+
+template <class R, class V, class T>
+CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* random,
+                      uint32_t* codes) {
+  for_lanes<V>(
+      n,
+      [&](int64_t i) {
+        store_u32<V>(codes + i, round_to_whole_code<R>(load_value<V>(x + i),
+                                                          load_random<R, V>(random + i), plan));
+      },
+      [&](int64_t i, int64_t rest) {
+        T in[Lanes<V>::count] = {};
+        uint32_t out[Lanes<V>::count];
+        uint32_t r[Lanes<V>::count] = {};
+        copy(in, x + i, rest);
+        if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, rest);
+        store_u32<V>(out, round_to_whole_code<R>(load_value<V>(in), load_random<R, V>(r),
+                                                    plan));
+        copy(codes + i, out, rest);
+      });
+}
+
+/// Copies whole blocks past the caches: size is a multiple of 64, both aligned.
+CPD_FN void copy_streaming(uint8_t* to, const uint8_t* from, int64_t size) {
+  for (int64_t i = 0; i < size; i += static_cast<int64_t>(sizeof(F))) {
+    store_streaming(to + i, load<F>(from + i));
+  }
+}
+
+template <class V, class T>
+CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
+                          const uint32_t* random, uint8_t* packed, bool streaming) {
+  const RoundPlan plan = shared;
+  const Packer<Unsigned<F>> packer(plan.bits);
+  const bool stream = streaming && is_aligned(packed) && plan.bits % 2 == 0;
+  int64_t nan = -1;
+  with_rule(plan, [&]<class R>() {
+    with_random<R>(plan, first, n, random, kBlock, [&](int64_t i, int64_t count,
+                                                       const uint32_t* r) {
+      alignas(64) uint32_t codes[kBlock] = {};
+      alignas(64) uint8_t bytes[4 * kBlock + kPackSlack];
+      if (!plan.has_nan && nan < 0) {
+        const int64_t found = find_nan(count, x + i);
+        if (found >= 0) nan = i + found;
+      }
+      code_span<R, V>(plan, count, x + i, r, codes);
+      packer.pack(codes, kBlock, bytes);
+      uint8_t* to = packed + i * plan.bits / 8;
+      if (stream && count == kBlock) {
+        copy_streaming(to, bytes, kBlock * plan.bits / 8);
+      } else {
+        copy(to, bytes, (count * plan.bits + 7) / 8);
+      }
+    });
+  });
+  fence_streaming();
+  return nan;
+}
+
+CPD_BODY int64_t encode_f32_body(const RoundPlan* plan, int64_t first, int64_t n, const float* x,
+                                 const uint32_t* random, uint8_t* packed, bool streaming) {
+  if (plan->wide) return encode_all<D>(*plan, first, n, x, random, packed, streaming);
+  return encode_all<F>(*plan, first, n, x, random, packed, streaming);
+}
+CPD_BODY int64_t encode_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
+                                 const uint32_t* random, uint8_t* packed) {
+  return encode_all<D>(*plan, first, n, x, random, packed, false);
+}
+
+template <class R, class V, bool kStreaming>
+CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* y) {
+  for_lanes<V>(
+      n,
+      [&](int64_t i) {
+        const V v = value_of_code<R, V>(load_u32<V>(codes + i), plan);
+        if constexpr (kStreaming) {
+          store_streaming(y + i, v);
+        } else {
+          store_f32(y + i, v);
+        }
+      },
+      [&](int64_t i, int64_t rest) {
+        float out[Lanes<V>::count];
+        store_f32(out, value_of_code<R, V>(load_u32<V>(codes + i), plan));
+        copy(y + i, out, rest);
+      });
+}
+
+template <class V, bool kStreaming>
+CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed, float* y) {
+  const RoundPlan plan = shared;
+  const Unpacker<Unsigned<F>> unpacker(plan.bits);
+  const int64_t size = (n * plan.bits + 7) / 8;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    alignas(64) uint32_t codes[kBlock];
+    uint8_t last[4 * kBlock + kPackSlack] = {};
+    const int64_t count = least(kBlock, n - begin);
+    const int64_t offset = begin * plan.bits / 8;
+    const uint8_t* from = packed + offset;
+    if (offset + kBlock * plan.bits / 8 + kPackSlack > size) {  // the unpacker reads beyond
+      copy(last, from, least(kBlock * plan.bits / 8, size - offset));
+      from = last;
+    }
+    unpacker.unpack(from, kBlock, codes);
+    if (plan.form == Form::general) {
+      value_span<Rule<Rounding::nearest_even, Form::general>, V, kStreaming>(plan, count, codes,
+                                                                            y + begin);
+    } else {
+      value_span<Rule<Rounding::nearest_even, Form::simple>, V, kStreaming>(plan, count, codes,
+                                                                           y + begin);
+    }
+  }
+}
+
+CPD_BODY void decode_f32_body(const RoundPlan* plan, int64_t n, const uint8_t* packed, float* y,
+                              bool streaming) {
+  if (plan->wide) {
+    decode_all<D, false>(*plan, n, packed, y);
+  } else if (streaming && is_aligned(y)) {
+    decode_all<F, true>(*plan, n, packed, y);
+    fence_streaming();
+  } else {
+    decode_all<F, false>(*plan, n, packed, y);
+  }
+}
+
+// --- single operations ----------------------------------------------------------------------------
+
+template <Operation op, class V>
+CPD_FN V exact_operation(V x, V y, V z, Rounding mode) {
+  if constexpr (op == Operation::mul) {
+    return exact_product(x, y);
+  } else {
+    const V a = op == Operation::fma ? exact_product(x, y) : x;
+    const V b = op == Operation::fma ? z : y;
+    return mode == Rounding::down ? exact_sum<Rounding::down>(a, b)
+                                  : exact_sum<Rounding::nearest_even>(a, b);
+  }
+}
+
+template <Operation op, class R>
+CPD_FN void operate(const RoundPlan& plan, int64_t n, const float* x, const float* y, const float* z,
+                    const uint32_t* random, float* out) {
+  for (int64_t i = 0; i < n; i += Lanes<D>::count) {
+    float a[Lanes<D>::count] = {};
+    float b[Lanes<D>::count] = {};
+    float c[Lanes<D>::count] = {};
+    uint32_t r[Lanes<D>::count] = {};
+    const int64_t count = least(Lanes<D>::count, n - i);
+    copy(a, x + i, count);
+    copy(b, y + i, count);
+    if constexpr (op == Operation::fma) copy(c, z + i, count);
+    if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, count);
+    const D exact = exact_operation<op>(load_f32<D>(a), load_f32<D>(b), load_f32<D>(c), R::mode);
+    store_f32(a, round<R>(exact, load_u32<D>(r), plan));
+    copy(out + i, a, count);
+  }
+}
+
+CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t first, int64_t n,
+                              const float* x, const float* y, const float* z, float* out) {
+  const RoundPlan plan = *shared;
+  with_rule(plan, [&]<class R>() {
+    with_random<R>(plan, first, n, nullptr, n, [&](int64_t i, int64_t count, const uint32_t* r) {
+      switch (op) {
+        case Operation::add:
+          return operate<Operation::add, R>(plan, count, x + i, y + i, nullptr, r, out + i);
+        case Operation::mul:
+          return operate<Operation::mul, R>(plan, count, x + i, y + i, nullptr, r, out + i);
+        case Operation::fma:
+          return operate<Operation::fma, R>(plan, count, x + i, y + i, z + i, r, out + i);
+      }
+    });
+  });
+}
+
+// --- ordered sums ---------------------------------------------------------------------------------
+
+/// Draw t of the elements in V's lanes, the first of which is `index`.
+template <class R, class V>
+CPD_FN Unsigned<V> draw(const RoundPlan& plan, int64_t index, int64_t t) {
+  if constexpr (R::mode == Rounding::stochastic) {
+    using U32 = typename Narrow<V>::U32;
+    const auto i = static_cast<uint64_t>(index);
+    return convert<Unsigned<V>>(fold_draw(plan.random_bits, plan.seed, plan.stream,
+                                          splat<U32>(static_cast<uint32_t>(i)) + iota<U32>(), i,
+                                          static_cast<uint64_t>(t)));
+  } else {
+    return Unsigned<V>{};
+  }
+}
+
+template <class R, class V>
+CPD_FN void fold_lanes(const FoldPlan& plan, int64_t k, int64_t index, const float* term, float* sum,
+                       float* compensation) {
+  const V x = load_f32<V>(term);
+  if (k == 0) {
+    store_f32(sum, round<R>(x, draw<R, V>(plan.round, index, 0), plan.round));
+    if (plan.scheme == Scheme::kahan) store_f32(compensation, V{});
+    return;
+  }
+  V s = load_f32<V>(sum);
+  if (plan.scheme == Scheme::sequential) {
+    accumulate<R>(x, s, draw<R, V>(plan.round, index, k), plan.round);
+  } else {
+    V c = load_f32<V>(compensation);
+    accumulate_kahan<R>(
+        x, s, c, [&](int i) { return draw<R, V>(plan.round, index, 4 * k - 3 + i); },
+        plan.round);
+    store_f32(compensation, c);
+  }
+  store_f32(sum, s);
+}
+
+template <class R, class V>
+CPD_FN void fold_span(FoldPlan plan, int64_t k, int64_t first, int64_t n, const float* terms,
+                      float* sum, float* compensation) {
+  const bool kahan = plan.scheme == Scheme::kahan;
+  for_lanes<V>(
+      n,
+      [&](int64_t i) {
+        fold_lanes<R, V>(plan, k, first + i, terms + i, sum + i,
+                            kahan ? compensation + i : nullptr);
+      },
+      [&](int64_t i, int64_t rest) {
+        float x[Lanes<V>::count] = {};
+        float s[Lanes<V>::count] = {};
+        float c[Lanes<V>::count] = {};
+        copy(x, terms + i, rest);
+        copy(s, sum + i, rest);
+        if (kahan) copy(c, compensation + i, rest);
+        fold_lanes<R, V>(plan, k, first + i, x, s, c);
+        copy(sum + i, s, rest);
+        if (kahan) copy(compensation + i, c, rest);
+      });
+}
+
+CPD_BODY void fold_body(const FoldPlan* shared, int64_t k, int64_t first, int64_t n,
+                        const float* terms, float* sum, float* compensation) {
+  const FoldPlan plan = *shared;
+  with_rule(plan.round, [&]<class R>() {
+    if constexpr (is_nearest(R::mode)) {
+      if (plan.in_binary32) {
+        return fold_span<R, F>(plan, k, first, n, terms, sum, compensation);
+      }
+    }
+    fold_span<R, D>(plan, k, first, n, terms, sum, compensation);
+  });
+}
+
+CPD_BODY float max_abs_body(int64_t n, const float* x, int64_t* non_finite) {
+  using I = Signed<F>;
+  using U = Unsigned<F>;
+  using P = Pattern<F>;
+  I largest{};
+  I finite{};  // counts down: a set mask is -1, or 1 for one lane
+  std::int32_t best = 0;
+  int64_t bad = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = least(kBlock, n - begin);
+    for_lanes<F>(
+        count,
+        [&](int64_t i) {
+          const I a = (I)(load<U>(x + begin + i) & splat<U>(P::magnitude));
+          const auto is_finite = a < splat<I>(P::infinity);
+          largest = max(largest, select(is_finite, a, I{}));
+          finite = finite + select(is_finite, I{}, splat<I>(1));
+        },
+        [&](int64_t i, int64_t rest) {
+          for (int64_t j = begin + i; j < begin + i + rest; ++j) {
+            const auto a = static_cast<std::int32_t>(load<uint32_t>(x + j) & P::magnitude);
+            if (a >= static_cast<std::int32_t>(P::infinity)) {
+              ++bad;
+            } else {
+              best = max(best, a);
+            }
+          }
+        });
+    std::int32_t lane[Lanes<F>::count];
+    store(lane, finite);
+    for (const std::int32_t each : lane) bad += each;
+    finite = I{};
+  }
+  std::int32_t lane[Lanes<F>::count];
+  store(lane, largest);
+  for (const std::int32_t each : lane) best = max(best, each);
+  *non_finite += bad;
+  return bits_as<float>(best);
+}
+
+// --- the table ------------------------------------------------------------------------------------
+
+constexpr KernelTable kTable = {
+    CPD_STRING(CPD_ISA),
+    Lanes<F>::count,
+    calls,
+    [](const RoundPlan& plan, int64_t first, int64_t n, const float* x, const uint32_t* random,
+       float* y, bool streaming) {
+      enter<round_f32_body>(&plan, first, n, x, random, y, streaming);
+    },
+    [](const RoundPlan& plan, int64_t first, int64_t n, const double* x, const uint32_t* random,
+       double* y) { enter<round_f64_body>(&plan, first, n, x, random, y); },
+    [](const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x, float* y) {
+      enter<round_scaled_body>(&plan, shift, first, n, x, y);
+    },
+    [](const RoundPlan& plan, int64_t first, int64_t n, const float* x, const uint32_t* random,
+       uint8_t* packed, bool streaming) {
+      return enter<encode_f32_body>(&plan, first, n, x, random, packed, streaming);
+    },
+    [](const RoundPlan& plan, int64_t first, int64_t n, const double* x, const uint32_t* random,
+       uint8_t* packed) { return enter<encode_f64_body>(&plan, first, n, x, random, packed); },
+    [](const RoundPlan& plan, int64_t n, const uint8_t* packed, float* y, bool streaming) {
+      enter<decode_f32_body>(&plan, n, packed, y, streaming);
+    },
+    [](Operation op, const RoundPlan& plan, int64_t first, int64_t n, const float* x,
+       const float* y, const float* z, float* out) {
+      enter<arithmetic_body>(op, &plan, first, n, x, y, z, out);
+    },
+    [](const FoldPlan& plan, int64_t k, int64_t first, int64_t n, const float* terms, float* sum,
+       float* compensation) {
+      enter<fold_body>(&plan, k, first, n, terms, sum, compensation);
+    },
+    [](int64_t n, const float* x, int64_t* non_finite) {
+      return enter<max_abs_body>(n, x, non_finite);
+    },
+    [](int bits, uint64_t seed, uint64_t stream, int64_t first, int64_t n, uint32_t* out) {
+      enter<random_integers_body>(bits, seed, stream, first, n, out);
+    },
+};
+
+}  // namespace
+
+const KernelTable& kernel_table() { return kTable; }
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device.cuh"
+
+namespace cpd::cuda {
+namespace {
+
+/// Any type and stride; also the stochastic mode, whose random words its walk shares out.
+template <Rounding mode, class V>
+__global__ void __launch_bounds__(kThreads)
+    cast_elements(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
+                  const __grid_constant__ Strided x, const __grid_constant__ Strided random,
+                  const __grid_constant__ Strided out) {
+  const Source source = source_of(plan, key, random);
+  const int draws = draws_of(mode, plan.random_bits);
+  const std::int64_t indices = (n + 64 * draws - 1) / (64 * draws) * 16;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
+       at += step) {
+    for_elements<mode>(at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
+      store_element(out, i, round<mode>(load_element<V>(x, i), Unsigned<V>{r}, plan));
+    });
+  }
+}
+
+/// Contiguous binary32, the same walk.
+template <class R>
+__global__ void __launch_bounds__(kThreads)
+    cast_stochastic_f32(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
+                        const float* x, float* out) {
+  const Source source = source_of(plan, key, {});
+  const int draws = draws_per_word(plan.random_bits);
+  const std::int64_t indices = (n + 64 * draws - 1) / (64 * draws) * 16;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
+       at += step) {
+    for_elements<Rounding::stochastic>(
+        at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
+          out[i] = round<R>(x[i], r, plan);
+        });
+  }
+}
+
+/// Contiguous binary32, four elements a thread and turn; x and out are aligned to 16 bytes.
+template <class R>
+__global__ void __launch_bounds__(kThreads)
+    cast_f32(const __grid_constant__ RoundPlan plan, std::int64_t n, const float* x, float* out) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  const auto* x4 = reinterpret_cast<const float4*>(x);
+  auto* out4 = reinterpret_cast<float4*>(out);
+  for (std::int64_t i = first; i < n / 4; i += step) {
+    const float4 v = x4[i];
+    out4[i] = {round<R>(v.x, 0U, plan), round<R>(v.y, 0U, plan), round<R>(v.z, 0U, plan),
+               round<R>(v.w, 0U, plan)};
+  }
+  const std::int64_t rest = n / 4 * 4 + first;
+  if (rest < n) out[rest] = round<R>(x[rest], 0U, plan);
+}
+
+template <class R>
+void cast_direct(unsigned blocks, cudaStream_t stream, const RoundPlan& plan, const Key& key,
+                 std::int64_t n, const float* x, float* out) {
+  if constexpr (R::mode == Rounding::stochastic) {
+    cast_stochastic_f32<R><<<blocks, kThreads, 0, stream>>>(plan, key, n, x, out);
+  } else {
+    cast_f32<R><<<blocks, kThreads, 0, stream>>>(plan, n, x, out);
+  }
+}
+
+bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
+}  // namespace
+
+int cast(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
+         const Strided& x, const Strided* random, const Strided& out) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  const Strided given = random == nullptr ? Strided{} : *random;
+  const bool binary64 = needs_binary64(plan, x);
+  const auto* from = static_cast<const float*>(x.data);
+  auto* to = static_cast<float*>(out.data);
+  const bool direct = !binary64 && random == nullptr && is_contiguous(x, DType::f32) &&
+                      is_contiguous(out, DType::f32) && is_aligned(from) && is_aligned(to);
+  const unsigned blocks = blocks_for((n + 16 * kThreads - 1) / (16 * kThreads));
+  with_mode(plan.mode, [&]<Rounding mode>() {
+    if (direct) {
+      with_form<mode>(plan.form, [&]<class R>() {
+        cast_direct<R>(blocks, stream, plan, key, n, from, to);
+      });
+    } else if (binary64) {
+      cast_elements<mode, double><<<blocks, kThreads, 0, stream>>>(plan, key, n, x, given, out);
+    } else {
+      cast_elements<mode, float><<<blocks, kThreads, 0, stream>>>(plan, key, n, x, given, out);
+    }
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace cpd::cuda

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number formats: which values exist. See `Format` and `format`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from operator import index
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+
+_MAX_LISTED_BITS = 24
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Format:
+    """A number format: `exp` exponent bits, `man` mantissa bits, and what its codes mean.
+
+    Args:
+        exp: exponent bits, 1…8.
+        man: mantissa bits, 0…23.
+        bias: exponent bias; default 2^(exp-1) - 1, for `fnuz` and `p3109` 2^(exp-1).
+        encoding: of the special values: `ieee` (top exponent: Inf and NaN), `fn` (no Inf, all ones
+            is NaN), `fnuz` (no Inf, no -0), `p3109`, `finite` (neither Inf nor NaN), `e8m0`.
+        signed: whether there is a sign bit.
+        subnormals: whether numbers below the least normal one exist, other than 0.
+
+    Raises ValueError where a finite value would not be a binary32 value, and for a combination that
+    does not exist (unsigned `fnuz`).
+
+    Immutable, hashable, picklable; two formats are equal if all six fields are.
+
+    >>> f = Format(4, 3)
+    >>> f.max, f.min_normal, f.min_subnormal, f.epsilon, f.bits
+    (240.0, 0.015625, 0.001953125, 0.125, 8)
+    >>> Format(4, 3, encoding="fn")
+    cpd.Format('e4m3fn')
+    """
+
+    exp: int
+    man: int
+    bias: int
+    encoding: str
+    signed: bool
+    subnormals: bool
+    name: str = field(init=False, compare=False)
+    """The canonical name; `cpd.format(f.name) == f`."""
+    bits: int = field(init=False, compare=False)
+    """Bits of a code, sign included."""
+    max: float = field(init=False, compare=False)
+    """Largest finite value."""
+    min_normal: float | None = field(init=False, compare=False)
+    """Least positive normal number; None where there is none (exp = 1)."""
+    min_subnormal: float | None = field(init=False, compare=False)
+    """Least positive value (the least normal one where there are no subnormals); None where there
+    is no positive value."""
+    epsilon: float = field(init=False, compare=False)
+    """2^-man: the distance from 1 to the next number, at full precision."""
+    num_values: int = field(init=False, compare=False)
+    """Distinct finite values, zero counted once."""
+    _native: _core.Format = field(init=False, compare=False)
+
+    def __init__(
+        self,
+        exp: int,
+        man: int,
+        *,
+        bias: int | None = None,
+        encoding: str = "ieee",
+        signed: bool = True,
+        subnormals: bool = True,
+    ) -> None:
+        if not isinstance(encoding, str):
+            raise TypeError(f"encoding must be a str, got {type(encoding).__name__}")
+        native = _core.Format(
+            exp=_small_int("exp", exp),
+            man=_small_int("man", man),
+            encoding=encoding,
+            bias=None if bias is None else _small_int("bias", bias),
+            signed=bool(signed),
+            subnormals=bool(subnormals),
+        )
+        self._take(native)
+
+    @classmethod
+    def _of(cls, native: _core.Format) -> Format:
+        made = cls.__new__(cls)
+        made._take(native)
+        return made
+
+    def _take(self, native: _core.Format) -> None:
+        put = functools.partial(object.__setattr__, self)
+        for name in ("exp", "man", "bias", "encoding", "signed", "subnormals"):
+            put(name, getattr(native, name))
+        for name in ("name", "bits", "max", "epsilon", "num_values"):
+            put(name, getattr(native, name))
+        put("min_normal", native.min_normal or None)
+        put("min_subnormal", native.min_subnormal or None)
+        put("_native", native)
+
+    def values(self) -> npt.NDArray[np.float32]:
+        """All distinct finite values, ascending, as float32. For formats of up to 24 bits.
+
+        >>> format("e2m1").values().tolist()[7:]
+        [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+        """
+        if self.bits > _MAX_LISTED_BITS:
+            raise ValueError(
+                f"values() lists formats of up to {_MAX_LISTED_BITS} bits, {self} has {self.bits}"
+            )
+        return self._native.values()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"cpd.Format('{self.name}')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return format, (self.name,)
+
+
+FormatLike: TypeAlias = Format | str
+"""A `Format` or its name."""
+
+
+def format(name: FormatLike) -> Format:
+    """The format of that name; a `Format` is given back as it is.
+
+    Names: `eXmY` is IEEE-like (`e4m3` has Inf and a max of 240), with suffix `fn`, `fnuz`, `p3109`,
+    `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then options:
+    `e4m3fn:bias=11:nosub:unsigned`. Others: `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's
+    `binary8p4se`. Raises ValueError for anything else.
+
+    >>> format("e4m3fn").max
+    448.0
+    >>> str(format("e5m10"))
+    'fp16'
+    """
+    if isinstance(name, Format):
+        return name
+    if isinstance(name, str):
+        return named(name)
+    raise TypeError(f"a format must be a cpd.Format or its name, got {type(name).__name__}")
+
+
+def named(name: str) -> Format:
+    """`format` for a str; torch.compile takes its results as constants."""
+    return _parse(name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(name: str) -> Format:
+    return Format._of(_core.parse_format(name))
+
+
+def _small_int(name: str, value: int) -> int:
+    """`value` as an int that C++ can take; what it may be is checked there."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got bool")
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{name} is out of range: {number}")
+    return number

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations: cast, encode and decode; add, mul and fma; the ordered sum.
+
+Each takes torch tensors (CPU or CUDA) or NumPy arrays and gives back the same kind. Values of an
+emulated format live in ordinary floating-point tensors, here called carriers.
+
+**Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); add,
+mul, fma and sum take no float64. The result has x's type, which must hold every value of the format
+(else ValueError: float16 holds no bf16). Any layout, any number of dimensions up to 16, also none;
+empty tensors; more than 2^31 elements. Inputs are left alone unless `out=` says otherwise.
+
+**Rounding options**, the same for every operation:
+
+- `rounding`: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`, `up`,
+  `down`, `to_odd`, `stochastic`. Every result is the exact one rounded once.
+- `overflow`: `ieee` (default): Inf, or NaN where the format has no Inf, or its max where it has
+  neither; rounding modes directed inward give the max. `saturate`: always the max. Overflow is
+  tested after rounding.
+- `seed`, `stream`: of stochastic rounding: ints in [0, 2^64), or one-element integer tensors (an
+  int64 tensor holds the 64 bits). Element i (row-major) takes the same random bits on every backend
+  and for any layout; another stream gives others.
+- `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
+- `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
+
+**out=** must have the result's shape, type and device, be writable, and lie apart from the inputs
+or be one of them. Returned as the result. It takes no part in autograd.
+
+**Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
+anything is written. Under `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
+
+**Gradients** (torch): `cast` passes the gradient straight through; add, mul, fma and sum have the
+gradients of the exact operation; encode and decode have none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import numpy_ops, tensors
+from cpd.accumulator import AccumulatorLike, accumulator
+from cpd.formats import FormatLike, format
+from cpd.tensors import ArrayT, Number, Options, Shape
+
+
+def _face(x: object) -> Any:
+    """The module that works on the likes of `x`."""
+    if not tensors.is_torch(x):
+        return numpy_ops
+    from cpd import torch_ops
+
+    return torch_ops
+
+
+def cast(
+    x: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """Rounds each element of `x` to a value of the format `f`.
+
+    A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
+    R in [0, 2^random_bits), of x's shape, to be used in place of the generated ones.
+
+    >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
+    >>> cast(x, "e4m3").tolist()
+    [0.3125, 16.0, inf, -0.0]
+    >>> cast(x, "e4m3", overflow="saturate").tolist()
+    [0.3125, 16.0, 240.0, -0.0]
+    >>> cast(np.float32([1.0625]), "e4m3", "stochastic", random_bits=2, random=np.array([1])).item()
+    1.0
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).cast(x, format(f), options, out, random)  # type: ignore[no-any-return]
+
+
+def encode(
+    x: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """Rounds like `cast` and packs the codes: uint8, 1-D, ceil(n * f.bits / 8) long.
+
+    Codes lie in row-major order, least significant bit first, without gaps; the bits behind the
+    last are 0. Any element type goes into any format. ValueError for a NaN where the format has no
+    NaN.
+
+    >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
+    [242, 1]
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).encode(x, format(f), options, random)  # type: ignore[no-any-return]
+
+
+def decode(
+    codes: ArrayT,
+    f: FormatLike,
+    shape: Shape,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+) -> ArrayT:
+    """The values of packed codes, in the given shape. The inverse of `encode`.
+
+    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning.
+    `dtype`: of the result; default float32 (or out's).
+
+    >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
+    [1.0, -6.0, 0.5]
+    """
+    return _face(codes).decode(codes, format(f), shape, dtype, out)  # type: ignore[no-any-return]
+
+
+def add(
+    x: ArrayT,
+    y: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+) -> ArrayT:
+    """x + y, exact, then rounded once to `f`. The operands are any values of one type; they
+    broadcast. They are used as given: cast them first if they should be values of `f`.
+
+    >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
+    240.0
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).add(x, y, format(f), options, out)  # type: ignore[no-any-return]
+
+
+def mul(
+    x: ArrayT,
+    y: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+) -> ArrayT:
+    """x * y, exact, then rounded once to `f`; operands as in `add`.
+
+    >>> mul(np.float32([1.125]), np.float32([1.125]), "e4m3").item()
+    1.25
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).mul(x, y, format(f), options, out)  # type: ignore[no-any-return]
+
+
+def fma(
+    x: ArrayT,
+    y: ArrayT,
+    z: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+) -> ArrayT:
+    """x * y + z, exact, then rounded once to `f`; operands as in `add`.
+
+    >>> one = np.float32([1.125])
+    >>> fma(one, one, np.float32([-1.25]), "e4m3").item()
+    0.015625
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).fma(x, y, z, format(f), options, out)  # type: ignore[no-any-return]
+
+
+def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0) -> ArrayT:
+    """The ordered sum of `x` over dimension `dim`, index ascending, rounded at each step.
+
+    `acc`: an `Accumulator`, or a format for its plain sequential sum. The sum starts from the first
+    term, rounded; then s = round(s + term), or Kahan's four operations. An empty sum is +0. The
+    result has x's shape without `dim` and x's type.
+
+    >>> x = np.ones(40, np.float32)
+    >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
+    16.0
+    """
+    return _face(x).sum(x, accumulator(acc), dim)  # type: ignore[no-any-return]
+
+
+def random_integers(
+    shape: Shape, seed: Number = 0, stream: Number = 0, random_bits: int = 24
+) -> npt.NDArray[np.uint32]:
+    """The integers in [0, 2^random_bits) that stochastic rounding uses: a uint32 array whose
+    element i (row-major) is what `cast` takes for element i with the same seed and stream.
+
+    >>> bool(random_integers(1000, seed=1, random_bits=3).max() < 8)
+    True
+    """
+    options = Options("stochastic", "ieee", seed, stream, random_bits, "A")
+    return numpy_ops.random_integers(shape, options)
+
+
+__all__ = ["add", "cast", "decode", "encode", "fma", "mul", "random_integers", "sum"]

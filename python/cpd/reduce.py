@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-reduce in a customized precision, over virtual ranks in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core, tensors
+from cpd.accumulator import Accumulator, AccumulatorLike, accumulator
+from cpd.formats import Format, FormatLike, format
+from cpd.tensors import Array, Options
+
+if TYPE_CHECKING:
+    import torch
+
+ORDERS = ("sequential", "ring")
+
+Layer: TypeAlias = "Array | torch.Tensor"
+Layers: TypeAlias = Sequence[Layer]
+PerRank: TypeAlias = Sequence[Layers | Callable[[], Layers]]
+"""What each rank contributes: its layers, or a function that makes them."""
+
+
+@dataclass(frozen=True, init=False)
+class ReduceSpec:
+    """What an all-reduce does: casts each contribution to `format`, sums in `accumulator`.
+
+    Args:
+        format: of the contributions (on the wire), a `Format` or its name.
+        accumulator: of the sum; default `Accumulator(format)`, a sequential sum to nearest-even.
+        order: `sequential`, rank ascending; or `ring`: each layer is cut into W slices, the first n
+            mod W one longer, and slice s is summed from rank s + 1 on, around to rank s.
+        group_size: None, or: each group of that many ranks is summed in rank order to its first
+            rank, then the groups' sums in `order`; the last group may be short.
+        aps: scale each layer by a power of two so that its sum just fits (`True`: one less where
+            the rounding can go outward; `"paper"`: the paper's exponent), undone at the end.
+        loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
+        average: divide the sum by the number of ranks, once, in binary32, at the end.
+        rounding, overflow, seed, random_bits, variant: of the cast to `format`, as in `cpd.cast`.
+            The sum has the accumulator's own.
+        result: format to which a wider accumulator is rounded once more at each level; default
+            `format`.
+        step: number of the training step; enters the random streams.
+
+    Raises ValueError or TypeError for anything else. Immutable and picklable.
+
+    >>> ReduceSpec("e4m3", order="ring").accumulator.format
+    cpd.Format('e4m3')
+    """
+
+    format: Format
+    accumulator: Accumulator
+    order: str
+    group_size: int | None
+    aps: bool | Literal["paper"]
+    loss_scale: float
+    average: bool
+    rounding: str
+    overflow: str
+    seed: int
+    random_bits: int
+    variant: str
+    result: Format
+    step: int
+
+    def __init__(
+        self,
+        format: FormatLike,
+        accumulator: AccumulatorLike | None = None,
+        *,
+        order: str = "sequential",
+        group_size: int | None = None,
+        aps: bool | Literal["paper"] = False,
+        loss_scale: float = 1.0,
+        average: bool = False,
+        rounding: str = "nearest_even",
+        overflow: str = "ieee",
+        seed: int = 0,
+        random_bits: int = 24,
+        variant: str = "A",
+        result: FormatLike | None = None,
+        step: int = 0,
+    ) -> None:
+        wire = _format(format)
+        values: dict[str, Any] = {
+            "format": wire,
+            "accumulator": _accumulator(wire if accumulator is None else accumulator),
+            "order": _one_of("order", order, ORDERS),
+            "group_size": None if group_size is None else _positive("group_size", group_size),
+            "aps": _one_of("aps", aps, (False, True, "paper")),
+            "loss_scale": _power_of_two(loss_scale),
+            "average": bool(average),
+            "rounding": rounding,
+            "overflow": overflow,
+            "seed": tensors.number("seed", seed),
+            "random_bits": random_bits,
+            "variant": variant,
+            "result": wire if result is None else _format(result),
+            "step": tensors.number("step", step),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        self._native()
+
+    def _native(self) -> _core.ReduceSpec:
+        options = Options(
+            self.rounding, self.overflow, self.seed, 0, self.random_bits, self.variant
+        )
+        return _core.ReduceSpec(
+            format=self.format._native,
+            rounding=options.native(),
+            accumulator=self.accumulator._native(),
+            result=self.result._native,
+            order=self.order,
+            group_size=self.group_size or 0,
+            aps=self.aps if isinstance(self.aps, str) else ("off", "on")[self.aps],
+            loss_scale=self.loss_scale,
+            average=self.average,
+            step=self.step,
+        )
+
+
+_format = format  # parameters of the same names hide them
+_accumulator = accumulator
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What happened to one layer of an all-reduce."""
+
+    shift: int
+    """APS scaled the layer by 2^shift."""
+    non_finite: int
+    """NaN and Inf among the contributions."""
+    overflowed: int
+    """Results that are not finite though no contribution was."""
+    underflowed: int
+    """Contributions, not zero, that the cast turned into zero."""
+
+
+@overload
+def simulate_all_reduce(
+    per_rank: PerRank, spec: ReduceSpec, *, report: Literal[False] = False
+) -> list[Any]: ...
+@overload
+def simulate_all_reduce(
+    per_rank: PerRank, spec: ReduceSpec, *, report: Literal[True]
+) -> tuple[list[Any], list[LayerReport]]: ...
+def simulate_all_reduce(
+    per_rank: PerRank, spec: ReduceSpec, *, report: bool = False
+) -> list[Any] | tuple[list[Any], list[LayerReport]]:
+    """The all-reduce of `spec` over W = len(per_rank) virtual ranks in this process.
+
+    `per_rank[r]` is rank r's list of layers (torch CPU tensors or NumPy arrays, float32; bfloat16
+    and float16 are widened, which is exact), or a function that makes it. Every rank has the same
+    number of layers, of the same shapes. Ranks stream by: a function's layers are dropped before
+    the next rank is asked, so memory holds one rank's values and the running sums. A function is
+    called once, once more with APS, and once more for `ring`; it must give the same values each
+    time.
+
+    Returns the layers of the sum, float32, of rank 0's kind and shapes; with `report=True` also a
+    list of `LayerReport`. What is rounded when, and in which order, see `ReduceSpec`. Each
+    operation is one exact result rounded once; the result is the same for any number of threads.
+
+    Raises ValueError (naming rank and layer where shapes differ) or TypeError.
+
+    >>> ranks = [[np.float32([1.0, 300.0])], [np.float32([0.0625, 300.0])]]
+    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3"))[0].tolist()
+    [1.0, inf]
+    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3", aps=True))[0].tolist()
+    [1.0, 640.0]
+    """
+    if not isinstance(spec, ReduceSpec):
+        raise TypeError(f"spec must be a cpd.ReduceSpec, got {type(spec).__name__}")
+    source = Source(per_rank)
+    reduce = _core.VirtualReduce(spec._native(), source.world, source.sizes)
+    if reduce.wants_ranges():
+        for rank in range(source.world):
+            source.visit(rank, reduce.observe)
+    for rank in reduce.schedule():
+        source.visit(rank, reduce.contribute)
+        reduce.end_rank()
+    layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
+    if not report:
+        return layers
+    return layers, [_report(reduce.report(index)) for index in range(len(layers))]
+
+
+def _report(native: _core.LayerReport) -> LayerReport:
+    return LayerReport(native.shift, native.non_finite, native.overflowed, native.underflowed)
+
+
+class Source:
+    """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
+
+    def __init__(self, per_rank: PerRank) -> None:
+        if not (hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")):
+            raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
+        if len(per_rank) == 0:
+            raise ValueError("per_rank must have at least one rank, got none")
+        self.world = len(per_rank)
+        self._per_rank = per_rank
+        self._first: list[Any] | None = self._make(0)
+        self._shapes = [tuple(layer.shape) for layer in self._first]
+        self._torch = [tensors.is_torch(layer) for layer in self._first]
+        self.sizes = [math.prod(shape) for shape in self._shapes]
+
+    def visit(self, rank: int, use: Callable[[int, npt.NDArray[np.float32]], object]) -> None:
+        """Calls use(layer's index, layer, 1-D) for each layer of `rank`."""
+        layers, self._first = self._first if rank == 0 else None, None
+        if layers is None:
+            layers = self._make(rank)
+            self._check_shapes(rank, layers)
+        for index, layer in enumerate(layers):
+            use(index, _values(layer))
+
+    def result(self, index: int, fill: Callable[[int, npt.NDArray[np.float32]], object]) -> Any:
+        """A new layer of rank 0's kind and shape, filled by fill(index, array)."""
+        values = np.empty(self.sizes[index], np.float32)
+        fill(index, values)
+        values = values.reshape(self._shapes[index])
+        if not self._torch[index]:
+            return values
+        import torch
+
+        return torch.from_numpy(values)
+
+    def _make(self, rank: int) -> list[Any]:
+        made: Any = self._per_rank[rank]
+        layers = made() if callable(made) else made
+        if tensors.is_torch(layers) or isinstance(layers, (np.ndarray, str, bytes)):
+            raise TypeError(f"rank {rank} must be a list of layers, got {type(layers).__name__}")
+        try:
+            layers = list(layers)
+        except TypeError:
+            raise TypeError(
+                f"rank {rank} must be a list of layers, got {type(layers).__name__}"
+            ) from None
+        for index, layer in enumerate(layers):
+            _check_layer(f"rank {rank}, layer {index}", layer)
+        return layers
+
+    def _check_shapes(self, rank: int, layers: list[Any]) -> None:
+        if len(layers) != len(self._shapes):
+            raise ValueError(
+                f"rank {rank} has {len(layers)} layers, rank 0 has {len(self._shapes)}"
+            )
+        for index, (layer, shape) in enumerate(zip(layers, self._shapes, strict=True)):
+            if tuple(layer.shape) != shape:
+                raise ValueError(
+                    f"rank {rank}, layer {index} has shape {tuple(layer.shape)}, rank 0 has {shape}"
+                )
+
+
+def _check_layer(where: str, layer: Any) -> None:
+    if tensors.is_torch(layer):
+        if layer.device.type != "cpu":
+            raise ValueError(f"{where} must be on the CPU, got {layer.device}")
+        name = str(layer.dtype).removeprefix("torch.")
+    elif isinstance(layer, np.ndarray) and not isinstance(layer, np.ma.MaskedArray):
+        name = layer.dtype.name if layer.dtype.isnative else layer.dtype.str
+    else:
+        raise TypeError(
+            f"{where} must be a NumPy array or a torch tensor, got {type(layer).__name__}"
+        )
+    if name not in tensors.NARROW_FLOATS:
+        raise TypeError(f"{where} must be of type float32, bfloat16 or float16, got {name}")
+
+
+def _values(layer: Any) -> npt.NDArray[np.float32]:
+    """The layer's values, row-major, 1-D; without a copy where it is contiguous float32."""
+    if tensors.is_torch(layer):
+        layer = layer.detach().resolve_neg().float().numpy()
+    return np.ascontiguousarray(layer, dtype=np.float32).reshape(-1)
+
+
+def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:
+    for one in allowed:
+        if type(value) is type(one) and value == one:
+            return one
+    names = ", ".join(repr(one) for one in allowed)
+    raise ValueError(f"{name} must be one of {names}, got {value!r}")
+
+
+def _positive(name: str, value: Any) -> int:
+    number = tensors.integer(name, value)
+    if not 1 <= number < 2**31:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+def _power_of_two(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
+    scale = float(value)
+    if not (math.isfinite(scale) and scale > 0 and math.frexp(scale)[0] == 0.5):
+        raise ValueError(f"loss_scale must be a power of two, got {value}")
+    return scale

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demo measures, and the two files that keep it.
+
+results.json holds the figures (one row for each run and group size), details.json what the report
+needs besides: curves, counts for each layer, the settings. Either is plain JSON; a figure that is
+not finite is null.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cpd
+
+if TYPE_CHECKING:
+    from cpd.training import TrainResult
+
+RESULTS = "results.json"
+DETAILS = "details.json"
+REPORT = "report.html"
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Layer:
+    """What the all-reduce did to one layer over a whole run (see cpd.training.LayerCounts)."""
+
+    name: str
+    values: int
+    nonzero: int
+    underflowed: int
+    overflowed: int
+    non_finite: int
+    exponents: dict[str, dict[str, int]] = field(default_factory=dict)
+    relative: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """One training run, without its tensors."""
+
+    label: str
+    format: str
+    aps: bool | str
+    loss_scale: float
+    depth: int
+    epochs: int
+    accuracy: float
+    state: str
+    weights: str
+    options: str
+    curve: list[float]
+    loss: list[float | None]  # None: not a number, after a divergence
+    layers: list[Layer]
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, result: "TrainResult", seconds: float = 0.0) -> "Run":
+        options = result.options
+        return cls(
+            label=options.label(),
+            format=str(cpd.format(options.format)),
+            aps={"off": False, "on": True}.get(options.aps, options.aps),
+            loss_scale=options.loss_scale,
+            depth=options.depth,
+            epochs=options.epochs,
+            accuracy=result.accuracy,
+            state=result.state,
+            weights=result.weights,
+            options=options.arguments(),
+            curve=result.curve,
+            loss=list(result.loss),
+            layers=[
+                Layer(
+                    name=layer.name,
+                    values=layer.values,
+                    nonzero=layer.nonzero,
+                    underflowed=layer.underflowed,
+                    overflowed=layer.overflowed,
+                    non_finite=layer.non_finite,
+                    exponents=_json_keys(layer.exponents),
+                    relative=_json_keys(layer.relative),
+                )
+                for layer in result.layers
+            ],
+            seconds=seconds,
+        )
+
+    @classmethod
+    def from_json(cls, data: Json) -> "Run":
+        return cls(**{**data, "layers": [Layer(**layer) for layer in data["layers"]]})
+
+    def total(self, name: str) -> int:
+        return sum(getattr(layer, name) for layer in self.layers)
+
+    @property
+    def underflow(self) -> float:
+        """The share of nonzero gradient values that the cast turned into zero."""
+        nonzero = self.total("nonzero")
+        return self.total("underflowed") / nonzero if nonzero else 0.0
+
+    @property
+    def diverged(self) -> bool:
+        return self.state != "finished"
+
+    def row(self) -> Json:
+        """The run's row in results.json."""
+        return {
+            "format": self.format,
+            "aps": self.aps,
+            "loss_scale": _plain(self.loss_scale),
+            "accuracy": self.accuracy,
+            "options": self.options,
+            "weights": self.weights,
+            "state": self.state,
+            "depth": self.depth,
+            "underflow": self.underflow,
+            "overflowed": self.total("overflowed"),
+            "non_finite": self.total("non_finite"),
+        }
+
+
+@dataclass
+class RoundoffRow:
+    """Round-off of the all-reduce with one group size."""
+
+    group_size: int
+    error: float
+    relative_rms: float
+    count: int
+    zero_references: int
+    non_finite: int
+    steps: int
+
+    def row(self) -> Json:
+        return asdict(self)
+
+
+@dataclass
+class RoundoffSeries:
+    """Round-off by group size for one way to sum."""
+
+    label: str
+    rows: list[RoundoffRow]
+
+    @classmethod
+    def from_json(cls, data: Json) -> "RoundoffSeries":
+        return cls(data["label"], [RoundoffRow(**row) for row in data["rows"]])
+
+
+@dataclass
+class Roundoff:
+    """The demo's round-off study; the first series is the main one."""
+
+    format: str
+    nodes: int
+    options: str
+    series: list[RoundoffSeries]
+
+
+@dataclass
+class Demo:
+    """All that the demo measured."""
+
+    table: list[Run]
+    shallow: list[Run]
+    search: list[Run]
+    roundoff: Roundoff
+    settings: Json
+
+    def save(self, folder: Path) -> None:
+        results = {
+            "accuracy": [run.row() for run in self.table],
+            "roundoff": [row.row() for row in self.roundoff.series[0].rows],
+            "roundoff_options": self.roundoff.options,
+            "shallow": [run.row() for run in self.shallow],
+            "loss_scale_search": [run.row() for run in self.search],
+        }
+        write_json(folder / RESULTS, results)
+        write_json(folder / DETAILS, asdict(self), indent=None)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Demo":
+        """Reads what save() wrote. Raises ValueError where the files do not fit together."""
+        results, details = _read_json(folder / RESULTS), _read_json(folder / DETAILS)
+        try:
+            demo = cls(
+                table=[Run.from_json(run) for run in details["table"]],
+                shallow=[Run.from_json(run) for run in details["shallow"]],
+                search=[Run.from_json(run) for run in details["search"]],
+                roundoff=Roundoff(
+                    **{
+                        **details["roundoff"],
+                        "series": [
+                            RoundoffSeries.from_json(s) for s in details["roundoff"]["series"]
+                        ],
+                    }
+                ),
+                settings=details["settings"],
+            )
+            same = [row["weights"] for row in results["accuracy"]] == [
+                run.weights for run in demo.table
+            ]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{folder}: not what `cpd demo` writes ({error})") from None
+        if not same:
+            raise ValueError(f"{folder}: {RESULTS} and {DETAILS} are of different runs")
+        return demo
+
+
+def write_json(path: Path, data: Any, indent: int | None = 2) -> None:
+    """Writes strict JSON: NaN and Inf become null."""
+    path.write_text(
+        json.dumps(_finite(data), indent=indent, ensure_ascii=False, allow_nan=False) + "\n",
+        encoding="utf-8",
+    )
+
+
+def _read_json(path: Path) -> Json:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: must hold an object")
+    return data
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
+
+
+def _json_keys(histograms: dict[int, dict[int, int]]) -> dict[str, dict[str, int]]:
+    return {
+        str(epoch): {str(exponent): count for exponent, count in sorted(counts.items())}
+        for epoch, counts in histograms.items()
+    }
+
+
+def _plain(value: float) -> float | int:
+    return int(value) if value.is_integer() else value

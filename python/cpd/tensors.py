@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NumPy arrays and torch tensors have in common: arguments, options and memory, checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core, formats
+
+if TYPE_CHECKING:
+    import torch
+
+Array: TypeAlias = npt.NDArray[Any]
+Number: TypeAlias = "int | torch.Tensor"
+"""A 64-bit number: an int or a one-element integer tensor (of which int64 holds the bits)."""
+Shape: TypeAlias = int | Sequence[int]
+ArrayT = TypeVar("ArrayT", Array, "torch.Tensor")
+"""NumPy array or torch tensor: what goes in comes out."""
+
+MAX_RANK = 16
+MAX_RANDOM_BITS = 24
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+"""Element types that carry emulated values."""
+NARROW_FLOATS = ("float32", "bfloat16", "float16")
+"""Those whose exact sum or product has a carrier."""
+_BITS64 = 2**64
+
+
+class Options(NamedTuple):
+    """How to round: the arguments that every rounding operation takes."""
+
+    rounding: str = "nearest_even"
+    overflow: str = "ieee"
+    seed: Number = 0
+    stream: Number = 0
+    random_bits: int = 24
+    variant: str = "A"
+
+    def check(self) -> None:
+        """Raises TypeError or ValueError where one of them is wrong."""
+        for name in ("rounding", "overflow", "variant"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+        check_names(self.rounding, self.overflow, self.variant)
+        bits = integer("random_bits", self.random_bits)
+        if not 1 <= bits <= MAX_RANDOM_BITS:
+            raise ValueError(f"random_bits must be 1…{MAX_RANDOM_BITS}, got {bits}")
+        check_number("seed", self.seed)
+        check_number("stream", self.stream)
+
+    def native(self) -> _core.RoundingOptions:
+        """Checked, as C++ takes them."""
+        self.check()
+        seed, stream = number("seed", self.seed), number("stream", self.stream)
+        bits = index(self.random_bits)
+        return _core.RoundingOptions(self.rounding, self.overflow, seed, stream, bits, self.variant)
+
+
+def check_names(rounding: str, overflow: str, variant: str) -> None:
+    """Raises ValueError for a name that does not exist. A constant to torch.compile."""
+    _core.RoundingOptions(rounding, overflow, 0, 0, 1, variant)
+
+
+def check_carrier(dtype: str, f: str) -> None:
+    """Raises ValueError where an element type does not hold a format's values. A constant to
+    torch.compile, so both are given by name."""
+    _core.check_carrier(dtype, formats.named(f)._native)
+
+
+def integer(name: str, value: Any) -> int:
+    """`value` as an int, which a bool or a float is not."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be an int, got bool")
+    if isinstance(value, int):
+        return value  # as it is: index() would fix a symbolic int of torch.compile to its value
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+
+
+def number(name: str, value: Number) -> int:
+    """A seed or stream as an int in [0, 2^64)."""
+    check_number(name, value)
+    return int(value.item()) % _BITS64 if is_torch(value) else index(value)
+
+
+def check_number(name: str, value: Number) -> None:
+    """Raises unless `value` is an int in [0, 2^64) or a one-element integer tensor."""
+    if not is_torch(value):
+        if not 0 <= integer(name, value) < _BITS64:
+            raise ValueError(f"{name} must be 0…2^64 - 1, got {value}")
+    elif value.numel() != 1:
+        raise ValueError(f"{name} must have one element, got shape {tuple(value.shape)}")
+    elif value.is_floating_point() or value.is_complex() or str(value.dtype) == "torch.bool":
+        raise TypeError(f"{name} must be an integer tensor, got {value.dtype}")
+
+
+def check_random_is_used(options: Options) -> None:
+    if options.rounding != "stochastic":
+        raise ValueError(
+            f"random is for rounding='stochastic' only, got rounding={options.rounding!r}"
+        )
+
+
+def check_random_range(low: int, high: int, bits: int) -> None:
+    if low < 0 or high >= 2**bits:
+        raise ValueError(f"random must be 0…2^{bits} - 1, got {low}…{high}")
+
+
+def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
+    """A shape given as an int or a sequence of ints, checked."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    sizes = tuple(integer(name, size) for size in sizes)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"{name} must not be negative, got {sizes}")
+    if len(sizes) > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {len(sizes)}")
+    return sizes
+
+
+def dimension(dim: Any, rank: int) -> int:
+    """`dim`, counted from the end where negative, as 0…rank - 1."""
+    number = integer("dim", dim)
+    if not -rank <= number < rank:
+        raise ValueError(f"dim must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
+    return number % rank
+
+
+def is_torch(x: object) -> TypeGuard[torch.Tensor]:
+    """Whether `x` is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+class Region(NamedTuple):
+    """Where the elements of an array lie; strides in bytes."""
+
+    address: int
+    itemsize: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def bounds(self) -> tuple[int, int]:
+        """First byte and the byte behind the last one."""
+        if 0 in self.shape:
+            return self.address, self.address
+        ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low = self.address + sum(end for end in ends if end < 0)
+        high = self.address + sum(end for end in ends if end > 0)
+        return low, high + self.itemsize
+
+    def touches(self, other: Region) -> bool:
+        """Whether the two ranges of bytes meet."""
+        low, high = self.bounds()
+        other_low, other_high = other.bounds()
+        return low < high and other_low < other_high and low < other_high and other_low < high
+
+    def same_elements(self, other: Region) -> bool:
+        """Whether each element lies where the other's does."""
+        return (
+            (self.address, self.itemsize, self.shape)
+            == (other.address, other.itemsize, other.shape)
+        ) and all(
+            n == 1 or a == b
+            for n, a, b in zip(self.shape, self.strides, other.strides, strict=True)
+        )
+
+    def overlaps_itself(self) -> bool:
+        """Whether two elements may share bytes (exact unless dimensions interleave)."""
+        if 0 in self.shape:
+            return False
+        reach = self.itemsize
+        for stride, n in sorted(
+            (abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1
+        ):
+            if stride < reach:
+                return True
+            reach += (n - 1) * stride
+        return False
+
+
+def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
+    """Raises unless `out` may be written while the inputs are read: it is an input itself, or lies
+    apart from it."""
+    if out.overlaps_itself():
+        raise ValueError("out must not overlap itself (a stride of 0 or overlapping windows)")
+    for name, region in inputs.items():
+        if out.touches(region) and not out.same_elements(region):
+            raise ValueError(
+                f"out must be {name} itself or lie apart from it; their memory overlaps in part"
+            )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scikit-learn's handwritten digits: 1797 images of 8 × 8 pixels, shipped with that package."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+# The split is the same for every seed. RandomState is NumPy's frozen generator: its numbers do not
+# change between versions.
+_SPLIT_SEED = 0
+_HELD_OUT = 5  # one image in five
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The training part and the held-out fifth, standardised by the training part's statistics."""
+
+    train_x: torch.Tensor
+    train_y: torch.Tensor
+    test_x: torch.Tensor
+    test_y: torch.Tensor
+
+
+def load_digits() -> Digits:
+    """Loads, splits (1438 training images, 359 held out) and standardises the digits."""
+    from sklearn import datasets
+
+    images, labels = datasets.load_digits(return_X_y=True)
+    order = np.random.RandomState(_SPLIT_SEED).permutation(len(images))
+    held_out = len(images) // _HELD_OUT
+    test, training = order[:held_out], order[held_out:]
+    mean = images[training].mean(axis=0)
+    deviation = images[training].std(axis=0)
+    deviation[deviation == 0] = 1  # pixels that are blank in every training image
+    inputs = torch.from_numpy(((images - mean) / deviation).astype(np.float32))
+    targets = torch.from_numpy(labels.astype(np.int64))
+    return Digits(inputs[training], targets[training], inputs[test], targets[test])
+
+
+def epoch_order(seed: int, epoch: int, count: int, nodes: int, batch: int) -> npt.NDArray[np.int64]:
+    """The images of one epoch: [step, node, position in the node's micro-batch].
+
+    Every epoch has its own shuffle of all `count` images. Each step takes the next nodes · batch of
+    them, `batch` for every node in turn; the last count mod (nodes · batch) images of the shuffle
+    are left out of that epoch, so that all micro-batches have the same shape.
+    """
+    shuffle = np.random.RandomState([seed, epoch]).permutation(count)
+    steps = count // (nodes * batch)
+    return shuffle[: steps * nodes * batch].reshape(steps, nodes, batch)

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Format: derived figures against the oracle's grid, names, refusals.
+#include "cpd/numeric/format.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "tests/testing/formats.h"
+
+namespace cpd {
+namespace {
+
+using reference::Exact;
+using reference::Spec;
+
+double magnitude_of(const Spec& spec, std::uint64_t code) {
+  const Exact x = reference::grid_value(spec, code);
+  return std::ldexp(static_cast<double>(x.significand.limb(0)), x.exponent);
+}
+
+std::vector<Format> many_formats() {
+  std::vector<Format> formats = testing::ieee_formats();
+  for (const auto& more : {testing::encoding_formats(), testing::named_formats()}) {
+    formats.insert(formats.end(), more.begin(), more.end());
+  }
+  return formats;
+}
+
+TEST(Format, FiguresFollowFromTheGrid) {
+  for (const Format& f : many_formats()) {
+    SCOPED_TRACE(ToString(f));
+    const Spec s = reference::spec_of(f);
+    EXPECT_EQ(f.bits(), s.bits());
+    EXPECT_EQ(f.max_code(), s.max_code());
+    EXPECT_EQ(f.max(), magnitude_of(s, s.max_code()));
+    EXPECT_EQ(f.has_negative_zero(), s.has_negative_zero());
+    EXPECT_EQ(f.has_inf(), s.infinity_code().has_value());
+    EXPECT_EQ(f.has_nan(), s.nan_code().has_value());
+    if (f.has_inf()) {
+      EXPECT_EQ(f.inf_code(), *s.infinity_code());
+    }
+    if (f.has_nan()) {
+      EXPECT_EQ(f.nan_code(), *s.nan_code());
+    }
+    const std::uint64_t first_normal = s.encoding == Encoding::e8m0 ? 0 : std::uint64_t{1} << s.man;
+    EXPECT_EQ(f.has_normals(), first_normal <= s.max_code());
+    if (f.has_normals()) {
+      EXPECT_EQ(f.min_normal(), magnitude_of(s, first_normal));
+    }
+    EXPECT_EQ(f.epsilon(), std::ldexp(1.0, -s.man));
+    EXPECT_EQ(f.lowest(), s.is_signed ? -f.max() : magnitude_of(s, 0));
+    if (s.bits() > 16) continue;
+    std::set<double> values;
+    for (std::uint64_t code = 0; code <= s.max_code(); ++code) {
+      const double value = magnitude_of(s, code);
+      EXPECT_EQ(f.magnitude(static_cast<std::uint32_t>(code)), value) << code;
+      values.insert(value);
+      if (s.is_signed) values.insert(-value);
+    }
+    EXPECT_EQ(f.num_values(), values.size());
+    const auto least_positive = values.upper_bound(0.0);
+    EXPECT_EQ(f.min_subnormal(), least_positive == values.end() ? 0.0 : *least_positive);
+  }
+}
+
+TEST(Format, KnownFigures) {
+  const auto expect = [](const char* name, int bits, double max, double min_normal,
+                         double min_subnormal, std::uint64_t values) {
+    const Format f = ParseFormat(name);
+    EXPECT_EQ(f.bits(), bits) << name;
+    EXPECT_EQ(f.max(), max) << name;
+    EXPECT_EQ(f.min_normal(), min_normal) << name;
+    EXPECT_EQ(f.min_subnormal(), min_subnormal) << name;
+    EXPECT_EQ(f.num_values(), values) << name;
+  };
+  expect("e4m3", 8, 240, 0x1p-6, 0x1p-9, 239);
+  expect("e5m2", 8, 57344, 0x1p-14, 0x1p-16, 247);
+  expect("e4m3fn", 8, 448, 0x1p-6, 0x1p-9, 253);
+  expect("e4m3fnuz", 8, 240, 0x1p-7, 0x1p-10, 255);
+  expect("e5m2fnuz", 8, 57344, 0x1p-15, 0x1p-17, 255);
+  expect("e2m1", 4, 6, 1, 0.5, 15);
+  expect("e2m3", 6, 7.5, 1, 0.125, 63);
+  expect("e3m2", 6, 28, 0.25, 0.0625, 63);
+  expect("e3m2ieee", 6, 14, 0.25, 0.0625, 55);
+  expect("e8m0", 8, 0x1p127, 0x1p-127, 0x1p-127, 255);
+  expect("binary8p4se", 8, 224, 0x1p-7, 0x1p-10, 253);
+  expect("binary8p3se", 8, 49152, 0x1p-15, 0x1p-17, 253);
+  expect("e3m0", 4, 8, 0.25, 0.25, 13);
+  expect("fp16", 16, 65504, 0x1p-14, 0x1p-24, 63487);
+  expect("bf16", 16, 0x1.fep127, 0x1p-126, 0x1p-133, 65279);
+  expect("fp32", 32, 0x1.fffffep127, 0x1p-126, 0x1p-149, 4278190079u);
+}
+
+TEST(Format, NamesParseBack) {
+  std::set<std::string> names;
+  for (const Format& f : many_formats()) {
+    const std::string name = ToString(f);
+    names.insert(name);
+    EXPECT_EQ(ParseFormat(name), f) << name;
+  }
+  EXPECT_NE(ToString(MakeFormat(3, 2)), "e3m2");
+  EXPECT_EQ(ToString(MakeFormat(8, 23)), "fp32");
+  EXPECT_EQ(ToString(MakeFormat(8, 10)), "tf32");
+  EXPECT_EQ(ToString(MakeFormat(8, 7)), "bf16");
+  EXPECT_EQ(ToString(MakeFormat(5, 10)), "fp16");
+  for (const char* name : {"e4m3", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3", "e3m2",
+                           "e8m0", "binary8p4se", "e3m0", "e6m9"}) {
+    EXPECT_EQ(ToString(ParseFormat(name)), name);
+  }
+}
+
+// Two formats have one name only if they are equal.
+TEST(Format, NamesAreUnique) {
+  const std::vector<Format> formats = many_formats();
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_EQ(formats[i] == formats[j], ToString(formats[i]) == ToString(formats[j]))
+          << ToString(formats[i]) << " and " << ToString(formats[j]);
+    }
+  }
+}
+
+TEST(Format, P3109NamesOfEveryWidth) {
+  for (int bits = 3; bits <= 8; ++bits) {
+    for (int p = 1; p <= bits; ++p) {
+      for (const std::string suffix : {"se", "sf", "ue", "uf"}) {
+        const bool is_signed = suffix[0] == 's';
+        const std::string name = "binary" + std::to_string(bits) + "p" + std::to_string(p) + suffix;
+        const int exp = is_signed ? bits - p : bits - p + 1;
+        if (exp < 1) {
+          EXPECT_THROW(ParseFormat(name), Error) << name;
+          continue;
+        }
+        const Format f = ParseFormat(name);
+        EXPECT_EQ(f.exp, exp) << name;
+        EXPECT_EQ(f.man, p - 1) << name;
+        EXPECT_EQ(f.bias, 1 << (exp - 1)) << name;
+        EXPECT_EQ(f.is_signed, is_signed) << name;
+        EXPECT_EQ(f.bits(), bits) << name;
+        EXPECT_EQ(f.has_inf(), suffix[1] == 'e') << name;
+        EXPECT_TRUE(f.has_nan()) << name;
+        EXPECT_EQ(ParseFormat(ToString(f)), f) << name;
+      }
+    }
+  }
+}
+
+TEST(Format, RangeRuling) {
+  int admitted = 0;
+  int refused = 0;
+  for (const Encoding encoding :
+       {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109, Encoding::finite}) {
+    for (int exp = 1; exp <= 8; ++exp) {
+      for (int man = 0; man <= 23; ++man) {
+        for (const int bias : {testing::default_bias(exp, encoding), 150 - man, 151 - man, -126,
+                               -127, 126, 128, 0, -200, 300}) {
+          for (const bool is_signed : {true, false}) {
+            const Spec spec{exp, man, bias, encoding, is_signed, true};
+            const auto make = [&] { return MakeFormat(exp, man, encoding, bias, is_signed); };
+            SCOPED_TRACE("e" + std::to_string(exp) + "m" + std::to_string(man) + " bias " +
+                         std::to_string(bias) + " encoding " + ToString(encoding) +
+                         (is_signed ? "" : " unsigned"));
+            if (testing::is_admissible(spec)) {
+              EXPECT_NO_THROW(make());
+              ++admitted;
+            } else {
+              EXPECT_THROW(make(), Error);
+              ++refused;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(admitted, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(Format, RefusesBadArguments) {
+  EXPECT_THROW(MakeFormat(0, 3), Error);
+  EXPECT_THROW(MakeFormat(9, 3), Error);
+  EXPECT_THROW(MakeFormat(4, -1), Error);
+  EXPECT_THROW(MakeFormat(4, 24), Error);
+  EXPECT_THROW(MakeFormat(4, 3, Encoding::fnuz, std::nullopt, false), Error);
+  EXPECT_THROW(MakeFormat(8, 1, Encoding::fn), Error);
+  EXPECT_THROW(MakeFormat(8, 23, Encoding::fnuz), Error);
+  EXPECT_THROW(MakeFormat(8, 2, Encoding::finite), Error);
+  EXPECT_THROW(MakeFormat(8, 1, Encoding::e8m0, 127, false), Error);
+  EXPECT_THROW(MakeFormat(7, 0, Encoding::e8m0, 127, false), Error);
+  EXPECT_THROW(MakeFormat(8, 0, Encoding::e8m0, 126, false), Error);
+  EXPECT_THROW(MakeFormat(8, 0, Encoding::e8m0, 127, true), Error);
+  for (const char* name :
+       {"", "e", "m3", "e4", "e4m", "e4m3x", "e4m3fnu", "e4m3 ", " e4m3", "e9m3", "e4m24", "e0m3",
+        "e4m3:", "e4m3:bias", "e4m3:bias=", "e4m3:bias=x", "e4m3:bias=7x", "e4m3:foo", "E4M3?",
+        "binary8", "binary8p", "binary8p4", "binary8p4xx", "binary8p0se", "binary8p8se", "fp64",
+        "e4m3:bias=99999999999999999999", "e44444444444444444m3", "-e4m3", "e-4m3"}) {
+    EXPECT_THROW(ParseFormat(name), Error) << "'" << name << "'";
+  }
+}
+
+TEST(Format, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
+  try {
+    MakeFormat(9, 3);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find('9'), std::string::npos) << text;
+    EXPECT_NE(text.find('8'), std::string::npos) << text;
+  }
+}
+
+TEST(Format, OptionsOfNames) {
+  const Format f = ParseFormat("e4m3fn:bias=11:nosub:unsigned");
+  EXPECT_EQ(f, MakeFormat(4, 3, Encoding::fn, 11, false, false));
+  EXPECT_EQ(ParseFormat("e3m2ieee"), MakeFormat(3, 2));
+  EXPECT_EQ(ParseFormat("e4m3finite"), MakeFormat(4, 3, Encoding::finite));
+  EXPECT_EQ(ParseFormat("e4m3p3109"), ParseFormat("binary8p4se"));
+  EXPECT_EQ(ParseFormat("binary8p4sf"), ParseFormat("e4m3fnuz"));
+}
+
+}  // namespace
+}  // namespace cpd

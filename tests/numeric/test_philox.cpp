@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random integers: Philox4x32-10 as Random123 has it, dealt out by the documented rule.
+#include <gtest/gtest.h>
+
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/run.h"
+
+#ifdef CPD_TEST_RANDOM123
+#include <Random123/philox.h>
+#endif
+
+namespace cpd {
+namespace {
+
+RoundingOptions stochastic(int random_bits, std::uint64_t seed, std::uint64_t stream) {
+  RoundingOptions o;
+  o.mode = Rounding::stochastic;
+  o.random_bits = random_bits;
+  o.seed = seed;
+  o.stream = stream;
+  return o;
+}
+
+using Block = std::array<std::uint32_t, 4>;
+
+// The integer of element i, the block function being given: s draws share a word; lane i mod 16,
+// word (i / 16) mod 4, part (i / 64) mod s of counter 16 * (i / (64 s)) + lane.
+template <class Philox>
+std::uint32_t integer_of_element(const Philox& philox, const RoundingOptions& o, std::uint64_t i) {
+  const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
+  const std::uint64_t counter = 16 * (i / (64 * s)) + i % 16;
+  const Block words = philox(
+      Block{static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32),
+            static_cast<std::uint32_t>(o.stream), static_cast<std::uint32_t>(o.stream >> 32)},
+      std::array<std::uint32_t, 2>{static_cast<std::uint32_t>(o.seed),
+                                   static_cast<std::uint32_t>(o.seed >> 32)});
+  const std::uint64_t part = (i / 64) % s;
+  return (words[(i / 16) % 4] >> (part * (32 / s))) & ((1u << o.random_bits) - 1);
+}
+
+#ifdef CPD_TEST_RANDOM123
+
+Block random123(const Block& counter, const std::array<std::uint32_t, 2>& key) {
+  const r123::Philox4x32::ctr_type c = {{counter[0], counter[1], counter[2], counter[3]}};
+  const r123::Philox4x32::key_type k = {{key[0], key[1]}};
+  const auto r = r123::Philox4x32()(c, k);
+  return {r[0], r[1], r[2], r[3]};
+}
+
+// The known-answer vectors that Random123 publishes for philox4x32, 10 rounds.
+TEST(Philox, Random123IsTheGeneratorThatIsMeant) {
+  EXPECT_EQ(random123({0, 0, 0, 0}, {0, 0}),
+            (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(random123({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
+            (Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(random123({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Philox, EveryBackendDealsOutRandom123) {
+  const std::array<std::array<std::uint64_t, 2>, 5> kSeedsAndStreams = {
+      {{0, 0}, {1, 0}, {0, 1}, {0x299f31d0a4093822, 0x0370734413198a2e}, {~0ull, ~0ull}}};
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (int random_bits = 1; random_bits <= 24; ++random_bits) {
+      for (const auto& [seed, stream] : kSeedsAndStreams) {
+        const RoundingOptions o = stochastic(random_bits, seed, stream);
+        for (const std::size_t n : {1u, 15u, 16u, 17u, 255u, 256u, 257u, 1111u}) {
+          std::vector<std::uint32_t> expected(n);
+          for (std::size_t i = 0; i < n; ++i) expected[i] = integer_of_element(random123, o, i);
+          const auto got = testing::run_random_integers(o, n);
+          EXPECT_TRUE(testing::bits_equal(std::span<const std::uint32_t>(expected),
+                                          std::span<const std::uint32_t>(got)))
+              << backend << ", N " << random_bits << ", seed " << seed << ", stream " << stream;
+        }
+      }
+    }
+  }
+}
+
+// The counter is 64 bits wide, and an element's integer does not depend on where a call begins.
+TEST(Philox, LargeIndices) {
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const int random_bits : {3, 8, 9, 16, 17, 24}) {
+      const RoundingOptions o = stochastic(random_bits, 42, 7);
+      for (const std::uint64_t first :
+           {std::uint64_t{256}, std::uint64_t{1} << 31, (std::uint64_t{1} << 32) - 256,
+            std::uint64_t{1} << 34, (std::uint64_t{1} << 34) - 256, (std::uint64_t{1} << 36) - 512,
+            std::uint64_t{1} << 40}) {
+        std::vector<std::uint32_t> expected(600);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          expected[i] = integer_of_element(random123, o, first + i);
+        }
+        const auto got = testing::run_random_integers(o, expected.size(), first);
+        EXPECT_TRUE(testing::bits_equal(std::span<const std::uint32_t>(expected),
+                                        std::span<const std::uint32_t>(got)))
+            << backend << ", N " << random_bits << ", first " << first;
+      }
+    }
+  }
+}
+
+#else
+
+TEST(Philox, EveryBackendDealsOutRandom123) {
+  GTEST_SKIP() << "built without Random123 (Debian: librandom123-dev)";
+}
+
+#endif
+
+// The published vector for an all-zero key and counter: word w of counter 0 belongs to element 16 w.
+TEST(Philox, KnownAnswer) {
+  constexpr Block kZero = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    const auto r = testing::run_random_integers(stochastic(24, 0, 0), 64);
+    for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(r[16 * w], kZero[w] & 0xFFFFFF) << backend;
+    const auto bytes = testing::run_random_integers(stochastic(8, 0, 0), 256);
+    for (std::size_t part = 0; part < 4; ++part) {
+      EXPECT_EQ(bytes[64 * part], (kZero[0] >> (8 * part)) & 0xFF) << backend;
+    }
+  }
+}
+
+// A stochastic cast uses exactly these integers.
+TEST(Philox, CastUsesThem) {
+  const Format format = ParseFormat("e4m3");
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const int random_bits : {1, 5, 8, 11, 16, 20, 24}) {
+      const RoundingOptions o = stochastic(random_bits, 0xDEADBEEFCAFEull, 3);
+      std::vector<float> x(3001);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1.0f + 1e-4f * static_cast<float>(i);
+      const auto random = testing::run_random_integers(o, x.size());
+      const auto expected = testing::oracle_cast(x, format, o, &random);
+      EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), testing::run_cast(x, format, o),
+                                      x))
+          << backend << ", N " << random_bits;
+      EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
+                                      testing::run_cast(x, format, o, &random), x))
+          << backend << ", N " << random_bits << ", integers given";
+    }
+  }
+}
+
+TEST(Philox, RefusesBadCounts) {
+  std::vector<std::uint32_t> out(8);
+  for (const int random_bits : {-1, 0, 25, 32}) {
+    EXPECT_THROW(RandomIntegers(stochastic(random_bits, 0, 0), 0, testing::view_of(out)), Error);
+  }
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cast on tensors: types, strides, sizes, in place, threads, floating-point environment, errors.
+#include "cpd/ops/cast.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <cmath>
+#include <cstdlib>
+
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace cpd {
+namespace {
+
+using reference::Spec;
+using testing::view_of;
+
+RoundingOptions stochastic(int random_bits) {
+  RoundingOptions o;
+  o.mode = Rounding::stochastic;
+  o.random_bits = random_bits;
+  o.seed = 12345;
+  o.stream = 6;
+  return o;
+}
+
+class CastOn : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const auto names = testing::backends();
+    if (std::find(names.begin(), names.end(), GetParam()) == names.end()) {
+      GTEST_SKIP() << "this CPU has no " << GetParam();
+    }
+    ForceKernels(GetParam());
+  }
+  void TearDown() override { ForceKernels(""); }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, CastOn, ::testing::Values("scalar", "avx2", "avx512"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(CastOn, TheForcedBackendRuns) {
+  EXPECT_STREQ(Kernels().name, GetParam());
+  const std::uint64_t before = Kernels().calls();
+  std::vector<std::uint64_t> others;
+  for (const KernelTable* table : AvailableKernels()) others.push_back(table->calls());
+  std::vector<float> x(1000, 1.1f);
+  testing::run_cast(x, ParseFormat("e4m3"), {});
+  EXPECT_GT(Kernels().calls(), before);
+  std::size_t at = 0;
+  for (const KernelTable* table : AvailableKernels()) {
+    if (table->name != std::string(GetParam())) {
+      EXPECT_EQ(table->calls(), others[at]);
+    }
+    ++at;
+  }
+}
+
+TEST_P(CastOn, EveryLengthAroundTheBlocks) {
+  const Format format = ParseFormat("e4m3");
+  for (std::size_t n = 0; n <= 70; ++n) {
+    const auto x = testing::mixed_values(reference::spec_of(format), n, n);
+    std::vector<float> y(n + 16, 7.0f);
+    Cast(view_of(x), format, {}, View(y.data(), DType::f32, static_cast<std::int64_t>(n)));
+    const auto expected = testing::oracle_cast(x, format, {});
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
+                                    std::span<const float>(y.data(), n)));
+    for (std::size_t i = n; i < y.size(); ++i) ASSERT_EQ(y[i], 7.0f) << "written past the end";
+  }
+  for (const std::size_t n : {255u, 256u, 257u, 4095u, 4097u}) {
+    const auto x = testing::mixed_values(reference::spec_of(format), n, n);
+    const auto expected = testing::oracle_cast(x, format, {});
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
+                                    testing::run_cast(x, format, {}), x));
+  }
+}
+
+TEST_P(CastOn, UnalignedMemory) {
+  const Format format = ParseFormat("e5m2");
+  const auto x = testing::mixed_values(reference::spec_of(format), 1000, 1);
+  const auto expected = testing::oracle_cast(x, format, {});
+  for (std::size_t offset = 0; offset < 17; ++offset) {
+    std::vector<float> in(x.size() + 17), out(x.size() + 17);
+    std::copy(x.begin(), x.end(), in.begin() + static_cast<std::ptrdiff_t>(offset));
+    const auto n = static_cast<std::int64_t>(x.size());
+    Cast(View(in.data() + offset, DType::f32, n), format, {},
+         View(out.data() + (offset * 5) % 17, DType::f32, n));
+    EXPECT_TRUE(testing::bits_equal(
+        std::span<const float>(expected),
+        std::span<const float>(out.data() + (offset * 5) % 17, x.size()), x));
+  }
+}
+
+// Large enough for threads and streaming stores.
+TEST_P(CastOn, LargeArrays) {
+  constexpr std::size_t kLength = (1u << 22) + 333;
+  std::vector<float> x(kLength);
+  std::uint32_t state = 1;
+  for (float& v : x) v = testing::from_bits(state = state * 1664525u + 1013904223u);
+  const Format format = ParseFormat("e4m3");
+  const auto steps = reference::step_function(reference::spec_of(format));
+  const auto y = testing::run_cast(x, format, {});
+  std::size_t mismatches = 0;
+  for (std::size_t i = 0; i < kLength; ++i) {
+    const std::uint32_t bits = testing::bits_of(x[i]);
+    const auto after = std::upper_bound(
+        steps.begin(), steps.end(), bits,
+        [](std::uint32_t b, const reference::Step& step) { return b < step.first; });
+    const float expected = (bits & 0x7FFFFFFF) > 0x7F800000
+                               ? testing::from_bits(reference::kNanBits)
+                               : std::prev(after)->value;
+    mismatches += testing::same_bits(expected, y[i]) ? 0 : 1;
+  }
+  EXPECT_EQ(mismatches, 0u);
+
+  const RoundingOptions o = stochastic(8);
+  const auto random = testing::run_random_integers(o, kLength);
+  const auto from_seed = testing::run_cast(x, format, o);
+  const auto from_integers = testing::run_cast(x, format, o, &random);
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(from_integers), from_seed, x));
+}
+
+TEST_P(CastOn, InPlace) {
+  for (const char* name : {"e4m3", "e8m0", "fp32"}) {
+    const Format format = ParseFormat(name);
+    auto x = testing::mixed_values(reference::spec_of(format), 3000, 3);
+    const auto expected = testing::oracle_cast(x, format, {});
+    Cast(view_of(x), format, {}, view_of(x));
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(x)));
+  }
+}
+
+// Strided, transposed, reversed and broadcast inputs; the random integer is the row-major index's.
+TEST_P(CastOn, Strides) {
+  const Format format = ParseFormat("e4m3");
+  const Spec spec = reference::spec_of(format);
+  const std::array<std::int64_t, 3> shape = {7, 11, 13};
+  const std::size_t n = 7 * 11 * 13;
+  const auto storage = testing::mixed_values(spec, 4 * n, 5);
+  struct Layout {
+    std::int64_t offset;
+    std::array<std::int64_t, 3> stride;
+  };
+  const std::array<Layout, 6> layouts = {{{0, {143, 13, 1}},
+                                          {0, {286, 26, 2}},
+                                          {0, {1, 7, 77}},
+                                          {static_cast<std::int64_t>(n) - 1, {-143, -13, -1}},
+                                          {5, {0, 1, 11}},
+                                          {12, {143, 13, -1}}}};
+  for (const RoundingOptions& o : {RoundingOptions{}, stochastic(8), stochastic(24)}) {
+    std::vector<std::uint32_t> random(n);
+    if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, n);
+    for (const Layout& in : layouts) {
+      for (const Layout& to : layouts) {
+        if (to.stride[0] == 0) continue;  // a broadcast cannot be written
+        TensorView x = View(storage.data() + in.offset, DType::f32, shape);
+        std::vector<float> out(2 * n, 7.0f);
+        TensorView y = View(out.data() + to.offset, DType::f32, shape);
+        for (std::size_t d = 0; d < 3; ++d) {
+          x.stride[d] = in.stride[d];
+          y.stride[d] = to.stride[d];
+        }
+        Cast(x, format, o, y);
+        std::size_t mismatches = 0;
+        std::size_t index = 0;
+        for (std::int64_t i = 0; i < shape[0]; ++i) {
+          for (std::int64_t j = 0; j < shape[1]; ++j) {
+            for (std::int64_t k = 0; k < shape[2]; ++k) {
+              const auto at = [&](const Layout& l) {
+                return l.offset + i * l.stride[0] + j * l.stride[1] + k * l.stride[2];
+              };
+              const float expected =
+                  reference::cast(spec, storage[static_cast<std::size_t>(at(in))],
+                                  testing::oracle_options(o, random[index++]));
+              mismatches +=
+                  testing::same_bits(expected, out[static_cast<std::size_t>(at(to))]) ? 0 : 1;
+            }
+          }
+        }
+        EXPECT_EQ(mismatches, 0u) << testing::describe(format, o) << ", strides " << in.stride[0]
+                                  << " " << in.stride[1] << " " << in.stride[2] << " to "
+                                  << to.stride[0] << " " << to.stride[1] << " " << to.stride[2];
+      }
+    }
+  }
+}
+
+TEST_P(CastOn, ScalarAndEmptyTensors) {
+  float x = 1.1f;
+  float y = 0;
+  TensorView in = View(&x, DType::f32, 1);
+  in.rank = 0;
+  TensorView out = View(&y, DType::f32, 1);
+  out.rank = 0;
+  Cast(in, ParseFormat("e4m3"), {}, out);
+  EXPECT_EQ(y, 1.125f);
+  const std::array<std::int64_t, 3> shape = {4, 0, 3};
+  Cast(View(nullptr, DType::f32, shape), ParseFormat("e4m3"), {}, View(nullptr, DType::f32, shape));
+}
+
+// --- Other element types -------------------------------------------------------------------------
+
+// All 65,536 inputs; `decode` is the oracle's value of a pattern of the type itself.
+TEST_P(CastOn, EverySixteenBitInput) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Format carrier = ParseFormat(dtype == DType::bf16 ? "bf16" : "fp16");
+    const Spec carrier_spec = reference::spec_of(carrier);
+    std::vector<std::uint16_t> x(65536);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint16_t>(i);
+    for (const char* name : {"e4m3", "e5m2", "e4m3fn", "e2m1", "e3m0", "e4m3fnuz"}) {
+      const Format format = ParseFormat(name);
+      const Spec spec = reference::spec_of(format);
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::toward_zero}) {
+        RoundingOptions o;
+        o.mode = mode;
+        std::vector<std::uint16_t> expected(x.size());
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const auto rounded = reference::round_exact(spec, reference::value_of(carrier_spec, i),
+                                                      testing::oracle_options(o));
+          expected[i] = static_cast<std::uint16_t>(*reference::encode(carrier_spec, rounded));
+        }
+        std::vector<std::uint16_t> got(x.size());
+        Cast(view_of(x, dtype), format, o, view_of(got, dtype));
+        EXPECT_TRUE(testing::bits_equal(std::span<const std::uint16_t>(expected),
+                                        std::span<const std::uint16_t>(got)))
+            << ToString(dtype) << ", " << testing::describe(format, o);
+      }
+    }
+  }
+}
+
+TEST_P(CastOn, CarrierMustHoldTheFormat) {
+  std::vector<std::uint16_t> x(4), y(4);
+  EXPECT_THROW(Cast(view_of(x, DType::f16), ParseFormat("bf16"), {}, view_of(y, DType::f16)), Error);
+  EXPECT_THROW(Cast(view_of(x, DType::bf16), ParseFormat("fp16"), {}, view_of(y, DType::bf16)),
+               Error);
+  EXPECT_THROW(Cast(view_of(x, DType::f16), ParseFormat("e8m0"), {}, view_of(y, DType::f16)), Error);
+  EXPECT_NO_THROW(Cast(view_of(x, DType::bf16), ParseFormat("bf16"), {}, view_of(y, DType::bf16)));
+  EXPECT_NO_THROW(Cast(view_of(x, DType::f16), ParseFormat("fp16"), {}, view_of(y, DType::f16)));
+}
+
+// fp64 in, fp32 out, and the other way round.
+TEST_P(CastOn, MixedTypes) {
+  const Format format = ParseFormat("e5m2");
+  const Spec spec = reference::spec_of(format);
+  // 1.125 + 2^-50 is just above the tie between 1 and 1.25; in binary32 it would be the tie.
+  const std::vector<double> x = {1.125 + 0x1p-50, 1.125, -1.125 - 0x1p-50, 1e300, -1e-300, NAN};
+  std::vector<float> y(x.size());
+  Cast(view_of(x), format, {}, view_of(y));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_TRUE(testing::same_bits(reference::cast(spec, x[i]), y[i])) << testing::hex(x[i]);
+  }
+  std::vector<double> wide(x.size());
+  Cast(view_of(y), format, {}, view_of(wide));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_TRUE(testing::same_bits(static_cast<double>(y[i]), wide[i])) << testing::hex(x[i]);
+  }
+}
+
+// --- The caller's floating-point environment -----------------------------------------------------
+
+TEST_P(CastOn, RoundingModeOfTheCallerDoesNotMatter) {
+  const Format format = MakeFormat(8, 7);
+  const auto x = testing::mixed_values(reference::spec_of(format), 2000, 9);
+  const auto expected = testing::oracle_cast(x, format, {});
+  for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+    std::fesetround(mode);
+    const auto y = testing::run_cast(x, format, {});
+    EXPECT_EQ(std::fegetround(), mode) << "the caller's mode is restored";
+    std::fesetround(FE_TONEAREST);
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), y, x));
+  }
+}
+
+#if defined(__x86_64__)
+TEST_P(CastOn, FlushToZeroDoesNotMatter) {
+  const Format format = MakeFormat(8, 7);
+  auto x = testing::mixed_values(reference::spec_of(format), 2000, 10);
+  x[0] = testing::from_bits(0x00400000);
+  const auto expected = testing::oracle_cast(x, format, {});
+  ASSERT_EQ(testing::bits_of(expected[0]), 0x00400000u);
+  const unsigned saved = _mm_getcsr();
+  _mm_setcsr(saved | 0x8040);  // flush to zero, denormals are zero
+  const auto y = testing::run_cast(x, format, {});
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(saved);
+  EXPECT_EQ(after & 0x8040, 0x8040u) << "the caller's flags are restored";
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), y, x));
+}
+#endif
+
+// --- Bad arguments, one by one; nothing is written -----------------------------------------------
+
+class CastErrors : public ::testing::Test {
+ protected:
+  std::vector<float> x = std::vector<float>(8, 1.1f);
+  std::vector<float> y = std::vector<float>(8, 7.0f);
+  const Format format = ParseFormat("e4m3");
+
+  void expect_error(const TensorView& in, const RoundingOptions& o, const TensorView& out,
+                    const TensorView* random = nullptr) {
+    EXPECT_THROW(Cast(in, format, o, out, random), Error);
+    for (const float v : y) EXPECT_EQ(v, 7.0f) << "written on error";
+  }
+};
+
+TEST_F(CastErrors, Shapes) {
+  expect_error(View(x.data(), DType::f32, 7), {}, view_of(y));
+  const std::array<std::int64_t, 2> shape = {2, 4};
+  expect_error(View(x.data(), DType::f32, shape), {}, view_of(y));
+}
+
+TEST_F(CastErrors, Types) {
+  const std::vector<std::uint32_t> integers(8);
+  expect_error(view_of(integers), {}, view_of(y));
+  expect_error(view_of(x), {}, View(y.data(), DType::u32, 8));
+  expect_error(view_of(x), {}, View(y.data(), DType::u8, 8));
+}
+
+TEST_F(CastErrors, RandomBits) {
+  for (const int random_bits : {-3, 0, 25, 64}) {
+    expect_error(view_of(x), stochastic(random_bits), view_of(y));
+  }
+}
+
+TEST_F(CastErrors, RandomIntegers) {
+  const std::vector<std::uint32_t> integers(8);
+  const TensorView good = view_of(integers);
+  TensorView wrong = View(integers.data(), DType::u32, 7);
+  expect_error(view_of(x), stochastic(8), view_of(y), &wrong);
+  wrong = View(integers.data(), DType::f32, 8);
+  expect_error(view_of(x), stochastic(8), view_of(y), &wrong);
+  expect_error(view_of(x), {}, view_of(y), &good);  // only a stochastic mode takes integers
+  const std::vector<std::uint32_t> large(8, 256);
+  const TensorView beyond = view_of(large);
+  expect_error(view_of(x), stochastic(8), view_of(y), &beyond);  // R must be below 2^8
+}
+
+TEST(Roster, RefusesUnknownBackends) {
+  EXPECT_THROW(ForceKernels("sse9"), Error);
+  ForceKernels("");
+  EXPECT_FALSE(testing::backends().empty());
+  EXPECT_EQ(testing::backends().front(), "scalar");
+}
+
+}  // namespace
+}  // namespace cpd

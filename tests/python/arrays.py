@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of bit patterns, and comparing them with the rational oracle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import cpd
+import oracle
+
+SPECIAL_BITS = [
+    sign | bits
+    for bits in (
+        *(0x00000000, 0x00000001, 0x003FFFFF, 0x00400000, 0x00400001, 0x007FFFFF, 0x00800000),
+        *(0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x7F7FFFFF, 0x7F800000),
+        *(0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FC12345, 0x7FFFFFFF),  # NaN of all kinds
+    )
+    for sign in (0, 0x80000000)
+]
+
+
+def spec_of(f: cpd.Format) -> oracle.Spec:
+    return oracle.Spec(f.exp, f.man, f.bias, f.encoding, f.signed, f.subnormals)
+
+
+def from_bits(bits: Iterable[int]) -> npt.NDArray[np.float32]:
+    return np.array(list(bits), np.uint32).view(np.float32)
+
+
+def to_bits(x: npt.NDArray[np.float32]) -> list[int]:
+    assert x.dtype == np.float32
+    return [int(b) for b in np.ascontiguousarray(x).view(np.uint32).ravel()]
+
+
+def assert_same_bits(
+    got: npt.NDArray[np.float32], expected: Sequence[int], about: str = ""
+) -> None:
+    """Fails with the first index at which the patterns differ."""
+    have = to_bits(got)
+    assert len(have) == len(expected), about
+    for i, (a, b) in enumerate(zip(have, expected, strict=True)):
+        assert a == b, f"{about} at {i}: expected {b:08X}, got {a:08X}"
+
+
+def unpack(codes: npt.NDArray[np.uint8], bits: int, n: int) -> list[int]:
+    """Codes of `bits` bits, least significant bit first, without gaps."""
+    stream = int.from_bytes(codes.tobytes(), "little")
+    return [(stream >> (i * bits)) & ((1 << bits) - 1) for i in range(n)]
+
+
+def pack(codes: Sequence[int], bits: int) -> npt.NDArray[np.uint8]:
+    stream = 0
+    for i, code in enumerate(codes):
+        stream |= code << (i * bits)
+    return np.frombuffer(stream.to_bytes((len(codes) * bits + 7) // 8, "little"), np.uint8)
+
+
+def truncated_bits(value: Fraction) -> int:
+    """The pattern of the greatest binary32 not above a positive value."""
+    binary32 = oracle.Spec(8, 23)
+    down = oracle.Options("toward_zero", "saturate")
+    return oracle.bits_from_value(oracle.round_value(binary32, oracle.number(value), down))
+
+
+def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int = 1) -> list[int]:
+    """Specials; values, ties and other points of some gaps, with neighbours; random bits."""
+    generator = random.Random(seed)
+    top = spec.max_code + 3
+    chosen = {0, 1, 2, top, top - 1, top - 2, top - 3, 1 << spec.man, max(0, (1 << spec.man) - 1)}
+    chosen |= {generator.randrange(top + 1) for _ in range(codes)}
+    result = list(SPECIAL_BITS)
+    for code in sorted(c for c in chosen if c >= 0):
+        low, high = spec.magnitude(code), spec.magnitude(code + 1)
+        if not spec.subnormals and low == 0:
+            high = spec.magnitude(1 << spec.man)
+        for part in (Fraction(0), Fraction(1, 2), Fraction(generator.randrange(1, 32), 32)):
+            bits = truncated_bits(low + (high - low) * part)
+            for near in (max(0, bits - 1), bits, bits + 1):
+                result += [near, near | 0x80000000]
+    result += [generator.getrandbits(32) for _ in range(noise)]
+    return result
+
+
+def call(verb: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
+    """Calls a cpd operation with the oracle's options."""
+    return verb(*args, rounding=o.rounding, overflow=o.overflow, **more)

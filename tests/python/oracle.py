@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A slow exact oracle over rational numbers, written from the definition of the formats.
+
+It shares nothing with the C++ library, nor with its C++ oracle: a neighbour is found by dividing by
+the spacing, not by searching codes. Finite values are ``Number``: a ``Fraction`` and the sign that
+a zero keeps. Everything that goes in or out as binary32 is an ``int``, the bit pattern.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+NAN_BITS = 0x7FC00000
+MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic")
+DETERMINISTIC_MODES = MODES[:-1]
+POLICIES = ("ieee", "saturate")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number; ``negative`` matters for zero only as its sign."""
+
+    value: Fraction
+    negative: bool
+
+
+@dataclass(frozen=True)
+class Infinity:
+    negative: bool
+
+
+@dataclass(frozen=True)
+class NotANumber:
+    pass
+
+
+NAN = NotANumber()
+Value = Number | Infinity | NotANumber
+
+
+def power_of_two(k: int) -> Fraction:
+    return Fraction(1 << k) if k >= 0 else Fraction(1, 1 << -k)
+
+
+def number(value: Fraction | int, negative: bool | None = None) -> Number:
+    value = Fraction(value)
+    return Number(value, value < 0 if negative is None or value else negative)
+
+
+def float_from_bits(bits: int) -> float:
+    result: float = struct.unpack("<f", struct.pack("<I", bits))[0]
+    return result
+
+
+def bits_from_float(x: float) -> int:
+    """The binary32 pattern of a Python float that is a binary32 value."""
+    if math.isnan(x):
+        return NAN_BITS
+    result: int = struct.unpack("<I", struct.pack("<f", x))[0]
+    return result
+
+
+def value_from_double(x: float) -> Value:
+    if math.isnan(x):
+        return NAN
+    if math.isinf(x):
+        return Infinity(x < 0)
+    return number(Fraction(x), math.copysign(1.0, x) < 0)
+
+
+def value_from_bits(bits: int) -> Value:
+    return value_from_double(float_from_bits(bits))
+
+
+def bits_from_value(v: Value) -> int:
+    """The binary32 pattern of v, which must be a binary32 value."""
+    if isinstance(v, NotANumber):
+        return NAN_BITS
+    if isinstance(v, Infinity):
+        return 0xFF800000 if v.negative else 0x7F800000
+    x = math.copysign(float(abs(v.value)), -1.0 if v.negative else 1.0)
+    if Fraction(x) != v.value or value_from_bits(bits_from_float(x)) != v:
+        raise ValueError(f"{v} is not a binary32 value")
+    return bits_from_float(x)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The six facts of a format."""
+
+    exp: int
+    man: int
+    bias: int | None = None
+    encoding: str = "ieee"
+    signed: bool = True
+    subnormals: bool = True
+
+    @property
+    def emin(self) -> int:
+        if self.encoding == "e8m0":
+            return -127
+        bias = self.bias
+        if bias is None:
+            wide = self.encoding in ("fnuz", "p3109")
+            bias = (1 << (self.exp - 1)) - (0 if wide else 1)
+        return 1 - bias
+
+    @property
+    def bits(self) -> int:
+        return self.exp + self.man + self.signed
+
+    @property
+    def specials(self) -> int:
+        """How many of the greatest magnitude codes are not finite."""
+        if self.encoding == "ieee":
+            return 1 << self.man
+        if self.encoding == "p3109":
+            return 1 if self.signed else 2
+        return {"fn": 1, "fnuz": 0, "finite": 0, "e8m0": 1}[self.encoding]
+
+    @property
+    def max_code(self) -> int:
+        return (1 << (self.exp + self.man)) - self.specials - 1
+
+    @property
+    def has_inf(self) -> bool:
+        return self.encoding in ("ieee", "p3109")
+
+    @property
+    def has_nan(self) -> bool:
+        return self.encoding != "finite" and (self.encoding != "ieee" or self.man > 0)
+
+    @property
+    def has_negative_zero(self) -> bool:
+        return self.signed and self.encoding not in ("fnuz", "p3109")
+
+    def magnitude(self, code: int) -> Fraction:
+        """The value of a magnitude code, the codes being continued without an upper bound."""
+        if self.encoding == "e8m0":
+            return power_of_two(code - 127)
+        field, low = divmod(code, 1 << self.man)
+        if field == 0:
+            return low * power_of_two(self.emin - self.man) if self.subnormals else Fraction(0)
+        return (1 + Fraction(low, 1 << self.man)) * power_of_two(self.emin + field - 1)
+
+    @property
+    def max(self) -> Fraction:
+        return self.magnitude(self.max_code)
+
+    def representable(self) -> bool:
+        """Whether every finite value is a binary32 value, as the library demands."""
+        if not self.signed and self.encoding == "fnuz":
+            return False
+        if self.max_code < 0:
+            return False
+        values = [self.magnitude(c) for c in (1, 1 << self.man, self.max_code)]
+        if self.emin - self.man < -149 or self.emin > 127:
+            return False
+        return max(values[0], values[2]) < power_of_two(128)
+
+    def signed_number(self, magnitude: Fraction, negative: bool) -> Number:
+        negative = negative and self.signed
+        if magnitude:
+            return Number(-magnitude if negative else magnitude, negative)
+        return Number(magnitude, negative and self.has_negative_zero)
+
+    def decode(self, code: int) -> Value:
+        negative, magnitude = divmod(code, 1 << (self.exp + self.man))
+        if negative and not magnitude and not self.has_negative_zero:
+            return NAN
+        if magnitude <= self.max_code:
+            return self.signed_number(self.magnitude(magnitude), bool(negative))
+        if self.has_inf and magnitude == self.max_code + 1:
+            return Infinity(bool(negative))
+        return NAN
+
+    @property
+    def nan_code(self) -> int | None:
+        """The code that NaN is encoded to: positive and quiet."""
+        if not self.has_nan:
+            return None
+        top = 1 << (self.exp + self.man)
+        if self.encoding == "ieee":
+            return self.max_code + 1 + (1 << (self.man - 1))
+        if self.encoding == "fnuz" or (self.encoding == "p3109" and self.signed):
+            return top
+        return top - 1
+
+    def finite_values(self) -> list[Fraction]:
+        """All finite values, ascending, zero once."""
+        positive = {self.magnitude(c) for c in range(self.max_code + 1)}
+        negative = {-v for v in positive} if self.signed else set()
+        return sorted(positive | negative)
+
+
+@dataclass(frozen=True)
+class Options:
+    rounding: str = "nearest_even"
+    overflow: str = "ieee"
+    variant: str = "A"
+    random_bits: int = 24
+    random: int = 0
+
+
+def floor_log2(x: Fraction) -> int:
+    guess = x.numerator.bit_length() - x.denominator.bit_length()
+    return guess if power_of_two(guess) <= x else guess - 1
+
+
+def round_half_even(x: Fraction) -> int:
+    return round(x)  # of a Fraction: exact, ties to even
+
+
+def _goes_away(o: Options, negative: bool, part: Fraction, odd_below: bool) -> bool:
+    """Whether a value at the fraction 0 < part < 1 of a gap goes to the gap's far end."""
+    scale = 1 << o.random_bits
+    match o.rounding:
+        case "nearest_even":
+            return part > Fraction(1, 2) or (part == Fraction(1, 2) and odd_below)
+        case "nearest_away":
+            return part >= Fraction(1, 2)
+        case "toward_zero":
+            return False
+        case "up":
+            return not negative
+        case "down":
+            return negative
+        case "to_odd":
+            return not odd_below
+        case "stochastic":
+            if o.variant == "A":
+                return math.floor(part * scale) + o.random >= scale
+            if o.variant == "B":
+                return math.floor(part * 2 * scale) + 2 * o.random + 1 >= 2 * scale
+            return round_half_even(part * scale) + o.random >= scale
+    raise ValueError(o.rounding)
+
+
+def _round_magnitude(spec: Spec, x: Fraction, o: Options, negative: bool) -> int:
+    """The magnitude code, unbounded, that a finite magnitude rounds to."""
+    if spec.encoding == "e8m0":
+        if x <= power_of_two(-127):
+            return 0
+        exponent = floor_log2(x)
+        part = x / power_of_two(exponent) - 1
+        code = exponent + 127
+        return code + (part > 0 and _goes_away(o, negative, part, code % 2 == 1))
+    if x == 0:
+        return 0
+    exponent = max(floor_log2(x), spec.emin)
+    if not spec.subnormals and x < power_of_two(spec.emin):
+        part = x / power_of_two(spec.emin)
+        return (1 << spec.man) if _goes_away(o, negative, part, False) else 0
+    spacings = x / power_of_two(exponent - spec.man)
+    whole = math.floor(spacings)
+    code = whole + ((exponent - spec.emin) << spec.man)
+    part = spacings - whole
+    return code + (part > 0 and _goes_away(o, negative, part, code % 2 == 1))
+
+
+def _unbounded(spec: Spec, negative: bool, overflow: str) -> Value:
+    if overflow == "ieee":
+        if spec.has_inf:
+            return Infinity(negative)
+        if spec.has_nan:
+            return NAN
+    return spec.signed_number(spec.max, negative)
+
+
+def _negative_in_unsigned(spec: Spec, overflow: str) -> Value:
+    return NAN if overflow == "ieee" and spec.has_nan else number(spec.magnitude(0))
+
+
+def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
+    """x rounded once into the format."""
+    if isinstance(x, NotANumber):
+        return NAN
+    if isinstance(x, Infinity):
+        if x.negative and not spec.signed:
+            return _negative_in_unsigned(spec, o.overflow)
+        return _unbounded(spec, x.negative, o.overflow)
+    code = _round_magnitude(spec, abs(x.value), o, x.negative)
+    rounds_to_zero = code == 0 and spec.encoding != "e8m0"
+    if not spec.signed and x.value < 0 and not rounds_to_zero:
+        return _negative_in_unsigned(spec, o.overflow)
+    if code > spec.max_code:
+        inward = {"toward_zero", "to_odd", "up" if x.negative else "down"}
+        if o.rounding in inward:
+            return spec.signed_number(spec.max, x.negative)
+        return _unbounded(spec, x.negative, o.overflow)
+    return spec.signed_number(spec.magnitude(code), x.negative)
+
+
+def add_values(a: Value, b: Value, o: Options = Options()) -> Value:
+    """The exact sum; a cancelled one is +0, but -0 when rounding down (IEEE 754-2019, 6.3)."""
+    if isinstance(a, NotANumber) or isinstance(b, NotANumber):
+        return NAN
+    if isinstance(a, Infinity):
+        return NAN if isinstance(b, Infinity) and a.negative != b.negative else a
+    if isinstance(b, Infinity):
+        return b
+    total = a.value + b.value
+    if not (a.value or b.value) and a.negative == b.negative:
+        return a
+    return number(total, o.rounding == "down")
+
+
+def multiply_values(a: Value, b: Value) -> Value:
+    if isinstance(a, NotANumber) or isinstance(b, NotANumber):
+        return NAN
+    negative = a.negative != b.negative
+    if isinstance(a, Infinity) or isinstance(b, Infinity):
+        zero = any(isinstance(v, Number) and v.value == 0 for v in (a, b))
+        return NAN if zero else Infinity(negative)
+    return number(a.value * b.value, negative)
+
+
+def negate(a: Value) -> Value:
+    if isinstance(a, Number):
+        return Number(-a.value, not a.negative)
+    return Infinity(not a.negative) if isinstance(a, Infinity) else NAN
+
+
+def cast(spec: Spec, bits: int, o: Options = Options()) -> int:
+    return bits_from_value(round_value(spec, value_from_bits(bits), o))
+
+
+def cast_double(spec: Spec, x: float, o: Options = Options()) -> int:
+    return bits_from_value(round_value(spec, value_from_double(x), o))
+
+
+def add(spec: Spec, a: int, b: int, o: Options = Options()) -> int:
+    exact = add_values(value_from_bits(a), value_from_bits(b), o)
+    return bits_from_value(round_value(spec, exact, o))
+
+
+def subtract(spec: Spec, a: int, b: int, o: Options = Options()) -> int:
+    exact = add_values(value_from_bits(a), negate(value_from_bits(b)), o)
+    return bits_from_value(round_value(spec, exact, o))
+
+
+def mul(spec: Spec, a: int, b: int, o: Options = Options()) -> int:
+    exact = multiply_values(value_from_bits(a), value_from_bits(b))
+    return bits_from_value(round_value(spec, exact, o))
+
+
+def fma(spec: Spec, a: int, b: int, c: int, o: Options = Options()) -> int:
+    product = multiply_values(value_from_bits(a), value_from_bits(b))
+    return bits_from_value(round_value(spec, add_values(product, value_from_bits(c), o), o))
+
+
+def encode(spec: Spec, bits: int, o: Options = Options()) -> int | None:
+    """The code of the rounded value; None for a NaN where the format has no code for it."""
+    v = round_value(spec, value_from_bits(bits), o)
+    if isinstance(v, NotANumber):
+        return spec.nan_code
+    top = 1 << (spec.exp + spec.man)
+    if isinstance(v, Infinity):
+        return spec.max_code + 1 + (top if v.negative else 0)
+    code = _round_magnitude(spec, abs(v.value), Options(), False)
+    return code + (top if v.negative else 0)
+
+
+def fold(
+    spec: Spec,
+    terms: Sequence[int],
+    o: Options = Options(),
+    kahan: bool = False,
+    step: Callable[[Options], Options] = lambda o: o,
+) -> int:
+    """An ordered sum: from the first term on, every operation rounded into the format."""
+    if not terms:
+        return 0
+    s, c = cast(spec, terms[0], step(o)), 0
+    for x in terms[1:]:
+        if not kahan:
+            s = add(spec, s, x, step(o))
+            continue
+        y = subtract(spec, x, c, step(o))
+        t = add(spec, s, y, step(o))
+        c = subtract(spec, subtract(spec, t, s, step(o)), y, step(o))
+        if not isinstance(value_from_bits(t), Number):
+            c = 0
+        s = t
+    return s

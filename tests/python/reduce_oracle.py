@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An all-reduce in exact rational arithmetic, one value at a time, and the random integers in plain
+Python: what `cpd.simulate_all_reduce` and stochastic rounding are compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from oracle import (
+    Number,
+    Options,
+    Spec,
+    Value,
+    bits_from_value,
+    fold,
+    number,
+    power_of_two,
+    round_value,
+    value_from_bits,
+)
+
+FP32 = Spec(8, 23)
+ACROSS = 0xFFFFF
+
+
+# ---- random integers ---------------------------------------------------------------------------
+
+
+def philox(counter: Sequence[int], seed: int) -> list[int]:
+    """Philox4x32-10 (Salmon et al., SC 2011)."""
+    c = list(counter)
+    key = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [
+            (p1 >> 32) ^ c[1] ^ key[0],
+            p1 & 0xFFFFFFFF,
+            (p0 >> 32) ^ c[3] ^ key[1],
+            p0 & 0xFFFFFFFF,
+        ]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+def _draws_per_word(bits: int) -> int:
+    return 1 if bits > 16 else 2 if bits > 8 else 4
+
+
+def _word(index: int, block: int, word: int, seed: int, stream: int) -> int:
+    counter = (
+        index & 0xFFFFFFFF,
+        (index >> 32) & 0xFF | block << 8,
+        stream & 0xFFFFFFFF,
+        stream >> 32,
+    )
+    return philox(counter, seed)[word]
+
+
+def elementwise_integer(i: int, bits: int, seed: int, stream: int) -> int:
+    """The integer of element i of a cast."""
+    s = _draws_per_word(bits)
+    word = _word(16 * (i // (64 * s)) + i % 16, 0, (i // 16) % 4, seed, stream)
+    return word >> ((i // 64) % s * (32 // s)) & ((1 << bits) - 1)
+
+
+def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
+    """Draw number `draw` of element i in a fold."""
+    s = _draws_per_word(bits)
+    word = _word(i, draw // (4 * s), draw % (4 * s) // s, seed, stream)
+    return word >> (draw % s * (32 // s)) & ((1 << bits) - 1)
+
+
+# ---- all-reduce --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """The oracle's own view of a `cpd.ReduceSpec`."""
+
+    wire: Spec
+    sum: Spec
+    result: Spec
+    kahan: bool = False
+    ring: bool = False
+    group_size: int = 0
+    aps: bool | str = False
+    loss_scale: Fraction = Fraction(1)
+    average: bool = False
+    wire_options: Options = field(default_factory=Options)
+    sum_options: Options = field(default_factory=Options)
+    wire_seed: int = 0
+    sum_seed: int = 0
+    step: int = 0
+
+
+def _stream(purpose: int, step: int, layer: int, position: int) -> int:
+    return purpose << 60 | step << 36 | layer << 20 | position
+
+
+def all_reduce(ranks: Sequence[Sequence[int]], spec: Reduce, layer: int = 0) -> list[int]:
+    """One layer: binary32 patterns of each rank in, of the result out."""
+    shift = layer_shift(ranks, spec)
+    wire = [_to_wire(rank, values, spec, shift, layer) for rank, values in enumerate(ranks)]
+    size = len(ranks[0])
+    columns = ([values[i] for values in wire] for i in range(size))
+    sums = [_reduce_one(i, size, column, spec, layer) for i, column in enumerate(columns)]
+    return [_finish(bits, spec, shift, len(ranks)) for bits in sums]
+
+
+def layer_shift(ranks: Sequence[Sequence[int]], spec: Reduce) -> int:
+    if not spec.aps:
+        return math.frexp(spec.loss_scale)[1] - 1
+    values = [value_from_bits(bits) for rank in ranks for bits in rank]
+    largest = max((abs(v.value) for v in values if isinstance(v, Number)), default=Fraction(0))
+    if largest == 0:
+        return 0
+    e = max(_ceil_log2(largest * len(ranks)), -118)
+
+    def shift(target: Spec, options: Options) -> int:
+        outward = options.rounding in ("stochastic", "up", "down") or (
+            options.rounding == "nearest_away" and target.exp <= 2
+        )
+        return _floor_log2(target.max) - (outward and spec.aps is True) - e
+
+    sums = [shift(target, spec.sum_options) for target in (spec.wire, spec.sum, spec.result)]
+    return min(shift(spec.wire, spec.wire_options), *sums)
+
+
+def _floor_log2(x: Fraction) -> int:
+    return next(k for k in range(200, -300, -1) if power_of_two(k) <= x)
+
+
+def _ceil_log2(x: Fraction) -> int:
+    return next(k for k in range(-300, 300) if power_of_two(k) >= x)
+
+
+def _scaled(v: Value, factor: Fraction) -> Value:
+    return number(v.value * factor, v.negative) if isinstance(v, Number) else v
+
+
+def _to_wire(rank: int, values: Sequence[int], spec: Reduce, shift: int, layer: int) -> list[int]:
+    stream = _stream(1, spec.step, layer, rank)
+    o = spec.wire_options
+    return [
+        bits_from_value(
+            round_value(
+                spec.wire,
+                _scaled(value_from_bits(bits), power_of_two(shift)),
+                replace(o, random=elementwise_integer(i, o.random_bits, spec.wire_seed, stream)),
+            )
+        )
+        for i, bits in enumerate(values)
+    ]
+
+
+def _reduce_one(i: int, size: int, terms: list[int], spec: Reduce, layer: int) -> int:
+    """Element i: groups in rank order, then the groups (or ranks) in the spec's order."""
+    if spec.group_size:
+        starts = range(0, len(terms), spec.group_size)
+        groups = [terms[start : start + spec.group_size] for start in starts]
+        terms = [_level(i, group, spec, layer, g) for g, group in enumerate(groups)]
+    if spec.ring:
+        first = (_slice_of(i, size, len(terms)) + 1) % len(terms)
+        terms = terms[first:] + terms[:first]
+    return _level(i, terms, spec, layer, ACROSS)
+
+
+def _slice_of(i: int, size: int, slices: int) -> int:
+    ends = [size // slices + (s < size % slices) for s in range(slices)]
+    for s in range(1, slices):
+        ends[s] += ends[s - 1]
+    return next(s for s in range(slices) if i < ends[s])
+
+
+def _level(i: int, terms: list[int], spec: Reduce, layer: int, position: int) -> int:
+    """One fold, and its sum rounded to the result's format."""
+    o, seed = spec.sum_options, spec.sum_seed
+    bits = fold(
+        spec.sum, terms, o, spec.kahan, _draws(i, seed, _stream(2, spec.step, layer, position))
+    )
+    if spec.result == spec.sum:
+        return bits
+    stream = _stream(3, spec.step, layer, position)
+    rounding = replace(o, random=elementwise_integer(i, o.random_bits, seed, stream))
+    return bits_from_value(round_value(spec.result, value_from_bits(bits), rounding))
+
+
+def _draws(i: int, seed: int, stream: int) -> Callable[[Options], Options]:
+    count = 0
+
+    def step(o: Options) -> Options:
+        nonlocal count
+        count += 1
+        if o.rounding != "stochastic":
+            return o
+        return replace(o, random=fold_integer(i, count - 1, o.random_bits, seed, stream))
+
+    return step
+
+
+def _finish(bits: int, spec: Reduce, shift: int, world: int) -> int:
+    value = round_value(FP32, _scaled(value_from_bits(bits), power_of_two(-shift)))
+    if spec.average:
+        value = round_value(FP32, _scaled(value, Fraction(1, world)))
+    return bits_from_value(value)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `cpd`: formats, help, and what a mistake looks like."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+import cpd
+from cpd.cli import main
+
+
+def run(*arguments: str) -> int:
+    """The exit status of `cpd ARGUMENTS`, also where the parser itself leaves."""
+    try:
+        return main(list(arguments))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def formats_as_json(capsys, *arguments: str) -> list[dict]:
+    assert run("format", "--json", *arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_format_figures(capsys):
+    e4m3, e5m2fnuz = formats_as_json(capsys, "e4m3", "e5m2fnuz")
+    assert (e4m3["max"], e4m3["min_normal"], e4m3["min_subnormal"]) == (240, 2**-6, 2**-9)
+    assert (e4m3["bits"], e4m3["epsilon"], e4m3["num_values"]) == (8, 0.125, 239)
+    assert (e5m2fnuz["max"], e5m2fnuz["bias"], e5m2fnuz["encoding"]) == (57344, 16, "fnuz")
+
+
+def test_format_without_names_lists_common_ones(capsys):
+    names = [row["name"] for row in formats_as_json(capsys)]
+    assert {"fp32", "bf16", "e5m2", "e4m3", "e3m0"} <= set(names)
+
+
+def test_format_values_are_those_of_the_codes(capsys):
+    (row,) = formats_as_json(capsys, "e2m1", "--values")
+    positive = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    assert row["values"] == [
+        {"code": code, "value": value}
+        for code, value in enumerate(positive + [-v for v in positive])
+    ]
+
+
+def test_format_values_of_an_eight_bit_format(capsys):
+    (row,) = formats_as_json(capsys, "e4m3", "--values")
+    finite = {v["value"] for v in row["values"] if not isinstance(v["value"], str)}
+    assert finite == set(cpd.format("e4m3").values().tolist())
+    assert len(row["values"]) == 256
+    assert row["values"][0x78] == {"code": 0x78, "value": "inf"}
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run("format") == 0
+    assert run("format", "e4m3", "e3m0", "e5m2fnuz", "--values") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any("e4m3fn" in line and "448" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["format", "e9m3"], "9"),
+        (["format", "what"], "what"),
+        (["format", "fp16", "--values"], "16"),
+        (["train", "--format", "e4"], "e4"),
+        (["train", "--loss-scale", "3"], "power of two"),
+        (["train", "--loss-scale", "0"], "power of two"),
+        (["train", "--loss-scale", "2^x"], "power of two"),
+        (["train", "--nodes", "200"], "1438"),
+        (["train", "--nodes", "0"], "at least 1"),
+        (["train", "--group-size", "9"], "1…8"),
+        (["train", "--momentum", "1"], "momentum"),
+        (["train", "--lr", "nan"], "lr"),
+        (["train", "--seed", "-1"], "seed"),
+        (["train", "--rounding", "nearest"], "nearest_even"),
+        (["train", "--aps", "maybe"], "paper"),
+        (["train", "--epochs", "two"], "two"),
+        (["train", "--json", "no/such/folder/x.json"], "no/such/folder"),
+        (["train", "--save-gradients", "x.txt"], ".safetensors"),
+        (["roundoff", "--group-sizes", "4,x"], "4,x"),
+        (["roundoff", "--group-sizes", "0"], "1…256"),
+        (["roundoff", "--nodes", "0"], "at least 1"),
+        (["roundoff", "--gradients", "no-such-file.npz"], "no-such-file.npz"),
+        (["demo", "--jobs", "0"], "at least 1"),
+        (["report", "no-such-folder"], "no-such-folder"),
+        (["nothing"], "nothing"),
+        ([], "COMMAND"),
+    ],
+)
+def test_a_mistake_gives_one_line_and_status_2(capsys, arguments, told):
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("cpd")
+    assert captured.err.count("\n") == 1
+    assert "error: " in captured.err
+    assert told in captured.err
+
+
+@pytest.mark.parametrize("command", ["format", "train", "roundoff", "demo", "report"])
+def test_help(capsys, command):
+    assert run(command, "--help") == 0
+    assert f"usage: cpd {command}" in capsys.readouterr().out
+
+
+def test_module_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "cpd", "format", "e4m3", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert math.isclose(json.loads(done.stdout)[0]["max"], 240)
+    assert done.stderr == ""
+
+
+def test_a_closed_pipe_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "cpd", "format", "e4m3", "--values", "--json"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 141

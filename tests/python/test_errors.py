@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad arguments one by one, in NumPy and torch alike: the right exception, a message that names the
+argument, and nothing written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+
+
+def numpy(x):
+    return np.array(x)
+
+
+def tensor(x):
+    return torch.from_numpy(np.array(x))
+
+
+FACES = pytest.mark.parametrize("make", [numpy, tensor], ids=["numpy", "torch"])
+
+
+# ---- options: the same for every operation -------------------------------------------------------
+
+OPTIONS = [
+    ({"rounding": "nearest"}, ValueError, "rounding.*nearest_even.*'nearest'"),
+    ({"rounding": 3}, TypeError, "rounding must be a str, got int"),
+    ({"rounding": None}, TypeError, "rounding"),
+    ({"overflow": "clamp"}, ValueError, "overflow.*saturate.*'clamp'"),
+    ({"overflow": True}, TypeError, "overflow"),
+    ({"variant": "D"}, ValueError, "variant.*A.*'D'"),
+    ({"variant": 1}, TypeError, "variant"),
+    ({"random_bits": 0}, ValueError, "random_bits must be 1…24, got 0"),
+    ({"random_bits": 25}, ValueError, "random_bits must be 1…24, got 25"),
+    ({"random_bits": 8.0}, TypeError, "random_bits must be an int, got float"),
+    ({"random_bits": True}, TypeError, "random_bits"),
+    ({"seed": -1}, ValueError, r"seed must be 0…2\^64 - 1, got -1"),
+    ({"seed": 2**64}, ValueError, "seed"),
+    ({"seed": 1.0}, TypeError, "seed must be an int, got float"),
+    ({"seed": None}, TypeError, "seed"),
+    ({"seed": True}, TypeError, "seed"),
+    ({"stream": -1}, ValueError, "stream"),
+    ({"stream": 2**64}, ValueError, "stream"),
+    ({"stream": "3"}, TypeError, "stream must be an int, got str"),
+    ({"stream": torch.tensor([1, 2])}, ValueError, "stream must have one element"),
+    ({"stream": torch.tensor(1.0)}, TypeError, "stream must be an integer tensor"),
+    ({"seed": torch.tensor(True)}, TypeError, "seed must be an integer tensor"),
+]
+
+
+@FACES
+@pytest.mark.parametrize(("options", "error", "message"), OPTIONS)
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_options(make, options, error, message, stochastic):
+    if stochastic and "rounding" not in options:
+        options = {"rounding": "stochastic"} | options
+    x = make(X)
+    for call in (
+        lambda: cpd.cast(x, "e4m3", **options),
+        lambda: cpd.encode(x, "e4m3", **options),
+        lambda: cpd.add(x, x, "e4m3", **options),
+        lambda: cpd.mul(x, x, "e4m3", **options),
+        lambda: cpd.fma(x, x, x, "e4m3", **options),
+        lambda: cpd.Accumulator("e4m3", **options),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+@FACES
+@pytest.mark.parametrize(
+    ("f", "error"),
+    [
+        ("e9m3", ValueError),
+        ("", ValueError),
+        ("e4m3 ", ValueError),
+        (None, TypeError),
+        (8, TypeError),
+    ],
+)
+def test_formats(make, f, error):
+    x = make(X)
+    for call in (
+        lambda: cpd.cast(x, f),
+        lambda: cpd.encode(x, f),
+        lambda: cpd.decode(make(np.zeros(1, np.uint8)), f, 1),
+        lambda: cpd.add(x, x, f),
+        lambda: cpd.sum(x, f),
+        lambda: cpd.format(f),
+        lambda: cpd.Accumulator(f),
+    ):
+        with pytest.raises(error, match=r"format|exp|name|e9m3"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"exp": 0}, ValueError, "exp"),
+        ({"exp": 9}, ValueError, "exp must be 1…8, got 9"),
+        ({"exp": 4.0}, TypeError, "exp must be an int, got float"),
+        ({"exp": True}, TypeError, "exp"),
+        ({"exp": 2**40}, ValueError, "exp"),
+        ({"man": -1}, ValueError, "man"),
+        ({"man": 24}, ValueError, "man must be 0…23, got 24"),
+        ({"man": "3"}, TypeError, "man"),
+        ({"bias": 400}, ValueError, "bias|binary32"),
+        ({"bias": -400}, ValueError, "bias|binary32"),
+        ({"bias": 1.5}, TypeError, "bias"),
+        ({"encoding": "ocp"}, ValueError, "encoding.*'ocp'"),
+        ({"encoding": None}, TypeError, "encoding"),
+        ({"encoding": "fnuz", "signed": False}, ValueError, "fnuz"),
+        ({"encoding": "e8m0"}, ValueError, "e8m0"),
+    ],
+)
+def test_format_fields(arguments, error, message):
+    with pytest.raises(error, match=message):
+        cpd.Format(**{"exp": 4, "man": 3} | arguments)
+
+
+# ---- inputs --------------------------------------------------------------------------------------
+
+
+def inputs():
+    yield "list", [1.0, 2.0], TypeError, "list"
+    yield "float", 1.0, TypeError, "float"
+    yield "None", None, TypeError, "None"
+    for dtype in ("int32", "uint8", "bool", "complex64"):
+        yield dtype, np.zeros(3, dtype), TypeError, dtype
+        yield f"torch.{dtype}", torch.zeros(3, dtype=getattr(torch, dtype)), TypeError, dtype
+    yield "object", np.array([1.0, None]), TypeError, "object"
+    yield "longdouble", np.zeros(3, np.longdouble), TypeError, "longdouble|float128"
+    yield "big-endian", np.zeros(3, ">f4"), TypeError, ">f4"
+    yield "big-endian half", np.zeros(3, ">f2"), TypeError, ">f2"
+    yield "masked", np.ma.zeros(3, "float32"), TypeError, "MaskedArray"
+    yield "sparse", torch.eye(3).to_sparse(), TypeError, "strided"
+    yield "float8", torch.zeros(3).to(torch.float8_e4m3fn), TypeError, "float8"
+    yield "rank 17", np.zeros((1,) * 17, np.float32), ValueError, "16 dimensions"
+    yield "torch rank 17", torch.zeros((1,) * 17), ValueError, "16 dimensions"
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"), [i[1:] for i in inputs()], ids=[i[0] for i in inputs()]
+)
+def test_inputs(x, error, message):
+    good = torch.zeros(3) if isinstance(x, torch.Tensor) else np.zeros(3, np.float32)
+    for call in (
+        lambda: cpd.cast(x, "e4m3"),
+        lambda: cpd.encode(x, "e4m3"),
+        lambda: cpd.add(x, x, "e4m3"),
+        lambda: cpd.mul(good, x, "e4m3"),
+        lambda: cpd.fma(good, good, x, "e4m3"),
+        lambda: cpd.sum(x, "e4m3"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+@FACES
+def test_float64_has_no_exact_sum(make):
+    x = make(X.astype(np.float64))
+    for call in (
+        lambda: cpd.add(x, x, "e4m3"),
+        lambda: cpd.fma(x, x, x, "e4m3"),
+        lambda: cpd.sum(x, "e4m3"),
+    ):
+        with pytest.raises(TypeError, match="float64"):
+            call()
+
+
+@FACES
+@pytest.mark.parametrize("f", ["bf16", "fp32", "e5m11", "e6m9"])
+def test_carrier_must_hold_the_format(make, f):
+    x = make(X.astype(np.float16))
+    for call in (
+        lambda: cpd.cast(x, f),
+        lambda: cpd.add(x, x, f),
+        lambda: cpd.sum(x, f),
+        lambda: cpd.decode(cpd.encode(x, f), f, X.shape, dtype=x.dtype),
+    ):
+        with pytest.raises(ValueError, match="fp16"):
+            call()
+
+
+@FACES
+def test_operands_must_match(make):
+    x = make(X)
+    other = tensor(X) if make is numpy else numpy(X)
+    with pytest.raises(TypeError, match="y must be"):
+        cpd.add(x, other, "e4m3")
+    with pytest.raises(TypeError, match="y must have x's type"):
+        cpd.mul(x, make(X.astype(np.float16)), "e4m3")
+    with pytest.raises(TypeError, match="z must be"):
+        cpd.fma(x, x, 1.0, "e4m3")
+    with pytest.raises(ValueError, match=r"x, y must broadcast together.*\(3, 4\), \(3, 3\)"):
+        cpd.add(x, make(X[:, :3]), "e4m3")
+
+
+@FACES
+def test_sum_arguments(make):
+    x = make(X)
+    for dim in (2, -3, 100):
+        with pytest.raises(ValueError, match="dim must be -2…1 for 2 dimensions"):
+            cpd.sum(x, "e4m3", dim)
+    with pytest.raises(ValueError, match="dim"):
+        cpd.sum(make(X[0, 0, ...]), "e4m3")
+    for dim in (None, 1.0, (0,), True):
+        with pytest.raises(TypeError, match="dim"):
+            cpd.sum(x, "e4m3", dim)
+    with pytest.raises(TypeError, match="format"):
+        cpd.sum(x, 3)
+
+
+def test_schemes():
+    for scheme in ("chunked", "fma", "pairwise", "", None):
+        with pytest.raises(ValueError, match="scheme must be one of sequential, kahan, got"):
+            cpd.Accumulator("e4m3", scheme)
+    with pytest.raises(TypeError, match="product"):
+        cpd.Accumulator("e4m3", product="exact")
+
+
+# ---- given random integers -----------------------------------------------------------------------
+
+
+@FACES
+@pytest.mark.parametrize(
+    ("random", "bits", "error", "message"),
+    [
+        (np.zeros((4, 3), np.int64), 24, ValueError, r"x's shape, \(3, 4\), got \(4, 3\)"),
+        (np.zeros(12, np.int64), 24, ValueError, "x's shape"),
+        (np.zeros((3, 4), np.float32), 24, TypeError, "integers"),
+        (np.zeros((3, 4), bool), 24, TypeError, "integers"),
+        (np.full((3, 4), -1), 24, ValueError, r"random must be 0…2\^24 - 1, got -1…-1"),
+        (np.full((3, 4), 8), 3, ValueError, r"random must be 0…2\^3 - 1, got 8…8"),
+        (np.full((3, 4), 2**40), 24, ValueError, "random"),
+    ],
+)
+def test_random(make, random, bits, error, message):
+    x = make(X)
+    for verb in (cpd.cast, cpd.encode):
+        with pytest.raises(error, match=message):
+            verb(x, "e4m3", "stochastic", random_bits=bits, random=make(random))
+
+
+@FACES
+def test_random_is_for_stochastic_rounding(make):
+    x = make(X)
+    with pytest.raises(ValueError, match="stochastic"):
+        cpd.cast(x, "e4m3", random=make(np.zeros((3, 4), np.int64)))
+    other = tensor if make is numpy else numpy
+    with pytest.raises(TypeError, match="random"):
+        cpd.cast(x, "e4m3", "stochastic", random=other(np.zeros((3, 4), np.int64)))
+    with pytest.raises(TypeError, match="random"):
+        cpd.cast(x, "e4m3", "stochastic", random=[0] * 12)
+
+
+def test_random_integers():
+    for shape, error in (
+        (-1, ValueError),
+        (2.0, TypeError),
+        ("3", TypeError),
+        ((2, -1), ValueError),
+    ):
+        with pytest.raises(error, match="shape"):
+            cpd.random_integers(shape)
+    with pytest.raises(ValueError, match="random_bits"):
+        cpd.random_integers(3, random_bits=25)
+    with pytest.raises(ValueError, match="seed"):
+        cpd.random_integers(3, -1)
+
+
+# ---- out -----------------------------------------------------------------------------------------
+
+
+def read_only(x):
+    x.flags.writeable = False
+    return x
+
+
+MEMORY = np.zeros(100, np.float32)
+BYTES = np.zeros(101, np.uint8)
+
+NUMPY_OUTS = [
+    ([0.0] * 12, TypeError, "out must be a NumPy array"),
+    (torch.zeros(3, 4), TypeError, "out must be a NumPy array"),
+    (np.zeros((3, 4)), TypeError, "out must be of type float32, got float64"),
+    (np.zeros((3, 4), ">f4"), TypeError, ">f4"),
+    (np.zeros((4, 3), np.float32), ValueError, r"out must have shape \(3, 4\), got \(4, 3\)"),
+    (np.zeros((1, 3, 4), np.float32), ValueError, "shape"),
+    (read_only(np.zeros((3, 4), np.float32)), ValueError, "read-only"),
+    (np.broadcast_to(MEMORY[:4], (3, 4)), ValueError, "writable|overlap"),
+    (
+        np.lib.stride_tricks.as_strided(MEMORY, (3, 4), (0, 4)),
+        ValueError,
+        "out must not overlap itself",
+    ),
+    (
+        np.lib.stride_tricks.as_strided(MEMORY, (3, 4), (8, 4)),
+        ValueError,
+        "out must not overlap itself",
+    ),
+    (BYTES[1:49].view(np.float32).reshape(3, 4), ValueError, "aligned"),
+]
+
+
+@pytest.mark.parametrize(("out", "error", "message"), NUMPY_OUTS)
+def test_numpy_out(out, error, message):
+    before = np.array(out)
+    for call in (
+        lambda: cpd.cast(X, "e4m3", out=out),
+        lambda: cpd.add(X, X, "e4m3", out=out),
+        lambda: cpd.decode(np.zeros(12, np.uint8), "e4m3", (3, 4), np.float32, out=out),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    assert np.array_equal(before, np.array(out))
+
+
+TORCH_OUTS = [
+    (np.zeros((3, 4), np.float32), TypeError, "out must be a torch tensor"),
+    (torch.zeros(3, 4, dtype=torch.float64), TypeError, "out must be of type torch.float32"),
+    (torch.zeros(4, 3), ValueError, r"out must have shape \(3, 4\), got \(4, 3\)"),
+    (torch.zeros(3, 4, device="meta"), ValueError, "device"),
+    (torch.zeros(3, 4).to_sparse(), TypeError, "strided"),
+    (torch.zeros(4).expand(3, 4), ValueError, "out must not overlap itself"),
+    (torch.zeros(100).as_strided((3, 4), (2, 1)), ValueError, "out must not overlap itself"),
+    (torch.zeros(3, 4, requires_grad=True), ValueError, "autograd"),
+]
+
+
+@pytest.mark.parametrize(("out", "error", "message"), TORCH_OUTS)
+def test_torch_out(out, error, message):
+    x = tensor(X)
+    for call in (
+        lambda: cpd.cast(x, "e4m3", out=out),
+        lambda: cpd.add(x, x, "e4m3", out=out),
+        lambda: cpd.decode(
+            torch.zeros(12, dtype=torch.uint8), "e4m3", (3, 4), torch.float32, out=out
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+@FACES
+def test_out_must_not_overlap_an_input_in_part(make):
+    memory = make(np.arange(40, dtype=np.float32))
+    before = numpy(memory)
+    x, y = memory[:20], memory[20:]
+    for out in (memory[1:21], memory[19:39], memory[:40:2]):
+        with pytest.raises(ValueError, match="out must be x itself or lie apart from it"):
+            cpd.cast(x, "e4m3", out=out)
+        with pytest.raises(ValueError, match="out must be (x|y) itself"):
+            cpd.mul(x, y, "e4m3", out=out)
+    with pytest.raises(ValueError, match="out must be y itself"):
+        cpd.mul(y, x[:1], "e4m3", out=memory[:20])
+    codes = make(np.zeros(80, np.uint8))
+    shared = codes[:80].view(np.float32 if make is numpy else torch.float32)[:3]
+    with pytest.raises(ValueError, match="out must be codes itself or lie apart from it"):
+        cpd.decode(codes[:3], "e4m3", 3, out=shared)
+    assert np.array_equal(before, numpy(memory))
+    cpd.cast(x, "e4m3", out=y)
+
+
+# ---- codec ---------------------------------------------------------------------------------------
+
+
+@FACES
+def test_codes(make):
+    codes = make(np.zeros(6, np.uint8))
+    good = (codes, "e2m1", (3, 4))
+    assert tuple(cpd.decode(*good).shape) == (3, 4)
+    for bad, error, message in (
+        (make(np.zeros(6, np.int8)), TypeError, "codes must be a 1-D uint8"),
+        (make(np.zeros((2, 3), np.uint8)), TypeError, "codes must be a 1-D uint8"),
+        (make(np.zeros(5, np.uint8)), ValueError, r"codes must have 6 bytes for \(3, 4\) of e2m1"),
+        (make(np.zeros(7, np.uint8)), ValueError, "codes must have 6 bytes"),
+        (b"123456", TypeError, "codes"),
+    ):
+        with pytest.raises(error, match=message):
+            cpd.decode(bad, "e2m1", (3, 4))
+    for shape, error in ((-12, ValueError), (2.0, TypeError), ((3, None), TypeError)):
+        with pytest.raises(error, match="shape"):
+            cpd.decode(codes, "e2m1", shape)
+    for dtype in (np.int32, torch.int32, "float33"):
+        with pytest.raises(TypeError):
+            cpd.decode(codes, "e2m1", 12, dtype)
+    with pytest.raises(ValueError, match="16 dimensions"):
+        cpd.decode(make(np.zeros(1, np.uint8)), "e2m1", (1,) * 17)
+
+
+@FACES
+@pytest.mark.parametrize("f", ["e2m1", "e3m0", "e4m3finite"])
+def test_nan_without_a_code(make, f):
+    x = X.copy()
+    x[1, 2] = np.nan
+    assert np.isnan(numpy(cpd.cast(make(x), f))).sum() == 1
+    with pytest.raises(ValueError, match="6"):
+        cpd.encode(make(x), f)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Against ml_dtypes: every code of its small formats, and its nearest-even casts."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cpd
+from arrays import boundary_bits, from_bits, pack, spec_of
+
+# Theirs and ours.
+PAIRS = [
+    ("float8_e3m4", "e3m4"),
+    ("float8_e4m3", "e4m3"),
+    ("float8_e4m3b11fnuz", "e4m3fnuz:bias=11"),
+    ("float8_e4m3fn", "e4m3fn"),
+    ("float8_e4m3fnuz", "e4m3fnuz"),
+    ("float8_e5m2", "e5m2"),
+    ("float8_e5m2fnuz", "e5m2fnuz"),
+    ("float8_e8m0fnu", "e8m0"),
+    ("float6_e2m3fn", "e2m3"),
+    ("float6_e3m2fn", "e3m2"),
+    ("float4_e2m1fn", "e2m1"),
+    ("bfloat16", "bf16"),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS)
+def test_every_code(theirs: str, ours: str) -> None:
+    f = cpd.format(ours)
+    codes = np.arange(1 << f.bits, dtype=np.uint16 if f.bits > 8 else np.uint8)
+    expected = codes.view(getattr(ml_dtypes, theirs)).astype(np.float32)
+    got = cpd.decode(pack(codes.tolist(), f.bits), f, codes.size)
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(got), nan)
+    np.testing.assert_array_equal(got[~nan].view(np.uint32), expected[~nan].view(np.uint32))
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS)
+def test_nearest_even(theirs: str, ours: str) -> None:
+    f = cpd.format(ours)
+    x = from_bits(boundary_bits(spec_of(f), codes=80, noise=400))
+    x = x[~np.isnan(x)]
+    if ours == "e8m0":
+        x = x[x >= 2.0**-126]  # zero, negatives and underflow are ruled otherwise there
+    with np.errstate(all="ignore"):
+        expected = x.astype(getattr(ml_dtypes, theirs)).astype(np.float32)
+    got = cpd.cast(x, f)
+    # A NaN's sign and payload are theirs to choose.
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(got), nan)
+    np.testing.assert_array_equal(got[~nan].view(np.uint32), expected[~nan].view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [p for p in PAIRS if p[1].startswith(("e4", "e5", "e3m4"))]
+)
+def test_encode_gives_their_bytes(theirs: str, ours: str) -> None:
+    f = cpd.format(ours)
+    x = from_bits(boundary_bits(spec_of(f), codes=80, noise=400))
+    x = x[~np.isnan(cpd.cast(x, f))]
+    with np.errstate(all="ignore"):
+        expected = x.astype(getattr(ml_dtypes, theirs)).view(np.uint8)
+    np.testing.assert_array_equal(cpd.encode(x, f), expected)
+
+
+def test_bfloat16_arrays_are_carriers() -> None:
+    x = np.arange(65536, dtype=np.uint16).view(ml_dtypes.bfloat16)
+    got = cpd.cast(x, "e4m3")
+    assert got.dtype == ml_dtypes.bfloat16
+    wide = cpd.cast(x.astype(np.float32), "e4m3")
+    nan = np.isnan(wide)
+    np.testing.assert_array_equal(got.astype(np.float32)[~nan], wide[~nan])
+    assert (got[nan].view(np.uint16) == 0x7FC0).all()

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.simulate_all_reduce` and `cpd.study.roundoff` against exact rational arithmetic."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import os
+import pickle
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import cpd
+import reduce_oracle
+from arrays import spec_of
+from oracle import Options
+
+WORLDS = (1, 2, 3, 7, 8, 16)
+
+
+def oracle_of(spec: cpd.ReduceSpec) -> reduce_oracle.Reduce:
+    acc = spec.accumulator
+    return reduce_oracle.Reduce(
+        wire=spec_of(spec.format),
+        sum=spec_of(acc.format),
+        result=spec_of(spec.result),
+        kahan=acc.scheme == "kahan",
+        ring=spec.order == "ring",
+        group_size=spec.group_size or 0,
+        aps=spec.aps,
+        loss_scale=Fraction(spec.loss_scale),
+        average=spec.average,
+        wire_options=Options(spec.rounding, spec.overflow, spec.variant, spec.random_bits),
+        sum_options=Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
+        wire_seed=spec.seed,
+        sum_seed=int(acc.seed),
+        step=spec.step,
+    )
+
+
+def gradients(world, shapes=((3, 7), (2,), ()), seed=0, scale=1.0):
+    """Values over a few binades, some zero, per rank and layer."""
+    rng = np.random.default_rng(seed)
+    return [
+        [
+            np.asarray(
+                rng.normal(size=shape)
+                * np.exp2(rng.integers(-6, 3, shape))
+                * (rng.random(shape) > 0.05)
+                * scale,
+                np.float32,
+            )
+            for shape in shapes
+        ]
+        for _ in range(world)
+    ]
+
+
+def check(ranks, spec):
+    got = cpd.simulate_all_reduce(ranks, spec)
+    oracle = oracle_of(spec)
+    for layer, value in enumerate(got):
+        patterns = [np.ascontiguousarray(r[layer]).reshape(-1).view(np.uint32) for r in ranks]
+        wanted = reduce_oracle.all_reduce([p.tolist() for p in patterns], oracle, layer)
+        assert value.shape == ranks[0][layer].shape
+        assert value.dtype == np.float32
+        assert value.reshape(-1).view(np.uint32).tolist() == wanted, f"layer {layer}"
+
+
+# ---- the sum -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("order", ["sequential", "ring"])
+@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
+def test_orders_and_schemes(world, order, scheme):
+    for f in ("e4m3", "e5m2"):
+        spec = cpd.ReduceSpec(f, cpd.Accumulator(f, scheme), order=order)
+        check(gradients(world), spec)
+
+
+@pytest.mark.parametrize("world", [3, 7, 8, 16])
+@pytest.mark.parametrize("order", ["sequential", "ring"])
+@pytest.mark.parametrize("group_size", [1, 2, 3, 5, 16, 20])
+def test_groups(world, order, group_size):
+    ranks = gradients(world)
+    for scheme in ("sequential", "kahan"):
+        acc = cpd.Accumulator("e4m3", scheme)
+        check(ranks, cpd.ReduceSpec("e4m3", acc, order=order, group_size=group_size))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("aps", [True, "paper"])
+def test_aps(world, aps):
+    for f, scale in (("e4m3", 1e-6), ("e5m2", 1e9), ("e3m0", 1e-30), ("e4m3fn", 1.0)):
+        check(gradients(world, scale=scale), cpd.ReduceSpec(f, aps=aps))
+
+
+def test_aps_with_outward_roundings():
+    ranks = gradients(7, scale=1e-5)
+    for mode in ("up", "down", "stochastic", "nearest_away", "to_odd"):
+        for aps in (True, "paper"):
+            acc = cpd.Accumulator("e4m3", rounding=mode, seed=3)
+            check(ranks, cpd.ReduceSpec("e4m3", acc, rounding=mode, seed=4, aps=aps))
+
+
+def test_aps_leaves_zero_and_non_finite_layers_in_peace():
+    zero = np.zeros(5, np.float32)
+    bad = np.array([1e-20, np.inf, -1e-21, np.nan, 0.0], np.float32)
+    ranks = [[zero, bad], [zero, np.flip(bad).copy()], [-zero, bad]]
+    for order in ("sequential", "ring"):
+        spec = cpd.ReduceSpec("e4m3", aps=True, order=order)
+        check(ranks, spec)
+        _, reports = cpd.simulate_all_reduce(ranks, spec, report=True)
+        assert [r.shift for r in reports] == [0, reduce_oracle.layer_shift(
+            [r[1].view(np.uint32).tolist() for r in ranks], oracle_of(spec)
+        )]  # fmt: skip
+        assert [r.non_finite for r in reports] == [0, 6]
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "to_odd", "stochastic"])
+def test_wider_accumulator_and_result(mode):
+    ranks = gradients(8)
+    for result in (None, "fp32", "e5m10", "e4m3"):
+        for group_size in (None, 3):
+            acc = cpd.Accumulator("e6m9", rounding=mode, seed=11, random_bits=12)
+            check(ranks, cpd.ReduceSpec("e4m3", acc, result=result, group_size=group_size))
+
+
+@pytest.mark.parametrize("bits", [1, 8, 13, 24])
+@pytest.mark.parametrize("variant", ["A", "B", "C"])
+@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
+def test_stochastic(bits, variant, scheme):
+    options = {"rounding": "stochastic", "random_bits": bits, "variant": variant}
+    for order, group_size in (("sequential", None), ("ring", None), ("ring", 3)):
+        acc = cpd.Accumulator("e4m3", scheme, seed=2**64 - 5, **options)
+        spec = cpd.ReduceSpec(
+            "e5m2", acc, order=order, group_size=group_size, seed=77, step=12, **options
+        )
+        check(gradients(7), spec)
+
+
+def test_steps_draw_new_bits():
+    ranks = gradients(3, shapes=((300,),))
+    spec = cpd.ReduceSpec("e4m3", rounding="stochastic")
+    results = {
+        cpd.simulate_all_reduce(ranks, dataclasses.replace(spec, step=step))[0].tobytes()
+        for step in (0, 1, 2, 0)
+    }
+    assert len(results) == 3
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_scale_and_average(world):
+    ranks = gradients(world, scale=1e-4)
+    check(ranks, cpd.ReduceSpec("e4m3", loss_scale=2.0**12, average=True))
+    check(ranks, cpd.ReduceSpec("e4m3", aps=True, average=True, order="ring"))
+    check(ranks, cpd.ReduceSpec("fp32", average=True))
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+def test_overflow(overflow):
+    ranks = gradients(8, scale=100.0)
+    acc = cpd.Accumulator("e4m3", "kahan", overflow=overflow)
+    for f in ("e4m3", "e4m3fn", "e3m0"):
+        check(ranks, cpd.ReduceSpec(f, acc, overflow=overflow))
+
+
+def test_signs_of_zero():
+    zero = np.zeros(1, np.float32)
+    for signs in ((-1, -1, -1), (1, -1, -1), (-1, -1, 1)):
+        ranks = [[zero * s] for s in signs]
+        for order in ("sequential", "ring"):
+            check(ranks, cpd.ReduceSpec("e4m3", order=order))
+
+
+def test_large_layers_equal_the_fold():
+    """More values than one block, and more than one thread takes."""
+    ranks = [[np.random.default_rng(r).normal(size=200_003).astype(np.float32)] for r in range(5)]
+    for scheme in ("sequential", "kahan"):
+        acc = cpd.Accumulator("e5m2", scheme)
+        (got,) = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3", acc, result="e5m2"))
+        stacked = np.stack([cpd.cast(r[0], "e4m3") for r in ranks])
+        assert np.array_equal(got, cpd.sum(stacked, acc))
+    (ring,) = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3", order="ring"))
+    begin = 0
+    for s in range(5):
+        end = begin + 200_003 // 5 + (s < 200_003 % 5)
+        order = [(s + 1 + j) % 5 for j in range(5)]
+        wire = np.stack([cpd.cast(ranks[r][0][begin:end], "e4m3") for r in order])
+        assert np.array_equal(ring[begin:end], cpd.sum(wire, "e4m3"))
+        begin = end
+
+
+# ---- the interface -----------------------------------------------------------------------------
+
+
+def test_kinds_of_ranks():
+    torch = pytest.importorskip("torch")
+    arrays = gradients(4)
+    spec = cpd.ReduceSpec("e4m3", aps=True, order="ring")
+    wanted = cpd.simulate_all_reduce(arrays, spec)
+
+    def equal(layers):
+        assert [tuple(x.shape) for x in layers] == [x.shape for x in wanted]
+        return all(np.array_equal(a, b) for a, b in zip(layers, wanted, strict=True))
+
+    tensors = [[torch.tensor(x, requires_grad=x.ndim > 0) for x in r] for r in arrays]
+    got = cpd.simulate_all_reduce(tensors, spec)
+    assert all(isinstance(x, torch.Tensor) and x.dtype == torch.float32 for x in got)
+    assert equal([x.numpy() for x in got])
+    assert equal(cpd.simulate_all_reduce([lambda r=r: tuple(r) for r in arrays], spec))
+    assert equal(cpd.simulate_all_reduce([arrays[0], lambda: arrays[1], *arrays[2:]], spec))
+
+    class Stored:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, rank):
+            return [x.copy() for x in arrays[rank]]
+
+    assert equal(cpd.simulate_all_reduce(Stored(), spec))
+    strided = [[np.asarray(x, order="F") for x in r] for r in arrays]
+    assert equal(cpd.simulate_all_reduce(strided, spec))
+
+
+def test_narrow_layers_are_widened():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    torch = pytest.importorskip("torch")
+    ranks = gradients(3, shapes=((50,),))
+    for dtype, name in ((np.float16, "float16"), (ml_dtypes.bfloat16, "bfloat16")):
+        narrow = [[x.astype(dtype) for x in r] for r in ranks]
+        wide = [[x.astype(np.float32) for x in r] for r in narrow]
+        spec = cpd.ReduceSpec("e4m3")
+        (wanted,) = cpd.simulate_all_reduce(wide, spec)
+        assert np.array_equal(cpd.simulate_all_reduce(narrow, spec)[0], wanted)
+        tensors = [[torch.from_numpy(x).to(getattr(torch, name)) for x in r] for r in wide]
+        assert np.array_equal(cpd.simulate_all_reduce(tensors, spec)[0].numpy(), wanted)
+
+
+def test_inputs_are_left_alone():
+    ranks = gradients(3)
+    before = copy.deepcopy(ranks)
+    cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e3m0", aps=True, loss_scale=1))
+    for a, b in zip(ranks, before, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(("order", "aps", "calls"), [
+    ("sequential", False, 1), ("sequential", True, 2), ("ring", False, 2), ("ring", True, 3),
+])  # fmt: skip
+def test_how_often_ranks_are_asked(order, aps, calls):
+    asked = [0] * 6
+    ranks = gradients(6)
+
+    def rank(r):
+        def make():
+            asked[r] += 1
+            return ranks[r]
+
+        return make
+
+    spec = cpd.ReduceSpec("e4m3", order=order, aps=aps)
+    cpd.simulate_all_reduce([rank(r) for r in range(6)], spec)
+    assert max(asked) <= calls
+
+
+def test_reports():
+    ranks = [
+        [np.float32([1.0, 200.0, 1e-9, 0.0]), np.float32([np.nan, 1.0])],
+        [np.float32([1.0, 200.0, 1.0, 0.0]), np.float32([1.0, np.inf])],
+    ]
+    for order in ("sequential", "ring"):
+        _, reports = cpd.simulate_all_reduce(
+            ranks, cpd.ReduceSpec("e4m3", order=order), report=True
+        )
+        assert reports[0] == cpd.LayerReport(shift=0, non_finite=0, overflowed=1, underflowed=1)
+        assert reports[1] == cpd.LayerReport(shift=0, non_finite=2, overflowed=0, underflowed=0)
+
+
+def test_no_layers_and_empty_layers():
+    assert cpd.simulate_all_reduce([[], []], cpd.ReduceSpec("e4m3")) == []
+    empty = np.zeros((0, 3), np.float32)
+    for aps in (False, True):
+        (got,) = cpd.simulate_all_reduce([[empty], [empty]], cpd.ReduceSpec("e4m3", aps=aps))
+        assert got.shape == (0, 3)
+
+
+def test_spec_is_a_value():
+    spec = cpd.ReduceSpec("e4m3", order="ring", aps="paper", group_size=4, seed=2**64 - 1)
+    for other in (copy.deepcopy(spec), pickle.loads(pickle.dumps(spec)), dataclasses.replace(spec)):
+        assert other == spec
+        assert hash(other) == hash(spec)
+    assert dataclasses.replace(spec, step=1) != spec
+    assert spec.accumulator == cpd.Accumulator("e4m3")
+    assert spec.result == cpd.format("e4m3")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.step = 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "error", "message"),
+    [
+        ([], ValueError, "at least one rank"),
+        (3, TypeError, "sequence of ranks"),
+        ([np.zeros(3, np.float32)], TypeError, "rank 0 must be a list of layers"),
+        ([[1.0]], TypeError, "rank 0, layer 0"),
+        ([[np.zeros(3)]], TypeError, "rank 0, layer 0.*float64"),
+        ([[np.zeros(3, ">f4")]], TypeError, ">f4"),
+        ([[np.zeros(3, np.int32)]], TypeError, "int32"),
+        ([[np.zeros(3, np.float32)], []], ValueError, "rank 1 has 0 layers, rank 0 has 1"),
+        (
+            [
+                [np.zeros(3, np.float32)] * 2,
+                [np.zeros(3, np.float32), np.zeros((3, 1), np.float32)],
+            ],
+            ValueError,
+            r"rank 1, layer 1 has shape \(3, 1\), rank 0 has \(3,\)",
+        ),
+        ([lambda: 3], TypeError, "rank 0 must be a list of layers"),
+    ],
+)
+def test_bad_ranks(ranks, error, message):
+    with pytest.raises(error, match=message):
+        cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3"))
+
+
+def test_errors_of_a_rank_arrive():
+    def fail():
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost"):
+        cpd.simulate_all_reduce([[np.zeros(3, np.float32)], fail], cpd.ReduceSpec("e4m3"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"format": 3}, TypeError, "format"),
+        ({"format": "e9m3"}, ValueError, "e9m3|exp"),
+        ({"accumulator": 3}, TypeError, "format"),
+        ({"order": "tree"}, ValueError, "order must be one of 'sequential', 'ring', got 'tree'"),
+        ({"group_size": 0}, ValueError, "group_size"),
+        ({"group_size": 2.0}, TypeError, "group_size"),
+        ({"group_size": 2**31}, ValueError, "group_size"),
+        ({"aps": "on"}, ValueError, "aps must be one of False, True, 'paper', got 'on'"),
+        ({"aps": 1}, ValueError, "aps"),
+        ({"loss_scale": 3}, ValueError, "power of two"),
+        ({"loss_scale": 0}, ValueError, "power of two"),
+        ({"loss_scale": -2}, ValueError, "power of two"),
+        ({"loss_scale": math.inf}, ValueError, "power of two"),
+        ({"loss_scale": 2.0**200}, ValueError, "loss_scale"),
+        ({"loss_scale": "2"}, TypeError, "loss_scale"),
+        ({"loss_scale": 2, "aps": True}, ValueError, "aps and loss_scale"),
+        ({"rounding": "nearest"}, ValueError, "nearest"),
+        ({"overflow": "wrap"}, ValueError, "wrap"),
+        ({"variant": "D"}, ValueError, "D"),
+        ({"random_bits": 25}, ValueError, "random_bits"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"step": 2**64}, ValueError, "step"),
+        ({"result": "e4"}, ValueError, "e4"),
+    ],
+)
+def test_bad_specs(arguments, error, message):
+    with pytest.raises(error, match=message):
+        cpd.ReduceSpec(**{"format": "e4m3"} | arguments)
+
+
+def test_spec_must_be_one():
+    with pytest.raises(TypeError, match="ReduceSpec"):
+        cpd.simulate_all_reduce([[np.zeros(3, np.float32)]], "e4m3")
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+MEMORY_SCRIPT = """
+import resource, sys
+import numpy as np
+import cpd
+
+world, size, order, scheme, group, aps = sys.argv[1:]
+size = int(size)
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def rank(r):
+    sizes = size // 2, size - size // 2
+    return lambda: [np.full(n, 0.1 * r, np.float32) for n in sizes]
+
+spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e4m3", scheme), order=order,
+                      group_size=int(group) or None, aps=bool(int(aps)))
+small = [lambda: [np.ones(1000, np.float32)]] * 3
+cpd.simulate_all_reduce(small, spec)
+before = peak()
+cpd.simulate_all_reduce([rank(r) for r in range(int(world))], spec)
+print(peak() - before)
+"""
+
+
+def grown(world, size, order, scheme, group, aps):
+    """Bytes by which the peak memory of a process grows in an all-reduce."""
+    arguments = [str(a) for a in (world, size, order, scheme, group, int(aps))]
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY_SCRIPT, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"MALLOC_ARENA_MAX": "2"},
+    )
+    return int(run.stdout)
+
+
+@pytest.mark.parametrize("order", ["sequential", "ring"])
+@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
+@pytest.mark.parametrize("group", [0, 2])
+def test_memory(order, scheme, group):
+    """Peak memory: four times one rank's values and 64 MiB, whatever the options."""
+    size = 10_000_000
+    assert grown(4, size, order, scheme, group, aps=True) <= 4 * 4 * size + (64 << 20)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1200)
+def test_memory_of_256_ranks_of_25_million_values():
+    size = 25_000_000
+    assert grown(256, size, "sequential", "sequential", 16, aps=True) <= 16 * size + (64 << 20)
+
+
+# ---- round-off ---------------------------------------------------------------------------------
+
+
+def test_roundoff():
+    ranks = gradients(12, shapes=((40,), (3, 5)))
+    ranks = [[np.where(np.arange(x.size).reshape(x.shape) == 3, 0, x) for x in r] for r in ranks]
+    spec = cpd.ReduceSpec("e4m3", aps=True, group_size=2)
+    table = cpd.study.roundoff(ranks, spec, group_sizes=[3, 5, 12])
+    per_layer = cpd.study.roundoff(ranks, spec, [3, 5, 12], per_layer=True)
+    assert list(table) == [3, 5, 12]
+    for size, row in table.items():
+        grouped = dataclasses.replace(spec, group_size=None if size == 12 else size)
+        layers = cpd.simulate_all_reduce(ranks, grouped)
+        exact = [np.sum([r[i].astype(np.float64) for r in ranks], axis=0) for i in range(2)]
+        errors, squares, references = [], 0.0, 0.0
+        for h, value in zip(exact, layers, strict=True):
+            errors += [abs((a - b) / a) for a, b in zip(h.flat, value.flat, strict=True) if a]
+            squares += float(np.sum((h - value) ** 2))
+            references += float(np.sum(h**2))
+        assert row.error == pytest.approx(np.mean(errors))
+        assert row.relative_rms == pytest.approx(math.sqrt(squares / references))
+        assert (row.count, row.zero_references, row.non_finite) == (55, 2, 0)
+        parts = per_layer[size]
+        assert [p.count for p in parts] == [40, 15]
+        whole = sum(p.error * (p.count - p.zero_references) for p in parts) / 53
+        assert row.error == pytest.approx(whole)
+
+
+def test_roundoff_counts_what_is_not_finite():
+    ranks = [[np.float32([200.0, 1.0])], [np.float32([200.0, 2.0])]]
+    row = cpd.study.roundoff(ranks, cpd.ReduceSpec("e4m3"), [2])[2]
+    assert (row.error, row.non_finite, row.count) == (0.0, 1, 2)
+    scaled = cpd.study.roundoff(ranks, cpd.ReduceSpec("e4m3", aps=True, average=True), [2])[2]
+    assert scaled.non_finite == 0
+
+
+@pytest.mark.parametrize("size", [0, 3, -1])
+def test_roundoff_group_sizes(size):
+    with pytest.raises(ValueError, match="1…2"):
+        cpd.study.roundoff([[np.ones(3, np.float32)]] * 2, cpd.ReduceSpec("e4m3"), [size])

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo on a small scale: its files, its page, and that its rows can be repeated."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+from cpd.cli import _build_parser, _train_options, main
+from cpd.report.demo import DemoOptions, best_of, measure, total_epochs
+from cpd.report.figures import percent, share_lost
+from cpd.report.page import render, write_report
+from cpd.report.results import Demo, write_json
+from cpd.training import train
+
+SMALL = DemoOptions(epochs=2, roundoff_epochs=1, roundoff_nodes=16, search_exponents=(4, 6, 120))
+
+
+class Counter:
+    """Counts what the demo tells of its progress."""
+
+    def __init__(self):
+        self.epochs, self.runs = 0, 0
+
+    def epoch(self, count):
+        self.epochs += count
+
+    def done(self, run):
+        self.runs += 1
+
+
+@pytest.fixture(scope="module")
+def demo():
+    counter = Counter()
+    measured = measure(SMALL, counter, jobs=1)
+    assert counter.epochs == total_epochs(SMALL)
+    assert counter.runs == 6 + 3 + 2
+    return measured
+
+
+@pytest.fixture
+def folder(demo, tmp_path):
+    demo.save(tmp_path)
+    write_report(demo, tmp_path)
+    return tmp_path
+
+
+def test_results_file(folder):
+    results = json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail)
+    rows = results["accuracy"]
+    assert [(row["format"], row["aps"], row["loss_scale"] != 1) for row in rows] == [
+        ("fp32", False, False),
+        ("e4m3", False, False),
+        ("e4m3", False, True),
+        ("e4m3", True, False),
+        ("e5m2", False, False),
+        ("e3m0", False, False),
+        ("e3m0", True, False),
+    ]
+    for row in rows:
+        assert {"format", "aps", "loss_scale", "accuracy", "options", "weights"} <= row.keys()
+        assert re.fullmatch("[0-9a-f]{16}", row["weights"])
+        assert 0 <= row["accuracy"] <= 1
+    assert [row["group_size"] for row in results["roundoff"]] == [4, 8, 16]
+    assert all(row["error"] > 0 for row in results["roundoff"])
+    assert [row["loss_scale"] for row in results["loss_scale_search"]] == [16, 64, 2**120]
+    assert [row["depth"] for row in results["shallow"]] == [3, 3]
+
+
+def test_a_rows_options_repeat_it(folder):
+    results = json.loads((folder / "results.json").read_text())
+    for row in (results["accuracy"][3], results["loss_scale_search"][2], results["shallow"][1]):
+        parsed = _build_parser().parse_args(["train", *row["options"].split()])
+        again = train(_train_options(parsed))
+        assert (again.weights, again.accuracy) == (row["weights"], row["accuracy"])
+
+
+def test_roundoff_options_repeat_it(folder, tmp_path):
+    results = json.loads((folder / "results.json").read_text())
+    out = tmp_path / "again.json"
+    assert main(["roundoff", *results["roundoff_options"].split(), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["roundoff"] == results["roundoff"]
+
+
+def test_results_do_not_depend_on_jobs(demo):
+    options = replace(SMALL, epochs=1, search_exponents=(4,))
+    one, two = (measure(options, Counter(), jobs=jobs) for jobs in (1, 2))
+    for name in ("table", "shallow", "search"):
+        mine, yours = getattr(one, name), getattr(two, name)
+        assert [run.row() for run in mine] == [run.row() for run in yours]
+    assert one.roundoff == two.roundoff
+
+
+def test_a_diverged_run_is_in_the_files(folder):
+    results = json.loads((folder / "results.json").read_text())
+    assert results["loss_scale_search"][2]["state"] == "diverged at epoch 1"
+
+
+class Page(HTMLParser):
+    """Finds what the page refers to and whether its elements are closed."""
+
+    VOID = ("meta", "br", "link", "img", "hr", "input")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.links, self.tags = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.links += [v for name, v in attributes if name in ("src", "href", "xlink:href")]
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open
+        assert self.open.pop() == tag
+
+
+def test_page_stands_alone(folder):
+    html = (folder / "report.html").read_text()
+    page = Page()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    assert all(link.startswith("#") for link in page.links)
+    assert not re.search(r"https?:|@import|<script|<link|<img", html)
+    assert not re.search(r"url\((?!#)", html)
+    assert page.tags.count("svg") == 4
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in page.links} <= set(ids)
+
+
+def test_page_holds_the_figures(demo, folder):
+    html = (folder / "report.html").read_text()
+    for run in demo.table:
+        assert f"{run.accuracy:.3f}" in html
+        assert run.weights in html
+        assert f"cpd train {run.options}" in html
+    for row in demo.roundoff.series[0].rows:
+        assert f"{row.error:.2%}".replace("%", " %") in html
+
+
+def test_report_command_makes_the_same_page(folder, capsys):
+    page = folder / "report.html"
+    before = page.read_text()
+    page.unlink()
+    assert main(["report", str(folder)]) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert page.read_text() == before
+
+
+def test_report_of_files_that_do_not_fit(folder, capsys):
+    results = json.loads((folder / "results.json").read_text())
+    results["accuracy"][0]["weights"] = "0" * 16
+    write_json(folder / "results.json", results)
+    assert main(["report", str(folder)]) == 2
+    assert "different runs" in capsys.readouterr().err
+    (folder / "details.json").write_text("[1]")
+    assert main(["report", str(folder)]) == 2
+    (folder / "details.json").write_text("{}")
+    assert main(["report", str(folder)]) == 2
+    (folder / "details.json").write_text("no")
+    assert main(["report", str(folder)]) == 2
+
+
+def test_saving_and_loading_keeps_everything(demo, folder):
+    assert render(Demo.load(folder)) == render(demo)
+
+
+def test_best_scale_prefers_accuracy_then_the_least(demo):
+    a, b, c = demo.search
+    good = [replace(a, accuracy=0.9), replace(b, accuracy=0.9), replace(c, accuracy=0.1)]
+    assert best_of(good).loss_scale == a.loss_scale
+
+
+def test_share_lost_counts_below_half_the_least_value():
+    import cpd
+
+    e4m3 = cpd.format("e4m3")  # least value 2^-9
+    assert share_lost({"-10": 1, "-11": 3}, e4m3) == 0.75
+    assert share_lost({"-10": 1, "-11": 3}, e4m3, shift=1) == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0 %"), (1.0, "100 %"), (0.9999, "> 99.9 %"), (1e-5, "< 0.1 %"), (0.123, "12.3 %")],
+)
+def test_percent_never_rounds_to_all_or_nothing(share, text):
+    assert percent(share) == text

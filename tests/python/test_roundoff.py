@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients in files, and `cpd roundoff`."""
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cpd  # noqa: E402
+from cpd.cli import main  # noqa: E402
+from cpd.gradients import load_gradients, save_gradients  # noqa: E402
+from cpd.report.roundoff import group_sizes_for, hierarchical_steps  # noqa: E402
+
+RANKS = 12
+
+
+@pytest.fixture
+def per_rank():
+    generator = torch.Generator().manual_seed(0)
+    return [
+        [torch.randn(5, 7, generator=generator) * 1e-3, torch.randn(11, generator=generator)]
+        for _ in range(RANKS)
+    ]
+
+
+def assert_same(gradients, names, per_rank):
+    assert gradients.names == names
+    assert gradients.ranks == len(per_rank)
+    for mine, yours in zip(gradients.per_rank, per_rank, strict=True):
+        for a, b in zip(mine, yours, strict=True):
+            assert a.dtype == torch.float32
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_save_and_load(tmp_path, per_rank, suffix):
+    path = tmp_path / f"gradients{suffix}"
+    save_gradients(path, ["a.weight", "b"], per_rank)
+    assert_same(load_gradients(path), ["a.weight", "b"], per_rank)
+
+
+def test_ranked_names(tmp_path, per_rank):
+    path = tmp_path / "ranked.npz"
+    np.savez(
+        path,
+        **{
+            f"rank{r}/{name}": layer.numpy()
+            for r, layers in enumerate(per_rank)
+            for name, layer in zip(("a", "block/b"), layers, strict=True)
+        },
+    )
+    assert_same(load_gradients(path), ["a", "block/b"], per_rank)
+
+
+def test_other_float_types(tmp_path):
+    from safetensors.torch import save_file
+
+    x = torch.tensor([[1.5, -2.0], [0.25, float("nan")]])
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        path = tmp_path / "x.safetensors"
+        save_file({"x": x.to(dtype)}, path)
+        loaded = load_gradients(path).per_rank
+        assert torch.equal(loaded[0][0], x[0])
+        assert torch.isnan(loaded[1][0][1])
+    np.savez(tmp_path / "big.npz", x=x.numpy().astype(">f4"))
+    assert torch.equal(load_gradients(tmp_path / "big.npz").per_rank[0][0], x[0])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({}, "no arrays"),
+        ({"x": np.float32(1)}, "leading dimension"),
+        ({"x": np.zeros((0, 3), np.float32)}, "leading dimension"),
+        ({"x": np.zeros((2, 3), np.int32)}, "floating-point"),
+        ({"x": np.full((2, 3), 0.1)}, "binary64"),
+        ({"x": np.zeros((2, 3), "f4"), "y": np.zeros((3, 3), "f4")}, "x 2, y 3"),
+        ({"rank0/x": np.zeros(3, "f4"), "y": np.zeros((3, 3), "f4")}, "one layout"),
+        ({"rank0/x": np.zeros(3, "f4"), "rank2/x": np.zeros(3, "f4")}, "0…1"),
+        ({"rank0/x": np.zeros(3, "f4"), "rank1/y": np.zeros(3, "f4")}, "same layers"),
+        ({"rank0/x": np.zeros(3, "f4"), "rank1/x": np.zeros(4, "f4")}, "shape (4,)"),
+        ({"x": np.array([object()])}, "pickle"),
+    ],
+)
+def test_bad_files(tmp_path, capsys, arrays, told):
+    path = tmp_path / "bad.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"bad\.npz|pickle") as error:
+        load_gradients(path)
+    assert told in str(error.value)
+    assert main(["roundoff", "--gradients", str(path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\xff" * 64])
+def test_not_an_archive(tmp_path, capsys, suffix, content):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(content)
+    assert main(["roundoff", "--gradients", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_damaged_archive(tmp_path, capsys, per_rank):
+    path = tmp_path / "g.npz"
+    save_gradients(path, ["a", "b"], per_rank)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert main(["roundoff", "--gradients", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+    path.write_bytes(content[: len(content) // 2])
+    assert main(["roundoff", "--gradients", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("nodes", "group", "steps"),
+    [(128, 16, 74), (256, 16, 90), (256, 256, 510), (256, 1, 510), (10, 4, 16), (1, 1, 0)],
+)
+def test_steps(nodes, group, steps):
+    assert hierarchical_steps(nodes, group) == steps
+
+
+def test_default_group_sizes():
+    assert group_sizes_for(256) == [4, 8, 16, 32, 64, 256]
+    assert group_sizes_for(64) == [4, 8, 16, 32, 64]
+    assert group_sizes_for(10) == [4, 8, 10]
+    assert group_sizes_for(1) == [1]
+
+
+@pytest.mark.parametrize("kahan", [False, True])
+@pytest.mark.parametrize("order", ["sequential", "ring"])
+def test_table_of_a_file(tmp_path, capsys, per_rank, kahan, order):
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    save_gradients(path, ["a", "b"], per_rank)
+    arguments = ["--gradients", str(path), "--json", str(out), "--order", order]
+    assert main(["roundoff", *arguments, *(["--kahan"] if kahan else [])]) == 0
+    written = json.loads(out.read_text())
+    accumulator = cpd.Accumulator("e5m2", "kahan" if kahan else "sequential")
+    spec = cpd.ReduceSpec("e5m2", accumulator, order=order, aps=True)
+    expected = cpd.study.roundoff(per_rank, spec, group_sizes=[4, 8, 12])
+    assert [row["group_size"] for row in written["roundoff"]] == [4, 8, 12]
+    for row in written["roundoff"]:
+        assert row["error"] == expected[row["group_size"]].error
+        assert row["relative_rms"] == expected[row["group_size"]].relative_rms
+        assert row["count"] == 46
+    assert (written["kahan"], written["order"], written["nodes"]) == (kahan, order, RANKS)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{expected[12].error:.2%}" in lines[-2]
+
+
+def test_error_is_equation_5(tmp_path, per_rank):
+    """Against a direct computation, for one node: nothing is summed, only rounded."""
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    x = per_rank[0][0].clone()
+    x[0, 0] = 0
+    save_gradients(path, ["a"], [[x]])
+    assert main(["roundoff", "--gradients", str(path), "--no-aps", "--json", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["roundoff"]
+    exact = x.double()
+    rounded = cpd.cast(x, cpd.format("e5m2")).double()
+    chosen = exact != 0
+    error = ((exact - rounded).abs()[chosen] / exact.abs()[chosen]).mean().item()
+    rms = ((exact - rounded).norm() / exact.norm()).item()
+    assert row["error"] == pytest.approx(error, rel=1e-12)
+    assert row["relative_rms"] == pytest.approx(rms, rel=1e-12)
+    assert (row["count"], row["zero_references"], row["non_finite"]) == (35, 1, 0)
+
+
+def test_one_layer(tmp_path, capsys, per_rank):
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    save_gradients(path, ["a", "b"], per_rank)
+    arguments = ["roundoff", "--gradients", str(path), "--json", str(out), "--layer"]
+    assert main([*arguments, "b"]) == 0
+    written = json.loads(out.read_text())
+    assert written["layers"] == ["b"]
+    assert written["roundoff"][0]["count"] == 11
+    assert main([*arguments, "c"]) == 2
+    assert "a, b" in capsys.readouterr().err
+
+
+def test_nodes_must_be_the_files(tmp_path, capsys, per_rank):
+    path = tmp_path / "g.npz"
+    save_gradients(path, ["a", "b"], per_rank)
+    assert main(["roundoff", "--gradients", str(path), "--nodes", "5"]) == 2
+    assert "12 ranks, not 5" in capsys.readouterr().err
+    assert main(["roundoff", "--gradients", str(path), "--group-sizes", "13"]) == 2
+    assert "1…12" in capsys.readouterr().err
+
+
+def test_groups_near_the_root_lose_least_on_the_models_gradients(tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    out = tmp_path / "table.json"
+    assert main(["roundoff", "--epochs", "2", "--order", "ring", "--json", str(out)]) == 0
+    rows = {row["group_size"]: row for row in json.loads(out.read_text())["roundoff"]}
+    assert list(rows) == [4, 8, 16, 32, 64, 256]
+    for name in ("error", "relative_rms"):
+        assert min(rows[8][name], rows[16][name], rows[32][name]) < rows[64][name]
+        assert rows[64][name] < rows[256][name]
+    assert "256 nodes, ring across groups" in capsys.readouterr().out

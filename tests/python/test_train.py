@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training over emulated nodes: data, determinism, the effect of APS, and divergence."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from cpd.cli import _build_parser, _train_options, main  # noqa: E402
+from cpd.training import (  # noqa: E402
+    TrainOptions,
+    digit_classifier,
+    epoch_order,
+    load_digits,
+    sampled_gradients,
+    train,
+    weights_hash,
+)
+
+QUICK = TrainOptions(epochs=1, depth=2, width=16)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits()
+
+
+def test_digits_are_split_once_and_standardised(digits):
+    assert len(digits.train_x) == 1438
+    assert len(digits.test_x) == 359
+    varied = digits.train_x.std(dim=0) > 0
+    torch.testing.assert_close(digits.train_x.mean(dim=0), torch.zeros(64), atol=1e-5, rtol=0)
+    deviations = digits.train_x[:, varied].std(dim=0, correction=0)
+    torch.testing.assert_close(deviations, torch.ones(int(varied.sum())), atol=1e-4, rtol=0)
+    again = load_digits()
+    assert torch.equal(again.test_x, digits.test_x)
+    assert torch.equal(again.test_y, digits.test_y)
+
+
+def test_every_digit_is_in_one_part_only(digits):
+    from sklearn import datasets
+
+    labels = datasets.load_digits(return_X_y=True)[1]
+    ours = torch.cat([digits.train_y, digits.test_y])
+    assert np.bincount(ours.numpy()).tolist() == np.bincount(labels).tolist()
+
+
+def test_an_epoch_takes_each_image_at_most_once():
+    order = epoch_order(seed=3, epoch=2, count=1438, nodes=8, batch=16)
+    assert order.shape == (11, 8, 16)
+    assert len(np.unique(order)) == order.size == 1438 - 30
+    assert order.min() >= 0
+    assert order.max() < 1438
+    assert not np.array_equal(order, epoch_order(3, 3, 1438, 8, 16))
+    assert not np.array_equal(order, epoch_order(4, 2, 1438, 8, 16))
+
+
+def test_first_weights_depend_on_the_seed_alone():
+    first = weights_hash(digit_classifier(3, 8, seed=1))
+    torch.rand(5)  # another state of torch's own generator
+    assert weights_hash(digit_classifier(3, 8, seed=1)) == first
+    assert weights_hash(digit_classifier(3, 8, seed=2)) != first
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TrainOptions(),
+        TrainOptions(format="e4m3", aps="on", loss_scale=4096.0, kahan=True, group_size=4),
+        TrainOptions(format="e3m0", aps="paper", order="ring", rounding="stochastic", seed=7),
+        TrainOptions(loss_scale=2.0**-3, overflow="saturate", last_layer_fp32=True, lr=0.125),
+        TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
+    ],
+)
+def test_arguments_give_the_same_options_back(options):
+    parsed = _build_parser().parse_args(["train", *options.arguments().split()])
+    assert _train_options(parsed) == options
+
+
+def plain_fp32_weights(digits, options: TrainOptions) -> str:
+    """An independent training loop: the sum over nodes in rank order, by torch's own fp32 adds."""
+    model = digit_classifier(options.depth, options.width, options.seed)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for epoch in range(1, options.epochs + 1):
+        for step in epoch_order(options.seed, epoch, 1438, options.nodes, options.batch):
+            sums = None
+            for rows in step:
+                outputs = model(digits.train_x[rows])
+                loss = torch.nn.functional.cross_entropy(outputs, digits.train_y[rows])
+                gradients = torch.autograd.grad(loss / options.nodes, parameters)
+                sums = (
+                    gradients
+                    if sums is None
+                    else [a + b for a, b in zip(sums, gradients, strict=True)]
+                )
+            for parameter, gradient in zip(parameters, sums, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+    torch.set_num_threads(threads)
+    return weights_hash(model)
+
+
+def test_fp32_is_the_plain_sum_in_rank_order(digits):
+    result = train(QUICK, digits=digits)
+    assert result.weights == plain_fp32_weights(digits, QUICK)
+    assert result.total("underflowed") == result.total("overflowed") == 0
+
+
+def test_repeats_are_equal_and_options_matter(digits):
+    options = replace(QUICK, format="e4m3", aps="on")
+    weights = train(options, digits=digits).weights
+    assert train(options, digits=digits).weights == weights
+    others = [
+        replace(options, seed=1),
+        replace(options, format="e5m2"),
+        replace(options, aps="off"),
+        replace(options, kahan=True),
+        replace(options, order="ring"),
+        replace(options, group_size=4),
+        replace(options, rounding="stochastic"),
+        replace(options, last_layer_fp32=True),
+    ]
+    hashes = [train(other, digits=digits).weights for other in others]
+    assert len({weights, *hashes}) == 1 + len(others)
+
+
+def test_torch_settings_come_back(digits):
+    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    train(QUICK, digits=digits)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+
+
+def test_stochastic_rounding_repeats_by_seed(digits):
+    options = replace(QUICK, format="e4m3", aps="on", rounding="stochastic")
+    assert train(options, digits=digits).weights == train(options, digits=digits).weights
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_weights_do_not_depend_on_cpd_threads(digits, threads):
+    options = replace(QUICK, format="e3m0", aps="on", rounding="stochastic", width=200)
+    done = subprocess.run(
+        [sys.executable, "-m", "cpd", "train", *options.arguments().split()],
+        env={**os.environ, "CPD_NUM_THREADS": str(threads)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == f"weights {train(options, digits=digits).weights}"
+
+
+def test_the_main_effect(digits):
+    """Six hidden layers: (4,3) gradients vanish, and APS brings them back."""
+    options = TrainOptions(format="e4m3")
+    plain = train(options, digits=digits)
+    aps = train(replace(options, aps="on"), digits=digits)
+    assert plain.accuracy < 0.3
+    assert plain.total("underflowed") > 0.9 * plain.total("nonzero")
+    assert aps.accuracy > 0.9
+    assert aps.total("overflowed") == 0
+    assert len(aps.curve) == 40
+
+
+def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
+    """After one step only the output layer of the two runs agrees with the fp32 run."""
+    options = TrainOptions(format="e3m0", epochs=1, depth=1, width=8, nodes=11, batch=130)
+    models = [
+        train(chosen, digits=digits).model
+        for chosen in (replace(options, last_layer_fp32=True), replace(options, format="fp32"))
+    ]
+    mixed, full = (dict(model.named_parameters()) for model in models)
+    assert torch.equal(mixed["output.weight"], full["output.weight"])
+    assert torch.equal(mixed["output.bias"], full["output.bias"])
+    assert not torch.equal(mixed["hidden1.weight"], full["hidden1.weight"])
+
+
+def test_divergence_is_told_and_does_not_crash(digits, capsys, tmp_path):
+    arguments = ["--format", "e5m2", "--loss-scale", "2^100", "--epochs", "3", "--depth", "2"]
+    assert main(["train", *arguments, "--json", str(tmp_path / "run.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "state diverged at epoch 1" in lines
+    assert re.search(r"[1-9]\d* sums overflowed", " ".join(lines))
+    assert re.fullmatch(r"accuracy 0\.\d{4} \(\d+ of 359 held-out images\)", lines[-2])
+    row = json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
+    assert row["state"] == "diverged at epoch 1"
+    assert len(row["curve"]) == 1
+
+
+def test_command_prints_and_writes_the_result(digits, capsys, tmp_path):
+    options = replace(QUICK, format="e4m3", aps="on")
+    files = {"--json": tmp_path / "run.json", "--save-gradients": tmp_path / "gradients.npz"}
+    extra = [str(word) for pair in files.items() for word in pair]
+    assert main(["train", *options.arguments().split(), *extra]) == 0
+    result = train(options, digits=digits)
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1] == f"weights {result.weights}"
+    assert f"accuracy {result.accuracy:.4f} " in output
+    row = json.loads(files["--json"].read_text())
+    assert row["weights"] == result.weights
+    assert (row["format"], row["aps"], row["loss_scale"]) == ("e4m3", True, 1)
+    assert row["options"] == options.arguments()
+    with np.load(files["--save-gradients"]) as saved:
+        assert saved["hidden1.weight"].shape == (8, 16, 64)
+        last = result.last_gradients[5][0].numpy()
+        assert np.array_equal(saved["hidden1.weight"][5], last)
+
+
+def test_sampled_gradients_are_each_nodes_own(digits):
+    model = digit_classifier(2, 8, seed=0)
+    per_rank = sampled_gradients(model, digits, nodes=3, batch=4, seed=0)
+    assert len(per_rank) == 3
+    assert not torch.equal(per_rank[0][0], per_rank[1][0])
+    again = sampled_gradients(model, digits, nodes=3, batch=4, seed=0)
+    for mine, yours in zip(per_rank, again, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, yours, strict=True))

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Running the same assertions on every CPU backend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+
+namespace cpd::testing {
+
+/// Backends that this CPU runs, slowest first.
+inline std::vector<std::string> backends() {
+  std::vector<std::string> names;
+  for (const KernelTable* table : AvailableKernels()) names.emplace_back(table->name);
+  return names;
+}
+
+/// Forces a backend for as long as it lives.
+class WithBackend {
+ public:
+  explicit WithBackend(const std::string& name) { ForceKernels(name); }
+  ~WithBackend() { ForceKernels(""); }
+  WithBackend(const WithBackend&) = delete;
+  WithBackend& operator=(const WithBackend&) = delete;
+};
+
+}  // namespace cpd::testing

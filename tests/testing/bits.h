@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Comparing results bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace cpd::testing {
+
+inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+inline float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+
+/// `3FA00000 (1.25)`; integers as plain hex.
+template <class T>
+std::string hex(T x) {
+  char text[64];
+  if constexpr (std::is_same_v<T, float>) {
+    std::snprintf(text, sizeof text, "%08X (%.9g)", bits_of(x), static_cast<double>(x));
+  } else if constexpr (std::is_same_v<T, double>) {
+    std::snprintf(text, sizeof text, "%016llX (%.17g)",
+                  static_cast<unsigned long long>(std::bit_cast<std::uint64_t>(x)), x);
+  } else {
+    std::snprintf(text, sizeof text, "%0*llX", static_cast<int>(2 * sizeof(T)),
+                  static_cast<unsigned long long>(x));
+  }
+  return text;
+}
+
+template <class T>
+bool same_bits(T a, T b) {
+  if constexpr (std::is_same_v<T, float>) {
+    return bits_of(a) == bits_of(b);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+  } else {
+    return a == b;
+  }
+}
+
+/// Equal bits; otherwise the first mismatch (index, what was expected and got, in hex) and their
+/// number. `describe(i)` may add the inputs of element i.
+template <class T, class Describe>
+  requires(std::invocable<const Describe&, std::size_t>)
+::testing::AssertionResult bits_equal(std::span<const T> expected, std::span<const T> got,
+                                      const Describe& describe) {
+  if (expected.size() != got.size()) {
+    return ::testing::AssertionFailure()
+           << "expected " << expected.size() << " values, got " << got.size();
+  }
+  std::size_t first = expected.size();
+  std::size_t mismatches = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (same_bits(expected[i], got[i])) continue;
+    if (mismatches++ == 0) first = i;
+  }
+  if (mismatches == 0) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << mismatches << " of " << expected.size() << " differ, first at " << first << ": expected "
+         << hex(expected[first]) << ", got " << hex(got[first]) << describe(first);
+}
+
+template <class T>
+::testing::AssertionResult bits_equal(std::span<const T> expected, std::span<const T> got) {
+  return bits_equal(expected, got, [](std::size_t) { return std::string(); });
+}
+
+/// The same, with the inputs that led there.
+inline ::testing::AssertionResult bits_equal(std::span<const float> expected,
+                                             std::span<const float> got,
+                                             std::span<const float> inputs) {
+  return bits_equal(expected, got, [&](std::size_t i) { return ", input " + hex(inputs[i]); });
+}
+
+}  // namespace cpd::testing
