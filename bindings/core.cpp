@@ -254,7 +254,9 @@ void BindOperations(py::module_& m) {
       },
       py::arg("dtype"), py::arg("format"));
 
-  m.def("backend", [] { return std::string(Kernels().name); });
+  m.def(
+      "backend", [] { return std::string(Kernels().name); },
+      "The CPU kernels now in use: scalar, avx2 or avx512. CPD_BACKEND chooses them.");
   m.def("backends", [] {
     std::vector<std::string> names;
     for (const KernelTable* table : AvailableKernels()) names.emplace_back(table->name);

@@ -26,8 +26,9 @@ const Api& Load() {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    throw Error("CUDA tensors need libcpd_cuda, which cannot be loaded (was CPD built with nvcc?): " +
-                std::string(why == nullptr ? path : why));
+    throw Error(
+        "CUDA tensors need libcpd_cuda, which cannot be loaded (was CPD built with nvcc?): " +
+        std::string(why == nullptr ? path : why));
   }
   auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
   const Api* api = get == nullptr ? nullptr : get();
@@ -96,8 +97,8 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key) {
   const Launch launch = LaunchOf(x);
   const std::optional<Strided> integers = Given(random, plan, launch);
-  CheckStatus(Library().cast(launch, plan, key, x.size(), Merge(x),
-                             integers ? &*integers : nullptr, Merge(out)));
+  CheckStatus(Library().cast(launch, plan, key, x.size(), Merge(x), integers ? &*integers : nullptr,
+                             Merge(out)));
 }
 
 std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,

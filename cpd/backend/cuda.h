@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU kernels, in a library of their own that is loaded when the first CUDA tensor comes. Called
-// by ops/ with checked arguments; x.stream is the CUDA stream on which work is queued. Throws Error
-// where the library is not there or CUDA reports an error.
+// The GPU kernels, in a library of their own that is loaded when the first CUDA tensor comes.
+// Called by ops/ with checked arguments; x.stream is the CUDA stream on which work is queued.
+// Throws Error where the library is not there or CUDA reports an error.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,8 @@ bool CanRun(std::string_view name) {
 
 std::string Names(const std::vector<const KernelTable*>& tables) {
   std::string names;
-  for (const KernelTable* table : tables) names += (names.empty() ? "" : ", ") + std::string(table->name);
+  for (const KernelTable* table : tables)
+    names += (names.empty() ? "" : ", ") + std::string(table->name);
   return names;
 }
 
@@ -56,7 +57,8 @@ const KernelTable* Choose(std::string_view name) {
   for (const KernelTable* table : available) {
     if (name == table->name) return table;
   }
-  throw Error("backend '" + std::string(name) + "' cannot run here; available: " + Names(available));
+  throw Error("backend '" + std::string(name) +
+              "' cannot run here; available: " + Names(available));
 }
 
 const KernelTable* FromEnvironment() {

@@ -15,12 +15,16 @@ enum class DType : std::uint8_t { f32, f64, bf16, f16, u8, u32, i64 };
 constexpr std::size_t SizeOf(DType type) {
   switch (type) {
     case DType::f32:
-    case DType::u32: return 4;
+    case DType::u32:
+      return 4;
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
     case DType::bf16:
-    case DType::f16: return 2;
-    case DType::u8: break;
+    case DType::f16:
+      return 2;
+    case DType::u8:
+      break;
   }
   return 1;
 }

@@ -74,9 +74,7 @@ std::optional<Format> ParseP3109(std::string_view text) {
   if ((!is_signed && text[0] != 'u') || (!extended && text[1] != 'f')) return std::nullopt;
   const int exp = is_signed ? k - p : k - p + 1;
   if (exp < 1 || exp > 8 || p < 1) return std::nullopt;
-  const Encoding encoding = extended    ? Encoding::p3109
-                            : is_signed ? Encoding::fnuz
-                                        : Encoding::fn;
+  const Encoding encoding = extended ? Encoding::p3109 : is_signed ? Encoding::fnuz : Encoding::fn;
   return MakeFormat(exp, p - 1, encoding, 1 << (exp - 1), is_signed);
 }
 
@@ -147,12 +145,13 @@ void CheckRange(const Format& format) {
   const int man = format.man;
   if (format.min_quantum_exponent() < -149) {
     throw Error("bias " + std::to_string(format.bias) + " puts the least value at 2^" +
-                std::to_string(format.min_quantum_exponent()) + ", below binary32's 2^-149; with man = " +
-                std::to_string(man) + " the bias must be at most " + std::to_string(150 - man));
+                std::to_string(format.min_quantum_exponent()) +
+                ", below binary32's 2^-149; with man = " + std::to_string(man) +
+                " the bias must be at most " + std::to_string(150 - man));
   }
   const int field = static_cast<int>(format.max_code() >> man);
-  const int top = format.has_zero() ? (field == 0 ? 0 : field - 1) + format.emin()
-                                    : field - format.bias;
+  const int top =
+      format.has_zero() ? (field == 0 ? 0 : field - 1) + format.emin() : field - format.bias;
   if (top > 127 || format.emin() > 127) {
     throw Error("bias " + std::to_string(format.bias) + " puts values at 2^" +
                 std::to_string(std::max(top, format.emin())) +

@@ -14,9 +14,12 @@ std::string ShapeText(const TensorView& x) {
 
 Format CarrierFormat(DType type) {
   switch (type) {
-    case DType::bf16: return MakeFormat(8, 7);
-    case DType::f16: return MakeFormat(5, 10);
-    default: return kFp32;
+    case DType::bf16:
+      return MakeFormat(8, 7);
+    case DType::f16:
+      return MakeFormat(5, 10);
+    default:
+      return kFp32;
   }
 }
 
@@ -24,13 +27,20 @@ Format CarrierFormat(DType type) {
 
 std::string ToString(DType type) {
   switch (type) {
-    case DType::f32: return "fp32";
-    case DType::f64: return "fp64";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "fp16";
-    case DType::u8: return "uint8";
-    case DType::u32: return "uint32";
-    case DType::i64: return "int64";
+    case DType::f32:
+      return "fp32";
+    case DType::f64:
+      return "fp64";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "fp16";
+    case DType::u8:
+      return "uint8";
+    case DType::u32:
+      return "uint32";
+    case DType::i64:
+      return "int64";
   }
   return "unknown";
 }

@@ -2,7 +2,8 @@
 //
 // Which random stream a rounding inside a collective draws from: the one table. A stream is
 //   purpose << 60 | step << 36 | layer << 20 | position
-// and element i of a layer is counter i of it (philox.h). Purpose 0 is left to callers' own numbers.
+// and element i of a layer is counter i of it (philox.h). Purpose 0 is left to callers' own
+// numbers.
 #pragma once
 
 #include <cstdint>

@@ -91,10 +91,9 @@ struct Rounds {
   Order order = Order::sequential;
   std::int64_t units = 1;
 
-  /// A ring's slice s runs from unit s + 1 around to s, so that its terms come at visits s … s + U - 1.
-  [[nodiscard]] std::int64_t visits() const {
-    return order == Order::ring ? 2 * units - 1 : units;
-  }
+  /// A ring's slice s runs from unit s + 1 around to s, so that its terms come at visits s … s + U
+  /// - 1.
+  [[nodiscard]] std::int64_t visits() const { return order == Order::ring ? 2 * units - 1 : units; }
   [[nodiscard]] std::int64_t unit(std::int64_t visit) const {
     return order == Order::ring ? (visit + 1) % units : visit;
   }
@@ -243,7 +242,8 @@ struct VirtualReduce::Impl {
   void ContributeBlock(int l, std::int64_t begin, std::int64_t n, const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     RoundingOptions rounding = spec.rounding;
-    rounding.stream = StreamOf(Purpose::wire, spec.step, l, ranks[static_cast<std::size_t>(position)]);
+    rounding.stream =
+        StreamOf(Purpose::wire, spec.step, l, ranks[static_cast<std::size_t>(position)]);
     float terms[kStage];
     CastScaled(spec.format, rounding, layer.shift, begin, n, x, terms);
     Count(layer, n, x, terms);

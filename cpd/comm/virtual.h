@@ -5,8 +5,8 @@
 //
 //   VirtualReduce reduce(spec, world, sizes);
 //   if (reduce.wants_ranges()) for each rank r, layer l: reduce.Observe(r, l, x);
-//   for (int r : reduce.schedule()) { for each layer l: reduce.Contribute(l, x_of(r, l)); reduce.EndRank(); }
-//   for each layer l: reduce.Result(l, out);
+//   for (int r : reduce.schedule()) { for each layer l: reduce.Contribute(l, x_of(r, l));
+//   reduce.EndRank(); } for each layer l: reduce.Result(l, out);
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ namespace cpd {
 
 /// What happened to one layer.
 struct LayerReport {
-  int shift = 0;                ///< APS: the layer was scaled by 2^shift
-  std::int64_t non_finite = 0;  ///< NaN and Inf among the contributions
-  std::int64_t overflowed = 0;  ///< results that are not finite though no contribution was
-  std::int64_t underflowed = 0; ///< nonzero contributions that the cast turned into zero
+  int shift = 0;                 ///< APS: the layer was scaled by 2^shift
+  std::int64_t non_finite = 0;   ///< NaN and Inf among the contributions
+  std::int64_t overflowed = 0;   ///< results that are not finite though no contribution was
+  std::int64_t underflowed = 0;  ///< nonzero contributions that the cast turned into zero
 };
 
 class CPD_API VirtualReduce {

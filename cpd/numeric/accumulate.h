@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One step of an ordered sum, every operation rounded into the accumulator's format. GEMM folds over
-// k and all-reduce over ranks with the same step.
+// One step of an ordered sum, every operation rounded into the accumulator's format. GEMM folds
+// over k and all-reduce over ranks with the same step.
 //
 // Two routes, chosen by FoldPlan: binary32 addition followed by the rounding, where that equals one
 // exact rounding (plan.h), and otherwise the exact sum in binary64, rounded to odd.

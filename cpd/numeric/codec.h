@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dense packing: code i takes bits i * n … i * n + n - 1 of the stream, least significant bit first,
-// byte by byte. What a code means is round.h's affair.
+// Dense packing: code i takes bits i * n … i * n + n - 1 of the stream, least significant bit
+// first, byte by byte. What a code means is round.h's affair.
 #pragma once
 
 #include "cpd/numeric/lanes.h"
@@ -49,14 +49,23 @@ CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bi
 /// Bytes behind a packed block that a Packer may overwrite and an Unpacker may read.
 constexpr int kPackSlack = 64;
 
-/// Packs whole blocks, a multiple of 32 lanes of codes at a time. Neighbours are merged, a | b << n,
-/// until a piece has 16 … 32 bits; then every output word is the OR of at most three pieces, each
-/// moved by one permutation and one shift. U: 8 or 16 lanes of 32 bits.
+/// Packs whole blocks, a multiple of 32 lanes of codes at a time. U: 32-bit lanes.
+template <class U>
+class Packer;
+/// The reverse.
+template <class U>
+class Unpacker;
+
+#ifdef CPD_VECTORS
+/// With vectors: neighbours are merged, a | b << n,
+/// until a piece has 8 or 16 … 32 bits. Pieces of 8 and 16 bits are stored as such; else every
+/// output word is the OR of at most three pieces, each moved by one permutation and one shift. U: 8
+/// or 16 lanes of 32 bits.
 template <class U>
 class Packer {
  public:
   CPD_FN explicit Packer(int bits) : bits_(bits), piece_(bits) {
-    for (; piece_ < 16; piece_ *= 2) ++merges_;
+    for (; piece_ < 16 && piece_ != 8; piece_ *= 2) ++merges_;
     for (int word = 0; word < kLanes; ++word) {
       const int first = 32 * word / piece_;
       const int skip = 32 * word - first * piece_;
@@ -77,6 +86,8 @@ class Packer {
         store(codes + i / 2, even_words(a, b));
       }
     }
+    if (piece_ == 8) return narrow<store_bytes<U>>(codes, count, packed);
+    if (piece_ == 16) return narrow<store_halves<U>>(codes, count, packed);
     for (int i = 0; i < count; i += kLanes, packed += piece_ * kLanes / 8) {
       const U x = load<U>(codes + i);
       store(packed, shift_right(permute(x, from_[0]), right_) |
@@ -87,6 +98,11 @@ class Packer {
 
  private:
   static constexpr int kLanes = sizeof(U) / 4;
+
+  template <auto kStore>
+  CPD_FN void narrow(const std::uint32_t* codes, int count, std::uint8_t* packed) const {
+    for (int i = 0; i < count; i += kLanes) kStore(packed + i * piece_ / 8, load<U>(codes + i));
+  }
 
   int bits_, piece_;
   int merges_ = 0;
@@ -113,8 +129,9 @@ class Unpacker {
   CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
     for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {
       const U x = load<U>(packed);
-      store(codes + i, (shift_right(permute(x, word_), right_) |
-                        shift_left(permute(x, next_), left_)) & mask_);
+      store(
+          codes + i,
+          (shift_right(permute(x, word_), right_) | shift_left(permute(x, next_), left_)) & mask_);
     }
   }
 
@@ -124,6 +141,7 @@ class Unpacker {
   U mask_;
   U word_ = {}, next_ = {}, right_ = {}, left_ = {};
 };
+#endif
 
 /// Without vectors: group by group.
 template <>

@@ -14,8 +14,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// a + b in binary64, rounded to odd. Knuth's TwoSum (TAOCP 4.2.2, theorem B) gives the error of the
-/// rounded sum exactly, for any order of magnitudes; an even sum with an error moves one unit
+/// a + b in binary64, rounded to odd. Knuth's TwoSum (TAOCP 4.2.2, theorem B) gives the error of
+/// the rounded sum exactly, for any order of magnitudes; an even sum with an error moves one unit
 /// toward it. Inf and NaN come out as binary64 addition makes them. Six additions.
 template <class V>
 CPD_FN constexpr V add_to_odd(V a, V b) {

@@ -59,9 +59,7 @@ struct Format {
   }
 
   /// The exponent of the least normal power of two (e8m0: of its least value).
-  [[nodiscard]] constexpr int emin() const {
-    return encoding == Encoding::e8m0 ? -bias : 1 - bias;
-  }
+  [[nodiscard]] constexpr int emin() const { return encoding == Encoding::e8m0 ? -bias : 1 - bias; }
   /// log2 of the grid's spacing below 2^emin.
   [[nodiscard]] constexpr int min_quantum_exponent() const { return emin() - man; }
 
@@ -69,12 +67,17 @@ struct Format {
   [[nodiscard]] constexpr std::uint32_t max_code() const {
     const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
     switch (encoding) {
-      case Encoding::ieee: return inf_code() - 1;
-      case Encoding::fn: return all - 1;
-      case Encoding::p3109: return is_signed ? all - 1 : all - 2;
-      case Encoding::e8m0: return 254;
+      case Encoding::ieee:
+        return inf_code() - 1;
+      case Encoding::fn:
+        return all - 1;
+      case Encoding::p3109:
+        return is_signed ? all - 1 : all - 2;
+      case Encoding::e8m0:
+        return 254;
       case Encoding::fnuz:
-      case Encoding::finite: break;
+      case Encoding::finite:
+        break;
     }
     return all;
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lanes: the number types that the kernels are written over. A float lane type is `float`, `double`,
-// or a vector of them; with it go an unsigned and a signed integer type of the same shape. Kernels
-// use only + - * & | ^ << >> < > == and the primitives below, so that one source serves a CPU
-// register of 1, 8 or 16 lanes and a CUDA thread. This is the only place with intrinsics: a
-// primitive has a generic form, and a specialisation where a compiler does not find the instruction;
-// the tests hold both equal.
+// Lanes: the number types that the kernels are written over. A float lane type is `float`,
+// `double`, or a vector of them; with it go an unsigned and a signed integer type of the same
+// shape. Kernels use only + - * & | ^ << >> < > == and the primitives below, so that one source
+// serves a CPU register of 1, 8 or 16 lanes and a CUDA thread. This is the only place with
+// intrinsics: a primitive has a generic form, and a specialisation where a compiler does not find
+// the instruction; the tests hold both equal.
 //
 // Everything stands in a namespace of its own per ISA and is forced inline, so that no object
 // compiled with ISA flags exports code that an older CPU could pick up.
@@ -162,7 +162,7 @@ CPD_FN constexpr U shift_left(U a, U count) {
     return bits_as<U>(_mm512_sllv_epi64(bits_as<__m512i>(a), bits_as<__m512i>(count)));
   } else
 #endif
-  if constexpr (sizeof(U) == 32 && sizeof(typename ElementOf<U>::type) == 4) {
+      if constexpr (sizeof(U) == 32 && sizeof(typename ElementOf<U>::type) == 4) {
     return bits_as<U>(_mm256_sllv_epi32(bits_as<__m256i>(a), bits_as<__m256i>(count)));
   } else if constexpr (sizeof(U) == 32) {
     return bits_as<U>(_mm256_sllv_epi64(bits_as<__m256i>(a), bits_as<__m256i>(count)));
@@ -183,7 +183,7 @@ CPD_FN constexpr U shift_right(U a, U count) {
     return bits_as<U>(_mm512_srlv_epi64(bits_as<__m512i>(a), bits_as<__m512i>(count)));
   } else
 #endif
-  if constexpr (sizeof(U) == 32 && sizeof(typename ElementOf<U>::type) == 4) {
+      if constexpr (sizeof(U) == 32 && sizeof(typename ElementOf<U>::type) == 4) {
     return bits_as<U>(_mm256_srlv_epi32(bits_as<__m256i>(a), bits_as<__m256i>(count)));
   } else if constexpr (sizeof(U) == 32) {
     return bits_as<U>(_mm256_srlv_epi64(bits_as<__m256i>(a), bits_as<__m256i>(count)));
@@ -194,7 +194,20 @@ CPD_FN constexpr U shift_right(U a, U count) {
     return count < width ? a >> count : U{};
   }
 }
-/// The lanes of x in the order that `from` names, each lane number below the count of lanes. 32 bits.
+/// count lanes from memory of any alignment.
+template <class T, class S>
+CPD_FN T load(const S* from) {
+  T x;
+  __builtin_memcpy(&x, from, sizeof(T));
+  return x;
+}
+template <class T, class S>
+CPD_FN void store(S* to, T x) {
+  __builtin_memcpy(to, &x, sizeof(T));
+}
+
+/// The lanes of x in the order that `from` names, each lane number below the count of lanes. 32
+/// bits.
 #ifdef CPD_VECTORS
 CPD_FN U32x8 permute(U32x8 x, U32x8 from) {
   return bits_as<U32x8>(_mm256_permutevar8x32_epi32(bits_as<__m256i>(x), bits_as<__m256i>(from)));
@@ -203,6 +216,34 @@ CPD_FN U32x8 permute(U32x8 x, U32x8 from) {
 CPD_FN U32x8 even_words(U32x8 a, U32x8 b) {
   const __m256 words = _mm256_shuffle_ps(bits_as<__m256>(a), bits_as<__m256>(b), 0x88);
   return bits_as<U32x8>(_mm256_permute4x64_epi64(bits_as<__m256i>(words), 0xD8));
+}
+/// Stores the low 8, or 16, bits of each lane side by side.
+template <class U>
+CPD_FN void store_bytes(std::uint8_t* to, U x) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(U) == 64) {
+    store(to, _mm512_cvtepi32_epi8(bits_as<__m512i>(x)));
+  } else
+#endif
+  {
+    const __m256i each = _mm256_set1_epi32(0x0C080400);  // the low bytes of a half's four lanes
+    const __m256i words = _mm256_shuffle_epi8(bits_as<__m256i>(x), each);
+    const U32x8 packed = permute(bits_as<U32x8>(words), U32x8{0, 4});
+    store(to, bits_as<U64x4>(packed)[0]);
+  }
+}
+template <class U>
+CPD_FN void store_halves(std::uint8_t* to, U x) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(U) == 64) {
+    store(to, _mm512_cvtepi32_epi16(bits_as<__m512i>(x)));
+  } else
+#endif
+  {
+    const __m256i each = _mm256_set1_epi64x(0x0D0C090805040100);
+    const __m256i pairs = _mm256_shuffle_epi8(bits_as<__m256i>(x), each);
+    store(to, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
+  }
 }
 /// In each pair of words (a, b), the first becomes a | b << bits; 0 < bits < 32.
 CPD_FN U32x8 merge_pairs(U32x8 x, int bits) {
@@ -217,23 +258,11 @@ CPD_FN U32x16 permute(U32x16 x, U32x16 from) {
 }
 CPD_FN U32x16 even_words(U32x16 a, U32x16 b) {
   constexpr U32x16 kEven = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
-  return bits_as<U32x16>(_mm512_permutex2var_epi32(bits_as<__m512i>(a), bits_as<__m512i>(kEven),
-                                                   bits_as<__m512i>(b)));
+  return bits_as<U32x16>(
+      _mm512_permutex2var_epi32(bits_as<__m512i>(a), bits_as<__m512i>(kEven), bits_as<__m512i>(b)));
 }
 #endif
 #endif
-
-/// count lanes from memory of any alignment.
-template <class T, class S>
-CPD_FN T load(const S* from) {
-  T x;
-  __builtin_memcpy(&x, from, sizeof(T));
-  return x;
-}
-template <class T, class S>
-CPD_FN void store(S* to, T x) {
-  __builtin_memcpy(to, &x, sizeof(T));
-}
 
 /// Lanes of another element type, converted value by value (exact in all uses here).
 template <class To, class From>
@@ -326,6 +355,25 @@ CPD_FN void fence_streaming() {
 #endif
 }
 
+/// a + b rounded toward zero, for positive binary32 a >= b whose sum is finite. In general: the
+/// nearest sum exceeds a by an exactly known amount (Dekker 1971), and steps down where that is
+/// more than b.
+template <class V>
+CPD_FN constexpr V add_toward_zero(V a, V b) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    return bits_as<V>(_mm512_add_round_ps(bits_as<__m512>(a), bits_as<__m512>(b),
+                                          _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
+  } else
+#endif
+  {
+    using U = Unsigned<V>;
+    const V sum = a + b;
+    const U bits = bits_as<U>(sum);
+    return bits_as<V>(select(sum - a > b, bits - splat<U>(1), bits));
+  }
+}
+
 /// 32-bit lanes two by two in 64-bit ones (for one lane, the lane widened).
 template <class U>
 struct SplitLanes {
@@ -350,7 +398,8 @@ struct SplitLanes<U32x16> {
 template <class U>
 using SplitOf = typename SplitLanes<U>::type;
 
-/// The even, and the odd, lanes of x in the low halves of 64-bit lanes; the high halves are unspecified.
+/// The even, and the odd, lanes of x in the low halves of 64-bit lanes; the high halves are
+/// unspecified.
 template <class U>
 CPD_FN constexpr SplitOf<U> low_lanes(U x) {
   if constexpr (sizeof(U) > 4) {
@@ -366,7 +415,13 @@ CPD_FN constexpr SplitOf<U> high_lanes(U x) {
 /// The reverse.
 template <class U>
 CPD_FN constexpr U join_lanes(SplitOf<U> even, SplitOf<U> odd) {
-  if constexpr (sizeof(U) > 4) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  if constexpr (sizeof(U) == 64) {
+    return bits_as<U>(_mm512_mask_shuffle_epi32(bits_as<__m512i>(even), 0xAAAA,
+                                                bits_as<__m512i>(odd), _MM_PERM_CCAA));
+  } else
+#endif
+      if constexpr (sizeof(U) > 4) {
     return bits_as<U>((even & splat<SplitOf<U>>(0xFFFFFFFFU)) | (odd << 32));
   } else {
     return static_cast<U>(even);
@@ -383,12 +438,11 @@ CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
         _mm512_mul_epu32(bits_as<__m512i>(a), _mm512_set1_epi32(static_cast<int>(b))));
   } else
 #endif
-  if constexpr (sizeof(Split) == 32) {
+      if constexpr (sizeof(Split) == 32) {
     return bits_as<Split>(
         _mm256_mul_epu32(bits_as<__m256i>(a), _mm256_set1_epi32(static_cast<int>(b))));
   } else if constexpr (sizeof(Split) == 16) {
-    return bits_as<Split>(
-        _mm_mul_epu32(bits_as<__m128i>(a), _mm_set1_epi32(static_cast<int>(b))));
+    return bits_as<Split>(_mm_mul_epu32(bits_as<__m128i>(a), _mm_set1_epi32(static_cast<int>(b))));
   } else
 #endif
   {

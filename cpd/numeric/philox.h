@@ -2,16 +2,17 @@
 //
 // Random bits are a function of (seed, stream, element index, draw) and of nothing else.
 //
-// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3), key = (seed low, seed
-// high), counter = (index low, index bits 32…39 | block << 8, stream low, stream high), which gives
-// four 32-bit words.
+// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3), key = (seed low,
+// seed high), counter = (index low, index bits 32…39 | block << 8, stream low, stream high), which
+// gives four 32-bit words.
 //
 // A word serves s draws: 1 for N > 16 random bits, 2 for N > 8, else 4. Draw q of a word is
 // R = (word >> 32 q / s) mod 2^N.
 //
 // Elementwise operations (cast, encode, add, …) use block 0, and share words among elements:
-// element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i mod 16.
-// So 256 elements always begin with a fresh index, and neighbouring lanes have neighbouring indices.
+// element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i
+// mod 16. So 256 elements always begin with a fresh index, and neighbouring lanes have neighbouring
+// indices.
 //
 // Folds (sums, GEMM) give each output element its own index: draw number t, in program order, is
 // draw t mod s of word floor(t / s) mod 4 of block floor(t / 4s).
@@ -27,9 +28,9 @@ struct Words {
   U word[4];
 };
 
-/// Philox4x32-10 of the counter (c0, c1, c2, c3). `Split` lanes hold every second counter in the low
-/// half of 64 bits: a product's low half is then the next word as it is, its high half one shift
-/// away, and what gathers above the low half is never read.
+/// Philox4x32-10 of the counter (c0, c1, c2, c3). `Split` lanes hold every second counter in the
+/// low half of 64 bits: a product's low half is then the next word as it is, its high half one
+/// shift away, and what gathers above the low half is never read.
 template <class Split>
 struct PhiloxState {
   Split c0, c1, c2, c3;
@@ -65,7 +66,8 @@ CPD_FN constexpr int draws_per_word(int random_bits) {
   return random_bits > 16 ? 1 : random_bits > 8 ? 2 : 4;
 }
 
-/// The words of `block` at indices index, index + 1, …, one a lane; the indices share their bits 32…39.
+/// The words of `block` at indices index, index + 1, …, one a lane; the indices share their bits
+/// 32…39.
 template <class U>
 CPD_FN constexpr Words<U> random_words(U index_low, std::uint64_t index, std::uint64_t block,
                                        std::uint64_t seed, std::uint64_t stream) {
@@ -88,8 +90,8 @@ CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t see
 
 /// Draw number t of element `index` in a fold.
 template <class U>
-CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t stream,
-                             U index_low, std::uint64_t index, std::uint64_t t) {
+CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t stream, U index_low,
+                             std::uint64_t index, std::uint64_t t) {
   const auto draws = static_cast<std::uint64_t>(draws_per_word(random_bits));
   const Words<U> words = random_words(index_low, index, t / (4 * draws), seed, stream);
   const auto shift = static_cast<std::uint32_t>((t % draws) * (32 / draws));

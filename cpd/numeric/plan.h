@@ -24,7 +24,7 @@ struct Grid {
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
-  addition,  ///< simple, nearest-even, and binary32 addition does the rounding (round.h)
+  addition,  ///< simple, nearest-even or stochastic A, and binary32 addition cuts x (round.h)
   in_place,  ///< simple, nearest-even, with binary32's own exponents
 };
 
@@ -37,7 +37,7 @@ struct RoundPlan {
   std::uint64_t stream = 0;
 
   Grid grid32, grid64;
-  bool wide = false;   ///< the grid leaves binary32's normal range: round from binary64
+  bool wide = false;  ///< the grid leaves binary32's normal range: round from binary64
   Form form = Form::simple;
   bool plain = true;   ///< signed, with -0: the sign bit is simply kept
   bool flush = false;  ///< no subnormals
@@ -56,10 +56,11 @@ struct RoundPlan {
   std::int32_t min_normal_code = 0;
   std::int32_t overflow_code = 0;  ///< magnitude code, unless overflow_is_nan
   std::uint32_t nan_code = 0;      ///< whole code
-  std::int32_t beyond = 0;  ///< Form::addition: a binary32 pattern that overflows, and whose sums do not
+  std::int32_t beyond =
+      0;  ///< nearest-even by addition: a pattern that overflows, and whose sum does not
   float max_value = 0;
   float overflow_value = 0;
-  float lowest_value = 0;  ///< unsigned, saturating: what a negative number becomes
+  float lowest_value = 0;          ///< unsigned, saturating: what a negative number becomes
   bool scale_in_binary32 = false;  ///< x * 2^shift may be formed in binary32 first
 };
 
@@ -75,9 +76,9 @@ constexpr bool is_nearest(Rounding mode) {
 }
 
 /// True where round(fl32(a + b)) is the exact sum rounded once, for all a and b of the given
-/// precisions (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can be
-/// rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32 itself
-/// needs no second rounding.
+/// precisions (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can
+/// be rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32
+/// itself needs no second rounding.
 constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, Rounding mode) {
   if (target == kFp32) return mode == Rounding::nearest_even;
   const int p = target.precision();
@@ -87,7 +88,13 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 constexpr Form form_of(const RoundPlan& plan, const Format& format) {
   const bool simple = plan.plain && plan.has_zero && !plan.flush && !plan.overflow_is_nan;
   if (!simple) return Form::general;
-  if (plan.mode != Rounding::nearest_even || plan.wide) return Form::simple;
+  if (plan.wide) return Form::simple;
+  if (plan.mode == Rounding::stochastic) {
+    // man + N bits of x are looked at, and fit beside the leading bit of the sum.
+    const bool fits = plan.variant == Variant::A && format.man + plan.random_bits <= 23;
+    return fits ? Form::addition : Form::simple;
+  }
+  if (plan.mode != Rounding::nearest_even) return Form::simple;
   if (plan.grid32.emin_field == 1) return Form::in_place;
   // 2^(emax + 2) * 2^cut must be a binary32 value, and man + 2 bits fit beside its leading bit.
   const bool fits = format.emax() + 2 + plan.grid32.cut <= 127 && format.man <= 22;
@@ -132,9 +139,9 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
   plan.negative_is_nan = !format.is_signed && !saturate && format.has_nan();
   plan.form = form_of(plan, format);
   plan.beyond = (format.emax() + 2 + 127) << 23;
-  // A product below 2^-126 loses bits, but lies so far under the spacing that nearest gives zero and
-  // stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is beyond
-  // every format whose own max stays below 2^127.
+  // A product below 2^-126 loses bits, but lies so far under the spacing that nearest gives zero
+  // and stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is
+  // beyond every format whose own max stays below 2^127.
   plan.scale_in_binary32 = !plan.wide &&
                            (is_nearest(plan.mode) || plan.mode == Rounding::stochastic) &&
                            format.min_quantum_exponent() > -96 && format.max() < 0x1p127;

@@ -183,8 +183,8 @@ inline Exact negate(Exact a) {
   return a;
 }
 
-// a + b; Inf - Inf is NaN. A zero sum has the operands' common sign; where they differ it is +0, but
-// -0 when rounding down, which `cancels_to_minus` asks for (IEEE 754-2019, 6.3).
+// a + b; Inf - Inf is NaN. A zero sum has the operands' common sign; where they differ it is +0,
+// but -0 when rounding down, which `cancels_to_minus` asks for (IEEE 754-2019, 6.3).
 inline Exact add(const Exact& a, const Exact& b, bool cancels_to_minus = false) {
   if (a.is_nan() || b.is_nan()) return exact_nan();
   if (a.is_infinite() && b.is_infinite()) return a.negative == b.negative ? a : exact_nan();

@@ -4,10 +4,10 @@
 //
 // A finite |x| = sig * 2^(e - bias - mantissa) is cut at the format's last place: `cut` low bits of
 // sig are the discarded fraction nu, the rest is the significand on the grid. The result is a
-// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbours differ
-// by one across binades, so a carry needs no care, 'even' means an even code also for man = 0, and
-// overflow is code > max_code ('round first, then test'). The code is then turned into a value
-// (cast) or packed as it is (encode).
+// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbours
+// differ by one across binades, so a carry needs no care, 'even' means an even code also for man =
+// 0, and overflow is code > max_code ('round first, then test'). The code is then turned into a
+// value (cast) or packed as it is (encode).
 //
 // Exact for every binary32 x where plan.wide is false, and for every binary64 x whose rounding lies
 // in the formats' range (always: their grids lie within 2^-149 … 2^128). The caller has set the
@@ -55,9 +55,9 @@ struct Rule {
                                    kMode == Rounding::up || kMode == Rounding::down;
 };
 
-/// Rounds sig / 2^cut to an integer, nearest-even; `parity` is added to the quotient's to tell which
-/// one is even. For cut > mantissa + 1 the quotient is below one half: 0, also where cut exceeds the
-/// lane's width.
+/// Rounds sig / 2^cut to an integer, nearest-even; `parity` is added to the quotient's to tell
+/// which one is even. For cut > mantissa + 1 the quotient is below one half: 0, also where cut
+/// exceeds the lane's width.
 template <class V>
 CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cut,
                                                  Unsigned<V> parity) {
@@ -67,29 +67,22 @@ CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cu
   return shift_right((sig << 1) + (shift_left(one, cut) - one) + odd, cut + one);
 }
 
-/// Stochastic: floor or ceiling of sig / 2^cut by the integer R in [0, 2^N). Variants A and B compare
-/// the first N (N + 1) bits of the fraction with R (2R + 1), C rounds them first; so the sum of
-/// those bits and R carries into the quotient exactly where the rule rounds away. Where the
+/// Stochastic: floor or ceiling of sig / 2^cut by the integer R in [0, 2^N). Variants A and B
+/// compare the first N (N + 1) bits of the fraction with R (2R + 1), C rounds them first; so the
+/// sum of those bits and R carries into the quotient exactly where the rule rounds away. Where the
 /// fraction has fewer bits than R, R's low bits cannot matter and are dropped.
 template <class V>
 CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, Unsigned<V> random,
                                                const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
-  if (Lanes<V>::mantissa == 23 && plan.random_bits <= 8 && plan.variant == Variant::A &&
-      plan.man <= 15) {
-    // Every cut is at least N: R meets the fraction's first N bits in one sum. From cut = N + 24 on,
-    // where the fraction has no bit among them, the sum may wrap, but the last shift gives 0.
-    const U aligned = shift_left(random, (U)(cut - splat<I>(plan.random_bits)));
-    return shift_right(sig + aligned, (U)cut);
-  }
   const bool is_b = plan.variant == Variant::B;
   const int bits = plan.random_bits + (is_b ? 1 : 0);
   const U addend = is_b ? (random << 1) + splat<U>(1) : random;
   const U below = (U)max(cut - splat<I>(bits), I{});
   const U kept = (U)min(cut, splat<I>(bits));  // bits of the fraction that R meets
-  const U head =
-      plan.variant == Variant::C ? divide_nearest_even<V>(sig, below, U{}) : shift_right(sig, below);
+  const U head = plan.variant == Variant::C ? divide_nearest_even<V>(sig, below, U{})
+                                            : shift_right(sig, below);
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
@@ -110,8 +103,8 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
     return ((sig << 1) + (one << cut)) >> (cut + one);
   } else if constexpr (R::mode == Rounding::up || R::mode == Rounding::down) {
     const U ceiling = (one << cut) - one;
-    const U addend = R::mode == Rounding::up ? select(negative, U{}, ceiling)
-                                             : select(negative, ceiling, U{});
+    const U addend =
+        R::mode == Rounding::up ? select(negative, U{}, ceiling) : select(negative, ceiling, U{});
     return (sig + addend) >> cut;
   } else if constexpr (R::mode == Rounding::to_odd) {
     const U floor = sig >> cut;
@@ -122,11 +115,11 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// round_to_code for Form::addition: |x| + 2^(e + cut), e the exponent of the binade (at least emin),
-/// has its last place where the format has, so the hardware's nearest-even addition rounds |x| to
-/// the grid, and the sum's pattern counts the places. Adding the binade's first code's parity to
-/// both makes an even sum an even code. |x| is first brought down to 2^(emax + 2), which overflows
-/// as well, so that the sum cannot.
+/// round_to_code for Form::addition, nearest-even: |x| + 2^(e + cut), e the exponent of the binade
+/// (at least emin), has its last place where the format has, so the hardware's nearest-even
+/// addition rounds |x| to the grid, and the sum's pattern counts the places. Adding the binade's
+/// first code's parity to both makes an even sum an even code. |x| is first brought down to 2^(emax
+/// + 2), which overflows as well, so that the sum cannot.
 template <class V>
 CPD_FN constexpr Signed<V> round_by_addition(V x, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -139,6 +132,26 @@ CPD_FN constexpr Signed<V> round_by_addition(V x, const RoundPlan& plan) {
   const U unit = (U)(place + splat<I>(plan.grid32.cut << P::mantissa)) + (base & splat<U>(1));
   const U sum = bits_as<U>(bits_as<V>(a) + bits_as<V>(unit));
   return (I)(sum - unit + base);
+}
+
+/// round_to_code for Form::addition, stochastic A: R is added to the N bits that follow the last
+/// place, and what it does not carry into is dropped. A normal number has them in its own pattern.
+/// Below 2^emin, |x| + 2^(emin - man - N + 23) cut toward zero has them as its last bits.
+template <class V>
+CPD_FN constexpr Signed<V> round_by_random_addition(V x, Unsigned<V> random,
+                                                    const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const int cut = plan.grid32.cut;
+  const int field = plan.grid32.emin_field;
+  const U a = bits_as<U>(x) & splat<U>(P::magnitude);
+  const U normal =
+      ((a + (random << (cut - plan.random_bits))) >> cut) - splat<U>((field - 1) << plan.man);
+  const U unit = splat<U>((field + cut - plan.random_bits) << P::mantissa);
+  const U head = bits_as<U>(add_toward_zero(bits_as<V>(unit), bits_as<V>(a))) - unit;
+  const U subnormal = (head + random) >> plan.random_bits;
+  return (I)select((I)a < splat<I>(field << P::mantissa), subnormal, normal);
 }
 
 /// round_to_code for Form::in_place: the code is the pattern without its last `cut` bits.
@@ -156,7 +169,11 @@ CPD_FN constexpr Signed<V> round_in_place(V x, const RoundPlan& plan) {
 template <class R, class V>
 CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::addition) {
-    return round_by_addition(x, plan);
+    if constexpr (R::mode == Rounding::stochastic) {
+      return round_by_random_addition(x, random, plan);
+    } else {
+      return round_by_addition(x, plan);
+    }
   }
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
     return round_in_place(x, plan);

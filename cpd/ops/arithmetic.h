@@ -17,8 +17,8 @@ CPD_API void Mul(const TensorView& x, const TensorView& y, const Format& format,
 CPD_API void Fma(const TensorView& x, const TensorView& y, const TensorView& z,
                  const Format& format, const RoundingOptions& options, const TensorView& out);
 
-/// The ordered sum of x over dimension `dim`, index ascending; see FoldStep (reduce.h) for what each
-/// step does. out: x's shape without `dim`. An empty sum is +0.
+/// The ordered sum of x over dimension `dim`, index ascending; see FoldStep (reduce.h) for what
+/// each step does. out: x's shape without `dim`. An empty sum is +0.
 CPD_API void Sum(const TensorView& x, int dim, const Accumulator& accumulator,
                  const TensorView& out);
 

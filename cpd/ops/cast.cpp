@@ -8,8 +8,8 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/ops/checks.h"
+#include "cpd/ops/elementwise.h"
 
 namespace cpd {
 namespace {
@@ -33,8 +33,8 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
     Writer<T> writer(out);
     std::optional<Reader<std::uint32_t>> integers;
     if (random != nullptr) integers.emplace(*random);
-    const bool direct = reader.is_direct() && writer.is_direct() &&
-                        (!integers || integers->is_direct());
+    const bool direct =
+        reader.is_direct() && writer.is_direct() && (!integers || integers->is_direct());
     const std::int64_t step = direct ? end - begin : kStage;
     for (std::int64_t i = begin; i < end; i += step) {
       const std::int64_t n = std::min(step, end - i);

@@ -9,9 +9,10 @@ namespace cpd {
 /// Bytes that n packed codes take: ceil(n * bits / 8).
 CPD_API std::int64_t PackedBytes(const Format& format, std::int64_t n);
 
-/// Rounds like Cast and writes the codes, least significant bit first and without gaps, in row-major
-/// order; the bits behind the last code are 0. packed: u8, contiguous, PackedBytes(format, n) long.
-/// A NaN that the format has no code for throws Error naming its index; `packed` is then unspecified.
+/// Rounds like Cast and writes the codes, least significant bit first and without gaps, in
+/// row-major order; the bits behind the last code are 0. packed: u8, contiguous,
+/// PackedBytes(format, n) long. A NaN that the format has no code for throws Error naming its
+/// index; `packed` is then unspecified.
 CPD_API void Encode(const TensorView& x, const Format& format, const RoundingOptions& options,
                     const TensorView& packed, const TensorView* random = nullptr);
 

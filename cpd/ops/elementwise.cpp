@@ -42,28 +42,32 @@ void ForRuns(const TensorView& x, std::int64_t begin, std::int64_t n, Visit visi
 template <class T>
 void GatherAs(const TensorView& x, std::int64_t begin, std::int64_t n, T* to) {
   const T* from = static_cast<const T*>(x.data);
-  ForRuns(x, begin, n, [&](std::int64_t offset, std::int64_t i, std::int64_t count,
-                           std::int64_t stride) {
-    for (std::int64_t j = 0; j < count; ++j) to[i + j] = from[offset + j * stride];
-  });
+  ForRuns(x, begin, n,
+          [&](std::int64_t offset, std::int64_t i, std::int64_t count, std::int64_t stride) {
+            for (std::int64_t j = 0; j < count; ++j) to[i + j] = from[offset + j * stride];
+          });
 }
 template <class T>
 void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const TensorView& y) {
   T* to = static_cast<T*>(y.data);
-  ForRuns(y, begin, n, [&](std::int64_t offset, std::int64_t i, std::int64_t count,
-                           std::int64_t stride) {
-    for (std::int64_t j = 0; j < count; ++j) to[offset + j * stride] = from[i + j];
-  });
+  ForRuns(y, begin, n,
+          [&](std::int64_t offset, std::int64_t i, std::int64_t count, std::int64_t stride) {
+            for (std::int64_t j = 0; j < count; ++j) to[offset + j * stride] = from[i + j];
+          });
 }
 
 /// Calls run with a null pointer to the unsigned type of the element's size.
 template <class Run>
 void WithElement(DType type, Run run) {
   switch (SizeOf(type)) {
-    case 8: return run(static_cast<std::uint64_t*>(nullptr));
-    case 4: return run(static_cast<std::uint32_t*>(nullptr));
-    case 2: return run(static_cast<std::uint16_t*>(nullptr));
-    default: return run(static_cast<std::uint8_t*>(nullptr));
+    case 8:
+      return run(static_cast<std::uint64_t*>(nullptr));
+    case 4:
+      return run(static_cast<std::uint32_t*>(nullptr));
+    case 2:
+      return run(static_cast<std::uint16_t*>(nullptr));
+    default:
+      return run(static_cast<std::uint8_t*>(nullptr));
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between tensors of any type and stride and kernels over contiguous binary32 or binary64: ranges of
-// row-major elements are staged through small buffers where they must be, and used in place where
-// they need not.
+// Between tensors of any type and stride and kernels over contiguous binary32 or binary64: ranges
+// of row-major elements are staged through small buffers where they must be, and used in place
+// where they need not.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
 /// The reverse.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
 
-/// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t), converting
-/// exactly; bf16, fp16 and fp32 serve as float and double, fp64 only as double.
+/// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t),
+/// converting exactly; bf16, fp16 and fp32 serve as float and double, fp64 only as double.
 template <class T>
 class Reader {
  public:

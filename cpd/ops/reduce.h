@@ -26,8 +26,8 @@ struct FoldState {
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state);
 
-/// Throws Error where a stochastic sum of so many terms would run out of random bits (philox.h: block
-/// numbers have 24 bits).
+/// Throws Error where a stochastic sum of so many terms would run out of random bits (philox.h:
+/// block numbers have 24 bits).
 CPD_API void CheckFold(const Accumulator& accumulator, std::int64_t terms);
 
 /// y[i] = x[i] * 2^shift rounded once into `format`; stochastic draws at index first + i, first a

@@ -9,11 +9,11 @@ namespace cpd {
 
 /// Round-off of a reduced layer against its binary64 reference.
 struct Roundoff {
-  double error = 0;               ///< APS paper, Eq. 5: mean of |(h - l) / h| over h != 0
-  double relative_rms = 0;        ///< sqrt(sum (h - l)^2 / sum h^2), zero references included
-  std::int64_t count = 0;         ///< values
+  double error = 0;         ///< APS paper, Eq. 5: mean of |(h - l) / h| over h != 0
+  double relative_rms = 0;  ///< sqrt(sum (h - l)^2 / sum h^2), zero references included
+  std::int64_t count = 0;   ///< values
   std::int64_t zero_references = 0;
-  std::int64_t non_finite = 0;    ///< values where l is not finite: left out of both means
+  std::int64_t non_finite = 0;  ///< values where l is not finite: left out of both means
 };
 
 /// reference: fp64, contiguous; value: fp32, contiguous, of the same size.

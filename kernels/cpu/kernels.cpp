@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU backend: loops over contiguous memory around numeric/'s kernels. Compiled once per ISA with
-// CPD_ISA set to its name and the ISA's flags; each object exports one function, the table's getter.
-// No standard library here: an inline function compiled with ISA flags could be picked up elsewhere.
+// The CPU backend: loops over contiguous memory around numeric/'s kernels. Compiled once per ISA
+// with CPD_ISA set to its name and the ISA's flags; each object exports one function, the table's
+// getter. No standard library here: an inline function compiled with ISA flags could be picked up
+// elsewhere.
 
 #include "cpd/base/kernel_table.h"
 #include "cpd/numeric/accumulate.h"
@@ -80,19 +81,29 @@ CPD_FN void with_form(const RoundPlan& plan, Run run) {
     if (plan.form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
     if (plan.form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
   }
+  if constexpr (mode == Rounding::stochastic) {
+    if (plan.form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
+  }
   if (plan.form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
   run.template operator()<Rule<mode, Form::simple>>();
 }
 template <class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
   switch (plan.mode) {
-    case Rounding::nearest_even: return with_form<Rounding::nearest_even>(plan, run);
-    case Rounding::nearest_away: return with_form<Rounding::nearest_away>(plan, run);
-    case Rounding::toward_zero: return with_form<Rounding::toward_zero>(plan, run);
-    case Rounding::up: return with_form<Rounding::up>(plan, run);
-    case Rounding::down: return with_form<Rounding::down>(plan, run);
-    case Rounding::to_odd: return with_form<Rounding::to_odd>(plan, run);
-    case Rounding::stochastic: return with_form<Rounding::stochastic>(plan, run);
+    case Rounding::nearest_even:
+      return with_form<Rounding::nearest_even>(plan, run);
+    case Rounding::nearest_away:
+      return with_form<Rounding::nearest_away>(plan, run);
+    case Rounding::toward_zero:
+      return with_form<Rounding::toward_zero>(plan, run);
+    case Rounding::up:
+      return with_form<Rounding::up>(plan, run);
+    case Rounding::down:
+      return with_form<Rounding::down>(plan, run);
+    case Rounding::to_odd:
+      return with_form<Rounding::to_odd>(plan, run);
+    case Rounding::stochastic:
+      return with_form<Rounding::stochastic>(plan, run);
   }
 }
 
@@ -103,23 +114,26 @@ CPD_FN void copy(T* to, const T* from, int64_t n) {
 CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
 
-// --- random integers ------------------------------------------------------------------------------
+constexpr int64_t kRun = 4 * kBlock;  ///< elements whose codes or random integers stay in L1
 
-/// The integers of elements i … i + 255; i is a multiple of kBlock.
-CPD_FN void random_block(int bits, uint64_t seed, uint64_t stream, int64_t i, uint32_t* out) {
+// --- random integers
+// ------------------------------------------------------------------------------
+
+/// The integers of elements i … i + n - 1; both are multiples of kBlock.
+CPD_FN void random_run(int bits, uint64_t seed, uint64_t stream, int64_t i, int64_t n,
+                       uint32_t* out) {
   using U = Unsigned<F>;
   const int draws = draws_per_word(bits);
   const U mask = splat<U>((1U << bits) - 1);
-  const uint64_t base = 16 * (static_cast<uint64_t>(i) / (64 * static_cast<uint64_t>(draws)));
-  for (int group = 0; group < 4 / draws; ++group) {
+  const uint64_t index = 16 * (static_cast<uint64_t>(i) / (64 * static_cast<uint64_t>(draws)));
+  for (int64_t group = 0; group < n / (64 * draws); ++group, out += 64 * draws) {
     for (int lane = 0; lane < 16; lane += Lanes<F>::count) {
-      const uint64_t index = base + 16 * static_cast<uint64_t>(group) + static_cast<uint64_t>(lane);
-      const Words<U> words = random_words(splat<U>(static_cast<uint32_t>(index)) + iota<U>(), index,
-                                          0, seed, stream);
+      const uint64_t here = index + 16 * static_cast<uint64_t>(group);
+      const U low = splat<U>(static_cast<uint32_t>(here) + static_cast<uint32_t>(lane));
+      const Words<U> words = random_words(low + iota<U>(), here, 0, seed, stream);
       for (int q = 0; q < draws; ++q) {
         for (int w = 0; w < 4; ++w) {
-          uint32_t* to = out + 64 * (draws * group + q) + 16 * w + lane;
-          store(to, (words.word[w] >> (q * (32 / draws))) & mask);
+          store(out + 64 * q + 16 * w + lane, (words.word[w] >> (q * (32 / draws))) & mask);
         }
       }
     }
@@ -128,15 +142,19 @@ CPD_FN void random_block(int bits, uint64_t seed, uint64_t stream, int64_t i, ui
 
 CPD_BODY void random_integers_body(int bits, uint64_t seed, uint64_t stream, int64_t first,
                                    int64_t n, uint32_t* out) {
-  alignas(64) uint32_t block[kBlock];
-  for (int64_t i = 0; i < n; i += kBlock) {
-    random_block(bits, seed, stream, first + i, block);
-    copy(out + i, block, least(kBlock, n - i));
+  alignas(64) uint32_t last[kBlock];
+  for (int64_t i = 0; i < n; i += kRun) {
+    const int64_t count = least(kRun, n - i);
+    const int64_t whole = count - count % kBlock;
+    random_run(bits, seed, stream, first + i, whole, out + i);
+    if (whole == count) continue;
+    random_run(bits, seed, stream, first + i + whole, kBlock, last);
+    copy(out + i + whole, last, count - whole);
   }
 }
 
-/// Runs body(begin, count, random) over [0, n): at once, or for stochastic plans without given
-/// integers block by block with fresh ones.
+/// Runs body(begin, count, random) over [0, n) in steps (a multiple of kBlock, or n), for
+/// stochastic plans without given integers in no more than kRun, with fresh ones.
 template <class R, class Body>
 CPD_FN void with_random(const RoundPlan& plan, int64_t first, int64_t n, const uint32_t* random,
                         int64_t step, Body body) {
@@ -145,10 +163,13 @@ CPD_FN void with_random(const RoundPlan& plan, int64_t first, int64_t n, const u
   } else if (random != nullptr) {
     for (int64_t i = 0; i < n; i += step) body(i, least(step, n - i), random + i);
   } else {
-    alignas(64) uint32_t block[kBlock];
-    for (int64_t i = 0; i < n; i += kBlock) {
-      random_block(plan.random_bits, plan.seed, plan.stream, first + i, block);
-      body(i, least(kBlock, n - i), block);
+    alignas(64) uint32_t run[kRun];
+    const int64_t most = least(step, kRun);
+    for (int64_t i = 0; i < n; i += most) {
+      const int64_t count = least(most, n - i);
+      random_run(plan.random_bits, plan.seed, plan.stream, first + i,
+                 (count + kBlock - 1) / kBlock * kBlock, run);
+      body(i, count, run);
     }
   }
 }
@@ -171,7 +192,8 @@ CPD_FN void for_lanes(int64_t n, Whole whole, Rest rest) {
   if (i < n) rest(i, n - i);
 }
 
-// --- rounding -------------------------------------------------------------------------------------
+// --- rounding
+// -------------------------------------------------------------------------------------
 
 /// V's lanes from memory of either width, scaled by 2^shift given as a factor.
 template <class V>
@@ -270,14 +292,30 @@ CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first,
   }
 }
 
-// --- encode, decode -------------------------------------------------------------------------------
+// --- encode, decode
+// -------------------------------------------------------------------------------
 
 /// The least i with x[i] NaN, or -1.
-template <class T>
-CPD_FN int64_t find_nan(int64_t n, const T* x) {
-  int any = 0;
-  for (int64_t i = 0; i < n; ++i) any |= static_cast<int>(x[i] != x[i]);
-  for (int64_t i = 0; any != 0 && i < n; ++i) {
+CPD_FN int64_t find_nan(int64_t n, const float* x) {
+  using U = Unsigned<F>;
+  using I = Signed<F>;
+  I largest{};
+  int64_t i = 0;
+  for (; i + Lanes<F>::count <= n; i += Lanes<F>::count) {
+    largest = max(largest, (I)(load<U>(x + i) & splat<U>(Pattern<F>::magnitude)));
+  }
+  std::int32_t lanes[Lanes<F>::count];
+  store(lanes, largest);
+  bool any = false;
+  for (const std::int32_t lane : lanes)
+    any |= lane > static_cast<std::int32_t>(Pattern<F>::infinity);
+  for (int64_t j = any ? 0 : i; j < n; ++j) {
+    if (x[j] != x[j]) return j;
+  }
+  return -1;
+}
+CPD_FN int64_t find_nan(int64_t n, const double* x) {
+  for (int64_t i = 0; i < n; ++i) {
     if (x[i] != x[i]) return i;
   }
   return -1;
@@ -290,7 +328,7 @@ CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* ran
       n,
       [&](int64_t i) {
         store_u32<V>(codes + i, round_to_whole_code<R>(load_value<V>(x + i),
-                                                          load_random<R, V>(random + i), plan));
+                                                       load_random<R, V>(random + i), plan));
       },
       [&](int64_t i, int64_t rest) {
         T in[Lanes<V>::count] = {};
@@ -298,8 +336,7 @@ CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* ran
         uint32_t r[Lanes<V>::count] = {};
         copy(in, x + i, rest);
         if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, rest);
-        store_u32<V>(out, round_to_whole_code<R>(load_value<V>(in), load_random<R, V>(r),
-                                                    plan));
+        store_u32<V>(out, round_to_whole_code<R>(load_value<V>(in), load_random<R, V>(r), plan));
         copy(codes + i, out, rest);
       });
 }
@@ -316,22 +353,22 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
                           const uint32_t* random, uint8_t* packed, bool streaming) {
   const RoundPlan plan = shared;
   const Packer<Unsigned<F>> packer(plan.bits);
-  const bool stream = streaming && is_aligned(packed) && plan.bits % 2 == 0;
+  const bool stream = streaming && is_aligned(packed);
   int64_t nan = -1;
   with_rule(plan, [&]<class R>() {
-    with_random<R>(plan, first, n, random, kBlock, [&](int64_t i, int64_t count,
-                                                       const uint32_t* r) {
-      alignas(64) uint32_t codes[kBlock] = {};
-      alignas(64) uint8_t bytes[4 * kBlock + kPackSlack];
+    with_random<R>(plan, first, n, random, kRun, [&](int64_t i, int64_t count, const uint32_t* r) {
+      alignas(64) uint32_t codes[kRun];
+      alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
+      if (count < kRun) __builtin_memset(codes, 0, sizeof(codes));
       if (!plan.has_nan && nan < 0) {
         const int64_t found = find_nan(count, x + i);
         if (found >= 0) nan = i + found;
       }
       code_span<R, V>(plan, count, x + i, r, codes);
-      packer.pack(codes, kBlock, bytes);
+      packer.pack(codes, kRun, bytes);
       uint8_t* to = packed + i * plan.bits / 8;
-      if (stream && count == kBlock) {
-        copy_streaming(to, bytes, kBlock * plan.bits / 8);
+      if (stream && count == kRun) {
+        copy_streaming(to, bytes, kRun * plan.bits / 8);
       } else {
         copy(to, bytes, (count * plan.bits + 7) / 8);
       }
@@ -375,23 +412,23 @@ CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed
   const RoundPlan plan = shared;
   const Unpacker<Unsigned<F>> unpacker(plan.bits);
   const int64_t size = (n * plan.bits + 7) / 8;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    alignas(64) uint32_t codes[kBlock];
-    uint8_t last[4 * kBlock + kPackSlack] = {};
-    const int64_t count = least(kBlock, n - begin);
+  uint8_t last[4 * kRun + kPackSlack] = {};
+  for (int64_t begin = 0; begin < n; begin += kRun) {
+    alignas(64) uint32_t codes[kRun];
+    const int64_t count = least(kRun, n - begin);
     const int64_t offset = begin * plan.bits / 8;
     const uint8_t* from = packed + offset;
-    if (offset + kBlock * plan.bits / 8 + kPackSlack > size) {  // the unpacker reads beyond
-      copy(last, from, least(kBlock * plan.bits / 8, size - offset));
+    if (offset + kRun * plan.bits / 8 + kPackSlack > size) {  // the unpacker reads beyond
+      copy(last, from, least(kRun * plan.bits / 8, size - offset));
       from = last;
     }
-    unpacker.unpack(from, kBlock, codes);
+    unpacker.unpack(from, kRun, codes);
     if (plan.form == Form::general) {
       value_span<Rule<Rounding::nearest_even, Form::general>, V, kStreaming>(plan, count, codes,
-                                                                            y + begin);
+                                                                             y + begin);
     } else {
       value_span<Rule<Rounding::nearest_even, Form::simple>, V, kStreaming>(plan, count, codes,
-                                                                           y + begin);
+                                                                            y + begin);
     }
   }
 }
@@ -408,7 +445,8 @@ CPD_BODY void decode_f32_body(const RoundPlan* plan, int64_t n, const uint8_t* p
   }
 }
 
-// --- single operations ----------------------------------------------------------------------------
+// --- single operations
+// ----------------------------------------------------------------------------
 
 template <Operation op, class V>
 CPD_FN V exact_operation(V x, V y, V z, Rounding mode) {
@@ -423,8 +461,8 @@ CPD_FN V exact_operation(V x, V y, V z, Rounding mode) {
 }
 
 template <Operation op, class R>
-CPD_FN void operate(const RoundPlan& plan, int64_t n, const float* x, const float* y, const float* z,
-                    const uint32_t* random, float* out) {
+CPD_FN void operate(const RoundPlan& plan, int64_t n, const float* x, const float* y,
+                    const float* z, const uint32_t* random, float* out) {
   for (int64_t i = 0; i < n; i += Lanes<D>::count) {
     float a[Lanes<D>::count] = {};
     float b[Lanes<D>::count] = {};
@@ -458,7 +496,8 @@ CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t fir
   });
 }
 
-// --- ordered sums ---------------------------------------------------------------------------------
+// --- ordered sums
+// ---------------------------------------------------------------------------------
 
 /// Draw t of the elements in V's lanes, the first of which is `index`.
 template <class R, class V>
@@ -475,8 +514,8 @@ CPD_FN Unsigned<V> draw(const RoundPlan& plan, int64_t index, int64_t t) {
 }
 
 template <class R, class V>
-CPD_FN void fold_lanes(const FoldPlan& plan, int64_t k, int64_t index, const float* term, float* sum,
-                       float* compensation) {
+CPD_FN void fold_lanes(const FoldPlan& plan, int64_t k, int64_t index, const float* term,
+                       float* sum, float* compensation) {
   const V x = load_f32<V>(term);
   if (k == 0) {
     store_f32(sum, round<R>(x, draw<R, V>(plan.round, index, 0), plan.round));
@@ -489,8 +528,7 @@ CPD_FN void fold_lanes(const FoldPlan& plan, int64_t k, int64_t index, const flo
   } else {
     V c = load_f32<V>(compensation);
     accumulate_kahan<R>(
-        x, s, c, [&](int i) { return draw<R, V>(plan.round, index, 4 * k - 3 + i); },
-        plan.round);
+        x, s, c, [&](int i) { return draw<R, V>(plan.round, index, 4 * k - 3 + i); }, plan.round);
     store_f32(compensation, c);
   }
   store_f32(sum, s);
@@ -504,7 +542,7 @@ CPD_FN void fold_span(FoldPlan plan, int64_t k, int64_t first, int64_t n, const 
       n,
       [&](int64_t i) {
         fold_lanes<R, V>(plan, k, first + i, terms + i, sum + i,
-                            kahan ? compensation + i : nullptr);
+                         kahan ? compensation + i : nullptr);
       },
       [&](int64_t i, int64_t rest) {
         float x[Lanes<V>::count] = {};
@@ -572,16 +610,16 @@ CPD_BODY float max_abs_body(int64_t n, const float* x, int64_t* non_finite) {
   return bits_as<float>(best);
 }
 
-// --- the table ------------------------------------------------------------------------------------
+// --- the table
+// ------------------------------------------------------------------------------------
 
 constexpr KernelTable kTable = {
     CPD_STRING(CPD_ISA),
     Lanes<F>::count,
     calls,
     [](const RoundPlan& plan, int64_t first, int64_t n, const float* x, const uint32_t* random,
-       float* y, bool streaming) {
-      enter<round_f32_body>(&plan, first, n, x, random, y, streaming);
-    },
+       float* y,
+       bool streaming) { enter<round_f32_body>(&plan, first, n, x, random, y, streaming); },
     [](const RoundPlan& plan, int64_t first, int64_t n, const double* x, const uint32_t* random,
        double* y) { enter<round_f64_body>(&plan, first, n, x, random, y); },
     [](const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x, float* y) {
@@ -597,13 +635,10 @@ constexpr KernelTable kTable = {
       enter<decode_f32_body>(&plan, n, packed, y, streaming);
     },
     [](Operation op, const RoundPlan& plan, int64_t first, int64_t n, const float* x,
-       const float* y, const float* z, float* out) {
-      enter<arithmetic_body>(op, &plan, first, n, x, y, z, out);
-    },
+       const float* y, const float* z,
+       float* out) { enter<arithmetic_body>(op, &plan, first, n, x, y, z, out); },
     [](const FoldPlan& plan, int64_t k, int64_t first, int64_t n, const float* terms, float* sum,
-       float* compensation) {
-      enter<fold_body>(&plan, k, first, n, terms, sum, compensation);
-    },
+       float* compensation) { enter<fold_body>(&plan, k, first, n, terms, sum, compensation); },
     [](int64_t n, const float* x, int64_t* non_finite) {
       return enter<max_abs_body>(n, x, non_finite);
     },

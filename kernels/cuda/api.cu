@@ -6,8 +6,9 @@ namespace {
 const char* Describe(int status) { return cudaGetErrorString(static_cast<cudaError_t>(status)); }
 
 constexpr cpd::cuda::Api kApi = {
-    sizeof(cpd::RoundPlan), sizeof(cpd::cuda::Strided), Describe,           cpd::cuda::cast,
-    cpd::cuda::encode,      cpd::cuda::decode,          cpd::cuda::greatest,
+    sizeof(cpd::RoundPlan), sizeof(cpd::cuda::Strided), Describe,
+    cpd::cuda::cast,        cpd::cuda::encode,          cpd::cuda::decode,
+    cpd::cuda::greatest,
 };
 
 }  // namespace

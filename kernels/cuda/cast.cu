@@ -33,10 +33,9 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
        at += step) {
-    for_elements<Rounding::stochastic>(
-        at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
-          out[i] = round<R>(x[i], r, plan);
-        });
+    for_elements<Rounding::stochastic>(at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
+      out[i] = round<R>(x[i], r, plan);
+    });
   }
 }
 
@@ -85,9 +84,8 @@ int cast(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64
   const unsigned blocks = blocks_for((n + 16 * kThreads - 1) / (16 * kThreads));
   with_mode(plan.mode, [&]<Rounding mode>() {
     if (direct) {
-      with_form<mode>(plan.form, [&]<class R>() {
-        cast_direct<R>(blocks, stream, plan, key, n, from, to);
-      });
+      with_form<mode>(plan.form,
+                      [&]<class R>() { cast_direct<R>(blocks, stream, plan, key, n, from, to); });
     } else if (binary64) {
       cast_elements<mode, double><<<blocks, kThreads, 0, stream>>>(plan, key, n, x, given, out);
     } else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block of threads handles a tile of codes through shared memory: codes by the Philox walk (encode)
-// or in order (decode), groups of eight codes to and from bytes by one thread each, bytes to and from
-// global memory side by side.
+// A block of threads handles a tile of codes through shared memory: codes by the Philox walk
+// (encode) or in order (decode), groups of eight codes to and from bytes by one thread each, bytes
+// to and from global memory side by side.
 #include "cpd/numeric/codec.h"
 #include "kernels/cuda/device.cuh"
 
@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(kThreads)
         if (first_nan != nullptr && value != value) {
           atomicMin(first_nan, static_cast<unsigned long long>(i));
         }
-        tile.codes[i - begin] = static_cast<std::uint32_t>(
-            round_to_whole_code<mode>(value, Unsigned<V>{r}, plan));
+        tile.codes[i - begin] =
+            static_cast<std::uint32_t>(round_to_whole_code<mode>(value, Unsigned<V>{r}, plan));
       });
     }
     __syncthreads();
@@ -107,9 +107,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class V>
-cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key& key, std::int64_t n,
-                          const Strided& x, const Strided& random, std::uint8_t* packed,
-                          unsigned long long* first_nan) {
+cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key& key,
+                          std::int64_t n, const Strided& x, const Strided& random,
+                          std::uint8_t* packed, unsigned long long* first_nan) {
   const unsigned blocks = blocks_for((n + kTile - 1) / kTile);
   with_mode(plan.mode, [&]<Rounding mode>() {
     encode_tiles<mode, V>
@@ -165,7 +165,7 @@ int greatest(const Launch& launch, std::int64_t n, const Strided& integers, std:
   Result<std::uint32_t> most(stream, 0);
   if (most.status() != cudaSuccess) return most.status();
   find_greatest<<<blocks_for((n + kThreads - 1) / kThreads), kThreads, 0, stream>>>(n, integers,
-                                                                                   most.memory());
+                                                                                    most.memory());
   const cudaError_t queued = cudaGetLastError();
   return queued == cudaSuccess ? most.read(result) : queued;
 }

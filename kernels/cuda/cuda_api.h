@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What libcpd_cuda gives to libcpd: one table of functions, found by name when the library is loaded.
-// Arguments are checked already. Every function queues its work on a stream and returns a cudaError_t
-// as an int (0: queued); those that return a value through a pointer wait for it.
+// What libcpd_cuda gives to libcpd: one table of functions, found by name when the library is
+// loaded. Arguments are checked already. Every function queues its work on a stream and returns a
+// cudaError_t as an int (0: queued); those that return a value through a pointer wait for it.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace cpd::cuda {
 
-/// A tensor's memory as a kernel walks it: dimensions that lie within one another are merged, so that
-/// a contiguous tensor has one dimension of stride 1.
+/// A tensor's memory as a kernel walks it: dimensions that lie within one another are merged, so
+/// that a contiguous tensor has one dimension of stride 1.
 struct Strided {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -23,8 +23,8 @@ struct Strided {
   std::array<std::int64_t, TensorView::kMaxRank> stride{};
 };
 
-/// Where seed and stream lie in device memory, instead of in the plan: read when the kernel runs, so
-/// that a captured CUDA graph takes new ones at each replay. Null: the plan's own.
+/// Where seed and stream lie in device memory, instead of in the plan: read when the kernel runs,
+/// so that a captured CUDA graph takes new ones at each replay. Null: the plan's own.
 struct Key {
   const std::uint64_t* seed = nullptr;
   const std::uint64_t* stream = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernels share: elements of any float type and stride, the walk that gives each thread the
-// elements of one Philox block, and launches.
+// What the kernels share: elements of any float type and stride, the walk that gives each thread
+// the elements of one Philox block, and launches.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +16,8 @@ namespace cpd::cuda {
 
 constexpr int kThreads = 256;
 
-// --- elements ---------------------------------------------------------------------------------------
+// --- elements
+// ---------------------------------------------------------------------------------------
 
 /// bf16 and fp16 are formats like any other: their memory holds 16-bit codes.
 template <DType type>
@@ -50,10 +51,14 @@ template <class V>
 CPD_DEVICE V load_element(const Strided& t, std::int64_t i) {
   const std::int64_t at = offset_of(t, i);
   switch (t.dtype) {
-    case DType::f64: return static_cast<V>(static_cast<const double*>(t.data)[at]);
-    case DType::bf16: return widen<DType::bf16>(static_cast<const std::uint16_t*>(t.data)[at]);
-    case DType::f16: return widen<DType::f16>(static_cast<const std::uint16_t*>(t.data)[at]);
-    default: return static_cast<const float*>(t.data)[at];
+    case DType::f64:
+      return static_cast<V>(static_cast<const double*>(t.data)[at]);
+    case DType::bf16:
+      return widen<DType::bf16>(static_cast<const std::uint16_t*>(t.data)[at]);
+    case DType::f16:
+      return widen<DType::f16>(static_cast<const std::uint16_t*>(t.data)[at]);
+    default:
+      return static_cast<const float*>(t.data)[at];
   }
 }
 
@@ -63,10 +68,18 @@ CPD_DEVICE void store_element(const Strided& t, std::int64_t i, V value) {
   const std::int64_t at = offset_of(t, i);
   const auto x = static_cast<float>(value);
   switch (t.dtype) {
-    case DType::f64: static_cast<double*>(t.data)[at] = static_cast<double>(value); return;
-    case DType::bf16: static_cast<std::uint16_t*>(t.data)[at] = narrow<DType::bf16>(x); return;
-    case DType::f16: static_cast<std::uint16_t*>(t.data)[at] = narrow<DType::f16>(x); return;
-    default: static_cast<float*>(t.data)[at] = x; return;
+    case DType::f64:
+      static_cast<double*>(t.data)[at] = static_cast<double>(value);
+      return;
+    case DType::bf16:
+      static_cast<std::uint16_t*>(t.data)[at] = narrow<DType::bf16>(x);
+      return;
+    case DType::f16:
+      static_cast<std::uint16_t*>(t.data)[at] = narrow<DType::f16>(x);
+      return;
+    default:
+      static_cast<float*>(t.data)[at] = x;
+      return;
   }
 }
 
@@ -74,7 +87,8 @@ inline bool is_contiguous(const Strided& t, DType type) {
   return t.dtype == type && t.rank == 1 && t.stride[0] == 1;
 }
 
-// --- the walk ---------------------------------------------------------------------------------------
+// --- the walk
+// ---------------------------------------------------------------------------------------
 
 /// Where random integers come from: the tensor, if its data is not null, or Philox.
 struct Source {
@@ -88,7 +102,8 @@ CPD_DEVICE Source source_of(const RoundPlan& plan, const Key& key, const Strided
           key.stream != nullptr ? *key.stream : plan.stream, given};
 }
 
-/// Elements that share one Philox block: 64 a word's draws, of which each of 16 lanes has every 16th.
+/// Elements that share one Philox block: 64 a word's draws, of which each of 16 lanes has every
+/// 16th.
 CPD_FN constexpr int draws_of(Rounding mode, int random_bits) {
   return mode == Rounding::stochastic ? draws_per_word(random_bits) : 4;
 }
@@ -96,11 +111,11 @@ CPD_FN constexpr int draws_of(Rounding mode, int random_bits) {
 // Plans and tensors have many branches that are the same for all threads: unrolled, their copies
 // multiply, and the compiler takes minutes.
 
-/// Calls visit(i, R) for the elements below n of Philox index `index` (philox.h): 16 threads side by
-/// side read 16 elements side by side. Without random bits it walks the same way, R = 0.
+/// Calls visit(i, R) for the elements below n of Philox index `index` (philox.h): 16 threads side
+/// by side read 16 elements side by side. Without random bits it walks the same way, R = 0.
 template <Rounding mode, class Visit>
 CPD_DEVICE void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
-                         const Source& source, Visit visit) {
+                             const Source& source, Visit visit) {
   const int draws = draws_of(mode, plan.random_bits);
   const std::int64_t base = 64 * draws * (index / 16) + index % 16;
   Words<std::uint32_t> words{};
@@ -127,7 +142,8 @@ CPD_DEVICE void for_elements(std::int64_t index, std::int64_t n, const RoundPlan
   }
 }
 
-// --- launches ---------------------------------------------------------------------------------------
+// --- launches
+// ---------------------------------------------------------------------------------------
 
 /// Makes a device the thread's current one while alive.
 class OnDevice {
@@ -160,13 +176,20 @@ inline unsigned blocks_for(std::int64_t blocks_needed) {
 template <class Run>
 void with_mode(Rounding mode, Run run) {
   switch (mode) {
-    case Rounding::nearest_even: return run.template operator()<Rounding::nearest_even>();
-    case Rounding::nearest_away: return run.template operator()<Rounding::nearest_away>();
-    case Rounding::toward_zero: return run.template operator()<Rounding::toward_zero>();
-    case Rounding::up: return run.template operator()<Rounding::up>();
-    case Rounding::down: return run.template operator()<Rounding::down>();
-    case Rounding::to_odd: return run.template operator()<Rounding::to_odd>();
-    case Rounding::stochastic: return run.template operator()<Rounding::stochastic>();
+    case Rounding::nearest_even:
+      return run.template operator()<Rounding::nearest_even>();
+    case Rounding::nearest_away:
+      return run.template operator()<Rounding::nearest_away>();
+    case Rounding::toward_zero:
+      return run.template operator()<Rounding::toward_zero>();
+    case Rounding::up:
+      return run.template operator()<Rounding::up>();
+    case Rounding::down:
+      return run.template operator()<Rounding::down>();
+    case Rounding::to_odd:
+      return run.template operator()<Rounding::to_odd>();
+    case Rounding::stochastic:
+      return run.template operator()<Rounding::stochastic>();
   }
 }
 

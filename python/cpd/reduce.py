@@ -170,7 +170,7 @@ def simulate_all_reduce(
 
     Raises ValueError (naming rank and layer where shapes differ) or TypeError.
 
-    >>> ranks = [[np.float32([1.0, 300.0])], [np.float32([0.0625, 300.0])]]
+    >>> ranks = [[np.float32([1.0, 320.0])], [np.float32([0.0625, 320.0])]]
     >>> simulate_all_reduce(ranks, ReduceSpec("e4m3"))[0].tolist()
     [1.0, inf]
     >>> simulate_all_reduce(ranks, ReduceSpec("e4m3", aps=True))[0].tolist()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from operator import index
@@ -65,12 +66,22 @@ class Options(NamedTuple):
 
 def check_names(rounding: str, overflow: str, variant: str) -> None:
     """Raises ValueError for a name that does not exist. A constant to torch.compile."""
-    _core.RoundingOptions(rounding, overflow, 0, 0, 1, variant)
+    _known_names(rounding, overflow, variant)
 
 
 def check_carrier(dtype: str, f: str) -> None:
     """Raises ValueError where an element type does not hold a format's values. A constant to
     torch.compile, so both are given by name."""
+    _known_carrier(dtype, f)
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_names(rounding: str, overflow: str, variant: str) -> None:
+    _core.RoundingOptions(rounding, overflow, 0, 0, 1, variant)
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_carrier(dtype: str, f: str) -> None:
     _core.check_carrier(dtype, formats.named(f)._native)
 
 

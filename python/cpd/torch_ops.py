@@ -12,7 +12,7 @@ have their type; what cannot be seen while torch compiles is left to the library
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,7 @@ def _arithmetic(
             raise ValueError(f"{name} must be on x's device, {x.device}, got {operand.device}")
     arguments = (f.name, *_arguments(options, x))
     tensors.check_carrier(_name(x.dtype), f.name)
-    if not torch.compiler.is_compiling():
-        _check_broadcast(operands)
-    views = torch.broadcast_tensors(*operands.values())
+    views = _broadcast(operands)
     if out is None:
         return new(*views, *arguments)
     _check_out(out, views[0].shape, x, dict(zip(operands, views, strict=True)))
@@ -151,12 +149,16 @@ def _check_place(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} must have at most {tensors.MAX_RANK} dimensions, got {x.dim()}")
 
 
-def _check_broadcast(operands: dict[str, Tensor]) -> None:
-    shapes = [tuple(x.shape) for x in operands.values()]
+def _broadcast(operands: dict[str, Tensor]) -> Sequence[Tensor]:
+    views = tuple(operands.values())
+    if torch.compiler.is_compiling():
+        return torch.broadcast_tensors(*views)
+    if all(x.shape == views[0].shape for x in views):
+        return views
     try:
-        torch.broadcast_shapes(*shapes)
+        return torch.broadcast_tensors(*views)
     except RuntimeError:
-        names = ", ".join(operands)
+        names, shapes = ", ".join(operands), [tuple(x.shape) for x in views]
         raise ValueError(f"{names} must broadcast together, got shapes {shapes}") from None
 
 

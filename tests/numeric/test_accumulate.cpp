@@ -180,8 +180,10 @@ TEST(Fold, TheTieThatBinary32Hides) {
 }
 
 TEST(Fold, OverflowedKahanSumsStayInfinite) {
-  const Terms terms = {{240.0f, -240.0f, 240.0f}, {240.0f, -240.0f, 100.0f},
-                       {-240.0f, 1.0f, -240.0f},  {-240.0f, 1.0f, HUGE_VALF},
+  const Terms terms = {{240.0f, -240.0f, 240.0f},
+                       {240.0f, -240.0f, 100.0f},
+                       {-240.0f, 1.0f, -240.0f},
+                       {-240.0f, 1.0f, HUGE_VALF},
                        {1.0f, 1.0f, -HUGE_VALF}};
   const auto a = make(ParseFormat("e4m3"), Scheme::kahan, Rounding::nearest_even);
   const auto sums = oracle_fold(a, terms);
@@ -207,9 +209,9 @@ reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) 
   return [=, t = std::uint64_t{0}]() mutable {
     const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
     const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
-    const r123::Philox4x32::ctr_type counter = {
-        {low(index), low((index >> 32 & 0xFF) | (t / (4 * s)) << 8), low(o.stream),
-         low(o.stream >> 32)}};
+    const r123::Philox4x32::ctr_type counter = {{low(index),
+                                                 low((index >> 32 & 0xFF) | (t / (4 * s)) << 8),
+                                                 low(o.stream), low(o.stream >> 32)}};
     const r123::Philox4x32::key_type key = {{low(o.seed), low(o.seed >> 32)}};
     const auto words = r123::Philox4x32()(counter, key);
     const std::uint32_t word = words[(t % (4 * s)) / s];
@@ -233,9 +235,7 @@ TEST(FoldStochastic, DrawsFollowTheDocumentedRule) {
           a.rounding.seed = 0x123456789ABCDEFull;
           a.rounding.stream = 0xFEDCBA9876543210ull;
           for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{0x5'0000'0100}}) {
-            const auto source_of = [&](std::size_t i) {
-              return draws_of(a.rounding, first + i);
-            };
+            const auto source_of = [&](std::size_t i) { return draws_of(a.rounding, first + i); };
             failures += check(a, kFp32, terms, source_of, first) ? 0 : 1;
             if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
           }

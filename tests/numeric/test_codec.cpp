@@ -130,9 +130,9 @@ TEST(Codec, StochasticEncodeUsesTheIntegersOfCast) {
       const std::vector<std::uint8_t> expected = pack(codes, spec.bits());
       for (const std::string& backend : testing::backends()) {
         const testing::WithBackend forced(backend);
-        EXPECT_TRUE(testing::bits_equal(std::span<const std::uint8_t>(expected),
-                                        std::span<const std::uint8_t>(
-                                            testing::run_encode(x, format, o))))
+        EXPECT_TRUE(
+            testing::bits_equal(std::span<const std::uint8_t>(expected),
+                                std::span<const std::uint8_t>(testing::run_encode(x, format, o))))
             << backend << ", " << testing::describe(format, o);
       }
     }
@@ -148,8 +148,8 @@ TEST(Codec, WidthsAndLengths) {
     const Format format = MakeFormat(exp, man);
     const Spec spec = reference::spec_of(format);
     ASSERT_EQ(format.bits(), width);
-    for (const std::size_t n : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 31u, 63u, 64u, 65u, 255u, 256u, 257u,
-                                511u, 1000u}) {
+    for (const std::size_t n :
+         {0u, 1u, 2u, 3u, 7u, 8u, 9u, 31u, 63u, 64u, 65u, 255u, 256u, 257u, 511u, 1000u}) {
       std::vector<std::uint64_t> codes(n);
       std::vector<float> values(n);
       for (std::size_t i = 0; i < n; ++i) {
@@ -165,9 +165,9 @@ TEST(Codec, WidthsAndLengths) {
         std::vector<std::uint8_t> packed(expected.size() + 64, 0xA5);
         Encode(testing::view_of(values), format, {},
                View(packed.data(), DType::u8, static_cast<std::int64_t>(expected.size())));
-        EXPECT_TRUE(testing::bits_equal(
-            std::span<const std::uint8_t>(expected),
-            std::span<const std::uint8_t>(packed.data(), expected.size())))
+        EXPECT_TRUE(
+            testing::bits_equal(std::span<const std::uint8_t>(expected),
+                                std::span<const std::uint8_t>(packed.data(), expected.size())))
             << backend << ", " << width << " bits, n " << n;
         for (std::size_t i = expected.size(); i < packed.size(); ++i) ASSERT_EQ(packed[i], 0xA5);
         std::vector<float> decoded(n + 64, 7.0f);

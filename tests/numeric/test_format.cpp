@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Format: derived figures against the oracle's grid, names, refusals.
-#include "cpd/numeric/format.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
+#include "cpd/numeric/format.h"
 #include "tests/testing/formats.h"
 
 namespace cpd {
@@ -192,11 +191,36 @@ TEST(Format, RefusesBadArguments) {
   EXPECT_THROW(MakeFormat(7, 0, Encoding::e8m0, 127, false), Error);
   EXPECT_THROW(MakeFormat(8, 0, Encoding::e8m0, 126, false), Error);
   EXPECT_THROW(MakeFormat(8, 0, Encoding::e8m0, 127, true), Error);
-  for (const char* name :
-       {"", "e", "m3", "e4", "e4m", "e4m3x", "e4m3fnu", "e4m3 ", " e4m3", "e9m3", "e4m24", "e0m3",
-        "e4m3:", "e4m3:bias", "e4m3:bias=", "e4m3:bias=x", "e4m3:bias=7x", "e4m3:foo", "E4M3?",
-        "binary8", "binary8p", "binary8p4", "binary8p4xx", "binary8p0se", "binary8p8se", "fp64",
-        "e4m3:bias=99999999999999999999", "e44444444444444444m3", "-e4m3", "e-4m3"}) {
+  for (const char* name : {"",
+                           "e",
+                           "m3",
+                           "e4",
+                           "e4m",
+                           "e4m3x",
+                           "e4m3fnu",
+                           "e4m3 ",
+                           " e4m3",
+                           "e9m3",
+                           "e4m24",
+                           "e0m3",
+                           "e4m3:",
+                           "e4m3:bias",
+                           "e4m3:bias=",
+                           "e4m3:bias=x",
+                           "e4m3:bias=7x",
+                           "e4m3:foo",
+                           "E4M3?",
+                           "binary8",
+                           "binary8p",
+                           "binary8p4",
+                           "binary8p4xx",
+                           "binary8p0se",
+                           "binary8p8se",
+                           "fp64",
+                           "e4m3:bias=99999999999999999999",
+                           "e44444444444444444m3",
+                           "-e4m3",
+                           "e-4m3"}) {
     EXPECT_THROW(ParseFormat(name), Error) << "'" << name << "'";
   }
 }

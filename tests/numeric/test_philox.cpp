@@ -111,7 +111,8 @@ TEST(Philox, EveryBackendDealsOutRandom123) {
 
 #endif
 
-// The published vector for an all-zero key and counter: word w of counter 0 belongs to element 16 w.
+// The published vector for an all-zero key and counter: word w of counter 0 belongs to element 16
+// w.
 TEST(Philox, KnownAnswer) {
   constexpr Block kZero = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
   for (const std::string& backend : testing::backends()) {
@@ -136,8 +137,8 @@ TEST(Philox, CastUsesThem) {
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1.0f + 1e-4f * static_cast<float>(i);
       const auto random = testing::run_random_integers(o, x.size());
       const auto expected = testing::oracle_cast(x, format, o, &random);
-      EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), testing::run_cast(x, format, o),
-                                      x))
+      EXPECT_TRUE(
+          testing::bits_equal(std::span<const float>(expected), testing::run_cast(x, format, o), x))
           << backend << ", N " << random_bits;
       EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
                                       testing::run_cast(x, format, o, &random), x))

@@ -2,13 +2,12 @@
 //
 // The oracle itself, against MPFR (correct rounding by others), against hardware binary32, and
 // against values worked out by hand.
-#include "cpd/numeric/reference.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
+#include "cpd/numeric/reference.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"
@@ -120,8 +119,8 @@ TEST(Reference, StepFunctionHoldsEverywhere) {
         if ((bits & 0x7FFFFFFFu) > 0x7F800000u) continue;
         std::size_t at = 0;
         while (at + 1 < steps.size() && steps[at + 1].first <= bits) ++at;
-        EXPECT_TRUE(testing::same_bits(reference::cast(spec, from_bits(bits), with(mode)),
-                                       steps[at].value))
+        EXPECT_TRUE(
+            testing::same_bits(reference::cast(spec, from_bits(bits), with(mode)), steps[at].value))
             << name << " " << hex(bits);
       }
     }

@@ -184,9 +184,8 @@ TEST(RoundStochastic, DecisiveRandomIntegersOfManyBits) {
             const bool same = testing::same_bits(result(middle), at_top);
             (same ? high : low) = same ? middle : middle + 1;
           }
-          for (const std::uint32_t r :
-               {0u, low == 0 ? 0 : low - 1, low, count - 1,
-                static_cast<std::uint32_t>(generator() % count)}) {
+          for (const std::uint32_t r : {0u, low == 0 ? 0 : low - 1, low, count - 1,
+                                        static_cast<std::uint32_t>(generator() % count)}) {
             x.push_back(value);
             random.push_back(r);
           }
@@ -218,8 +217,8 @@ TEST(RoundStochastic, PublishedCounts) {
       std::vector<std::uint32_t> random(count);
       for (std::size_t r = 0; r < count; ++r) random[r] = static_cast<std::uint32_t>(r);
       for (const Variant variant : testing::kVariants) {
-        const auto y = run_cast(x, ParseFormat("e5m2"), stochastic(row.random_bits, variant),
-                                &random);
+        const auto y =
+            run_cast(x, ParseFormat("e5m2"), stochastic(row.random_bits, variant), &random);
         const auto up = std::count_if(y.begin(), y.end(), [&](float v) { return v > row.x; });
         EXPECT_EQ(up, row.up[static_cast<std::size_t>(variant)])
             << backend << ", " << row.x << ", variant " << ToString(variant);
@@ -270,17 +269,17 @@ TEST(RoundKnown, TiesZerosAndOverflow) {
       {"e4m3fn", 0x43E80000, 0x43E00000},  // 464 is the tie: 448
       {"e4m3fn", 0x43E88000, 0x7FC00000},  // 465: NaN
       {"e4m3fn", 0xFF800000, 0x7FC00000},
-      {"e4m0", 0x40400000, 0x40000000},    // 3 in (4,0): 2, the even code
-      {"e3m0", 0x41400000, 0x41000000},    // 12 in (3,0): 8
+      {"e4m0", 0x40400000, 0x40000000},  // 3 in (4,0): 2, the even code
+      {"e3m0", 0x41400000, 0x41000000},  // 12 in (3,0): 8
       {"e3m0", 0x41400001, 0x7F800000},
-      {"e4m3", 0x80000001, 0x80000000},    // underflow keeps its sign
+      {"e4m3", 0x80000001, 0x80000000},  // underflow keeps its sign
       {"e4m3fnuz", 0x80000001, 0x00000000},
       {"e4m3fnuz", 0x80000000, 0x00000000},
       {"binary8p4se", 0x80000000, 0x00000000},
-      {"e2m1", 0x7F800000, 0x40C00000},    // neither Inf nor NaN: 6
-      {"e2m1", 0x7FC00000, 0x7FC00000},    // NaN stays in the carrier
-      {"e8m0", 0x00000000, 0x00400000},    // 2^-127
-      {"e8m0", 0x3FC00000, 0x40000000},    // 1.5: code 127 is odd, 128 even: 2
+      {"e2m1", 0x7F800000, 0x40C00000},  // neither Inf nor NaN: 6
+      {"e2m1", 0x7FC00000, 0x7FC00000},  // NaN stays in the carrier
+      {"e8m0", 0x00000000, 0x00400000},  // 2^-127
+      {"e8m0", 0x3FC00000, 0x40000000},  // 1.5: code 127 is odd, 128 even: 2
       {"e4m3fn:unsigned", 0xBF800000, 0x7FC00000},
       {"e2m1:unsigned", 0xBF800000, 0x00000000},
   }};

@@ -2,13 +2,12 @@
 //
 // Add, Mul, Fma: one exact operation and one rounding; Sum over a dimension. Every backend against
 // the oracle.
-#include "cpd/ops/arithmetic.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
+#include "cpd/ops/arithmetic.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
@@ -109,8 +108,8 @@ Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
   const auto any = [&] { return pool[generator() % pool.size()]; };
   const auto mid = [&] { return middling[generator() % middling.size()]; };
   const auto tiny = [&] {
-    constexpr std::array<float, 6> kTiny = {0x1p-149f, -0x1p-149f, 0x1p-126f,
-                                            -0x1p-126f, 0x1p-60f,  -0x1p-60f};
+    constexpr std::array<float, 6> kTiny = {0x1p-149f,  -0x1p-149f, 0x1p-126f,
+                                            -0x1p-126f, 0x1p-60f,   -0x1p-60f};
     return kTiny[generator() % kTiny.size()];
   };
   Operands in;
@@ -141,8 +140,9 @@ Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
         break;
       }
       case 6:  // exact cancellation and its neighbours
-        in.push(b, testing::from_bits(testing::bits_of(-b) + static_cast<std::uint32_t>(i / 8 % 3) - 1),
-                -b * b);
+        in.push(
+            b, testing::from_bits(testing::bits_of(-b) + static_cast<std::uint32_t>(i / 8 % 3) - 1),
+            -b * b);
         break;
       default:
         in.push(specials[generator() % specials.size()], specials[generator() % specials.size()],
@@ -355,8 +355,8 @@ TEST(Sum, EveryDimensionOfATensor) {
           const testing::WithBackend forced(backend);
           std::vector<float> out(expected.size());
           Sum(View(x.data(), DType::f32, shape), dim, a, View(out.data(), DType::f32, kept));
-          EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
-                                          std::span<const float>(out)))
+          EXPECT_TRUE(
+              testing::bits_equal(std::span<const float>(expected), std::span<const float>(out)))
               << backend << ", " << name << ", " << ToString(scheme) << ", dim " << dim;
         }
       }

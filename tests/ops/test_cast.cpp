@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Cast on tensors: types, strides, sizes, in place, threads, floating-point environment, errors.
-#include "cpd/ops/cast.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
@@ -72,15 +71,15 @@ TEST_P(CastOn, EveryLengthAroundTheBlocks) {
     std::vector<float> y(n + 16, 7.0f);
     Cast(view_of(x), format, {}, View(y.data(), DType::f32, static_cast<std::int64_t>(n)));
     const auto expected = testing::oracle_cast(x, format, {});
-    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
-                                    std::span<const float>(y.data(), n)));
+    EXPECT_TRUE(
+        testing::bits_equal(std::span<const float>(expected), std::span<const float>(y.data(), n)));
     for (std::size_t i = n; i < y.size(); ++i) ASSERT_EQ(y[i], 7.0f) << "written past the end";
   }
   for (const std::size_t n : {255u, 256u, 257u, 4095u, 4097u}) {
     const auto x = testing::mixed_values(reference::spec_of(format), n, n);
     const auto expected = testing::oracle_cast(x, format, {});
-    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
-                                    testing::run_cast(x, format, {}), x));
+    EXPECT_TRUE(
+        testing::bits_equal(std::span<const float>(expected), testing::run_cast(x, format, {}), x));
   }
 }
 
@@ -94,9 +93,9 @@ TEST_P(CastOn, UnalignedMemory) {
     const auto n = static_cast<std::int64_t>(x.size());
     Cast(View(in.data() + offset, DType::f32, n), format, {},
          View(out.data() + (offset * 5) % 17, DType::f32, n));
-    EXPECT_TRUE(testing::bits_equal(
-        std::span<const float>(expected),
-        std::span<const float>(out.data() + (offset * 5) % 17, x.size()), x));
+    EXPECT_TRUE(
+        testing::bits_equal(std::span<const float>(expected),
+                            std::span<const float>(out.data() + (offset * 5) % 17, x.size()), x));
   }
 }
 
@@ -240,10 +239,12 @@ TEST_P(CastOn, EverySixteenBitInput) {
 
 TEST_P(CastOn, CarrierMustHoldTheFormat) {
   std::vector<std::uint16_t> x(4), y(4);
-  EXPECT_THROW(Cast(view_of(x, DType::f16), ParseFormat("bf16"), {}, view_of(y, DType::f16)), Error);
+  EXPECT_THROW(Cast(view_of(x, DType::f16), ParseFormat("bf16"), {}, view_of(y, DType::f16)),
+               Error);
   EXPECT_THROW(Cast(view_of(x, DType::bf16), ParseFormat("fp16"), {}, view_of(y, DType::bf16)),
                Error);
-  EXPECT_THROW(Cast(view_of(x, DType::f16), ParseFormat("e8m0"), {}, view_of(y, DType::f16)), Error);
+  EXPECT_THROW(Cast(view_of(x, DType::f16), ParseFormat("e8m0"), {}, view_of(y, DType::f16)),
+               Error);
   EXPECT_NO_THROW(Cast(view_of(x, DType::bf16), ParseFormat("bf16"), {}, view_of(y, DType::bf16)));
   EXPECT_NO_THROW(Cast(view_of(x, DType::f16), ParseFormat("fp16"), {}, view_of(y, DType::f16)));
 }

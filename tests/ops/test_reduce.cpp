@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Folds over large arrays give the same bits in any split and any backend; scaled casts.
-#include "cpd/ops/reduce.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "cpd/ops/reduce.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
@@ -49,8 +48,8 @@ TEST(Reduce, LargeFoldsDoNotDependOnPiecesOrBackend) {
         for (const std::size_t piece : {kLength, std::size_t{256 * 7}, std::size_t{1 << 16}}) {
           const std::vector<float> sums = fold(a, terms, piece);
           if (first.empty()) first = sums;
-          EXPECT_TRUE(testing::bits_equal(std::span<const float>(first),
-                                          std::span<const float>(sums)))
+          EXPECT_TRUE(
+              testing::bits_equal(std::span<const float>(first), std::span<const float>(sums)))
               << backend << ", " << ToString(scheme) << ", " << ToString(mode) << ", piece "
               << piece;
         }

@@ -90,7 +90,8 @@ def test_seeded_bits_are_the_documented_integers() -> None:
 def test_float64_is_rounded_from_its_own_bits(name: str) -> None:
     f = cpd.format(name)
     spec = spec_of(f)
-    x = from_bits(boundary_bits(spec)).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        x = from_bits(boundary_bits(spec)).astype(np.float64)
     x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf), [1e-320, 1e300]])
     got = cpd.cast(x, f)
     assert got.dtype == np.float64
@@ -110,7 +111,7 @@ def test_float16_in_float16_out() -> None:
 
 
 def test_carrier_that_does_not_hold_the_format() -> None:
-    with pytest.raises(ValueError, match="float16"):
+    with pytest.raises(ValueError, match=r"fp16.*bf16"):
         cpd.cast(np.zeros(3, np.float16), "bf16")
 
 

@@ -75,6 +75,7 @@ def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
         (["train", "--loss-scale", "3"], "power of two"),
         (["train", "--loss-scale", "0"], "power of two"),
         (["train", "--loss-scale", "2^x"], "power of two"),
+        (["train", "--aps", "--loss-scale", "8"], "aps and loss_scale exclude each other"),
         (["train", "--nodes", "200"], "1438"),
         (["train", "--nodes", "0"], "at least 1"),
         (["train", "--group-size", "9"], "1…8"),

@@ -15,7 +15,7 @@ X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
 
 
 def numpy(x):
-    return np.array(x)
+    return x.numpy().copy() if isinstance(x, torch.Tensor) else np.array(x)
 
 
 def tensor(x):
@@ -287,7 +287,6 @@ BYTES = np.zeros(101, np.uint8)
 
 NUMPY_OUTS = [
     ([0.0] * 12, TypeError, "out must be a NumPy array"),
-    (torch.zeros(3, 4), TypeError, "out must be a NumPy array"),
     (np.zeros((3, 4)), TypeError, "out must be of type float32, got float64"),
     (np.zeros((3, 4), ">f4"), TypeError, ">f4"),
     (np.zeros((4, 3), np.float32), ValueError, r"out must have shape \(3, 4\), got \(4, 3\)"),
@@ -310,7 +309,7 @@ NUMPY_OUTS = [
 
 @pytest.mark.parametrize(("out", "error", "message"), NUMPY_OUTS)
 def test_numpy_out(out, error, message):
-    before = np.array(out)
+    before = np.copy(out)
     for call in (
         lambda: cpd.cast(X, "e4m3", out=out),
         lambda: cpd.add(X, X, "e4m3", out=out),
@@ -318,7 +317,7 @@ def test_numpy_out(out, error, message):
     ):
         with pytest.raises(error, match=message):
             call()
-    assert np.array_equal(before, np.array(out))
+    assert np.array_equal(before, out)
 
 
 TORCH_OUTS = [
@@ -355,7 +354,7 @@ def test_out_must_not_overlap_an_input_in_part(make):
     for out in (memory[1:21], memory[19:39], memory[:40:2]):
         with pytest.raises(ValueError, match="out must be x itself or lie apart from it"):
             cpd.cast(x, "e4m3", out=out)
-        with pytest.raises(ValueError, match="out must be (x|y) itself"):
+        with pytest.raises(ValueError, match=r"out must be (x|y) itself"):
             cpd.mul(x, y, "e4m3", out=out)
     with pytest.raises(ValueError, match="out must be y itself"):
         cpd.mul(y, x[:1], "e4m3", out=memory[:20])

@@ -74,7 +74,7 @@ def test_first_weights_depend_on_the_seed_alone():
     "options",
     [
         TrainOptions(),
-        TrainOptions(format="e4m3", aps="on", loss_scale=4096.0, kahan=True, group_size=4),
+        TrainOptions(format="e4m3", loss_scale=4096.0, kahan=True, group_size=4),
         TrainOptions(format="e3m0", aps="paper", order="ring", rounding="stochastic", seed=7),
         TrainOptions(loss_scale=2.0**-3, overflow="saturate", last_layer_fp32=True, lr=0.125),
         TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),

@@ -49,9 +49,8 @@ bool same_bits(T a, T b) {
 /// Equal bits; otherwise the first mismatch (index, what was expected and got, in hex) and their
 /// number. `describe(i)` may add the inputs of element i.
 template <class T, class Describe>
-  requires(std::invocable<const Describe&, std::size_t>)
-::testing::AssertionResult bits_equal(std::span<const T> expected, std::span<const T> got,
-                                      const Describe& describe) {
+  requires(std::invocable<const Describe&, std::size_t>)::testing::AssertionResult
+bits_equal(std::span<const T> expected, std::span<const T> got, const Describe& describe) {
   if (expected.size() != got.size()) {
     return ::testing::AssertionFailure()
            << "expected " << expected.size() << " values, got " << got.size();
@@ -64,8 +63,8 @@ template <class T, class Describe>
   }
   if (mismatches == 0) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure()
-         << mismatches << " of " << expected.size() << " differ, first at " << first << ": expected "
-         << hex(expected[first]) << ", got " << hex(got[first]) << describe(first);
+         << mismatches << " of " << expected.size() << " differ, first at " << first
+         << ": expected " << hex(expected[first]) << ", got " << hex(got[first]) << describe(first);
 }
 
 template <class T>

@@ -55,9 +55,18 @@ inline std::vector<Format> encoding_formats() {
       formats.push_back(MakeFormat(exp, man, encoding, bias, is_signed, subnormals));
     }
   };
-  constexpr std::array<std::array<int, 2>, 12> kWidths = {
-      {{1, 2}, {2, 0}, {2, 1}, {3, 2}, {3, 0}, {4, 3}, {5, 2}, {5, 10}, {6, 1}, {7, 23}, {8, 3},
-       {8, 7}}};
+  constexpr std::array<std::array<int, 2>, 12> kWidths = {{{1, 2},
+                                                           {2, 0},
+                                                           {2, 1},
+                                                           {3, 2},
+                                                           {3, 0},
+                                                           {4, 3},
+                                                           {5, 2},
+                                                           {5, 10},
+                                                           {6, 1},
+                                                           {7, 23},
+                                                           {8, 3},
+                                                           {8, 7}}};
   for (const Encoding encoding :
        {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109, Encoding::finite}) {
     for (const auto& [exp, man] : kWidths) {
@@ -79,9 +88,9 @@ inline std::vector<Format> encoding_formats() {
 inline std::vector<Format> named_formats() {
   std::vector<Format> formats;
   for (const char* name :
-       {"e4m3", "e5m2", "e3m0", "e6m9", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3", "e3m2",
-        "e3m4", "e8m0", "binary8p4se", "binary8p3se", "binary8p3ue", "binary8p4uf", "binary8p4sf",
-        "bf16", "fp16", "tf32", "fp32"}) {
+       {"e4m3",        "e5m2",        "e3m0",        "e6m9", "e4m3fn", "e4m3fnuz",    "e5m2fnuz",
+        "e2m1",        "e2m3",        "e3m2",        "e3m4", "e8m0",   "binary8p4se", "binary8p3se",
+        "binary8p3ue", "binary8p4uf", "binary8p4sf", "bf16", "fp16",   "tf32",        "fp32"}) {
     formats.push_back(ParseFormat(name));
   }
   return formats;

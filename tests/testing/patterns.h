@@ -19,7 +19,7 @@ inline std::vector<float> special_values() {
   for (const std::uint32_t bits :
        {0x00000000u, 0x00000001u, 0x00000002u, 0x003FFFFFu, 0x00400000u, 0x00400001u, 0x007FFFFFu,
         0x00800000u, 0x00800001u, 0x3F7FFFFFu, 0x3F800000u, 0x3F800001u, 0x7F7FFFFEu, 0x7F7FFFFFu,
-        0x7F800000u,                                                        // Inf
+        0x7F800000u,                                                         // Inf
         0x7F800001u, 0x7FBFFFFFu, 0x7FC00000u, 0x7FC12345u, 0x7FFFFFFFu}) {  // NaN
     values.push_back(from_bits(bits));
     values.push_back(from_bits(bits | 0x80000000u));
@@ -36,8 +36,9 @@ inline void push_around(float x, std::vector<float>& values) {
   }
 }
 
-/// Magnitude codes that matter: all if they are few for the number of random ones; else the ends, the least normals, the powers
-/// of two's neighbours and random ones. They run past the largest finite code.
+/// Magnitude codes that matter: all if they are few for the number of random ones; else the ends,
+/// the least normals, the powers of two's neighbours and random ones. They run past the largest
+/// finite code.
 inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec, int random,
                                                     std::mt19937_64& generator) {
   std::vector<std::uint64_t> codes;
@@ -101,8 +102,8 @@ inline std::vector<float> mixed_values(const reference::Spec& spec, std::size_t 
   return values;
 }
 
-/// n random values of like size near the middle of the format's range, so that sums neither overflow
-/// nor lose all of a term: where roundings, ties and cancellations happen.
+/// n random values of like size near the middle of the format's range, so that sums neither
+/// overflow nor lose all of a term: where roundings, ties and cancellations happen.
 inline std::vector<float> moderate_values(const reference::Spec& spec, std::size_t n,
                                           std::uint64_t seed) {
   std::mt19937_64 generator(seed);

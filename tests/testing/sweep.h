@@ -58,7 +58,8 @@ class Expectation {
     const std::uint64_t end = std::uint64_t{first} + kSweepBlock;
     for (std::uint64_t at = first; at < end;) {
       const auto next = step + 1;
-      const std::uint64_t until = next == steps_.end() ? end : std::min<std::uint64_t>(next->first, end);
+      const std::uint64_t until =
+          next == steps_.end() ? end : std::min<std::uint64_t>(next->first, end);
       std::fill(out + (at - first), out + (until - first), step->result);
       at = until;
       if (at < end) step = next;
@@ -88,8 +89,8 @@ struct SweepResult {
   std::string first;  // a mismatch, described
 };
 
-/// Calls operation(input, output, n) on blocks of all patterns and compares its outputs, bit for bit,
-/// with fill(first, expected).
+/// Calls operation(input, output, n) on blocks of all patterns and compares its outputs, bit for
+/// bit, with fill(first, expected).
 template <class T, class Fill, class Operation>
 SweepResult sweep(const Fill& fill, const Operation& operation) {
   SweepResult result;

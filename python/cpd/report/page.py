@@ -45,10 +45,15 @@ tr.best td, tr.best th { background: #eaf4ee; }
 .bad b { color: #b34a00; }
 code { font: .86em/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 pre { background: var(--tint); border: 1px solid var(--line); border-radius: .4rem;
-  padding: .7rem .9rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
+  padding: .7rem .9rem; overflow-x: auto; }
 details { margin: .8rem 0; }
 summary { cursor: pointer; color: #00598c; }
+@media screen {
+  figure { overflow-x: auto; }
+  svg { min-width: 38rem; }
+}
 @media print {
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   body { max-width: none; padding: 0; font-size: 10.5pt; }
   h2 { break-after: avoid; }
   figure, tr, .card, pre { break-inside: avoid; }

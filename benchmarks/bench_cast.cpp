@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cast, encode and decode on one thread against libc's memcpy between the same kind of arrays
+// (64-byte aligned, touched), by turns in one run. First the bits: samples against the slow oracle,
+// whole arrays between backends. Prints one JSON object a line; exits 1 where bits are wrong.
+//
+//   bench_cast [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/reference.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+
+namespace {
+
+using cpd::DType;
+using cpd::Format;
+using cpd::Rounding;
+using cpd::RoundingOptions;
+using cpd::View;
+
+struct Settings {
+  std::int64_t floats = std::int64_t{64} << 20;
+  int repeats = 9;
+  std::uint64_t seed = 0;
+  std::string only;
+  bool list = false;
+};
+
+// --- data
+// -----------------------------------------------------------------------------------------
+
+/// Aligned memory that has been touched.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes)
+      : data_(static_cast<std::uint8_t*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))) {
+    if (data_ == nullptr) throw std::bad_alloc();
+    std::memset(data_.get(), 1, bytes);
+  }
+  [[nodiscard]] std::uint8_t* bytes() const { return data_.get(); }
+  [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(data_.get()); }
+
+ private:
+  struct Free {
+    void operator()(std::uint8_t* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::uint8_t, Free> data_;
+};
+
+enum class Mix { normal, subnormal, special };
+
+/// One value of the mix: all normal in the format; 10 % subnormal in it or overflowing; 1 % NaN or
+/// Inf.
+float Draw(const Format& format, Mix mix, std::mt19937_64& bits) {
+  const std::uint64_t r = bits();
+  const double fraction = 1.0 + std::ldexp(static_cast<double>(r >> 40), -24);
+  const double sign = (r & 1) != 0 ? -1.0 : 1.0;
+  const auto percent = static_cast<int>((r >> 1) % 100);
+  const bool odd = (r >> 8) % 2 != 0;
+  const int low = format.emin();
+  const int high = std::max(low, format.emax() - 1);
+  if (mix == Mix::special && percent == 0) {
+    return odd ? std::numeric_limits<float>::quiet_NaN()
+               : static_cast<float>(sign) * std::numeric_limits<float>::infinity();
+  }
+  if (mix == Mix::subnormal && percent < 10) {
+    const int exponent = odd ? format.emax() + 1 : low - 1 - static_cast<int>((r >> 9) % 3);
+    return static_cast<float>(std::ldexp(sign * fraction, exponent));
+  }
+  const int exponent = low + static_cast<int>((r >> 9) % static_cast<unsigned>(high - low + 1));
+  return static_cast<float>(std::ldexp(sign * fraction, exponent));
+}
+
+void Fill(const Format& format, Mix mix, std::uint64_t seed, std::int64_t n, float* x) {
+  std::mt19937_64 bits(seed);
+  const std::int64_t period = std::min<std::int64_t>(n, (std::int64_t{1} << 20) + 17);
+  for (std::int64_t i = 0; i < period; ++i) x[i] = Draw(format, mix, bits);
+  for (std::int64_t i = period; i < n; i += period) {
+    std::memcpy(x + i, x, sizeof(float) * static_cast<std::size_t>(std::min(period, n - i)));
+  }
+}
+
+// --- rows
+// -----------------------------------------------------------------------------------------
+
+enum class Verb { cast, encode, decode };
+
+struct Row {
+  std::string name;
+  Verb verb = Verb::cast;
+  Format format;
+  RoundingOptions options;
+  Mix mix = Mix::normal;
+  std::string backend;  ///< empty: the one in use
+  std::optional<double> bar;
+};
+
+/// What a row works on: x -> y (cast), x -> codes (encode), codes -> y (decode).
+struct Arrays {
+  std::int64_t n;
+  const float* x;
+  float* y;
+  std::uint8_t* codes;
+};
+
+void Run(const Row& row, const Arrays& a) {
+  const auto x = View(a.x, DType::f32, a.n);
+  const auto y = View(a.y, DType::f32, a.n);
+  const auto codes = View(a.codes, DType::u8, cpd::PackedBytes(row.format, a.n));
+  switch (row.verb) {
+    case Verb::cast:
+      return cpd::Cast(x, row.format, row.options, y);
+    case Verb::encode:
+      return cpd::Encode(x, row.format, row.options, codes);
+    case Verb::decode:
+      return cpd::Decode(codes, row.format, y);
+  }
+}
+
+double BytesMoved(const Row& row, std::int64_t n) {
+  const auto floats = 4.0 * static_cast<double>(n);
+  if (row.verb == Verb::cast) return 2 * floats;
+  return floats + static_cast<double>(cpd::PackedBytes(row.format, n));
+}
+
+std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i) {
+  std::uint32_t code = 0;
+  for (int b = 0; b < bits; ++b) {
+    const std::int64_t at = i * bits + b;
+    code |= static_cast<std::uint32_t>(packed[at / 8] >> (at % 8) & 1) << b;
+  }
+  return code;
+}
+
+// --- bits
+// -----------------------------------------------------------------------------------------
+
+/// Whether element i is what the oracle says; `random` is its integer.
+bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t random) {
+  namespace reference = cpd::reference;
+  const Format& f = row.format;
+  const reference::Spec spec{f.exp, f.man, f.bias, f.encoding, f.is_signed, f.subnormals};
+  const RoundingOptions& o = row.options;
+  const reference::Options options{o.mode, o.overflow, o.variant, o.random_bits, random};
+  const auto same = [](float p, float q) {
+    return std::bit_cast<std::uint32_t>(p) == std::bit_cast<std::uint32_t>(q);
+  };
+  switch (row.verb) {
+    case Verb::cast:
+      return same(a.y[i], reference::cast(spec, a.x[i], options));
+    case Verb::encode:
+      return CodeAt(a.codes, f.bits(), i) ==
+             reference::encode(spec, reference::exact(a.x[i]), options);
+    case Verb::decode:
+      return same(a.y[i], reference::decode(spec, CodeAt(a.codes, f.bits(), i)));
+  }
+  return false;
+}
+
+/// Blocks of 256 elements from the whole array against the oracle; the first wrong index, or -1.
+std::int64_t FirstWrong(const Row& row, const Arrays& a) {
+  constexpr std::int64_t kBlock = cpd::kBlock;
+  const std::int64_t blocks = a.n / kBlock;
+  const std::int64_t checked = std::min<std::int64_t>(blocks, 24);
+  for (std::int64_t k = 0; k < checked; ++k) {
+    const std::int64_t begin = (checked == 1 ? 0 : (blocks - 1) * k / (checked - 1)) * kBlock;
+    std::vector<std::uint32_t> random(kBlock);
+    if (row.options.mode == Rounding::stochastic) {
+      cpd::RandomIntegers(row.options, static_cast<std::uint64_t>(begin),
+                          View(random.data(), DType::u32, kBlock));
+    }
+    for (std::int64_t i = 0; i < kBlock; ++i) {
+      if (!IsRight(row, a, begin + i, random[static_cast<std::size_t>(i)])) return begin + i;
+    }
+  }
+  return -1;
+}
+
+/// Runs the row on every backend: the oracle on each one's result, and all results the same.
+std::string CheckBits(const Row& row, const Arrays& a) {
+  const bool to_codes = row.verb == Verb::encode;
+  const auto bytes = to_codes ? static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n))
+                              : sizeof(float) * static_cast<std::size_t>(a.n);
+  const std::uint8_t* result = to_codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
+  const Memory first(bytes);
+  bool is_first = true;
+  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
+    cpd::ForceKernels(table->name);
+    Run(row, a);
+    const std::int64_t wrong = FirstWrong(row, a);
+    if (wrong >= 0) {
+      return std::string(table->name) + " differs from the oracle at " + std::to_string(wrong);
+    }
+    if (is_first) {
+      std::memcpy(first.bytes(), result, bytes);
+    } else if (std::memcmp(first.bytes(), result, bytes) != 0) {
+      return std::string(table->name) + " differs from another backend";
+    }
+    is_first = false;
+  }
+  cpd::ForceKernels("");
+  return "";
+}
+
+// --- time
+// -----------------------------------------------------------------------------------------
+
+double Seconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Timing {
+  double rate, baseline, ratio, least, most;
+};
+
+/// GB/s of the row and of memcpy, by turns.
+Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
+  const double moved = BytesMoved(row, a.n);
+  const double copied = 8.0 * static_cast<double>(a.n);
+  std::vector<double> rates;
+  std::vector<double> baselines;
+  std::vector<double> ratios;
+  const auto size = sizeof(float) * static_cast<std::size_t>(a.n);
+  for (int r = 0; r < repeats; ++r) {
+    baselines.push_back(copied / Seconds([&] { std::memcpy(copy, a.x, size); }) * 1e-9);
+    rates.push_back(moved / Seconds([&] { Run(row, a); }) * 1e-9);
+    ratios.push_back(rates.back() / baselines.back());
+  }
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  return {Median(rates), Median(baselines), Median(ratios), *least, *most};
+}
+
+void Print(const Row& row, const std::string& backend, const Timing& t) {
+  std::printf(R"({"name": "%s", "value": %.3f, "unit": "GB/s", "against": "memcpy", )"
+              R"("baseline": %.3f, "ratio": %.4f, "least": %.4f, "most": %.4f, "backend": "%s")",
+              row.name.c_str(), t.rate, t.baseline, t.ratio, t.least, t.most, backend.c_str());
+  if (row.bar) std::printf(R"(, "bar": %.2f)", *row.bar);
+  std::printf("}\n");
+  std::fflush(stdout);
+}
+
+// --- the list
+// -------------------------------------------------------------------------------------
+
+RoundingOptions Stochastic(int random_bits) {
+  RoundingOptions options;
+  options.mode = Rounding::stochastic;
+  options.random_bits = random_bits;
+  options.seed = 1;
+  options.stream = 2;
+  return options;
+}
+
+/// An (e, m) that nobody chose, among those with normal numbers.
+Format DrawFormat(std::mt19937_64& bits) {
+  return cpd::MakeFormat(2 + static_cast<int>(bits() % 7), static_cast<int>(bits() % 24));
+}
+
+std::vector<Row> Rows(std::uint64_t seed) {
+  std::mt19937_64 bits(seed);
+  std::vector<Row> rows;
+  const auto add = [&](std::string name, Verb verb, const Format& format, RoundingOptions options,
+                       Mix mix, std::optional<double> bar, std::string backend = "") {
+    rows.push_back({std::move(name), verb, format, options, mix, std::move(backend), bar});
+  };
+  const auto mixes = [&](const std::string& name, Verb verb, const Format& format,
+                         const RoundingOptions& options) {
+    add(name + "/subnormal", verb, format, options, Mix::subnormal, 0.7);
+    add(name + "/special", verb, format, options, Mix::special, 0.7);
+  };
+  const RoundingOptions nearest;
+  std::vector<Format> formats;
+  for (const char* name : {"e4m3", "e5m2", "fp16", "bf16", "e3m0"}) {
+    formats.push_back(cpd::ParseFormat(name));
+  }
+  formats.push_back(DrawFormat(bits));
+  formats.push_back(DrawFormat(bits));
+  for (const Format& format : formats) {
+    const std::string name = "cast/nearest_even/" + ToString(format);
+    add(name, Verb::cast, format, nearest, Mix::normal, 0.9);
+    mixes(name, Verb::cast, format, nearest);
+  }
+  const Format e4m3 = formats.front();
+  const std::vector<std::pair<int, double>> stochastic = {{8, 0.85}, {16, 0.65}, {24, 0.45}};
+  for (const auto& [n, bar] : stochastic) {
+    const std::string name = "cast/stochastic" + std::to_string(n) + "/e4m3";
+    add(name, Verb::cast, e4m3, Stochastic(n), Mix::normal, bar);
+    add(name + "/subnormal", Verb::cast, e4m3, Stochastic(n), Mix::subnormal, std::nullopt);
+    add(name + "/special", Verb::cast, e4m3, Stochastic(n), Mix::special, std::nullopt);
+  }
+  for (const char* name : {"e4m3", "fp16", "e2m1", "e4m3fn", "e3m2", "e8m3", "e6m9"}) {
+    const Format format = cpd::ParseFormat(name);
+    const bool barred = std::string_view(name) == "e4m3" || std::string_view(name) == "fp16" ||
+                        std::string_view(name) == "e2m1";
+    const std::optional<double> bar = barred ? std::optional(0.7) : std::nullopt;
+    add("encode/" + std::string(name), Verb::encode, format, nearest, Mix::normal, bar);
+    add("decode/" + std::string(name), Verb::decode, format, nearest, Mix::normal, bar);
+  }
+  for (const char* name : {"e4m3fn", "e4m3fnuz", "binary8p4se"}) {
+    add("cast/nearest_even/" + std::string(name), Verb::cast, cpd::ParseFormat(name), nearest,
+        Mix::normal, std::nullopt);
+  }
+  RoundingOptions down;
+  down.mode = Rounding::down;
+  add("cast/down/e4m3", Verb::cast, e4m3, down, Mix::normal, std::nullopt);
+  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
+    const std::string backend = table->name;
+    for (const Row& row : std::vector<Row>(rows)) {
+      const bool shown = row.name == "cast/nearest_even/e4m3" || row.name == "encode/e4m3" ||
+                         row.name == "decode/e4m3" || row.name == "cast/stochastic8/e4m3";
+      if (!shown || !row.backend.empty()) continue;
+      add(backend + "/" + row.name, row.verb, row.format, row.options, row.mix, std::nullopt,
+          backend);
+    }
+  }
+  return rows;
+}
+
+// --- the program
+// ----------------------------------------------------------------------------------
+
+Settings Parse(int argc, char** argv) {
+  Settings settings;
+  settings.seed = std::random_device()();
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const auto value = [&]() -> std::string {
+      if (++i == argc) throw cpd::Error(std::string(flag) + " needs a value");
+      return argv[i];
+    };
+    if (flag == "--floats") {
+      settings.floats = std::stoll(value());
+    } else if (flag == "--repeats") {
+      settings.repeats = std::stoi(value());
+    } else if (flag == "--seed") {
+      settings.seed = std::stoull(value());
+    } else if (flag == "--only") {
+      settings.only = value();
+    } else if (flag == "--list") {
+      settings.list = true;
+    } else {
+      throw cpd::Error("unknown option '" + std::string(flag) +
+                       "'; allowed: --floats --repeats --seed --only --list");
+    }
+  }
+  if (settings.floats < cpd::kBlock || settings.repeats < 1) {
+    throw cpd::Error("--floats must be at least 256 and --repeats at least 1");
+  }
+  return settings;
+}
+
+/// Returns false where bits are wrong.
+bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& settings) {
+  Fill(row.format, row.mix, settings.seed, a.n, const_cast<float*>(a.x));
+  if (row.verb == Verb::decode)
+    cpd::Encode(View(a.x, DType::f32, a.n), row.format, {},
+                View(a.codes, DType::u8, cpd::PackedBytes(row.format, a.n)));
+  const std::string wrong = CheckBits(row, a);
+  if (!wrong.empty()) {
+    std::printf("{\"name\": \"%s\", \"wrong\": \"%s\"}\n", row.name.c_str(), wrong.c_str());
+    return false;
+  }
+  cpd::ForceKernels(row.backend);
+  Run(row, a);
+  const std::string backend = cpd::Kernels().name;
+  Print(row, backend, Time(row, a, copy, settings.repeats));
+  cpd::ForceKernels("");
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  const Settings settings = Parse(argc, argv);
+  const std::vector<Row> rows = Rows(settings.seed);
+  const Memory x(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
+  const Memory y(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
+  const Memory copy(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
+  const Memory codes(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
+  const Arrays arrays{settings.floats, x.floats(), y.floats(), codes.bytes()};
+  bool right = true;
+  for (const Row& row : rows) {
+    if (row.name.find(settings.only) == std::string::npos) continue;
+    if (settings.list) {
+      std::printf("%s\n", row.name.c_str());
+    } else {
+      right = Measure(row, arrays, copy.floats(), settings) && right;
+    }
+  }
+  return right ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  setenv("CPD_NUM_THREADS", "1", 1);  // before the library first asks
+  try {
+    return Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_cast: %s\n", error.what());
+    return 2;
+  }
+}

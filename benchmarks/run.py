@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`./dev bench [NAME]`: checks the bits, then times; prints a table and writes out/bench.json.
+
+Exits 1 where bits are wrong. A missed bar is shown, but is no failure: times depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "release"
+Row = dict[str, Any]
+
+
+def build(console: Console) -> Path:
+    """Compiles the benchmark programs; returns their folder."""
+    with console.status("compiling the benchmarks"):
+        command = ["cmake", "--build", str(BUILD), "--target", "cpd_benchmarks"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        console.print(done.stdout[-4000:] + done.stderr[-4000:], markup=False)
+        sys.exit("the benchmarks did not compile")
+    return BUILD / "benchmarks"
+
+
+def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:
+    """The rows that the C++ program prints, as they come."""
+    command = [str(program), "--only", options.name, "--seed", str(options.seed)]
+    command += ["--floats", str(options.floats), "--repeats", str(options.repeats)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode not in (0, 1):
+        sys.exit(f"{program.name} ended with status {process.returncode}")
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def timed(
+    name: str,
+    work: Callable[[], object],
+    moved: int,
+    copy: Callable[[], object],
+    copied: int,
+    repeats: int,
+) -> Row:
+    """GB/s of `work` and of memcpy, by turns."""
+    rates, baselines, ratios = [], [], []
+    work()
+    for _ in range(repeats):
+        baselines.append(copied / seconds(copy) * 1e-9)
+        rates.append(moved / seconds(work) * 1e-9)
+        ratios.append(rates[-1] / baselines[-1])
+    return {
+        "name": name,
+        "value": round(median(rates), 3),
+        "unit": "GB/s",
+        "against": "memcpy",
+        "baseline": round(median(baselines), 3),
+        "ratio": round(median(ratios), 4),
+        "least": round(min(ratios), 4),
+        "most": round(max(ratios), 4),
+    }
+
+
+def other_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Other people's casts on the same data sizes, for information."""
+    import ml_dtypes
+    import numpy as np
+
+    rng = np.random.default_rng(options.seed)
+    x = np.resize(rng.standard_normal(1 << 20, dtype=np.float32), options.floats)
+    y = np.empty_like(x)
+    n = x.size
+
+    def row(name: str, work: Callable[[], object], moved: int) -> Iterator[Row]:
+        if options.name in name:
+            yield timed(name, work, moved, lambda: np.copyto(y, x), 8 * n, options.repeats)
+
+    for dtype in (ml_dtypes.float8_e4m3, ml_dtypes.float8_e4m3fn):
+        name = np.dtype(dtype).name.removeprefix("float8_")
+        codes = x.astype(dtype)
+        yield from row(f"ml_dtypes/encode/{name}", lambda d=dtype: x.astype(d), 5 * n)  # type: ignore[misc]
+        yield from row(f"ml_dtypes/decode/{name}", lambda c=codes: c.astype(np.float32), 5 * n)  # type: ignore[misc]
+    try:
+        import torch
+    except ImportError:
+        return
+    torch.set_num_threads(1)
+    tx, ty = torch.from_numpy(x), torch.from_numpy(y)
+    tcodes = torch.empty(n, dtype=torch.float8_e4m3fn)
+    tcodes.copy_(tx)
+    yield from row("torch/encode/e4m3fn", lambda: tcodes.copy_(tx), 5 * n)
+    yield from row("torch/decode/e4m3fn", lambda: ty.copy_(tcodes), 5 * n)
+    yield from row("torch/cast/e4m3fn", lambda: ty.copy_(tcodes.copy_(tx)), 8 * n)
+
+
+def verdict(row: Row) -> str:
+    if "wrong" in row:
+        return f"[bold red]WRONG: {row['wrong']}[/]"
+    if "bar" not in row:
+        return ""
+    return "[green]met[/]" if row["ratio"] >= row["bar"] else "[yellow]missed[/]"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    if "wrong" in row:
+        return row["name"], "", "", "", "", "", verdict(row)
+    bar = f"{row['bar']:.2f}" if "bar" in row else ""
+    spread = f"{row['least']:.2f} … {row['most']:.2f}"
+    numbers = f"{row['value']:.1f}", f"{row['baseline']:.1f}", f"{row['ratio']:.2f}", spread, bar
+    return row["name"], *numbers, verdict(row)
+
+
+def show(console: Console, rows: list[Row]) -> None:
+    table = Table(
+        title="one thread; GB/s read and written; ratio to memcpy in the same run"
+    )
+    table.add_column("name")
+    for column in ("GB/s", "memcpy", "ratio", "least … most", "bar"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for row in rows:
+        table.add_row(*cells(row))
+    console.print(table)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("name", nargs="?", default="", help="only rows whose name contains this")
+    parser.add_argument("--floats", type=int, default=64 << 20, help="elements (default: 64 Mi)")
+    parser.add_argument("--repeats", type=int, default=9, help="timings of each row (default: 9)")
+    parser.add_argument("--seed", type=int, default=None, help="of the data and the drawn formats")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench.json")
+    parser.add_argument("--programs", type=Path, default=None, help="folder of built benchmarks")
+    options = parser.parse_args()
+    if options.seed is None:
+        options.seed = int.from_bytes(os.urandom(4), "little")
+    return options
+
+
+def main() -> int:
+    options = parse()
+    console = Console()
+    programs = options.programs or build(console)
+    rows: list[Row] = []
+    console.print(
+        f"{options.floats} floats, seed {options.seed}; bits first, then times"
+    )
+    with console.status("…") as status:
+        for source in (native_rows(programs / "bench_cast", options), other_rows(options)):
+            for row in source:
+                rows.append(row)
+                status.update(f"{len(rows)} rows, last {row['name']}")
+    if not rows:
+        sys.exit(f"no row's name contains '{options.name}'")
+    show(console, rows)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    wrong = [row["name"] for row in rows if "wrong" in row]
+    missed = [row["name"] for row in rows if "bar" in row and row["ratio"] < row["bar"]]
+    barred = sum("bar" in row for row in rows)
+    console.print(f"bars met: {barred - len(missed)} of {barred}; rows in {options.out}")
+    if missed:
+        console.print("[yellow]missed:[/] " + ", ".join(missed))
+    if wrong:
+        console.print("[bold red]wrong bits:[/] " + ", ".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

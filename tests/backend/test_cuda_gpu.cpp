@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU gives the CPU's bits: cast, encode and decode, every mode, types and strides.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/cuda_memory.h"
+#include "tests/testing/formats.h"
+
+namespace cpd {
+namespace {
+
+using testing::bits_equal;
+using testing::CudaDriver;
+using testing::describe;
+using testing::OnGpu;
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    driver_ = CudaDriver::Get();
+    if (driver_ != nullptr) return;
+    const char* required = std::getenv("CPD_REQUIRE_GPU");
+    if (required != nullptr && std::string(required) == "1") {
+      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
+    }
+    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
+  }
+  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
+
+ private:
+  const CudaDriver* driver_ = nullptr;
+};
+
+/// Random bits, half of them near the format's own range; zeros, Inf and NaN among them.
+std::vector<float> Inputs(const Format& format, std::size_t n, bool with_nan = true) {
+  std::mt19937_64 bits(n + static_cast<std::size_t>(format.bits()));
+  std::vector<float> values(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto r = static_cast<std::uint32_t>(bits());
+    values[i] = testing::from_bits(r);
+    if (i % 2 == 0) {
+      const std::uint32_t code = r % (format.max_code() + 1);
+      const double scale = 1.0 + static_cast<double>(bits() % 1024) / 1024 / (2U << format.man);
+      values[i] = static_cast<float>(format.magnitude(code) * scale * (r >> 31 ? -1.0 : 1.0));
+    }
+    if (i % 97 == 5) values[i] = testing::from_bits((r & 0x80000000U) | (i % 2 ? 0x7F800000U : 0U));
+    if (!with_nan && values[i] != values[i]) values[i] = 1.0F;
+  }
+  return values;
+}
+
+std::vector<RoundingOptions> AllOptions() {
+  std::vector<RoundingOptions> all;
+  for (const Overflow overflow : testing::kPolicies) {
+    for (const Rounding mode : testing::kDeterministicModes) {
+      RoundingOptions options;
+      options.mode = mode;
+      options.overflow = overflow;
+      all.push_back(options);
+    }
+    for (const Variant variant : testing::kVariants) {
+      for (const int random_bits : {1, 8, 16, 24}) {
+        RoundingOptions options;
+        options.mode = Rounding::stochastic;
+        options.overflow = overflow;
+        options.variant = variant;
+        options.random_bits = random_bits;
+        options.seed = 0x0123456789ABCDEFULL;
+        options.stream = 0xFEDCBA9876543210ULL;
+        all.push_back(options);
+      }
+    }
+  }
+  return all;
+}
+
+/// The named formats, and some of every encoding.
+std::vector<Format> Formats() {
+  std::vector<Format> formats = testing::named_formats();
+  const std::vector<Format> others = testing::encoding_formats();
+  for (std::size_t i = 0; i < others.size(); i += 7) formats.push_back(others[i]);
+  return formats;
+}
+
+TensorView Floats(const std::vector<float>& values) {
+  return View(values.data(), DType::f32, static_cast<std::int64_t>(values.size()));
+}
+
+template <class T>
+std::size_t BytesOf(const std::vector<T>& values) {
+  return values.size() * sizeof(T);
+}
+
+/// Casts `x` on both sides through the same views of vectors; the outputs' whole memory is
+/// compared.
+template <class In, class Out>
+void ExpectSameCast(const CudaDriver& driver, const std::vector<In>& x, const TensorView& x_view,
+                    std::vector<Out> y, TensorView y_view, const Format& format,
+                    const RoundingOptions& options) {
+  const OnGpu x_gpu(driver, x.data(), BytesOf(x));
+  const OnGpu y_gpu(driver, y.data(), BytesOf(y));
+  Cast(x_gpu.View(x_view, x.data()), format, options, y_gpu.View(y_view, y_view.data));
+  y_view.data = y.data();
+  Cast(x_view, format, options, y_view);
+  std::vector<Out> got(y.size());
+  y_gpu.Read(got.data());
+  EXPECT_TRUE(bits_equal<Out>(y, got)) << describe(format, options);
+}
+
+TEST_F(Gpu, CastGivesTheCpusBits) {
+  constexpr std::int64_t n = 5003;
+  for (const Format& format : Formats()) {
+    const std::vector<float> x = Inputs(format, n);
+    const std::vector<float> y(n);
+    for (const RoundingOptions& options : AllOptions()) {
+      ExpectSameCast(driver(), x, Floats(x), y, Floats(y), format, options);
+    }
+  }
+}
+
+TEST_F(Gpu, CastReadsAndWritesAnyFloatType) {
+  constexpr std::int64_t n = 3001;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> values = Inputs(format, n);
+  std::vector<double> x(values.begin(), values.end());
+  for (std::size_t i = 0; i < x.size(); i += 3) x[i] *= 1.0 + 0x1p-40;
+  for (const RoundingOptions& options : AllOptions()) {
+    ExpectSameCast(driver(), x, View(x.data(), DType::f64, n), std::vector<double>(n),
+                   View(x.data(), DType::f64, n), format, options);
+  }
+  std::vector<std::uint16_t> halves(1 << 16);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const auto view = View(halves.data(), type, static_cast<std::int64_t>(halves.size()));
+    for (const RoundingOptions& options : AllOptions()) {
+      ExpectSameCast(driver(), halves, view, halves, view, format, options);
+    }
+  }
+}
+
+TEST_F(Gpu, CastWalksStrides) {
+  const Format format = ParseFormat("e5m2");
+  const std::vector<float> x = Inputs(format, 6 * 70 * 11);
+  TensorView from = View(x.data(), DType::f32, std::array<std::int64_t, 3>{11, 6, 35});
+  from.stride = {1, 770, 22};  // transposed, every second element
+  const std::vector<float> y(11 * 6 * 35 * 2);
+  TensorView to = View(y.data(), DType::f32, std::array<std::int64_t, 3>{11, 6, 35});
+  to.stride = {420, 70, 2};
+  for (const RoundingOptions& options : AllOptions()) {
+    ExpectSameCast(driver(), x, from, y, to, format, options);
+  }
+}
+
+TEST_F(Gpu, CastTakesGivenIntegers) {
+  constexpr std::int64_t n = 1025;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> x = Inputs(format, n);
+  RoundingOptions options;
+  options.mode = Rounding::stochastic;
+  options.random_bits = 12;
+  std::vector<std::uint32_t> random(n);
+  for (std::size_t i = 0; i < random.size(); ++i)
+    random[i] = static_cast<std::uint32_t>(i * 37 % 4096);
+  std::vector<float> y(n);
+  std::vector<float> got(n);
+  const auto run = [&] {
+    const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
+    const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
+    const OnGpu r_gpu(driver(), random.data(), BytesOf(random));
+    const TensorView r = r_gpu.View(View(random.data(), DType::u32, n), random.data());
+    Cast(x_gpu.View(Floats(x), x.data()), format, options, y_gpu.View(Floats(y), y.data()), &r);
+    y_gpu.Read(got.data());
+  };
+  run();
+  const TensorView given = View(random.data(), DType::u32, n);
+  Cast(Floats(x), format, options, Floats(y), &given);
+  EXPECT_TRUE(bits_equal<float>(y, got));
+  random[n - 1] = 4096;
+  EXPECT_THROW(run(), Error);
+}
+
+TEST_F(Gpu, CodesAreTheCpus) {
+  for (const Format& format : Formats()) {
+    for (const std::int64_t n : {1, 7, 2048, 4099}) {
+      const std::vector<float> x = Inputs(format, static_cast<std::size_t>(n), format.has_nan());
+      const std::int64_t bytes = PackedBytes(format, n);
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes));
+      std::vector<std::uint8_t> got(packed.size());
+      for (const RoundingOptions& options : AllOptions()) {
+        const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
+        const OnGpu codes_gpu(driver(), packed.data(), packed.size());
+        const TensorView codes = View(packed.data(), DType::u8, bytes);
+        Encode(x_gpu.View(Floats(x), x.data()), format, options,
+               codes_gpu.View(codes, packed.data()));
+        codes_gpu.Read(got.data());
+        Encode(Floats(x), format, options, codes);
+        ASSERT_TRUE(bits_equal<std::uint8_t>(packed, got)) << describe(format, options);
+      }
+      std::vector<float> y(static_cast<std::size_t>(n));
+      std::vector<float> y_got(y.size());
+      const OnGpu codes_gpu(driver(), packed.data(), packed.size());
+      const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
+      const TensorView codes = View(packed.data(), DType::u8, bytes);
+      Decode(codes_gpu.View(codes, packed.data()), format, y_gpu.View(Floats(y), y.data()));
+      y_gpu.Read(y_got.data());
+      Decode(codes, format, Floats(y));
+      ASSERT_TRUE(bits_equal<float>(y, y_got)) << ToString(format);
+    }
+  }
+}
+
+TEST_F(Gpu, EncodeNamesTheFirstNanWithoutACode) {
+  const Format format = ParseFormat("e2m1");
+  std::vector<float> x(10000, 1.0F);
+  x[4711] = x[9000] = testing::from_bits(0x7FC00000U);
+  const auto bytes = PackedBytes(format, 10000);
+  const std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes));
+  const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
+  const OnGpu codes_gpu(driver(), packed.data(), packed.size());
+  try {
+    Encode(x_gpu.View(Floats(x), x.data()), format, {},
+           codes_gpu.View(View(packed.data(), DType::u8, bytes), packed.data()));
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("element 4711 is NaN"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace cpd

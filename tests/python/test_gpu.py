@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA tensors give the bits that CPU tensors give. Without a GPU: skipped, or failed if asked."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+cpd = pytest.importorskip("cpd")
+
+pytestmark = pytest.mark.gpu
+
+MODES = ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic"]
+FORMATS = ["e4m3", "e5m2", "e3m0", "e6m9", "bf16", "fp16", "e4m3fn", "e4m3fnuz", "e8m0", "e2m1"]
+
+
+@pytest.fixture(autouse=True)
+def _gpu() -> None:
+    if torch.cuda.is_available():
+        return
+    if os.environ.get("CPD_REQUIRE_GPU") == "1":
+        pytest.fail("CPD_REQUIRE_GPU=1, but torch sees no CUDA device")
+    pytest.skip("torch sees no CUDA device")
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    as_integers = {2: torch.int16, 4: torch.int32, 8: torch.int64, 1: torch.uint8}[a.element_size()]
+    return torch.equal(
+        a.cpu().contiguous().view(as_integers), b.cpu().contiguous().view(as_integers)
+    )
+
+
+def inputs(n: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(n)
+    bits = torch.randint(-(2**31), 2**31, (n,), generator=generator, dtype=torch.int64)
+    return bits.to(torch.int32).view(torch.float32)
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("rounding", MODES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_cast_is_the_cpus(name: str, rounding: str, overflow: str) -> None:
+    x = inputs(10_007)
+    options = {"rounding": rounding, "overflow": overflow}
+    expected = cpd.cast(x, cpd.format(name), **options)
+    got = cpd.cast(x.cuda(), cpd.format(name), **options)
+    assert got.is_cuda
+    assert same_bits(expected, got)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_types(dtype: torch.dtype) -> None:
+    x = inputs(4_099).to(dtype)
+    assert same_bits(cpd.cast(x, cpd.format("e4m3")), cpd.cast(x.cuda(), cpd.format("e4m3")))
+
+
+@pytest.mark.parametrize("random_bits", [1, 8, 9, 16, 17, 24])
+def test_stochastic_on_strided_tensors(random_bits: int) -> None:
+    x = inputs(90 * 77).view(90, 77).t()[:, ::2]
+    options = {"rounding": "stochastic", "random_bits": random_bits, "seed": 7, "stream": 9}
+    on_gpu = inputs(90 * 77).cuda().view(90, 77).t()[:, ::2]
+    expected = cpd.cast(x, cpd.format("e4m3"), **options)
+    assert same_bits(expected, cpd.cast(on_gpu, cpd.format("e4m3"), **options))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_codes(name: str) -> None:
+    x = inputs(5_001).nan_to_num(nan=1.0, posinf=3.0, neginf=-3.0)
+    f = cpd.format(name)
+    codes = cpd.encode(x, f)
+    on_gpu = cpd.encode(x.cuda(), f)
+    assert same_bits(codes, on_gpu)
+    assert same_bits(cpd.decode(codes, f, x.shape), cpd.decode(on_gpu, f, x.shape))
+
+
+def test_nan_without_a_code_is_an_error() -> None:
+    x = torch.ones(1000, device="cuda")
+    x[77] = float("nan")
+    with pytest.raises(ValueError, match="element 77 is NaN"):
+        cpd.encode(x, cpd.format("e2m1"))
+
+
+def test_in_place_and_empty() -> None:
+    x = inputs(1_000)
+    y = x.cuda()
+    cpd.cast(y, cpd.format("e4m3"), out=y)
+    assert same_bits(cpd.cast(x, cpd.format("e4m3")), y)
+    assert cpd.cast(torch.empty(0, device="cuda"), cpd.format("e4m3")).numel() == 0
+
+
+def test_other_streams_are_respected() -> None:
+    x = inputs(1 << 20).cuda()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        y = cpd.cast(x * 2, cpd.format("e5m2"))
+    stream.synchronize()
+    assert same_bits(cpd.cast(x.cpu() * 2, cpd.format("e5m2")), y)

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device memory for the GPU tests, through the driver (libcuda.so.1), which is looked for at run
+// time: the tests compile and link without CUDA, and where there is no GPU they say so.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpd/base/tensor.h"
+
+namespace cpd::testing {
+
+/// The driver's functions, with the first device's primary context current.
+class CudaDriver {
+ public:
+  /// Null where there is no driver or no device; `why()` then tells.
+  static const CudaDriver* Get() {
+    static const CudaDriver driver;
+    return driver.why_.empty() ? &driver : nullptr;
+  }
+  static std::string Why() { return CudaDriver().why_; }
+
+  void* Allocate(std::size_t bytes) const {
+    std::uint64_t memory = 0;
+    Check(allocate_(&memory, bytes == 0 ? 1 : bytes), "cuMemAlloc");
+    return reinterpret_cast<void*>(memory);
+  }
+  void Free(void* memory) const { free_(reinterpret_cast<std::uint64_t>(memory)); }
+  void ToDevice(void* to, const void* from, std::size_t bytes) const {
+    if (bytes != 0) {
+      Check(to_device_(reinterpret_cast<std::uint64_t>(to), from, bytes), "cuMemcpyHtoD");
+    }
+  }
+  /// Waits for the work queued before.
+  void ToHost(void* to, const void* from, std::size_t bytes) const {
+    Check(synchronize_(), "cuCtxSynchronize");
+    if (bytes != 0) {
+      Check(to_host_(to, reinterpret_cast<std::uint64_t>(from), bytes), "cuMemcpyDtoH");
+    }
+  }
+
+ private:
+  CudaDriver() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == nullptr) {
+      why_ = "no CUDA driver (libcuda.so.1)";
+      return;
+    }
+    int (*init)(unsigned) = nullptr;
+    int (*device_get)(int*, int) = nullptr;
+    int (*retain)(void**, int) = nullptr;
+    int (*set_current)(void*) = nullptr;
+    Find(library, "cuInit", init);
+    Find(library, "cuDeviceGet", device_get);
+    Find(library, "cuDevicePrimaryCtxRetain", retain);
+    Find(library, "cuCtxSetCurrent", set_current);
+    Find(library, "cuCtxSynchronize", synchronize_);
+    Find(library, "cuMemAlloc_v2", allocate_);
+    Find(library, "cuMemFree_v2", free_);
+    Find(library, "cuMemcpyHtoD_v2", to_device_);
+    Find(library, "cuMemcpyDtoH_v2", to_host_);
+    if (!why_.empty()) return;
+    int device = 0;
+    void* context = nullptr;
+    if (init(0) != 0 || device_get(&device, 0) != 0 || retain(&context, device) != 0 ||
+        set_current(context) != 0) {
+      why_ = "no CUDA device";
+    }
+  }
+
+  template <class Function>
+  void Find(void* library, const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    if (function == nullptr) why_ = std::string("the CUDA driver has no ") + name;
+  }
+  static void Check(int status, const char* call) {
+    if (status != 0) throw std::runtime_error(std::string(call) + ": " + std::to_string(status));
+  }
+
+  std::string why_;
+  int (*synchronize_)() = nullptr;
+  int (*allocate_)(std::uint64_t*, std::size_t) = nullptr;
+  int (*free_)(std::uint64_t) = nullptr;
+  int (*to_device_)(std::uint64_t, const void*, std::size_t) = nullptr;
+  int (*to_host_)(void*, std::uint64_t, std::size_t) = nullptr;
+};
+
+/// A copy of host values in device memory, which are there as long as it lives.
+class OnGpu {
+ public:
+  OnGpu(const CudaDriver& driver, const void* values, std::size_t bytes)
+      : driver_(driver), bytes_(bytes), memory_(driver.Allocate(bytes)) {
+    driver_.ToDevice(memory_, values, bytes);
+  }
+  ~OnGpu() { driver_.Free(memory_); }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+  /// `host`, a view of the values given, as a view of the copy.
+  [[nodiscard]] TensorView View(TensorView host, const void* base) const {
+    const auto offset =
+        static_cast<const std::uint8_t*>(host.data) - static_cast<const std::uint8_t*>(base);
+    host.data = static_cast<std::uint8_t*>(memory_) + offset;
+    host.device = Device::cuda;
+    return host;
+  }
+  void Read(void* to) const { driver_.ToHost(to, memory_, bytes_); }
+
+ private:
+  const CudaDriver& driver_;
+  std::size_t bytes_;
+  void* memory_;
+};
+
+}  // namespace cpd::testing
