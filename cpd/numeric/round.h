@@ -256,32 +256,33 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, const RoundPlan& plan) {
   return outcome;
 }
 
-/// Puts the sign of u on a magnitude as the format has it. `is_zero`: where the magnitude is zero.
-/// Unsigned formats: a negative number becomes `negative`.
+/// Puts a sign on a magnitude as the format has it: -0 only where it exists; in unsigned formats a
+/// negative number that does not round to zero becomes `negative`.
 template <class R, class U, class Mask>
-CPD_FN constexpr U with_sign(U magnitude, U sign, Mask is_zero, U negative, const RoundPlan& plan) {
+CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negative,
+                             const RoundPlan& plan) {
   if constexpr (R::simple) {
     return magnitude | sign;
   } else {
     if (plan.plain) return magnitude | sign;
-    if (plan.is_signed) return magnitude | select(is_zero, U{}, sign);
-    return select((sign != U{}) & !is_zero, negative, magnitude);
+    if (plan.is_signed) return magnitude | select(magnitude == U{}, U{}, sign);
+    return select((sign != U{}) & !rounds_to_zero, negative, magnitude);
   }
 }
 
-/// Where x counts as zero once rounded; e8m0, which has no zero, takes its least code for it.
+/// Where x rounds to zero. e8m0, which has no zero, takes its least code for it, and only x = 0
+/// counts.
 template <class R, class V>
 CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
   using U = Unsigned<V>;
-  using I = Signed<V>;
-  auto is_zero = code == I{};
+  auto rounds_to_zero = code == Signed<V>{};
   if constexpr (!R::simple) {
     if (!plan.has_zero) {
-      is_zero = (bits_as<U>(x) & splat<U>(Pattern<V>::magnitude)) == U{};
-      code = max(code, I{});
+      rounds_to_zero = (bits_as<U>(x) & splat<U>(Pattern<V>::magnitude)) == U{};
+      code = max(code, Signed<V>{});
     }
   }
-  return is_zero;
+  return rounds_to_zero;
 }
 
 /// x rounded once into the plan's format, as a value of V.
@@ -292,14 +293,14 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   using P = Pattern<V>;
   I code = round_to_code<R>(x, random, plan);
   const auto outcome = outcome_of<R>(x, code, plan);
-  const auto is_zero = take_zero<R>(x, code, plan);
+  const auto rounds_to_zero = take_zero<R>(x, code, plan);
   V y = magnitude_of<R, V>(code, plan);
   y = select(outcome.overflowed, splat<V>(plan.overflow_value), y);
   if constexpr (R::may_clip) y = select(outcome.clipped, splat<V>(plan.max_value), y);
   const U nan = splat<U>(P::quiet_nan);
   const U negative = plan.negative_is_nan ? nan : bits_as<U>(splat<V>(plan.lowest_value));
   const U sign = bits_as<U>(x) & splat<U>(P::sign);
-  const U bits = with_sign<R>(bits_as<U>(y), sign, is_zero, negative, plan);
+  const U bits = with_sign<R>(bits_as<U>(y), sign, rounds_to_zero, negative, plan);
   return bits_as<V>(select(outcome.nan, nan, bits));
 }
 
@@ -312,13 +313,13 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   using P = Pattern<V>;
   I code = round_to_code<R>(x, random, plan);
   const auto outcome = outcome_of<R>(x, code, plan);
-  const auto is_zero = take_zero<R>(x, code, plan);
+  const auto rounds_to_zero = take_zero<R>(x, code, plan);
   code = select(outcome.overflowed, splat<I>(plan.overflow_code), code);
   if constexpr (R::may_clip) code = select(outcome.clipped, splat<I>(plan.max_code), code);
   const U nan = splat<U>(plan.nan_code);
   const U negative = plan.negative_is_nan ? nan : U{};
   const U sign = (bits_as<U>(x) >> (P::width - 1)) << (plan.bits - 1);
-  const U whole = with_sign<R>((U)code, sign, is_zero, negative, plan);
+  const U whole = with_sign<R>((U)code, sign, rounds_to_zero, negative, plan);
   return select(outcome.nan, nan, whole);
 }
 
@@ -345,7 +346,10 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
     value = select(infinite, splat<U>(P::infinity), value);
     nan = nan & !infinite;
   }
-  if (!R::simple && plan.is_signed && !plan.plain) nan = nan | (whole == splat<U>(plan.nan_code));
+  if (!R::simple && plan.is_signed && !plan.plain) {
+    nan = nan | (whole == splat<U>(plan.nan_code));
+    sign = select(value == U{}, U{}, sign);
+  }
   return bits_as<V>(select(nan, splat<U>(P::quiet_nan), value | sign));
 }
 

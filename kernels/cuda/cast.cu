@@ -52,8 +52,7 @@ __global__ void __launch_bounds__(kThreads)
     out4[i] = {round<R>(v.x, 0U, plan), round<R>(v.y, 0U, plan), round<R>(v.z, 0U, plan),
                round<R>(v.w, 0U, plan)};
   }
-  const std::int64_t rest = n / 4 * 4 + first;
-  if (rest < n) out[rest] = round<R>(x[rest], 0U, plan);
+  for (std::int64_t i = n / 4 * 4 + first; i < n; i += step) out[i] = round<R>(x[i], 0U, plan);
 }
 
 template <class R>

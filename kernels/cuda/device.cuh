@@ -196,8 +196,10 @@ void with_mode(Rounding mode, Run run) {
 /// Calls run.operator()<Rule<mode, form>>().
 template <Rounding mode, class Run>
 void with_form(Form form, Run run) {
-  if constexpr (mode == Rounding::nearest_even) {
+  if constexpr (mode == Rounding::nearest_even || mode == Rounding::stochastic) {
     if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
+  }
+  if constexpr (mode == Rounding::nearest_even) {
     if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
   }
   if (form == Form::general) return run.template operator()<Rule<mode, Form::general>>();

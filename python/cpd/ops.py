@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations: cast, encode and decode; add, mul and fma; the ordered sum.
 
-Each takes torch tensors (CPU or CUDA) or NumPy arrays and gives back the same kind. Values of an
-emulated format live in ordinary floating-point tensors, here called carriers.
+Each takes torch tensors or NumPy arrays and gives back the same kind; cast, encode and decode take
+CUDA tensors too. Values of an emulated format live in ordinary floating-point tensors, here called
+carriers.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); add,
 mul, fma and sum take no float64. The result has x's type, which must hold every value of the format
@@ -17,8 +18,8 @@ empty tensors; more than 2^31 elements. Inputs are left alone unless `out=` says
   neither; rounding modes directed inward give the max. `saturate`: always the max. Overflow is
   tested after rounding.
 - `seed`, `stream`: of stochastic rounding: ints in [0, 2^64), or one-element integer tensors (an
-  int64 tensor holds the 64 bits). Element i (row-major) takes the same random bits on every backend
-  and for any layout; another stream gives others.
+  int64 tensor holds the 64 bits; one on a GPU is waited for). Element i (row-major) takes the same
+  random bits on every backend and for any layout; another stream gives others.
 - `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
 - `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
 

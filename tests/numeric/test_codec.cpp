@@ -41,6 +41,7 @@ std::vector<Format> formats_up_to_16_bits() {
 
 TEST(Codec, EveryCodeOfEveryFormatUpTo16Bits) {
   std::int64_t codes_checked = 0;
+  int failing = 0;  // formats since the first failure
   for (const Format& format : formats_up_to_16_bits()) {
     const Spec spec = reference::spec_of(format);
     const std::size_t count = std::size_t{1} << spec.bits();
@@ -71,7 +72,8 @@ TEST(Codec, EveryCodeOfEveryFormatUpTo16Bits) {
                                       std::span<const std::uint8_t>(encoded)))
           << backend << ", encode " << ToString(format);
     }
-    if (HasFailure()) break;
+    failing += HasFailure() ? 1 : 0;
+    if (failing > 60) FAIL() << "too many failures; the rest is left out";
   }
   RecordProperty("codes", static_cast<int>(codes_checked));
 }

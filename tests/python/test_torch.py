@@ -381,10 +381,15 @@ def test_encode_and_decode_have_no_gradient():
 
 def test_cpd_does_not_import_torch():
     script = (
-        "import sys, numpy as np, cpd\n"
+        "import sys, pathlib, numpy as np, cpd\n"
+        "from unittest import mock\n"
         "cpd.cast(np.ones(3, np.float32), 'e4m3')\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"
+        "with mock.patch.object(pathlib.Path, 'exists', return_value=False):\n"
+        "    try: cpd.cast(torch.ones(3), 'e4m3')\n"
+        "    except ImportError as error: assert 'built without torch' in str(error)\n"
+        "    else: raise AssertionError\n"
         "assert cpd.cast(torch.full((3,), 1.07), 'e4m3').tolist() == [1.125] * 3\n"
         "run = torch.compile(lambda x: cpd.cast(x, 'e4m3'), fullgraph=True, backend='eager')\n"
         "assert run(torch.full((3,), 1.07)).tolist() == [1.125] * 3\n"

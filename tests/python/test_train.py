@@ -146,12 +146,15 @@ def test_stochastic_rounding_repeats_by_seed(digits):
     assert train(options, digits=digits).weights == train(options, digits=digits).weights
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_weights_do_not_depend_on_cpd_threads(digits, threads):
+@pytest.mark.parametrize(
+    "environment",
+    [{"CPD_NUM_THREADS": "1"}, {"CPD_NUM_THREADS": "3", "CPD_BACKEND": "scalar"}],
+)
+def test_weights_do_not_depend_on_threads_or_backend(digits, environment):
     options = replace(QUICK, format="e3m0", aps="on", rounding="stochastic", width=200)
     done = subprocess.run(
         [sys.executable, "-m", "cpd", "train", *options.arguments().split()],
-        env={**os.environ, "CPD_NUM_THREADS": str(threads)},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,

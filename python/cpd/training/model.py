@@ -4,6 +4,7 @@
 import hashlib
 from collections import OrderedDict
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -32,8 +33,13 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of all parameters' bytes, in their order."""
+    """The first 16 hexadecimal digits of the SHA-256 of all parameters' bytes, in their order.
+
+    Any NaN counts as the same one.
+    """
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(parameter.detach().contiguous().numpy().astype("<f4").tobytes())
+        values = parameter.detach().numpy().astype("<f4")
+        values[np.isnan(values)] = np.nan
+        digest.update(values.tobytes())
     return digest.hexdigest()[:16]
