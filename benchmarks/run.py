@@ -131,10 +131,8 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    table = Table(
-        title="one thread; GB/s read and written; ratio to memcpy in the same run"
-    )
-    table.add_column("name")
+    table = Table(title="one thread; GB/s read and written; ratio to memcpy in the same run")
+    table.add_column("name", no_wrap=True)
     for column in ("GB/s", "memcpy", "ratio", "least … most", "bar"):
         table.add_column(column, justify="right")
     table.add_column("")
@@ -160,11 +158,11 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     options = parse()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
     programs = options.programs or build(console)
     rows: list[Row] = []
-    console.print(
-        f"{options.floats} floats, seed {options.seed}; bits first, then times"
-    )
+    console.print(f"{options.floats} floats, seed {options.seed}; bits first, then times")
     with console.status("…") as status:
         for source in (native_rows(programs / "bench_cast", options), other_rows(options)):
             for row in source:

@@ -45,9 +45,6 @@ struct TensorView {
 /// A row-major view over n elements (or over `shape`) of host memory.
 CPD_API TensorView View(const void* data, DType dtype, std::int64_t n);
 CPD_API TensorView View(const void* data, DType dtype, std::span<const std::int64_t> shape);
-inline TensorView View(std::span<float> x) {
-  return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
-}
 inline TensorView View(std::span<const float> x) {
   return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
 }

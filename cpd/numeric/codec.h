@@ -57,10 +57,9 @@ template <class U>
 class Unpacker;
 
 #ifdef CPD_VECTORS
-/// With vectors: neighbours are merged, a | b << n,
-/// until a piece has 8 or 16 … 32 bits. Pieces of 8 and 16 bits are stored as such; else every
-/// output word is the OR of at most three pieces, each moved by one permutation and one shift. U: 8
-/// or 16 lanes of 32 bits.
+/// With vectors: neighbours are merged, a | b << n, until a piece has 8 or 16 … 32 bits. Pieces of
+/// 8 and 16 bits (and codes of 4) are stored as such; else every output word is the OR of at most
+/// three pieces, each moved by one permutation and one shift. U: 8 or 16 lanes of 32 bits.
 template <class U>
 class Packer {
  public:
@@ -78,6 +77,7 @@ class Packer {
 
   /// codes: `count` of them, overwritten; packed: count * bits / 8 bytes and kPackSlack more.
   CPD_FN void pack(std::uint32_t* codes, int count, std::uint8_t* packed) const {
+    if (bits_ == 4) return narrow<store_nibbles<U>>(codes, count, 4, packed);
     int bits = bits_;
     for (int merge = 0; merge < merges_; ++merge, bits *= 2, count /= 2) {
       for (int i = 0; i < count; i += 2 * kLanes) {
@@ -86,8 +86,8 @@ class Packer {
         store(codes + i / 2, even_words(a, b));
       }
     }
-    if (piece_ == 8) return narrow<store_bytes<U>>(codes, count, packed);
-    if (piece_ == 16) return narrow<store_halves<U>>(codes, count, packed);
+    if (piece_ == 8) return narrow<store_bytes<U>>(codes, count, 8, packed);
+    if (piece_ == 16) return narrow<store_halves<U>>(codes, count, 16, packed);
     for (int i = 0; i < count; i += kLanes, packed += piece_ * kLanes / 8) {
       const U x = load<U>(codes + i);
       store(packed, shift_right(permute(x, from_[0]), right_) |
@@ -100,8 +100,8 @@ class Packer {
   static constexpr int kLanes = sizeof(U) / 4;
 
   template <auto kStore>
-  CPD_FN void narrow(const std::uint32_t* codes, int count, std::uint8_t* packed) const {
-    for (int i = 0; i < count; i += kLanes) kStore(packed + i * piece_ / 8, load<U>(codes + i));
+  CPD_FN static void narrow(const std::uint32_t* codes, int count, int bits, std::uint8_t* packed) {
+    for (int i = 0; i < count; i += kLanes) kStore(packed + i * bits / 8, load<U>(codes + i));
   }
 
   int bits_, piece_;

@@ -4,10 +4,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "cpd/base/export.h"
+
 namespace cpd {
 
 /// A bad argument. The message says what was given and what is allowed; nothing has been written.
-class Error : public std::invalid_argument {
+class CPD_API Error : public std::invalid_argument {
  public:
   explicit Error(const std::string& message) : std::invalid_argument(message) {}
 };

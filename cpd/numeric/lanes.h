@@ -54,6 +54,7 @@ using U32x4 = std::uint32_t __attribute__((vector_size(16)));
 using U32x8 = std::uint32_t __attribute__((vector_size(32)));
 using I32x8 = std::int32_t __attribute__((vector_size(32)));
 using F64x4 = double __attribute__((vector_size(32)));
+using U64x2 = std::uint64_t __attribute__((vector_size(16)));
 using U64x4 = std::uint64_t __attribute__((vector_size(32)));
 using I64x4 = std::int64_t __attribute__((vector_size(32)));
 template <>
@@ -262,6 +263,23 @@ CPD_FN U32x16 even_words(U32x16 a, U32x16 b) {
       _mm512_permutex2var_epi32(bits_as<__m512i>(a), bits_as<__m512i>(kEven), bits_as<__m512i>(b)));
 }
 #endif
+/// Stores the low 4 bits of each lane (the others are 0) side by side.
+template <class U>
+CPD_FN void store_nibbles(std::uint8_t* to, U x) {
+  const U pairs = merge_pairs(x, 4);
+#ifdef __AVX512F__
+  if constexpr (sizeof(U) == 64) {
+    const __m128i bytes = _mm512_cvtepi64_epi8(bits_as<__m512i>(pairs));
+    store(to, bits_as<U64x2>(bytes)[0]);
+  } else
+#endif
+  {
+    const __m256i each = _mm256_set1_epi32(0x0800);  // the low bytes of a half's two pairs
+    const __m256i halves = _mm256_shuffle_epi8(bits_as<__m256i>(pairs), each);
+    const U32x8 words = bits_as<U32x8>(halves);
+    store(to, static_cast<std::uint32_t>((words[0] & 0xFFFF) | words[4] << 16));
+  }
+}
 #endif
 
 /// Lanes of another element type, converted value by value (exact in all uses here).
@@ -355,25 +373,6 @@ CPD_FN void fence_streaming() {
 #endif
 }
 
-/// a + b rounded toward zero, for positive binary32 a >= b whose sum is finite. In general: the
-/// nearest sum exceeds a by an exactly known amount (Dekker 1971), and steps down where that is
-/// more than b.
-template <class V>
-CPD_FN constexpr V add_toward_zero(V a, V b) {
-#if defined(CPD_VECTORS) && defined(__AVX512F__)
-  if constexpr (sizeof(V) == 64) {
-    return bits_as<V>(_mm512_add_round_ps(bits_as<__m512>(a), bits_as<__m512>(b),
-                                          _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
-  } else
-#endif
-  {
-    using U = Unsigned<V>;
-    const V sum = a + b;
-    const U bits = bits_as<U>(sum);
-    return bits_as<V>(select(sum - a > b, bits - splat<U>(1), bits));
-  }
-}
-
 /// 32-bit lanes two by two in 64-bit ones (for one lane, the lane widened).
 template <class U>
 struct SplitLanes {
@@ -382,7 +381,7 @@ struct SplitLanes {
 #ifdef CPD_VECTORS
 template <>
 struct SplitLanes<U32x4> {
-  using type = std::uint64_t __attribute__((vector_size(16)));
+  using type = U64x2;
 };
 template <>
 struct SplitLanes<U32x8> {

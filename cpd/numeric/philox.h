@@ -45,18 +45,36 @@ struct PhiloxState {
   }
 };
 
+/// Philox4x32-10 of the counters (c0, c1, stream low, stream high), of which only c0 differs by
+/// lane: what the first two rounds make of the rest is the same for all lanes and computed once.
 template <class U>
-CPD_FN constexpr Words<U> philox(U c0, U c1, U c2, U c3, std::uint64_t seed) {
+CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed,
+                                      std::uint64_t stream) {
   using Split = SplitOf<U>;
-  PhiloxState<Split> even{low_lanes(c0), low_lanes(c1), low_lanes(c2), low_lanes(c3)};
-  PhiloxState<Split> odd{high_lanes(c0), high_lanes(c1), high_lanes(c2), high_lanes(c3)};
   auto key0 = static_cast<std::uint32_t>(seed);
   auto key1 = static_cast<std::uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    even.advance(key0, key1);
-    if constexpr (sizeof(U) > 4) odd.advance(key0, key1);
+  const std::uint64_t first = std::uint64_t{0xCD9E8D57} * static_cast<std::uint32_t>(stream);
+  const std::uint32_t x0 = static_cast<std::uint32_t>(first >> 32) ^ c1 ^ key0;
+  const std::uint32_t x2 = static_cast<std::uint32_t>(stream >> 32) ^ key1;
+  key0 += 0x9E3779B9U;
+  key1 += 0xBB67AE85U;
+  const std::uint64_t second = std::uint64_t{0xD2511F53} * x0;
+  const std::uint32_t y0 = static_cast<std::uint32_t>(first) ^ key0;
+  const std::uint32_t y2 = static_cast<std::uint32_t>(second >> 32) ^ key1;
+  const auto y3 = static_cast<std::uint32_t>(second);
+  const auto start = [&](Split c) {
+    const Split p0 = mul_low(c, std::uint32_t{0xD2511F53});
+    const Split p1 = mul_low((p0 >> 32) ^ splat<Split>(x2), std::uint32_t{0xCD9E8D57});
+    return PhiloxState<Split>{(p1 >> 32) ^ splat<Split>(y0), p1, p0 ^ splat<Split>(y2),
+                              splat<Split>(y3)};
+  };
+  PhiloxState<Split> even = start(low_lanes(c0));
+  PhiloxState<Split> odd = start(high_lanes(c0));
+  for (int round = 2; round < 10; ++round) {
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
+    even.advance(key0, key1);
+    if constexpr (sizeof(U) > 4) odd.advance(key0, key1);
   }
   return {{join_lanes<U>(even.c0, odd.c0), join_lanes<U>(even.c1, odd.c1),
            join_lanes<U>(even.c2, odd.c2), join_lanes<U>(even.c3, odd.c3)}};
@@ -73,8 +91,7 @@ CPD_FN constexpr Words<U> random_words(U index_low, std::uint64_t index, std::ui
                                        std::uint64_t seed, std::uint64_t stream) {
   const auto high =
       static_cast<std::uint32_t>((index >> 32) & 0xFF) | static_cast<std::uint32_t>(block << 8);
-  return philox(index_low, splat<U>(high), splat<U>(static_cast<std::uint32_t>(stream)),
-                splat<U>(static_cast<std::uint32_t>(stream >> 32)), seed);
+  return philox_from(index_low, high, seed, stream);
 }
 
 /// Element i's integer for elementwise operations, one at a time.

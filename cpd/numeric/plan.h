@@ -24,7 +24,8 @@ struct Grid {
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
-  addition,  ///< simple, nearest-even or stochastic A, and binary32 addition cuts x (round.h)
+  addition,  ///< simple, nearest-even, and binary32 addition does the rounding (round.h)
+  scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
   in_place,  ///< simple, nearest-even, with binary32's own exponents
 };
 
@@ -59,6 +60,10 @@ struct RoundPlan {
   std::int32_t beyond =
       0;  ///< nearest-even by addition: a pattern that overflows, and whose sum does not
   float max_value = 0;
+  /// Form::scaled: patterns below `scaled_below` are multiplied by 2^(man + N - emin). With
+  /// binary32's own exponents there are none.
+  std::int32_t scaled_below = 0;
+  float to_units = 0;
   float overflow_value = 0;
   float lowest_value = 0;          ///< unsigned, saturating: what a negative number becomes
   bool scale_in_binary32 = false;  ///< x * 2^shift may be formed in binary32 first
@@ -90,9 +95,11 @@ constexpr Form form_of(const RoundPlan& plan, const Format& format) {
   if (!simple) return Form::general;
   if (plan.wide) return Form::simple;
   if (plan.mode == Rounding::stochastic) {
-    // man + N bits of x are looked at, and fit beside the leading bit of the sum.
-    const bool fits = plan.variant == Variant::A && format.man + plan.random_bits <= 23;
-    return fits ? Form::addition : Form::simple;
+    // 2^emin in units of the last place * 2^-N is an int32, the factor a normal binary32 number.
+    const int looked_at = format.man + plan.random_bits;
+    const int factor = looked_at - format.emin();
+    const bool fits = looked_at <= 30 && (factor <= 127 || plan.grid32.emin_field == 1);
+    return fits && plan.variant == Variant::A ? Form::scaled : Form::simple;
   }
   if (plan.mode != Rounding::nearest_even) return Form::simple;
   if (plan.grid32.emin_field == 1) return Form::in_place;
@@ -138,6 +145,10 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
   plan.overflow_value = to_inf ? std::numeric_limits<float>::infinity() : plan.max_value;
   plan.negative_is_nan = !format.is_signed && !saturate && format.has_nan();
   plan.form = form_of(plan, format);
+  if (plan.form == Form::scaled && plan.grid32.emin_field > 1) {
+    plan.scaled_below = plan.grid32.emin_field << 23;
+    plan.to_units = static_cast<float>(Format::power_of_two(format.man + plan.random_bits - emin));
+  }
   plan.beyond = (format.emax() + 2 + 127) << 23;
   // A product below 2^-126 loses bits, but lies so far under the spacing that nearest gives zero
   // and stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is

@@ -55,6 +55,41 @@ struct Rule {
                                    kMode == Rounding::up || kMode == Rounding::down;
 };
 
+/// Calls run.operator()<mode>().
+template <class Run>
+CPD_FN constexpr void with_mode(Rounding mode, Run run) {
+  switch (mode) {
+    case Rounding::nearest_even:
+      return run.template operator()<Rounding::nearest_even>();
+    case Rounding::nearest_away:
+      return run.template operator()<Rounding::nearest_away>();
+    case Rounding::toward_zero:
+      return run.template operator()<Rounding::toward_zero>();
+    case Rounding::up:
+      return run.template operator()<Rounding::up>();
+    case Rounding::down:
+      return run.template operator()<Rounding::down>();
+    case Rounding::to_odd:
+      return run.template operator()<Rounding::to_odd>();
+    case Rounding::stochastic:
+      return run.template operator()<Rounding::stochastic>();
+  }
+}
+
+/// Calls run.operator()<Rule<mode, form>>(), of the forms that the mode has.
+template <Rounding mode, class Run>
+CPD_FN constexpr void with_form(Form form, Run run) {
+  if constexpr (mode == Rounding::nearest_even) {
+    if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
+    if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
+  }
+  if constexpr (mode == Rounding::stochastic) {
+    if (form == Form::scaled) return run.template operator()<Rule<mode, Form::scaled>>();
+  }
+  if (form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
+  run.template operator()<Rule<mode, Form::simple>>();
+}
+
 /// Rounds sig / 2^cut to an integer, nearest-even; `parity` is added to the quotient's to tell
 /// which one is even. For cut > mantissa + 1 the quotient is below one half: 0, also where cut
 /// exceeds the lane's width.
@@ -115,7 +150,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// round_to_code for Form::addition, nearest-even: |x| + 2^(e + cut), e the exponent of the binade
+/// round_to_code for Form::addition: |x| + 2^(e + cut), e the exponent of the binade
 /// (at least emin), has its last place where the format has, so the hardware's nearest-even
 /// addition rounds |x| to the grid, and the sum's pattern counts the places. Adding the binade's
 /// first code's parity to both makes an even sum an even code. |x| is first brought down to 2^(emax
@@ -134,24 +169,24 @@ CPD_FN constexpr Signed<V> round_by_addition(V x, const RoundPlan& plan) {
   return (I)(sum - unit + base);
 }
 
-/// round_to_code for Form::addition, stochastic A: R is added to the N bits that follow the last
-/// place, and what it does not carry into is dropped. A normal number has them in its own pattern.
-/// Below 2^emin, |x| + 2^(emin - man - N + 23) cut toward zero has them as its last bits.
+/// round_to_code for Form::scaled: R is added to the N bits that follow the last place, and what it
+/// does not carry into is dropped. A normal number has those bits in its own pattern; where it has
+/// fewer, R's low bits cannot matter. Below 2^emin, |x| in units of the last place * 2^-N, cut to
+/// an integer, has them as its last bits.
 template <class V>
-CPD_FN constexpr Signed<V> round_by_random_addition(V x, Unsigned<V> random,
-                                                    const RoundPlan& plan) {
+CPD_FN constexpr Signed<V> round_by_scaling(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
   const int cut = plan.grid32.cut;
-  const int field = plan.grid32.emin_field;
+  const int excess = plan.random_bits - cut;
   const U a = bits_as<U>(x) & splat<U>(P::magnitude);
-  const U normal =
-      ((a + (random << (cut - plan.random_bits))) >> cut) - splat<U>((field - 1) << plan.man);
-  const U unit = splat<U>((field + cut - plan.random_bits) << P::mantissa);
-  const U head = bits_as<U>(add_toward_zero(bits_as<V>(unit), bits_as<V>(a))) - unit;
-  const U subnormal = (head + random) >> plan.random_bits;
-  return (I)select((I)a < splat<I>(field << P::mantissa), subnormal, normal);
+  const U addend = excess > 0 ? random >> excess : random << -excess;
+  const U normal = ((a + addend) >> cut) - splat<U>((plan.grid32.emin_field - 1) << plan.man);
+  const I below = splat<I>(plan.scaled_below);
+  const V units = bits_as<V>(min((I)a, below)) * splat<V>(plan.to_units);
+  const U subnormal = ((U)convert<I>(units) + random) >> plan.random_bits;
+  return (I)select((I)a < below, subnormal, normal);
 }
 
 /// round_to_code for Form::in_place: the code is the pattern without its last `cut` bits.
@@ -169,11 +204,10 @@ CPD_FN constexpr Signed<V> round_in_place(V x, const RoundPlan& plan) {
 template <class R, class V>
 CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::addition) {
-    if constexpr (R::mode == Rounding::stochastic) {
-      return round_by_random_addition(x, random, plan);
-    } else {
-      return round_by_addition(x, plan);
-    }
+    return round_by_addition(x, plan);
+  }
+  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::scaled) {
+    return round_by_scaling(x, random, plan);
   }
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
     return round_in_place(x, plan);

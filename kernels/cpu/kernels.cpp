@@ -75,36 +75,9 @@ CPD_FN auto enter(Args... args) {
 }
 
 /// Calls run.operator()<Rule<…>>() for what the plan says.
-template <Rounding mode, class Run>
-CPD_FN void with_form(const RoundPlan& plan, Run run) {
-  if constexpr (mode == Rounding::nearest_even) {
-    if (plan.form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
-    if (plan.form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
-  }
-  if constexpr (mode == Rounding::stochastic) {
-    if (plan.form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
-  }
-  if (plan.form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
-  run.template operator()<Rule<mode, Form::simple>>();
-}
 template <class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
-  switch (plan.mode) {
-    case Rounding::nearest_even:
-      return with_form<Rounding::nearest_even>(plan, run);
-    case Rounding::nearest_away:
-      return with_form<Rounding::nearest_away>(plan, run);
-    case Rounding::toward_zero:
-      return with_form<Rounding::toward_zero>(plan, run);
-    case Rounding::up:
-      return with_form<Rounding::up>(plan, run);
-    case Rounding::down:
-      return with_form<Rounding::down>(plan, run);
-    case Rounding::to_odd:
-      return with_form<Rounding::to_odd>(plan, run);
-    case Rounding::stochastic:
-      return with_form<Rounding::stochastic>(plan, run);
-  }
+  with_mode(plan.mode, [&]<Rounding mode>() { with_form<mode>(plan.form, run); });
 }
 
 template <class T>
@@ -295,50 +268,40 @@ CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first,
 // --- encode, decode
 // -------------------------------------------------------------------------------
 
-/// The least i with x[i] NaN, or -1.
-CPD_FN int64_t find_nan(int64_t n, const float* x) {
-  using U = Unsigned<F>;
-  using I = Signed<F>;
-  I largest{};
-  int64_t i = 0;
-  for (; i + Lanes<F>::count <= n; i += Lanes<F>::count) {
-    largest = max(largest, (I)(load<U>(x + i) & splat<U>(Pattern<F>::magnitude)));
-  }
-  std::int32_t lanes[Lanes<F>::count];
-  store(lanes, largest);
-  bool any = false;
-  for (const std::int32_t lane : lanes)
-    any |= lane > static_cast<std::int32_t>(Pattern<F>::infinity);
-  for (int64_t j = any ? 0 : i; j < n; ++j) {
-    if (x[j] != x[j]) return j;
-  }
-  return -1;
-}
-CPD_FN int64_t find_nan(int64_t n, const double* x) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (x[i] != x[i]) return i;
-  }
-  return -1;
-}
-
+/// The codes of x; `largest` keeps the largest |x| pattern, which tells of a NaN.
 template <class R, class V, class T>
 CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* random,
-                      uint32_t* codes) {
+                      uint32_t* codes, Signed<V>& largest) {
+  const auto code = [&](const T* from, const uint32_t* r, uint32_t* to) {
+    const V v = load_value<V>(from);
+    const auto pattern = bits_as<Unsigned<V>>(v) & splat<Unsigned<V>>(Pattern<V>::magnitude);
+    largest = max(largest, (Signed<V>)pattern);
+    store_u32<V>(to, round_to_whole_code<R>(v, load_random<R, V>(r), plan));
+  };
   for_lanes<V>(
-      n,
-      [&](int64_t i) {
-        store_u32<V>(codes + i, round_to_whole_code<R>(load_value<V>(x + i),
-                                                       load_random<R, V>(random + i), plan));
-      },
+      n, [&](int64_t i) { code(x + i, random + i, codes + i); },
       [&](int64_t i, int64_t rest) {
         T in[Lanes<V>::count] = {};
         uint32_t out[Lanes<V>::count];
         uint32_t r[Lanes<V>::count] = {};
         copy(in, x + i, rest);
         if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, rest);
-        store_u32<V>(out, round_to_whole_code<R>(load_value<V>(in), load_random<R, V>(r), plan));
+        code(in, r, out);
         copy(codes + i, out, rest);
       });
+}
+
+/// The least i with x[i] NaN, or -1, where the largest |x| patterns are known.
+template <class V, class T>
+CPD_FN int64_t find_nan(Signed<V> largest, int64_t n, const T* x) {
+  Scalar<V> lanes[Lanes<V>::count];
+  store(lanes, largest);
+  bool any = false;
+  for (const Scalar<V> lane : lanes) any |= lane != lane;
+  for (int64_t i = any ? 0 : n; i < n; ++i) {
+    if (x[i] != x[i]) return i;
+  }
+  return -1;
 }
 
 /// Copies whole blocks past the caches: size is a multiple of 64, both aligned.
@@ -360,11 +323,12 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
       alignas(64) uint32_t codes[kRun];
       alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
       if (count < kRun) __builtin_memset(codes, 0, sizeof(codes));
+      Signed<V> largest{};
+      code_span<R, V>(plan, count, x + i, r, codes, largest);
       if (!plan.has_nan && nan < 0) {
-        const int64_t found = find_nan(count, x + i);
+        const int64_t found = find_nan<V>(largest, count, x + i);
         if (found >= 0) nan = i + found;
       }
-      code_span<R, V>(plan, count, x + i, r, codes);
       packer.pack(codes, kRun, bytes);
       uint8_t* to = packed + i * plan.bits / 8;
       if (stream && count == kRun) {

@@ -172,40 +172,6 @@ inline unsigned blocks_for(std::int64_t blocks_needed) {
   return static_cast<unsigned>(blocks_needed < most ? blocks_needed : most);
 }
 
-/// Calls run.operator()<mode>().
-template <class Run>
-void with_mode(Rounding mode, Run run) {
-  switch (mode) {
-    case Rounding::nearest_even:
-      return run.template operator()<Rounding::nearest_even>();
-    case Rounding::nearest_away:
-      return run.template operator()<Rounding::nearest_away>();
-    case Rounding::toward_zero:
-      return run.template operator()<Rounding::toward_zero>();
-    case Rounding::up:
-      return run.template operator()<Rounding::up>();
-    case Rounding::down:
-      return run.template operator()<Rounding::down>();
-    case Rounding::to_odd:
-      return run.template operator()<Rounding::to_odd>();
-    case Rounding::stochastic:
-      return run.template operator()<Rounding::stochastic>();
-  }
-}
-
-/// Calls run.operator()<Rule<mode, form>>().
-template <Rounding mode, class Run>
-void with_form(Form form, Run run) {
-  if constexpr (mode == Rounding::nearest_even || mode == Rounding::stochastic) {
-    if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
-  }
-  if constexpr (mode == Rounding::nearest_even) {
-    if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
-  }
-  if (form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
-  run.template operator()<Rule<mode, Form::simple>>();
-}
-
 /// True where rounding starts from binary64: an fp64 input, or a grid that binary32 cannot work on.
 inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
   return plan.wide || x.dtype == DType::f64;
