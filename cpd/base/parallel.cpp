@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/numeric/environment.h"
 #include "cpd/numeric/error.h"
 
 #ifdef CPD_THREADS_STD
@@ -71,7 +72,10 @@ void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
   const std::int64_t grains = (n + grain - 1) / grain;
   const bool serial = n <= serial_below || IsNested() || getpid() != kFirstProcess;
   const auto threads = serial ? 1 : static_cast<int>(std::min<std::int64_t>(MaxThreads(), grains));
-  if (threads == 1) return body(0, n);
+  if (threads == 1) {
+    const Environment environment;
+    return body(0, n);
+  }
 
   std::exception_ptr failure;
   std::mutex mutex;
@@ -80,6 +84,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
     const std::int64_t end = std::min(n, grains * (i + 1) / threads * grain);
     g_inside = true;
     try {
+      const Environment environment;
       if (begin < end) body(begin, end);
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex);

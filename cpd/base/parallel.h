@@ -14,7 +14,8 @@ CPD_API int MaxThreads();
 
 /// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
 /// where n is at most `serial_below`, inside another parallel region, and in a forked child
-/// (OpenMP hangs there). Results must not depend on the pieces. An exception thrown by body is
+/// (OpenMP hangs there). body runs in the default floating-point environment. Results must not
+/// depend on the pieces. An exception thrown by body is
 /// thrown again here.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);

@@ -8,6 +8,7 @@
 #include "cpd/base/kernel_table.h"
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/codec.h"
+#include "cpd/numeric/environment.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/round.h"
 
@@ -37,34 +38,6 @@ using std::uint8_t;
 
 uint64_t g_calls = 0;
 uint64_t calls() { return __atomic_load_n(&g_calls, __ATOMIC_RELAXED); }
-
-/// The default floating-point environment (nearest-even, subnormals kept) while alive.
-class Environment {
- public:
-  CPD_FN Environment() : saved_(get()) { set(kDefault); }
-  CPD_FN ~Environment() { set(saved_); }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-#if defined(__x86_64__)
-  static constexpr unsigned kDefault = 0x1F80;  // MXCSR: all exceptions masked
-  CPD_FN static unsigned get() { return __builtin_ia32_stmxcsr(); }
-  CPD_FN static void set(unsigned value) { __builtin_ia32_ldmxcsr(value); }
-  unsigned saved_;
-#elif defined(__aarch64__)
-  static constexpr uint64_t kDefault = 0;  // FPCR
-  CPD_FN static uint64_t get() {
-    uint64_t value;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(value));
-    return value;
-  }
-  CPD_FN static void set(uint64_t value) { __asm__ volatile("msr fpcr, %0" : : "r"(value)); }
-  uint64_t saved_;
-#else
-#error "say how this CPU's floating-point environment is set to its default"
-#endif
-};
 
 /// Every kernel's entry: counts the call and runs its body in the default environment.
 template <auto kBody, class... Args>

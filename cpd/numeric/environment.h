@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/lanes.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// The default floating-point environment (nearest-even, subnormals kept) of this thread while
+/// alive, whatever the program has set: flags like flush-to-zero must not change results. What it
+/// is for belongs behind a call that is not inlined, since compilers move arithmetic past it.
+class Environment {
+ public:
+  CPD_FN Environment() : saved_(get()) { set(kDefault); }
+  CPD_FN ~Environment() { set(saved_); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  static constexpr unsigned kDefault = 0x1F80;  // MXCSR: all exceptions masked
+  CPD_FN static unsigned get() { return __builtin_ia32_stmxcsr(); }
+  CPD_FN static void set(unsigned value) { __builtin_ia32_ldmxcsr(value); }
+  unsigned saved_;
+#elif defined(__aarch64__)
+  static constexpr std::uint64_t kDefault = 0;  // FPCR
+  CPD_FN static std::uint64_t get() {
+    std::uint64_t value;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(value));
+    return value;
+  }
+  CPD_FN static void set(std::uint64_t value) { __asm__ volatile("msr fpcr, %0" : : "r"(value)); }
+  std::uint64_t saved_;
+#else
+#error "say how this CPU's floating-point environment is set to its default"
+#endif
+};
+
+}  // namespace CPD_ISA
+}  // namespace cpd

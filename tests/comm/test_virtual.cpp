@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// W virtual ranks against a serial sum by the oracle, written from the contract: cast, order,
+// groups, scale. The orders' slices are computed here anew.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "cpd/comm/virtual.h"
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/reference.h"
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+using Ranks = std::vector<std::vector<std::vector<float>>>;  // [rank][layer][value]
+
+std::vector<std::vector<float>> reduce(const ReduceSpec& spec, const Ranks& ranks,
+                                       std::vector<LayerReport>* reports = nullptr) {
+  std::vector<std::int64_t> sizes;
+  for (const auto& layer : ranks[0]) sizes.push_back(static_cast<std::int64_t>(layer.size()));
+  VirtualReduce virtual_ranks(spec, static_cast<int>(ranks.size()), sizes);
+  const int layers = static_cast<int>(sizes.size());
+  if (virtual_ranks.wants_ranges()) {
+    for (const auto& rank : ranks) {
+      for (int l = 0; l < layers; ++l) {
+        virtual_ranks.Observe(l, testing::view_of(rank[static_cast<std::size_t>(l)]));
+      }
+    }
+  }
+  for (const int r : virtual_ranks.schedule()) {
+    for (int l = 0; l < layers; ++l) {
+      const auto& rank = ranks[static_cast<std::size_t>(r)];
+      virtual_ranks.Contribute(l, testing::view_of(rank[static_cast<std::size_t>(l)]));
+    }
+    virtual_ranks.EndRank();
+  }
+  std::vector<std::vector<float>> out;
+  for (int l = 0; l < layers; ++l) {
+    out.emplace_back(static_cast<std::size_t>(sizes[static_cast<std::size_t>(l)]));
+    virtual_ranks.Result(l, testing::view_of(out.back()));
+    if (reports != nullptr) reports->push_back(virtual_ranks.report(l));
+  }
+  return out;
+}
+
+/// The oracle's sum of terms in their order.
+float ordered_sum(const Accumulator& a, const std::vector<float>& terms) {
+  const reference::Spec spec = reference::spec_of(a.format);
+  return a.scheme == Scheme::kahan ? reference::sum_kahan(spec, terms)
+                                   : reference::sum_sequential(spec, terms);
+}
+
+/// Units start, start + 1, … around.
+std::vector<float> rotated(const std::vector<float>& units, std::size_t start) {
+  std::vector<float> order;
+  for (std::size_t i = 0; i < units.size(); ++i) order.push_back(units[(start + i) % units.size()]);
+  return order;
+}
+
+/// Which slice value i of n lies in, the first n mod slices being one longer.
+std::size_t slice_of(std::size_t i, std::size_t n, std::size_t slices) {
+  std::size_t s = 0;
+  for (std::size_t end = n / slices + (n % slices > 0 ? 1 : 0); i >= end;) {
+    ++s;
+    end += n / slices + (s < n % slices ? 1 : 0);
+  }
+  return s;
+}
+
+float expected_value(const ReduceSpec& spec, const std::vector<float>& given, int shift,
+                     std::size_t i, std::size_t n) {
+  const reference::Spec wire = reference::spec_of(spec.format);
+  const reference::Spec result = reference::spec_of(spec.result);
+  std::vector<float> units;
+  for (const float x : given) units.push_back(reference::cast(wire, std::ldexp(double{x}, shift)));
+  if (spec.group_size > 0) {
+    std::vector<float> sums;
+    const auto size = static_cast<std::size_t>(spec.group_size);
+    for (std::size_t begin = 0; begin < units.size(); begin += size) {
+      const std::vector<float> group(
+          units.begin() + static_cast<std::ptrdiff_t>(begin),
+          units.begin() + static_cast<std::ptrdiff_t>(std::min(begin + size, units.size())));
+      sums.push_back(reference::cast(result, ordered_sum(spec.accumulator, group)));
+    }
+    units = sums;
+  }
+  if (spec.order == Order::ring) units = rotated(units, slice_of(i, n, units.size()) + 1);
+  const float sum = reference::cast(result, ordered_sum(spec.accumulator, units));
+  const auto unscaled = static_cast<float>(std::ldexp(double{sum}, -shift));
+  return spec.average ? unscaled / static_cast<float>(given.size()) : unscaled;
+}
+
+Ranks random_ranks(std::size_t world, std::uint64_t seed) {
+  const reference::Spec spec = reference::spec_of(ParseFormat("e5m2"));
+  Ranks ranks(world);
+  for (std::size_t r = 0; r < world; ++r) {
+    for (const std::size_t size : {37, 1, 0, 300}) {
+      ranks[r].push_back(testing::moderate_values(spec, size, seed + 100 * r + size));
+    }
+  }
+  return ranks;
+}
+
+void expect_oracle(const ReduceSpec& spec, const Ranks& ranks) {
+  std::vector<LayerReport> reports;
+  const auto got = reduce(spec, ranks, &reports);
+  for (std::size_t l = 0; l < got.size(); ++l) {
+    const std::size_t n = got[l].size();
+    std::vector<float> expected(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      std::vector<float> given;
+      for (const auto& rank : ranks) given.push_back(rank[l][i]);
+      expected[i] = expected_value(spec, given, reports[l].shift, i, n);
+    }
+    EXPECT_TRUE(
+        testing::bits_equal(std::span<const float>(expected), std::span<const float>(got[l])))
+        << ToString(spec.format) << " W = " << ranks.size() << ", " << ToString(spec.order)
+        << ", groups of " << spec.group_size << ", " << ToString(spec.accumulator.scheme);
+  }
+}
+
+TEST(VirtualReduce, EqualsTheSerialOracle) {
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const std::size_t world : {1U, 2U, 3U, 7U, 8U, 16U}) {
+      const Ranks ranks = random_ranks(world, world);
+      for (const char* name : {"e4m3", "e3m0", "e5m2", "fp16", "fp32"}) {
+        for (const Order order : {Order::sequential, Order::ring}) {
+          for (const int group : {0, 1, 3, 16}) {
+            for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
+              ReduceSpec spec;
+              spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
+              spec.accumulator.scheme = scheme;
+              spec.order = order;
+              spec.group_size = group;
+              spec.aps = world % 2 == 0 ? Aps::on : Aps::off;
+              spec.average = world == 7;
+              expect_oracle(spec, ranks);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(VirtualReduce, WiderAndNarrowerAccumulators) {
+  const Ranks ranks = random_ranks(9, 5);
+  for (const auto& [wire, sum, result] :
+       {std::array{"e4m3", "fp32", "e4m3"}, std::array{"fp32", "e4m3", "e4m3"},
+        std::array{"e5m2", "e6m9", "bf16"}, std::array{"e3m0", "e8m10", "fp32"}}) {
+    for (const int group : {0, 4}) {
+      ReduceSpec spec;
+      spec.format = ParseFormat(wire);
+      spec.accumulator.format = ParseFormat(sum);
+      spec.result = ParseFormat(result);
+      spec.group_size = group;
+      expect_oracle(spec, ranks);
+    }
+  }
+}
+
+TEST(VirtualReduce, LossScaleIsUndone) {
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  spec.loss_scale = 1024;
+  const auto got = reduce(spec, {{{0x1p-12F}}, {{0x1p-13F}}});
+  EXPECT_EQ(got[0][0], 0x1.8p-12F);
+  spec.loss_scale = 3;
+  EXPECT_THROW(reduce(spec, {{{1}}}), Error);
+  spec.loss_scale = 2;
+  spec.aps = Aps::on;
+  EXPECT_THROW(reduce(spec, {{{1}}}), Error);
+}
+
+TEST(VirtualReduce, ApsNeverOverflowsForFiniteInput) {
+  for (int exp = 3; exp <= 5; ++exp) {
+    for (int man = 0; man <= 7; ++man) {
+      for (const std::size_t world : {2U, 7U, 64U, 256U, 300U}) {
+        for (const int group : {0, 16}) {
+          ReduceSpec spec;
+          spec.format = spec.accumulator.format = spec.result = MakeFormat(exp, man);
+          spec.group_size = group;
+          spec.aps = Aps::on;
+          Ranks ranks(world, {{1, 1.9999999F, 3e-30F}, {1e30F, -1e30F, 0}});
+          std::vector<LayerReport> reports;
+          for (const auto& layer : reduce(spec, ranks, &reports)) {
+            for (const float x : layer) EXPECT_TRUE(std::isfinite(x)) << exp << "," << man;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(VirtualReduce, ZeroNanAndInfinity) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  spec.aps = Aps::on;
+  std::vector<LayerReport> reports;
+  const auto got = reduce(
+      spec, {{{0, 0}, {nan, 1e-5F}, {1e-9F, -infinity}}, {{-0.0F, 0}, {1e-5F, 1e-5F}, {1e-9F, 1}}},
+      &reports);
+  EXPECT_EQ(got[0], (std::vector<float>{0, 0}));
+  EXPECT_EQ(reports[0].shift, 0);
+  EXPECT_TRUE(std::isnan(got[1][0]));
+  EXPECT_GT(got[1][1], 1.9e-5F);
+  EXPECT_EQ(reports[1].non_finite, 1);
+  EXPECT_EQ(got[2][1], -infinity);
+  EXPECT_EQ(got[2][0], 0);
+  EXPECT_EQ(reports[2].underflowed, 2);
+  EXPECT_EQ(reports[2].overflowed, 0);
+}
+
+TEST(VirtualReduce, ReportsOverflow) {
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  std::vector<LayerReport> reports;
+  const auto got = reduce(spec, {{{200, 1}}, {{200, 1}}}, &reports);
+  EXPECT_TRUE(std::isinf(got[0][0]));
+  EXPECT_EQ(reports[0].overflowed, 1);
+}
+
+TEST(VirtualReduce, RefusesMisuse) {
+  const ReduceSpec spec;
+  EXPECT_THROW(VirtualReduce(spec, 0, {1}), Error);
+  EXPECT_THROW(VirtualReduce(spec, 2, {-1}), Error);
+  VirtualReduce two(spec, 2, {3});
+  std::vector<float> x(3);
+  std::vector<float> longer(4);
+  EXPECT_THROW(two.Contribute(1, testing::view_of(x)), Error);
+  EXPECT_THROW(two.Contribute(0, testing::view_of(longer)), Error);
+  EXPECT_THROW(two.Result(0, testing::view_of(x)), Error);
+  for (int rank = 0; rank < 2; ++rank) {
+    two.Contribute(0, testing::view_of(x));
+    two.EndRank();
+  }
+  EXPECT_THROW(two.EndRank(), Error);
+  EXPECT_THROW(two.Contribute(0, testing::view_of(x)), Error);
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// APS exponents against exact integers, shifts against the paper's rule.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/reference.h"
+#include "cpd/scale/aps.h"
+#include "tests/testing/backends.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+using reference::Exact;
+
+/// True where x * world <= 2^e, exactly.
+bool at_most(float x, int world, int e) {
+  const Exact product = reference::multiply(
+      reference::exact(x), reference::exact_finite(false, static_cast<std::uint64_t>(world), 0));
+  return reference::compare_magnitude(product, reference::exact_finite(false, 1, e)) <= 0;
+}
+
+TEST(Aps, ExponentIsTheExactCeilingOfLog2) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 200'000; ++i) {
+    const int world = 1 + static_cast<int>(random() % 300);
+    // Half of them at or next to powers of two, where a float logarithm goes wrong.
+    std::uint32_t bits = random() & 0x7FFFFFFF;
+    if (i % 2 == 0) bits = (bits & 0x7F800000) + (random() % 3) - 1;
+    if (bits == 0 || bits >= 0x7F800000) continue;
+    const auto x = std::bit_cast<float>(bits);
+    int e = -200;
+    while (!at_most(x, world, e)) ++e;
+    if (e > 136) {
+      EXPECT_THROW(ApsExponent(x, world), Error);
+      continue;
+    }
+    EXPECT_EQ(ApsExponent(x, world), std::max(e + 119, 1)) << x << " x " << world;
+  }
+}
+
+TEST(Aps, EdgesOfTheExponent) {
+  EXPECT_EQ(ApsExponent(0, 8), 0);
+  EXPECT_EQ(ApsExponent(1, 1), 119);
+  EXPECT_EQ(ApsExponent(1, 8), 122);
+  EXPECT_EQ(ApsExponent(std::nextafterf(1, 2), 8), 123);
+  EXPECT_EQ(ApsExponent(std::numeric_limits<float>::denorm_min(), 1), 1);
+  EXPECT_EQ(ApsExponent(std::numeric_limits<float>::max(), 256), 255);
+  EXPECT_THROW(ApsExponent(std::numeric_limits<float>::max(), 257), Error);
+}
+
+TEST(Aps, ShiftPutsTheBoundAtTheLargestPowerOfTwo) {
+  const Format e4m3 = ParseFormat("e4m3");
+  const Rounding even = Rounding::nearest_even;
+  EXPECT_EQ(ApsShift(122, e4m3, even, Aps::on), 7 - 3);
+  EXPECT_EQ(ApsShift(122, e4m3, even, Aps::paper), 7 - 3);
+  EXPECT_EQ(ApsShift(122, e4m3, Rounding::stochastic, Aps::on), 6 - 3);
+  EXPECT_EQ(ApsShift(122, e4m3, Rounding::up, Aps::on), 6 - 3);
+  EXPECT_EQ(ApsShift(122, e4m3, Rounding::stochastic, Aps::paper), 7 - 3);
+  EXPECT_EQ(ApsShift(122, e4m3, Rounding::nearest_away, Aps::on), 7 - 3);
+  EXPECT_EQ(ApsShift(122, ParseFormat("e2m1ieee"), Rounding::nearest_away, Aps::on), 1 - 1 - 3);
+  EXPECT_EQ(ApsShift(122, ParseFormat("e4m3fn"), even, Aps::on), 8 - 3);
+  EXPECT_EQ(ApsShift(0, e4m3, even, Aps::on), 0);
+  EXPECT_EQ(ApsShift(122, e4m3, even, Aps::off), 0);
+}
+
+TEST(Aps, RangeLeavesNonFiniteValuesOut) {
+  std::vector<float> x(100'003, 0.5F);
+  x[77] = -3;
+  x[99'999] = std::numeric_limits<float>::infinity();
+  x[100'002] = std::numeric_limits<float>::quiet_NaN();
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    const LayerRange range = MeasureRange(testing::view_of(x));
+    EXPECT_EQ(range.max_abs, 3) << backend;
+    EXPECT_EQ(range.non_finite, 2) << backend;
+    EXPECT_EQ(MeasureRange(testing::view_of(std::vector<float>{})).max_abs, 0);
+    EXPECT_EQ(MeasureRange(testing::view_of(std::vector<float>(5))).max_abs, 0);
+  }
+  EXPECT_THROW(MeasureRange(testing::view_of(std::vector<double>(3))), Error);
+}
+
+}  // namespace
+}  // namespace cpd

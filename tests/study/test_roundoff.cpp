@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "cpd/numeric/error.h"
+#include "cpd/study/roundoff.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+Roundoff measure(const std::vector<double>& reference, const std::vector<float>& value) {
+  return MeasureRoundoff(testing::view_of(reference), testing::view_of(value));
+}
+
+TEST(Roundoff, FollowsEquation5) {
+  const Roundoff r = measure({1, -2, 4, 0}, {1, -1, 5, 3});
+  EXPECT_DOUBLE_EQ(r.error, (0 + 0.5 + 0.25) / 3);  // the zero reference is counted apart
+  EXPECT_DOUBLE_EQ(r.relative_rms, std::sqrt((1.0 + 1 + 9) / 21));
+  EXPECT_EQ(r.count, 4);
+  EXPECT_EQ(r.zero_references, 1);
+  EXPECT_EQ(r.non_finite, 0);
+}
+
+TEST(Roundoff, LeavesNonFiniteValuesOut) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Roundoff r = measure({1, 2, 0}, {0.5F, infinity, infinity});
+  EXPECT_DOUBLE_EQ(r.error, 0.5);
+  EXPECT_EQ(r.non_finite, 2);
+  EXPECT_EQ(r.zero_references, 1);
+}
+
+TEST(Roundoff, OfNothingIsZero) {
+  const Roundoff r = measure({}, {});
+  EXPECT_EQ(r.error, 0);
+  EXPECT_EQ(r.relative_rms, 0);
+  EXPECT_EQ(measure({0, 0}, {0, 0}).error, 0);
+}
+
+TEST(Roundoff, RefusesOtherTypesAndShapes) {
+  EXPECT_THROW(measure({1, 2}, {1}), Error);
+  const std::vector<float> x(2);
+  EXPECT_THROW(MeasureRoundoff(testing::view_of(x), testing::view_of(x)), Error);
+}
+
+}  // namespace
+}  // namespace cpd
