@@ -6,7 +6,8 @@
 // python/cpd/torch_ops.py. A cpd::Error is a std::invalid_argument and arrives as ValueError.
 //
 // seed and stream are one-element int64 tensors (a missing one is 0) that hold the 64 bits of the
-// unsigned number, so that a compiled program takes a new stream without being compiled anew.
+// unsigned number, so that a compiled program takes a new stream without being compiled anew. cast
+// and encode leave those on x's GPU there: the kernel reads them when it runs.
 #include <dlfcn.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
@@ -113,20 +114,25 @@ class OnDeviceOf {
 
 // ---- options ---------------------------------------------------------------------------------
 
-/// The number in a one-element int64 tensor; one on a GPU is copied to the host first, which waits.
-std::uint64_t Number(const OptionalTensor& x, const char* what) {
-  if (!x) return 0;
-  if (x->numel() != 1 || x->scalar_type() != ScalarType::Long) {
+/// Takes a seed or stream: from the CPU its number, on x's GPU the place where it lies.
+void TakeNumber(const OptionalTensor& given, const char* what, const Tensor& x,
+                std::uint64_t& number, const std::uint64_t*& on_device) {
+  if (!given) return;
+  if (given->numel() != 1 || given->scalar_type() != ScalarType::Long) {
     throw Error(std::string(what) + " must be an int64 tensor of one element");
   }
-  const Tensor host =
-      x->is_cpu()
-          ? *x
-          : torch::stable::to(*x, torch::stable::Device(torch::headeronly::DeviceType::CPU));
-  return static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(host.const_data_ptr()));
+  const void* data = given->const_data_ptr();
+  if (given->is_cpu()) {
+    number = static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(data));
+    return;
+  }
+  if (!given->is_cuda() || !x.is_cuda() || given->get_device_index() != x.get_device_index()) {
+    throw Error(std::string(what) + " must be on the CPU or on x's device");
+  }
+  on_device = static_cast<const std::uint64_t*>(data);
 }
 
-RoundingOptions Options(const std::string& rounding, const std::string& overflow,
+RoundingOptions Options(const Tensor& x, const std::string& rounding, const std::string& overflow,
                         const OptionalTensor& seed, const OptionalTensor& stream,
                         std::int64_t random_bits, const std::string& variant) {
   RoundingOptions options;
@@ -136,10 +142,10 @@ RoundingOptions Options(const std::string& rounding, const std::string& overflow
   options.random_bits =
       random_bits >= 0 && random_bits <= kMaxRandomBits ? static_cast<int>(random_bits) : -1;
   if (options.mode == Rounding::stochastic) {
-    options.seed = Number(seed, "seed");
-    options.stream = Number(stream, "stream");
+    TakeNumber(seed, "seed", x, options.seed, options.device_seed);
+    TakeNumber(stream, "stream", x, options.stream, options.device_stream);
   }
-  Check(options);
+  Check(options, x.is_cuda());
   return options;
 }
 
@@ -151,7 +157,7 @@ void CastOut(const Tensor& x, const std::string& format, const std::string& roun
              std::int64_t random_bits, const std::string& variant, const OptionalTensor& random,
              const Tensor& out) {
   const OnDeviceOf guard(x);
-  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
   const auto integers = Input(random);
   Cast(Input(x), ParseFormat(format), options, Output(out), integers ? &*integers : nullptr);
 }
@@ -171,7 +177,7 @@ void BinaryOut(const Tensor& x, const Tensor& y, const std::string& format,
                const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
                const Tensor& out) {
   const OnDeviceOf guard(x);
-  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
   Operation(Input(x), Input(y), ParseFormat(format), options, Output(out));
 }
 
@@ -190,7 +196,7 @@ void FmaOut(const Tensor& x, const Tensor& y, const Tensor& z, const std::string
             const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
             const Tensor& out) {
   const OnDeviceOf guard(x);
-  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
   Fma(Input(x), Input(y), Input(z), ParseFormat(format), options, Output(out));
 }
 
@@ -211,7 +217,7 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, const std::string& format,
   }
   const OnDeviceOf guard(x);
   const Accumulator accumulator{ParseFormat(format), ParseScheme(scheme),
-                                Options(rounding, overflow, seed, stream, random_bits, variant)};
+                                Options(x, rounding, overflow, seed, stream, random_bits, variant)};
   std::vector<std::int64_t> shape(x.sizes().begin(), x.sizes().end());
   shape.erase(shape.begin() + dim);
   const Tensor out = torch::stable::new_empty(x, {shape.data(), shape.size()});
@@ -225,7 +231,7 @@ Tensor EncodeNew(const Tensor& x, const std::string& format, const std::string& 
                  const OptionalTensor& random) {
   const OnDeviceOf guard(x);
   const Format to = ParseFormat(format);
-  const auto options = Options(rounding, overflow, seed, stream, random_bits, variant);
+  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
   const std::int64_t bytes = PackedBytes(to, x.numel());
   const Tensor packed = torch::stable::new_empty(x, {&bytes, 1}, ScalarType::Byte);
   const auto integers = Input(random);

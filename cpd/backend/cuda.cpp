@@ -93,6 +93,11 @@ std::optional<Strided> Given(const TensorView* random, const RoundPlan& plan,
 
 }  // namespace
 
+Key KeyOf(const RoundingOptions& options) {
+  if (options.mode != Rounding::stochastic) return {};
+  return {options.device_seed, options.device_stream};
+}
+
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key) {
   const Launch launch = LaunchOf(x);

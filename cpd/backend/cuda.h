@@ -9,17 +9,21 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/plan.h"
+#include "cpd/numeric/rounding.h"
 #include "kernels/cuda/cuda_api.h"
 
 namespace cpd::cuda {
 
+/// Where the options' seed and stream lie on the GPU; nowhere for a mode that has no use for them.
+Key KeyOf(const RoundingOptions& options);
+
 /// Given random integers are checked first (below 2^N), which waits for the stream.
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
-          const TensorView* random, const Key& key = {});
+          const TensorView* random, const Key& key);
 /// Returns the least index of a NaN that has no code, or -1. Waits for the stream only where the
 /// format has no code for NaN.
 std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
-                    const TensorView* random, const Key& key = {});
+                    const TensorView* random, const Key& key);
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out);
 
 }  // namespace cpd::cuda

@@ -134,7 +134,7 @@ std::string BaseName(const Format& format) {
       return std::string(name);
     }
   }
-  const std::string plain = "e" + std::to_string(format.exp) + "m" + std::to_string(format.man);
+  std::string plain = "e" + std::to_string(format.exp) + "m" + std::to_string(format.man);
   const auto read = ParseBase(plain);
   if (read && read->encoding == format.encoding) return plain;
   return plain + ToString(format.encoding);

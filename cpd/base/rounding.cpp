@@ -17,10 +17,15 @@ constexpr std::array<std::string_view, 2> kSchemes{"sequential", "kahan"};
 
 }  // namespace
 
-void Check(const RoundingOptions& options) {
+void Check(const RoundingOptions& options, bool on_gpu) {
   if (options.random_bits < 1 || options.random_bits > kMaxRandomBits) {
     throw Error("random_bits must be 1…" + std::to_string(kMaxRandomBits) + ", got " +
                 std::to_string(options.random_bits));
+  }
+  if (!on_gpu && (options.device_seed != nullptr || options.device_stream != nullptr)) {
+    throw Error(
+        "device_seed and device_stream are for Cast and Encode of CUDA tensors; on the CPU "
+        "give seed and stream");
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <sstream>
 
 #include "cpd/base/names.h"
 
@@ -26,8 +27,9 @@ void Check(const ReduceSpec& spec) {
   int exponent = 0;
   if (!(spec.loss_scale > 0) || std::frexp(spec.loss_scale, &exponent) != 0.5 ||
       std::abs(exponent - 1) > 126) {
-    throw Error("loss_scale must be a power of two from 2^-126 to 2^126, got " +
-                std::to_string(spec.loss_scale));
+    std::ostringstream given;
+    given << spec.loss_scale;
+    throw Error("loss_scale must be a power of two from 2^-126 to 2^126, got " + given.str());
   }
   if (spec.aps != Aps::off && spec.loss_scale != 1) {
     throw Error("aps and loss_scale exclude each other: APS chooses the scale of each layer");

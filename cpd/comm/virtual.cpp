@@ -296,7 +296,8 @@ struct VirtualReduce::Impl {
   }
 };
 
-VirtualReduce::VirtualReduce(const ReduceSpec& spec, int world, std::vector<std::int64_t> sizes)
+VirtualReduce::VirtualReduce(const ReduceSpec& spec, int world,
+                             const std::vector<std::int64_t>& sizes)
     : impl_(std::make_unique<Impl>(spec, world, sizes)) {}
 VirtualReduce::~VirtualReduce() = default;
 VirtualReduce::VirtualReduce(VirtualReduce&&) noexcept = default;
@@ -346,8 +347,8 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
       from.across.sum.Load(i, n, values + i);
       impl_->ToResult(layer, kAcross, i, n, values + i);
       for (std::int64_t j = i; j < i + n; ++j) {
-        bad += static_cast<std::int64_t>(!std::isfinite(values[j]));
         values[j] = static_cast<float>(values[j] * unscale) / divisor;
+        bad += static_cast<std::int64_t>(!std::isfinite(values[j]));
       }
     }
     non_finite += bad;

@@ -29,7 +29,7 @@ struct LayerReport {
 class CPD_API VirtualReduce {
  public:
   /// world >= 1; sizes: values per layer. Throws Error.
-  VirtualReduce(const ReduceSpec& spec, int world, std::vector<std::int64_t> sizes);
+  VirtualReduce(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes);
   ~VirtualReduce();
   VirtualReduce(VirtualReduce&&) noexcept;
   VirtualReduce& operator=(VirtualReduce&&) noexcept;

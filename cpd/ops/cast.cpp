@@ -48,7 +48,7 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
 }  // namespace
 
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options) {
-  Check(options);
+  Check(options, x.device == Device::cuda);
   if (random == nullptr) return;
   if (options.mode != Rounding::stochastic) {
     throw Error("random integers are for stochastic rounding, got " + ToString(options.mode));
@@ -57,6 +57,7 @@ void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOp
     throw Error("random integers must be uint32, got " + ToString(random->dtype));
   }
   CheckSameShape(x, *random, "x and random");
+  CheckSameDevice(x, *random);
   if (random->device != Device::cpu) return;
   const std::uint32_t limit = 1U << options.random_bits;
   Reader<std::uint32_t> integers(*random);
@@ -92,7 +93,7 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   CheckRandom(random, x, options);
   const RoundPlan plan = make_plan(format, options);
   if (x.size() == 0) return;
-  if (x.device == Device::cuda) return cuda::Cast(x, plan, out, random);
+  if (x.device == Device::cuda) return cuda::Cast(x, plan, out, random, cuda::KeyOf(options));
   if (x.dtype == DType::f64) return CastAs<double>(x, plan, out, random);
   CastAs<float>(x, plan, out, random);
 }

@@ -80,7 +80,7 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
   std::int64_t nan = -1;
   auto* to = static_cast<std::uint8_t*>(packed.data);
   if (x.device == Device::cuda) {
-    nan = cuda::Encode(x, plan, packed, random);
+    nan = cuda::Encode(x, plan, packed, random, cuda::KeyOf(options));
   } else if (x.dtype == DType::f64) {
     nan = EncodeAs<double>(x, plan, to, random);
   } else {

@@ -62,14 +62,25 @@ CPD_DEVICE V load_element(const Strided& t, std::int64_t i) {
   }
 }
 
+/// A value that To holds as To. NaN becomes the one that CPD makes, as on the CPU: the hardware's
+/// conversion between binary32 and binary64 has one of its own.
+template <class To, class From>
+CPD_DEVICE To convert_value(From value) {
+  if constexpr (sizeof(To) == sizeof(From)) {
+    return value;
+  } else {
+    return value == value ? static_cast<To>(value) : bits_as<To>(Pattern<To>::quiet_nan);
+  }
+}
+
 /// Stores a value that the type holds.
 template <class V>
 CPD_DEVICE void store_element(const Strided& t, std::int64_t i, V value) {
   const std::int64_t at = offset_of(t, i);
-  const auto x = static_cast<float>(value);
+  const auto x = convert_value<float>(value);
   switch (t.dtype) {
     case DType::f64:
-      static_cast<double*>(t.data)[at] = static_cast<double>(value);
+      static_cast<double*>(t.data)[at] = convert_value<double>(value);
       return;
     case DType::bf16:
       static_cast<std::uint16_t*>(t.data)[at] = narrow<DType::bf16>(x);
@@ -145,20 +156,27 @@ CPD_DEVICE void for_elements(std::int64_t index, std::int64_t n, const RoundPlan
 // --- launches
 // ---------------------------------------------------------------------------------------
 
-/// Makes a device the thread's current one while alive.
+/// Makes a device the thread's current one while alive, and forgets an earlier call's error, which
+/// cudaGetLastError would report as this launch's.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
+    cudaGetLastError();
     status_ = cudaGetDevice(&before_);
-    if (status_ == cudaSuccess && before_ != device) status_ = cudaSetDevice(device);
+    if (status_ != cudaSuccess || before_ == device) return;
+    status_ = cudaSetDevice(device);
+    changed_ = status_ == cudaSuccess;
   }
-  ~OnDevice() { cudaSetDevice(before_); }
+  ~OnDevice() {
+    if (changed_) cudaSetDevice(before_);
+  }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
   [[nodiscard]] cudaError_t status() const { return status_; }
 
  private:
   int before_ = 0;
+  bool changed_ = false;
   cudaError_t status_;
 };
 

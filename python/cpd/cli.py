@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from rich import box
@@ -121,6 +121,7 @@ def _build_parser() -> _Parser:
     parser = _Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
     )
+    parser.add_argument("--version", action="version", version=f"cpd {cpd.__version__}")
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=_Parser
     )
@@ -340,7 +341,9 @@ def _describe(wire: cpd.Format, values: bool) -> dict[str, Any]:
 
 
 def _format_table(formats: list[cpd.Format]) -> Table:
-    table = _table("Format", "Bits", "e,m,bias", "Max", "Min normal", "Min subn.", "Eps", "Values")
+    table = _table(
+        "Format", "Bits", "e,m,bias", "Max", "Min\nnormal", "Min\nsubn.", "Eps", "Values"
+    )
     for wire in formats:
         table.add_row(
             str(wire),
@@ -550,13 +553,18 @@ def _gradients(options: argparse.Namespace) -> "Gradients":
     return Gradients([layer.name for layer in result.layers], per_rank)
 
 
+def _percent(value: float) -> str:
+    """A share in per cent: two decimals, or three digits where those would show nothing."""
+    return f"{value:.2%}" if value == 0 or not abs(value) < 1e-4 else f"{value * 100:.2e}%"
+
+
 def _roundoff_table(rows: "list[RoundoffRow]") -> Table:
     table = _table("Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps")
     for row in rows:
         table.add_row(
             str(row.group_size),
-            f"{row.error:.2%}",
-            f"{row.relative_rms:.2%}",
+            _percent(row.error),
+            _percent(row.relative_rms),
             str(row.zero_references),
             str(row.non_finite),
             str(row.steps),
@@ -666,8 +674,16 @@ def _progress() -> Progress:
 
 
 def _table(*columns: str, title: str | None = None) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for index, name in enumerate(columns):
         left = index == 0 or name in ("State", "Weights")
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
+        # Words may be broken where the window is narrow, numbers not.
+        justify: Literal["left", "right"] = "left" if left else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=not left)
     return table

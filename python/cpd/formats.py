@@ -38,7 +38,7 @@ class Format:
     >>> f.max, f.min_normal, f.min_subnormal, f.epsilon, f.bits
     (240.0, 0.015625, 0.001953125, 0.125, 8)
     >>> Format(4, 3, encoding="fn")
-    cpd.Format('e4m3fn')
+    cpd.format('e4m3fn')
     """
 
     exp: int
@@ -81,8 +81,8 @@ class Format:
             man=_small_int("man", man),
             encoding=encoding,
             bias=None if bias is None else _small_int("bias", bias),
-            signed=bool(signed),
-            subnormals=bool(subnormals),
+            signed=flag("signed", signed),
+            subnormals=flag("subnormals", subnormals),
         )
         self._take(native)
 
@@ -118,7 +118,7 @@ class Format:
         return self.name
 
     def __repr__(self) -> str:
-        return f"cpd.Format('{self.name}')"
+        return f"cpd.format('{self.name}')"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return format, (self.name,)
@@ -158,6 +158,13 @@ def _parse(name: str) -> Format:
     return Format._of(_core.parse_format(name))
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value`, which must be a bool: 'no' and 0 are mistakes, not False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return bool(value)
+
+
 def _small_int(name: str, value: int) -> int:
     """`value` as an int that C++ can take; what it may be is checked there."""
     if isinstance(value, bool):
@@ -167,5 +174,5 @@ def _small_int(name: str, value: int) -> int:
     except TypeError:
         raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
     if not -(2**31) <= number < 2**31:
-        raise ValueError(f"{name} is out of range: {number}")
+        raise ValueError(f"{name} must fit in 32 bits, got {number}")
     return number

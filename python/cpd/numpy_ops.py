@@ -114,7 +114,8 @@ def _array(name: str, x: Any, allowed: tuple[str, ...] = tensors.FLOATS) -> Arra
     if isinstance(x, np.generic):
         x = np.asarray(x)
     if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} must be a NumPy array or a torch tensor, got {_describe(x)}")
+        wanted = "a NumPy array or a torch tensor" if name == "x" else "a NumPy array like x"
+        raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
     _check_dtype(name, x.dtype, allowed)
     _check_rank(name, x)
     return x if x.flags.aligned else x.copy()

@@ -18,8 +18,9 @@ empty tensors; more than 2^31 elements. Inputs are left alone unless `out=` says
   neither; rounding modes directed inward give the max. `saturate`: always the max. Overflow is
   tested after rounding.
 - `seed`, `stream`: of stochastic rounding: ints in [0, 2^64), or one-element integer tensors (an
-  int64 tensor holds the 64 bits; one on a GPU is waited for). Element i (row-major) takes the same
-  random bits on every backend and for any layout; another stream gives others.
+  int64 tensor holds the 64 bits). One on the GPU of a CUDA tensor x is read when the kernel runs:
+  nothing waits for it, and a CUDA graph takes a new one at each replay. Element i (row-major) takes
+  the same random bits on every backend and for any layout; another stream gives others.
 - `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
 - `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
 

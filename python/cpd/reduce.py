@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cpd import _core, tensors
 from cpd.accumulator import Accumulator, AccumulatorLike, accumulator
-from cpd.formats import Format, FormatLike, format
+from cpd.formats import Format, FormatLike, flag, format
 from cpd.tensors import Array, Options
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ReduceSpec:
     Raises ValueError or TypeError for anything else. Immutable and picklable.
 
     >>> ReduceSpec("e4m3", order="ring").accumulator.format
-    cpd.Format('e4m3')
+    cpd.format('e4m3')
     """
 
     format: Format
@@ -95,7 +95,7 @@ class ReduceSpec:
             "group_size": None if group_size is None else _positive("group_size", group_size),
             "aps": _one_of("aps", aps, (False, True, "paper")),
             "loss_scale": _power_of_two(loss_scale),
-            "average": bool(average),
+            "average": flag("average", average),
             "rounding": rounding,
             "overflow": overflow,
             "seed": tensors.number("seed", seed),
@@ -299,6 +299,6 @@ def _power_of_two(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
     scale = float(value)
-    if not (math.isfinite(scale) and scale > 0 and math.frexp(scale)[0] == 0.5):
-        raise ValueError(f"loss_scale must be a power of two, got {value}")
+    if not (2.0**-126 <= scale <= 2.0**126 and math.frexp(scale)[0] == 0.5):
+        raise ValueError(f"loss_scale must be a power of two from 2^-126 to 2^126, got {value}")
     return scale

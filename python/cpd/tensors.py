@@ -140,6 +140,8 @@ def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
 def dimension(dim: Any, rank: int) -> int:
     """`dim`, counted from the end where negative, as 0…rank - 1."""
     number = integer("dim", dim)
+    if rank == 0:
+        raise ValueError("x must have at least one dimension to sum over, got none")
     if not -rank <= number < rank:
         raise ValueError(f"dim must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
     return number % rank

@@ -214,11 +214,12 @@ def _arguments(options: Options, x: Tensor) -> tuple[Any, ...]:
 
 
 def _number(name: str, value: Number, x: Tensor) -> Tensor:
-    """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits."""
+    """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits. One on a GPU
+    stays there, and nothing waits for it."""
     if not isinstance(value, Tensor):
         return torch.full((), value - 2**64 if value >= 2**63 else value, dtype=torch.int64)
-    if value.device.type not in ("cpu", x.device.type):
-        raise ValueError(f"{name} must be on the CPU or x's device, got {value.device}")
+    if value.device.type != "cpu" and value.device != x.device:
+        raise ValueError(f"{name} must be on the CPU or on x's device, got {value.device}")
     value = value.detach().reshape(())
     return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
 

@@ -218,6 +218,87 @@ TEST_F(Gpu, CodesAreTheCpus) {
   }
 }
 
+TEST_F(Gpu, SeedAndStreamMayLieOnTheGpu) {
+  constexpr std::int64_t n = 4099;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> x = Inputs(format, n);
+  const std::int64_t bytes = PackedBytes(format, n);
+  const std::uint64_t numbers[] = {0x0123456789ABCDEFULL, 0xFEDCBA9876543210ULL};
+  const OnGpu numbers_gpu(driver(), numbers, sizeof(numbers));
+  const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
+  for (const int random_bits : {1, 8, 16, 24}) {
+    RoundingOptions host;
+    host.mode = Rounding::stochastic;
+    host.random_bits = random_bits;
+    host.seed = numbers[0];
+    host.stream = numbers[1];
+    RoundingOptions device = host;
+    device.seed = device.stream = 7;  // not used
+    device.device_seed = static_cast<const std::uint64_t*>(
+        numbers_gpu.View(View(numbers, DType::i64, 2), numbers).data);
+    device.device_stream = device.device_seed + 1;
+
+    std::vector<float> y(n);
+    std::vector<float> y_got(n);
+    const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
+    Cast(x_gpu.View(Floats(x), x.data()), format, device, y_gpu.View(Floats(y), y.data()));
+    y_gpu.Read(y_got.data());
+    Cast(Floats(x), format, host, Floats(y));
+    EXPECT_TRUE(bits_equal<float>(y, y_got)) << random_bits;
+
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes));
+    std::vector<std::uint8_t> packed_got(packed.size());
+    const OnGpu packed_gpu(driver(), packed.data(), packed.size());
+    const TensorView codes = View(packed.data(), DType::u8, bytes);
+    Encode(x_gpu.View(Floats(x), x.data()), format, device, packed_gpu.View(codes, packed.data()));
+    packed_gpu.Read(packed_got.data());
+    Encode(Floats(x), format, host, codes);
+    EXPECT_TRUE(bits_equal<std::uint8_t>(packed, packed_got)) << random_bits;
+  }
+}
+
+TEST_F(Gpu, NanIsTheCpusInEveryType) {
+  const std::vector<float> x(100, testing::from_bits(0xFFC12345U));
+  const std::vector<double> wide(x.begin(), x.end());
+  const auto from_f64 = View(wide.data(), DType::f64, 100);
+  for (const char* name : {"e4m3", "e8m7:bias=140"}) {
+    const Format format = ParseFormat(name);
+    ExpectSameCast(driver(), x, Floats(x), wide, from_f64, format, {});
+    ExpectSameCast(driver(), wide, from_f64, x, Floats(x), format, {});
+    ExpectSameCast(driver(), wide, from_f64, wide, from_f64, format, {});
+    ExpectSameCast(driver(), x, Floats(x), x, Floats(x), format, {});
+  }
+}
+
+TEST_F(Gpu, CodesMayBeginAtAnyByte) {
+  constexpr std::int64_t n = 3 * 2048 + 77;
+  for (const char* name : {"e2m1", "e4m3", "e6m9", "fp32"}) {
+    const Format format = ParseFormat(name);
+    const std::vector<float> x = Inputs(format, n, format.has_nan());
+    const std::int64_t bytes = PackedBytes(format, n);
+    for (const int offset : {1, 2, 3}) {
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes + 8), 0xA5);
+      std::vector<std::uint8_t> got(packed.size());
+      const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
+      const OnGpu packed_gpu(driver(), packed.data(), packed.size());
+      const TensorView codes = View(packed.data() + offset, DType::u8, bytes);
+      const TensorView codes_gpu = packed_gpu.View(codes, packed.data());
+      Encode(x_gpu.View(Floats(x), x.data()), format, {}, codes_gpu);
+      packed_gpu.Read(got.data());
+      Encode(Floats(x), format, {}, codes);
+      EXPECT_TRUE(bits_equal<std::uint8_t>(packed, got)) << name << " at byte " << offset;
+
+      std::vector<float> y(n);
+      std::vector<float> y_got(n);
+      const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
+      Decode(codes_gpu, format, y_gpu.View(Floats(y), y.data()));
+      y_gpu.Read(y_got.data());
+      Decode(codes, format, Floats(y));
+      EXPECT_TRUE(bits_equal<float>(y, y_got)) << name << " at byte " << offset;
+    }
+  }
+}
+
 TEST_F(Gpu, EncodeNamesTheFirstNanWithoutACode) {
   const Format format = ParseFormat("e2m1");
   std::vector<float> x(10000, 1.0F);

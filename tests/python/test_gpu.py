@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 cpd = pytest.importorskip("cpd")
+
+from cpd import _core  # noqa: E402
+from cpd.tensors import Options  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -88,6 +92,85 @@ def test_in_place_and_empty() -> None:
     cpd.cast(y, cpd.format("e4m3"), out=y)
     assert same_bits(cpd.cast(x, cpd.format("e4m3")), y)
     assert cpd.cast(torch.empty(0, device="cuda"), cpd.format("e4m3")).numel() == 0
+
+
+def on_gpu(number: int) -> torch.Tensor:
+    return torch.tensor([number], dtype=torch.int64, device="cuda")
+
+
+@pytest.mark.parametrize("seed", [5, -3])
+@pytest.mark.parametrize("name", ["e4m3", "e6m9"])
+def test_seed_and_stream_may_lie_on_the_gpu(name: str, seed: int) -> None:
+    x = inputs(5_001)
+    f, y = cpd.format(name), x.cuda()
+    numbers = {"seed": on_gpu(seed), "stream": on_gpu(9)}
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        got = cpd.cast(y, f, "stochastic", **numbers)
+        codes = cpd.encode(y, f, "stochastic", **numbers)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    options = {"rounding": "stochastic", "seed": seed % 2**64, "stream": 9}
+    assert same_bits(cpd.cast(x, f, **options), got)
+    assert same_bits(cpd.encode(x, f, **options), codes)
+
+
+def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
+    x = inputs(70_001)
+    f, y = cpd.format("e4m3"), x.cuda()
+    seed, stream = on_gpu(5), on_gpu(0)
+
+    def step() -> tuple[torch.Tensor, torch.Tensor]:
+        options = {"rounding": "stochastic", "seed": seed, "stream": stream, "random_bits": 8}
+        results = cpd.cast(y, f, **options), cpd.encode(y, f, **options)
+        stream.add_(1)
+        return results
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()  # kernels are loaded before a capture
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got, codes = step()
+    stream.fill_(100)
+    seen = set()
+    for number in range(100, 104):
+        graph.replay()
+        options = {"rounding": "stochastic", "seed": 5, "stream": number, "random_bits": 8}
+        assert same_bits(cpd.cast(x, f, **options), got)
+        assert same_bits(cpd.encode(x, f, **options), codes)
+        seen.add(codes.cpu().numpy().tobytes())
+    assert stream.item() == 104
+    assert len(seen) == 4
+
+
+def test_numbers_on_the_gpu_need_x_there() -> None:
+    for numbers in ({"seed": on_gpu(1)}, {"stream": on_gpu(1)}):
+        with pytest.raises(ValueError, match="must be on the CPU or on x's device, got cuda"):
+            cpd.cast(inputs(10), cpd.format("e4m3"), "stochastic", **numbers)
+
+
+def test_more_elements_than_int32_counts() -> None:
+    n = 2**31 + 4_099
+    if torch.cuda.mem_get_info()[0] < 40 * 2**30:
+        pytest.skip("needs 40 GiB of GPU memory")
+    f = cpd.format("e4m3")
+    tail = inputs(4_096 + 4_099)
+    x = torch.ones(n, device="cuda")
+    x[-tail.numel() :] = tail.cuda()
+    y = cpd.cast(x, f)
+    assert same_bits(cpd.cast(tail, f), y[-tail.numel() :])
+    assert bool((y[: -tail.numel()] == 1).all())
+    codes = cpd.encode(x, f)
+    assert same_bits(cpd.encode(tail, f), codes[-tail.numel() :])
+    assert same_bits(y[-tail.numel() :], cpd.decode(codes, f, n)[-tail.numel() :])
+    integers = np.empty(tail.numel(), np.uint32)
+    _core.random_integers(Options("stochastic").native(), n - tail.numel(), integers)
+    expected = cpd.cast(tail, f, "stochastic", random=torch.from_numpy(integers.astype(np.int32)))
+    cpd.cast(x, f, "stochastic", out=x)
+    assert same_bits(expected, x[-tail.numel() :])
 
 
 def test_other_streams_are_respected() -> None:

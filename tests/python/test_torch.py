@@ -85,6 +85,15 @@ def test_seed_and_stream_as_tensors():
         assert same(cpd.cast(x, E4M3, "stochastic", seed=unsigned, stream=stream), wanted)
 
 
+def test_seed_on_another_device_is_refused():
+    x = values(10)
+    elsewhere = torch.zeros((), dtype=torch.int64, device="meta")
+    for options in ({"seed": elsewhere}, {"stream": elsewhere}):
+        for verb in (cpd.cast, cpd.encode):
+            with pytest.raises(ValueError, match="must be on the CPU or on x's device, got meta"):
+                verb(x, "e2m1", "stochastic", **options)
+
+
 @pytest.mark.parametrize("name", ["add", "mul", "fma"])
 def test_arithmetic_equals_numpy(name):
     operands = [values((9, 1, 5), seed=1), values((7, 1), seed=2), values((9, 7, 5), seed=3)]
@@ -221,6 +230,23 @@ def test_fake_and_meta_tensors():
     x = torch.empty(4, 5, device="meta")
     assert cpd.mul(x, x[:1], E4M3).device.type == "meta"
     assert cpd.decode(torch.empty(5, dtype=torch.uint8, device="meta"), "e2m1", 10).shape == (10,)
+
+
+def test_numbers_on_the_gpu_are_not_waited_for():
+    """Fake CUDA tensors have no values: whatever reads one on the host raises."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x, out = torch.empty(2, 5, 7, device="cuda:0").unbind()
+        for dtype in (torch.int64, torch.int32, torch.uint64):
+            number = torch.zeros(1, dtype=dtype, device="cuda:0")
+            options = {"rounding": "stochastic", "seed": number, "stream": number}
+            assert cpd.cast(x, E4M3, **options).device == x.device
+            assert cpd.cast(x, E4M3, **options, out=out) is out
+            assert cpd.encode(x, "e2m1", **options).shape == (18,)
+        other = torch.zeros((), dtype=torch.int64, device="cuda:1")
+        with pytest.raises(ValueError, match="on x's device, got cuda:1"):
+            cpd.cast(x, E4M3, "stochastic", seed=other)
 
 
 # ---- compilation -------------------------------------------------------------------------------

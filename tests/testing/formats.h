@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/format.h"
 #include "cpd/numeric/reference.h"
 #include "cpd/numeric/rounding.h"
+#include "tests/testing/sanitized.h"
 
 namespace cpd::testing {
 
@@ -43,7 +45,7 @@ inline std::vector<Format> ieee_formats() {
   for (int exp = 1; exp <= 8; ++exp) {
     for (int man = 0; man <= 23; ++man) formats.push_back(MakeFormat(exp, man));
   }
-  return formats;
+  return thinned(std::move(formats));
 }
 
 /// Every encoding at several widths and biases, signed and unsigned, with and without subnormals.
@@ -81,7 +83,7 @@ inline std::vector<Format> encoding_formats() {
     }
   }
   formats.push_back(ParseFormat("e8m0"));
-  return formats;
+  return thinned(std::move(formats));
 }
 
 /// Formats with names, at most 32 bits wide.

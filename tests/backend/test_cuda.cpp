@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What can be told of CUDA tensors without a GPU: which arguments are refused before a kernel runs,
+// and what a missing library, driver or device gives.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+#include "tests/testing/cuda_memory.h"
+
+namespace cpd {
+namespace {
+
+class Cuda : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t n = 64;
+
+  [[nodiscard]] TensorView X() const { return View(x_.data(), DType::f32, n); }
+  [[nodiscard]] TensorView Y() { return View(y_.data(), DType::f32, n); }
+  [[nodiscard]] TensorView Codes() { return View(codes_.data(), DType::u8, n); }
+  [[nodiscard]] TensorView Integers() const { return View(integers_.data(), DType::u32, n); }
+  static TensorView OnGpu(TensorView view) {
+    view.device = Device::cuda;
+    return view;
+  }
+  /// `call` throws an Error that says `what`, and has written nothing.
+  void ExpectError(const std::string& what, const std::function<void()>& call) const {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown; expected: " << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(y_, std::vector<float>(n, 7.0F));
+    EXPECT_EQ(codes_, std::vector<std::uint8_t>(n, 7));
+  }
+
+  const Format format_ = ParseFormat("e4m3");
+  const std::vector<float> x_ = std::vector<float>(n, 1.1F);
+  const std::vector<std::uint32_t> integers_ = std::vector<std::uint32_t>(n, 1);
+  std::vector<float> y_ = std::vector<float>(n, 7.0F);
+  std::vector<std::uint8_t> codes_ = std::vector<std::uint8_t>(n, 7);
+};
+
+TEST_F(Cuda, NumbersOnTheGpuAreRefusedOnTheCpu) {
+  const std::uint64_t number = 3;
+  for (const bool is_seed : {true, false}) {
+    RoundingOptions options;
+    options.mode = Rounding::stochastic;
+    (is_seed ? options.device_seed : options.device_stream) = &number;
+    const char* what = "device_seed and device_stream are for Cast and Encode of CUDA tensors";
+    const TensorView row = View(x_.data(), DType::f32, std::array<std::int64_t, 2>{1, n});
+    const TensorView words = View(y_.data(), DType::u32, n);
+    ExpectError(what, [&] { Cast(X(), format_, options, Y()); });
+    ExpectError(what, [&] { Encode(X(), format_, options, Codes()); });
+    ExpectError(what, [&] { Add(X(), X(), format_, options, Y()); });
+    ExpectError(what, [&] { Fma(X(), X(), X(), format_, options, Y()); });
+    ExpectError(what, [&] { Sum(row, 0, {format_, Scheme::sequential, options}, Y()); });
+    ExpectError(what, [&] { RandomIntegers(options, 0, words); });
+    EXPECT_THROW(Check(options), Error);
+    EXPECT_NO_THROW(Check(options, true));
+  }
+}
+
+TEST_F(Cuda, AllTensorsAreOnOneDevice) {
+  RoundingOptions options;
+  options.mode = Rounding::stochastic;
+  const char* what = "all tensors must be on one device";
+  TensorView second = OnGpu(X());
+  second.device_index = 1;
+  const TensorView host = Integers();
+  const TensorView device = OnGpu(Integers());
+  ExpectError(what, [&] { Cast(OnGpu(X()), format_, {}, Y()); });
+  ExpectError(what, [&] { Cast(second, format_, {}, OnGpu(Y())); });
+  ExpectError(what, [&] { Encode(X(), format_, {}, OnGpu(Codes())); });
+  ExpectError(what, [&] { Decode(OnGpu(Codes()), format_, Y()); });
+  ExpectError(what, [&] { Cast(X(), format_, options, Y(), &device); });
+  ExpectError(what, [&] { Cast(OnGpu(X()), format_, options, OnGpu(Y()), &host); });
+  ExpectError(what, [&] { Encode(OnGpu(X()), format_, options, OnGpu(Codes()), &host); });
+}
+
+TEST_F(Cuda, EmptyTensorsNeedNoGpu) {
+  const TensorView none = OnGpu(View(nullptr, DType::f32, 0));
+  const TensorView bytes = OnGpu(View(nullptr, DType::u8, 0));
+  EXPECT_NO_THROW(Cast(none, format_, {}, none));
+  EXPECT_NO_THROW(Encode(none, format_, {}, bytes));
+  EXPECT_NO_THROW(Decode(bytes, format_, none));
+}
+
+TEST_F(Cuda, AMissingGpuIsAnError) {
+  if (testing::CudaDriver::Get() != nullptr) GTEST_SKIP() << "there is a GPU";
+  for (int turn = 0; turn < 2; ++turn) {  // a second call says the same
+    ExpectError("CUDA", [&] { Cast(OnGpu(X()), format_, {}, OnGpu(Y())); });
+    ExpectError("CUDA", [&] { Encode(OnGpu(X()), format_, {}, OnGpu(Codes())); });
+    ExpectError("CUDA", [&] { Decode(OnGpu(Codes()), format_, OnGpu(Y())); });
+  }
+}
+
+}  // namespace
+}  // namespace cpd
