@@ -39,9 +39,12 @@ class ReduceSpec:
         group_size: None, or: each group of that many ranks is summed in rank order to its first
             rank, then the groups' sums in `order`; the last group may be short.
         aps: scale each layer by a power of two so that its sum just fits (`True`: one less where
-            the rounding can go outward; `"paper"`: the paper's exponent), undone at the end.
+            the rounding can go outward; `"paper"`: the paper's exponent), undone at the end. Its
+            exponent travels in a byte and is at least -118: what a layer of smaller gradients
+            keeps then depends on the format, and below its least value nothing is left.
         loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
-        average: divide the sum by the number of ranks, once, in binary32, at the end.
+        average: divide the sum by the number of ranks, once, in binary32, at the end (so a sum
+            beyond binary32 stays infinite).
         rounding, overflow, seed, random_bits, variant: of the cast to `format`, as in `cpd.cast`.
             The sum has the accumulator's own.
         result: format to which a wider accumulator is rounded once more at each level; default

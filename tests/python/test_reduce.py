@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -472,3 +473,18 @@ def test_roundoff_counts_what_is_not_finite():
 def test_roundoff_group_sizes(size):
     with pytest.raises(ValueError, match="1…2"):
         cpd.study.roundoff([[np.ones(3, np.float32)]] * 2, cpd.ReduceSpec("e4m3"), [size])
+
+
+def test_a_sum_beyond_binary32_is_reported() -> None:
+    ranks = [[np.full(3, 3.4e38, np.float32)]] * 2
+    layers, reports = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3", aps=True), report=True)
+    assert np.isinf(layers[0]).all()
+    assert reports[0].overflowed == 3
+
+
+@pytest.mark.parametrize("options", [{"average": "yes"}, {"average": 1}])
+def test_flags_are_booleans(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="average"):
+        cpd.ReduceSpec("e4m3", **options)
+    with pytest.raises(TypeError, match="signed"):
+        cpd.Format(4, 3, signed="no")  # type: ignore[arg-type]

@@ -113,9 +113,9 @@ def _range_panel(
 ) -> None:
     for index, wire in enumerate(wires):
         top = top_exponent(wire)
-        low, high = lost_below(wire), top + 1
+        low, high = lost_below(wire), math.log2(wire.max)
         if aps:
-            low, high = low - top, 1
+            low, high = low - top, high - top
         axes.axvspan(
             low,
             high,

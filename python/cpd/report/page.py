@@ -265,8 +265,9 @@ def _when(demo: Demo) -> str:
     return f"""<section>
 <h2>When a format fails, and when it does not</h2>
 <p>{verdict} Its
-gradients pass fewer layers and stay larger: of the FP32 run's gradients (weights and biases) in the first epoch (4,3)
-would keep {kept[0]}, the largest ones, against {kept[1]} with {deep.depth} hidden layers.</p>
+gradients pass fewer layers and stay larger: of the FP32 run's gradients (weights and biases)
+in the first epoch (4,3) would keep {kept[0]}, the largest ones, against
+{kept[1]} with {deep.depth} hidden layers.</p>
 {table}
 <ul>
 <li>A format fails by <em>underflow</em> where a layer's gradients lie below half its least positive
