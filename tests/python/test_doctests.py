@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples in the documentation of `cpd` run, and give what they say."""
+"""The examples in the documentation of `cpd` run, and give what they say; the READMEs' run."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +18,15 @@ def test_examples(name):
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["README.md", "python/README.md"])
+def test_readme(name):
+    pytest.importorskip("torch")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), {})
