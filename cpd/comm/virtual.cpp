@@ -78,6 +78,7 @@ struct Level {
 struct Layer {
   std::int64_t size = 0;
   std::uint8_t exponent = 0;  // largest of all ranks
+  int observed = 0;           // ranks
   int shift = 0;
   Level group, across;
   std::atomic<std::int64_t> non_finite{0};
@@ -308,6 +309,7 @@ bool VirtualReduce::wants_ranges() const { return impl_->spec.aps != Aps::off; }
 void VirtualReduce::Observe(int layer, const TensorView& x) {
   Layer& observed = impl_->At(layer, x);
   if (impl_->contributed) throw Error("Observe comes before the first Contribute");
+  ++observed.observed;
   observed.exponent =
       std::max(observed.exponent, ApsExponent(MeasureRange(x).max_abs, impl_->world));
 }
@@ -318,6 +320,10 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   Layer& into = impl_->At(layer, x);
   if (impl_->position >= static_cast<std::int64_t>(impl_->ranks.size())) {
     throw Error("every rank of the schedule has contributed");
+  }
+  if (wants_ranges() && into.observed != impl_->world) {
+    throw Error("APS needs Observe for each of the " + std::to_string(impl_->world) +
+                " ranks before the first Contribute, got " + std::to_string(into.observed));
   }
   impl_->contributed = true;
   into.shift = impl_->ShiftOf(into);

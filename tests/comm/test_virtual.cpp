@@ -260,6 +260,11 @@ TEST(VirtualReduce, RefusesMisuse) {
     two.EndRank();
   }
   EXPECT_THROW(two.EndRank(), Error);
+  ReduceSpec scaled;
+  scaled.aps = Aps::on;
+  VirtualReduce unobserved(scaled, 2, {3});
+  unobserved.Observe(0, testing::view_of(x));
+  EXPECT_THROW(unobserved.Contribute(0, testing::view_of(x)), Error);  // one rank is missing
   EXPECT_THROW(two.Contribute(0, testing::view_of(x)), Error);
 }
 
