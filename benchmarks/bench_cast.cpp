@@ -395,15 +395,18 @@ bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& setti
 
 int Main(int argc, char** argv) {
   const Settings settings = Parse(argc, argv);
-  const std::vector<Row> rows = Rows(settings.seed);
-  const Memory x(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
-  const Memory y(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
-  const Memory copy(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
-  const Memory codes(sizeof(float) * static_cast<std::size_t>(settings.list ? 1 : settings.floats));
+  std::vector<Row> rows = Rows(settings.seed);
+  std::erase_if(rows,
+                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
+  const bool timing = !settings.list && !rows.empty();
+  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(timing ? settings.floats : 1);
+  const Memory x(bytes);
+  const Memory y(bytes);
+  const Memory copy(bytes);
+  const Memory codes(bytes);
   const Arrays arrays{settings.floats, x.floats(), y.floats(), codes.bytes()};
   bool right = true;
   for (const Row& row : rows) {
-    if (row.name.find(settings.only) == std::string::npos) continue;
     if (settings.list) {
       std::printf("%s\n", row.name.c_str());
     } else {

@@ -11,18 +11,15 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from timing import Row, Side, Work, timed
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
-Row = dict[str, Any]
 
 
 def build(console: Console) -> Path:
@@ -48,41 +45,21 @@ def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:
         sys.exit(f"{program.name} ended with status {process.returncode}")
 
 
-def seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
-def timed(
-    name: str,
-    work: Callable[[], object],
-    moved: int,
-    copy: Callable[[], object],
-    copied: int,
-    repeats: int,
-) -> Row:
-    """GB/s of `work` and of memcpy, by turns."""
-    rates, baselines, ratios = [], [], []
-    work()
-    for _ in range(repeats):
-        baselines.append(copied / seconds(copy) * 1e-9)
-        rates.append(moved / seconds(work) * 1e-9)
-        ratios.append(rates[-1] / baselines[-1])
-    return {
-        "name": name,
-        "value": round(median(rates), 3),
-        "unit": "GB/s",
-        "against": "memcpy",
-        "baseline": round(median(baselines), 3),
-        "ratio": round(median(ratios), 4),
-        "least": round(min(ratios), 4),
-        "most": round(max(ratios), 4),
-    }
+OTHERS = (
+    "ml_dtypes/encode/e4m3",
+    "ml_dtypes/decode/e4m3",
+    "ml_dtypes/encode/e4m3fn",
+    "ml_dtypes/decode/e4m3fn",
+    "torch/encode/e4m3fn",
+    "torch/decode/e4m3fn",
+    "torch/cast/e4m3fn",
+)
 
 
 def other_rows(options: argparse.Namespace) -> Iterator[Row]:
     """Other people's casts on the same data sizes, for information."""
+    if not any(options.name in name for name in OTHERS):
+        return
     import ml_dtypes
     import numpy as np
 
@@ -91,9 +68,12 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
     y = np.empty_like(x)
     n = x.size
 
-    def row(name: str, work: Callable[[], object], moved: int) -> Iterator[Row]:
+    copy = Side(lambda: np.copyto(y, x), 8 * n)
+
+    def row(name: str, work: Work, moved: int) -> Iterator[Row]:
+        assert name in OTHERS
         if options.name in name:
-            yield timed(name, work, moved, lambda: np.copyto(y, x), 8 * n, options.repeats)
+            yield timed(name, "GB/s", Side(work, moved), "memcpy", copy, options.repeats)
 
     for dtype in (ml_dtypes.float8_e4m3, ml_dtypes.float8_e4m3fn):
         name = np.dtype(dtype).name.removeprefix("float8_")
@@ -113,40 +93,70 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
     yield from row("torch/cast/e4m3fn", lambda: ty.copy_(tcodes.copy_(tx)), 8 * n)
 
 
+def gemm_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """The matrix products, which are timed beside torch's."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        if options.name in "gemm":
+            yield {"name": "gemm", "skipped": "no torch"}
+        return
+    import gemm
+
+    yield from gemm.rows(options)
+
+
 def verdict(row: Row) -> str:
     if "wrong" in row:
         return f"[bold red]WRONG: {row['wrong']}[/]"
+    if "skipped" in row:
+        return f"skipped: {row['skipped']}"
     if "bar" not in row:
         return ""
     return "[green]met[/]" if row["ratio"] >= row["bar"] else "[yellow]missed[/]"
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    if "wrong" in row:
+    if "ratio" not in row:
         return row["name"], "", "", "", "", "", verdict(row)
-    bar = f"{row['bar']:.2f}" if "bar" in row else ""
-    spread = f"{row['least']:.2f} … {row['most']:.2f}"
-    numbers = f"{row['value']:.1f}", f"{row['baseline']:.1f}", f"{row['ratio']:.2f}", spread, bar
+    bar = f"{row['bar']:.3f}" if "bar" in row else ""
+    spread = f"{row['least']:.3f} … {row['most']:.3f}"
+    numbers = f"{row['value']:.2f}", f"{row['baseline']:.2f}", f"{row['ratio']:.3f}", spread, bar
     return row["name"], *numbers, verdict(row)
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    table = Table(title="one thread; GB/s read and written; ratio to memcpy in the same run")
-    table.add_column("name", no_wrap=True)
-    for column in ("GB/s", "memcpy", "ratio", "least … most", "bar"):
-        table.add_column(column, justify="right")
-    table.add_column("")
-    for row in rows:
-        table.add_row(*cells(row))
-    console.print(table)
+    """A table for the rows of each kind."""
+    kinds = {
+        "GB/s": "one thread; GB/s read and written; ratio to memcpy in the same run",
+        "GMAC/s": "one thread; 10⁹ multiply-accumulates a second; ratio to torch's sgemm"
+        " (threads2: to one thread)",
+    }
+    for unit, title in kinds.items():
+        shown = [row for row in rows if row.get("unit", _unit(row["name"])) == unit]
+        if not shown:
+            continue
+        table = Table(title=title)
+        table.add_column("name", no_wrap=True)
+        for column in (unit, "baseline", "ratio", "least … most", "bar"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("")
+        for row in shown:
+            table.add_row(*cells(row))
+        console.print(table)
+
+
+def _unit(name: str) -> str:
+    """Of a row without a value."""
+    return "GMAC/s" if "gemm" in name else "GB/s"
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("name", nargs="?", default="", help="only rows whose name contains this")
-    parser.add_argument("--floats", type=int, default=64 << 20, help="elements (default: 64 Mi)")
+    parser.add_argument("--floats", type=int, default=64 << 20, help="of a cast (default: 64 Mi)")
     parser.add_argument("--repeats", type=int, default=9, help="timings of each row (default: 9)")
-    parser.add_argument("--seed", type=int, default=None, help="of the data and the drawn formats")
+    parser.add_argument("--seed", type=int, default=None, help="of data and drawn formats")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench.json")
     parser.add_argument("--programs", type=Path, default=None, help="folder of built benchmarks")
     options = parser.parse_args()
@@ -162,9 +172,10 @@ def main() -> int:
         console = Console(width=120)
     programs = options.programs or build(console)
     rows: list[Row] = []
-    console.print(f"{options.floats} floats, seed {options.seed}; bits first, then times")
+    console.print(f"seed {options.seed}; bits first, then times")
     with console.status("…") as status:
-        for source in (native_rows(programs / "bench_cast", options), other_rows(options)):
+        native = native_rows(programs / "bench_cast", options)
+        for source in (native, other_rows(options), gemm_rows(options)):
             for row in source:
                 rows.append(row)
                 status.update(f"{len(rows)} rows, last {row['name']}")
@@ -172,7 +183,8 @@ def main() -> int:
         sys.exit(f"no row's name contains '{options.name}'")
     show(console, rows)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    measured = [row for row in rows if "skipped" not in row]
+    options.out.write_text(json.dumps(measured, indent=1) + "\n")
     wrong = [row["name"] for row in rows if "wrong" in row]
     missed = [row["name"] for row in rows if "bar" in row and row["ratio"] < row["bar"]]
     barred = sum("bar" in row for row in rows)

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cpd/backend/roster.h"
@@ -18,6 +19,7 @@
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/gemm.h"
 #include "cpd/scale/aps.h"
 #include "cpd/study/roundoff.h"
 
@@ -127,6 +129,15 @@ void SumArray(const py::array& x, int dim, const Accumulator& accumulator, const
   WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] { Sum(x, dim, accumulator, out); });
 }
 
+void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
+                const py::array& out, const OptionalArray& c, bool blas) {
+  const auto addend = ViewOf(c);
+  const TensorView* from = addend ? &*addend : nullptr;
+  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
+    blas ? GemmByBlas(a, b, accumulator, out, from) : Gemm(a, b, accumulator, out, from);
+  });
+}
+
 void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first,
                          const py::array& out) {
   WithoutGil([&, out = ViewOf(out)] { RandomIntegers(options, first, out); });
@@ -204,12 +215,83 @@ void BindOptions(py::module_& m) {
   py::class_<RoundingOptions>(m, "RoundingOptions")
       .def(py::init(&MakeOptions), py::arg("rounding"), py::arg("overflow"), py::arg("seed"),
            py::arg("stream"), py::arg("random_bits"), py::arg("variant"));
+}
+
+// ---- accumulators ----------------------------------------------------------------------------
+
+Accumulator MakeAccumulator(const Format& format, const std::string& scheme,
+                            const RoundingOptions& rounding, std::optional<Format> product,
+                            bool exact_products, std::optional<Format> inner, std::int64_t chunk,
+                            std::optional<BlockFma> unit) {
+  Accumulator made{format, ParseScheme(scheme), rounding};
+  made.product = product;
+  made.exact_products = exact_products;
+  made.inner = inner;
+  made.chunk = chunk;
+  made.unit = unit;
+  Check(made);
+  return made;
+}
+
+BlockFma MakeBlockFma(const Format& a, const Format& b, int block, int fraction_bits,
+                      bool aligns_addend, int min_exponent, const Format& sum,
+                      const std::string& rounding, std::int64_t promote) {
+  return {
+      a,      b, block, fraction_bits, aligns_addend, min_exponent, sum, ParseRounding(rounding),
+      promote};
+}
+
+void BindAccumulators(py::module_& m) {
+  py::class_<BlockFma>(m, "BlockFma")
+      .def(py::init(&MakeBlockFma), py::arg("a"), py::arg("b"), py::arg("block"),
+           py::arg("fraction_bits"), py::arg("aligns_addend"), py::arg("min_exponent"),
+           py::arg("sum"), py::arg("rounding"), py::arg("promote"))
+      .def_readonly("a", &BlockFma::a)
+      .def_readonly("b", &BlockFma::b)
+      .def_readonly("block", &BlockFma::block)
+      .def_readonly("fraction_bits", &BlockFma::fraction_bits)
+      .def_readonly("aligns_addend", &BlockFma::aligns_addend)
+      .def_readonly("min_exponent", &BlockFma::min_exponent)
+      .def_readonly("sum", &BlockFma::sum)
+      .def_property_readonly("rounding", [](const BlockFma& u) { return ToString(u.rounding); })
+      .def_readonly("promote", &BlockFma::promote);
   py::class_<Accumulator>(m, "Accumulator")
-      .def(py::init([](const Format& format, const std::string& scheme,
-                       const RoundingOptions& rounding) {
-             return Accumulator{format, ParseScheme(scheme), rounding};
-           }),
-           py::arg("format"), py::arg("scheme"), py::arg("rounding"));
+      .def(py::init(&MakeAccumulator), py::arg("format"), py::arg("scheme"), py::arg("rounding"),
+           py::arg("product"), py::arg("exact_products"), py::arg("inner"), py::arg("chunk"),
+           py::arg("unit"))
+      .def_readonly("format", &Accumulator::format)
+      .def_property_readonly("scheme", [](const Accumulator& a) { return ToString(a.scheme); })
+      .def_readonly("product", &Accumulator::product)
+      .def_readonly("exact_products", &Accumulator::exact_products)
+      .def_readonly("inner", &Accumulator::inner)
+      .def_readonly("chunk", &Accumulator::chunk)
+      .def_readonly("unit", &Accumulator::unit)
+      .def_property_readonly("rounding",
+                             [](const Accumulator& a) { return ToString(a.rounding.mode); })
+      .def_property_readonly("overflow",
+                             [](const Accumulator& a) { return ToString(a.rounding.overflow); })
+      .def_property_readonly("random_bits",
+                             [](const Accumulator& a) { return a.rounding.random_bits; })
+      .def_property_readonly("variant",
+                             [](const Accumulator& a) { return ToString(a.rounding.variant); })
+      .def_property_readonly("text", [](const Accumulator& a) { return ToString(a); });
+  m.def(
+      "parse_accumulator",
+      [](const std::string& text, std::uint64_t seed, std::uint64_t stream) {
+        Accumulator parsed = ParseAccumulator(text);
+        parsed.rounding.seed = seed;
+        parsed.rounding.stream = stream;
+        return parsed;
+      },
+      py::arg("text"), py::arg("seed"), py::arg("stream"));
+  m.def(
+      "preset", [](const std::string& name, const Format& output) { return Preset(name, output); },
+      py::arg("name"), py::arg("output"));
+  m.def("presets", [] {
+    std::vector<std::tuple<std::string, std::string, std::string>> all;
+    for (const PresetInfo& one : Presets()) all.emplace_back(one.name, one.evidence, one.source);
+    return all;
+  });
 }
 
 // ---- operations and backends -----------------------------------------------------------------
@@ -245,6 +327,9 @@ void BindOperations(py::module_& m) {
   m.def("fma", &FmaArrays, py::arg("x"), py::arg("y"), py::arg("z"), py::arg("format"),
         py::arg("options"), py::arg("out"));
   m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"));
+  m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
+        py::arg("c"), py::arg("blas"));
+  m.def("cpu_blas", [] { return std::string(CpuBlas()); });
   m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
         py::arg("out"));
   m.def(
@@ -350,6 +435,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = CPD_VERSION;
   cpd::BindFormats(m);
   cpd::BindOptions(m);
+  cpd::BindAccumulators(m);
   cpd::BindOperations(m);
   cpd::BindReduce(m);
   cpd::BindStudy(m);

@@ -3,17 +3,19 @@
 // libcpd_torch: the operators torch.ops.cpd.*, on torch's stable ABI (TORCH_TARGET_VERSION 2.11),
 // so that one library serves CPU and CUDA builds of torch from 2.11 on. No arithmetic: tensors
 // become TensorViews and the library does the rest. Fake and autograd registrations are in
-// python/cpd/torch_ops.py. A cpd::Error is a std::invalid_argument and arrives as ValueError.
+// python/cpd/torch_ops.py and torch_gemm.py. A cpd::Error is a std::invalid_argument and arrives as
+// ValueError.
 //
 // seed and stream are one-element int64 tensors (a missing one is 0) that hold the 64 bits of the
-// unsigned number, so that a compiled program takes a new stream without being compiled anew. cast
-// and encode leave those on x's GPU there: the kernel reads them when it runs.
+// unsigned number, so that a compiled program takes a new stream without being compiled anew.
+// cast, encode and gemm leave those on x's GPU there: the kernel reads them when it runs.
 #include <dlfcn.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +25,7 @@
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/gemm.h"
 
 namespace cpd {
 namespace {
@@ -225,6 +228,41 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, const std::string& format,
   return out;
 }
 
+/// … × M × K by … × K × N: the dimensions before the last two broadcast. What does not fit is left
+/// to Gemm, which says so.
+std::vector<std::int64_t> ProductShape(const Tensor& a, const Tensor& b) {
+  if (a.dim() < 2 || b.dim() < 2) {
+    throw Error("a and b must have at least two dimensions, got " + std::to_string(a.dim()) +
+                " and " + std::to_string(b.dim()));
+  }
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(std::max(a.dim(), b.dim())));
+  const auto rank = static_cast<std::int64_t>(shape.size());
+  for (std::int64_t d = 1; d <= rank - 2; ++d) {  // counted from the last one before the matrices
+    const std::int64_t of_a = d <= a.dim() - 2 ? a.size(a.dim() - 2 - d) : 1;
+    const std::int64_t of_b = d <= b.dim() - 2 ? b.size(b.dim() - 2 - d) : 1;
+    shape[static_cast<std::size_t>(rank - 2 - d)] = of_a == 1 ? of_b : of_a;
+  }
+  shape[static_cast<std::size_t>(rank - 2)] = a.size(a.dim() - 2);
+  shape[static_cast<std::size_t>(rank - 1)] = b.size(b.dim() - 1);
+  return shape;
+}
+
+Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
+               const std::string& accumulator, const OptionalTensor& seed,
+               const OptionalTensor& stream, ScalarType dtype, bool blas) {
+  const OnDeviceOf guard(a);
+  Accumulator parsed = ParseAccumulator(accumulator);
+  if (parsed.rounding.mode == Rounding::stochastic) {
+    TakeNumber(seed, "seed", a, parsed.rounding.seed, parsed.rounding.device_seed);
+    TakeNumber(stream, "stream", a, parsed.rounding.stream, parsed.rounding.device_stream);
+  }
+  const auto shape = ProductShape(a, b);
+  const Tensor out = torch::stable::new_empty(a, {shape.data(), shape.size()}, dtype);
+  const auto addend = Input(c);
+  (blas ? GemmByBlas : Gemm)(Input(a), Input(b), parsed, Output(out), addend ? &*addend : nullptr);
+  return out;
+}
+
 Tensor EncodeNew(const Tensor& x, const std::string& format, const std::string& rounding,
                  const std::string& overflow, const OptionalTensor& seed,
                  const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
@@ -268,6 +306,9 @@ STABLE_TORCH_LIBRARY(cpd, m) {
   m.def("fma_out(Tensor x, Tensor y, Tensor z, str format, " CPD_ROUNDING
         ", *, Tensor(a!) out) -> ()");
   m.def("sum(Tensor x, int dim, str format, str scheme, " CPD_ROUNDING ") -> Tensor");
+  m.def(
+      "gemm(Tensor a, Tensor b, Tensor? c, str accumulator, Tensor? seed, Tensor? stream, "
+      "ScalarType dtype, bool blas) -> Tensor");
   m.def("encode(Tensor x, str format, " CPD_ROUNDING ", Tensor? random) -> Tensor");
   m.def("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
   m.def("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");
@@ -285,6 +326,7 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("fma", TORCH_BOX(&FmaNew));
   m.impl("fma_out", TORCH_BOX(&FmaOut));
   m.impl("sum", TORCH_BOX(&SumNew));
+  m.impl("gemm", TORCH_BOX(&GemmNew));
   m.impl("encode", TORCH_BOX(&EncodeNew));
   m.impl("decode", TORCH_BOX(&DecodeNew));
   m.impl("decode_out", TORCH_BOX(&DecodeOut));

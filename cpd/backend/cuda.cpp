@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "cpd/base/product.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/levels.h"
 
 namespace cpd::cuda {
 namespace {
@@ -33,7 +35,7 @@ const Api& Load() {
   auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
   const Api* api = get == nullptr ? nullptr : get();
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
-      api->strided_size != sizeof(Strided)) {
+      api->strided_size != sizeof(Strided) || api->call_size != sizeof(GemmCall)) {
     throw Error(path + " belongs to another build of CPD");
   }
   return *api;
@@ -91,6 +93,15 @@ std::optional<Strided> Given(const TensorView* random, const RoundPlan& plan,
   return integers;
 }
 
+/// Throws Error where an element of x is not a value of what a matrix unit takes.
+void CheckInside(const TensorView& x, const Format& format, const char* name) {
+  const std::int64_t element = FirstOutside(x, format);
+  if (element >= 0) {
+    throw Error(std::string(name) + " must hold values of " + ToString(format) +
+                ", got another at element " + std::to_string(element));
+  }
+}
+
 }  // namespace
 
 Key KeyOf(const RoundingOptions& options) {
@@ -120,6 +131,33 @@ std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
   CheckStatus(Library().decode(LaunchOf(packed), plan, out.size(),
                                static_cast<const std::uint8_t*>(packed.data), Merge(out)));
+}
+
+std::int64_t FirstOutside(const TensorView& x, const Format& format) {
+  if (x.size() == 0 || format == kFp32) return -1;
+  std::int64_t first = -1;
+  CheckStatus(
+      Library().first_outside(LaunchOf(x), make_plan(format, {}), x.size(), Merge(x), &first));
+  return first;
+}
+
+void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+          const TensorView& out, const TensorView* c) {
+  if (accumulator.unit) {
+    CheckInside(a, accumulator.unit->a, "a");
+    CheckInside(b, accumulator.unit->b, "b");
+  }
+  const MatrixProduct product = MakeProduct(a, b, out, c);
+  const Levels levels = make_levels(accumulator, product.depth);
+  CheckStatus(Library().gemm(LaunchOf(out), {product, levels, KeyOf(accumulator.rounding)}));
+}
+
+void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
+                const TensorView* c) {
+  const char* error = nullptr;
+  const int status = Library().blas(LaunchOf(out), MakeProduct(a, b, out, c), &error);
+  if (error != nullptr) throw Error(std::string("cuBLAS: ") + error);
+  CheckStatus(status);
 }
 
 }  // namespace cpd::cuda

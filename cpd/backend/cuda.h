@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
+#include "cpd/numeric/accumulator.h"
 #include "cpd/numeric/plan.h"
 #include "cpd/numeric/rounding.h"
 #include "kernels/cuda/cuda_api.h"
@@ -25,5 +26,20 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
 std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
                     const TensorView* random, const Key& key);
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out);
+
+/// The least row-major index of an element that is not a value of the format, or -1 (FirstOutside
+/// in ops/operands.h). Waits for the stream, but for fp32, which all values are.
+std::int64_t FirstOutside(const TensorView& x, const Format& format);
+
+/// cpd::Gemm of CUDA tensors, with its arguments as they are: all checked, a, b and c not yet
+/// broadcast, out not empty. Throws Error where a matrix unit's operands are not values of its
+/// formats, for which it waits; nothing else waits for the stream.
+void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+          const TensorView& out, const TensorView* c);
+
+/// out = a * b + c by cuBLAS in plain binary32 (no TF32). All fp32, checked, broadcast as in Gemm;
+/// out is not empty. Throws Error where cuBLAS is not there.
+void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
+                const TensorView* c);
 
 }  // namespace cpd::cuda

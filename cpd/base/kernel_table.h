@@ -18,6 +18,28 @@ constexpr std::int64_t kBlock = 256;
 
 enum class Operation : std::uint8_t { add, mul, fma };
 
+/// Part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of k,
+/// of which the first is number first_k. Operands are packed in panels of KernelTable::gemm_rows
+/// rows of a and gemm_columns columns of b: value (i, k) of panel p stands at
+/// a[(p * count + k) * gemm_rows + i], likewise b; places beyond the operand's edge hold +0.
+struct GemmBlock {
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t first_k = 0, count = 0;
+  bool last = false;  ///< no more values of k follow
+  const float* a = nullptr;
+  const float* b = nullptr;
+  const PanelRange* a_range = nullptr;  ///< of each panel's groups of kRangeGroup values of k
+  const PanelRange* b_range = nullptr;
+  /// Plane q of sum (i, j) stands at state[q * plane + i * state_columns + j]; rows and columns are
+  /// padded to whole panels. Plane 0 is the sum; GemmPlan::planes says how many there are.
+  float* state = nullptr;
+  std::int64_t plane = 0, state_columns = 0;
+  /// Sum (i, j) is element number index + i * index_row + j of the result (for random bits).
+  std::uint64_t index = 0, index_row = 0;
+};
+
+struct BlockFmaPlan;  // numeric/block_fma.h
+
 struct KernelTable {
   const char* name;
   int lanes;
@@ -50,6 +72,19 @@ struct KernelTable {
                const float* terms, float* sum, float* compensation);
   /// Largest finite |x[i]|; adds the number of NaN and Inf to *non_finite.
   float (*max_abs)(std::int64_t n, const float* x, std::int64_t* non_finite);
+
+  /// Sizes of packed panels (GemmBlock).
+  int gemm_rows, gemm_columns;
+  /// Packs lines x count values of an operand: value (line, k) is read at
+  /// x[line * line_stride + k * k_stride]; panels of `width` lines (gemm_rows or gemm_columns), as
+  /// GemmBlock says, go to `packed`, their ranges to `range`, least_bit only where asked for.
+  void (*pack)(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
+               std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range);
+  /// Adds the block's products to the sums.
+  void (*gemm)(const GemmPlan& plan, const GemmBlock& block);
+  /// The same for Scheme::block_fma; block.count is a multiple of the unit's block but for the
+  /// last.
+  void (*block_fma)(const BlockFmaPlan& plan, const GemmBlock& block);
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "cpd/base/names.h"
-#include "cpd/numeric/accumulator.h"
 
 namespace cpd {
 namespace {
@@ -13,7 +12,6 @@ constexpr std::array<std::string_view, 7> kModes{
     "nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic"};
 constexpr std::array<std::string_view, 2> kPolicies{"ieee", "saturate"};
 constexpr std::array<std::string_view, 3> kVariants{"A", "B", "C"};
-constexpr std::array<std::string_view, 2> kSchemes{"sequential", "kahan"};
 
 }  // namespace
 
@@ -38,7 +36,6 @@ Overflow ParseOverflow(std::string_view name) {
 Variant ParseVariant(std::string_view name) {
   return ParseName<Variant>("variant", kVariants, name);
 }
-Scheme ParseScheme(std::string_view name) { return ParseName<Scheme>("scheme", kSchemes, name); }
 
 std::string ToString(Rounding mode) {
   return std::string(kModes.at(static_cast<std::size_t>(mode)));
@@ -48,9 +45,6 @@ std::string ToString(Overflow overflow) {
 }
 std::string ToString(Variant variant) {
   return std::string(kVariants.at(static_cast<std::size_t>(variant)));
-}
-std::string ToString(Scheme scheme) {
-  return std::string(kSchemes.at(static_cast<std::size_t>(scheme)));
 }
 
 }  // namespace cpd

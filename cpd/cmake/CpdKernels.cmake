@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# kernels/cpu/kernels.cpp, compiled once for each ISA. These are the only ISA flags in the tree.
+# kernels/cpu/*.cpp, compiled once for each ISA. These are the only ISA flags in the tree.
 
 set(CPD_ISAS scalar)
 set(CPD_ISA_FLAGS_scalar "")
@@ -15,9 +15,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
 endif()
 
 # cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options.
+file(GLOB CPD_KERNEL_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp")
 function(cpd_add_kernels prefix)
   foreach(isa IN LISTS CPD_ISAS)
-    add_library(${prefix}_${isa} OBJECT EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/kernels/cpu/kernels.cpp")
+    add_library(${prefix}_${isa} OBJECT EXCLUDE_FROM_ALL ${CPD_KERNEL_SOURCES})
     target_link_libraries(${prefix}_${isa} PRIVATE cpd_flags)
     target_compile_definitions(${prefix}_${isa} PRIVATE CPD_ISA=${isa})
     target_compile_options(${prefix}_${isa} PRIVATE ${CPD_ISA_FLAGS_${isa}} ${ARGN})

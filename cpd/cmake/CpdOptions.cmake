@@ -31,6 +31,7 @@ function(cpd_decide name found detail)
 endfunction()
 
 cpd_part(CUDA "CUDA kernels (libcpd_cuda)")
+cpd_part(BLAS "A BLAS for fp32 products on the CPU (OpenBLAS, loaded at run time)")
 cpd_part(TORCH "PyTorch operators (libcpd_torch)")
 cpd_part(PYTHON "Python module (_core)")
 cpd_part(TESTS "C++ tests (target cpd_tests)")

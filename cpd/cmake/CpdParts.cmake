@@ -29,6 +29,29 @@ if(NOT CPD_CUDA STREQUAL "OFF")
 endif()
 cpd_decide(CUDA "${found}" "${detail}")
 
+# ---- BLAS: OpenBLAS's header and the name by which the loader knows the library; libcpd loads it when asked to
+set(found FALSE)
+if(NOT CPD_BLAS STREQUAL "OFF")
+  find_path(OPENBLAS_INCLUDE_DIR openblas_config.h PATH_SUFFIXES openblas openblas-pthread)
+  find_library(OPENBLAS_LIBRARY openblas)
+  if(OPENBLAS_INCLUDE_DIR AND OPENBLAS_LIBRARY AND EXISTS "${OPENBLAS_INCLUDE_DIR}/cblas.h")
+    execute_process(
+      COMMAND "${CMAKE_READELF}" -d "${OPENBLAS_LIBRARY}"
+      OUTPUT_VARIABLE openblas_dynamic
+      ERROR_QUIET)
+    if(openblas_dynamic MATCHES "\\(SONAME\\)[^[]*\\[([^]]+)\\]")
+      set(openblas_name "${CMAKE_MATCH_1}")
+      set(found TRUE)
+      set(detail "OpenBLAS (${openblas_name})")
+    else()
+      set(detail "${OPENBLAS_LIBRARY} is not a shared library with a name")
+    endif()
+  else()
+    set(detail "OpenBLAS with its headers was not found (Debian: libopenblas-dev)")
+  endif()
+endif()
+cpd_decide(BLAS "${found}" "${detail}")
+
 # ---- Python: an interpreter with headers, and pybind11 as its package
 find_package(Python 3.11 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
 

@@ -22,6 +22,12 @@ CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& pl
   }
 }
 
+/// a * b rounded once; V as in rounded_sum (binary64 holds a product of binary32 values exactly).
+template <class R, class V>
+CPD_FN constexpr V rounded_product(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
+  return round<R>(a * b, random, plan);
+}
+
 /// s = round(s + x).
 template <class R, class V>
 CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPlan& plan) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cpd/numeric/format.h"
 #include "cpd/numeric/rounding.h"
@@ -13,16 +15,69 @@ namespace cpd {
 enum class Scheme : std::uint8_t {
   sequential,  ///< s = round(s + x)
   kahan,       ///< y = x - c; t = s + y; c = (t - s) - y; s = t; each operation rounded
+  chunked,     ///< sequential within each chunk of terms, from +0; then sequential over the chunks
+  pairwise,    ///< a tree: neighbours first, an odd one passes up; then s = round(s + tree)
+  block_fma,   ///< aligned and truncated block by block, as matrix units do (BlockFma)
 };
 
-/// An ordered sum: its format, its scheme, and how each of its operations is rounded.
+/// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products: each is
+/// exact, with the exponent ea + eb of its operands (not normalised; subnormals keep emin); E is
+/// the greatest of them, of the addend's (if aligned) and of min_exponent; every term is cut toward
+/// zero to fraction_bits below 2^E; the sum of the cut terms is exact and rounded once into `sum`.
+struct BlockFma {
+  Format a{}, b{};            ///< what the operands hold: their emin decides exponents
+  int block = 16;             ///< products per block, 1…64
+  int fraction_bits = 25;     ///< F, 1…30
+  bool aligns_addend = true;  ///< the running sum is one of the aligned terms; else it is added
+                              ///< exactly to the block's sum, before the one rounding
+  int min_exponent = -133;    ///< E is at least this
+  Format sum{};               ///< of the unit's running sum
+  Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
+  std::int64_t promote = 0;  ///< every so many k (a multiple of `block`) the unit's sum is added to
+                             ///< the accumulator and starts anew from +0; 0: never
+
+  bool operator==(const BlockFma&) const = default;
+};
+
+/// An ordered sum: its format, its scheme, and how each of its operations is rounded. The fields
+/// from `product` on are for products summed by Gemm.
 struct Accumulator {
   Format format = kFp32;
   Scheme scheme = Scheme::sequential;
   RoundingOptions rounding{};
+
+  std::optional<Format> product{};  ///< each product is first rounded into it; default: `format`
+  bool exact_products = false;      ///< products are exact: one rounding per step (fma)
+  std::optional<Format> inner{};    ///< chunked: the format within a chunk; default: `format`
+  std::int64_t chunk = 64;          ///< chunked: terms per chunk
+  /// block_fma: the unit. Its products are exact; `format` and `rounding` are those of promotion
+  /// and of the result.
+  std::optional<BlockFma> unit{};
 };
 
 CPD_API Scheme ParseScheme(std::string_view name);
 CPD_API std::string ToString(Scheme scheme);
+
+/// Throws Error where the fields do not fit together: what is given and what is allowed.
+CPD_API void Check(const Accumulator& accumulator, bool on_gpu = false);
+
+/// The canonical text, `e6m9 chunked chunk=64 product=exact rounding=stochastic random_bits=8`:
+/// format, scheme, then every option that is not its default; seed and stream are left out.
+/// ParseAccumulator(ToString(a)) gives a, but for seed and stream.
+CPD_API std::string ToString(const Accumulator& accumulator);
+CPD_API Accumulator ParseAccumulator(std::string_view text);
+
+/// A matrix unit by name (`v100`, `a100`, `h100-fp8`, …) with fp32 or fp16 output: an Accumulator
+/// of Scheme::block_fma. Throws Error for a name that is not known, and for units whose published
+/// results no known rule reproduces.
+CPD_API Accumulator Preset(std::string_view name, const Format& output = kFp32);
+
+/// What a preset stands on.
+struct PresetInfo {
+  std::string name;
+  std::string evidence;  ///< `replayed` (against published results of the unit) or `literature`
+  std::string source;
+};
+CPD_API std::vector<PresetInfo> Presets();
 
 }  // namespace cpd

@@ -14,12 +14,11 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// a + b in binary64, rounded to odd. Knuth's TwoSum (TAOCP 4.2.2, theorem B) gives the error of
+/// a + b in V, rounded to odd. Knuth's TwoSum (TAOCP 4.2.2, theorem B) gives the error of
 /// the rounded sum exactly, for any order of magnitudes; an even sum with an error moves one unit
 /// toward it. Inf and NaN come out as binary64 addition makes them. Six additions.
 template <class V>
 CPD_FN constexpr V add_to_odd(V a, V b) {
-  static_assert(Lanes<V>::mantissa == 52);
   using U = Unsigned<V>;
   using I = Signed<V>;
   const V s = a + b;
@@ -46,6 +45,20 @@ CPD_FN constexpr V exact_sum(V a, V b) {
     return select(s == V{}, bits_as<V>(sign), s);
   } else {
     return s;
+  }
+}
+
+/// a * b + c in V, rounded to odd, not NaN. Rounded down and rounded up, an inexact sum gives an
+/// odd number and an even one. Lanes without directed rounding need a * b to be exact in V.
+template <class V>
+CPD_FN V fma_to_odd(V a, V b, V c) {
+  if constexpr (kHasDirectedRounding<V>) {
+    using U = Unsigned<V>;
+    const V down = fma_toward<Toward::down>(a, b, c);
+    const V up = fma_toward<Toward::up>(a, b, c);
+    return select((bits_as<U>(down) & splat<U>(1)) != U{}, down, up);
+  } else {
+    return add_to_odd(a * b, c);
   }
 }
 

@@ -52,6 +52,7 @@ using F32x4 = float __attribute__((vector_size(16)));
 using F32x8 = float __attribute__((vector_size(32)));
 using U32x4 = std::uint32_t __attribute__((vector_size(16)));
 using U32x8 = std::uint32_t __attribute__((vector_size(32)));
+using I32x4 = std::int32_t __attribute__((vector_size(16)));
 using I32x8 = std::int32_t __attribute__((vector_size(32)));
 using F64x4 = double __attribute__((vector_size(32)));
 using U64x2 = std::uint64_t __attribute__((vector_size(16)));
@@ -300,28 +301,33 @@ template <class V>
 struct Narrow {
   using F32 = float;
   using U32 = std::uint32_t;
+  using I32 = std::int32_t;
 };
 #ifdef CPD_VECTORS
 template <>
 struct Narrow<F64x4> {
   using F32 = F32x4;
   using U32 = U32x4;
+  using I32 = I32x4;
 };
 template <>
 struct Narrow<F32x8> {
   using F32 = F32x8;
   using U32 = U32x8;
+  using I32 = I32x8;
 };
 #ifdef __AVX512F__
 template <>
 struct Narrow<F64x8> {
   using F32 = F32x8;
   using U32 = U32x8;
+  using I32 = I32x8;
 };
 template <>
 struct Narrow<F32x16> {
   using F32 = F32x16;
   using U32 = U32x16;
+  using I32 = I32x16;
 };
 #endif
 #endif
@@ -344,6 +350,41 @@ template <class V>
 CPD_FN void store_u32(std::uint32_t* to, Unsigned<V> x) {
   store(to, convert<typename Narrow<V>::U32>(x));
 }
+
+/// Signed integers in memory as V's signed lanes.
+template <class V>
+CPD_FN Signed<V> load_i32(const std::int32_t* from) {
+  return convert<Signed<V>>(load<typename Narrow<V>::I32>(from));
+}
+
+/// Binary64 lanes without their fractions; Inf and NaN stay.
+template <class V>
+CPD_FN constexpr V truncate(V x) {
+  static_assert(Lanes<V>::mantissa == 52);
+#ifdef CPD_VECTORS
+#ifdef __AVX512F__
+  if constexpr (sizeof(V) == 64) {
+    return bits_as<V>(_mm512_roundscale_pd(bits_as<__m512d>(x), 0x0B));
+  } else
+#endif
+      if constexpr (sizeof(V) == 32) {
+    return bits_as<V>(_mm256_round_pd(bits_as<__m256d>(x), 0x0B));
+  } else
+#endif
+  {
+    const bool has_fraction = x > -0x1p52 && x < 0x1p52;
+    return has_fraction ? static_cast<double>(static_cast<std::int64_t>(x)) : x;
+  }
+}
+
+/// Whether a mask of 32-bit lanes (a comparison's result) is set in any lane.
+CPD_FN constexpr bool any(bool mask) { return mask; }
+#ifdef CPD_VECTORS
+CPD_FN bool any(I32x8 mask) { return _mm256_movemask_ps(bits_as<__m256>(mask)) != 0; }
+#ifdef __AVX512F__
+CPD_FN bool any(I32x16 mask) { return _mm512_movepi32_mask(bits_as<__m512i>(mask)) != 0; }
+#endif
+#endif
 
 /// store() past the caches where T is a whole vector; `to` is then aligned to sizeof(T).
 template <class T, class S>
@@ -371,6 +412,158 @@ CPD_FN void fence_streaming() {
 #ifdef CPD_VECTORS
   _mm_sfence();
 #endif
+}
+
+/// a * b + c rounded once to nearest even.
+template <class V>
+CPD_FN V fma(V a, V b, V c) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(V) == 4) {
+    return __fmaf_rn(a, b, c);
+  } else {
+    return __fma_rn(a, b, c);
+  }
+#else
+#ifdef CPD_VECTORS
+#ifdef __AVX512F__
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(_mm512_fmadd_ps(bits_as<__m512>(a), bits_as<__m512>(b), bits_as<__m512>(c)));
+  } else if constexpr (sizeof(V) == 64) {
+    return bits_as<V>(
+        _mm512_fmadd_pd(bits_as<__m512d>(a), bits_as<__m512d>(b), bits_as<__m512d>(c)));
+  } else
+#endif
+      if constexpr (sizeof(V) == 32 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(_mm256_fmadd_ps(bits_as<__m256>(a), bits_as<__m256>(b), bits_as<__m256>(c)));
+  } else if constexpr (sizeof(V) == 32) {
+    return bits_as<V>(
+        _mm256_fmadd_pd(bits_as<__m256d>(a), bits_as<__m256d>(b), bits_as<__m256d>(c)));
+  } else
+#endif
+      if constexpr (sizeof(V) == 4) {
+    return __builtin_fmaf(a, b, c);
+  } else {
+    return __builtin_fma(a, b, c);
+  }
+#endif
+}
+
+/// c - a * b rounded once to nearest even. (Where a is a scalar in all lanes, a compiler negates
+/// and spreads it anew rather than take the instruction.)
+template <class V>
+CPD_FN V negative_fma(V a, V b, V c) {
+#ifdef CPD_VECTORS
+#ifdef __AVX512F__
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(_mm512_fnmadd_ps(bits_as<__m512>(a), bits_as<__m512>(b), bits_as<__m512>(c)));
+  } else
+#endif
+      if constexpr (sizeof(V) == 32 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(_mm256_fnmadd_ps(bits_as<__m256>(a), bits_as<__m256>(b), bits_as<__m256>(c)));
+  } else
+#endif
+  {
+    return fma(-a, b, c);
+  }
+}
+
+/// Lanes for which the roundings toward minus and plus infinity below are one instruction each.
+#if defined(__CUDACC__)
+template <class V>
+constexpr bool kHasDirectedRounding = true;
+#elif defined(__AVX512F__)
+template <class V>
+constexpr bool kHasDirectedRounding = sizeof(V) == 64;
+#else
+template <class V>
+constexpr bool kHasDirectedRounding = false;
+#endif
+
+enum class Toward : std::uint8_t { zero, down, up };
+
+/// a * b + c rounded once in the direction; on a CUDA thread in binary32. Only where
+/// kHasDirectedRounding.
+template <Toward toward, class V>
+CPD_FN V fma_toward([[maybe_unused]] V a, [[maybe_unused]] V b, V c) {
+  static_assert(kHasDirectedRounding<V>);
+#if defined(__CUDA_ARCH__)
+  if constexpr (toward == Toward::zero) return __fmaf_rz(a, b, c);
+  if constexpr (toward == Toward::down) return __fmaf_rd(a, b, c);
+  return __fmaf_ru(a, b, c);
+#elif defined(__AVX512F__)
+  constexpr int kWhere = (toward == Toward::zero   ? _MM_FROUND_TO_ZERO
+                          : toward == Toward::down ? _MM_FROUND_TO_NEG_INF
+                                                   : _MM_FROUND_TO_POS_INF) |
+                         _MM_FROUND_NO_EXC;
+  if constexpr (Lanes<V>::mantissa == 23) {
+    return bits_as<V>(
+        _mm512_fmadd_round_ps(bits_as<__m512>(a), bits_as<__m512>(b), bits_as<__m512>(c), kWhere));
+  } else {
+    return bits_as<V>(_mm512_fmadd_round_pd(bits_as<__m512d>(a), bits_as<__m512d>(b),
+                                            bits_as<__m512d>(c), kWhere));
+  }
+#else
+  return c;  // the host's half of a CUDA source
+#endif
+}
+
+/// The larger of |x| and |y|; neither is NaN.
+template <class V>
+CPD_FN V larger_magnitude(V x, V y) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(_mm512_range_ps(bits_as<__m512>(x), bits_as<__m512>(y), 0b1011));
+  } else if constexpr (sizeof(V) == 64) {
+    return bits_as<V>(_mm512_range_pd(bits_as<__m512d>(x), bits_as<__m512d>(y), 0b1011));
+  } else
+#endif
+  {
+    using U = Unsigned<V>;
+    using I = Signed<V>;
+    using E = typename ElementOf<U>::type;
+    const U magnitude = splat<U>(static_cast<E>(static_cast<E>(~E{0}) >> 1));
+    return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
+  }
+}
+/// x where |x| > least, elsewhere `least` with x's sign; least > 0, x is not NaN.
+template <class V>
+CPD_FN V at_least(V x, V least) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(_mm512_range_ps(bits_as<__m512>(x), bits_as<__m512>(least), 0b0011));
+  } else if constexpr (sizeof(V) == 64) {
+    return bits_as<V>(_mm512_range_pd(bits_as<__m512d>(x), bits_as<__m512d>(least), 0b0011));
+  } else
+#endif
+  {
+    using U = Unsigned<V>;
+    using E = typename ElementOf<U>::type;
+    const U sign = splat<U>(static_cast<E>(~(static_cast<E>(~E{0}) >> 1)));
+    return bits_as<V>(bits_as<U>(larger_magnitude(x, least)) | (bits_as<U>(x) & sign));
+  }
+}
+/// True where every lane is at most `limit`; false for NaN.
+template <class V>
+CPD_FN bool all_at_most(V x, Scalar<V> limit) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    return _mm512_cmp_ps_mask(bits_as<__m512>(x), _mm512_set1_ps(limit), _CMP_NLE_UQ) == 0;
+  } else if constexpr (sizeof(V) == 64) {
+    return _mm512_cmp_pd_mask(bits_as<__m512d>(x), _mm512_set1_pd(limit), _CMP_NLE_UQ) == 0;
+  } else
+#endif
+#ifdef CPD_VECTORS
+      if constexpr (sizeof(V) == 32 && Lanes<V>::mantissa == 23) {
+    return _mm256_movemask_ps(
+               _mm256_cmp_ps(bits_as<__m256>(x), _mm256_set1_ps(limit), _CMP_NLE_UQ)) == 0;
+  } else if constexpr (sizeof(V) == 32) {
+    return _mm256_movemask_pd(
+               _mm256_cmp_pd(bits_as<__m256d>(x), _mm256_set1_pd(limit), _CMP_NLE_UQ)) == 0;
+  } else
+#endif
+  {
+    return x <= limit;
+  }
 }
 
 /// 32-bit lanes two by two in 64-bit ones (for one lane, the lane widened).

@@ -115,5 +115,54 @@ CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t 
   return (words.word[(t / draws) % 4] >> shift) & splat<U>((1U << random_bits) - 1);
 }
 
+/// The words of block `number` in folds of elements index, index + 1, …, one a lane.
+template <class U>
+CPD_FN constexpr Words<U> fold_words(std::uint64_t index, std::uint64_t number, std::uint64_t seed,
+                                     std::uint64_t stream) {
+  const U low = splat<U>(static_cast<std::uint32_t>(index)) + iota<U>();
+  Words<U> words = random_words(low, index, number, seed, stream);
+  const std::uint64_t last = index + sizeof(U) / 4 - 1;
+  if (last >> 32 != index >> 32) {  // bits 32…39 change on the way
+    const Words<U> beyond = random_words(low, last, number, seed, stream);
+    const auto wrapped = low < splat<U>(static_cast<std::uint32_t>(index));
+    for (int w = 0; w < 4; ++w) words.word[w] = select(wrapped, beyond.word[w], words.word[w]);
+  }
+  return words;
+}
+
+/// Successive draws of a fold, for as many elements as U has lanes: index, index + 1, ….
+template <class U>
+class FoldDraws {
+ public:
+  CPD_FN constexpr FoldDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
+                             std::uint64_t index, std::uint64_t first)
+      : random_bits_(random_bits),
+        per_word_(draws_per_word(random_bits)),
+        seed_(seed),
+        stream_(stream),
+        index_(index),
+        next_(first) {
+    words_ = block();
+  }
+  CPD_FN constexpr U next() {
+    const auto per_word = static_cast<std::uint64_t>(per_word_);
+    const U word = words_.word[(next_ / per_word) % 4];
+    const auto shift = static_cast<std::uint32_t>(next_ % per_word) * (32U / per_word_);
+    if (++next_ % (4 * per_word) == 0) words_ = block();
+    return (word >> shift) & splat<U>((1U << random_bits_) - 1);
+  }
+
+ private:
+  CPD_FN constexpr Words<U> block() const {
+    return fold_words<U>(index_, next_ / (4 * static_cast<std::uint64_t>(per_word_)), seed_,
+                         stream_);
+  }
+
+  int random_bits_;
+  std::uint32_t per_word_;
+  std::uint64_t seed_, stream_, index_, next_;
+  Words<U> words_{};
+};
+
 }  // namespace CPD_ISA
 }  // namespace cpd

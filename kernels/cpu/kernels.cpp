@@ -5,27 +5,18 @@
 // getter. No standard library here: an inline function compiled with ISA flags could be picked up
 // elsewhere.
 
-#include "cpd/base/kernel_table.h"
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/codec.h"
-#include "cpd/numeric/environment.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/round.h"
+#include "kernels/cpu/tables.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
-namespace {
 
-#if defined(__AVX512F__)
-using F = F32x16;
-using D = F64x8;
-#elif defined(__AVX2__)
-using F = F32x8;
-using D = F64x4;
-#else
-using F = float;
-using D = double;
-#endif
+std::uint64_t g_calls = 0;
+
+namespace {
 
 using std::int64_t;
 using std::uint32_t;
@@ -34,18 +25,7 @@ using std::uint8_t;
 
 #define CPD_STRING2(x) #x
 #define CPD_STRING(x) CPD_STRING2(x)
-#define CPD_BODY __attribute__((noinline))  // computed between the environment's set and restore
-
-uint64_t g_calls = 0;
 uint64_t calls() { return __atomic_load_n(&g_calls, __ATOMIC_RELAXED); }
-
-/// Every kernel's entry: counts the call and runs its body in the default environment.
-template <auto kBody, class... Args>
-CPD_FN auto enter(Args... args) {
-  __atomic_fetch_add(&g_calls, 1, __ATOMIC_RELAXED);
-  const Environment environment;
-  return kBody(args...);
-}
 
 /// Calls run.operator()<Rule<…>>() for what the plan says.
 template <class Run>
@@ -579,6 +559,11 @@ constexpr KernelTable kTable = {
     [](int64_t n, const float* x, int64_t* non_finite) {
       return enter<max_abs_body>(n, x, non_finite);
     },
+    kGemmRows,
+    kGemmColumns,
+    pack,
+    gemm,
+    block_fma,
     [](int bits, uint64_t seed, uint64_t stream, int64_t first, int64_t n, uint32_t* out) {
       enter<random_integers_body>(bits, seed, stream, first, n, out);
     },

@@ -8,7 +8,9 @@
 #include <array>
 #include <cstdint>
 
+#include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
+#include "cpd/numeric/levels.h"
 #include "cpd/numeric/plan.h"
 
 namespace cpd::cuda {
@@ -35,10 +37,18 @@ struct Launch {
   void* stream = nullptr;
 };
 
+/// A product and its accumulator; `key` in place of the seed and stream in `levels`.
+struct GemmCall {
+  MatrixProduct product;
+  Levels levels;
+  Key key;
+};
+
 struct Api {
-  /// sizeof(RoundPlan) and sizeof(Strided) as the library was built with.
+  /// sizeof of RoundPlan, Strided and GemmCall as the library was built with.
   std::uint32_t plan_size;
   std::uint32_t strided_size;
+  std::uint32_t call_size;
   const char* (*describe)(int status);
 
   /// out[i] = round(x[i]); `random` may be null. out may be x.
@@ -54,6 +64,15 @@ struct Api {
   /// The greatest of n integers; waits for it.
   int (*greatest)(const Launch& launch, std::int64_t n, const Strided& integers,
                   std::uint32_t* result);
+
+  /// The product, which is not empty (but its depth may be 0).
+  int (*gemm)(const Launch& launch, const GemmCall& call);
+  /// The least i whose x[i] is finite and not a value of the plan's format, or -1; waits for it.
+  int (*first_outside)(const Launch& launch, const RoundPlan& plan, std::int64_t n,
+                       const Strided& x, std::int64_t* first);
+  /// The product by cuBLAS, all binary32. Sets *error, on failure, to what could not be done (a
+  /// text that stays), if it was not a call to CUDA that failed.
+  int (*blas)(const Launch& launch, const MatrixProduct& product, const char** error);
 };
 
 }  // namespace cpd::cuda

@@ -9,6 +9,7 @@
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/round.h"
 #include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/elements.h"
 
 namespace cpd::cuda {
 
@@ -18,12 +19,6 @@ constexpr int kThreads = 256;
 
 // --- elements
 // ---------------------------------------------------------------------------------------
-
-/// bf16 and fp16 are formats like any other: their memory holds 16-bit codes.
-template <DType type>
-CPD_FN constexpr RoundPlan half_plan() {
-  return make_plan(type == DType::bf16 ? Format{8, 7, 127} : Format{5, 10, 15}, {});
-}
 
 CPD_DEVICE std::int64_t offset_of(const Strided& t, std::int64_t i) {
   if (t.rank == 1) return i * t.stride[0];
@@ -35,62 +30,22 @@ CPD_DEVICE std::int64_t offset_of(const Strided& t, std::int64_t i) {
   return offset + i * t.stride[0];
 }
 
-template <DType type>
-CPD_DEVICE float widen(std::uint16_t bits) {
-  constexpr RoundPlan plan = half_plan<type>();
-  return value_of_code<float>(bits, plan);
-}
-template <DType type>
-CPD_DEVICE std::uint16_t narrow(float x) {
-  constexpr RoundPlan plan = half_plan<type>();
-  return static_cast<std::uint16_t>(round_to_whole_code<Rounding::nearest_even>(x, 0U, plan));
-}
-
 /// Element i as V, exactly; fp64 only where V is double.
 template <class V>
 CPD_DEVICE V load_element(const Strided& t, std::int64_t i) {
   const std::int64_t at = offset_of(t, i);
-  switch (t.dtype) {
-    case DType::f64:
-      return static_cast<V>(static_cast<const double*>(t.data)[at]);
-    case DType::bf16:
-      return widen<DType::bf16>(static_cast<const std::uint16_t*>(t.data)[at]);
-    case DType::f16:
-      return widen<DType::f16>(static_cast<const std::uint16_t*>(t.data)[at]);
-    default:
-      return static_cast<const float*>(t.data)[at];
-  }
-}
-
-/// A value that To holds as To. NaN becomes the one that CPD makes, as on the CPU: the hardware's
-/// conversion between binary32 and binary64 has one of its own.
-template <class To, class From>
-CPD_DEVICE To convert_value(From value) {
-  if constexpr (sizeof(To) == sizeof(From)) {
-    return value;
-  } else {
-    return value == value ? static_cast<To>(value) : bits_as<To>(Pattern<To>::quiet_nan);
-  }
+  if (t.dtype == DType::f64) return static_cast<V>(static_cast<const double*>(t.data)[at]);
+  return value_at(t.data, t.dtype, at);
 }
 
 /// Stores a value that the type holds.
 template <class V>
 CPD_DEVICE void store_element(const Strided& t, std::int64_t i, V value) {
   const std::int64_t at = offset_of(t, i);
-  const auto x = convert_value<float>(value);
-  switch (t.dtype) {
-    case DType::f64:
-      static_cast<double*>(t.data)[at] = convert_value<double>(value);
-      return;
-    case DType::bf16:
-      static_cast<std::uint16_t*>(t.data)[at] = narrow<DType::bf16>(x);
-      return;
-    case DType::f16:
-      static_cast<std::uint16_t*>(t.data)[at] = narrow<DType::f16>(x);
-      return;
-    default:
-      static_cast<float*>(t.data)[at] = x;
-      return;
+  if (t.dtype == DType::f64) {
+    static_cast<double*>(t.data)[at] = convert_value<double>(value);
+  } else {
+    set_value_at(t.data, t.dtype, at, convert_value<float>(value));
   }
 }
 
@@ -202,6 +157,10 @@ int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int
 int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed,
            const Strided& out);
 int greatest(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t* result);
+int gemm(const Launch& launch, const GemmCall& call);
+int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, const Strided& x,
+                  std::int64_t* first);
+int blas(const Launch& launch, const MatrixProduct& product, const char** error);
 
 /// Device memory for one value, initialised, and its way back to the host.
 template <class T>

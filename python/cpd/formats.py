@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd.compiling import constant
 
 _MAX_LISTED_BITS = 24
 
@@ -148,6 +149,7 @@ def format(name: FormatLike) -> Format:
     raise TypeError(f"a format must be a cpd.Format or its name, got {type(name).__name__}")
 
 
+@constant
 def named(name: str) -> Format:
     """`format` for a str; torch.compile takes its results as constants."""
     return _parse(name)

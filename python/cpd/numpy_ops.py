@@ -74,6 +74,21 @@ def sum(x: Any, acc: Accumulator, dim: int) -> Array:
     return y
 
 
+def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool) -> Array:
+    a = _array("a", a, tensors.NARROW_FLOATS, like="a")
+    b = _array("b", b, tensors.NARROW_FLOATS, like="a")
+    c = None if c is None else _array("c", c, tensors.NARROW_FLOATS, like="a")
+    shape = tensors.product_shape(a.shape, b.shape)
+    if c is not None:
+        tensors.check_addend(c.shape, shape)
+    element = a.dtype if dtype is None else np.dtype(dtype)
+    _check_dtype("dtype", element, tensors.NARROW_FLOATS)
+    tensors.check_result(_name(element), acc.format.name)
+    y = np.empty(shape, element)
+    _core.gemm(a, b, acc._native(), y, c, blas)
+    return y
+
+
 def random_integers(shape: Shape, options: Options) -> npt.NDArray[np.uint32]:
     y = np.empty(tensors.shape_of("shape", shape), np.uint32)
     _core.random_integers(options.native(), 0, y)
@@ -109,12 +124,13 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
 # ---- arguments ---------------------------------------------------------------------------------
 
 
-def _array(name: str, x: Any, allowed: tuple[str, ...] = tensors.FLOATS) -> Array:
-    """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not)."""
+def _array(name: str, x: Any, allowed: tuple[str, ...] = tensors.FLOATS, like: str = "x") -> Array:
+    """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
+    `like`: the first operand's name."""
     if isinstance(x, np.generic):
         x = np.asarray(x)
     if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        wanted = "a NumPy array or a torch tensor" if name == "x" else "a NumPy array like x"
+        wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
         raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
     _check_dtype(name, x.dtype, allowed)
     _check_rank(name, x)

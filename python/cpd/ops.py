@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations: cast, encode and decode; add, mul and fma; the ordered sum.
+"""The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product.
 
-Each takes torch tensors or NumPy arrays and gives back the same kind; cast, encode and decode take
-CUDA tensors too. Values of an emulated format live in ordinary floating-point tensors, here called
-carriers.
+Each takes torch tensors or NumPy arrays and gives back the same kind; cast, encode, decode and gemm
+take CUDA tensors too. Values of an emulated format live in ordinary floating-point tensors, here
+called carriers.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); add,
-mul, fma and sum take no float64. The result has x's type, which must hold every value of the format
-(else ValueError: float16 holds no bf16). Any layout, any number of dimensions up to 16, also none;
-empty tensors; more than 2^31 elements. Inputs are left alone unless `out=` says otherwise.
+mul, fma, sum and gemm take no float64. The result has x's type, which must hold every value of the
+format (else ValueError: float16 holds no bf16). Any layout, any number of dimensions up to 16, also
+none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=` says otherwise.
 
 **Rounding options**, the same for every operation:
 
@@ -31,7 +31,8 @@ or be one of them. Returned as the result. It takes no part in autograd.
 anything is written. Under `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
 **Gradients** (torch): `cast` passes the gradient straight through; add, mul, fma and sum have the
-gradients of the exact operation; encode and decode have none.
+gradients of the exact operation; those of gemm are GEMMs with the same accumulator; encode and
+decode have none.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import numpy_ops, tensors
-from cpd.accumulator import AccumulatorLike, accumulator
-from cpd.formats import FormatLike, format
+from cpd.accumulator import AccumulatorLike, accumulator, sum_accumulator
+from cpd.formats import FormatLike, flag, format
 from cpd.tensors import ArrayT, Number, Options, Shape
 
 
@@ -209,7 +210,56 @@ def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0) -> ArrayT:
     >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
     16.0
     """
-    return _face(x).sum(x, accumulator(acc), dim)  # type: ignore[no-any-return]
+    return _face(x).sum(x, sum_accumulator(acc), dim)  # type: ignore[no-any-return]
+
+
+def gemm(
+    a: ArrayT,
+    b: ArrayT,
+    acc: AccumulatorLike,
+    c: ArrayT | None = None,
+    *,
+    dtype: Any = None,
+    blas: bool = False,
+) -> ArrayT:
+    """The matrix product of `a`, … × M × K, and `b`, … × K × N, each sum kept in `acc`.
+
+    Element (i, j) starts from c[i, j], rounded (+0 where there is none), and takes the products
+    a[i, k] * b[k, j], k ascending, as the accumulator's scheme says (see `cpd.Accumulator`): each
+    exact product is rounded into `acc.product`, unless products are exact, and every sum into the
+    accumulator's format. The dimensions before the last two broadcast, and so does all of `c`. Any
+    of M, N, K may be 0; K = 0 gives c, rounded. Operands are used as given, whatever values of
+    float32, bfloat16 or float16 they are, also one type each and of any strides: cast them first if
+    they should be values of a narrower format. NaN and infinities are those of the operations.
+
+    `acc`: an `Accumulator`, its text, or a format for its plain sequential sum. `dtype`: of the
+    result; default a's. It must hold the accumulator's format: bfloat16 matrices summed in fp32
+    need `dtype=torch.float32`, say.
+
+    `blas=True` hands the product to a BLAS (cuBLAS for CUDA tensors, else OpenBLAS) and gives its
+    speed; the order of the sums is then the library's own. All must be float32, and `acc`
+    sequential fp32 to nearest-even.
+
+    Random bits of stochastic rounding depend on seed, stream and the number of the element in the
+    result, row-major, alone: not on the number of threads, strides or the backend.
+
+    Gradients (torch): a's is a GEMM of the gradient with b transposed, b's one of a transposed with
+    the gradient, both with `acc` and `blas`; where a or b was broadcast, k runs over the dimensions
+    broadcast too, before the matrix's own. c's is the gradient, summed in fp32 in row-major order
+    over the dimensions that were broadcast. They draw from the streams XOR 4 << 60, 5 << 60 and
+    6 << 60 (see `cpd.Recipe`, which chooses their accumulators). What the type of a, b or c does
+    not hold is formed in float32 and rounded once into it, to nearest-even.
+
+    >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
+    >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8
+    8.0
+    >>> gemm(a, b, "e4m3 chunked chunk=8").item()
+    32.0
+    >>> gemm(a, b, "fp32", np.float32([0.25])).item()
+    32.25
+    """
+    options = accumulator(acc), c, dtype, flag("blas", blas)
+    return _face(a).gemm(a, b, *options)  # type: ignore[no-any-return]
 
 
 def random_integers(
@@ -225,4 +275,4 @@ def random_integers(
     return numpy_ops.random_integers(shape, options)
 
 
-__all__ = ["add", "cast", "decode", "encode", "fma", "mul", "random_integers", "sum"]
+__all__ = ["add", "cast", "decode", "encode", "fma", "gemm", "mul", "random_integers", "sum"]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core, tensors
-from cpd.accumulator import Accumulator, AccumulatorLike, accumulator
+from cpd.accumulator import Accumulator, AccumulatorLike, sum_accumulator
 from cpd.formats import Format, FormatLike, flag, format
 from cpd.tensors import Array, Options
 
@@ -33,7 +33,8 @@ class ReduceSpec:
 
     Args:
         format: of the contributions (on the wire), a `Format` or its name.
-        accumulator: of the sum; default `Accumulator(format)`, a sequential sum to nearest-even.
+        accumulator: of the sum (`sequential` or `kahan`); default `Accumulator(format)`, a
+            sequential sum to nearest-even.
         order: `sequential`, rank ascending; or `ring`: each layer is cut into W slices, the first n
             mod W one longer, and slice s is summed from rank s + 1 on, around to rank s.
         group_size: None, or: each group of that many ranks is summed in rank order to its first
@@ -93,7 +94,7 @@ class ReduceSpec:
         wire = _format(format)
         values: dict[str, Any] = {
             "format": wire,
-            "accumulator": _accumulator(wire if accumulator is None else accumulator),
+            "accumulator": sum_accumulator(wire if accumulator is None else accumulator),
             "order": _one_of("order", order, ORDERS),
             "group_size": None if group_size is None else _positive("group_size", group_size),
             "aps": _one_of("aps", aps, (False, True, "paper")),
@@ -129,8 +130,7 @@ class ReduceSpec:
         )
 
 
-_format = format  # parameters of the same names hide them
-_accumulator = accumulator
+_format = format  # the parameter of the same name hides it
 
 
 @dataclass(frozen=True)

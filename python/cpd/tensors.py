@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core, formats
+from cpd.compiling import constant
 
 if TYPE_CHECKING:
     import torch
@@ -64,15 +65,39 @@ class Options(NamedTuple):
         return _core.RoundingOptions(self.rounding, self.overflow, seed, stream, bits, self.variant)
 
 
+@constant
 def check_names(rounding: str, overflow: str, variant: str) -> None:
     """Raises ValueError for a name that does not exist. A constant to torch.compile."""
     _known_names(rounding, overflow, variant)
 
 
+@constant
 def check_carrier(dtype: str, f: str) -> None:
     """Raises ValueError where an element type does not hold a format's values. A constant to
     torch.compile, so both are given by name."""
     _known_carrier(dtype, f)
+
+
+@constant
+def check_result(dtype: str, f: str) -> None:
+    """The same for a matrix product, whose element type is an argument."""
+    try:
+        _known_carrier(dtype, f)
+    except ValueError as error:
+        raise ValueError(
+            f"the result's type, {dtype}, does not hold {f}: give dtype= one that does, such as "
+            f"float32, or an accumulator that fits ({error})"
+        ) from None
+
+
+@constant
+def holds(dtype: str, f: str) -> bool:
+    """Whether an element type holds a format's values. A constant to torch.compile."""
+    try:
+        _known_carrier(dtype, f)
+    except ValueError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=1024)
@@ -135,6 +160,39 @@ def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
     if len(sizes) > MAX_RANK:
         raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {len(sizes)}")
     return sizes
+
+
+def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a matrix product, … × M × K by … × K × N."""
+    if len(a) < 2 or len(b) < 2:
+        raise ValueError(
+            f"a and b must have at least two dimensions, got shapes {tuple(a)}, {tuple(b)}"
+        )
+    if a[-1] != b[-2]:
+        raise ValueError(
+            f"a must be … × M × K and b … × K × N, got shapes {tuple(a)}, {tuple(b)}: "
+            f"K is {a[-1]} in a, {b[-2]} in b"
+        )
+    batch: list[int] = []
+    for d in range(max(len(a), len(b)), 2, -1):
+        x = a[-d] if d <= len(a) else 1
+        y = b[-d] if d <= len(b) else 1
+        if x != y and x != 1 and y != 1:
+            raise ValueError(
+                "the dimensions of a and b before the last two must broadcast together, "
+                f"got shapes {tuple(a)}, {tuple(b)}"
+            )
+        batch.append(y if x == 1 else x)
+    return (*batch, a[-2], b[-1])
+
+
+def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:
+    """Raises ValueError unless `c` broadcasts to a product's shape."""
+    fits = len(c) <= len(shape)
+    for d in range(1, len(c) + 1):
+        fits = fits and (c[-d] == 1 or c[-d] == shape[-d])
+    if not fits:
+        raise ValueError(f"c must broadcast to the result, {tuple(shape)}, got {tuple(c)}")
 
 
 def dimension(dim: Any, rank: int) -> int:

@@ -13,33 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cpd import _core, formats, tensors
+from cpd import formats, tensors
+from cpd import torch_gemm as torch_gemm  # registers the gradients of gemm
 from cpd.accumulator import Accumulator
 from cpd.formats import Format
 from cpd.tensors import Number, Options, Region, Shape
+from cpd.torch_library import ops as _ops
 
-
-def _load() -> None:
-    library = Path(_core.__file__).with_name("libcpd_torch.so")
-    if not library.exists():
-        raise ImportError(
-            "this cpd was built without torch, so it takes NumPy arrays only; build it anew in an "
-            "environment that has torch"
-        )
-    torch.ops.load_library(library)
-
-
-_load()
-for _function in (formats.named, tensors.check_names, tensors.check_carrier):
-    torch.compiler.assume_constant_result(_function)
-_ops = torch.ops.cpd
 _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 
 
@@ -47,7 +33,7 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
     _check("x", x, tensors.FLOATS)
     arguments = (f.name, *_arguments(options, x))
     integers = _random(random, x, options)
-    tensors.check_carrier(_name(x.dtype), f.name)
+    tensors.check_carrier(name_of(x.dtype), f.name)
     if out is None:
         return _ops.cast(x, *arguments, integers)
     _check_out(out, x.shape, x, {"x": x, "random": integers})
@@ -68,9 +54,9 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     _check_place("codes", codes)
     default = out.dtype if isinstance(out, Tensor) else torch.float32
     element = default if dtype is None else dtype
-    if not isinstance(element, torch.dtype) or _name(element) not in tensors.FLOATS:
+    if not isinstance(element, torch.dtype) or name_of(element) not in tensors.FLOATS:
         raise TypeError(f"dtype must be one of torch's {', '.join(tensors.FLOATS)}, got {element}")
-    tensors.check_carrier(_name(element), f.name)
+    tensors.check_carrier(name_of(element), f.name)
     if not torch.compiler.is_compiling():
         _check_codes(codes, f, sizes)
     codes = codes.contiguous()
@@ -96,8 +82,14 @@ def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any) -> Ten
 def sum(x: Tensor, acc: Accumulator, dim: int) -> Tensor:
     _check("x", x, tensors.NARROW_FLOATS)
     axis = tensors.dimension(dim, x.dim())
-    tensors.check_carrier(_name(x.dtype), acc.format.name)
+    tensors.check_carrier(name_of(x.dtype), acc.format.name)
     return _ops.sum(x, axis, acc.format.name, acc.scheme, *_arguments(acc.options, x))
+
+
+def gemm(a: Tensor, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool) -> Tensor:
+    element = check_product(a, b, c, dtype, ("a", "b", "c"))
+    tensors.check_result(name_of(element), acc.format.name)
+    return _ops.gemm(a, b, c, acc.text, *random_numbers(acc.options, a), element, blas)
 
 
 def _arithmetic(
@@ -116,7 +108,7 @@ def _arithmetic(
         if operand.device != x.device:
             raise ValueError(f"{name} must be on x's device, {x.device}, got {operand.device}")
     arguments = (f.name, *_arguments(options, x))
-    tensors.check_carrier(_name(x.dtype), f.name)
+    tensors.check_carrier(name_of(x.dtype), f.name)
     views = _broadcast(operands)
     if out is None:
         return new(*views, *arguments)
@@ -128,14 +120,42 @@ def _arithmetic(
 # ---- arguments ---------------------------------------------------------------------------------
 
 
-def _name(dtype: torch.dtype) -> str:
+def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _check(name: str, x: Any, allowed: tuple[str, ...]) -> None:
+def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str]) -> torch.dtype:
+    """Checks the operands of c + a b by type, device and shape; gives the result's type."""
+    for name, x in zip(names, (a, b, c), strict=True):
+        if x is c and c is None:
+            continue
+        _check(name, x, tensors.NARROW_FLOATS, like=names[0])
+        if x.device != a.device:
+            raise ValueError(f"{name} must be on {names[0]}'s device, {a.device}, got {x.device}")
+    shape = tensors.product_shape(a.shape, b.shape)
+    if c is not None:
+        tensors.check_addend(c.shape, shape)
+    return result_type(a, dtype)
+
+
+def result_type(a: Tensor, dtype: Any) -> torch.dtype:
+    """The type of a product: `dtype`, or a's."""
+    element = a.dtype if dtype is None else dtype
+    if not isinstance(element, torch.dtype) or name_of(element) not in tensors.NARROW_FLOATS:
+        allowed = ", ".join(tensors.NARROW_FLOATS)
+        raise TypeError(f"dtype must be one of torch's {allowed}, got {element}")
+    return element
+
+
+def check_float(name: str, x: Any, like: str) -> None:
+    """Raises unless `x` is a tensor that products take. `like`: the first operand's name."""
+    _check(name, x, tensors.NARROW_FLOATS, like)
+
+
+def _check(name: str, x: Any, allowed: tuple[str, ...], like: str = "x") -> None:
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch tensor like x, got {type(x).__name__}")
-    if _name(x.dtype) not in allowed:
+        raise TypeError(f"{name} must be a torch tensor like {like}, got {type(x).__name__}")
+    if name_of(x.dtype) not in allowed:
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {x.dtype}")
     _check_place(name, x)
 
@@ -200,17 +220,15 @@ def _region(x: Tensor) -> Region:
 def _arguments(options: Options, x: Tensor) -> tuple[Any, ...]:
     """The options as an operator takes them: seed and stream as tensors, and only where used."""
     options.check()
-    rounding, overflow, seed, stream, random_bits, variant = options
-    if rounding != "stochastic":
-        return rounding, overflow, None, None, random_bits, variant
-    return (
-        rounding,
-        overflow,
-        _number("seed", seed, x),
-        _number("stream", stream, x),
-        random_bits,
-        variant,
-    )
+    numbers = random_numbers(options, x)
+    return options.rounding, options.overflow, *numbers, options.random_bits, options.variant
+
+
+def random_numbers(options: Options, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Seed and stream, where the rounding uses them."""
+    if options.rounding != "stochastic":
+        return None, None
+    return _number("seed", options.seed, x), _number("stream", options.stream, x)
 
 
 def _number(name: str, value: Number, x: Tensor) -> Tensor:

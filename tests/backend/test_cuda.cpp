@@ -13,6 +13,7 @@
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/gemm.h"
 #include "tests/testing/cuda_memory.h"
 
 namespace cpd {
@@ -26,6 +27,14 @@ class Cuda : public ::testing::Test {
   [[nodiscard]] TensorView Y() { return View(y_.data(), DType::f32, n); }
   [[nodiscard]] TensorView Codes() { return View(codes_.data(), DType::u8, n); }
   [[nodiscard]] TensorView Integers() const { return View(integers_.data(), DType::u32, n); }
+  /// x as an 8 x 8 matrix.
+  static TensorView Matrix(TensorView x) {
+    const std::array<std::int64_t, 2> shape{8, 8};
+    TensorView view = View(x.data, x.dtype, shape);
+    view.device = x.device;
+    view.device_index = x.device_index;
+    return view;
+  }
   static TensorView OnGpu(TensorView view) {
     view.device = Device::cuda;
     return view;
@@ -62,6 +71,9 @@ TEST_F(Cuda, NumbersOnTheGpuAreRefusedOnTheCpu) {
     ExpectError(what, [&] { Encode(X(), format_, options, Codes()); });
     ExpectError(what, [&] { Add(X(), X(), format_, options, Y()); });
     ExpectError(what, [&] { Fma(X(), X(), X(), format_, options, Y()); });
+    Accumulator accumulator;
+    accumulator.rounding = options;
+    ExpectError(what, [&] { Gemm(Matrix(X()), Matrix(X()), accumulator, Matrix(Y())); });
     ExpectError(what, [&] { Sum(row, 0, {format_, Scheme::sequential, options}, Y()); });
     ExpectError(what, [&] { RandomIntegers(options, 0, words); });
     EXPECT_THROW(Check(options), Error);
@@ -84,6 +96,14 @@ TEST_F(Cuda, AllTensorsAreOnOneDevice) {
   ExpectError(what, [&] { Cast(X(), format_, options, Y(), &device); });
   ExpectError(what, [&] { Cast(OnGpu(X()), format_, options, OnGpu(Y()), &host); });
   ExpectError(what, [&] { Encode(OnGpu(X()), format_, options, OnGpu(Codes()), &host); });
+  const TensorView x = Matrix(X());
+  const TensorView y = Matrix(Y());
+  for (const auto product : {Gemm, GemmByBlas}) {
+    ExpectError(what, [&] { product(OnGpu(x), x, {}, OnGpu(y), nullptr); });
+    ExpectError(what, [&] { product(x, Matrix(second), {}, y, nullptr); });
+    ExpectError(what, [&] { product(OnGpu(x), OnGpu(x), {}, y, nullptr); });
+    ExpectError(what, [&] { product(OnGpu(x), OnGpu(x), {}, OnGpu(y), &x); });
+  }
 }
 
 TEST_F(Cuda, EmptyTensorsNeedNoGpu) {
@@ -92,6 +112,10 @@ TEST_F(Cuda, EmptyTensorsNeedNoGpu) {
   EXPECT_NO_THROW(Cast(none, format_, {}, none));
   EXPECT_NO_THROW(Encode(none, format_, {}, bytes));
   EXPECT_NO_THROW(Decode(bytes, format_, none));
+  const std::array<std::int64_t, 2> shape{0, 0};
+  const TensorView empty = OnGpu(View(nullptr, DType::f32, shape));
+  EXPECT_NO_THROW(Gemm(empty, empty, {}, empty));
+  EXPECT_NO_THROW(GemmByBlas(empty, empty, {}, empty));
 }
 
 TEST_F(Cuda, AMissingGpuIsAnError) {
@@ -100,6 +124,11 @@ TEST_F(Cuda, AMissingGpuIsAnError) {
     ExpectError("CUDA", [&] { Cast(OnGpu(X()), format_, {}, OnGpu(Y())); });
     ExpectError("CUDA", [&] { Encode(OnGpu(X()), format_, {}, OnGpu(Codes())); });
     ExpectError("CUDA", [&] { Decode(OnGpu(Codes()), format_, OnGpu(Y())); });
+    const TensorView x = OnGpu(Matrix(X()));
+    const TensorView y = OnGpu(Matrix(Y()));
+    ExpectError("CUDA", [&] { Gemm(x, x, {}, y); });
+    ExpectError("CUDA", [&] { Gemm(x, x, Preset("h100-fp16"), y); });
+    ExpectError("CUDA", [&] { GemmByBlas(x, x, {}, y); });
   }
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what is inside the kernel objects: `check_objects.py ISA=OBJECT...`.
+"""Checks what is inside the kernel objects: `check_objects.py ISA=OBJECT:OBJECT...`.
 
 An object must hold the registers of its own ISA and of no wider one, or forcing a backend would
 force nothing. Its weak symbols must belong to its own inline namespace: the linker keeps one copy
@@ -57,8 +57,8 @@ def main(arguments: list[str]) -> int:
         print("no object given")
         return 1
     failed = 0
-    for argument in arguments:
-        isa, _, path = argument.partition("=")
+    given = [(isa, paths) for isa, _, paths in (a.partition("=") for a in arguments)]
+    for isa, path in ((isa, path) for isa, paths in given for path in paths.split(":")):
         found = faults(isa, path)
         failed += bool(found)
         print(f"{'FAILED' if found else 'ok'}: {isa} {path}")

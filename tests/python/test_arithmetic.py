@@ -143,6 +143,6 @@ def test_bad_sums() -> None:
     with pytest.raises(ValueError, match="dim"):
         cpd.sum(x, "e4m3", dim=2)
     with pytest.raises(ValueError, match="scheme"):
-        cpd.Accumulator("e4m3", "pairwise")
+        cpd.sum(x, cpd.Accumulator("e4m3", "pairwise"))
     with pytest.raises(TypeError):
         cpd.sum(x, 3)  # type: ignore[arg-type]

@@ -10,11 +10,23 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("cpd", "cpd.accumulator", "cpd.formats", "cpd.ops", "cpd.reduce", "cpd.study")
+MODULES = (
+    "cpd",
+    "cpd.accumulator",
+    "cpd.formats",
+    "cpd.functional",
+    "cpd.nn.layers",
+    "cpd.ops",
+    "cpd.recipes",
+    "cpd.reduce",
+    "cpd.study",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
+    if name in ("cpd.functional", "cpd.nn.layers"):
+        pytest.importorskip("torch")
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
     assert result.failed == 0

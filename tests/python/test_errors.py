@@ -216,12 +216,79 @@ def test_sum_arguments(make):
         cpd.sum(x, 3)
 
 
-def test_schemes():
-    for scheme in ("chunked", "fma", "pairwise", "", None):
-        with pytest.raises(ValueError, match="scheme must be one of sequential, kahan, got"):
-            cpd.Accumulator("e4m3", scheme)
-    with pytest.raises(TypeError, match="product"):
-        cpd.Accumulator("e4m3", product="exact")
+# ---- matrix products -----------------------------------------------------------------------------
+
+A, B = X.copy(), np.ascontiguousarray(X.T)
+
+
+@FACES
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"a": [[1.0]]}, TypeError, "a must be a NumPy array or a torch tensor, got list"),
+        ({"a": None}, TypeError, "a must be"),
+        ({"b": [[1.0]]}, TypeError, "b must be a (NumPy array|torch tensor) like a, got list"),
+        ({"c": 1.0}, TypeError, "c must be a (NumPy array|torch tensor) like a, got float"),
+        ({"a": A.astype(np.float64)}, TypeError, "a must be of type float32.*float64"),
+        ({"b": B.astype(np.float64)}, TypeError, "b must be of type float32.*float64"),
+        ({"c": X[0].astype(np.float64)}, TypeError, "c must be of type float32.*float64"),
+        ({"b": B.astype(np.int32)}, TypeError, "b must be of type.*int32"),
+        ({"a": A[0]}, ValueError, r"at least two dimensions, got shapes \(4,\), \(4, 3\)"),
+        ({"b": B[:, 0]}, ValueError, "at least two dimensions"),
+        ({"b": A}, ValueError, r"shapes \(3, 4\), \(3, 4\): K is 4 in a, 3 in b"),
+        (
+            {"a": np.ones((2, 3, 4), "f4"), "b": np.ones((3, 4, 3), "f4")},
+            ValueError,
+            r"broadcast together, got shapes \(2, 3, 4\), \(3, 4, 3\)",
+        ),
+        ({"c": X}, ValueError, r"c must broadcast to the result, \(3, 3\), got \(3, 4\)"),
+        ({"c": np.ones((1, 3, 3), "f4")}, ValueError, "c must broadcast to the result"),
+        ({"a": np.ones((1,) * 17, "f4")}, ValueError, "a must have at most 16 dimensions"),
+        ({"acc": None}, TypeError, "format"),
+        ({"acc": 3}, TypeError, "format"),
+        ({"acc": "e9m3"}, ValueError, "exp|e9m3"),
+        ({"acc": "e4m3 tree"}, ValueError, "scheme must be"),
+        ({"acc": "e4m3 chunked chunk=0"}, ValueError, "chunk must be at least 1"),
+        ({"blas": 1}, TypeError, "blas must be a bool"),
+        ({"blas": True, "acc": "e4m3"}, ValueError, "fp32|e4m3|BLAS"),
+        ({"acc": "h100-fp8"}, ValueError, "e4m3fn"),
+    ],
+)
+def test_gemm(make, arguments, error, message):
+    given = {"a": A, "b": B, "acc": "fp32", "c": None} | arguments
+    for name in "abc":
+        if isinstance(given[name], np.ndarray):
+            given[name] = make(given[name])
+    with pytest.raises(error, match=message):
+        cpd.gemm(**given)
+
+
+def test_gemm_of_mixed_kinds():
+    with pytest.raises(TypeError, match="b must be a NumPy array like a, got Tensor"):
+        cpd.gemm(A, tensor(B), "fp32")
+    with pytest.raises(TypeError, match="c must be a torch tensor like a, got ndarray"):
+        cpd.gemm(tensor(A), tensor(B), "fp32", X[0, :3])
+    with pytest.raises(TypeError, match="b must be in native byte order"):
+        cpd.gemm(A, B.astype(">f4"), "fp32")
+    with pytest.raises(ValueError, match="b must be on a's device, cpu, got meta"):
+        cpd.gemm(tensor(A), tensor(B).to("meta"), "fp32")
+
+
+@FACES
+def test_gemm_result_types(make):
+    a, b = make(A.astype(np.float16)), make(B.astype(np.float16))
+    for acc in ("fp32", "e6m9", "bf16 kahan", "h100-fp16"):
+        with pytest.raises(ValueError, match=r"float16, does not hold \w+: give dtype= one"):
+            cpd.gemm(a, b, acc)
+    assert cpd.gemm(a, b, "e4m3").dtype == a.dtype
+    for dtype in ("float33", np.int32, torch.int32, torch.float64, np.float64):
+        with pytest.raises(TypeError):
+            cpd.gemm(a, b, "e4m3", dtype=dtype)
+    if make is tensor:
+        bf16 = a.bfloat16(), b.bfloat16()
+        with pytest.raises(ValueError, match="bfloat16, does not hold fp32: give dtype="):
+            cpd.gemm(*bf16, "fp32")
+        assert cpd.gemm(*bf16, "fp32", dtype=torch.float32).dtype == torch.float32
 
 
 # ---- given random integers -----------------------------------------------------------------------

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows `gemm/<scheme>/<format>/<size>`: bits first, then GMAC/s beside torch's sgemm's."""
+
+from __future__ import annotations
+
+import math
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import gemm_bits
+import torch
+from timing import Row, Side, timed
+
+import cpd
+from cpd import _core
+
+UNIT = "GMAC/s"
+SEED, STREAM = 1, 2  # of the stochastic rows' random bits
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way to accumulate, given the format of operands and sums, and its bar against sgemm."""
+
+    make: Callable[[str], cpd.Accumulator]
+    bar: float | None = None
+
+
+def _stochastic(random_bits: int) -> Callable[[str], cpd.Accumulator]:
+    return lambda f: cpd.Accumulator(
+        f, rounding="stochastic", random_bits=random_bits, seed=SEED, stream=STREAM
+    )
+
+
+def _preset(name: str) -> Callable[[str], cpd.Accumulator]:
+    return lambda f: cpd.Accumulator(preset=name, operands=(f, f))
+
+
+SCHEMES = {
+    "sequential": Scheme(cpd.Accumulator, 1 / 4),
+    "fma": Scheme(lambda f: cpd.Accumulator(f, "fma"), 1 / 4),
+    "kahan": Scheme(lambda f: cpd.Accumulator(f, "kahan"), 1 / 13),
+    "stochastic8": Scheme(_stochastic(8), 1 / 22),
+    "stochastic16": Scheme(_stochastic(16), 1 / 30),
+    "stochastic24": Scheme(_stochastic(24), 1 / 60),
+    "h100-fp16": Scheme(_preset("h100-fp16"), 1 / 40),
+    "h100-fp8": Scheme(_preset("h100-fp8"), 1 / 40),
+    "chunked64": Scheme(lambda f: cpd.Accumulator(f, "chunked", chunk=64)),
+    "pairwise": Scheme(lambda f: cpd.Accumulator(f, "pairwise")),
+    "blas": Scheme(cpd.Accumulator),
+}
+BARRED = tuple(name for name, scheme in SCHEMES.items() if scheme.bar is not None)
+ROUNDED = tuple(name for name in BARRED if not name.startswith("h100"))
+PARTIAL = 0.8  # of the bar: for other formats, odd shapes and careful tiles
+TWO_THREADS = 1.7
+H200_TARGET = 2000.0  # GMAC/s with 8-bit accumulators
+
+Shape = tuple[int, int, int]  # M, K, N
+ODD: Shape = (1000, 777, 513)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row."""
+
+    scheme: str
+    format: str
+    shape: Shape
+    bar: float | None = None
+    careful: bool = False
+    threads: int = 1
+    backend: str = ""  # empty: the one in use
+
+    @property
+    def name(self) -> str:
+        m, k, n = self.shape
+        size = str(m) if m == k == n else f"{m}x{k}x{n}"
+        name = f"gemm/{self.scheme}/{self.format}/{size}"
+        name += "/careful" if self.careful else ""
+        name += f"/threads{self.threads}" if self.threads > 1 else ""
+        return f"{self.backend}/{name}" if self.backend else name
+
+    @property
+    def accumulator(self) -> cpd.Accumulator:
+        return SCHEMES[self.scheme].make(self.format)
+
+    @property
+    def macs(self) -> float:
+        return float(math.prod(self.shape))
+
+    def multiply(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return cpd.gemm(a, b, self.accumulator, blas=self.scheme == "blas")
+
+
+def cube(n: int) -> Shape:
+    return n, n, n
+
+
+def cases() -> Iterator[Case]:
+    """All rows of the CPU."""
+    for n in (512, 1024):
+        for f in ("e4m3", "e5m2"):
+            for scheme in BARRED:
+                yield Case(scheme, f, cube(n), SCHEMES[scheme].bar)
+
+    def partial(scheme: str, f: str, shape: Shape, careful: bool = False) -> Case:
+        return Case(scheme, f, shape, PARTIAL * (SCHEMES[scheme].bar or 0), careful)
+
+    for f in ("e3m2ieee", "e6m9", "fp16"):
+        for scheme in ROUNDED:
+            yield partial(scheme, f, cube(512))
+    yield partial("h100-fp16", "fp16", cube(512))
+    for scheme in BARRED:
+        yield partial(scheme, "e4m3", ODD)
+    for scheme in ROUNDED:
+        yield partial(scheme, "e4m3", cube(512), careful=True)
+    for scheme in BARRED:
+        yield Case(scheme, "e4m3", cube(1024), TWO_THREADS, threads=2)
+    for scheme in BARRED:
+        yield Case(scheme, "e4m3", cube(512), backend="avx2")
+    for scheme, f in (
+        ("chunked64", "e6m9"),
+        ("pairwise", "e4m3"),
+        ("sequential", "fp32"),
+        ("blas", "fp32"),
+    ):
+        yield Case(scheme, f, cube(512))
+
+
+# ---- data --------------------------------------------------------------------------------------
+
+
+def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normally distributed values of the format.
+
+    Their deviation is 1 where sums of K such products, whose own is √K, stay in range (six of it),
+    else so much less that the range is twelve of the sums'.
+    """
+    m, k, n = case.shape
+    f = cpd.format(case.format)
+    in_range = 6 * math.sqrt(k) <= f.max
+    deviation = 1.0 if in_range else math.sqrt(f.max / (12 * math.sqrt(k)))
+    random = torch.Generator().manual_seed(seed)
+    a = cpd.cast(torch.randn(m, k, generator=random) * deviation, f)
+    b = cpd.cast(torch.randn(k, n, generator=random) * deviation, f)
+    if case.careful:
+        make_careful(a, b, f)
+    return a, b
+
+
+def make_careful(a: torch.Tensor, b: torch.Tensor, f: cpd.Format) -> None:
+    """Every 64th row of a meets every 512th column of b in products of 0.8 of the format's max, up
+    and down by turns along k: those sums come near the max over and over. They lie in about 1 % of
+    the tiles (one in 128 of 8 × 32 sums, one in 512 of 4 × 16)."""
+    large = cpd.cast(torch.tensor([math.sqrt(0.8 * f.max)]), f)
+    k = torch.arange(64, a.shape[1], 128)
+    signs = 1 - 2 * (torch.arange(len(k)) % 2).to(a.dtype)
+    a[::64, k] = large
+    b[k, ::512] = (large * signs)[:, None]
+
+
+# ---- running -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def setting(backend: str, threads: int) -> Iterator[None]:
+    """A backend ("": the default), and a number of threads for torch and CPD."""
+    before = os.environ.get("CPD_NUM_THREADS"), torch.get_num_threads()
+    os.environ["CPD_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    _core.force_backend(backend)
+    try:
+        yield
+    finally:
+        _core.force_backend("")
+        torch.set_num_threads(before[1])
+        if before[0] is None:
+            del os.environ["CPD_NUM_THREADS"]
+        else:
+            os.environ["CPD_NUM_THREADS"] = before[0]
+
+
+def on_threads(threads: int, work: Callable[[], object]) -> Callable[[], object]:
+    """The work with so many threads; torch's own number stays."""
+
+    def run() -> None:
+        os.environ["CPD_NUM_THREADS"] = str(threads)  # read at each call
+        work()
+
+    return run
+
+
+@cache
+def wrong_bits(case: Case, seed: int) -> str:
+    """What is wrong with the product; empty where nothing is."""
+    a, b = operands(case, seed)
+    with setting("", 1):
+        if case.scheme == "blas":
+            return gemm_bits.check_near(case.multiply(a, b), a, b)
+        return gemm_bits.check(case.multiply, case.accumulator, a, b, seed)
+
+
+def wrong_by_threads(case: Case, a: torch.Tensor, b: torch.Tensor) -> str:
+    """Whether more threads change a bit."""
+    with setting("", 1):
+        one = case.multiply(a, b)
+    with setting("", case.threads):
+        same = gemm_bits.equal(one, case.multiply(a, b))
+    return "" if same else f"{case.threads} threads differ from one"
+
+
+def cpu_row(case: Case, options: Namespace) -> Row:
+    a, b = operands(case, options.seed)
+    wrong = wrong_bits(replace(case, bar=None, threads=1, backend=""), options.seed)
+    if not wrong and case.threads > 1:
+        wrong = wrong_by_threads(case, a, b)
+    if wrong:
+        return {"name": case.name, "wrong": wrong}
+    with setting(case.backend, 1):
+        backend = cpd.backend()
+        work = Side(on_threads(case.threads, lambda: case.multiply(a, b)), case.macs)
+        if case.threads > 1:
+            against = "one thread"
+            baseline = Side(on_threads(1, lambda: case.multiply(a, b)), case.macs)
+        else:
+            against = "torch sgemm"
+            baseline = Side(lambda: torch.mm(a, b), case.macs)
+        row = timed(case.name, UNIT, work, against, baseline, options.repeats)
+    row["backend"] = backend
+    if case.bar is not None and backend == "avx512":
+        row["bar"] = round(case.bar, 4)
+    return row
+
+
+def missing(case: Case) -> str:
+    """Why the row cannot run here; empty where it can."""
+    if case.threads > len(os.sched_getaffinity(0)):
+        return f"fewer than {case.threads} cores"
+    if case.backend and (case.backend not in _core.backends() or case.backend == cpd.backend()):
+        return f"{case.backend} is not another backend of this machine"
+    if case.scheme == "blas" and not _core.cpu_blas():
+        return "no BLAS found"
+    return ""
+
+
+# ---- CUDA --------------------------------------------------------------------------------------
+
+
+def cuda_row(case: Case, options: Namespace) -> Row:
+    """4096³ on the first GPU against its own sgemm (no TF32). Bits: as on the CPU."""
+    name = f"cuda/{case.name}"
+    host = operands(case, options.seed)
+    wrong = gemm_bits.check_cuda(case.multiply, case.accumulator, *host, options.seed)
+    if wrong:
+        return {"name": name, "wrong": wrong}
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b = (x.cuda() for x in host)
+
+    def finished(work: Callable[[], object]) -> Callable[[], object]:
+        def run() -> None:
+            work()
+            torch.cuda.synchronize()
+
+        return run
+
+    work = Side(finished(lambda: case.multiply(a, b)), case.macs)
+    baseline = Side(finished(lambda: torch.mm(a, b)), case.macs)
+    row = timed(name, UNIT, work, "cuBLAS sgemm", baseline, options.repeats)
+    row["device"] = torch.cuda.get_device_name()
+    if "H200" in row["device"] and case.scheme == "sequential":
+        row["bar"] = round(H200_TARGET / row["baseline"], 4)
+    return row
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """The rows whose name contains options.name, as they come; `skipped`: why one did not run."""
+    for case in cases():
+        if options.name not in case.name:
+            continue
+        reason = missing(case)
+        yield {"name": case.name, "skipped": reason} if reason else cpu_row(case, options)
+    for scheme in BARRED:
+        case = Case(scheme, "e4m3", cube(4096))
+        if options.name not in f"cuda/{case.name}":
+            continue
+        if torch.cuda.is_available():
+            yield cuda_row(case, options)
+        else:
+            yield {"name": f"cuda/{case.name}", "skipped": "no GPU"}

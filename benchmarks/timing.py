@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rates of a piece of work and of what it is measured against, by turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Row = dict[str, Any]
+Work = Callable[[], object]
+
+# A turn of either side lasts at least this long, and a row's turns end after LONGEST seconds (once
+# there are LEAST_TURNS of them).
+SHORTEST = 0.01
+LONGEST = 6.0
+LEAST_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Side:
+    """Work, and how much of the unit one call of it does."""
+
+    work: Work
+    amount: float
+
+
+def seconds(work: Work, calls: int = 1) -> float:
+    """Of one call, the mean over `calls`."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return (time.perf_counter() - begin) / calls
+
+
+def calls_in_a_turn(work: Work) -> int:
+    """So many that a turn lasts SHORTEST; the first call warms up and is not timed."""
+    work()
+    return max(1, round(SHORTEST / max(seconds(work), 1e-6)))
+
+
+def timed(name: str, unit: str, side: Side, against: str, baseline: Side, repeats: int) -> Row:
+    """A row: medians of both rates (10⁹ a second), median and range of the turns' ratios."""
+    calls = calls_in_a_turn(side.work), calls_in_a_turn(baseline.work)
+    rates, baselines, ratios = [], [], []
+    begin = time.perf_counter()
+    for turn in range(repeats):
+        if turn >= LEAST_TURNS and time.perf_counter() - begin > LONGEST:
+            break
+        baselines.append(baseline.amount / seconds(baseline.work, calls[1]) * 1e-9)
+        rates.append(side.amount / seconds(side.work, calls[0]) * 1e-9)
+        ratios.append(rates[-1] / baselines[-1])
+    return {
+        "name": name,
+        "value": round(median(rates), 3),
+        "unit": unit,
+        "against": against,
+        "baseline": round(median(baselines), 3),
+        "ratio": round(median(ratios), 4),
+        "least": round(min(ratios), 4),
+        "most": round(max(ratios), 4),
+    }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/base/product.h"
+
+#include <cstddef>
+
+namespace cpd {
+namespace {
+
+/// x's stride along the dimension that lies `from_end` before out's last; 0 where x is broadcast.
+std::int64_t BroadcastStride(const TensorView& x, int from_end) {
+  const int d = x.rank - 1 - from_end;
+  if (d < 0 || x.shape[static_cast<std::size_t>(d)] == 1) return 0;
+  return x.stride[static_cast<std::size_t>(d)];
+}
+
+/// x as an operand of a batch of `batch_rank` dimensions.
+ProductOperand OperandOf(const TensorView& x, int batch_rank) {
+  ProductOperand operand{x.data, x.dtype, BroadcastStride(x, 1), BroadcastStride(x, 0), {}};
+  for (int d = 0; d < batch_rank; ++d) {
+    operand.batch_stride[static_cast<std::size_t>(d)] = BroadcastStride(x, 2 + batch_rank - 1 - d);
+  }
+  return operand;
+}
+
+/// Drops the batch's dimensions of one element and merges those that lie within one another.
+void MergeBatch(MatrixProduct& product) {
+  const std::array<ProductOperand*, 4> operands{&product.a, &product.b, &product.c, &product.out};
+  std::size_t kept = 0;
+  for (std::size_t d = 0; d < static_cast<std::size_t>(product.batch_rank); ++d) {
+    const std::int64_t n = product.batch_shape[d];
+    if (n == 1) continue;
+    bool merges = kept > 0;
+    for (const ProductOperand* x : operands) {
+      merges = merges && x->batch_stride[kept - 1] == n * x->batch_stride[d];
+    }
+    if (!merges) ++kept;
+    product.batch_shape[kept - 1] = merges ? product.batch_shape[kept - 1] * n : n;
+    for (ProductOperand* x : operands) x->batch_stride[kept - 1] = x->batch_stride[d];
+  }
+  product.batch_rank = static_cast<int>(kept);
+}
+
+/// Where b is the same for the whole of the batch's last dimension, its matrices of a, c and out
+/// are one taller matrix if they lie below one another. Element numbers stay what they were.
+void FoldIntoRows(MatrixProduct& product) {
+  if (product.batch_rank == 0) return;
+  const auto last = static_cast<std::size_t>(product.batch_rank) - 1;
+  const std::array<ProductOperand*, 3> tall{&product.a, &product.c, &product.out};
+  bool folds = product.b.batch_stride[last] == 0;
+  for (const ProductOperand* x : tall) {
+    folds = folds && (product.rows == 1 || x->batch_stride[last] == product.rows * x->row_stride);
+  }
+  if (!folds) return;
+  if (product.rows == 1) {
+    for (ProductOperand* x : tall) x->row_stride = x->batch_stride[last];
+  }
+  product.rows *= product.batch_shape[last];
+  --product.batch_rank;
+}
+
+}  // namespace
+
+MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
+                          const TensorView* c) {
+  const auto rank = static_cast<std::size_t>(out.rank);
+  MatrixProduct product;
+  product.rows = out.shape[rank - 2];
+  product.columns = out.shape[rank - 1];
+  product.depth = a.shape[static_cast<std::size_t>(a.rank) - 1];
+  product.batch_rank = out.rank - 2;
+  for (std::size_t d = 0; d + 2 < rank; ++d) product.batch_shape[d] = out.shape[d];
+  product.a = OperandOf(a, product.batch_rank);
+  product.b = OperandOf(b, product.batch_rank);
+  product.out = OperandOf(out, product.batch_rank);
+  if (c != nullptr) product.c = OperandOf(*c, product.batch_rank);
+  MergeBatch(product);
+  FoldIntoRows(product);
+  return product;
+}
+
+}  // namespace cpd

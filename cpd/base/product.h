@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "cpd/base/tensor.h"
+
+namespace cpd {
+
+/// One operand of a batched matrix product: matrix number (b0, b1, …) of the batch begins
+/// b0 * batch_stride[0] + b1 * batch_stride[1] + … elements after data. Strides may be 0 or
+/// negative.
+struct ProductOperand {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t row_stride = 0, column_stride = 0;
+  std::array<std::int64_t, TensorView::kMaxRank> batch_stride{};
+};
+
+/// out = c + a * b, batched: a is rows x depth, b depth x columns, c and out rows x columns; c may
+/// have no data. All broadcasting is in the strides. The batch's dimensions are merged, and turned
+/// into rows, where all operands allow it; out's row-major element number is that of (batch, row,
+/// column) before and after.
+struct MatrixProduct {
+  std::int64_t rows = 0, columns = 0, depth = 0;
+  int batch_rank = 0;
+  std::array<std::int64_t, TensorView::kMaxRank> batch_shape{};
+  ProductOperand a, b, c, out;
+
+  [[nodiscard]] constexpr std::int64_t batch() const {
+    std::int64_t n = 1;
+    for (int d = 0; d < batch_rank; ++d) n *= batch_shape[static_cast<std::size_t>(d)];
+    return n;
+  }
+};
+
+/// Broadcasts a, b and c (which may be null) to out; the shapes fit.
+CPD_API MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
+                                  const TensorView* c);
+
+}  // namespace cpd

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Short roundings: p = man + 1 bits, without an upper bound of the exponent and without special
+// values. The caller knows that nothing overflows (SplitPlan), that operands are finite, and that
+// no sum is -0 (a product -0 comes out as +0, which no other sum can tell).
+//
+// Veltkamp's splitting (Dekker 1971; Boldo 2006): with K = 2^k, k = 23 - man, u = K t - t, rounded
+// to nearest even in binary32, has its last place where t's p bits end, so that K t - u is t
+// rounded. Ties: then t has p + 1 bits, K t is an even multiple of u's last place, and u even means
+// t's rounding even. K t - t may fall into the binade below, where u's last place is half as large:
+// only for t within 2^-k of a power of two, which is what t is rounded to there too, as k >= man +
+// 2 (p <= 11).
+//
+// A number below 2^emin is rounded at the format's least spacing instead: u = M - t with M at least
+// 1.5 * 2^23 spacings.
+//
+// Sums of two numbers of the format are multiples of its least spacing, so that they need no M.
+#pragma once
+
+#include "cpd/numeric/exact.h"
+#include "cpd/numeric/plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// The constants of one format in all lanes.
+template <class V>
+struct SplitFormat {
+  V factor;          ///< K
+  V factor_less_1;   ///< K - 1
+  V least;           ///< 1.5 * 2^23 spacings (times 2^-N for stochastic rounding)
+  V least_normal;    ///< 1.5 * 2^emin
+  Unsigned<V> sign;  ///< the sign bit, where the format has -0
+
+  CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
+    using S = Scalar<V>;
+    const double k = Format::power_of_two(Lanes<V>::mantissa - man);
+    factor = splat<V>(static_cast<S>(k));
+    factor_less_1 = splat<V>(static_cast<S>(k - 1));
+    least_normal = splat<V>(static_cast<S>(1.5 * quantum * Format::power_of_two(man)));
+    least = least_normal * factor;
+    sign = splat<Unsigned<V>>(has_negative_zero ? Pattern<V>::sign : 0);
+  }
+};
+
+/// t rounded; t is zero or a multiple of the least spacing. t in binary32 may itself be a rounded
+/// sum of two numbers of p <= 11 bits (Figueroa 1995).
+template <class V>
+CPD_FN V split(V t, const SplitFormat<V>& format) {
+  const V u = t * format.factor_less_1;
+  return fma(t, format.factor, -u);
+}
+
+/// a * b rounded once; factor_b = b * K. Any operands: the fused operation rounds the exact product
+/// at M's last place, and M = a * b * K needs only the right binade. Where that product was rounded
+/// up to a power of two, so is a * b.
+template <class V>
+CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
+  const V m = at_least(a * factor_b, format.least);
+  const V u = negative_fma(a, b, m);
+  return m - u;
+}
+
+/// t rounded, for any t of 24 bits or rounded to odd; zero keeps t's sign where the format has -0.
+template <class V>
+CPD_FN V split_any(V t, const SplitFormat<V>& format) {
+  using U = Unsigned<V>;
+  const V m = at_least(t, format.least_normal);
+  const V u = fma(m, format.factor, -t);
+  const V rounded = fma(m, format.factor, -u);
+  return bits_as<V>(bits_as<U>(rounded) | (bits_as<U>(t) & format.sign));
+}
+
+/// s + a * b rounded once. The sum is taken to odd first, unless kFits: it is a binary32 number.
+template <bool kFits, class V>
+CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
+  if constexpr (kFits) {
+    return split_any(fma(a, b, s), format);
+  } else {
+    return split_any(fma_to_odd(a, b, s), format);
+  }
+}
+
+/// accumulate_kahan.
+template <class V>
+CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& format) {
+  const V y = split(x - compensation, format);
+  const V t = split(sum + y, format);
+  compensation = split(split(t - sum, format) - y, format);
+  sum = t;
+}
+
+/// Stochastic rounding A with N bits: t cut to N bits beyond the format's last place, R added
+/// there, and the N bits dropped. The cut is exact for truncated t of man + N + 1 bits or more.
+template <class V>
+struct SplitStochastic {
+  using U = Unsigned<V>;
+  int shift;     ///< of R to the last N bits that a sum drops; negative: to the right
+  U kept;        ///< mask of a sum's bits that stay
+  V factor;      ///< 2^(23 - man - N)
+  V least;       ///< 1.5 * 2^23 spacings * 2^-N
+  U kept_units;  ///< mask of what stays of a number of 2^-N spacings
+
+  CPD_FN SplitStochastic(int man, int random_bits, double quantum) {
+    using S = Scalar<V>;
+    using E = typename ElementOf<U>::type;
+    const int dropped = Lanes<V>::mantissa - man;
+    const double units = quantum * Format::power_of_two(-random_bits);
+    shift = dropped - random_bits;
+    kept = splat<U>(static_cast<E>(~E{0} << dropped));
+    kept_units = splat<U>(static_cast<E>(~E{0} << random_bits));
+    factor = splat<V>(static_cast<S>(Format::power_of_two(shift)));
+    least = splat<V>(static_cast<S>(1.5 * units * Format::power_of_two(Lanes<V>::mantissa)));
+  }
+};
+
+/// s + x rounded; both are multiples of the least spacing.
+template <class V>
+CPD_FN V split_sum(V s, V x, Unsigned<V> random, const SplitStochastic<V>& format) {
+  using U = Unsigned<V>;
+  const V t = fma_toward<Toward::zero>(s, splat<V>(Scalar<V>{1}), x);
+  return bits_as<V>((bits_as<U>(t) + (random << format.shift)) & format.kept);
+}
+
+/// a * b rounded: 1.5 * 2^j of t's sign, j so that its last place is 2^-N of t's, takes t,
+/// truncated, without leaving its binade.
+template <class V>
+CPD_FN V split_product(V a, V b, V factor_b, Unsigned<V> random, const SplitStochastic<V>& format) {
+  using U = Unsigned<V>;
+  using P = Pattern<V>;
+  const V scaled = fma_toward<Toward::zero>(a, factor_b, V{});
+  const U binade =
+      (bits_as<U>(scaled) & splat<U>(P::sign | P::infinity)) | splat<U>(P::implicit >> 1);
+  const V m = at_least(bits_as<V>(binade), format.least);
+  const U sum = bits_as<U>(fma_toward<Toward::zero>(a, b, m)) + random;
+  return bits_as<V>(sum & format.kept_units) - m;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/gemm.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/roster.h"
+#include "cpd/base/parallel.h"
+#include "cpd/base/product.h"
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/levels.h"
+#include "cpd/ops/checks.h"
+#include "cpd/ops/elementwise.h"
+#include "cpd/ops/operands.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::int64_t kMostRows = 512;     ///< of a task's block of sums
+constexpr std::int64_t kMostColumns = 512;  ///< the same
+constexpr std::int64_t kMostDepth = 128;    ///< values of k packed at once
+constexpr std::int64_t kSerialWork = std::int64_t{1}
+                                     << 17;  ///< products that one thread does alone
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// --- memory
+// ---------------------------------------------------------------------------------------
+
+/// Element (row, column) of matrix number `batch` of an operand, and what follows it.
+TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
+                std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+  std::int64_t offset = row * x.row_stride + column * x.column_stride;
+  for (int d = product.batch_rank - 1; d >= 0; --d) {
+    const auto at = static_cast<std::size_t>(d);
+    offset += batch % product.batch_shape[at] * x.batch_stride[at];
+    batch /= product.batch_shape[at];
+  }
+  TensorView view;
+  view.data =
+      static_cast<std::uint8_t*>(x.data) + offset * static_cast<std::int64_t>(SizeOf(x.dtype));
+  view.dtype = x.dtype;
+  view.rank = 2;
+  view.shape = {rows, columns};
+  view.stride = {x.row_stride, x.column_stride};
+  return view;
+}
+
+/// An operand's packed panels and their ranges (GemmBlock).
+class Panels {
+ public:
+  Panels(std::int64_t lines, std::int64_t depth, int width)
+      : width_(width),
+        packed_(static_cast<std::size_t>(round_up(lines, width) * depth)),
+        ranges_(static_cast<std::size_t>(round_up(lines, width) / width *
+                                         ((depth + kRangeGroup - 1) / kRangeGroup))) {}
+
+  /// x: lines x k, or, with `across`, k x lines.
+  void Pack(const TensorView& x, bool across, bool last_bits) {
+    const int line = across ? 1 : 0;
+    const std::int64_t lines = x.shape[line];
+    const std::int64_t count = x.shape[1 - line];
+    if (x.dtype == DType::f32) {
+      return Kernels().pack(lines, count, static_cast<const float*>(x.data), x.stride[line],
+                            x.stride[1 - line], width_, last_bits, packed_.data(), ranges_.data());
+    }
+    const float* values = Widen(x);
+    Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_, last_bits,
+                   packed_.data(), ranges_.data());
+  }
+  [[nodiscard]] const float* packed() const { return packed_.data(); }
+  [[nodiscard]] const PanelRange* ranges() const { return ranges_.data(); }
+
+ private:
+  /// A 16-bit tensor's elements, row by row, in binary32.
+  const float* Widen(const TensorView& x) {
+    const std::int64_t n = x.size();
+    wide_.resize(static_cast<std::size_t>(n));
+    Reader<float> reader(x);
+    for (std::int64_t i = 0; i < n; i += kStage) {
+      const std::int64_t count = std::min(kStage, n - i);
+      std::copy_n(reader.Read(i, count), count, wide_.data() + i);
+    }
+    return wide_.data();
+  }
+
+  int width_;
+  std::vector<float> packed_;
+  std::vector<PanelRange> ranges_;
+  std::vector<float> wide_;
+};
+
+/// Adds term number k to n sums; `index` is the first one's element number. The kernel's ranges end
+/// where bits 32 and up of the index change.
+void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
+          const float* terms, float* sum) {
+  while (n > 0) {
+    const std::uint64_t left = (std::uint64_t{1} << 32) - (index & 0xFFFFFFFFU);
+    const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(left, n));
+    Kernels().fold(plan, k, static_cast<std::int64_t>(index), count, terms, sum, nullptr);
+    index += left;
+    n -= count;
+    terms += count;
+    sum += count;
+  }
+}
+
+/// How many values of k are packed at once: whole groups, pairs and blocks.
+std::int64_t DepthStep(const Levels& levels) {
+  if (levels.scheme != Scheme::block_fma) return kMostDepth;
+  return kMostDepth / levels.unit.block * levels.unit.block;
+}
+
+// --- one task
+// -------------------------------------------------------------------------------------
+
+/// A block of sums of one matrix of the batch: everything a thread needs for it.
+struct Task {
+  std::int64_t batch, row, rows, column, columns;
+};
+
+/// One thread's buffers, and the computation of its tasks.
+class Worker {
+ public:
+  Worker(const MatrixProduct& product, const Levels& levels, std::int64_t rows,
+         std::int64_t columns)
+      : product_(product),
+        levels_(levels),
+        state_columns_(round_up(columns, Kernels().gemm_columns)),
+        plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
+        depth_(std::min(product.depth, DepthStep(levels))),
+        a_(rows, depth_, Kernels().gemm_rows),
+        b_(columns, depth_, Kernels().gemm_columns),
+        state_(static_cast<std::size_t>(plane_ * levels.planes)),
+        outer_(static_cast<std::size_t>(levels.chunk > 0 ? plane_ : 0)),
+        row_(static_cast<std::size_t>(state_columns_)) {}
+
+  void Run(const Task& task) {
+    task_ = task;
+    std::fill(state_.begin(), state_.end(), 0.0F);
+    std::fill(outer_.begin(), outer_.end(), 0.0F);
+    if (levels_.chunk > 0) {
+      Start(outer_.data());
+      AddChunks();
+      Store(outer_.data());
+    } else {
+      Start(state_.data());
+      AddProducts(levels_.sum, 0, product_.depth);
+      Store(state_.data());
+    }
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t IndexOf(std::int64_t row) const {
+    return static_cast<std::uint64_t>(
+        ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
+  }
+
+  /// The sums before the first product: c, rounded, or +0.
+  void Start(float* sums) {
+    const bool given = product_.c.data != nullptr;
+    if (!given && levels_.first.round.has_zero) return;  // the buffers hold +0
+    const TensorView c = given ? Part(product_, product_.c, task_.batch, task_.row, task_.rows,
+                                      task_.column, task_.columns)
+                               : TensorView{};
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      for (std::int64_t j = 0; j < task_.columns; j += kStage) {
+        const std::int64_t n = std::min(kStage, task_.columns - j);
+        const TensorView part = given ? RowOf(c, i, j, n) : TensorView{};
+        Reader<float> reader(part);
+        const float* terms = given ? reader.Read(0, n) : row_.data() + j;
+        Fold(levels_.first, 0, IndexOf(i) + static_cast<std::uint64_t>(j), n, terms,
+             sums + i * state_columns_ + j);
+      }
+    }
+  }
+
+  static TensorView RowOf(const TensorView& x, std::int64_t row, std::int64_t column,
+                          std::int64_t n) {
+    TensorView part = x;
+    part.data = static_cast<std::uint8_t*>(x.data) + (row * x.stride[0] + column * x.stride[1]) *
+                                                         static_cast<std::int64_t>(SizeOf(x.dtype));
+    part.rank = 1;
+    part.shape[0] = n;
+    part.stride[0] = x.stride[1];
+    return part;
+  }
+
+  /// The chunks one after the other, each from +0, each added to the outer sums.
+  void AddChunks() {
+    GemmPlan plan = levels_.sum;
+    const std::uint64_t first_draw = plan.first_draw;
+    for (std::int64_t k = 0; k < product_.depth; k += levels_.chunk) {
+      const std::int64_t end = std::min(product_.depth, k + levels_.chunk);
+      const auto number = static_cast<std::uint64_t>(k / levels_.chunk);
+      plan.first_draw = first_draw + number;
+      std::fill(state_.begin(), state_.end(), 0.0F);
+      AddProducts(plan, k, end);
+      const auto draw = static_cast<std::int64_t>(plan.first_draw + draws_before(plan, end));
+      for (std::int64_t i = 0; i < task_.rows; ++i) {
+        Fold(levels_.outer, draw, IndexOf(i), task_.columns, state_.data() + i * state_columns_,
+             outer_.data() + i * state_columns_);
+      }
+    }
+  }
+
+  /// Products of k = begin … end - 1.
+  void AddProducts(const GemmPlan& plan, std::int64_t begin, std::int64_t end) {
+    GemmBlock block;
+    block.rows = task_.rows;
+    block.columns = task_.columns;
+    block.a = a_.packed();
+    block.b = b_.packed();
+    block.a_range = a_.ranges();
+    block.b_range = b_.ranges();
+    block.state = state_.data();
+    block.plane = plane_;
+    block.state_columns = state_columns_;
+    block.index = IndexOf(0);
+    block.index_row = static_cast<std::uint64_t>(product_.columns);
+    for (std::int64_t k = begin; k < end; k += depth_) {
+      block.first_k = k;
+      block.count = std::min(depth_, end - k);
+      block.last = k + block.count == end;
+      a_.Pack(Part(product_, product_.a, task_.batch, task_.row, task_.rows, k, block.count), false,
+              plan.exact_products);
+      b_.Pack(Part(product_, product_.b, task_.batch, k, block.count, task_.column, task_.columns),
+              true, plan.exact_products);
+      if (levels_.scheme == Scheme::block_fma) {
+        Kernels().block_fma(levels_.unit, block);
+      } else {
+        Kernels().gemm(plan, block);
+      }
+    }
+  }
+
+  void Store(const float* sums) {
+    const TensorView out = Part(product_, product_.out, task_.batch, task_.row, task_.rows,
+                                task_.column, task_.columns);
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      for (std::int64_t j = 0; j < task_.columns; j += kStage) {
+        const std::int64_t n = std::min(kStage, task_.columns - j);
+        const TensorView part = RowOf(out, i, j, n);
+        Writer<float> writer(part);
+        std::copy_n(sums + i * state_columns_ + j, n, writer.Target(0, n));
+        writer.Flush(0, n);
+      }
+    }
+  }
+
+  const MatrixProduct& product_;
+  const Levels& levels_;
+  std::int64_t state_columns_, plane_, depth_;
+  Panels a_, b_;
+  std::vector<float> state_;
+  std::vector<float> outer_;
+  std::vector<float> row_;  ///< zeros
+  Task task_{};
+};
+
+// --- checks
+// ---------------------------------------------------------------------------------------
+
+struct Extent {
+  const std::uint8_t* begin;
+  const std::uint8_t* end;
+};
+
+/// The bytes between x's lowest and highest element.
+Extent BytesOf(const TensorView& x) {
+  const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
+  const auto* data = static_cast<const std::uint8_t*>(x.data);
+  if (x.size() == 0) return {data, data};
+  std::int64_t low = 0;
+  std::int64_t high = size;
+  for (int d = 0; d < x.rank; ++d) {
+    const std::int64_t reach = (x.shape[d] - 1) * x.stride[d] * size;
+    (reach < 0 ? low : high) += reach;
+  }
+  return {data + low, data + high};
+}
+
+void CheckApart(const TensorView& x, const TensorView& out, const char* name) {
+  const Extent a = BytesOf(x);
+  const Extent b = BytesOf(out);
+  if (a.begin < b.end && b.begin < a.end) {
+    throw Error("out must lie apart from " + std::string(name) + ", but their memory overlaps");
+  }
+}
+
+void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+               const TensorView& out, const TensorView* c) {
+  CheckProduct(a, b, out, c);
+  Check(accumulator, out.device == Device::cuda);
+  CheckCarrier(out.dtype, accumulator.format);
+  for (int d = 0; d < out.rank && out.size() > 0; ++d) {
+    if (out.shape[d] > 1 && out.stride[d] == 0) {
+      throw Error("out's elements must lie apart, but its stride along dimension " +
+                  std::to_string(d) + " is 0");
+    }
+  }
+  CheckApart(a, out, "a");
+  CheckApart(b, out, "b");
+  if (c != nullptr) CheckApart(*c, out, "c");
+  if (accumulator.rounding.mode != Rounding::stochastic) return;
+  if (out.size() > std::int64_t{1} << 40) {
+    throw Error("stochastic rounding numbers at most 2^40 elements, got " +
+                std::to_string(out.size()));
+  }
+  // Block numbers have 24 bits; a product takes at most five draws and, over a chunk, one more.
+  const auto per_block = static_cast<std::int64_t>(first_draw(accumulator.rounding));
+  const std::int64_t most = ((std::int64_t{1} << 24) - 2) * per_block / 6;
+  const std::int64_t depth = a.shape[a.rank - 1];
+  if (depth > most) {
+    throw Error("a stochastic product takes at most " + std::to_string(most) +
+                " values of k with these options, got " + std::to_string(depth));
+  }
+}
+
+/// Throws Error unless all of x are values of `format`: what a unit's rule supposes.
+void CheckOperands(const TensorView& x, const Format& format, const char* name) {
+  Reader<float> reader(x);
+  for (std::int64_t i = 0; i < x.size(); i += kStage) {
+    const std::int64_t n = std::min(kStage, x.size() - i);
+    const float* values = reader.Read(i, n);
+    const std::int64_t found = FirstOutside(Kernels(), format, n, values);
+    if (found < 0) continue;
+    throw Error(std::string(name) + " must hold values of " + ToString(format) + ", got " +
+                std::to_string(values[found]) + " at element " + std::to_string(i + found));
+  }
+}
+
+}  // namespace
+
+void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+          const TensorView& out, const TensorView* c) {
+  CheckGemm(a, b, accumulator, out, c);
+  if (out.size() == 0) return;
+  if (out.device == Device::cuda) return cuda::Gemm(a, b, accumulator, out, c);
+
+  if (accumulator.scheme == Scheme::block_fma) {
+    CheckOperands(a, accumulator.unit->a, "a");
+    CheckOperands(b, accumulator.unit->b, "b");
+  }
+  const MatrixProduct product = MakeProduct(a, b, out, c);
+  const Levels levels = make_levels(accumulator, product.depth);
+  const std::int64_t batch = product.batch();
+  std::int64_t rows = std::min(product.rows, kMostRows);
+  std::int64_t columns = std::min(product.columns, kMostColumns);
+  const auto tasks = [&] {
+    return batch * ((product.rows + rows - 1) / rows) * ((product.columns + columns - 1) / columns);
+  };
+  const int threads = MaxThreads();
+  const int enough = threads == 1 ? 1 : 2 * threads;
+  while (tasks() < enough && rows > 4 * Kernels().gemm_rows) rows = round_up(rows / 2, 8);
+  while (tasks() < enough && columns > 4 * Kernels().gemm_columns) {
+    columns = round_up(columns / 2, 32);
+  }
+  const std::int64_t across = (product.columns + columns - 1) / columns;
+  const std::int64_t down = (product.rows + rows - 1) / rows;
+  const bool small = product.rows * product.columns * batch * (product.depth + 1) < kSerialWork;
+  parallel_for(tasks(), 1, small ? tasks() : 0, [&](std::int64_t begin, std::int64_t end) {
+    Worker worker(product, levels, rows, columns);
+    for (std::int64_t t = begin; t < end; ++t) {
+      const std::int64_t row = t / across % down * rows;
+      const std::int64_t column = t % across * columns;
+      worker.Run({t / across / down, row, std::min(rows, product.rows - row), column,
+                  std::min(columns, product.columns - column)});
+    }
+  });
+}
+
+}  // namespace cpd

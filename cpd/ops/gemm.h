@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/accumulator.h"
+
+namespace cpd {
+
+/// out[…, i, j] = the sum over k, ascending, of a[…, i, k] * b[…, k, j], starting from c[…, i, j].
+///
+/// a: … × M × K, b: … × K × N (fp32, bf16 or fp16, also one each; any strides), out: … × M × N, of
+/// a type that holds accumulator.format (fp32, bf16, fp16), apart from the inputs. The dimensions
+/// before the last two broadcast to out's, and so does all of `c` (fewer dimensions or ones; null:
+/// +0). M, N, K may be 0; K = 0 gives c rounded. Operands are any values of their type, used as
+/// given.
+///
+/// c is rounded into accumulator.format first (block_fma: into unit.sum, or, with promotion, into
+/// `format`). Then, with p(k) = round_product(a * b), or the exact product:
+///   sequential  s = round(s + p(k)), for exact products the exact s + a * b rounded once;
+///   kahan       the four rounded operations; where s is infinite or NaN the compensation is +0;
+///   chunked     t = +0, t = round_inner(t + p(k)) within each chunk (k div chunk), s = round(s +
+///   t)
+///               after its last;
+///   pairwise    the tree over p(0) … p(K - 1), each sum rounded; s = round(s + tree) (K > 0).
+///   Exact
+///               products enter the tree as they are;
+///   block_fma   BlockFma's rule, blocks along k chained through the sum.
+///
+/// Random bits of stochastic rounding: from rounding.seed and stream, index = out's row-major
+/// element number (below 2^40); draw 0 rounds c; the other roundings take successive draws from the
+/// next block on (draw 4 s, s as in philox.h), in program order: product (where it is rounded),
+/// then its sum(s).
+///
+/// The result depends on neither threads nor tiles nor backend. Throws Error, before anything is
+/// written, for shapes, types and devices that do not fit.
+CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+                  const TensorView& out, const TensorView* c = nullptr);
+
+/// The same product by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS.
+/// All fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
+/// the library's own. c starts the sums as above. Throws Error where the library is not there.
+CPD_API void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+                        const TensorView& out, const TensorView* c = nullptr);
+
+/// The BLAS that GemmByBlas would call on the CPU, e.g. `OpenBLAS 0.3.21`; empty where there is
+/// none.
+CPD_API std::string_view CpuBlas();
+
+}  // namespace cpd

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <string>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/checks.h"
+
+namespace cpd {
+namespace {
+
+std::string ShapeOf(const TensorView& x, const char* name) {
+  std::string text = std::string(name) + " (";
+  for (int d = 0; d < x.rank; ++d) {
+    text += (d == 0 ? "" : ", ") + std::to_string(x.shape[static_cast<std::size_t>(d)]);
+  }
+  return text + ")";
+}
+
+std::string Shapes(const TensorView& a, const TensorView& b, const TensorView& out) {
+  return "got " + ShapeOf(a, "a") + ", " + ShapeOf(b, "b") + ", " + ShapeOf(out, "out");
+}
+
+void CheckType(const TensorView& x, const char* name) {
+  if (!IsFloat(x.dtype) || x.dtype == DType::f64) {
+    throw Error(std::string(name) + " must be fp32, bf16 or fp16, got " + ToString(x.dtype));
+  }
+}
+
+/// Extent of the dimension that lies `from_end` before the last; 1 where x has none.
+std::int64_t Extent(const TensorView& x, int from_end) {
+  return from_end < x.rank ? x.shape[static_cast<std::size_t>(x.rank - 1 - from_end)] : 1;
+}
+
+/// True where x's dimensions from `first` on (counted from the end) broadcast to out's.
+bool Broadcasts(const TensorView& x, const TensorView& out, int first) {
+  bool fits = x.rank <= out.rank;
+  for (int d = first; d < x.rank; ++d) {
+    fits = fits && (Extent(x, d) == 1 || Extent(x, d) == Extent(out, d));
+  }
+  return fits;
+}
+
+}  // namespace
+
+void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
+                  const TensorView* c) {
+  CheckType(a, "a");
+  CheckType(b, "b");
+  CheckType(out, "out");
+  if (c != nullptr) CheckType(*c, "c");
+  if (a.rank < 2 || b.rank < 2 || out.rank < 2) {
+    throw Error("matrices have at least two dimensions, " + Shapes(a, b, out));
+  }
+  if (Extent(a, 0) != Extent(b, 1) || Extent(a, 1) != Extent(out, 1) ||
+      Extent(b, 0) != Extent(out, 0)) {
+    throw Error("a must be … x M x K, b … x K x N and out … x M x N, " + Shapes(a, b, out));
+  }
+  const bool a_fits = Broadcasts(a, out, 2);
+  const bool b_fits = Broadcasts(b, out, 2);
+  if (!a_fits || !b_fits) {
+    throw Error("the dimensions of a and b before the last two must broadcast to out's, " +
+                Shapes(a, b, out));
+  }
+  if (c != nullptr && !Broadcasts(*c, out, 0)) {
+    throw Error("c must broadcast to out, got " + ShapeOf(*c, "c") + " and " + ShapeOf(out, "out"));
+  }
+  CheckSameDevice(a, b);
+  CheckSameDevice(a, out);
+  if (c != nullptr) CheckSameDevice(a, *c);
+}
+
+}  // namespace cpd

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether a matrix unit's operands are what its rule supposes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpd/base/kernel_table.h"
+#include "cpd/numeric/format.h"
+
+namespace cpd {
+
+/// The least i for which x[i] is not a value of the format, or -1. NaN and Inf are values where the
+/// format has them, -0 is one everywhere.
+inline std::int64_t FirstOutside(const KernelTable& kernels, const Format& format, std::int64_t n,
+                                 const float* x) {
+  if (format == kFp32) return -1;
+  constexpr std::int64_t kRun = 4 * kBlock;
+  const RoundPlan plan = make_plan(format, RoundingOptions{});
+  float rounded[kRun];
+  for (std::int64_t begin = 0; begin < n; begin += kRun) {
+    const std::int64_t count = std::min(kRun, n - begin);
+    kernels.round_f32(plan, 0, count, x + begin, nullptr, rounded, false);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float value = x[begin + i];
+      const bool is_nan = value != value;
+      if (is_nan ? !format.has_nan() : rounded[i] != value) return begin + i;
+    }
+  }
+  return -1;
+}
+
+}  // namespace cpd

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the digits network with (4,3) multiplications and three accumulators, side by side.
+
+Every GEMM, forward and backward, takes operands cast to (4,3), without scaling; a bias is what a
+sum starts from. Weights, biases and the optimizer's state are kept in fp32. The one thing that
+(4,3) needs here is a loss scale: nearly all gradients of a batch are below its least value, 2^-9,
+and would be lost. So the loss is multiplied by 2^10, and the weights' gradients are divided by it.
+Sums in (4,3) saturate, as 240 is soon reached. They also stall where a sum is 16 times what is
+added, and that is what costs accuracy.
+
+Run: python examples/07_accumulators.py
+"""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import cpd
+from cpd.training import Digits, digit_classifier, epoch_order, load_digits
+
+DEPTH, WIDTH = 2, 512
+BATCH = 128
+EPOCHS = (1, 2, 4, 8, 12)  # after which the accuracy is shown
+LOSS_SCALE = 2.0**10
+OPERANDS = cpd.CastSpec("e4m3", overflow="saturate")
+ACCUMULATORS = {
+    "(4,3) sequential": cpd.Accumulator("e4m3", overflow="saturate"),
+    "(6,9) chunked by 64": cpd.Accumulator("e6m9", "chunked"),
+    "h100-fp8": cpd.Accumulator(preset="h100-fp8"),
+}
+
+
+def network(accumulator: cpd.Accumulator | None) -> torch.nn.Sequential:
+    """The classifier with these sums in all its layers; None: plain fp32."""
+    model = digit_classifier(DEPTH, WIDTH, seed=0)
+    if accumulator is None:
+        return model
+    recipe = cpd.Recipe(accumulator, activation=OPERANDS, weight=OPERANDS, gradient=OPERANDS)
+    for name, module in list(model.named_children()):
+        if isinstance(module, torch.nn.Linear):
+            setattr(model, name, cpd.nn.Linear.from_torch(module, recipe))
+    return model
+
+
+def accuracy(model: torch.nn.Module, digits: Digits) -> float:
+    with torch.no_grad():
+        right = model(digits.test_x).argmax(dim=1) == digits.test_y
+    return right.double().mean().item()
+
+
+def train(accumulator: cpd.Accumulator | None, digits: Digits) -> list[float]:
+    """Held-out accuracy after each of EPOCHS."""
+    model = network(accumulator)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    shown = []
+    for epoch in range(1, max(EPOCHS) + 1):
+        steps = epoch_order(0, epoch, len(digits.train_x), nodes=1, batch=BATCH)
+        for rows in torch.from_numpy(steps[:, 0]):
+            loss = cross_entropy(model(digits.train_x[rows]), digits.train_y[rows])
+            optimizer.zero_grad()
+            (loss * LOSS_SCALE).backward()
+            for parameter in model.parameters():
+                parameter.grad /= LOSS_SCALE
+            optimizer.step()
+        if epoch in EPOCHS:
+            shown.append(accuracy(model, digits))
+    return shown
+
+
+def main() -> None:
+    digits = load_digits()
+    print(f"{'accuracy after epochs':24}" + "".join(f"{epoch:8}" for epoch in EPOCHS))
+    for name, accumulator in {"fp32": None, **ACCUMULATORS}.items():
+        shown = train(accumulator, digits)
+        print(f"{name:24}" + "".join(f"{value:8.1%}" for value in shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,648 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matrix products: packing, and tiles of sums over a block of k. Compiled once per ISA like
+// kernels.cpp. The arithmetic is numeric/'s; here it is walked over rows, columns and k.
+
+#include "cpd/numeric/gemm_sums.h"
+#include "cpd/numeric/split.h"
+#include "kernels/cpu/tables.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int32_t;
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+
+// --- packing
+// --------------------------------------------------------------------------------------
+
+/// The least last bit of n values; zeros have none (Inf), of NaN and Inf it means nothing.
+CPD_FN float least_bit_of(int64_t n, const float* x) {
+  using P = Pattern<float>;
+  auto least = static_cast<int32_t>(P::infinity);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = bits_as<uint32_t>(x[i]) & P::magnitude;
+    // Without its last bit x is smaller by just that; a power of two is its own last bit.
+    const float rest =
+        (magnitude & P::fraction) == 0 ? 0.0F : bits_as<float>(magnitude & (magnitude - 1));
+    const auto bit = static_cast<int32_t>(bits_as<uint32_t>(bits_as<float>(magnitude) - rest));
+    const int32_t counted = magnitude == 0 ? static_cast<int32_t>(P::infinity) : bit;
+    least = counted < least ? counted : least;
+  }
+  return bits_as<float>(least);
+}
+
+/// Copies one panel; lines beyond the last are +0.
+template <int kWidth>
+CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
+                        int64_t k_stride, float* packed) {
+  for (int64_t k = 0; k < count; ++k, x += k_stride, packed += kWidth) {
+    if (lines == kWidth && line_stride == 1) {
+      __builtin_memcpy(packed, x, sizeof(float) * kWidth);
+    } else if (lines == kWidth) {
+#pragma GCC unroll 32
+      for (int line = 0; line < kWidth; ++line) packed[line] = x[line * line_stride];
+    } else {
+      for (int line = 0; line < kWidth; ++line) {
+        packed[line] = line < lines ? x[line * line_stride] : 0.0F;
+      }
+    }
+  }
+}
+
+/// The largest magnitude of n values, as a pattern; ors all patterns into `bits`.
+CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
+  int32_t most = 0;
+  uint32_t all = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto pattern = bits_as<uint32_t>(x[i]);
+    const auto magnitude = static_cast<int32_t>(pattern & Pattern<float>::magnitude);
+    most = magnitude > most ? magnitude : most;
+    all |= pattern;
+  }
+  bits |= all;
+  return most;
+}
+
+/// The panel's ranges; totals of columns, least bits where asked for.
+template <int kWidth>
+CPD_FN void pack_ranges(int64_t count, const float* packed, bool last_bits, PanelRange* range) {
+  PanelRange* const first = range;
+  uint32_t fraction = 0;
+  for (int64_t k = 0; k < count; k += kRangeGroup, ++range) {
+    const int64_t here = count - k < kRangeGroup ? count - k : kRangeGroup;
+    PanelRange group;
+    if (kWidth == kGemmRows) {
+      const int32_t most = here == kRangeGroup ? largest_of(kRangeGroup * kWidth, packed, fraction)
+                                               : largest_of(here * kWidth, packed, fraction);
+      group.largest = bits_as<float>(most);
+    } else {
+      int32_t largest = 0;
+      for (int64_t i = 0; i < here; ++i) {
+        const int32_t most = largest_of(kWidth, packed + i * kWidth, fraction);
+        group.total += bits_as<float>(most);
+        largest = most > largest ? most : largest;
+      }
+      group.largest = bits_as<float>(largest);
+    }
+    for (int64_t i = 0; last_bits && i < here; i += 2) {
+      group.least_bit[i / 2] = i + 2 <= here ? least_bit_of(2 * kWidth, packed + i * kWidth)
+                                             : least_bit_of(kWidth, packed + i * kWidth);
+    }
+    *range = group;
+    packed += here * kWidth;
+  }
+  first->fraction = fraction & Pattern<float>::fraction;
+}
+
+template <int kWidth>
+CPD_BODY void pack_panels(int64_t lines, int64_t count, const float* x, int64_t line_stride,
+                          int64_t k_stride, bool last_bits, float* packed, PanelRange* range) {
+  const int64_t groups = (count + kRangeGroup - 1) / kRangeGroup;
+  for (int64_t first = 0; first < lines; first += kWidth) {
+    const int64_t here = lines - first < kWidth ? lines - first : kWidth;
+    pack_values<kWidth>(here, count, x + first * line_stride, line_stride, k_stride, packed);
+    pack_ranges<kWidth>(count, packed, last_bits, range);
+    packed += count * kWidth;
+    range += groups;
+  }
+}
+
+CPD_BODY void pack_body(int64_t lines, int64_t count, const float* x, int64_t line_stride,
+                        int64_t k_stride, int width, bool last_bits, float* packed,
+                        PanelRange* range) {
+  if (width == kGemmRows) {
+    pack_panels<kGemmRows>(lines, count, x, line_stride, k_stride, last_bits, packed, range);
+  } else {
+    pack_panels<kGemmColumns>(lines, count, x, line_stride, k_stride, last_bits, packed, range);
+  }
+}
+
+// --- any scheme, any rounding
+// ---------------------------------------------------------------------
+
+/// The sums in V's lanes, of one row: where their operands and their state are.
+struct Place {
+  const float* a;  ///< the row's operand of the block's first k; the next is kGemmRows further
+  const float* b;  ///< the first lane's; the next is kGemmColumns further
+  float* state;
+  uint64_t index;
+};
+
+/// Operands and state for GemmSums.
+template <class V>
+struct PackedOperands {
+  const float *a_, *b_;
+  CPD_FN V a(int64_t k) const { return splat<V>(static_cast<Scalar<V>>(a_[k * kGemmRows])); }
+  CPD_FN V b(int64_t k) const { return load_f32<V>(b_ + k * kGemmColumns); }
+};
+template <class V>
+struct PlaneState {
+  float* sums;
+  int64_t plane;
+  CPD_FN V load(int q) const { return load_f32<V>(sums + q * plane); }
+  CPD_FN void store(int q, V x) const { store_f32(sums + q * plane, x); }
+};
+
+template <class R, class V, bool kExactProducts>
+CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, Place at) {
+  const SumDraws<R, V> draws(plan.sum.random_bits, plan.sum.seed, plan.sum.stream, at.index,
+                             plan.first_draw + draws_before(plan, block.first_k));
+  GemmSums<R, V, kExactProducts, PackedOperands<V>, PlaneState<V>> sums(
+      plan, {at.a, at.b}, {at.state, block.plane}, draws);
+  switch (plan.scheme) {
+    case Scheme::kahan:
+      return sums.kahan(block.count);
+    case Scheme::pairwise:
+      return sums.pairwise(block.first_k, block.count, block.last);
+    default:
+      return sums.sequential(block.count);
+  }
+}
+
+/// One panel of rows by one of columns.
+struct Tile {
+  int64_t rows, columns;
+  Place at;
+};
+
+template <class R, class V, bool kExactProducts>
+CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile* tile) {
+  for (int64_t i = 0; i < tile->rows; ++i) {
+    for (int64_t j = 0; j < tile->columns; j += Lanes<V>::count) {
+      const Place at{
+          tile->at.a + i, tile->at.b + j, tile->at.state + i * block->state_columns + j,
+          tile->at.index + static_cast<uint64_t>(i) * block->index_row + static_cast<uint64_t>(j)};
+      sum_lanes<R, V, kExactProducts>(*plan, *block, at);
+    }
+  }
+}
+
+CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
+                         bool binary32) {
+  with_mode(plan.sum.mode, [&]<Rounding mode>() {
+    using General = Rule<mode, Form::general>;
+    if (plan.exact_products) return sum_tile<General, D, true>(&plan, &block, &tile);
+    if constexpr (is_nearest(mode)) {
+      if (binary32) return sum_tile<General, F, false>(&plan, &block, &tile);
+    }
+    sum_tile<General, D, false>(&plan, &block, &tile);
+  });
+}
+
+// --- short roundings (split.h)
+// ------------------------------------------------------------------------
+
+/// A tile, and what its panels' values are bounded by.
+struct BoundedTile {
+  const GemmPlan* plan;
+  const GemmBlock* block;
+  Tile tile;
+  const PanelRange *a, *b;  ///< of the groups of k
+  bool binary32;            ///< fits_binary32 for the whole block
+
+  /// The bound of `count` rounded products within k's group.
+  [[nodiscard]] CPD_FN float products(int64_t k, int64_t count) const {
+    const PanelRange& of_a = a[k / kRangeGroup];
+    const PanelRange& of_b = b[k / kRangeGroup];
+    float sum = of_a.largest * of_b.total;
+    if (count < kRangeGroup) {
+      const float each = of_a.largest * of_b.largest * static_cast<float>(count);
+      sum = each < sum ? each : sum;  // a NaN in `sum` stays
+    }
+    return bound_products(plan->split, sum, static_cast<int>(count), of_b.largest);
+  }
+  [[nodiscard]] CPD_FN float least_bit(int64_t k) const {
+    const int64_t pair = k % kRangeGroup / 2;
+    return a[k / kRangeGroup].least_bit[pair] * b[k / kRangeGroup].least_bit[pair];
+  }
+};
+
+/// `count` values of k from number k of the block on, by the general route.
+CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, int64_t k, int64_t count) {
+  GemmBlock part = *bounded->block;
+  part.first_k += k;
+  part.count = count;
+  tile.at.a += k * kGemmRows;
+  tile.at.b += k * kGemmColumns;
+  general_tile(*bounded->plan, part, tile, bounded->binary32);
+}
+
+/// The sums of kRows rows and kVectors vectors of columns, in registers.
+template <Split kKind, int kRows, int kVectors>
+class SplitTile {
+ public:
+  CPD_FN explicit SplitTile(const BoundedTile& bounded, Tile tile)
+      : bounded_(bounded),
+        block_(*bounded.block),
+        split_(bounded.plan->split),
+        tile_(tile),
+        product_(split_.man_product, split_.product_quantum, true),
+        sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero) {}
+
+  CPD_FN void run() {
+    load_sums();
+    if constexpr (kKind == Split::plain) {
+      steps<false>(0, block_.count);
+      canonicalize();
+    } else {
+      for (int64_t k = 0; k < block_.count; k += split_.steps) {
+        const int64_t left = block_.count - k;
+        guarded(k, left < split_.steps ? left : split_.steps);
+      }
+    }
+    store_sums();
+  }
+
+ private:
+  static constexpr bool kHasCompensation = kKind == Split::kahan;
+
+  /// A few values of k: short roundings where nothing can overflow, else the general route.
+  CPD_FN void guarded(int64_t k, int64_t count) {
+    const float products = bounded_.products(k, count);
+    const F most = weighed();
+    if (ordinary_ && all_at_most(most, sum_limit(split_, products))) {
+      if constexpr (kKind == Split::exact) {
+        const float limit = exact_limit(split_, products, bounded_.least_bit(k));
+        if (all_at_most(most, limit)) return steps<true>(k, count);
+      }
+      return steps<false>(k, count);
+    }
+    store_sums();
+    general_steps(&bounded_, tile_, k, count);
+    load_sums();
+  }
+
+  /// What of SplitPlan's limit the sums take.
+  CPD_FN F weighed() const {
+    F most = larger_magnitude(sums_[0][0], sums_[0][0]);
+    F most_lost{};
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        if (i + j > 0) most = larger_magnitude(most, sums_[i][j]);
+        if constexpr (kHasCompensation) most_lost = larger_magnitude(most_lost, lost_[i][j]);
+      }
+    }
+    if constexpr (kHasCompensation) {
+      return most * splat<F>(split_.of_sum) + most_lost * splat<F>(split_.of_compensation);
+    }
+    return most;
+  }
+
+  template <bool kFits>
+  CPD_FN void steps(int64_t k, int64_t count) {
+    const float* a = tile_.at.a + k * kGemmRows;
+    const float* b = tile_.at.b + k * kGemmColumns;
+    for (int64_t end = k + count; k < end; ++k, a += kGemmRows, b += kGemmColumns) {
+      F of_b[kVectors];
+      F factor_b[kVectors];
+      for (int j = 0; j < kVectors; ++j) {
+        of_b[j] = load<F>(b + j * Lanes<F>::count);
+        factor_b[j] = of_b[j] * product_.factor;
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const F of_a = splat<F>(a[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) {
+          step<kFits>(of_a, of_b[j], factor_b[j], sums_[i][j], lost_[i][j]);
+        }
+      }
+    }
+  }
+
+  template <bool kFits>
+  CPD_FN void step(F a, F b, [[maybe_unused]] F factor_b, F& sum, [[maybe_unused]] F& lost) {
+    if constexpr (kKind == Split::plain) {
+      sum = bounded_.plan->exact_products ? fma(a, b, sum) : sum + a * b;
+    } else if constexpr (kKind == Split::exact) {
+      sum = split_fma<kFits>(a, b, sum, sum_);
+    } else if constexpr (kKind == Split::kahan) {
+      split_kahan(split_product(a, b, factor_b, product_), sum, lost, sum_);
+    } else {
+      sum = split(sum + split_product(a, b, factor_b, product_), sum_);
+    }
+  }
+
+  CPD_FN float* at(int i, int j) {
+    return tile_.at.state + i * block_.state_columns + j * Lanes<F>::count;
+  }
+  CPD_FN void load_sums() {
+    using U = Unsigned<F>;
+    using I = Signed<F>;
+    using P = Pattern<F>;
+    I odd{};
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        sums_[i][j] = load<F>(at(i, j));
+        const U pattern = bits_as<U>(sums_[i][j]);
+        odd |= (I)((pattern & splat<U>(P::magnitude)) >= splat<U>(P::infinity));
+        odd |= (I)(pattern == splat<U>(P::sign));
+        if constexpr (kHasCompensation) lost_[i][j] = load<F>(at(i, j) + block_.plane);
+      }
+    }
+    std::int32_t lanes[Lanes<F>::count];
+    store(lanes, odd);
+    std::int32_t any = 0;
+    for (const std::int32_t lane : lanes) any |= lane;
+    ordinary_ = any == 0;
+  }
+  CPD_FN void store_sums() {
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        store(at(i, j), sums_[i][j]);
+        if constexpr (kHasCompensation) store(at(i, j) + block_.plane, lost_[i][j]);
+      }
+    }
+  }
+  /// One NaN for all.
+  CPD_FN void canonicalize() {
+    const F nan = bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan));
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        sums_[i][j] = select(sums_[i][j] == sums_[i][j], sums_[i][j], nan);
+      }
+    }
+  }
+
+  const BoundedTile& bounded_;
+  const GemmBlock& block_;
+  const SplitPlan& split_;
+  Tile tile_;
+  SplitFormat<F> product_, sum_;
+  F sums_[kRows][kVectors];
+  F lost_[kRows][kVectors];
+  bool ordinary_ = true;
+};
+
+template <Split kKind, int kRows, int kVectors>
+CPD_BODY void split_rows(const BoundedTile* bounded, const Tile* tile) {
+  SplitTile<kKind, kRows, kVectors>(*bounded, *tile).run();
+}
+
+constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
+
+template <Split kKind>
+CPD_FN void split_tile(const BoundedTile& bounded) {
+  Tile part = bounded.tile;
+  const bool narrow = kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count;
+  if (part.rows > 2) {
+    return narrow ? split_rows<kKind, kGemmRows, 1>(&bounded, &part)
+                  : split_rows<kKind, kGemmRows, kVectorsOfPanel>(&bounded, &part);
+  }
+  for (int64_t i = 0; i < part.rows; ++i) {
+    Tile row = part;
+    row.rows = 1;
+    row.at.a += i;
+    row.at.state += i * bounded.block->state_columns;
+    row.at.index += static_cast<uint64_t>(i) * bounded.block->index_row;
+    if (narrow) {
+      split_rows<kKind, 1, 1>(&bounded, &row);
+    } else {
+      split_rows<kKind, 1, kVectorsOfPanel>(&bounded, &row);
+    }
+  }
+}
+
+// --- stochastic, short
+// --------------------------------------------------------------------------------
+
+/// Random words of one row of a tile for a run of k, made before they are used: neither their
+/// computation nor the sums' then waits for the other.
+class RandomRun {
+ public:
+  static constexpr int kBlocks = 16;  ///< blocks of four words for each sum
+
+  CPD_FN void make(const GemmPlan& plan, uint64_t index, uint64_t first_block, int64_t blocks) {
+    using U = Unsigned<F>;
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int j = 0; j < kGemmColumns; j += Lanes<F>::count) {
+        const Words<U> words = fold_words<U>(index + static_cast<uint64_t>(j),
+                                             first_block + static_cast<uint64_t>(block),
+                                             plan.sum.seed, plan.sum.stream);
+        for (int w = 0; w < 4; ++w) store(words_[block][w] + j, words.word[w]);
+      }
+    }
+  }
+  [[nodiscard]] CPD_FN const uint32_t* words(int64_t block, int word) const {
+    return words_[block][word];
+  }
+
+ private:
+  alignas(64) uint32_t words_[kBlocks][4][kGemmColumns];
+};
+
+/// The sums of one row and a panel's columns; kDraws random integers a word.
+template <class V, int kDraws>
+class StochasticRow {
+ public:
+  CPD_FN StochasticRow(const BoundedTile& bounded, Tile tile)
+      : bounded_(bounded),
+        plan_(*bounded.plan),
+        block_(*bounded.block),
+        tile_(tile),
+        product_(plan_.split.man_product, plan_.sum.random_bits, plan_.split.product_quantum),
+        sum_(plan_.split.man_sum, plan_.sum.random_bits, plan_.split.sum_quantum),
+        mask_(splat<U32>((1U << plan_.sum.random_bits) - 1)) {}
+
+  CPD_FN void run() {
+    load_sums();
+    for (int64_t k = 0; k < block_.count; k += kRun) {
+      const int64_t count = block_.count - k < kRun ? block_.count - k : kRun;
+      const uint64_t first = plan_.first_draw + draws_before(plan_, block_.first_k + k);
+      random_.make(plan_, tile_.at.index, first / (4 * kDraws), (count + kSteps - 1) / kSteps);
+      for (int64_t at = 0; at < count; at += kGuard) {
+        guarded(k + at, at, count - at < kGuard ? count - at : kGuard);
+      }
+    }
+    store_sums();
+  }
+
+ private:
+  using U32 = typename Narrow<V>::U32;
+  static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
+  static constexpr int kSteps = 2 * kDraws;  ///< values of k that a block of random words serves
+  static constexpr int kRun = kSteps * RandomRun::kBlocks;
+  static constexpr int kGuard = kSteps < 4 ? kSteps : 4;
+
+  /// k counts from the block's first, `at` from the run's.
+  CPD_FN void guarded(int64_t k, int64_t at, int64_t count) {
+    V most = larger_magnitude(sums_[0], sums_[0]);
+    for (int j = 1; j < kVectors; ++j) most = larger_magnitude(most, sums_[j]);
+    const V weighed = most * splat<V>(plan_.split.of_sum);
+    const float products = bounded_.products(k, count);
+    if (ordinary_ && all_at_most(weighed, sum_limit(plan_.split, products))) {
+      for (int64_t step = 0; step < count; ++step) add(k + step, at + step);
+      return;
+    }
+    store_sums();
+    general_steps(&bounded_, tile_, k, count);
+    load_sums();
+  }
+
+  CPD_FN void add(int64_t k, int64_t at) {
+    const V a = splat<V>(static_cast<Scalar<V>>(tile_.at.a[k * kGemmRows]));
+    const auto number = static_cast<int>(2 * (at % kSteps));
+    const uint32_t* words = random_.words(at / kSteps, number / kDraws);
+    const uint32_t* next = random_.words(at / kSteps, (number + 1) / kDraws);
+    for (int j = 0; j < kVectors; ++j) {
+      const int column = j * Lanes<V>::count;
+      const V b = load_f32<V>(tile_.at.b + k * kGemmColumns + column);
+      const V x =
+          split_product(a, b, b * product_.factor, random(words + column, number), product_);
+      sums_[j] = split_sum(sums_[j], x, random(next + column, number + 1), sum_);
+    }
+  }
+  CPD_FN Unsigned<V> random(const uint32_t* words, int number) const {
+    const int shift = number % kDraws * (32 / kDraws);
+    return convert<Unsigned<V>>((load<U32>(words) >> shift) & mask_);
+  }
+
+  CPD_FN void load_sums() {
+    ordinary_ = true;
+    for (int j = 0; j < kVectors; ++j) {
+      const float* from = tile_.at.state + j * Lanes<V>::count;
+      sums_[j] = load_f32<V>(from);
+      for (int lane = 0; lane < Lanes<V>::count; ++lane) {
+        const auto pattern = bits_as<uint32_t>(from[lane]);
+        const bool finite = (pattern & Pattern<float>::magnitude) < Pattern<float>::infinity;
+        if (!finite || pattern == Pattern<float>::sign) ordinary_ = false;
+      }
+    }
+  }
+  CPD_FN void store_sums() {
+    for (int j = 0; j < kVectors; ++j) {
+      store_f32(tile_.at.state + j * Lanes<V>::count, sums_[j]);
+    }
+  }
+
+  const BoundedTile& bounded_;
+  const GemmPlan& plan_;
+  const GemmBlock& block_;
+  Tile tile_;
+  SplitStochastic<V> product_, sum_;
+  U32 mask_;
+  V sums_[kVectors];
+  RandomRun random_;
+  bool ordinary_ = true;
+};
+
+template <class V, int kDraws>
+CPD_BODY void stochastic_tile(const BoundedTile* bounded) {
+  for (int64_t i = 0; i < bounded->tile.rows; ++i) {
+    Tile row = bounded->tile;
+    row.rows = 1;
+    row.at.a += i;
+    row.at.state += i * bounded->block->state_columns;
+    row.at.index += static_cast<uint64_t>(i) * bounded->block->index_row;
+    StochasticRow<V, kDraws>(*bounded, row).run();
+  }
+}
+
+template <class V>
+CPD_FN void with_draws(const BoundedTile& bounded) {
+  switch (draws_per_word(bounded.plan->sum.random_bits)) {
+    case 1:
+      return stochastic_tile<V, 1>(&bounded);
+    case 2:
+      return stochastic_tile<V, 2>(&bounded);
+    default:
+      return stochastic_tile<V, 4>(&bounded);
+  }
+}
+
+// --- the choice
+// ----------------------------------------------------------------------------------------
+
+/// Whether all the tile's products are binary32 numbers.
+CPD_FN bool products_are_exact(const BoundedTile& bounded) {
+  if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 24) {
+    return false;
+  }
+  float least = bounded.least_bit(0);
+  for (int64_t k = 2; k < bounded.block->count; k += 2) {
+    const float bit = bounded.least_bit(k);
+    least = bit < least ? bit : least;
+  }
+  return least >= 0x1p-149F;
+}
+
+/// The plan's short roundings, where this ISA has them for the tile.
+CPD_FN Split split_of(const BoundedTile& bounded) {
+  const GemmPlan& plan = *bounded.plan;
+  const Split kind = plan.split.kind;
+  if constexpr (!kHasDirectedRounding<F>) {
+    if (kind == Split::stochastic) return Split::none;
+    if (kind == Split::exact && !products_are_exact(bounded)) return Split::none;
+  }
+  if (kind == Split::stochastic) {
+    const uint64_t first = plan.first_draw + draws_before(plan, bounded.block->first_k);
+    const auto in_block = 4 * static_cast<uint64_t>(draws_per_word(plan.sum.random_bits));
+    if (first % in_block != 0) return Split::none;
+  }
+  return kind;
+}
+
+CPD_FN void run_tile(const BoundedTile& bounded) {
+  const GemmPlan& plan = *bounded.plan;
+  if constexpr (Lanes<F>::count > 1) {
+    switch (split_of(bounded)) {
+      case Split::plain:
+        return split_tile<Split::plain>(bounded);
+      case Split::rounded:
+        return split_tile<Split::rounded>(bounded);
+      case Split::exact:
+        return split_tile<Split::exact>(bounded);
+      case Split::kahan:
+        return split_tile<Split::kahan>(bounded);
+      case Split::stochastic:
+        if constexpr (kHasDirectedRounding<F>) {
+          return plan.split.in_binary64 ? with_draws<D>(bounded) : with_draws<F>(bounded);
+        }
+        break;
+      case Split::none:
+        break;
+    }
+  }
+  general_tile(plan, *bounded.block, bounded.tile, bounded.binary32);
+}
+
+constexpr int64_t kRowsInCache = 128;  ///< of a, which stay in cache while b's panels pass
+
+/// The tile of row panel i and column panel j, both counted in rows and columns.
+CPD_FN void gemm_tile(const GemmPlan& plan, const GemmBlock& block, int64_t i, int64_t j) {
+  const int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
+  const PanelRange* a = block.a_range + i / kGemmRows * groups;
+  const PanelRange* b = block.b_range + j / kGemmColumns * groups;
+  const Place at{
+      block.a + i * block.count, block.b + j * block.count,
+      block.state + i * block.state_columns + j,
+      block.index + static_cast<uint64_t>(i) * block.index_row + static_cast<uint64_t>(j)};
+  const Tile tile{block.rows - i < kGemmRows ? block.rows - i : kGemmRows,
+                  block.columns - j < kGemmColumns ? block.columns - j : kGemmColumns, at};
+  run_tile({&plan, &block, tile, a, b, fits_binary32(plan, a->fraction, b->fraction)});
+}
+
+CPD_BODY void gemm_body(const GemmPlan* plan, const GemmBlock* block) {
+  for (int64_t first = 0; first < block->rows; first += kRowsInCache) {
+    const int64_t end = first + kRowsInCache < block->rows ? first + kRowsInCache : block->rows;
+    for (int64_t j = 0; j < block->columns; j += kGemmColumns) {
+      for (int64_t i = first; i < end; i += kGemmRows) gemm_tile(*plan, *block, i, j);
+    }
+  }
+}
+
+}  // namespace
+
+void pack(int64_t lines, int64_t count, const float* x, int64_t line_stride, int64_t k_stride,
+          int width, bool last_bits, float* packed, PanelRange* range) {
+  enter<pack_body>(lines, count, x, line_stride, k_stride, width, last_bits, packed, range);
+}
+
+void gemm(const GemmPlan& plan, const GemmBlock& block) { enter<gemm_body>(&plan, &block); }
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A matrix product on a GPU: what each thread of a block does between the block's barriers. For
+// host and device, so that the tests run it on the CPU, one thread after the other.
+//
+// A block has kSide x kSide sums, one a thread, and takes kDepth values of k at a time through
+// shared memory. For each such step it looks at the operands' bits and forms products and sums in
+// binary32 where that is exact, else in binary64.
+#pragma once
+
+#include "cpd/numeric/gemm_sums.h"
+#include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/elements.h"
+
+namespace cpd::cuda {
+
+constexpr int kSide = 16;
+constexpr int kSums = kSide * kSide;
+constexpr int kDepth = 64;
+constexpr int kMostPlanes = 64;  ///< a tree's, for any number of products
+
+/// What a block's operands hold, as bit patterns.
+struct TileRange {
+  std::uint32_t largest;   ///< |x|; Inf and NaN are the largest
+  std::uint32_t smallest;  ///< |x| of those that are not zero
+  std::uint32_t fraction;  ///< fraction bits, or-ed
+
+  CPD_FN static TileRange none() { return {0, ~0U, 0}; }
+
+  CPD_FN void take(float x) {
+    const std::uint32_t a = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+    largest = a > largest ? a : largest;
+    smallest = a != 0 && a < smallest ? a : smallest;
+    fraction |= a & Pattern<float>::fraction;
+  }
+};
+
+/// A block's shared memory. The ranges of one step are gathered in ranges[step mod 2].
+struct TileMemory {
+  float a[kDepth][kSide + 1];
+  float b[kDepth][kSide + 1];
+  TileRange ranges[2][2];
+};
+
+/// Where a block's sums are in the product.
+struct TilePlace {
+  std::int64_t batch = 0, row = 0, column = 0;
+  std::int64_t a = 0, b = 0, c = 0, out = 0;  ///< the operands' matrices' first elements
+};
+
+CPD_FN std::int64_t tiles_along(std::int64_t n, int side) { return (n + side - 1) / side; }
+CPD_FN std::int64_t tile_count(const MatrixProduct& product, std::int64_t batch, int side) {
+  return batch * tiles_along(product.rows, side) * tiles_along(product.columns, side);
+}
+
+/// Tile number `tile`, in the order rows, columns, batch: blocks that run together share columns.
+CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int side) {
+  const std::int64_t down = tiles_along(product.rows, side);
+  const std::int64_t across = tiles_along(product.columns, side);
+  TilePlace place;
+  place.row = tile % down * side;
+  place.column = tile / down % across * side;
+  place.batch = tile / down / across;
+  std::int64_t rest = place.batch;
+  for (int d = product.batch_rank - 1; d >= 0; --d) {
+    const std::int64_t at = rest % product.batch_shape[d];
+    rest /= product.batch_shape[d];
+    place.a += at * product.a.batch_stride[d];
+    place.b += at * product.b.batch_stride[d];
+    place.c += at * product.c.batch_stride[d];
+    place.out += at * product.out.batch_stride[d];
+  }
+  return place;
+}
+
+/// Copies kSide lines of `count` values of k, thread by thread; lines beyond the edge become +0.
+CPD_FN TileRange load_lines(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
+                            std::int64_t k_stride, std::int64_t lines, int count, int thread,
+                            float (*to)[kSide + 1]) {
+  TileRange range = TileRange::none();
+  // Neighbouring threads read neighbouring memory.
+  const bool along_k = k_stride == 1;
+  for (int i = thread; i < kSide * kDepth; i += kSums) {
+    const int k = along_k ? i % kDepth : i / kSide;
+    const int line = along_k ? i / kDepth : i % kSide;
+    const bool inside = k < count && line < lines;
+    const float value =
+        inside ? value_at(x.data, x.dtype, first + line * line_stride + k * k_stride) : 0.0F;
+    to[k][line] = value;
+    range.take(value);
+  }
+  return range;
+}
+
+/// One thread's sum.
+template <class Sum>
+class TileThread {
+ public:
+  CPD_FN TileThread(const GemmCall& call, std::int64_t tile, int thread)
+      : call_(call), thread_(thread), place_(place_of(call.product, tile, kSide)) {
+    const MatrixProduct& p = call.product;
+    row_ = place_.row + thread / kSide;
+    column_ = place_.column + thread % kSide;
+    inside_ = row_ < p.rows && column_ < p.columns;
+    const auto index =
+        static_cast<std::uint64_t>((place_.batch * p.rows + row_) * p.columns + column_);
+    float c = 0.0F;
+    if (inside_ && p.c.data != nullptr) {
+      c = value_at(p.c.data, p.c.dtype,
+                   place_.c + row_ * p.c.row_stride + column_ * p.c.column_stride);
+    }
+    sum_.begin(call, index, c);
+  }
+
+  /// Before a barrier: brings k … k + count - 1 to shared memory.
+  CPD_FN void load(TileMemory& memory, std::int64_t k, int count, TileRange& a,
+                   TileRange& b) const {
+    const MatrixProduct& p = call_.product;
+    a = load_lines(p.a, place_.a + place_.row * p.a.row_stride + k * p.a.column_stride,
+                   p.a.row_stride, p.a.column_stride, p.rows - place_.row, count, thread_,
+                   memory.a);
+    b = load_lines(p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
+                   p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_,
+                   memory.b);
+  }
+  /// After it: takes them into the sum.
+  CPD_FN void add(const TileMemory& memory, std::int64_t k, int count, const TileRange* ranges) {
+    sum_.add(call_, &memory.a[0][thread_ / kSide], &memory.b[0][thread_ % kSide], k, count, ranges);
+  }
+  CPD_FN void store() {
+    const MatrixProduct& p = call_.product;
+    const float result = sum_.end(call_);
+    if (!inside_) return;
+    set_value_at(p.out.data, p.out.dtype,
+                 place_.out + row_ * p.out.row_stride + column_ * p.out.column_stride, result);
+  }
+
+ private:
+  const GemmCall& call_;
+  int thread_;
+  TilePlace place_;
+  std::int64_t row_, column_;
+  bool inside_;
+  Sum sum_;
+};
+
+/// A row of a and a column of b in shared memory, as V.
+template <class V>
+struct TileOperands {
+  const float* a_line;
+  const float* b_line;
+  CPD_FN V a(std::int64_t k) const { return a_line[k * (kSide + 1)]; }
+  CPD_FN V b(std::int64_t k) const { return b_line[k * (kSide + 1)]; }
+};
+
+template <class V>
+struct TileState {
+  float* planes;
+  CPD_FN V load(int plane) const { return planes[plane]; }
+  CPD_FN void store(int plane, V x) const { planes[plane] = static_cast<float>(x); }
+};
+
+/// Seed and stream of one sum's random bits, and its element number.
+struct RandomKey {
+  std::uint64_t seed = 0, stream = 0, index = 0;
+};
+
+CPD_FN RandomKey random_key(const RoundPlan& plan, const Key& key, std::uint64_t index) {
+  return {key.seed != nullptr ? *key.seed : plan.seed,
+          key.stream != nullptr ? *key.stream : plan.stream, index};
+}
+
+/// Draw number t under rule R, for V.
+template <class R, class V>
+CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64_t t) {
+  if constexpr (R::mode == Rounding::stochastic) {
+    return fold_draw(plan.random_bits, key.seed, key.stream, static_cast<std::uint32_t>(key.index),
+                     key.index, t);
+  } else {
+    return Unsigned<V>{};
+  }
+}
+
+/// NaN as CPD makes it.
+CPD_FN float result_of(float x) { return x == x ? x : bits_as<float>(Pattern<float>::quiet_nan); }
+
+/// Any sum but block_fma's: sequential (in chunks, too), Kahan's or a tree.
+template <Rounding mode, Scheme scheme>
+class OrderedSum {
+ public:
+  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
+    const RoundPlan& first = call.levels.first.round;
+    key_ = random_key(first, call.key, index);
+    const auto start = static_cast<float>(
+        round<R>(static_cast<double>(c), draw<R, double>(first, key_, 0), first));
+    for (int plane = 0; plane < kPlanes; ++plane) state_[plane] = 0.0F;
+    (call.levels.chunk > 0 ? outer_ : state_[0]) = start;
+  }
+
+  CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
+                  const TileRange* ranges) {
+    const Levels& levels = call.levels;
+    const bool narrow = fits_binary32(levels.sum, ranges[0].fraction, ranges[1].fraction);
+    if (levels.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
+    // Each stretch ends with the step or with a chunk.
+    for (const std::int64_t end = k + count; k < end;) {
+      const std::int64_t number = k / levels.chunk;
+      const std::int64_t chunk_end = (number + 1) * levels.chunk;
+      const std::int64_t stop = chunk_end < end ? chunk_end : end;
+      const auto length = static_cast<int>(stop - k);
+      add_products(call, a, b, k, length, static_cast<std::uint64_t>(number), narrow);
+      a += length * (kSide + 1);
+      b += length * (kSide + 1);
+      k = stop;
+      if (k == chunk_end || k == call.product.depth) {
+        end_chunk(levels, k, static_cast<std::uint64_t>(number));
+      }
+    }
+  }
+
+  CPD_FN float end(const GemmCall& call) const {
+    return result_of(call.levels.chunk > 0 ? outer_ : state_[0]);
+  }
+
+ private:
+  using R = Rule<mode, Form::general>;
+  static constexpr int kPlanes = scheme == Scheme::pairwise ? kMostPlanes
+                                 : scheme == Scheme::kahan  ? 2
+                                                            : 1;
+
+  CPD_FN void add_products(const GemmCall& call, const float* a, const float* b, std::int64_t k,
+                           int count, std::uint64_t chunk, bool narrow) {
+    const GemmPlan& plan = call.levels.sum;
+    if (plan.exact_products) return add_as<double, true>(call, a, b, k, count, chunk);
+    if constexpr (is_nearest(mode)) {
+      if (narrow) return add_as<float, false>(call, a, b, k, count, chunk);
+    }
+    add_as<double, false>(call, a, b, k, count, chunk);
+  }
+
+  template <class V, bool kExactProducts>
+  CPD_FN void add_as(const GemmCall& call, const float* a, const float* b, std::int64_t k,
+                     int count, std::uint64_t chunk) {
+    const GemmPlan& plan = call.levels.sum;
+    const std::uint64_t first =
+        mode == Rounding::stochastic ? plan.first_draw + chunk + draws_before(plan, k) : 0;
+    GemmSums<R, V, kExactProducts, TileOperands<V>, TileState<V>> sums(
+        plan, {a, b}, {state_},
+        SumDraws<R, V>(plan.sum.random_bits, key_.seed, key_.stream, key_.index, first));
+    if constexpr (scheme == Scheme::pairwise) {
+      sums.pairwise(k, count, k + count == call.product.depth);
+    } else if constexpr (scheme == Scheme::kahan) {
+      sums.kahan(count);
+    } else {
+      sums.sequential(count);
+    }
+  }
+
+  CPD_FN void end_chunk(const Levels& levels, std::int64_t k, std::uint64_t number) {
+    const std::uint64_t t = mode == Rounding::stochastic
+                                ? levels.sum.first_draw + number + draws_before(levels.sum, k)
+                                : 0;
+    const RoundPlan& plan = levels.outer.round;
+    outer_ = static_cast<float>(
+        rounded_sum<R, double>(outer_, state_[0], draw<R, double>(plan, key_, t), plan));
+    state_[0] = 0.0F;
+  }
+
+  RandomKey key_;
+  float outer_ = 0.0F;  ///< over the chunks
+  float state_[kPlanes];
+};
+
+/// A matrix unit's sum; `mode` is that of promotion and of the result.
+template <Rounding mode>
+class UnitSum {
+ public:
+  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
+    const BlockFmaPlan& plan = call.levels.unit;
+    key_ = random_key(plan.promoted, call.key, index);
+    const double start = c;
+    if (plan.promote > 0) {
+      const auto random = draw<R, double>(plan.promoted, key_, 0);
+      sum_ = static_cast<float>(round<R>(start, random, plan.promoted));
+    } else {
+      with_unit_rule(plan, [&]<class Unit>() {
+        unit_ = static_cast<float>(round<Unit>(start, std::uint64_t{0}, call.levels.first.round));
+      });
+    }
+  }
+
+  CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
+                  const TileRange* ranges) {
+    const BlockFmaPlan& plan = call.levels.unit;
+    const bool narrow =
+        fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
+                      least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
+    with_unit_rule(plan, [&]<class Unit>() {
+      for (int at = 0; at < count; at += plan.block) {
+        const int length = count - at < plan.block ? count - at : plan.block;
+        const float* a_block = a + at * (kSide + 1);
+        const float* b_block = b + at * (kSide + 1);
+        const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
+        const double units =
+            narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
+                   : sum_units<double>(plan, e, a_block, b_block, length);
+        unit_ = static_cast<float>(
+            end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
+        const std::int64_t done = k + at + length;
+        const bool promotes = plan.promote > 0 && done % plan.promote == 0;
+        if (promotes || done == call.product.depth) promote(call, done);
+      }
+    });
+  }
+
+  CPD_FN float end(const GemmCall& call) const {
+    return result_of(call.levels.unit.promote > 0 ? sum_ : unit_);
+  }
+
+ private:
+  using R = Rule<mode, Form::general>;
+
+  template <class Run>
+  CPD_FN static void with_unit_rule(const BlockFmaPlan& plan, Run run) {
+    if (plan.sum.mode == Rounding::toward_zero) {
+      run.template operator()<Rule<Rounding::toward_zero>>();
+    } else {
+      run.template operator()<Rule<Rounding::nearest_even>>();
+    }
+  }
+  CPD_FN static int greatest(const TileRange& range, int emin) {
+    return exponent_of(bits_as<float>(range.largest), emin);
+  }
+  CPD_FN static int least(const TileRange& range, int emin) {
+    return range.largest == 0 ? -kNoExponent : exponent_of(bits_as<float>(range.smallest), emin);
+  }
+
+  CPD_FN std::int32_t greatest_exponent(const BlockFmaPlan& plan, const float* a, const float* b,
+                                        int count) const {
+    std::int32_t e = plan.min_exponent;
+    if (plan.aligns_addend) e = max(e, exponent_of(unit_, plan.emin_sum));
+    const TileOperands<float> x{a, b};
+    for (int k = 0; k < count; ++k) {
+      e = max(e, exponent_of(x.a(k), plan.emin_a) + exponent_of(x.b(k), plan.emin_b));
+    }
+    return e;
+  }
+  template <class V>
+  CPD_FN static Units<V> sum_units(const BlockFmaPlan& plan, std::int32_t e, const float* a,
+                                   const float* b, int count) {
+    const V scale = alignment<V>(Signed<V>{e}, plan);
+    const TileOperands<V> x{a, b};
+    Units<V> units{};
+    for (int k = 0; k < count; ++k) units = units + aligned_product(x.a(k), x.b(k), scale);
+    return units;
+  }
+
+  /// After `done` products: the unit's sum is added to the accumulator's and starts anew from +0;
+  /// without promotion it is rounded into the accumulator's format.
+  CPD_FN void promote(const GemmCall& call, std::int64_t done) {
+    const BlockFmaPlan& plan = call.levels.unit;
+    const bool adds = plan.promote > 0;
+    const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
+    const auto first = 4 * static_cast<std::uint64_t>(draws_per_word(plan.promoted.random_bits));
+    const auto random = draw<R, double>(plan.promoted, key_, first + number);
+    const double unit = unit_;
+    const double exact = adds ? exact_sum<mode>(static_cast<double>(sum_), unit) : unit;
+    const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
+    (adds ? sum_ : unit_) = rounded;
+    if (adds) unit_ = 0.0F;
+  }
+
+  RandomKey key_;
+  float sum_ = 0.0F;  ///< with promotion
+  float unit_ = 0.0F;
+};
+
+/// Calls run.operator()<Sum>() with the class that sums as `levels` says.
+template <class Run>
+void with_sum(const Levels& levels, Run run) {
+  const bool is_unit = levels.scheme == Scheme::block_fma;
+  with_mode((is_unit ? levels.unit.promoted : levels.first.round).mode, [&]<Rounding mode>() {
+    switch (levels.scheme) {
+      case Scheme::kahan:
+        return run.template operator()<OrderedSum<mode, Scheme::kahan>>();
+      case Scheme::pairwise:
+        return run.template operator()<OrderedSum<mode, Scheme::pairwise>>();
+      case Scheme::block_fma:
+        return run.template operator()<UnitSum<mode>>();
+      default:
+        return run.template operator()<OrderedSum<mode, Scheme::sequential>>();
+    }
+  });
+}
+
+/// Values of k that a step takes: whole blocks of a matrix unit.
+CPD_FN int step_of(const Levels& levels) {
+  if (levels.scheme != Scheme::block_fma) return kDepth;
+  return kDepth / levels.unit.block * levels.unit.block;
+}
+
+}  // namespace cpd::cuda

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The short roundings (numeric/split.h) on a GPU, as gemm_tile.h has the general route: what each
+// thread does between the block's barriers, for host and device.
+//
+// A block has 64 x 64 sums, a thread 4 x 4 of them in registers. 32 values of k at a time go
+// through shared memory, and what bounds a thread's products is found for groups of 4 of them: a
+// group whose sums might overflow takes the general route.
+//
+// Instructions of a product and its sum, counted in the PTX of the unrolled loop (and + or counted
+// as the one LOP3 that they become; moves and negations are none):
+//   rounded  6.25 in binary32, 3 on integers; loads, bounds and loop 1.1: 10.4 in all
+//   exact    4 and 7, 1.1: 12.1
+//   kahan    15.25 and 3, 2.6: 20.9
+//   plain    2 (fma: 1)
+// At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), integers at half that
+// rate, instructions issued are what binds: 3.2e12 products a second rounded, 2.7e12 exact, 1.6e12
+// by Kahan.
+#pragma once
+
+#include "cpd/numeric/split.h"
+#include "kernels/cuda/gemm_tile.h"
+
+namespace cpd::cuda {
+
+#if defined(__CUDACC__)
+#define CPD_COLD __host__ __device__ __noinline__
+#else
+#define CPD_COLD inline __attribute__((noinline))
+#endif
+
+constexpr int kPatch = 4;
+constexpr int kWide = 16 * kPatch;
+constexpr int kWideDepth = 32;
+constexpr int kGroup = 4;
+constexpr int kWideThreads = 256;
+
+/// Values that are read at once.
+struct alignas(16) Four {
+  float x[kPatch];
+};
+
+/// One operand's values in shared memory, and what its groups hold.
+struct WideOperand {
+  Four values[kWideDepth][kWide / kPatch + 1];
+  std::uint32_t largest[kWideDepth / kGroup][kWide / kPatch];
+  std::uint32_t fraction[kWideDepth / kGroup][kWide / kPatch];
+
+  CPD_FN float* at(int k, int line) { return &values[k][line / kPatch].x[line % kPatch]; }
+};
+struct WideMemory {
+  WideOperand a, b;
+};
+
+/// Copies kWide lines of `count` values of k, thread by thread; what lies beyond becomes +0.
+CPD_FN void load_wide(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
+                      std::int64_t k_stride, std::int64_t lines, int count, int thread,
+                      WideOperand& to) {
+  const bool along_k = k_stride == 1;
+  int k = along_k ? thread % kWideDepth : thread / kWide;
+  int line = along_k ? thread / kWideDepth : thread % kWide;
+  const int k_step = along_k ? 0 : kWideThreads / kWide;
+  const int line_step = along_k ? kWideThreads / kWideDepth : 0;
+  for (int i = 0; i < kWide * kWideDepth / kWideThreads; ++i) {
+    const bool inside = k < count && line < lines;
+    *to.at(k, line) =
+        inside ? value_at(x.data, x.dtype, first + line * line_stride + k * k_stride) : 0.0F;
+    k += k_step;
+    line += line_step;
+  }
+}
+
+/// Finds what one group of one operand holds, thread by thread.
+CPD_FN void bound_wide(WideMemory& memory, int thread) {
+  constexpr int kPatches = kWide / kPatch;
+  constexpr int kEntries = kWideDepth / kGroup * kPatches;
+  WideOperand& x = thread < kEntries ? memory.a : memory.b;
+  const int group = thread % kEntries / kPatches;
+  const int patch = thread % kPatches;
+  TileRange range = TileRange::none();
+  for (int k = group * kGroup; k < (group + 1) * kGroup; ++k) {
+    const Four values = x.values[k][patch];
+    for (const float value : values.x) range.take(value);
+  }
+  x.largest[group][patch] = range.largest;
+  x.fraction[group][patch] = range.fraction;
+}
+
+/// A thread's sums outside registers: a variable of its own, since what careful steps may write
+/// cannot be in registers.
+struct PatchSums {
+  float sum[kPatch * kPatch];
+  float lost[kPatch * kPatch];
+  float outer[kPatch * kPatch];  ///< over the chunks
+};
+
+struct PatchOperands {
+  const Four* a_values;
+  const Four* b_values;
+  int row, column;
+};
+template <class V>
+struct PatchLines {
+  PatchOperands at;
+  CPD_FN V a(std::int64_t k) const { return at.a_values[k * (kWide / kPatch + 1)].x[at.row]; }
+  CPD_FN V b(std::int64_t k) const { return at.b_values[k * (kWide / kPatch + 1)].x[at.column]; }
+};
+struct PatchState {
+  PatchSums* sums;
+  int number;
+};
+template <class V>
+struct PatchPlanes {
+  PatchState at;
+  CPD_FN V load(int plane) const { return (plane == 0 ? at.sums->sum : at.sums->lost)[at.number]; }
+  CPD_FN void store(int plane, V x) const {
+    (plane == 0 ? at.sums->sum : at.sums->lost)[at.number] = static_cast<float>(x);
+  }
+};
+
+/// Takes `count` values of k into the sums by the general route.
+template <Split kKind, class V>
+CPD_FN void add_general(const GemmPlan& plan, const PatchOperands& operands, int count,
+                        PatchSums& sums) {
+  using R = Rule<Rounding::nearest_even>;
+  constexpr bool kExact = kKind == Split::exact;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+  for (int i = 0; i < kPatch * kPatch; ++i) {
+    PatchOperands at = operands;
+    at.row = i / kPatch;
+    at.column = i % kPatch;
+    GemmSums<R, V, kExact, PatchLines<V>, PatchPlanes<V>> walk(plan, {at}, {{&sums, i}},
+                                                               SumDraws<R, V>(0, 0, 0, 0, 0));
+    if constexpr (kKind == Split::kahan) {
+      walk.kahan(count);
+    } else {
+      walk.sequential(count);
+    }
+  }
+}
+template <Split kKind>
+CPD_COLD void add_carefully(const GemmPlan& plan, const PatchOperands& operands, int count,
+                            bool narrow, PatchSums& sums) {
+  if constexpr (kKind != Split::exact) {
+    if (narrow) return add_general<kKind, float>(plan, operands, count, sums);
+  }
+  add_general<kKind, double>(plan, operands, count, sums);
+}
+
+/// to = round(to + x), each sum; without x, to = round(to).
+CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+  for (int i = 0; i < kPatch * kPatch; ++i) {
+    const double exact = x == nullptr ? double{to[i]} : add_to_odd<double>(to[i], x[i]);
+    to[i] = static_cast<float>(round<Rounding::nearest_even>(exact, std::uint64_t{0}, plan));
+  }
+}
+
+/// Values of k between checks.
+constexpr int steps_of(Split kind) { return kind == Split::kahan ? 2 : kGroup; }
+
+/// One thread's 4 x 4 sums.
+template <Split kKind>
+class WideThread {
+ public:
+  CPD_FN WideThread(const GemmCall& call, std::int64_t tile, int thread, PatchSums& sums)
+      : call_(call),
+        sums_(sums),
+        thread_(thread),
+        place_(place_of(call.product, tile, kWide)),
+        product_(call.levels.sum.split.man_product, call.levels.sum.split.product_quantum, true),
+        sum_(call.levels.sum.split.man_sum, call.levels.sum.split.sum_quantum,
+             call.levels.sum.sum.keeps_negative_zero),
+        chunk_left_(call.levels.chunk) {
+    float* start = kChunks && call.levels.chunk > 0 ? sums_.outer : sums_.sum;
+    for (int i = 0; i < kPatch * kPatch; ++i) sums_.sum[i] = sums_.lost[i] = 0.0F;
+    for (int i = 0; i < kPatch * kPatch; ++i) start[i] = addend(i);
+    if (kKind != Split::plain) round_patch(call.levels.first.round, nullptr, start);
+    read_sums();
+  }
+
+  CPD_FN void load(WideMemory& memory, std::int64_t k, int count) const {
+    const MatrixProduct& p = call_.product;
+    load_wide(p.a, place_.a + place_.row * p.a.row_stride + k * p.a.column_stride, p.a.row_stride,
+              p.a.column_stride, p.rows - place_.row, count, thread_, memory.a);
+    load_wide(p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
+              p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_,
+              memory.b);
+  }
+  CPD_FN void bound(WideMemory& memory) const {
+    if (kKind != Split::plain) bound_wide(memory, thread_);
+  }
+  CPD_FN void add(const WideMemory& memory, std::int64_t k, int count) {
+    if constexpr (kKind == Split::plain) {
+      if (call_.levels.sum.exact_products) {
+        for (int i = 0; i < count; ++i) step_row<true>(memory, i);
+      } else {
+        for (int i = 0; i < count; ++i) step_row<false>(memory, i);
+      }
+    } else {
+      for (int i = 0; i < count; i += kGroup) {
+        const int length = count - i < kGroup ? count - i : kGroup;
+        add_group(memory, i, length);
+        if (kChunks && call_.levels.chunk > 0) count_chunk(length, k + i + length);
+      }
+    }
+  }
+  CPD_FN void store() {
+    write_sums();
+    const float* results = kChunks && call_.levels.chunk > 0 ? sums_.outer : sums_.sum;
+    const MatrixProduct& p = call_.product;
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      const std::int64_t row = row_of(i);
+      const std::int64_t column = column_of(i);
+      if (row >= p.rows || column >= p.columns) continue;
+      set_value_at(p.out.data, p.out.dtype,
+                   place_.out + row * p.out.row_stride + column * p.out.column_stride,
+                   result_of(results[i]));
+    }
+  }
+
+ private:
+  static constexpr int kSteps = steps_of(kKind);
+  static constexpr bool kChunks = kKind == Split::rounded || kKind == Split::exact;
+
+  CPD_FN std::int64_t row_of(int i) const {
+    return place_.row + thread_ / (kWide / kPatch) * kPatch + i / kPatch;
+  }
+  CPD_FN std::int64_t column_of(int i) const {
+    return place_.column + thread_ % (kWide / kPatch) * kPatch + i % kPatch;
+  }
+  /// What sum i starts from, not yet rounded.
+  CPD_FN float addend(int i) const {
+    const MatrixProduct& p = call_.product;
+    const std::int64_t row = row_of(i);
+    const std::int64_t column = column_of(i);
+    if (p.c.data == nullptr || row >= p.rows || column >= p.columns) return 0.0F;
+    return value_at(p.c.data, p.c.dtype,
+                    place_.c + row * p.c.row_stride + column * p.c.column_stride);
+  }
+
+  /// Registers to memory and back; the short roundings know no -0.
+  CPD_FN void write_sums() {
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      sums_.sum[i] = s_[i / kPatch][i % kPatch];
+      if (kKind == Split::kahan) sums_.lost[i] = c_[i / kPatch][i % kPatch];
+    }
+  }
+  CPD_FN void read_sums() {
+    ordinary_ = true;
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      s_[i / kPatch][i % kPatch] = sums_.sum[i];
+      ordinary_ = ordinary_ && bits_as<std::uint32_t>(sums_.sum[i]) != Pattern<float>::sign;
+      if (kKind == Split::kahan) c_[i / kPatch][i % kPatch] = sums_.lost[i];
+    }
+  }
+
+  CPD_FN void add_group(const WideMemory& memory, int k, int length) {
+    const SplitPlan& split = call_.levels.sum.split;
+    const int patch_a = thread_ / (kWide / kPatch);
+    const int patch_b = thread_ % (kWide / kPatch);
+    const float largest_a = bits_as<float>(memory.a.largest[k / kGroup][patch_a]);
+    const float largest_b = bits_as<float>(memory.b.largest[k / kGroup][patch_b]);
+    const float products = largest_a * largest_b * static_cast<float>(kSteps);
+    const float limit = sum_limit(split, bound_products(split, products, kSteps, largest_b));
+    if (length < kGroup) return carefully(memory, k, length, patch_a, patch_b);
+    for (int i = 0; i < kGroup; i += kSteps) {
+      if (ordinary_ && weighed(split) <= limit) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+        for (int j = 0; j < kSteps; ++j) step_row(memory, k + i + j);
+      } else {
+        carefully(memory, k + i, kSteps, patch_a, patch_b);
+      }
+    }
+  }
+
+  /// What of the limit the sums take; NaN, as a pattern the largest, more than there is.
+  CPD_FN float weighed(const SplitPlan& split) const {
+    float most = 0.0F;
+    float most_lost = 0.0F;
+    for (int i = 0; i < kPatch; ++i) {
+      for (int j = 0; j < kPatch; ++j) {
+        most = larger_magnitude(most, s_[i][j]);
+        if (kKind == Split::kahan) most_lost = larger_magnitude(most_lost, c_[i][j]);
+      }
+    }
+    if constexpr (kKind != Split::kahan) return most;
+    return most * split.of_sum + most_lost * split.of_compensation;
+  }
+
+  /// One value of k, short. kExact: of fp32 sums' products.
+  template <bool kExact = false>
+  CPD_FN void step_row(const WideMemory& memory, int k) {
+    const Four a = memory.a.values[k][thread_ / (kWide / kPatch)];
+    const Four b = memory.b.values[k][thread_ % (kWide / kPatch)];
+    for (int j = 0; j < kPatch; ++j) {
+      const float factor_b = b.x[j] * product_.factor;
+      for (int i = 0; i < kPatch; ++i) step<kExact>(a.x[i], b.x[j], factor_b, s_[i][j], c_[i][j]);
+    }
+  }
+  template <bool kExact>
+  CPD_FN void step(float a, float b, float factor_b, float& s, float& c) const {
+    if constexpr (kKind == Split::plain) {
+      s = kExact ? fma(a, b, s) : s + a * b;
+    } else if constexpr (kKind == Split::exact) {
+      s = split_fma<false>(a, b, s, sum_);
+    } else if constexpr (kKind == Split::kahan) {
+      split_kahan(split_product(a, b, factor_b, product_), s, c, sum_);
+    } else {
+      s = split(s + split_product(a, b, factor_b, product_), sum_);
+    }
+  }
+
+  CPD_FN void carefully(const WideMemory& memory, int k, int count, int patch_a, int patch_b) {
+    const GemmPlan& plan = call_.levels.sum;
+    const bool narrow = fits_binary32(plan, memory.a.fraction[k / kGroup][patch_a],
+                                      memory.b.fraction[k / kGroup][patch_b]);
+    write_sums();
+    add_carefully<kKind>(plan, {&memory.a.values[k][patch_a], &memory.b.values[k][patch_b], 0, 0},
+                         count, narrow, sums_);
+    read_sums();
+  }
+
+  /// After `length` products of which the last was number done - 1.
+  CPD_FN void count_chunk(int length, std::int64_t done) {
+    chunk_left_ -= length;
+    if (chunk_left_ > 0 && done < call_.product.depth) return;
+    chunk_left_ = call_.levels.chunk;
+    write_sums();
+    round_patch(call_.levels.outer.round, sums_.sum, sums_.outer);
+    for (float& sum : sums_.sum) sum = 0.0F;
+    read_sums();
+  }
+
+  const GemmCall& call_;
+  PatchSums& sums_;
+  int thread_;
+  TilePlace place_;
+  SplitFormat<float> product_, sum_;
+  std::int64_t chunk_left_;
+  float s_[kPatch][kPatch], c_[kPatch][kPatch];  ///< the sums, in registers
+  bool ordinary_ = true;                         ///< no sum is -0
+};
+
+/// Calls run.operator()<kind>() for the short roundings of takes_wide.
+template <class Run>
+void with_split(Split kind, Run run) {
+  switch (kind) {
+    case Split::plain:
+      return run.template operator()<Split::plain>();
+    case Split::exact:
+      return run.template operator()<Split::exact>();
+    case Split::kahan:
+      return run.template operator()<Split::kahan>();
+    default:
+      return run.template operator()<Split::rounded>();
+  }
+}
+
+/// Whether a product may take this route: sums of a chunk end with a group.
+inline bool takes_wide(const Levels& levels) {
+  const Split kind = levels.sum.split.kind;
+  if (levels.scheme == Scheme::block_fma || kind == Split::none || kind == Split::stochastic) {
+    return false;
+  }
+  if (kind != Split::plain && levels.sum.split.steps < steps_of(kind)) return false;
+  return levels.chunk == 0 || (kind != Split::plain && levels.chunk % kGroup == 0);
+}
+
+}  // namespace cpd::cuda

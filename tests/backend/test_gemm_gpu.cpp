@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU's matrix products are the CPU's, bit for bit: schemes, formats, modes, shapes, layouts,
+// types, routes. And cuBLAS, within the bound of any order of summation.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/gemm.h"
+#include "tests/testing/cuda_memory.h"
+#include "tests/testing/gemm.h"
+
+namespace cpd {
+namespace {
+
+using testing::CudaDriver;
+using testing::Layout;
+using testing::OnGpu;
+using testing::operands;
+using testing::Shape;
+using testing::Tensor;
+using testing::Values;
+
+/// The memory between a view's first and last element, on the GPU.
+class OnGpuView {
+ public:
+  OnGpuView(const CudaDriver& driver, const TensorView& host)
+      : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
+  [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
+  void Read() const { memory_.Read(range_.first); }
+
+ private:
+  struct Range {
+    std::uint8_t* first;
+    std::size_t bytes;
+  };
+  static Range RangeOf(const TensorView& x) {
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+    for (int d = 0; d < x.rank && x.size() > 0; ++d) {
+      const std::int64_t reach = (x.shape[d] - 1) * x.stride[d];
+      (reach < 0 ? low : high) += reach;
+    }
+    const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
+    return {static_cast<std::uint8_t*>(x.data) + low * size,
+            x.size() == 0 ? 0 : static_cast<std::size_t>((high - low + 1) * size)};
+  }
+
+  TensorView host_;
+  Range range_;
+  OnGpu memory_;
+};
+
+using Product = void (*)(const TensorView&, const TensorView&, const Accumulator&,
+                         const TensorView&, const TensorView*);
+
+class GemmGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    driver_ = CudaDriver::Get();
+    if (driver_ != nullptr) return;
+    const char* required = std::getenv("CPD_REQUIRE_GPU");
+    if (required != nullptr && std::string(required) == "1") {
+      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
+    }
+    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
+  }
+
+  Tensor Make(const Shape& shape, Values kind, const Format& format,
+              Layout layout = Layout::contiguous, DType type = DType::f32) {
+    const auto n = static_cast<std::size_t>(testing::count_of(shape));
+    return {shape, operands(kind, format, n, ++seed_), layout, type};
+  }
+  /// Values of the format alone.
+  Tensor MakeRounded(const Shape& shape, Values kind, const Format& format) {
+    std::vector<float> values =
+        operands(kind, format, static_cast<std::size_t>(testing::count_of(shape)), ++seed_);
+    for (float& x : values) x = reference::cast(reference::spec_of(format), x);
+    return {shape, values};
+  }
+
+  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
+
+  /// out by `product` on the GPU.
+  void Run(Product product, const testing::GemmCase& g, const Accumulator& accumulator,
+           const Tensor& out) const {
+    const OnGpuView a(*driver_, g.a.view());
+    const OnGpuView b(*driver_, g.b.view());
+    const OnGpuView to(*driver_, out.view());
+    if (g.c == nullptr) {
+      product(a.view(), b.view(), accumulator, to.view(), nullptr);
+    } else {
+      const OnGpuView c(*driver_, g.c->view());
+      const TensorView addend = c.view();
+      product(a.view(), b.view(), accumulator, to.view(), &addend);
+    }
+    to.Read();
+  }
+
+  ::testing::AssertionResult GpuMatches(const testing::GemmCase& g,
+                                        const Accumulator& accumulator) const {
+    const Shape shape = testing::out_shape(g);
+    const std::vector<float> nothing(static_cast<std::size_t>(testing::count_of(shape)), -7.0F);
+    const Tensor expected(shape, nothing, g.out_layout, g.out_type);
+    const Tensor got(shape, nothing, g.out_layout, g.out_type);
+    TensorView addend;
+    if (g.c != nullptr) addend = g.c->view();
+    Gemm(g.a.view(), g.b.view(), accumulator, expected.view(), g.c != nullptr ? &addend : nullptr);
+    Run(Gemm, g, accumulator, got);
+    if (!got.gaps_untouched()) {
+      return ::testing::AssertionFailure() << "wrote between out's elements";
+    }
+    const std::vector<float> x = expected.read();
+    const std::vector<float> y = got.read();
+    return testing::bits_equal(
+        std::span<const float>(x), std::span<const float>(y), [&](std::size_t i) {
+          return ", " + testing::describe(accumulator) + ", a " + testing::text_of(g.a.shape()) +
+                 ", b " + testing::text_of(g.b.shape()) + ", element " + std::to_string(i);
+        });
+  }
+
+ private:
+  const CudaDriver* driver_ = nullptr;
+  std::uint64_t seed_ = 0;
+};
+
+std::vector<Accumulator> schemes(const Format& format) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme :
+       {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
+    Accumulator a;
+    a.format = format;
+    a.scheme = scheme;
+    if (scheme == Scheme::chunked) a.chunk = 7;
+    all.push_back(a);
+    a.exact_products = true;
+    all.push_back(a);
+    a.exact_products = false;
+    a.product = ParseFormat("e5m7");
+    if (scheme == Scheme::chunked) {
+      a.inner = ParseFormat("e5m4");
+      a.chunk = 8;
+    }
+    all.push_back(a);
+  }
+  return all;
+}
+
+std::vector<RoundingOptions> roundings() {
+  std::vector<RoundingOptions> all;
+  RoundingOptions o;
+  for (const Rounding mode : testing::kDeterministicModes) {
+    o.mode = mode;
+    all.push_back(o);
+  }
+  o.mode = Rounding::stochastic;
+  o.seed = 0x123456789ABCDEF0U;
+  o.stream = 77;
+  for (const Variant variant : testing::kVariants) {
+    for (const int random_bits : {1, 8, 13, 24}) {
+      o.random_bits = random_bits;
+      o.variant = variant;
+      all.push_back(o);
+    }
+  }
+  return all;
+}
+
+TEST_F(GemmGpu, EverySchemeFormatAndRounding) {
+  for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e5m10", "e8m23", "e4m3fn", "e4m3fnuz",
+                           "e3m0", "e4m3:nosub", "e8m10", "e2m1", "binary8p4se"}) {
+    const Format format = ParseFormat(name);
+    for (const Values kind : testing::kValues) {
+      const std::int64_t depth = kind == Values::wild || kind == Values::mixed ? 5 : 70;
+      const Tensor a = Make({70, depth}, kind, format);
+      const Tensor b = Make({depth, 67}, kind, format);
+      const Tensor c = Make({70, 67}, Values::mixed, format);
+      int turn = 0;
+      for (Accumulator accumulator : schemes(format)) {
+        for (const RoundingOptions& o : roundings()) {
+          accumulator.rounding = o;
+          // Nearest-even always, the others in turn.
+          if (++turn % 4 != 0 && o.mode != Rounding::nearest_even) continue;
+          if (turn % 5 == 0) accumulator.rounding.overflow = Overflow::saturate;
+          ASSERT_TRUE(GpuMatches({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator)) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GemmGpu, Shapes) {
+  const Format format = ParseFormat("e4m3");
+  const std::vector<Accumulator> all = schemes(format);
+  std::size_t turn = 0;
+  for (const std::int64_t m : {1, 15, 16, 17, 63, 64, 65, 130}) {
+    for (const std::int64_t n : {1, 15, 17, 63, 64, 65, 131}) {
+      for (const std::int64_t k : {0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 257}) {
+        Accumulator accumulator = all[++turn % all.size()];
+        if (turn % 3 == 0) accumulator.rounding.mode = Rounding::stochastic;
+        const Tensor a = Make({m, k}, Values::on_grid, format);
+        const Tensor b = Make({k, n}, Values::on_grid, format);
+        const Tensor c = Make({n}, Values::on_grid, format);
+        ASSERT_TRUE(GpuMatches({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator));
+      }
+    }
+  }
+}
+
+TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
+  const Format format = ParseFormat("e4m3");
+  std::vector<Accumulator> all = schemes(format);
+  Accumulator fp32;
+  all.push_back(fp32);
+  fp32.exact_products = true;
+  all.push_back(fp32);
+  for (const Values kind : {Values::on_grid, Values::arbitrary, Values::large}) {
+    const Tensor a = Make({300, 1000}, kind, format);
+    const Tensor b = Make({1000, 700}, kind, format);
+    for (const Accumulator& accumulator : all) ASSERT_TRUE(GpuMatches({a, b}, accumulator));
+  }
+}
+
+TEST_F(GemmGpu, LayoutsTypesAndBatches) {
+  constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
+  const Format format = ParseFormat("e4m3");
+  const std::vector<Accumulator> all = schemes(format);
+  std::size_t turn = 0;
+  for (const Layout la : testing::kLayouts) {
+    for (const Layout lb : testing::kLayouts) {
+      for (const Layout lo : testing::kLayouts) {
+        ++turn;
+        const Shape of_b = turn % 3 == 0 ? Shape{9, 66} : Shape{2, 1, 9, 66};
+        const Tensor a = Make({2, 3, 65, 9}, Values::arbitrary, format, la, kTypes[turn % 3]);
+        const Tensor b = Make(of_b, Values::arbitrary, format, lb, kTypes[turn / 3 % 3]);
+        const Tensor c = Make({3, 65, 1}, Values::arbitrary, format, la, kTypes[turn / 2 % 3]);
+        Accumulator accumulator = all[turn % all.size()];
+        if (turn % 2 == 0) accumulator.rounding.mode = Rounding::stochastic;
+        ASSERT_TRUE(GpuMatches({a, b, &c, lo, kTypes[turn / 9 % 3]}, accumulator));
+      }
+    }
+  }
+}
+
+TEST_F(GemmGpu, MatrixUnits) {
+  for (const PresetInfo& info : Presets()) {
+    for (const std::int64_t k : {0, 1, 16, 33, 65, 200}) {
+      Accumulator accumulator = Preset(info.name);
+      const Tensor a = MakeRounded({40, k}, Values::on_grid, accumulator.unit->a);
+      const Tensor b = MakeRounded({k, 35}, Values::on_grid, accumulator.unit->b);
+      const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);
+      ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << info.name;
+      ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
+      accumulator.format = ParseFormat("e6m9");
+      accumulator.unit->promote = 2 * accumulator.unit->block;
+      for (const RoundingOptions& o : roundings()) {
+        accumulator.rounding = o;
+        ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
+      }
+    }
+  }
+}
+
+TEST_F(GemmGpu, SeedAndStreamMayLieOnTheGpu) {
+  const std::uint64_t numbers[] = {0x0123456789ABCDEFULL, 0xFEDCBA9876543210ULL};
+  const OnGpu numbers_gpu(driver(), numbers, sizeof(numbers));
+  const Tensor a = Make({33, 50}, Values::arbitrary, ParseFormat("e4m3"));
+  const Tensor b = Make({50, 35}, Values::arbitrary, ParseFormat("e4m3"));
+  for (Accumulator accumulator : schemes(ParseFormat("e4m3"))) {
+    accumulator.rounding.mode = Rounding::stochastic;
+    accumulator.rounding.random_bits = 8;
+    accumulator.rounding.seed = numbers[0];
+    accumulator.rounding.stream = numbers[1];
+    const Tensor host({33, 35}, std::vector<float>(33 * 35, -7.0F));
+    const Tensor device({33, 35}, std::vector<float>(33 * 35, -7.0F));
+    Gemm(a.view(), b.view(), accumulator, host.view());
+    accumulator.rounding.seed = accumulator.rounding.stream = 7;  // not used
+    accumulator.rounding.device_seed = static_cast<const std::uint64_t*>(
+        numbers_gpu.View(View(numbers, DType::i64, 2), numbers).data);
+    accumulator.rounding.device_stream = accumulator.rounding.device_seed + 1;
+    Run(Gemm, {a, b}, accumulator, device);
+    const std::vector<float> x = host.read();
+    const std::vector<float> y = device.read();
+    ASSERT_TRUE(testing::bits_equal<float>(x, y)) << testing::describe(accumulator);
+  }
+}
+
+TEST_F(GemmGpu, OperandsThatAUnitDoesNotTakeAreRefused) {
+  const Accumulator accumulator = Preset("h100-fp16");
+  const Tensor a({1, 2}, {1.0F, 0x1.001p0F});
+  const Tensor b({2, 1}, {1.0F, 1.0F});
+  const Tensor out({1, 1}, {7.0F});
+  EXPECT_THROW(Run(Gemm, {a, b}, accumulator, out), Error);
+  EXPECT_EQ(out.read()[0], 7.0F);
+}
+
+TEST_F(GemmGpu, CublasIsWithinTheBound) {
+  for (const Layout la : testing::kLayouts) {
+    for (const Layout lb : testing::kLayouts) {
+      for (const Layout lo : testing::kLayouts) {
+        const Tensor a = Make({3, 33, 70}, Values::arbitrary, kFp32, la);
+        const Tensor b = Make({70, 41}, Values::arbitrary, kFp32, lb);
+        const Tensor c = Make({41}, Values::arbitrary, kFp32);
+        const Tensor out({3, 33, 41}, std::vector<float>(3 * 33 * 41, -7.0F), lo);
+        try {
+          Run(GemmByBlas, {a, b, &c}, {}, out);
+        } catch (const Error& error) {
+          if (std::string(error.what()).find("libcublas was not found") == std::string::npos) throw;
+          GTEST_SKIP() << error.what();
+        }
+        ASSERT_TRUE(out.gaps_untouched());
+        const std::vector<float> got = out.read();
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          double sum = c.values()[i % 41];
+          double magnitude = std::fabs(sum);
+          for (std::size_t k = 0; k < 70; ++k) {
+            const double term =
+                double{a.values()[i / 41 * 70 + k]} * double{b.values()[k * 41 + i % 41]};
+            sum += term;
+            magnitude += std::fabs(term);
+          }
+          ASSERT_LE(std::fabs(got[i] - sum), 72 * 0x1p-24 * magnitude) << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpd

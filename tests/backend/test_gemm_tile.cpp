@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The bodies of the GPU's matrix products, run on the CPU: a block's threads one after the other
+// between barriers, against the oracle.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cfenv>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "cpd/base/product.h"
+#include "kernels/cuda/gemm_tile.h"
+#include "kernels/cuda/gemm_wide.h"
+#include "tests/testing/gemm.h"
+#include "tests/testing/near_ties.h"
+
+namespace cpd {
+namespace {
+
+using testing::Layout;
+using testing::operands;
+using testing::Shape;
+using testing::Tensor;
+using testing::Values;
+
+void join(const cuda::TileRange& mine, cuda::TileRange& shared) {
+  shared.largest = std::max(shared.largest, mine.largest);
+  shared.smallest = std::min(shared.smallest, mine.smallest);
+  shared.fraction |= mine.fraction;
+}
+
+/// What a block does, as in gemm.cu.
+template <class Sum>
+void run_block(const cuda::GemmCall& call, std::int64_t tile) {
+  const int step = cuda::step_of(call.levels);
+  cuda::TileMemory memory;
+  std::vector<cuda::TileThread<Sum>> threads;
+  threads.reserve(cuda::kSums);
+  for (int thread = 0; thread < cuda::kSums; ++thread) threads.emplace_back(call, tile, thread);
+  for (std::int64_t k = 0; k < call.product.depth; k += step) {
+    const auto count = static_cast<int>(std::min<std::int64_t>(step, call.product.depth - k));
+    std::array<cuda::TileRange, 2> ranges{cuda::TileRange::none(), cuda::TileRange::none()};
+    for (const auto& thread : threads) {
+      cuda::TileRange a;
+      cuda::TileRange b;
+      thread.load(memory, k, count, a, b);
+      join(a, ranges[0]);
+      join(b, ranges[1]);
+    }
+    for (auto& thread : threads) thread.add(memory, k, count, ranges.data());
+  }
+  for (auto& thread : threads) thread.store();
+}
+
+template <Split kKind>
+void run_wide_block(const cuda::GemmCall& call, std::int64_t tile) {
+  cuda::WideMemory memory;
+  std::vector<cuda::PatchSums> sums(cuda::kWideThreads);
+  std::vector<cuda::WideThread<kKind>> threads;
+  threads.reserve(cuda::kWideThreads);
+  for (int thread = 0; thread < cuda::kWideThreads; ++thread) {
+    threads.emplace_back(call, tile, thread, sums[static_cast<std::size_t>(thread)]);
+  }
+  for (std::int64_t k = 0; k < call.product.depth; k += cuda::kWideDepth) {
+    const auto count =
+        static_cast<int>(std::min<std::int64_t>(cuda::kWideDepth, call.product.depth - k));
+    for (const auto& thread : threads) thread.load(memory, k, count);
+    for (const auto& thread : threads) thread.bound(memory);
+    for (auto& thread : threads) thread.add(memory, k, count);
+  }
+  for (auto& thread : threads) thread.store();
+}
+
+/// cuda::with_sum of some modes: each costs the compiler seconds.
+template <Rounding mode, class Run>
+void with_scheme(Scheme scheme, Run run) {
+  switch (scheme) {
+    case Scheme::kahan:
+      return run.template operator()<cuda::OrderedSum<mode, Scheme::kahan>>();
+    case Scheme::pairwise:
+      return run.template operator()<cuda::OrderedSum<mode, Scheme::pairwise>>();
+    case Scheme::block_fma:
+      return run.template operator()<cuda::UnitSum<mode>>();
+    default:
+      return run.template operator()<cuda::OrderedSum<mode, Scheme::sequential>>();
+  }
+}
+constexpr std::array kModes = {Rounding::nearest_even, Rounding::down, Rounding::stochastic};
+template <class Run>
+void with_sum(const Levels& levels, Rounding mode, Run run) {
+  if (mode == kModes[0]) with_scheme<kModes[0]>(levels.scheme, run);
+  if (mode == kModes[1]) with_scheme<kModes[1]>(levels.scheme, run);
+  if (mode == kModes[2]) with_scheme<kModes[2]>(levels.scheme, run);
+}
+
+/// By the general route, or, if it may, by the short one.
+void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+                   const TensorView& out, const TensorView* c, bool wide) {
+  cuda::GemmCall call{MakeProduct(a, b, out, c), {}, {}};
+  call.levels = make_levels(accumulator, call.product.depth);
+  const int side = wide ? cuda::kWide : cuda::kSide;
+  const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), side);
+  for (std::int64_t tile = 0; wide && tile < tiles; ++tile) {
+    cuda::with_split(call.levels.sum.split.kind,
+                     [&]<Split kind>() { run_wide_block<kind>(call, tile); });
+  }
+  if (wide) return;
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    with_sum(call.levels, accumulator.rounding.mode,
+             [&]<class Sum>() { run_block<Sum>(call, tile); });
+  }
+}
+
+::testing::AssertionResult tiles_match(const testing::GemmCase& g, const Accumulator& accumulator) {
+  const Shape shape = testing::out_shape(g);
+  const std::vector<float> expected = testing::oracle_gemm(g.a, g.b, accumulator, shape, g.c);
+  TensorView addend;
+  if (g.c != nullptr) addend = g.c->view();
+  const bool has_wide = cuda::takes_wide(make_levels(accumulator, g.a.shape().back()));
+  for (const bool wide : {false, true}) {
+    if ((wide && !has_wide) || expected.empty()) continue;
+    Tensor out(shape, std::vector<float>(expected.size(), -7.0F), g.out_layout, g.out_type);
+    gemm_by_tiles(g.a.view(), g.b.view(), accumulator, out.view(),
+                  g.c != nullptr ? &addend : nullptr, wide);
+    if (!out.gaps_untouched()) {
+      return ::testing::AssertionFailure() << "wrote between out's elements";
+    }
+    const std::vector<float> got = out.read();
+    const auto about = [&](std::size_t i) {
+      return (wide ? ", short, " : ", general, ") + testing::describe(accumulator) + ", a " +
+             testing::text_of(g.a.shape()) + ", b " + testing::text_of(g.b.shape()) + ", element " +
+             std::to_string(i);
+    };
+    const auto equal =
+        testing::bits_equal(std::span<const float>(expected), std::span<const float>(got), about);
+    if (!equal) return equal;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+/// Every scheme on a format.
+std::vector<Accumulator> schemes(const Format& format) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme :
+       {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
+    Accumulator a;
+    a.format = format;
+    a.scheme = scheme;
+    a.chunk = scheme == Scheme::chunked ? 7 : a.chunk;
+    all.push_back(a);
+    a.exact_products = true;
+    all.push_back(a);
+    a.exact_products = false;
+    a.product = ParseFormat("e5m7");
+    if (scheme == Scheme::chunked) {
+      a.inner = ParseFormat("e5m4");
+      a.chunk = 8;
+    }
+    all.push_back(a);
+  }
+  Accumulator chunks;
+  chunks.format = format;
+  chunks.scheme = Scheme::chunked;
+  chunks.chunk = 12;
+  chunks.product = chunks.inner = ParseFormat("e4m3");
+  all.push_back(chunks);
+  return all;
+}
+
+std::vector<RoundingOptions> roundings() {
+  std::vector<RoundingOptions> all;
+  RoundingOptions o;
+  for (const Rounding mode : {kModes[0], kModes[1]}) {
+    o.mode = mode;
+    all.push_back(o);
+  }
+  o.mode = kModes[2];
+  o.seed = 0x123456789ABCDEF0U;
+  o.stream = 77;
+  for (const int random_bits : {7, 13, 24}) {
+    o.random_bits = random_bits;
+    o.variant = random_bits == 13 ? Variant::B : Variant::A;
+    all.push_back(o);
+  }
+  return all;
+}
+
+class GemmTile : public ::testing::Test {
+ protected:
+  Tensor Make(const Shape& shape, Values kind, const Format& format,
+              Layout layout = Layout::contiguous, DType type = DType::f32) {
+    const auto n = static_cast<std::size_t>(testing::count_of(shape));
+    return {shape, operands(kind, format, n, ++seed_), layout, type};
+  }
+  /// Values of the format alone.
+  Tensor MakeRounded(const Shape& shape, Values kind, const Format& format) {
+    std::vector<float> values =
+        operands(kind, format, static_cast<std::size_t>(testing::count_of(shape)), ++seed_);
+    for (float& x : values) x = reference::cast(reference::spec_of(format), x);
+    return {shape, values};
+  }
+
+ private:
+  std::uint64_t seed_ = 0;
+};
+
+TEST_F(GemmTile, EverySchemeFormatAndRounding) {
+  for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e5m10", "e8m23", "e4m3fn", "e4m3fnuz",
+                           "e3m0", "e4m3:nosub"}) {
+    const Format format = ParseFormat(name);
+    for (const Values kind : testing::kValues) {
+      const std::int64_t depth = kind == Values::wild || kind == Values::mixed ? 3 : 19;
+      const Tensor a = Make({3, depth}, kind, format);
+      const Tensor b = Make({depth, 5}, kind, format);
+      const Tensor c = Make({3, 5}, Values::mixed, format);
+      int turn = 0;
+      for (Accumulator accumulator : schemes(format)) {
+        for (const RoundingOptions& o : roundings()) {
+          accumulator.rounding = o;
+          ASSERT_TRUE(tiles_match({a, b, ++turn % 2 == 0 ? &c : nullptr}, accumulator)) << name;
+        }
+      }
+    }
+  }
+}
+
+// Products of ordinary size whose factors are not, and sums that overflow and come back.
+TEST_F(GemmTile, FactorsFarFromOne) {
+  for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e8m10"}) {
+    const Format format = ParseFormat(name);
+    for (const int exponent : {60, 100, 120, -60, -100, -120}) {
+      const auto scaled = [&](const Tensor& x, int e) {
+        std::vector<float> values = x.values();
+        for (float& value : values) value = std::ldexp(value, e);
+        return Tensor(x.shape(), values);
+      };
+      const Tensor a = scaled(Make({5, 40}, Values::on_grid, format), exponent);
+      const Tensor b = scaled(Make({40, 7}, Values::on_grid, format), -exponent);
+      const Tensor x = Make({5, 40}, Values::large, format);
+      const Tensor y = Make({40, 7}, Values::large, format);
+      const Tensor c = Make({5, 7}, Values::mixed, format);
+      for (const Accumulator& accumulator : schemes(format)) {
+        ASSERT_TRUE(tiles_match({a, b, &c}, accumulator)) << name;
+        ASSERT_TRUE(tiles_match({x, y, &c}, accumulator)) << name;
+      }
+    }
+  }
+}
+
+// -0 stays through products that are -0, and no further.
+TEST_F(GemmTile, SumsThatStartFromNegativeZero) {
+  for (const char* name : {"e4m3", "e5m2", "e4m3fnuz", "e8m23"}) {
+    for (const std::int64_t zeros : {4, 8, 12}) {
+      std::vector<float> values(12, -0.0F);
+      for (std::size_t k = static_cast<std::size_t>(zeros); k < 12; ++k) values[k] = 0.0F;
+      const Tensor a({1, 12}, values);
+      const Tensor b({12, 3}, std::vector<float>(36, 1.0F));
+      const Tensor c({1}, {-0.0F});
+      for (const Accumulator& accumulator : schemes(ParseFormat(name))) {
+        ASSERT_TRUE(tiles_match({a, b, &c}, accumulator)) << name;
+      }
+    }
+  }
+}
+
+/// fma_to_odd as a GPU has it: of the sums rounded down and up, the odd one.
+float fma_to_odd_by_directions(float a, float b, float c) {
+  const volatile float x = a;
+  const volatile float y = b;
+  const volatile float z = c;
+  const int before = std::fegetround();
+  std::fesetround(FE_DOWNWARD);
+  const volatile float down = std::fma(x, y, z);
+  std::fesetround(FE_UPWARD);
+  const volatile float up = std::fma(x, y, z);
+  std::fesetround(before);
+  const float low = down;
+  return (testing::bits_of(low) & 1U) != 0 ? low : static_cast<float>(up);
+}
+
+// The CPU has no such instructions, so that the bodies above use another to-odd for exact products.
+TEST_F(GemmTile, FusedSumsRoundedToOddByDirections) {
+  for (const char* name : {"e4m3", "e5m2", "e6m9", "e5m10", "e8m3"}) {
+    const Format format = ParseFormat(name);
+    const reference::Spec spec = reference::spec_of(format);
+    const SplitFormat<float> split(format.man, Format::power_of_two(format.min_quantum_exponent()),
+                                   true);
+    const testing::FmaProblems p = testing::NearTies(spec, 3).make(1024, 32);
+    Accumulator accumulator;
+    accumulator.format = format;
+    accumulator.exact_products = true;
+    std::size_t finite = 0;
+    for (std::size_t i = 0; i < p.b.size(); ++i) {
+      const std::vector<float> a = {p.a[i / 32]};
+      const std::vector<float> b = {p.b[i]};
+      const float c = reference::cast(spec, p.c[i]);
+      const float expected = reference::dot(accumulator, a, b, c);
+      if (!(std::fabs(expected) < 0x1p100F)) continue;  // nor does the kernel take such sums
+      ++finite;
+      const float got = split_any(fma_to_odd_by_directions(a[0], b[0], c), split);
+      ASSERT_EQ(testing::bits_of(got), testing::bits_of(expected))
+          << name << ": " << testing::hex(a[0]) << " * " << testing::hex(b[0]) << " + "
+          << testing::hex(c);
+    }
+    EXPECT_GT(finite, p.b.size() / 2) << name;
+  }
+}
+
+// Around the sizes of a block and of its steps along k.
+TEST_F(GemmTile, Shapes) {
+  const Format format = ParseFormat("e5m7");
+  const std::vector<Accumulator> all = schemes(format);
+  std::size_t turn = 0;
+  for (const std::int64_t m : {1, 15, 16, 17, 66}) {
+    for (const std::int64_t n : {1, 15, 16, 17, 65}) {
+      for (const std::int64_t k : {0, 1, 2, 63, 64, 65, 127, 129, 200}) {
+        Accumulator accumulator = all[++turn % all.size()];
+        if (turn % 3 == 0) accumulator.rounding.mode = Rounding::stochastic;
+        const Tensor a = Make({m, k}, Values::on_grid, format);
+        const Tensor b = Make({k, n}, Values::on_grid, format);
+        const Tensor c = Make({n}, Values::on_grid, format);
+        ASSERT_TRUE(tiles_match({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator));
+      }
+    }
+  }
+}
+
+TEST_F(GemmTile, LayoutsTypesAndBatches) {
+  constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
+  const Format format = ParseFormat("e4m3");
+  const std::vector<Accumulator> all = schemes(format);
+  std::size_t turn = 0;
+  for (const Layout la : testing::kLayouts) {
+    for (const Layout lb : testing::kLayouts) {
+      for (const Layout lo : testing::kLayouts) {
+        ++turn;
+        const bool shared = turn % 3 == 0;  // one b for all
+        const Tensor a = Make({2, 3, 17, 9}, Values::arbitrary, format, la, kTypes[turn % 3]);
+        const Tensor b = Make(shared ? Shape{9, 18} : Shape{2, 1, 9, 18}, Values::arbitrary, format,
+                              lb, kTypes[turn / 3 % 3]);
+        const Tensor c = Make({3, 17, 1}, Values::arbitrary, format, la, kTypes[turn / 2 % 3]);
+        Accumulator accumulator = all[turn % all.size()];
+        if (turn % 2 == 0) accumulator.rounding.mode = Rounding::stochastic;
+        ASSERT_TRUE(tiles_match({a, b, &c, lo, kTypes[turn / 9 % 3]}, accumulator));
+      }
+    }
+  }
+}
+
+TEST_F(GemmTile, MatrixUnits) {
+  for (const PresetInfo& info : Presets()) {
+    for (const std::int64_t k : {0, 1, 5, 16, 33, 64, 65, 130, 200}) {
+      Accumulator accumulator = Preset(info.name);
+      const Tensor a = MakeRounded({5, k}, Values::mixed, accumulator.unit->a);
+      const Tensor b = MakeRounded({k, 17}, Values::mixed, accumulator.unit->b);
+      const Tensor x = MakeRounded({5, k}, Values::on_grid, accumulator.unit->a);
+      const Tensor y = MakeRounded({k, 17}, Values::on_grid, accumulator.unit->b);
+      const Tensor c = Make({5, 17}, Values::arbitrary, accumulator.format);
+      ASSERT_TRUE(tiles_match({a, b}, accumulator)) << info.name;
+      ASSERT_TRUE(tiles_match({x, y, &c}, accumulator)) << info.name;
+      for (const RoundingOptions& o : roundings()) {
+        accumulator.rounding = o;
+        accumulator.format = ParseFormat("e6m9");
+        accumulator.unit->promote = 2 * accumulator.unit->block;
+        ASSERT_TRUE(tiles_match({x, y, &c}, accumulator)) << info.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Accumulators as text, their checks, and the presets.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+// Equal in all that the text holds.
+void expect_same(const Accumulator& a, const Accumulator& b, const std::string& text) {
+  EXPECT_EQ(a.format, b.format) << text;
+  EXPECT_EQ(a.scheme, b.scheme) << text;
+  EXPECT_EQ(a.rounding.mode, b.rounding.mode) << text;
+  EXPECT_EQ(a.rounding.overflow, b.rounding.overflow) << text;
+  EXPECT_EQ(a.rounding.variant, b.rounding.variant) << text;
+  EXPECT_EQ(a.rounding.random_bits, b.rounding.random_bits) << text;
+  EXPECT_EQ(a.product, b.product) << text;
+  EXPECT_EQ(a.exact_products, b.exact_products) << text;
+  EXPECT_EQ(a.inner, b.inner) << text;
+  EXPECT_EQ(a.chunk, b.chunk) << text;
+  EXPECT_EQ(a.unit, b.unit) << text;
+}
+
+void expect_round_trip(const Accumulator& accumulator) {
+  const std::string text = ToString(accumulator);
+  expect_same(ParseAccumulator(text), accumulator, text);
+}
+
+// The message with which a call fails; empty where it does not.
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string parse_error(const std::string& text) {
+  return error_of([&] { ParseAccumulator(text); });
+}
+
+TEST(Accumulator, Texts) {
+  EXPECT_EQ(ToString(Accumulator{}), "fp32 sequential");
+  for (const char* text : {
+           "fp32 sequential",
+           "e4m3 kahan",
+           "e4m3 sequential product=exact",
+           "e6m9 sequential product=e5m2fnuz overflow=saturate",
+           "e6m9 chunked chunk=64 product=exact rounding=stochastic random_bits=8",
+           "fp32 chunked chunk=1 inner=e6m9 rounding=stochastic variant=C",
+           "bf16 pairwise rounding=to_odd",
+           "e4m3fn:bias=11:nosub pairwise",
+           "fp32 block_fma a=fp16 b=bf16 block=7 fraction_bits=30 min_exponent=-140 sum=e8m13",
+           "fp16 block_fma a=e5m2 b=e2m1 block=4 fraction_bits=1 min_exponent=0 sum=fp16 "
+           "sum_rounding=nearest_even addend=separate promote=12 rounding=up",
+       }) {
+    EXPECT_EQ(ToString(ParseAccumulator(text)), text);
+  }
+  expect_same(ParseAccumulator("  fp32   kahan "), ParseAccumulator("fp32 kahan"), "spaces");
+}
+
+TEST(Accumulator, RandomOnesRoundTrip) {
+  std::mt19937_64 generator(5);
+  const auto between = [&](int low, int high) {
+    return low + static_cast<int>(generator() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  const auto format = [&] { return MakeFormat(between(2, 8), between(0, 23)); };
+  for (int i = 0; i < 2000; ++i) {
+    Accumulator a;
+    a.format = format();
+    a.scheme = static_cast<Scheme>(between(0, 4));
+    a.rounding.mode = static_cast<Rounding>(between(0, 6));
+    a.rounding.overflow = static_cast<Overflow>(between(0, 1));
+    a.rounding.variant = static_cast<Variant>(between(0, 2));
+    a.rounding.random_bits = between(1, 24);
+    if (a.scheme == Scheme::block_fma) {
+      BlockFma unit;
+      unit.a = format();
+      unit.b = format();
+      unit.block = between(1, 64);
+      unit.fraction_bits = between(1, 30);
+      unit.aligns_addend = between(0, 1) == 1;
+      unit.min_exponent = between(-400, 127);
+      unit.sum = format();
+      unit.rounding = between(0, 1) == 0 ? Rounding::toward_zero : Rounding::nearest_even;
+      unit.promote = std::int64_t{unit.block} * between(0, 3);
+      a.unit = unit;
+    } else {
+      const int product = between(0, 2);
+      if (product == 1) a.product = format();
+      a.exact_products = product == 2;
+    }
+    if (a.scheme == Scheme::chunked) {
+      a.chunk = between(1, 1000);
+      if (between(0, 1) == 1) a.inner = format();
+    }
+    expect_round_trip(a);
+  }
+}
+
+TEST(Accumulator, SeedAndStreamAreLeftOut) {
+  Accumulator a;
+  a.rounding.seed = 1;
+  a.rounding.stream = 2;
+  EXPECT_EQ(ToString(a), "fp32 sequential");
+}
+
+TEST(Accumulator, TextErrorsSayWhatIsAllowed) {
+  EXPECT_NE(parse_error("").find("a format, a scheme and options"), std::string::npos);
+  EXPECT_NE(parse_error("fp32").find("got 'fp32'"), std::string::npos);
+  EXPECT_NE(parse_error("fp33 kahan").find("unknown format 'fp33'"), std::string::npos);
+  EXPECT_EQ(parse_error("fp32 tree"),
+            "scheme must be sequential, kahan, chunked, pairwise or block_fma, got 'tree'");
+  EXPECT_NE(parse_error("fp32 kahan wat=1").find("unknown option 'wat'"), std::string::npos);
+  EXPECT_NE(parse_error("fp32 kahan block=1").find("unknown option 'block'"), std::string::npos);
+  EXPECT_NE(parse_error("fp32 kahan exact").find("name=value, got 'exact'"), std::string::npos);
+  EXPECT_NE(parse_error("fp32 chunked chunk=2 chunk=3").find("given twice"), std::string::npos);
+  EXPECT_EQ(parse_error("fp32 chunked chunk=2x"), "chunk must be an integer, got '2x'");
+  EXPECT_EQ(parse_error("fp32 chunked chunk=99999999999999999999"),
+            "chunk must be an integer, got '99999999999999999999'");
+  EXPECT_EQ(parse_error("fp32 block_fma addend=no"),
+            "addend must be separate or aligned, got 'no'");
+}
+
+TEST(Accumulator, FieldsMustFitTogether) {
+  for (const char* text : {
+           "fp32 chunked chunk=0",
+           "fp32 chunked chunk=-1",
+           "fp32 sequential chunk=3",
+           "fp32 sequential inner=fp16",
+           "fp32 sequential random_bits=25",
+           "fp32 block_fma product=exact",
+           "fp32 block_fma product=fp16",
+           "fp32 block_fma block=0",
+           "fp32 block_fma block=65",
+           "fp32 block_fma fraction_bits=0",
+           "fp32 block_fma fraction_bits=31",
+           "fp32 block_fma min_exponent=128",
+           "fp32 block_fma min_exponent=-401",
+           "fp32 block_fma promote=8",
+           "fp32 block_fma promote=-16",
+           "fp32 block_fma sum_rounding=stochastic",
+           "fp32 block_fma sum=e8m0",
+           "fp32 block_fma a=e8m0",
+           "fp32 block_fma b=e8m0",
+       }) {
+    EXPECT_NE(parse_error(text), "") << text;
+  }
+  EXPECT_EQ(parse_error("fp32 block_fma block=65"), "block_fma: block must be 1…64, got 65");
+
+  Accumulator a;
+  a.scheme = Scheme::block_fma;
+  EXPECT_NE(error_of([&] { Check(a); }).find("needs its unit"), std::string::npos);
+  a.scheme = Scheme::kahan;
+  a.unit.emplace();
+  EXPECT_NE(error_of([&] { Check(a); }).find("a unit is for scheme block_fma"), std::string::npos);
+  a.unit.reset();
+  a.product = kFp32;
+  a.exact_products = true;
+  EXPECT_NE(error_of([&] { Check(a); }).find("got both fp32 and exact"), std::string::npos);
+  a = {};
+  const std::uint64_t seed = 0;
+  a.rounding.device_seed = &seed;
+  EXPECT_NE(error_of([&] { Check(a); }), "");
+  Check(a, true);
+}
+
+TEST(Presets, AreWhatTheTableSays) {
+  const auto text = [](const char* name) { return ToString(Preset(name)); };
+  EXPECT_EQ(text("v100"),
+            "fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=23 min_exponent=-133 sum=fp32");
+  EXPECT_EQ(text("a100"),
+            "fp32 block_fma a=fp16 b=fp16 block=8 fraction_bits=24 min_exponent=-132 sum=fp32");
+  EXPECT_EQ(text("ada-tf32"),
+            "fp32 block_fma a=tf32 b=tf32 block=4 fraction_bits=24 min_exponent=-132 sum=fp32");
+  EXPECT_EQ(text("ada-fp8"),
+            "fp32 block_fma a=e4m3fn b=e4m3fn block=16 fraction_bits=13 min_exponent=-132 "
+            "sum=e8m13");
+  EXPECT_EQ(text("h100-bf16"),
+            "fp32 block_fma a=bf16 b=bf16 block=16 fraction_bits=25 min_exponent=-133 sum=fp32");
+  EXPECT_EQ(text("b200-tf32"),
+            "fp32 block_fma a=tf32 b=tf32 block=8 fraction_bits=25 min_exponent=-133 sum=fp32");
+  EXPECT_EQ(text("deepseek-promoted"),
+            "fp32 block_fma a=e4m3fn b=e4m3fn block=32 fraction_bits=13 min_exponent=-139 "
+            "sum=e8m13 promote=128");
+  EXPECT_EQ(ToString(Preset("h100-fp16", ParseFormat("fp16"))),
+            "fp16 block_fma a=fp16 b=fp16 block=16 fraction_bits=25 min_exponent=-133 sum=fp16 "
+            "sum_rounding=nearest_even");
+}
+
+TEST(Presets, AllAreSoundAndNameTheirEvidence) {
+  const std::vector<PresetInfo> all = Presets();
+  EXPECT_EQ(all.size(), 16U);
+  for (const PresetInfo& info : all) {
+    const Accumulator accumulator = Preset(info.name);
+    Check(accumulator);
+    expect_round_trip(accumulator);
+    expect_same(ParseAccumulator(info.name), accumulator, info.name);
+    EXPECT_FALSE(info.source.empty()) << info.name;
+    const bool measured = info.name == "v100" || info.name.starts_with("h100-");
+    EXPECT_EQ(info.evidence, measured ? "replayed" : "literature") << info.name;
+  }
+}
+
+TEST(Presets, MayBeChangedInText) {
+  Accumulator expected = Preset("h100-fp8");
+  BlockFma unit = expected.unit.value_or(BlockFma{});
+  unit.a = ParseFormat("e5m2");
+  expected.unit = unit;
+  expect_same(ParseAccumulator("h100-fp8 a=e5m2"), expected, "a=e5m2");
+}
+
+TEST(Presets, RefuseWhatNoKnownRuleReproduces) {
+  const auto error = [](const char* name, const char* output) {
+    return error_of([&] { Preset(name, ParseFormat(output)); });
+  };
+  EXPECT_NE(error("h100-fp8", "fp16").find("no known rule"), std::string::npos);
+  EXPECT_NE(error("deepseek-promoted", "fp16").find("no known rule"), std::string::npos);
+  EXPECT_NE(error("ada-fp8", "fp16").find("no known rule"), std::string::npos);
+  EXPECT_NE(error("b200-fp8", "fp32").find("no known rule"), std::string::npos);
+  EXPECT_NE(error("h100-bf16", "fp16").find("must be fp32"), std::string::npos);
+  EXPECT_NE(error("h100-fp16", "bf16").find("fp32 or fp16, got bf16"), std::string::npos);
+  EXPECT_NE(error("k80", "fp32").find("unknown preset 'k80'; there are v100, a100"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cpd

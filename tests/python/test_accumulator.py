@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.Accumulator`, `cpd.BlockFma`, `cpd.CastSpec` and `cpd.Recipe` as values: what their
+arguments mean, their text, equality, copies and errors."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.accumulator import accumulator
+
+UNIT = cpd.BlockFma("fp16", "e5m2", block=4, fraction_bits=23, rounding="nearest_even", promote=8)
+
+SOME = [
+    cpd.Accumulator("e4m3"),
+    cpd.Accumulator("e4m3", "kahan", product="e5m2"),
+    cpd.Accumulator("e4m3", "fma"),
+    cpd.Accumulator("e4m3", product="exact", rounding="stochastic", random_bits=8, variant="B"),
+    cpd.Accumulator("e6m9", "chunked", chunk=32, inner="e4m3", overflow="saturate"),
+    cpd.Accumulator("e3m2ieee", "pairwise", rounding="toward_zero"),
+    cpd.Accumulator(preset="v100"),
+    cpd.Accumulator("fp16", preset="h100-fp16"),
+    cpd.Accumulator(preset="h100-fp8", operands=("e5m2", "e4m3fn")),
+    cpd.Accumulator(preset="deepseek-promoted"),
+    cpd.Accumulator(unit=UNIT),
+    cpd.Accumulator("e5m10", unit=UNIT, rounding="up"),
+    cpd.Accumulator(cpd.Format(4, 3, bias=9, subnormals=False)),
+]
+
+
+@pytest.mark.parametrize("acc", SOME, ids=str)
+def test_text_copies_and_equality(acc):
+    assert cpd.Accumulator.parse(str(acc)) == acc
+    assert str(cpd.Accumulator.parse(str(acc))) == str(acc)
+    assert eval(repr(acc), {"cpd": cpd}) == acc
+    for same in (copy.deepcopy(acc), pickle.loads(pickle.dumps(acc)), dataclasses.replace(acc)):
+        assert same == acc
+        assert hash(same) == hash(acc)
+        assert str(same) == str(acc)
+    assert accumulator(acc) is acc
+    assert accumulator(str(acc)) == acc
+
+
+def test_all_are_different():
+    assert len(set(SOME)) == len(SOME)
+    assert cpd.Accumulator("e4m3", seed=1) != cpd.Accumulator("e4m3")
+    assert cpd.Accumulator("e4m3", stream=1) != cpd.Accumulator("e4m3")
+
+
+def test_what_the_arguments_mean():
+    plain = cpd.Accumulator("e4m3")
+    assert (plain.scheme, plain.product, plain.inner, plain.chunk, plain.unit) == (
+        "sequential",
+        cpd.format("e4m3"),
+        cpd.format("e4m3"),
+        64,
+        None,
+    )
+    assert plain == cpd.Accumulator(cpd.Format(4, 3), "sequential", product="e4m3")
+    fused = cpd.Accumulator("e4m3", "fma")
+    assert (fused.scheme, fused.product) == ("sequential", "exact")
+    assert fused == cpd.Accumulator("e4m3", "fma", product="exact")
+    chunked = cpd.Accumulator("e6m9", "chunked", inner="e5m2")
+    assert (chunked.inner.name, chunked.chunk, chunked.product.name) == ("e5m2", 64, "e6m9")
+
+
+def test_matrix_units():
+    v100 = cpd.Accumulator(preset="v100")
+    assert (v100.scheme, v100.product, v100.format.name) == ("block_fma", "exact", "fp32")
+    assert (v100.unit.block, v100.unit.fraction_bits) == (4, 23)
+    assert v100 == cpd.Accumulator("fp32", "block_fma", preset="v100")
+    assert v100 == cpd.Accumulator(unit=v100.unit)
+    assert v100 == accumulator("v100")
+    half = cpd.Accumulator("fp16", preset="v100")
+    assert (half.unit.sum.name, half.unit.rounding) == ("fp16", "nearest_even")
+    mixed = cpd.Accumulator(preset="h100-fp8", operands=(cpd.format("e5m2"), "e4m3fn"))
+    assert (mixed.unit.a.name, mixed.unit.b.name) == ("e5m2", "e4m3fn")
+    assert mixed == accumulator("h100-fp8 a=e5m2")
+    assert cpd.Accumulator(unit=UNIT).format == UNIT.sum == cpd.format("fp32")
+    assert dataclasses.replace(UNIT, promote=0).promote == 0
+
+
+def test_presets_name_their_evidence():
+    presets = {one.name: one for one in cpd.presets()}
+    replayed = {name for name, one in presets.items() if one.evidence == "replayed"}
+    assert {"v100", "h100-fp16", "h100-fp8"} <= replayed
+    assert {one.evidence for one in presets.values()} == {"replayed", "literature"}
+    for name, one in presets.items():
+        assert one.source
+        assert cpd.Accumulator(preset=name).unit is not None
+
+
+GOOD = {"format": "e4m3"}
+WRONG = [
+    ({}, TypeError, "format must be a cpd.Format or its name, got NoneType"),
+    ({"format": 8}, TypeError, "format must be"),
+    (GOOD | {"scheme": "tree"}, ValueError, "scheme must be one of sequential.*got 'tree'"),
+    (GOOD | {"scheme": 1}, TypeError, "scheme must be a str, got int"),
+    (GOOD | {"scheme": "block_fma"}, ValueError, "needs preset"),
+    (GOOD | {"scheme": "fma", "product": "e4m3"}, ValueError, "exact products, got product='e4m3'"),
+    (GOOD | {"product": "exactly"}, ValueError, "exactly"),
+    (GOOD | {"product": 3}, TypeError, "product must be a cpd.Format or its name, got int"),
+    (GOOD | {"inner": "e5m2"}, ValueError, "inner and chunk are for scheme 'chunked' only"),
+    (GOOD | {"chunk": 32}, ValueError, "inner and chunk are for scheme 'chunked' only"),
+    (GOOD | {"scheme": "chunked", "chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
+    (GOOD | {"scheme": "chunked", "chunk": 2**63}, ValueError, "chunk must fit in 64 bits"),
+    (GOOD | {"scheme": "chunked", "chunk": 8.0}, TypeError, "chunk must be an int, got float"),
+    (GOOD | {"scheme": "chunked", "inner": "e9m3"}, ValueError, "e9m3|exp"),
+    (GOOD | {"operands": ("e4m3", "e4m3")}, ValueError, "operands goes with preset"),
+    (GOOD | {"rounding": "nearest"}, ValueError, "rounding"),
+    ({"preset": "z80"}, ValueError, "unknown preset 'z80'; there are v100"),
+    ({"preset": 100}, TypeError, "preset must be a str, got int"),
+    ({"preset": "v100", "scheme": "kahan"}, ValueError, "go with scheme 'block_fma', got 'kahan'"),
+    ({"preset": "v100", "unit": UNIT}, ValueError, "preset and unit both name"),
+    ({"preset": "v100", "rounding": "up"}, ValueError, "preset 'v100' says how it rounds"),
+    ({"preset": "v100", "product": "e4m3"}, ValueError, "exact products"),
+    ({"preset": "v100", "operands": "fp16"}, TypeError, "operands must be a pair of formats"),
+    ({"preset": "v100", "operands": ("fp16", None)}, TypeError, "operands must be a pair"),
+    ({"preset": "v100", "format": "e4m3"}, ValueError, "output must be fp32 or fp16, got e4m3"),
+    ({"preset": "h100-fp8", "format": "fp16"}, ValueError, "no known rule"),
+    ({"preset": "b200-fp8"}, ValueError, "no known rule"),
+    ({"unit": "v100"}, TypeError, "unit must be a cpd.BlockFma, got str"),
+    ({"unit": UNIT, "operands": ("fp16", "fp16")}, ValueError, "operands goes with preset"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), WRONG)
+def test_errors(arguments, error, message):
+    with pytest.raises(error, match=message):
+        cpd.Accumulator(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"block": 0}, ValueError, "block must be 1…64, got 0"),
+        ({"block": 65}, ValueError, "block must be 1…64, got 65"),
+        ({"block": 4.0}, TypeError, "block must be an int"),
+        ({"block": 2**40}, ValueError, "block must fit in 32 bits"),
+        ({"fraction_bits": 31}, ValueError, "fraction_bits must be 1…30, got 31"),
+        ({"rounding": "up"}, ValueError, "toward_zero or nearest_even, got up"),
+        ({"rounding": None}, TypeError, "rounding must be a str"),
+        ({"promote": 6, "block": 4}, ValueError, "promote must be 0 or a multiple of block = 4"),
+        ({"aligns_addend": 1}, TypeError, "aligns_addend must be a bool"),
+        ({"sum": "e8m0"}, ValueError, "sum must be"),
+        ({"a": "e8m0"}, ValueError, "a must be a format with a zero"),
+    ],
+)
+def test_unit_errors(arguments, error, message):
+    with pytest.raises(error, match=message):
+        cpd.BlockFma(**{"a": "fp16", "b": "fp16"} | arguments)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "e4m3 ", "e4m3 tree", "e4m3 kahan chunk=3", "e4m3 kahan x=3", "e4m3 kahan kahan"]
+)
+def test_text_that_does_not_parse(text):
+    with pytest.raises(ValueError, match=r"format|scheme|chunk|option"):
+        cpd.Accumulator.parse(text)
+    with pytest.raises(TypeError, match="text must be a str"):
+        cpd.Accumulator.parse(None)
+
+
+@pytest.mark.parametrize("acc", ["e4m3 chunked", "e4m3 pairwise", "v100"])
+def test_sums_are_sequential_or_kahan(acc):
+    x = np.ones(3, np.float32)
+    for call in (
+        lambda: cpd.sum(x, acc),
+        lambda: cpd.sum(x, cpd.Accumulator.parse(acc) if " " in acc else acc),
+        lambda: cpd.ReduceSpec("e4m3", acc),
+    ):
+        with pytest.raises(ValueError, match="the scheme of a sum must be sequential or kahan"):
+            call()
+    assert cpd.sum(x, "e4m3 kahan").item() == 3
+    assert cpd.sum(x, cpd.Accumulator("e4m3", "fma")).item() == 3
+
+
+# ---- recipes -------------------------------------------------------------------------------------
+
+
+def test_recipe_means_one_accumulator_for_all():
+    recipe = cpd.Recipe("e4m3 kahan")
+    assert recipe.forward == recipe.grad_input == recipe.grad_weight
+    assert recipe.grad_bias == cpd.Accumulator("fp32")
+    assert recipe.activation is recipe.weight is recipe.gradient is None
+    other = cpd.Recipe("e4m3", "e5m2", "e6m9 chunked", activation="e4m3fn", gradient="e5m2")
+    assert (other.grad_input.format.name, other.grad_weight.scheme) == ("e5m2", "chunked")
+    assert other.activation == cpd.CastSpec("e4m3fn")
+    assert other.for_layer(7) == dataclasses.replace(other, layer=7) != other
+
+
+def test_recipe_copies_and_text():
+    cast = cpd.CastSpec("e5m2", "stochastic", "saturate", random_bits=8, seed=3)
+    recipe = cpd.Recipe("e4m3", grad_weight="fp32", weight="e4m3", gradient=cast, layer=2)
+    assert pickle.loads(pickle.dumps(recipe)) == copy.deepcopy(recipe) == recipe
+    assert hash(copy.deepcopy(recipe)) == hash(recipe)
+    assert str(recipe) == (
+        "forward='e4m3 sequential', grad_weight='fp32 sequential', weight='e4m3', "
+        "gradient='e5m2 rounding=stochastic overflow=saturate random_bits=8', layer=2"
+    )
+    assert repr(cpd.Recipe("e4m3")) == "cpd.Recipe(forward='e4m3 sequential')"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"forward": None}, TypeError, "format"),
+        ({"forward": cpd.CastSpec("e4m3")}, TypeError, "format"),
+        ({"grad_input": 3}, TypeError, "format"),
+        ({"grad_bias": "e9m9"}, ValueError, "e9m9|exp"),
+        ({"weight": 8}, TypeError, "format"),
+        ({"weight": "e4m3 kahan"}, ValueError, "format|e4m3 kahan"),
+        ({"layer": -1}, ValueError, r"layer must be 0…2\^16 - 1, got -1"),
+        ({"layer": 2**16}, ValueError, "layer"),
+        ({"layer": 1.5}, TypeError, "layer must be an int"),
+    ],
+)
+def test_recipe_errors(arguments, error, message):
+    with pytest.raises(error, match=message):
+        cpd.Recipe(**{"forward": "e4m3"} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"format": None}, TypeError, "format"),
+        ({"rounding": "nearest"}, ValueError, "rounding"),
+        ({"random_bits": 0}, ValueError, "random_bits"),
+        ({"seed": 1.0}, TypeError, "seed"),
+    ],
+)
+def test_cast_spec_errors(arguments, error, message):
+    with pytest.raises(error, match=message):
+        cpd.CastSpec(**{"format": "e4m3"} | arguments)
