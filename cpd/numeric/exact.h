@@ -53,10 +53,7 @@ CPD_FN constexpr V exact_sum(V a, V b) {
 template <class V>
 CPD_FN V fma_to_odd(V a, V b, V c) {
   if constexpr (kHasDirectedRounding<V>) {
-    using U = Unsigned<V>;
-    const V down = fma_toward<Toward::down>(a, b, c);
-    const V up = fma_toward<Toward::up>(a, b, c);
-    return select((bits_as<U>(down) & splat<U>(1)) != U{}, down, up);
+    return odd_one(fma_toward<Toward::down>(a, b, c), fma_toward<Toward::up>(a, b, c));
   } else {
     return add_to_odd(a * b, c);
   }

@@ -542,6 +542,35 @@ CPD_FN V at_least(V x, V least) {
     return bits_as<V>(bits_as<U>(larger_magnitude(x, least)) | (bits_as<U>(x) & sign));
   }
 }
+/// x with the bits that t and `sign` share, -0 or +0. (As float operations: compilers keep sums
+/// that change between float and integer types in memory.)
+template <class V>
+CPD_FN V with_sign_of(V x, V t, V sign) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(
+        _mm512_or_ps(bits_as<__m512>(x), _mm512_and_ps(bits_as<__m512>(t), bits_as<__m512>(sign))));
+  } else
+#endif
+  {
+    using U = Unsigned<V>;
+    return bits_as<V>(bits_as<U>(x) | (bits_as<U>(t) & bits_as<U>(sign)));
+  }
+}
+/// a where its last bit is 1, else b.
+template <class V>
+CPD_FN V odd_one(V a, V b) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    const __mmask16 odd = _mm512_test_epi32_mask(bits_as<__m512i>(a), _mm512_set1_epi32(1));
+    return bits_as<V>(_mm512_mask_mov_ps(bits_as<__m512>(b), odd, bits_as<__m512>(a)));
+  } else
+#endif
+  {
+    using U = Unsigned<V>;
+    return select((bits_as<U>(a) & splat<U>(1)) != U{}, a, b);
+  }
+}
 /// True where every lane is at most `limit`; false for NaN.
 template <class V>
 CPD_FN bool all_at_most(V x, Scalar<V> limit) {

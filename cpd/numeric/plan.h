@@ -367,7 +367,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
       static_cast<float>(1 + 2 * Format::power_of_two(-product.precision()) + 0x1p-20);
   if (split.kind == Split::rounded || split.kind == Split::exact) {
     // A rounded sum lies no further from the exact one than the old sum does.
-    split.steps = split.kind == Split::exact ? 2 : kRangeGroup;
+    split.steps = kRangeGroup;
     split.of_products = 2;
   } else {
     if (split.kind == Split::kahan) split.steps = 2;

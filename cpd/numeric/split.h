@@ -26,11 +26,11 @@ inline namespace CPD_ISA {
 /// The constants of one format in all lanes.
 template <class V>
 struct SplitFormat {
-  V factor;          ///< K
-  V factor_less_1;   ///< K - 1
-  V least;           ///< 1.5 * 2^23 spacings (times 2^-N for stochastic rounding)
-  V least_normal;    ///< 1.5 * 2^emin
-  Unsigned<V> sign;  ///< the sign bit, where the format has -0
+  V factor;         ///< K
+  V factor_less_1;  ///< K - 1
+  V least;          ///< 1.5 * 2^23 spacings (times 2^-N for stochastic rounding)
+  V least_normal;   ///< 1.5 * 2^emin
+  V sign;           ///< -0 where the format has it, else +0
 
   CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
     using S = Scalar<V>;
@@ -39,7 +39,7 @@ struct SplitFormat {
     factor_less_1 = splat<V>(static_cast<S>(k - 1));
     least_normal = splat<V>(static_cast<S>(1.5 * quantum * Format::power_of_two(man)));
     least = least_normal * factor;
-    sign = splat<Unsigned<V>>(has_negative_zero ? Pattern<V>::sign : 0);
+    sign = splat<V>(has_negative_zero ? static_cast<S>(-0.0) : S{0});
   }
 };
 
@@ -64,11 +64,10 @@ CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
 /// t rounded, for any t of 24 bits or rounded to odd; zero keeps t's sign where the format has -0.
 template <class V>
 CPD_FN V split_any(V t, const SplitFormat<V>& format) {
-  using U = Unsigned<V>;
   const V m = at_least(t, format.least_normal);
   const V u = fma(m, format.factor, -t);
   const V rounded = fma(m, format.factor, -u);
-  return bits_as<V>(bits_as<U>(rounded) | (bits_as<U>(t) & format.sign));
+  return with_sign_of(rounded, t, format.sign);
 }
 
 /// s + a * b rounded once. The sum is taken to odd first, unless kFits: it is a binary32 number.

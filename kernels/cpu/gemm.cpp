@@ -35,6 +35,8 @@ CPD_FN float least_bit_of(int64_t n, const float* x) {
   return bits_as<float>(least);
 }
 
+CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /// Copies one panel; lines beyond the last are +0.
 template <int kWidth>
 CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
@@ -232,7 +234,8 @@ CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, int64_t k, in
 }
 
 /// The sums of kRows rows and kVectors vectors of columns, in registers.
-template <Split kKind, int kRows, int kVectors>
+/// With kFits, exact sums are tried as binary32 numbers before they are taken to odd.
+template <Split kKind, bool kFits, int kRows, int kVectors>
 class SplitTile {
  public:
   CPD_FN explicit SplitTile(const BoundedTile& bounded, Tile tile)
@@ -249,10 +252,8 @@ class SplitTile {
       steps<false>(0, block_.count);
       canonicalize();
     } else {
-      for (int64_t k = 0; k < block_.count; k += split_.steps) {
-        const int64_t left = block_.count - k;
-        guarded(k, left < split_.steps ? left : split_.steps);
-      }
+      check_sums();
+      for (int64_t k = 0; k < block_.count;) k += advance(k);
     }
     store_sums();
   }
@@ -260,20 +261,29 @@ class SplitTile {
  private:
   static constexpr bool kHasCompensation = kKind == Split::kahan;
 
-  /// A few values of k: short roundings where nothing can overflow, else the general route.
-  CPD_FN void guarded(int64_t k, int64_t count) {
+  /// Takes some values of k from k on: short roundings where nothing can overflow, else the general
+  /// route. Returns how many.
+  CPD_FN int64_t advance(int64_t k) {
+    const int64_t count = least(block_.count - k, kFits ? 2 : split_.steps);
     const float products = bounded_.products(k, count);
     const F most = weighed();
     if (ordinary_ && all_at_most(most, sum_limit(split_, products))) {
-      if constexpr (kKind == Split::exact) {
+      if constexpr (kFits) {
         const float limit = exact_limit(split_, products, bounded_.least_bit(k));
-        if (all_at_most(most, limit)) return steps<true>(k, count);
+        if (all_at_most(most, limit)) {
+          steps<true>(k, count);
+          return count;
+        }
       }
-      return steps<false>(k, count);
+      steps<false>(k, count);
+      return count;
     }
+    const int64_t group = least(block_.count - k, kRangeGroup - k % kRangeGroup);
     store_sums();
-    general_steps(&bounded_, tile_, k, count);
+    general_steps(&bounded_, tile_, k, group);
     load_sums();
+    check_sums();
+    return group;
   }
 
   /// What of SplitPlan's limit the sums take.
@@ -292,7 +302,7 @@ class SplitTile {
     return most;
   }
 
-  template <bool kFits>
+  template <bool kSumsFit>
   CPD_FN void steps(int64_t k, int64_t count) {
     const float* a = tile_.at.a + k * kGemmRows;
     const float* b = tile_.at.b + k * kGemmColumns;
@@ -308,18 +318,18 @@ class SplitTile {
         const F of_a = splat<F>(a[i]);
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) {
-          step<kFits>(of_a, of_b[j], factor_b[j], sums_[i][j], lost_[i][j]);
+          step<kSumsFit>(of_a, of_b[j], factor_b[j], sums_[i][j], lost_[i][j]);
         }
       }
     }
   }
 
-  template <bool kFits>
+  template <bool kSumsFit>
   CPD_FN void step(F a, F b, [[maybe_unused]] F factor_b, F& sum, [[maybe_unused]] F& lost) {
     if constexpr (kKind == Split::plain) {
       sum = bounded_.plan->exact_products ? fma(a, b, sum) : sum + a * b;
     } else if constexpr (kKind == Split::exact) {
-      sum = split_fma<kFits>(a, b, sum, sum_);
+      sum = split_fma<kSumsFit>(a, b, sum, sum_);
     } else if constexpr (kKind == Split::kahan) {
       split_kahan(split_product(a, b, factor_b, product_), sum, lost, sum_);
     } else {
@@ -331,23 +341,30 @@ class SplitTile {
     return tile_.at.state + i * block_.state_columns + j * Lanes<F>::count;
   }
   CPD_FN void load_sums() {
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        sums_[i][j] = load<F>(at(i, j));
+        if constexpr (kHasCompensation) lost_[i][j] = load<F>(at(i, j) + block_.plane);
+      }
+    }
+  }
+  /// Whether all sums are finite and, where a product's -0 matters, none is -0.
+  CPD_FN void check_sums() {
     using U = Unsigned<F>;
     using I = Signed<F>;
     using P = Pattern<F>;
     I odd{};
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kVectors; ++j) {
-        sums_[i][j] = load<F>(at(i, j));
         const U pattern = bits_as<U>(sums_[i][j]);
         odd |= (I)((pattern & splat<U>(P::magnitude)) >= splat<U>(P::infinity));
-        odd |= (I)(pattern == splat<U>(P::sign));
-        if constexpr (kHasCompensation) lost_[i][j] = load<F>(at(i, j) + block_.plane);
+        if constexpr (kKind != Split::exact) odd |= (I)(pattern == splat<U>(P::sign));
       }
     }
-    std::int32_t lanes[Lanes<F>::count];
+    int32_t lanes[Lanes<F>::count];
     store(lanes, odd);
-    std::int32_t any = 0;
-    for (const std::int32_t lane : lanes) any |= lane;
+    int32_t any = 0;
+    for (const int32_t lane : lanes) any |= lane;
     ordinary_ = any == 0;
   }
   CPD_FN void store_sums() {
@@ -378,20 +395,20 @@ class SplitTile {
   bool ordinary_ = true;
 };
 
-template <Split kKind, int kRows, int kVectors>
+template <Split kKind, bool kFits, int kRows, int kVectors>
 CPD_BODY void split_rows(const BoundedTile* bounded, const Tile* tile) {
-  SplitTile<kKind, kRows, kVectors>(*bounded, *tile).run();
+  SplitTile<kKind, kFits, kRows, kVectors>(*bounded, *tile).run();
 }
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
 
-template <Split kKind>
+template <Split kKind, bool kFits = false>
 CPD_FN void split_tile(const BoundedTile& bounded) {
   Tile part = bounded.tile;
   const bool narrow = kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count;
   if (part.rows > 2) {
-    return narrow ? split_rows<kKind, kGemmRows, 1>(&bounded, &part)
-                  : split_rows<kKind, kGemmRows, kVectorsOfPanel>(&bounded, &part);
+    return narrow ? split_rows<kKind, kFits, kGemmRows, 1>(&bounded, &part)
+                  : split_rows<kKind, kFits, kGemmRows, kVectorsOfPanel>(&bounded, &part);
   }
   for (int64_t i = 0; i < part.rows; ++i) {
     Tile row = part;
@@ -400,11 +417,21 @@ CPD_FN void split_tile(const BoundedTile& bounded) {
     row.at.state += i * bounded.block->state_columns;
     row.at.index += static_cast<uint64_t>(i) * bounded.block->index_row;
     if (narrow) {
-      split_rows<kKind, 1, 1>(&bounded, &row);
+      split_rows<kKind, kFits, 1, 1>(&bounded, &row);
     } else {
-      split_rows<kKind, 1, kVectorsOfPanel>(&bounded, &row);
+      split_rows<kKind, kFits, 1, kVectorsOfPanel>(&bounded, &row);
     }
   }
+}
+
+/// Whether small sums stay binary32 numbers, for most of a few k.
+CPD_FN bool often_fits(const BoundedTile& bounded) {
+  int fitting = 0;
+  for (int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {
+    const float products = bounded.products(k, 2);
+    fitting += exact_limit(bounded.plan->split, products, bounded.least_bit(k)) > 0 ? 1 : -1;
+  }
+  return fitting > 0;
 }
 
 // --- stochastic, short
@@ -595,7 +622,8 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
       case Split::rounded:
         return split_tile<Split::rounded>(bounded);
       case Split::exact:
-        return split_tile<Split::exact>(bounded);
+        return often_fits(bounded) ? split_tile<Split::exact, true>(bounded)
+                                   : split_tile<Split::exact>(bounded);
       case Split::kahan:
         return split_tile<Split::kahan>(bounded);
       case Split::stochastic:

@@ -258,7 +258,14 @@ def accumulator(acc: AccumulatorLike) -> Accumulator:
     """`acc` itself, what a text says, or the sequential accumulator of a format."""
     if isinstance(acc, Accumulator):
         return acc
-    return Accumulator.parse(acc) if isinstance(acc, str) else Accumulator(acc)
+    if isinstance(acc, Format):
+        return Accumulator(acc)
+    if isinstance(acc, str):
+        return Accumulator.parse(acc)
+    raise TypeError(
+        "an accumulator must be a cpd.Accumulator, its text, a preset's name, or a format, "
+        f"got {type(acc).__name__}"
+    )
 
 
 def sum_accumulator(acc: AccumulatorLike) -> Accumulator:
@@ -415,6 +422,8 @@ def _scheme(given: _Given) -> str:
 
 def _unit_of(given: _Given) -> tuple[Format, BlockFma | None, str]:
     """The accumulator's format, its matrix unit, and how it rounds."""
+    if _is_preset(given.format):
+        raise ValueError(f"{given.format!r} is a preset, no format: write preset={given.format!r}")
     if given.preset is None:
         unit = None if given.unit is None else _UnitKey(*given.unit).unit()
         if unit is not None and given.format is None:
@@ -435,8 +444,8 @@ def _unit_of(given: _Given) -> tuple[Format, BlockFma | None, str]:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Accumulator:
-    if " " not in text and text not in (one.name for one in presets()):
-        return Accumulator(text)
+    if " " not in text and not _is_preset(text):
+        return _sequential(text)
     native = _core.parse_accumulator(text, 0, 0)
     chunked = native.scheme == "chunked"
     return Accumulator(
@@ -451,6 +460,25 @@ def _parsed(text: str) -> Accumulator:
         random_bits=native.random_bits,
         variant=native.variant,
     )
+
+
+def _sequential(name: str) -> Accumulator:
+    """The accumulator of one word that is no preset: of a format."""
+    try:
+        return Accumulator(name)
+    except ValueError as error:
+        if not str(error).startswith("unknown format"):
+            raise
+        if "-" in name:  # no format's name has one
+            _core.preset(name, _format("fp32")._native)  # which says what presets there are
+        raise ValueError(
+            f"{error}; an accumulator may also be a text such as 'e4m3 kahan', or a preset such as "
+            "'h100-fp8' (see cpd.presets)"
+        ) from None
+
+
+def _is_preset(name: str | None) -> bool:
+    return any(one.name == name for one in presets())
 
 
 def _format_of(native: _core.Format | None) -> Format | None:

@@ -174,8 +174,9 @@ def conv2d(
     outputs, per_group, *kernel = weight.shape
     if number < 1 or input.shape[-3] != per_group * number or outputs % number:
         raise ValueError(
-            "groups must be at least 1 and divide input's channels into weight's, and its outputs; "
-            f"got {number} with {input.shape[-3]} channels, weight {tuple(weight.shape)}"
+            f"groups must be at least 1, divide weight's {outputs} outputs, and times weight's "
+            f"{per_group} channels give input's: got {number} with {input.shape[-3]} channels, "
+            f"weight {tuple(weight.shape)}"
         )
     edges = _edges(padding, kernel, *moves)
     if padding_mode not in PADDING_MODES:

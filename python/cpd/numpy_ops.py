@@ -44,8 +44,7 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     if codes.size != need:
         raise ValueError(f"codes must have {need} bytes for {sizes} of {f}, got {codes.size}")
     default = out.dtype if isinstance(out, np.ndarray) else np.float32
-    element = np.dtype(default if dtype is None else dtype)
-    _check_dtype("dtype", element, tensors.FLOATS)
+    element = _element(default if dtype is None else dtype, tensors.FLOATS)
     tensors.check_carrier(_name(element), f.name)
     codes = np.ascontiguousarray(codes)
     y = _output(out, sizes, element, {"codes": codes})
@@ -81,8 +80,7 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool) -> Ar
     shape = tensors.product_shape(a.shape, b.shape)
     if c is not None:
         tensors.check_addend(c.shape, shape)
-    element = a.dtype if dtype is None else np.dtype(dtype)
-    _check_dtype("dtype", element, tensors.NARROW_FLOATS)
+    element = a.dtype if dtype is None else _element(dtype, tensors.NARROW_FLOATS)
     tensors.check_result(_name(element), acc.format.name)
     y = np.empty(shape, element)
     _core.gemm(a, b, acc._native(), y, c, blas)
@@ -186,6 +184,17 @@ def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> N
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {dtype}")
     if not dtype.isnative:
         raise TypeError(f"{name} must be in native byte order, got {dtype.str}")
+
+
+def _element(dtype: Any, allowed: tuple[str, ...]) -> np.dtype[Any]:
+    """The type of a result, asked for as NumPy takes types."""
+    try:
+        element: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        names = ", ".join(allowed)
+        raise TypeError(f"dtype must be one of NumPy's {names}, got {dtype!r}") from None
+    _check_dtype("dtype", element, allowed)
+    return element
 
 
 def _check_rank(name: str, x: Array) -> None:

@@ -230,7 +230,8 @@ def gemm(
     accumulator's format. The dimensions before the last two broadcast, and so does all of `c`. Any
     of M, N, K may be 0; K = 0 gives c, rounded. Operands are used as given, whatever values of
     float32, bfloat16 or float16 they are, also one type each and of any strides: cast them first if
-    they should be values of a narrower format. NaN and infinities are those of the operations.
+    they should be values of a narrower format (a matrix unit's must be). torch's float8 tensors go
+    in as bfloat16 or float16, which hold them. NaN and infinities are those of the operations.
 
     `acc`: an `Accumulator`, its text, or a format for its plain sequential sum. `dtype`: of the
     result; default a's. It must hold the accumulator's format: bfloat16 matrices summed in fp32

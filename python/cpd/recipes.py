@@ -118,6 +118,9 @@ class Recipe:
 
     >>> Recipe("e4m3", grad_weight="e6m9 chunked", weight="e4m3").grad_input.format
     cpd.format('e4m3')
+    >>> fp8 = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
+    >>> Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2", **fp8).grad_input.unit.a
+    cpd.format('e5m2')
     """
 
     forward: Accumulator

@@ -154,7 +154,8 @@ def check_float(name: str, x: Any, like: str) -> None:
 
 def _check(name: str, x: Any, allowed: tuple[str, ...], like: str = "x") -> None:
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch tensor like {like}, got {type(x).__name__}")
+        wanted = "a torch tensor" if name == like else f"a torch tensor like {like}"
+        raise TypeError(f"{name} must be {wanted}, got {type(x).__name__}")
     if name_of(x.dtype) not in allowed:
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {x.dtype}")
     _check_place(name, x)

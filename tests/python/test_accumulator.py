@@ -99,6 +99,7 @@ GOOD = {"format": "e4m3"}
 WRONG = [
     ({}, TypeError, "format must be a cpd.Format or its name, got NoneType"),
     ({"format": 8}, TypeError, "format must be"),
+    ({"format": "v100"}, ValueError, "'v100' is a preset, no format: write preset='v100'"),
     (GOOD | {"scheme": "tree"}, ValueError, "scheme must be one of sequential.*got 'tree'"),
     (GOOD | {"scheme": 1}, TypeError, "scheme must be a str, got int"),
     (GOOD | {"scheme": "block_fma"}, ValueError, "needs preset"),
@@ -164,6 +165,20 @@ def test_text_that_does_not_parse(text):
         cpd.Accumulator.parse(text)
     with pytest.raises(TypeError, match="text must be a str"):
         cpd.Accumulator.parse(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("h200", "unknown format 'h200'.*a text such as.*cpd.presets"),
+        ("h200-fp8", "unknown preset 'h200-fp8'; there are v100"),
+        ("b200-fp8", "no known rule reproduces"),
+        ("e9m3", "^exp must be 1…8, got 9$"),
+    ],
+)
+def test_one_word_that_is_neither_format_nor_preset(text, message):
+    with pytest.raises(ValueError, match=message):
+        cpd.Recipe(text)
 
 
 @pytest.mark.parametrize("acc", ["e4m3 chunked", "e4m3 pairwise", "v100"])

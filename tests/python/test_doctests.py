@@ -8,7 +8,10 @@ import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import cpd
 
 MODULES = (
     "cpd",
@@ -42,3 +45,11 @@ def test_readme(name):
     assert blocks
     for block in blocks:
         exec(compile(block, name, "exec"), {})
+
+
+def test_accumulators_of_the_readme():
+    texts = re.findall(r'`"([^"`]+)"`', (ROOT / "README.md").read_text())
+    assert len(texts) >= 7
+    ones = np.ones((1, 1), np.float32)
+    for text in texts:
+        assert cpd.gemm(ones, ones, text).item() == 1

@@ -388,7 +388,7 @@ X, W, B = values(2, 4, 5, 5), values(6, 2, 3, 3), values(6)
         ({"bias": values(5)}, ValueError, r"bias must have shape \(6,\), got \(5,\)"),
         ({"input": X[0, 0]}, ValueError, "input must be .* got shape"),
         ({"weight": W[0]}, ValueError, "weight must be"),
-        ({"groups": 1}, ValueError, "groups must be.*got 1 with 4 channels"),
+        ({"groups": 1}, ValueError, "groups must be.*got 1 with 4 channels in input"),
         ({"groups": 4}, ValueError, "groups must be"),
         ({"groups": 0}, ValueError, "groups must be"),
         ({"groups": 2.0}, TypeError, "groups must be an int"),

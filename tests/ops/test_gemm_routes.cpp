@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The short roundings (numeric/split.h) against the general route, in one kernel: the same packed
+// block with and without its SplitPlan. Data are chosen so that sums pass from one to the other.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/numeric/levels.h"
+#include "cpd/ops/cast.h"
+#include "tests/testing/backends.h"
+
+namespace cpd {
+namespace {
+
+struct Case {
+  std::string accumulator;
+  std::string operands;  ///< the format that they lie in
+  Split kind;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all{
+      {"e4m3 sequential", "e4m3", Split::rounded},
+      {"e5m2 sequential", "e5m2", Split::rounded},
+      {"e3m2ieee sequential", "e3m2ieee", Split::rounded},
+      {"e6m9 sequential", "fp32", Split::rounded},
+      {"fp16 sequential overflow=saturate", "e5m2", Split::rounded},
+      {"bf16 sequential", "bf16", Split::rounded},
+      {"e4m3fnuz sequential", "e4m3", Split::rounded},
+      {"e4m3 sequential product=exact", "e4m3", Split::exact},
+      {"e5m2 sequential product=exact", "e5m2", Split::exact},
+      {"fp16 sequential product=exact", "fp32", Split::exact},
+      {"e4m3fnuz sequential product=exact", "e4m3", Split::exact},
+      {"e4m3 kahan", "e4m3", Split::kahan},
+      {"fp16 kahan", "fp16", Split::kahan},
+      {"fp32 sequential", "fp32", Split::plain},
+      {"fp32 sequential product=exact", "fp32", Split::plain},
+      {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", Split::stochastic},
+      {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", Split::stochastic},
+      {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", Split::stochastic},
+      {"e6m9 sequential rounding=stochastic random_bits=13", "e6m9", Split::stochastic},
+  };
+  return all;
+}
+
+/// Values whose sums stay small, come near the format's largest value, or pass it; with zeros and,
+/// rarely, a special value.
+std::vector<float> values(std::int64_t n, const std::string& format, double size, bool special,
+                          std::mt19937_64& bits) {
+  std::normal_distribution<float> normal(0, static_cast<float>(size));
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (float& value : x) value = bits() % 16 == 0 ? 0.0F : normal(bits);
+  if (special) {
+    x[bits() % x.size()] = std::numeric_limits<float>::infinity();
+    x[bits() % x.size()] = std::numeric_limits<float>::quiet_NaN();
+    x[bits() % x.size()] = 0x1p120F;
+  }
+  std::vector<float> y(x.size());
+  Cast(View(x), ParseFormat(format), {}, View(y));
+  return y;
+}
+
+/// One packed block and its sums.
+class Block {
+ public:
+  Block(const KernelTable& kernels, std::int64_t rows, std::int64_t columns, std::int64_t count,
+        const std::vector<float>& a, const std::vector<float>& b)
+      : kernels_(kernels) {
+    const auto padded = [](std::int64_t n, std::int64_t width) {
+      return (n + width - 1) / width * width;
+    };
+    const std::int64_t groups = (count + kRangeGroup - 1) / kRangeGroup;
+    const std::int64_t lines = padded(rows, kernels.gemm_rows);
+    const std::int64_t across = padded(columns, kernels.gemm_columns);
+    a_.resize(static_cast<std::size_t>(lines * count));
+    b_.resize(static_cast<std::size_t>(across * count));
+    a_range_.resize(static_cast<std::size_t>(lines / kernels.gemm_rows * groups));
+    b_range_.resize(static_cast<std::size_t>(across / kernels.gemm_columns * groups));
+    kernels.pack(rows, count, a.data(), count, 1, kernels.gemm_rows, true, a_.data(),
+                 a_range_.data());
+    kernels.pack(columns, count, b.data(), 1, columns, kernels.gemm_columns, true, b_.data(),
+                 b_range_.data());
+    block_.rows = rows;
+    block_.columns = columns;
+    block_.count = count;
+    block_.last = true;
+    block_.plane = lines * across;
+    block_.state_columns = across;
+    block_.index = (std::uint64_t{1} << 32) - 40;  // bits 32 and up change in the second row
+    block_.index_row = static_cast<std::uint64_t>(columns);
+  }
+
+  /// The sums that start from `start`.
+  std::vector<float> Sums(const GemmPlan& plan, float start) {
+    GemmBlock block = block_;
+    std::vector<float> state(static_cast<std::size_t>(2 * block.plane));
+    std::fill_n(state.begin(), block.plane, start);
+    block.a = a_.data();
+    block.b = b_.data();
+    block.a_range = a_range_.data();
+    block.b_range = b_range_.data();
+    block.state = state.data();
+    kernels_.gemm(plan, block);
+    std::vector<float> sums;
+    for (std::int64_t i = 0; i < block.rows; ++i) {
+      const auto row = state.begin() + i * block.state_columns;
+      sums.insert(sums.end(), row, row + block.columns);
+    }
+    return sums;
+  }
+
+ private:
+  const KernelTable& kernels_;
+  GemmBlock block_;
+  std::vector<float> a_, b_;
+  std::vector<PanelRange> a_range_, b_range_;
+};
+
+TEST(GemmRoutes, PlansTakeTheShortRoundings) {
+  for (const Case& c : cases()) {
+    const Levels levels = make_levels(ParseAccumulator(c.accumulator), 100);
+    EXPECT_EQ(static_cast<int>(levels.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
+  }
+  for (const char* general :
+       {"e3m0 sequential", "e4m3:nosub sequential", "e8m12 sequential", "e4m3 pairwise",
+        "e4m3 sequential rounding=up", "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
+        "e4m3 sequential rounding=stochastic variant=C", "fp32 sequential overflow=saturate"}) {
+    const Levels levels = make_levels(ParseAccumulator(general), 100);
+    EXPECT_EQ(static_cast<int>(levels.sum.split.kind), static_cast<int>(Split::none)) << general;
+  }
+}
+
+TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
+  constexpr std::int64_t kRows = 19;
+  constexpr std::int64_t kColumns = 70;
+  constexpr std::int64_t kDepth = 93;
+  std::mt19937_64 bits(20);
+  int finite = 0;
+  int infinite = 0;
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const Case& c : cases()) {
+      const Accumulator accumulator = ParseAccumulator(c.accumulator);
+      const double max = std::min(accumulator.format.max(), 0x1p60);
+      // Sums of about a hundredth of the largest value, around it, and of the least spacings.
+      for (const double part : {0.01, 0.3, 1.0, 4.0, -1.0}) {
+        const double sums = part > 0 ? part * max : accumulator.format.min_normal();
+        const double size = std::sqrt(sums / std::sqrt(static_cast<double>(kDepth)));
+        const auto a = values(kRows * kDepth, c.operands, size, part == 0.3, bits);
+        const auto b = values(kColumns * kDepth, c.operands, size, false, bits);
+        Block block(*kernels, kRows, kColumns, kDepth, a, b);
+        const Levels levels = make_levels(accumulator, kDepth);
+        GemmPlan general = levels.sum;
+        general.split = SplitPlan{};
+        for (const float start : {0.0F, -0.0F, 1.0F}) {
+          const auto got = block.Sums(levels.sum, start);
+          const auto expected = block.Sums(general, start);
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
+                      std::bit_cast<std::uint32_t>(expected[i]))
+                << kernels->name << ", " << c.accumulator << ", sums about " << sums << ", start "
+                << start << ", element " << i << ": " << got[i] << " and " << expected[i];
+            (std::isfinite(got[i]) ? finite : infinite) += 1;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(finite, 100000);
+  EXPECT_GT(infinite, 100000);
+}
+
+/// A group of k whose operands are bounded apart from the rest: one large value sends the steps
+/// around it to the general route and no others.
+TEST(GemmRoutes, OneLargeOperandAmongMany) {
+  std::mt19937_64 bits(21);
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const Case& c : cases()) {
+      for (std::int64_t at = 0; at < 40; at += 3) {
+        auto a = values(std::int64_t{9} * 40, c.operands, 0.1, false, bits);
+        const auto b = values(std::int64_t{33} * 40, c.operands, 0.1, false, bits);
+        a[static_cast<std::size_t>(40 + at)] = 0x1p110F;
+        Block block(*kernels, 9, 33, 40, a, b);
+        const Levels levels = make_levels(ParseAccumulator(c.accumulator), 40);
+        GemmPlan general = levels.sum;
+        general.split = SplitPlan{};
+        const auto got = block.Sums(levels.sum, 0);
+        const auto expected = block.Sums(general, 0);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))
+              << kernels->name << ", " << c.accumulator << ", k " << at << ", element " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpd
