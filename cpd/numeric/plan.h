@@ -212,7 +212,7 @@ struct SplitPlan {
   /// product_quantum.
   std::int32_t steps = 4;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
-  float product_growth = 1;
+  float product_growth = 1, product_least = 0;  ///< the second is product_quantum
   float product_limit = 0;
 };
 
@@ -220,8 +220,7 @@ struct SplitPlan {
 /// b is so large that its multiple by a magnet's factor may not be finite, NaN where one is NaN.
 constexpr float bound_products(const SplitPlan& split, float sum_ab, int count, float largest_b) {
   if (!(largest_b <= 0x1p100F)) return std::numeric_limits<float>::infinity();
-  return sum_ab * split.product_growth +
-         static_cast<float>(count) * static_cast<float>(split.product_quantum);
+  return sum_ab * split.product_growth + static_cast<float>(count) * split.product_least;
 }
 /// What s * of_sum + c * of_compensation may be before products of that bound; negative: nothing.
 constexpr float sum_limit(const SplitPlan& split, float products) {
@@ -361,6 +360,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   split.man_sum = sum.man;
   split.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
+  split.product_least = static_cast<float>(split.product_quantum);
   split.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
   const double half_place = Format::power_of_two(-sum.precision());
   split.product_growth =

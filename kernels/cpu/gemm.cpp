@@ -246,64 +246,66 @@ class SplitTile {
         product_(split_.man_product, split_.product_quantum, true),
         sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero) {}
 
-  CPD_FN void run() {
-    load_sums();
+  /// Takes the values of k from k on, as long as nothing can overflow, and returns the next one.
+  CPD_FN int64_t run(int64_t k) {
+    Sums s;
+    load_sums(s);
     if constexpr (kKind == Split::plain) {
-      steps<false>(0, block_.count);
-      canonicalize();
+      steps<false>(s, k, block_.count - k);
+      canonicalize(s);
+      k = block_.count;
     } else {
-      check_sums();
-      for (int64_t k = 0; k < block_.count;) k += advance(k);
+      if (!are_ordinary(s)) return k;
+      for (int64_t taken = -1; k < block_.count && taken != 0; k += taken) taken = advance(s, k);
     }
-    store_sums();
+    store_sums(s);
+    return k;
   }
 
  private:
+  struct Sums {
+    F sum[kRows][kVectors];
+    F lost[kRows][kVectors];
+  };
   static constexpr bool kHasCompensation = kKind == Split::kahan;
 
-  /// Takes some values of k from k on: short roundings where nothing can overflow, else the general
-  /// route. Returns how many.
-  CPD_FN int64_t advance(int64_t k) {
+  /// Takes a few values of k, if nothing can overflow; returns how many.
+  CPD_FN int64_t advance(Sums& s, int64_t k) {
     const int64_t count = least(block_.count - k, kFits ? 2 : split_.steps);
     const float products = bounded_.products(k, count);
-    const F most = weighed();
-    if (ordinary_ && all_at_most(most, sum_limit(split_, products))) {
-      if constexpr (kFits) {
-        const float limit = exact_limit(split_, products, bounded_.least_bit(k));
-        if (all_at_most(most, limit)) {
-          steps<true>(k, count);
-          return count;
-        }
+    const F most = weighed(s);
+    if (!all_at_most(most, sum_limit(split_, products))) return 0;
+    if constexpr (kFits) {
+      if (all_at_most(most, exact_limit(split_, products, bounded_.least_bit(k)))) {
+        steps<true>(s, k, count);
+        return count;
       }
-      steps<false>(k, count);
-      return count;
     }
-    const int64_t group = least(block_.count - k, kRangeGroup - k % kRangeGroup);
-    store_sums();
-    general_steps(&bounded_, tile_, k, group);
-    load_sums();
-    check_sums();
-    return group;
+    steps<false>(s, k, count);
+    return count;
   }
 
   /// What of SplitPlan's limit the sums take.
-  CPD_FN F weighed() const {
-    F most = larger_magnitude(sums_[0][0], sums_[0][0]);
-    F most_lost{};
-    for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kVectors; ++j) {
-        if (i + j > 0) most = larger_magnitude(most, sums_[i][j]);
-        if constexpr (kHasCompensation) most_lost = larger_magnitude(most_lost, lost_[i][j]);
-      }
-    }
+  CPD_FN F weighed(const Sums& s) const {
+    const F most = largest(s.sum);
     if constexpr (kHasCompensation) {
-      return most * splat<F>(split_.of_sum) + most_lost * splat<F>(split_.of_compensation);
+      return most * splat<F>(split_.of_sum) + largest(s.lost) * splat<F>(split_.of_compensation);
     }
     return most;
   }
+  /// Row by row, so that no long chain of maxima waits for the last sum.
+  CPD_FN static F largest(const F (&x)[kRows][kVectors]) {
+    F of_row[kRows];
+    for (int i = 0; i < kRows; ++i) {
+      of_row[i] = larger_magnitude(x[i][0], x[i][kVectors - 1]);
+      for (int j = 1; j + 1 < kVectors; ++j) of_row[i] = larger_magnitude(of_row[i], x[i][j]);
+    }
+    for (int i = 1; i < kRows; ++i) of_row[i % 2] = larger_magnitude(of_row[i % 2], of_row[i]);
+    return kRows > 1 ? larger_magnitude(of_row[0], of_row[1 % kRows]) : of_row[0];
+  }
 
   template <bool kSumsFit>
-  CPD_FN void steps(int64_t k, int64_t count) {
+  CPD_FN void steps(Sums& s, int64_t k, int64_t count) {
     const float* a = tile_.at.a + k * kGemmRows;
     const float* b = tile_.at.b + k * kGemmColumns;
     for (int64_t end = k + count; k < end; ++k, a += kGemmRows, b += kGemmColumns) {
@@ -318,7 +320,7 @@ class SplitTile {
         const F of_a = splat<F>(a[i]);
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) {
-          step<kSumsFit>(of_a, of_b[j], factor_b[j], sums_[i][j], lost_[i][j]);
+          step<kSumsFit>(of_a, of_b[j], factor_b[j], s.sum[i][j], s.lost[i][j]);
         }
       }
     }
@@ -340,23 +342,23 @@ class SplitTile {
   CPD_FN float* at(int i, int j) {
     return tile_.at.state + i * block_.state_columns + j * Lanes<F>::count;
   }
-  CPD_FN void load_sums() {
+  CPD_FN void load_sums(Sums& s) {
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kVectors; ++j) {
-        sums_[i][j] = load<F>(at(i, j));
-        if constexpr (kHasCompensation) lost_[i][j] = load<F>(at(i, j) + block_.plane);
+        s.sum[i][j] = load<F>(at(i, j));
+        if constexpr (kHasCompensation) s.lost[i][j] = load<F>(at(i, j) + block_.plane);
       }
     }
   }
   /// Whether all sums are finite and, where a product's -0 matters, none is -0.
-  CPD_FN void check_sums() {
+  CPD_FN bool are_ordinary(const Sums& s) const {
     using U = Unsigned<F>;
     using I = Signed<F>;
     using P = Pattern<F>;
     I odd{};
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kVectors; ++j) {
-        const U pattern = bits_as<U>(sums_[i][j]);
+        const U pattern = bits_as<U>(s.sum[i][j]);
         odd |= (I)((pattern & splat<U>(P::magnitude)) >= splat<U>(P::infinity));
         if constexpr (kKind != Split::exact) odd |= (I)(pattern == splat<U>(P::sign));
       }
@@ -365,22 +367,22 @@ class SplitTile {
     store(lanes, odd);
     int32_t any = 0;
     for (const int32_t lane : lanes) any |= lane;
-    ordinary_ = any == 0;
+    return any == 0;
   }
-  CPD_FN void store_sums() {
+  CPD_FN void store_sums(const Sums& s) {
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kVectors; ++j) {
-        store(at(i, j), sums_[i][j]);
-        if constexpr (kHasCompensation) store(at(i, j) + block_.plane, lost_[i][j]);
+        store(at(i, j), s.sum[i][j]);
+        if constexpr (kHasCompensation) store(at(i, j) + block_.plane, s.lost[i][j]);
       }
     }
   }
   /// One NaN for all.
-  CPD_FN void canonicalize() {
+  CPD_FN void canonicalize(Sums& s) {
     const F nan = bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan));
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kVectors; ++j) {
-        sums_[i][j] = select(sums_[i][j] == sums_[i][j], sums_[i][j], nan);
+        s.sum[i][j] = select(s.sum[i][j] == s.sum[i][j], s.sum[i][j], nan);
       }
     }
   }
@@ -390,37 +392,51 @@ class SplitTile {
   const SplitPlan& split_;
   Tile tile_;
   SplitFormat<F> product_, sum_;
-  F sums_[kRows][kVectors];
-  F lost_[kRows][kVectors];
-  bool ordinary_ = true;
 };
 
 template <Split kKind, bool kFits, int kRows, int kVectors>
-CPD_BODY void split_rows(const BoundedTile* bounded, const Tile* tile) {
-  SplitTile<kKind, kFits, kRows, kVectors>(*bounded, *tile).run();
+CPD_BODY int64_t split_steps(const BoundedTile* bounded, const Tile* tile, int64_t k) {
+  return SplitTile<kKind, kFits, kRows, kVectors>(*bounded, *tile).run(k);
+}
+
+/// Short roundings where nothing can overflow, else the general route for the rest of a group.
+template <Split kKind, bool kFits, int kRows, int kVectors>
+CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
+  const int64_t end = bounded.block->count;
+  for (int64_t k = 0; k < end;) {
+    k = split_steps<kKind, kFits, kRows, kVectors>(&bounded, &tile, k);
+    if (k == end) return;
+    const int64_t count = least(end - k, kRangeGroup - k % kRangeGroup);
+    general_steps(&bounded, tile, k, count);
+    k += count;
+  }
 }
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
 
+template <Split kKind, bool kFits, int kRows>
+CPD_FN void split_some_rows(const BoundedTile& bounded, int64_t first) {
+  Tile part = bounded.tile;
+  part.rows = least(kRows, part.rows - first);
+  part.at.a += first;
+  part.at.state += first * bounded.block->state_columns;
+  part.at.index += static_cast<uint64_t>(first) * bounded.block->index_row;
+  if (kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count) {
+    split_rows<kKind, kFits, kRows, 1>(bounded, part);
+  } else {
+    split_rows<kKind, kFits, kRows, kVectorsOfPanel>(bounded, part);
+  }
+}
+
 template <Split kKind, bool kFits = false>
 CPD_FN void split_tile(const BoundedTile& bounded) {
-  Tile part = bounded.tile;
-  const bool narrow = kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count;
-  if (part.rows > 2) {
-    return narrow ? split_rows<kKind, kFits, kGemmRows, 1>(&bounded, &part)
-                  : split_rows<kKind, kFits, kGemmRows, kVectorsOfPanel>(&bounded, &part);
-  }
-  for (int64_t i = 0; i < part.rows; ++i) {
-    Tile row = part;
-    row.rows = 1;
-    row.at.a += i;
-    row.at.state += i * bounded.block->state_columns;
-    row.at.index += static_cast<uint64_t>(i) * bounded.block->index_row;
-    if (narrow) {
-      split_rows<kKind, kFits, 1, 1>(&bounded, &row);
-    } else {
-      split_rows<kKind, kFits, 1, kVectorsOfPanel>(&bounded, &row);
-    }
+  // Kahan's sums take two registers each.
+  constexpr int kRows = kKind == Split::kahan ? kGemmRows / 2 : kGemmRows;
+  const int64_t rows = bounded.tile.rows;
+  if (rows <= 2) {
+    for (int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kFits, 1>(bounded, i);
+  } else {
+    for (int64_t i = 0; i < rows; i += kRows) split_some_rows<kKind, kFits, kRows>(bounded, i);
   }
 }
 

@@ -386,7 +386,10 @@ def _resolved(given: _Given) -> _Parts:
         product = _format(given.product)
     inner = whole if given.inner is None else _format(given.inner)
     if scheme != "chunked" and (inner != whole or given.chunk != DEFAULT_CHUNK):
-        raise ValueError(f"inner and chunk are for scheme 'chunked' only, got {scheme!r}")
+        raise ValueError(
+            f"inner and chunk are for scheme 'chunked' only, got {scheme!r} with inner {inner} "
+            f"(format: {whole}), chunk {given.chunk}"
+        )
     native = _core.Accumulator(
         format=whole._native,
         scheme=scheme,

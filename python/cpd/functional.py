@@ -175,8 +175,8 @@ def conv2d(
     if number < 1 or input.shape[-3] != per_group * number or outputs % number:
         raise ValueError(
             f"groups must be at least 1, divide weight's {outputs} outputs, and times weight's "
-            f"{per_group} channels give input's: got {number} with {input.shape[-3]} channels, "
-            f"weight {tuple(weight.shape)}"
+            f"{per_group} channels give input's: got {number} with {input.shape[-3]} channels in "
+            f"input, weight {tuple(weight.shape)}"
         )
     edges = _edges(padding, kernel, *moves)
     if padding_mode not in PADDING_MODES:
