@@ -50,14 +50,30 @@ TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int6
   return view;
 }
 
+/// What a thread works in, kept from call to call: fresh memory would be cleared by the system.
+struct Buffers {
+  std::vector<float> a, b, state, outer;
+  std::vector<PanelRange> a_ranges, b_ranges;
+};
+thread_local Buffers g_buffers;
+constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< floats
+
+/// At least n elements; their values do not matter.
+template <class T>
+T* Sized(std::vector<T>& buffer, std::int64_t n) {
+  if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
+  return buffer.data();
+}
+
 /// An operand's packed panels and their ranges (GemmBlock).
 class Panels {
  public:
-  Panels(std::int64_t lines, std::int64_t depth, int width)
+  Panels(std::int64_t lines, std::int64_t depth, int width, std::vector<float>& packed,
+         std::vector<PanelRange>& ranges)
       : width_(width),
-        packed_(static_cast<std::size_t>(round_up(lines, width) * depth)),
-        ranges_(static_cast<std::size_t>(round_up(lines, width) / width *
-                                         ((depth + kRangeGroup - 1) / kRangeGroup))) {}
+        packed_(Sized(packed, round_up(lines, width) * depth)),
+        ranges_(Sized(
+            ranges, round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))) {}
 
   /// x: lines x k, or, with `across`, k x lines.
   void Pack(const TensorView& x, bool across, bool last_bits) {
@@ -66,14 +82,14 @@ class Panels {
     const std::int64_t count = x.shape[1 - line];
     if (x.dtype == DType::f32) {
       return Kernels().pack(lines, count, static_cast<const float*>(x.data), x.stride[line],
-                            x.stride[1 - line], width_, last_bits, packed_.data(), ranges_.data());
+                            x.stride[1 - line], width_, last_bits, packed_, ranges_);
     }
     const float* values = Widen(x);
     Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_, last_bits,
-                   packed_.data(), ranges_.data());
+                   packed_, ranges_);
   }
-  [[nodiscard]] const float* packed() const { return packed_.data(); }
-  [[nodiscard]] const PanelRange* ranges() const { return ranges_.data(); }
+  [[nodiscard]] const float* packed() const { return packed_; }
+  [[nodiscard]] const PanelRange* ranges() const { return ranges_; }
 
  private:
   /// A 16-bit tensor's elements, row by row, in binary32.
@@ -89,8 +105,8 @@ class Panels {
   }
 
   int width_;
-  std::vector<float> packed_;
-  std::vector<PanelRange> ranges_;
+  float* packed_;
+  PanelRange* ranges_;
   std::vector<float> wide_;
 };
 
@@ -133,24 +149,30 @@ class Worker {
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
         depth_(std::min(product.depth, DepthStep(levels))),
-        a_(rows, depth_, Kernels().gemm_rows),
-        b_(columns, depth_, Kernels().gemm_columns),
-        state_(static_cast<std::size_t>(plane_ * levels.planes)),
-        outer_(static_cast<std::size_t>(levels.chunk > 0 ? plane_ : 0)),
+        a_(rows, depth_, Kernels().gemm_rows, g_buffers.a, g_buffers.a_ranges),
+        b_(columns, depth_, Kernels().gemm_columns, g_buffers.b, g_buffers.b_ranges),
+        state_(Sized(g_buffers.state, plane_ * levels.planes)),
+        outer_(Sized(g_buffers.outer, levels.chunk > 0 ? plane_ : 0)),
         row_(static_cast<std::size_t>(state_columns_)) {}
+  ~Worker() {
+    if (g_buffers.state.size() > kMostKept) g_buffers.state = {};
+    if (g_buffers.outer.size() > kMostKept) g_buffers.outer = {};
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   void Run(const Task& task) {
     task_ = task;
-    std::fill(state_.begin(), state_.end(), 0.0F);
-    std::fill(outer_.begin(), outer_.end(), 0.0F);
+    std::fill_n(state_, plane_ * levels_.planes, 0.0F);
+    if (levels_.chunk > 0) std::fill_n(outer_, plane_, 0.0F);
     if (levels_.chunk > 0) {
-      Start(outer_.data());
+      Start(outer_);
       AddChunks();
-      Store(outer_.data());
+      Store(outer_);
     } else {
-      Start(state_.data());
+      Start(state_);
       AddProducts(levels_.sum, 0, product_.depth);
-      Store(state_.data());
+      Store(state_);
     }
   }
 
@@ -198,12 +220,12 @@ class Worker {
       const std::int64_t end = std::min(product_.depth, k + levels_.chunk);
       const auto number = static_cast<std::uint64_t>(k / levels_.chunk);
       plan.first_draw = first_draw + number;
-      std::fill(state_.begin(), state_.end(), 0.0F);
+      std::fill_n(state_, plane_, 0.0F);
       AddProducts(plan, k, end);
       const auto draw = static_cast<std::int64_t>(plan.first_draw + draws_before(plan, end));
       for (std::int64_t i = 0; i < task_.rows; ++i) {
-        Fold(levels_.outer, draw, IndexOf(i), task_.columns, state_.data() + i * state_columns_,
-             outer_.data() + i * state_columns_);
+        Fold(levels_.outer, draw, IndexOf(i), task_.columns, state_ + i * state_columns_,
+             outer_ + i * state_columns_);
       }
     }
   }
@@ -217,7 +239,7 @@ class Worker {
     block.b = b_.packed();
     block.a_range = a_.ranges();
     block.b_range = b_.ranges();
-    block.state = state_.data();
+    block.state = state_;
     block.plane = plane_;
     block.state_columns = state_columns_;
     block.index = IndexOf(0);
@@ -256,8 +278,8 @@ class Worker {
   const Levels& levels_;
   std::int64_t state_columns_, plane_, depth_;
   Panels a_, b_;
-  std::vector<float> state_;
-  std::vector<float> outer_;
+  float* state_;
+  float* outer_;
   std::vector<float> row_;  ///< zeros
   Task task_{};
 };

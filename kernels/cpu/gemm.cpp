@@ -217,6 +217,11 @@ struct BoundedTile {
     }
     return bound_products(plan->split, sum, static_cast<int>(count), of_b.largest);
   }
+  [[nodiscard]] CPD_FN float all_products() const {
+    float sum = 0;
+    for (int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
+    return sum;
+  }
   [[nodiscard]] CPD_FN float least_bit(int64_t k) const {
     const int64_t pair = k % kRangeGroup / 2;
     return a[k / kRangeGroup].least_bit[pair] * b[k / kRangeGroup].least_bit[pair];
@@ -271,9 +276,15 @@ class SplitTile {
 
   /// Takes a few values of k, if nothing can overflow; returns how many.
   CPD_FN int64_t advance(Sums& s, int64_t k) {
+    const F most = weighed(s);
+    if (kKind == Split::rounded && k == 0) {
+      if (all_at_most(most, sum_limit(split_, bounded_.all_products()))) {
+        steps<false>(s, 0, block_.count);
+        return block_.count;
+      }
+    }
     const int64_t count = least(block_.count - k, kFits ? 2 : split_.steps);
     const float products = bounded_.products(k, count);
-    const F most = weighed(s);
     if (!all_at_most(most, sum_limit(split_, products))) return 0;
     if constexpr (kFits) {
       if (all_at_most(most, exact_limit(split_, products, bounded_.least_bit(k)))) {
@@ -284,7 +295,6 @@ class SplitTile {
     steps<false>(s, k, count);
     return count;
   }
-
   /// What of SplitPlan's limit the sums take.
   CPD_FN F weighed(const Sums& s) const {
     const F most = largest(s.sum);
