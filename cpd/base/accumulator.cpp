@@ -14,6 +14,10 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kSchemes{"sequential", "kahan", "chunked", "pairwise",
                                                    "block_fma"};
+/// Of the text form: the same, then fma, which is sequential with exact products.
+constexpr std::array<std::string_view, 6> kSchemeWords{"sequential", "kahan",     "chunked",
+                                                       "pairwise",   "block_fma", "fma"};
+constexpr std::size_t kFma = kSchemeWords.size() - 1;
 
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 constexpr int kMostBlock = 64;
@@ -124,6 +128,16 @@ Integer ParseInteger(std::string_view name, std::string_view text) {
     throw Error(std::string(name) + " must be an integer, got '" + std::string(text) + "'");
   }
   return value;
+}
+
+/// Sets the scheme, and what it implies; true for fma.
+bool ParseSchemeWord(Accumulator& accumulator, std::string_view word) {
+  const auto number = ParseName<std::size_t>("scheme", kSchemeWords, word);
+  accumulator.exact_products = number == kFma;
+  if (accumulator.exact_products) return true;
+  accumulator.scheme = static_cast<Scheme>(number);
+  if (accumulator.scheme == Scheme::block_fma) accumulator.unit.emplace();
+  return false;
 }
 
 void ParseProduct(Accumulator& accumulator, std::string_view text) {
@@ -324,12 +338,12 @@ Accumulator ParseAccumulator(std::string_view text) {
         std::string(text) + "'");
   }
   Accumulator accumulator;
+  bool is_fma = false;
   if (is_preset) {
     accumulator = Preset(words[0]);
   } else {
     accumulator.format = ParseFormat(words[0]);
-    accumulator.scheme = ParseScheme(words[1]);
-    if (accumulator.scheme == Scheme::block_fma) accumulator.unit.emplace();
+    is_fma = ParseSchemeWord(accumulator, words[1]);
   }
   std::set<std::string_view> given;
   for (const std::string_view word : std::span(words).subspan(is_preset ? 1 : 2)) {
@@ -342,6 +356,9 @@ Accumulator ParseAccumulator(std::string_view text) {
       throw Error("option '" + std::string(name) + "' of an accumulator is given twice");
     }
     ParseOption(accumulator, name, word.substr(equals + 1));
+  }
+  if (is_fma && accumulator.product) {
+    throw Error("scheme fma has exact products, got product=" + ToString(*accumulator.product));
   }
   Check(accumulator);
   return accumulator;

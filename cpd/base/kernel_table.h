@@ -30,6 +30,9 @@ struct GemmBlock {
   const float* b = nullptr;
   const PanelRange* a_range = nullptr;  ///< of each panel's groups of kRangeGroup values of k
   const PanelRange* b_range = nullptr;
+  /// fixed_log (split.h) of each packed value, where GemmPlan::split takes them.
+  const std::int32_t* a_logs = nullptr;
+  const std::int32_t* b_logs = nullptr;
   /// Plane q of sum (i, j) stands at state[q * plane + i * state_columns + j]; rows and columns are
   /// padded to whole panels. Plane 0 is the sum; GemmPlan::planes says how many there are.
   float* state = nullptr;
@@ -77,9 +80,11 @@ struct KernelTable {
   int gemm_rows, gemm_columns;
   /// Packs lines x count values of an operand: value (line, k) is read at
   /// x[line * line_stride + k * k_stride]; panels of `width` lines (gemm_rows or gemm_columns), as
-  /// GemmBlock says, go to `packed`, their ranges to `range`, least_bit only where asked for.
+  /// GemmBlock says, go to `packed`, their ranges to `range`, least_bit only where asked for; their
+  /// logarithms to `logs` unless it is null.
   void (*pack)(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
-               std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range);
+               std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
+               std::int32_t* logs);
   /// Adds the block's products to the sums.
   void (*gemm)(const GemmPlan& plan, const GemmBlock& block);
   /// The same for Scheme::block_fma; block.count is a multiple of the unit's block but for the

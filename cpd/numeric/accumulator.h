@@ -65,6 +65,8 @@ CPD_API void Check(const Accumulator& accumulator, bool on_gpu = false);
 /// format, scheme, then every option that is not its default; seed and stream are left out.
 /// ParseAccumulator(ToString(a)) gives a, but for seed and stream.
 CPD_API std::string ToString(const Accumulator& accumulator);
+/// Also takes the scheme `fma`, sequential with exact products, and a preset with options,
+/// `h100-fp8 a=e5m2`.
 CPD_API Accumulator ParseAccumulator(std::string_view text);
 
 /// A matrix unit by name (`v100`, `a100`, `h100-fp8`, …) with fp32 or fp16 output: an Accumulator

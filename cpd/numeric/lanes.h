@@ -295,6 +295,21 @@ CPD_FN constexpr To convert(From x) {
     return static_cast<To>(x);
   }
 }
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+// One instruction each, of which GCC 12 makes two halves and an insertion.
+template <>
+CPD_FN F64x8 convert<F64x8, F32x8>(F32x8 x) {
+  return bits_as<F64x8>(_mm512_cvtps_pd(bits_as<__m256>(x)));
+}
+template <>
+CPD_FN F32x8 convert<F32x8, F64x8>(F64x8 x) {
+  return bits_as<F32x8>(_mm512_cvtpd_ps(bits_as<__m512d>(x)));
+}
+template <>
+CPD_FN U64x8 convert<U64x8, U32x8>(U32x8 x) {
+  return bits_as<U64x8>(_mm512_cvtepu32_epi64(bits_as<__m256i>(x)));
+}
+#endif
 
 /// For a float lane type: vectors of as many 32-bit elements.
 template <class V>
@@ -505,6 +520,22 @@ CPD_FN V fma_toward([[maybe_unused]] V a, [[maybe_unused]] V b, V c) {
 #else
   return c;  // the host's half of a CUDA source
 #endif
+}
+
+/// a + b rounded toward zero. Only where kHasDirectedRounding.
+template <class V>
+CPD_FN V add_toward_zero(V a, V b) {
+#if defined(CPD_VECTORS) && defined(__AVX512F__)
+  constexpr int kWhere = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+  if constexpr (sizeof(V) == 64 && Lanes<V>::mantissa == 23) {
+    return bits_as<V>(_mm512_add_round_ps(bits_as<__m512>(a), bits_as<__m512>(b), kWhere));
+  } else if constexpr (sizeof(V) == 64) {
+    return bits_as<V>(_mm512_add_round_pd(bits_as<__m512d>(a), bits_as<__m512d>(b), kWhere));
+  } else
+#endif
+  {
+    return fma_toward<Toward::zero>(a, splat<V>(Scalar<V>{1}), b);
+  }
 }
 
 /// The larger of |x| and |y|; neither is NaN.

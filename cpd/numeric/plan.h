@@ -251,6 +251,11 @@ struct GemmPlan {
   std::uint64_t first_draw = 0;
 };
 
+/// Whether the short roundings want the operands' logarithms.
+constexpr bool takes_logs(const SplitPlan& split) {
+  return split.kind == Split::rounded || split.kind == Split::kahan;
+}
+
 /// Floats of state for each sum of `depth` products: the sum; Kahan's compensation; a tree's nodes
 /// of 2, 4, 8, … products.
 constexpr int planes_of(Scheme scheme, std::int64_t depth) {

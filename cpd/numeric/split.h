@@ -26,11 +26,12 @@ inline namespace CPD_ISA {
 /// The constants of one format in all lanes.
 template <class V>
 struct SplitFormat {
-  V factor;         ///< K
-  V factor_less_1;  ///< K - 1
-  V least;          ///< 1.5 * 2^23 spacings (times 2^-N for stochastic rounding)
-  V least_normal;   ///< 1.5 * 2^emin
-  V sign;           ///< -0 where the format has it, else +0
+  V factor;             ///< K
+  V factor_less_1;      ///< K - 1
+  V least;              ///< 1.5 * 2^23 spacings (times 2^-N for stochastic rounding)
+  V least_normal;       ///< 1.5 * 2^emin
+  V sign;               ///< -0 where the format has it, else +0
+  std::int32_t magnet;  ///< turns a sum of fixed_logs into the pattern of K |a * b|, roughly
 
   CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
     using S = Scalar<V>;
@@ -39,6 +40,7 @@ struct SplitFormat {
     factor_less_1 = splat<V>(static_cast<S>(k - 1));
     least_normal = splat<V>(static_cast<S>(1.5 * quantum * Format::power_of_two(man)));
     least = least_normal * factor;
+    magnet = (127 + 23 - man) * (1 << 23);
     sign = splat<V>(has_negative_zero ? static_cast<S>(-0.0) : S{0});
   }
 };
@@ -59,6 +61,41 @@ CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   const V m = at_least(a * factor_b, format.least);
   const V u = negative_fma(a, b, m);
   return m - u;
+}
+
+/// log2|x| * 2^23, an even integer, to within 2^-15.9 * 2^23; far below all others for zero. x is
+/// finite. log2(1 + f) is f and a cubic's f (1 - f) part, fitted to the largest error.
+template <class V>
+CPD_FN Signed<V> fixed_log(V x) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  constexpr int kSmall = 32;
+  const U magnitude = bits_as<U>(x) & splat<U>(P::magnitude);
+  const auto subnormal = (I)magnitude < splat<I>(P::implicit);
+  const V scaled = bits_as<V>(magnitude) * splat<V>(0x1p32F);
+  const U pattern = select(subnormal, bits_as<U>(scaled), magnitude);
+  const U one = splat<U>(127U << P::mantissa);
+  const V f = bits_as<V>((pattern & splat<U>(P::fraction)) | one) - splat<V>(1.0F);
+  const V cubic =
+      splat<V>(0.441916613F) +
+      f * (splat<V>(-0.267176376F) + f * (splat<V>(0.148420765F) + f * splat<V>(-0.0451457190F)));
+  const V beyond = f * (splat<V>(1.0F) - f) * cubic * splat<V>(0x1p23F);
+  const I log = (I)(pattern - one) + convert<I>(beyond) -
+                select(subnormal, splat<I>(kSmall << P::mantissa), I{});
+  return select(magnitude == U{}, splat<I>(-(1 << 29)), log & splat<I>(-2));
+}
+
+/// a * b rounded once, as split_product does, with the magnet's binade from the logarithms instead
+/// of from a product: log_a is fixed_log(a), log_b is fixed_log(b) + magnet; binary32. An even
+/// pattern is a multiple of twice its last place, so that M - a * b is as good for either sign.
+/// Near a power of two, where the sum of the logarithms (to within 2^-14.9) may miss the binade,
+/// and where M - a * b may leave M's, both grids round a * b to that power: it is no further off
+/// than 2^-12 of it, as man <= 10.
+template <class V>
+CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFormat<V>& format) {
+  const V m = bits_as<V>(max(log_a + log_b, bits_as<Signed<V>>(format.least)));
+  return m - negative_fma(a, b, m);
 }
 
 /// t rounded, for any t of 24 bits or rounded to odd; zero keeps t's sign where the format has -0.
@@ -117,7 +154,7 @@ struct SplitStochastic {
 template <class V>
 CPD_FN V split_sum(V s, V x, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
-  const V t = fma_toward<Toward::zero>(s, splat<V>(Scalar<V>{1}), x);
+  const V t = add_toward_zero(s, x);
   return bits_as<V>((bits_as<U>(t) + (random << format.shift)) & format.kept);
 }
 

@@ -15,7 +15,8 @@ void CheckSameDevice(const TensorView& a, const TensorView& b);
 /// Throws Error unless options hold and the given integers, if any, fit x and the options.
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options);
 /// Throws Error unless out = a * b + c is a batched matrix product (ops/gemm.h) of fp32, bf16 or
-/// fp16 tensors on one device. c may be null.
+/// fp16 tensors on one device, where out's elements lie apart from each other and from the inputs.
+/// c may be null.
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c);
 

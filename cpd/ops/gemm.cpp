@@ -54,6 +54,7 @@ TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int6
 struct Buffers {
   std::vector<float> a, b, state, outer;
   std::vector<PanelRange> a_ranges, b_ranges;
+  std::vector<std::int32_t> a_logs, b_logs;
 };
 thread_local Buffers g_buffers;
 constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< floats
@@ -69,11 +70,12 @@ T* Sized(std::vector<T>& buffer, std::int64_t n) {
 class Panels {
  public:
   Panels(std::int64_t lines, std::int64_t depth, int width, std::vector<float>& packed,
-         std::vector<PanelRange>& ranges)
+         std::vector<PanelRange>& ranges, std::vector<std::int32_t>* logs)
       : width_(width),
         packed_(Sized(packed, round_up(lines, width) * depth)),
-        ranges_(Sized(
-            ranges, round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))) {}
+        ranges_(Sized(ranges,
+                      round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))),
+        logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
 
   /// x: lines x k, or, with `across`, k x lines.
   void Pack(const TensorView& x, bool across, bool last_bits) {
@@ -82,14 +84,15 @@ class Panels {
     const std::int64_t count = x.shape[1 - line];
     if (x.dtype == DType::f32) {
       return Kernels().pack(lines, count, static_cast<const float*>(x.data), x.stride[line],
-                            x.stride[1 - line], width_, last_bits, packed_, ranges_);
+                            x.stride[1 - line], width_, last_bits, packed_, ranges_, logs_);
     }
     const float* values = Widen(x);
     Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_, last_bits,
-                   packed_, ranges_);
+                   packed_, ranges_, logs_);
   }
   [[nodiscard]] const float* packed() const { return packed_; }
   [[nodiscard]] const PanelRange* ranges() const { return ranges_; }
+  [[nodiscard]] const std::int32_t* logs() const { return logs_; }
 
  private:
   /// A 16-bit tensor's elements, row by row, in binary32.
@@ -107,6 +110,7 @@ class Panels {
   int width_;
   float* packed_;
   PanelRange* ranges_;
+  std::int32_t* logs_;
   std::vector<float> wide_;
 };
 
@@ -149,8 +153,10 @@ class Worker {
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
         depth_(std::min(product.depth, DepthStep(levels))),
-        a_(rows, depth_, Kernels().gemm_rows, g_buffers.a, g_buffers.a_ranges),
-        b_(columns, depth_, Kernels().gemm_columns, g_buffers.b, g_buffers.b_ranges),
+        a_(rows, depth_, Kernels().gemm_rows, g_buffers.a, g_buffers.a_ranges,
+           LogsFor(levels, g_buffers.a_logs)),
+        b_(columns, depth_, Kernels().gemm_columns, g_buffers.b, g_buffers.b_ranges,
+           LogsFor(levels, g_buffers.b_logs)),
         state_(Sized(g_buffers.state, plane_ * levels.planes)),
         outer_(Sized(g_buffers.outer, levels.chunk > 0 ? plane_ : 0)),
         row_(static_cast<std::size_t>(state_columns_)) {}
@@ -177,6 +183,9 @@ class Worker {
   }
 
  private:
+  static std::vector<std::int32_t>* LogsFor(const Levels& levels, std::vector<std::int32_t>& logs) {
+    return levels.scheme != Scheme::block_fma && takes_logs(levels.sum.split) ? &logs : nullptr;
+  }
   [[nodiscard]] std::uint64_t IndexOf(std::int64_t row) const {
     return static_cast<std::uint64_t>(
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
@@ -239,6 +248,8 @@ class Worker {
     block.b = b_.packed();
     block.a_range = a_.ranges();
     block.b_range = b_.ranges();
+    block.a_logs = a_.logs();
+    block.b_logs = b_.logs();
     block.state = state_;
     block.plane = plane_;
     block.state_columns = state_columns_;

@@ -38,7 +38,8 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
 
 /// The same product by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS.
 /// All fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
-/// the library's own. c starts the sums as above. Throws Error where the library is not there.
+/// the library's own. c starts the sums as above; out lies apart from the inputs here too. Throws
+/// Error where the library is not there.
 CPD_API void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                         const TensorView& out, const TensorView* c = nullptr);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "cpd/numeric/error.h"
@@ -40,6 +41,44 @@ bool Broadcasts(const TensorView& x, const TensorView& out, int first) {
   return fits;
 }
 
+struct Bytes {
+  const std::uint8_t* begin;
+  const std::uint8_t* end;
+};
+
+/// From x's lowest element to its highest.
+Bytes BytesOf(const TensorView& x) {
+  const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
+  const auto* data = static_cast<const std::uint8_t*>(x.data);
+  if (x.size() == 0) return {data, data};
+  std::int64_t low = 0;
+  std::int64_t high = size;
+  for (std::size_t d = 0; d < static_cast<std::size_t>(x.rank); ++d) {
+    const std::int64_t reach = (x.shape[d] - 1) * x.stride[d] * size;
+    (reach < 0 ? low : high) += reach;
+  }
+  return {data + low, data + high};
+}
+
+void CheckApart(const TensorView& x, const TensorView& out, const char* name) {
+  const Bytes input = BytesOf(x);
+  const Bytes output = BytesOf(out);
+  if (input.begin < output.end && output.begin < input.end) {
+    throw Error("out must lie apart from " + std::string(name) + ", but their memory overlaps");
+  }
+}
+
+void CheckOwnElements(const TensorView& out) {
+  if (out.size() == 0) return;
+  for (int d = 0; d < out.rank; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    if (out.shape[at] > 1 && out.stride[at] == 0) {
+      throw Error("out's elements must lie apart, but its stride along dimension " +
+                  std::to_string(d) + " is 0");
+    }
+  }
+}
+
 }  // namespace
 
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
@@ -67,6 +106,10 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
   CheckSameDevice(a, b);
   CheckSameDevice(a, out);
   if (c != nullptr) CheckSameDevice(a, *c);
+  CheckOwnElements(out);
+  CheckApart(a, out, "a");
+  CheckApart(b, out, "b");
+  if (c != nullptr) CheckApart(*c, out, "c");
 }
 
 }  // namespace cpd

@@ -100,14 +100,35 @@ CPD_FN void pack_ranges(int64_t count, const float* packed, bool last_bits, Pane
   first->fraction = fraction & Pattern<float>::fraction;
 }
 
+/// The logarithms of n packed values.
+CPD_FN void pack_logs(int64_t n, const float* packed, int32_t* logs) {
+  constexpr int kLanes = Lanes<F>::count;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    if (n - i < kLanes) {
+      float values[kLanes] = {};
+      int32_t results[kLanes];
+      for (int64_t j = i; j < n; ++j) values[j - i] = packed[j];
+      store(results, fixed_log(load<F>(values)));
+      for (int64_t j = i; j < n; ++j) logs[j] = results[j - i];
+    } else {
+      store(logs + i, fixed_log(load<F>(packed + i)));
+    }
+  }
+}
+
 template <int kWidth>
 CPD_BODY void pack_panels(int64_t lines, int64_t count, const float* x, int64_t line_stride,
-                          int64_t k_stride, bool last_bits, float* packed, PanelRange* range) {
+                          int64_t k_stride, bool last_bits, float* packed, PanelRange* range,
+                          int32_t* logs) {
   const int64_t groups = (count + kRangeGroup - 1) / kRangeGroup;
   for (int64_t first = 0; first < lines; first += kWidth) {
     const int64_t here = lines - first < kWidth ? lines - first : kWidth;
     pack_values<kWidth>(here, count, x + first * line_stride, line_stride, k_stride, packed);
     pack_ranges<kWidth>(count, packed, last_bits, range);
+    if (logs != nullptr) {
+      pack_logs(count * kWidth, packed, logs);
+      logs += count * kWidth;
+    }
     packed += count * kWidth;
     range += groups;
   }
@@ -115,11 +136,12 @@ CPD_BODY void pack_panels(int64_t lines, int64_t count, const float* x, int64_t 
 
 CPD_BODY void pack_body(int64_t lines, int64_t count, const float* x, int64_t line_stride,
                         int64_t k_stride, int width, bool last_bits, float* packed,
-                        PanelRange* range) {
+                        PanelRange* range, int32_t* logs) {
   if (width == kGemmRows) {
-    pack_panels<kGemmRows>(lines, count, x, line_stride, k_stride, last_bits, packed, range);
+    pack_panels<kGemmRows>(lines, count, x, line_stride, k_stride, last_bits, packed, range, logs);
   } else {
-    pack_panels<kGemmColumns>(lines, count, x, line_stride, k_stride, last_bits, packed, range);
+    pack_panels<kGemmColumns>(lines, count, x, line_stride, k_stride, last_bits, packed, range,
+                              logs);
   }
 }
 
@@ -273,6 +295,7 @@ class SplitTile {
     F lost[kRows][kVectors];
   };
   static constexpr bool kHasCompensation = kKind == Split::kahan;
+  static constexpr bool kTakesLogs = kKind == Split::rounded || kKind == Split::kahan;
 
   /// Takes a few values of k, if nothing can overflow; returns how many.
   CPD_FN int64_t advance(Sums& s, int64_t k) {
@@ -320,32 +343,45 @@ class SplitTile {
     const float* b = tile_.at.b + k * kGemmColumns;
     for (int64_t end = k + count; k < end; ++k, a += kGemmRows, b += kGemmColumns) {
       F of_b[kVectors];
-      F factor_b[kVectors];
+      Signed<F> log_b[kVectors];
       for (int j = 0; j < kVectors; ++j) {
         of_b[j] = load<F>(b + j * Lanes<F>::count);
-        factor_b[j] = of_b[j] * product_.factor;
+        if constexpr (kTakesLogs) log_b[j] = log_of_b(b + j * Lanes<F>::count);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         const F of_a = splat<F>(a[i]);
+        Signed<F> log_a{};
+        if constexpr (kTakesLogs) log_a = splat<Signed<F>>(block_.a_logs[a + i - block_.a]);
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) {
-          step<kSumsFit>(of_a, of_b[j], factor_b[j], s.sum[i][j], s.lost[i][j]);
+          step<kSumsFit>({of_a, of_b[j], log_a, log_b[j]}, s.sum[i][j], s.lost[i][j]);
         }
       }
     }
   }
 
+  struct Operands {
+    F a, b;
+    Signed<F> log_a, log_b;
+  };
+  CPD_FN Signed<F> log_of_b(const float* b) const {
+    return load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(product_.magnet);
+  }
+  CPD_FN F product(const Operands& x) const {
+    return split_product(x.a, x.b, x.log_a, x.log_b, product_);
+  }
+
   template <bool kSumsFit>
-  CPD_FN void step(F a, F b, [[maybe_unused]] F factor_b, F& sum, [[maybe_unused]] F& lost) {
+  CPD_FN void step(const Operands& x, F& sum, [[maybe_unused]] F& lost) const {
     if constexpr (kKind == Split::plain) {
-      sum = bounded_.plan->exact_products ? fma(a, b, sum) : sum + a * b;
+      sum = bounded_.plan->exact_products ? fma(x.a, x.b, sum) : sum + x.a * x.b;
     } else if constexpr (kKind == Split::exact) {
-      sum = split_fma<kSumsFit>(a, b, sum, sum_);
+      sum = split_fma<kSumsFit>(x.a, x.b, sum, sum_);
     } else if constexpr (kKind == Split::kahan) {
-      split_kahan(split_product(a, b, factor_b, product_), sum, lost, sum_);
+      split_kahan(product(x), sum, lost, sum_);
     } else {
-      sum = split(sum + split_product(a, b, factor_b, product_), sum_);
+      sum = split(sum + product(x), sum_);
     }
   }
 
@@ -692,8 +728,8 @@ CPD_BODY void gemm_body(const GemmPlan* plan, const GemmBlock* block) {
 }  // namespace
 
 void pack(int64_t lines, int64_t count, const float* x, int64_t line_stride, int64_t k_stride,
-          int width, bool last_bits, float* packed, PanelRange* range) {
-  enter<pack_body>(lines, count, x, line_stride, k_stride, width, last_bits, packed, range);
+          int width, bool last_bits, float* packed, PanelRange* range, int32_t* logs) {
+  enter<pack_body>(lines, count, x, line_stride, k_stride, width, last_bits, packed, range, logs);
 }
 
 void gemm(const GemmPlan& plan, const GemmBlock& block) { enter<gemm_body>(&plan, &block); }

@@ -44,7 +44,8 @@ CPD_FN auto enter(Args... args) {
 
 /// KernelTable's members of these names.
 void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
-          std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range);
+          std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
+          std::int32_t* logs);
 void gemm(const GemmPlan& plan, const GemmBlock& block);
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
 

@@ -212,6 +212,17 @@ TEST(BlasErrors, TypesAndShapes) {
   EXPECT_EQ(out.read(), std::vector<float>(4, 7.0F));
 }
 
+TEST(BlasErrors, OutInAnInputsMemory) {
+  const Tensor x({2, 2}, std::vector<float>(4, 1.0F));
+  const Tensor y({2, 2}, std::vector<float>(4, 1.0F));
+  const TensorView c = x.view();
+  expect_error("out must lie apart from a", [&] { GemmByBlas(x.view(), y.view(), {}, x.view()); });
+  expect_error("out must lie apart from b", [&] { GemmByBlas(y.view(), x.view(), {}, x.view()); });
+  expect_error("out must lie apart from c",
+               [&] { GemmByBlas(y.view(), y.view(), {}, x.view(), &c); });
+  EXPECT_EQ(x.read(), std::vector<float>(4, 1.0F));
+}
+
 TEST(BlasErrors, ALibraryThatIsNotThere) {
   if (CpuBlas().empty()) {
     expect_error("CPU BLAS", [] { blas::Cpu(); });

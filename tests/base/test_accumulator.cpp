@@ -68,6 +68,15 @@ TEST(Accumulator, Texts) {
   expect_same(ParseAccumulator("  fp32   kahan "), ParseAccumulator("fp32 kahan"), "spaces");
 }
 
+TEST(Accumulator, FmaMeansSequentialWithExactProducts) {
+  EXPECT_EQ(ToString(ParseAccumulator("e6m9 fma")), "e6m9 sequential product=exact");
+  EXPECT_EQ(ToString(ParseAccumulator("fp32 fma product=exact rounding=up")),
+            "fp32 sequential product=exact rounding=up");
+  EXPECT_EQ(parse_error("fp32 fma product=bf16"),
+            "scheme fma has exact products, got product=bf16");
+  EXPECT_NE(parse_error("fp32 fma chunk=2").find("chunk is for scheme chunked"), std::string::npos);
+}
+
 TEST(Accumulator, RandomOnesRoundTrip) {
   std::mt19937_64 generator(5);
   const auto between = [&](int low, int high) {
@@ -119,7 +128,7 @@ TEST(Accumulator, TextErrorsSayWhatIsAllowed) {
   EXPECT_NE(parse_error("fp32").find("got 'fp32'"), std::string::npos);
   EXPECT_NE(parse_error("fp33 kahan").find("unknown format 'fp33'"), std::string::npos);
   EXPECT_EQ(parse_error("fp32 tree"),
-            "scheme must be sequential, kahan, chunked, pairwise or block_fma, got 'tree'");
+            "scheme must be sequential, kahan, chunked, pairwise, block_fma or fma, got 'tree'");
   EXPECT_NE(parse_error("fp32 kahan wat=1").find("unknown option 'wat'"), std::string::npos);
   EXPECT_NE(parse_error("fp32 kahan block=1").find("unknown option 'block'"), std::string::npos);
   EXPECT_NE(parse_error("fp32 kahan exact").find("name=value, got 'exact'"), std::string::npos);

@@ -82,12 +82,14 @@ class Block {
     const std::int64_t across = padded(columns, kernels.gemm_columns);
     a_.resize(static_cast<std::size_t>(lines * count));
     b_.resize(static_cast<std::size_t>(across * count));
+    a_logs_.resize(a_.size());
+    b_logs_.resize(b_.size());
     a_range_.resize(static_cast<std::size_t>(lines / kernels.gemm_rows * groups));
     b_range_.resize(static_cast<std::size_t>(across / kernels.gemm_columns * groups));
     kernels.pack(rows, count, a.data(), count, 1, kernels.gemm_rows, true, a_.data(),
-                 a_range_.data());
+                 a_range_.data(), a_logs_.data());
     kernels.pack(columns, count, b.data(), 1, columns, kernels.gemm_columns, true, b_.data(),
-                 b_range_.data());
+                 b_range_.data(), b_logs_.data());
     block_.rows = rows;
     block_.columns = columns;
     block_.count = count;
@@ -107,6 +109,8 @@ class Block {
     block.b = b_.data();
     block.a_range = a_range_.data();
     block.b_range = b_range_.data();
+    block.a_logs = a_logs_.data();
+    block.b_logs = b_logs_.data();
     block.state = state.data();
     kernels_.gemm(plan, block);
     std::vector<float> sums;
@@ -122,6 +126,7 @@ class Block {
   GemmBlock block_;
   std::vector<float> a_, b_;
   std::vector<PanelRange> a_range_, b_range_;
+  std::vector<std::int32_t> a_logs_, b_logs_;
 };
 
 TEST(GemmRoutes, PlansTakeTheShortRoundings) {
@@ -175,6 +180,44 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   }
   EXPECT_GT(finite, 100000);
   EXPECT_GT(infinite, 100000);
+}
+
+/// Products next to powers of two, where a magnet's binade is told by logarithms: b is 2^j / a and
+/// its neighbours, also where the format's last places end.
+TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
+  std::mt19937_64 bits(22);
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const char* name : {"fp16 sequential", "e6m9 sequential", "bf16 sequential",
+                             "e4m3 sequential", "e5m2 kahan", "tf32 sequential"}) {
+      const Levels levels = make_levels(ParseAccumulator(name), 1);
+      ASSERT_TRUE(takes_logs(levels.sum.split)) << name;
+      GemmPlan general = levels.sum;
+      general.split = SplitPlan{};
+      for (int round = 0; round < 200; ++round) {
+        std::vector<float> a(8);
+        std::vector<float> b(64);
+        for (float& x : a) {
+          const auto kept = static_cast<std::uint32_t>(0xFFFFFFFF << bits() % 24);
+          x = std::bit_cast<float>(0x3F800000U |
+                                   (static_cast<std::uint32_t>(bits()) & 0x7FFFFF & kept));
+          if (bits() % 2 == 0) x = -x;
+        }
+        for (float& x : b) {
+          const float inverse = std::ldexp(1.0F, static_cast<int>(bits() % 5) - 2) / a[bits() % 8];
+          const auto off = static_cast<std::int32_t>(bits() % 5) - 2;
+          const auto far = off * (std::int32_t{1} << bits() % 14);
+          x = std::bit_cast<float>(std::bit_cast<std::int32_t>(inverse) + far);
+        }
+        Block block(*kernels, 8, 64, 1, a, b);
+        const auto got = block.Sums(levels.sum, 0);
+        const auto expected = block.Sums(general, 0);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))
+              << kernels->name << ", " << name << ": " << a[i / 64] << " * " << b[i % 64];
+        }
+      }
+    }
+  }
 }
 
 /// A group of k whose operands are bounded apart from the rest: one large value sends the steps

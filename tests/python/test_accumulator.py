@@ -65,6 +65,8 @@ def test_what_the_arguments_mean():
     fused = cpd.Accumulator("e4m3", "fma")
     assert (fused.scheme, fused.product) == ("sequential", "exact")
     assert fused == cpd.Accumulator("e4m3", "fma", product="exact")
+    assert fused == cpd.Accumulator.parse("e4m3 fma")
+    assert str(fused) == "e4m3 sequential product=exact"
     chunked = cpd.Accumulator("e6m9", "chunked", inner="e5m2")
     assert (chunked.inner.name, chunked.chunk, chunked.product.name) == ("e5m2", 64, "e6m9")
 
