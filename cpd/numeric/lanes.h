@@ -106,6 +106,11 @@ CPD_FN constexpr T splat(S x) {
   return static_cast<Element>(x) - T{};
 }
 
+/// 2^k in binary64, -1022 <= k <= 1023.
+CPD_FN constexpr double exact_power(int k) {
+  return bits_as<double>(static_cast<std::uint64_t>(k + 1023) << 52);
+}
+
 /// a where the mask (a comparison's result) is set, else b.
 template <class Mask, class T>
 CPD_FN constexpr T select(Mask mask, T a, T b) {

@@ -10,6 +10,7 @@
 
 #include "cpd/numeric/accumulator.h"
 #include "cpd/numeric/format.h"
+#include "cpd/numeric/lanes.h"  // CPD_FN: what kernels call must be inlined
 #include "cpd/numeric/rounding.h"
 
 namespace cpd {
@@ -184,7 +185,7 @@ struct PanelRange {
 };
 
 /// How many significant bits values have at most, from their or-ed fraction bits: 1…24.
-constexpr int significant_bits(std::uint32_t fraction) {
+CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   int bits = 24;
   for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
   return bits;
@@ -216,19 +217,22 @@ struct SplitPlan {
   float product_limit = 0;
 };
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 /// The sum of p over `count` products, of which |a||b| are sum_ab together; Inf where an operand of
 /// b is so large that its multiple by a magnet's factor may not be finite, NaN where one is NaN.
-constexpr float bound_products(const SplitPlan& split, float sum_ab, int count, float largest_b) {
-  if (!(largest_b <= 0x1p100F)) return std::numeric_limits<float>::infinity();
+CPD_FN constexpr float bound_products(const SplitPlan& split, float sum_ab, int count,
+                                      float largest_b) {
+  if (!(largest_b <= 0x1p100F)) return kInfinity;
   return sum_ab * split.product_growth + static_cast<float>(count) * split.product_least;
 }
 /// What s * of_sum + c * of_compensation may be before products of that bound; negative: nothing.
-constexpr float sum_limit(const SplitPlan& split, float products) {
+CPD_FN constexpr float sum_limit(const SplitPlan& split, float products) {
   return products <= split.product_limit ? split.limit - products * split.of_products : -1.0F;
 }
 /// Below this, sums are binary32 numbers after every such exact product; least_bit: of the
 /// products.
-constexpr float exact_limit(const SplitPlan& split, float products, float least_bit) {
+CPD_FN constexpr float exact_limit(const SplitPlan& split, float products, float least_bit) {
   const auto quantum = static_cast<float>(split.sum_quantum);
   const float last = least_bit < quantum ? least_bit : quantum;
   return 0x1p24F * last - products * split.of_products;
@@ -268,7 +272,7 @@ constexpr int planes_of(Scheme scheme, std::int64_t depth) {
 }
 
 /// Draws that the first k products and what follows each of them take.
-constexpr std::uint64_t draws_before(const GemmPlan& plan, std::int64_t k) {
+CPD_FN constexpr std::uint64_t draws_before(const GemmPlan& plan, std::int64_t k) {
   const auto products = static_cast<std::uint64_t>(k);
   std::uint64_t sums = products;
   if (plan.scheme == Scheme::kahan) sums *= 4;
@@ -286,8 +290,8 @@ constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
 
 /// Whether the products of operands with these or-ed fraction bits, and their sums, may take
 /// binary32 lanes.
-constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
-                             std::uint32_t b_fraction) {
+CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
+                                    std::uint32_t b_fraction) {
   return plan.sum_in_binary32 &&
          significant_bits(a_fraction) + significant_bits(b_fraction) <= plan.product_bits;
 }

@@ -35,10 +35,10 @@ struct SplitFormat {
 
   CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
     using S = Scalar<V>;
-    const double k = Format::power_of_two(Lanes<V>::mantissa - man);
+    const double k = exact_power(Lanes<V>::mantissa - man);
     factor = splat<V>(static_cast<S>(k));
     factor_less_1 = splat<V>(static_cast<S>(k - 1));
-    least_normal = splat<V>(static_cast<S>(1.5 * quantum * Format::power_of_two(man)));
+    least_normal = splat<V>(static_cast<S>(1.5 * quantum * exact_power(man)));
     least = least_normal * factor;
     magnet = (127 + 23 - man) * (1 << 23);
     sign = splat<V>(has_negative_zero ? static_cast<S>(-0.0) : S{0});
@@ -141,12 +141,12 @@ struct SplitStochastic {
     using S = Scalar<V>;
     using E = typename ElementOf<U>::type;
     const int dropped = Lanes<V>::mantissa - man;
-    const double units = quantum * Format::power_of_two(-random_bits);
+    const double units = quantum * exact_power(-random_bits);
     shift = dropped - random_bits;
     kept = splat<U>(static_cast<E>(~E{0} << dropped));
     kept_units = splat<U>(static_cast<E>(~E{0} << random_bits));
-    factor = splat<V>(static_cast<S>(Format::power_of_two(shift)));
-    least = splat<V>(static_cast<S>(1.5 * units * Format::power_of_two(Lanes<V>::mantissa)));
+    factor = splat<V>(static_cast<S>(exact_power(shift)));
+    least = splat<V>(static_cast<S>(1.5 * units * exact_power(Lanes<V>::mantissa)));
   }
 };
 
