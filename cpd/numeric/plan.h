@@ -379,7 +379,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
     split.steps = kRangeGroup;
     split.of_products = 2;
   } else {
-    if (split.kind == Split::kahan) split.steps = 2;
+    split.steps = 2;
     bound_growth(split, split.kind == Split::kahan ? half_place : 2 * half_place);
   }
   // Magnets, 2^(23 - man) above a value, are binary32 numbers.

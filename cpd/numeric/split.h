@@ -63,8 +63,8 @@ CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   return m - u;
 }
 
-/// log2|x| * 2^23, an even integer, to within 2^-15.9 * 2^23; far below all others for zero. x is
-/// finite. log2(1 + f) is f and a cubic's f (1 - f) part, fitted to the largest error.
+/// log2|x| * 2^23, an even integer, to within 2^-15.9 * 2^23; -64 * 2^23 for zero. x is finite.
+/// log2(1 + f) is f and a cubic's f (1 - f) part, fitted to the largest error.
 template <class V>
 CPD_FN Signed<V> fixed_log(V x) {
   using U = Unsigned<V>;

@@ -35,7 +35,7 @@ CPD_FN float least_bit_of(int64_t n, const float* x) {
   return bits_as<float>(least);
 }
 
-CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+[[maybe_unused]] CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /// Copies one panel; lines beyond the last are +0.
 template <int kWidth>
@@ -251,7 +251,8 @@ struct BoundedTile {
 };
 
 /// `count` values of k from number k of the block on, by the general route.
-CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, int64_t k, int64_t count) {
+[[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, int64_t k,
+                                             int64_t count) {
   GemmBlock part = *bounded->block;
   part.first_k += k;
   part.count = count;
@@ -343,7 +344,7 @@ class SplitTile {
     const float* b = tile_.at.b + k * kGemmColumns;
     for (int64_t end = k + count; k < end; ++k, a += kGemmRows, b += kGemmColumns) {
       F of_b[kVectors];
-      Signed<F> log_b[kVectors];
+      Signed<F> log_b[kVectors] = {};
       for (int j = 0; j < kVectors; ++j) {
         of_b[j] = load<F>(b + j * Lanes<F>::count);
         if constexpr (kTakesLogs) log_b[j] = log_of_b(b + j * Lanes<F>::count);
@@ -487,7 +488,7 @@ CPD_FN void split_tile(const BoundedTile& bounded) {
 }
 
 /// Whether small sums stay binary32 numbers, for most of a few k.
-CPD_FN bool often_fits(const BoundedTile& bounded) {
+[[maybe_unused]] CPD_FN bool often_fits(const BoundedTile& bounded) {
   int fitting = 0;
   for (int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {
     const float products = bounded.products(k, 2);
@@ -555,7 +556,7 @@ class StochasticRow {
   static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
   static constexpr int kSteps = 2 * kDraws;  ///< values of k that a block of random words serves
   static constexpr int kRun = kSteps * RandomRun::kBlocks;
-  static constexpr int kGuard = kSteps < 4 ? kSteps : 4;
+  static constexpr int kGuard = 2;  ///< SplitPlan's steps
 
   /// k counts from the block's first, `at` from the run's.
   CPD_FN void guarded(int64_t k, int64_t at, int64_t count) {
@@ -660,7 +661,7 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
 }
 
 /// The plan's short roundings, where this ISA has them for the tile.
-CPD_FN Split split_of(const BoundedTile& bounded) {
+[[maybe_unused]] CPD_FN Split split_of(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const Split kind = plan.split.kind;
   if constexpr (!kHasDirectedRounding<F>) {
