@@ -175,6 +175,9 @@ constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& 
 
 /// Values of k whose operands are bounded together.
 constexpr int kRangeGroup = 8;
+/// Steps between two checks of sums whose bound grows with them (Kahan, stochastic); divides
+/// kRangeGroup.
+constexpr int kShortSteps = 2;
 
 /// What is known of one group of k in one packed panel of an operand; NaN counts as the largest.
 struct PanelRange {
@@ -211,7 +214,7 @@ struct SplitPlan {
   /// of sizes p are added, where s * of_sum + c * of_compensation + (the sum of p) * of_products <=
   /// limit and the sum of p <= product_limit. A rounded product's p is |a||b| * product_growth +
   /// product_quantum.
-  std::int32_t steps = 4;
+  std::int32_t steps = kShortSteps;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< the second is product_quantum
   float product_limit = 0;
@@ -379,7 +382,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
     split.steps = kRangeGroup;
     split.of_products = 2;
   } else {
-    split.steps = 2;
+    split.steps = kShortSteps;
     bound_growth(split, split.kind == Split::kahan ? half_place : 2 * half_place);
   }
   // Magnets, 2^(23 - man) above a value, are binary32 numbers.

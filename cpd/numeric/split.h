@@ -28,7 +28,7 @@ template <class V>
 struct SplitFormat {
   V factor;             ///< K
   V factor_less_1;      ///< K - 1
-  V least;              ///< 1.5 * 2^23 spacings (times 2^-N for stochastic rounding)
+  V least;              ///< 1.5 * 2^23 spacings
   V least_normal;       ///< 1.5 * 2^emin
   V sign;               ///< -0 where the format has it, else +0
   std::int32_t magnet;  ///< turns a sum of fixed_logs into the pattern of K |a * b|, roughly
@@ -131,7 +131,7 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 template <class V>
 struct SplitStochastic {
   using U = Unsigned<V>;
-  int shift;     ///< of R to the last N bits that a sum drops; negative: to the right
+  int shift;     ///< of R to the first N bits that a sum drops; at least 2 (make_split_plan)
   U kept;        ///< mask of a sum's bits that stay
   V factor;      ///< 2^(23 - man - N)
   V least;       ///< 1.5 * 2^23 spacings * 2^-N

@@ -30,8 +30,6 @@ constexpr int kLanes = Lanes<F>::count;
 constexpr int kRows = kGemmRows;
 constexpr int64_t kMostK = 256;  ///< values of k whose exponents are kept
 
-CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /// The exponents of operands that are not zero.
 struct Range {
   int32_t least = 4096;

@@ -35,8 +35,6 @@ CPD_FN float least_bit_of(int64_t n, const float* x) {
   return bits_as<float>(least);
 }
 
-[[maybe_unused]] CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /// Copies one panel; lines beyond the last are +0.
 template <int kWidth>
 CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
@@ -556,7 +554,7 @@ class StochasticRow {
   static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
   static constexpr int kSteps = 2 * kDraws;  ///< values of k that a block of random words serves
   static constexpr int kRun = kSteps * RandomRun::kBlocks;
-  static constexpr int kGuard = 2;  ///< SplitPlan's steps
+  static constexpr int kGuard = kShortSteps;
 
   /// k counts from the block's first, `at` from the run's.
   CPD_FN void guarded(int64_t k, int64_t at, int64_t count) {

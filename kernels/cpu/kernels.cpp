@@ -37,7 +37,6 @@ template <class T>
 CPD_FN void copy(T* to, const T* from, int64_t n) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
 }
-CPD_FN int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
 
 constexpr int64_t kRun = 4 * kBlock;  ///< elements whose codes or random integers stay in L1

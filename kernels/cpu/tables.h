@@ -42,6 +42,8 @@ CPD_FN auto enter(Args... args) {
   return kBody(args...);
 }
 
+CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
 /// KernelTable's members of these names.
 void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
           std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
