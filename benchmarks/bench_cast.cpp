@@ -7,23 +7,19 @@
 //   bench_cast [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/error.h"
 #include "cpd/numeric/reference.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
@@ -35,35 +31,11 @@ using cpd::Format;
 using cpd::Rounding;
 using cpd::RoundingOptions;
 using cpd::View;
-
-struct Settings {
-  std::int64_t floats = std::int64_t{64} << 20;
-  int repeats = 9;
-  std::uint64_t seed = 0;
-  std::string only;
-  bool list = false;
-};
+using timing::Memory;
+using timing::Settings;
 
 // --- data
 // -----------------------------------------------------------------------------------------
-
-/// Aligned memory that has been touched.
-class Memory {
- public:
-  explicit Memory(std::size_t bytes)
-      : data_(static_cast<std::uint8_t*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))) {
-    if (data_ == nullptr) throw std::bad_alloc();
-    std::memset(data_.get(), 1, bytes);
-  }
-  [[nodiscard]] std::uint8_t* bytes() const { return data_.get(); }
-  [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(data_.get()); }
-
- private:
-  struct Free {
-    void operator()(std::uint8_t* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::uint8_t, Free> data_;
-};
 
 enum class Mix { normal, subnormal, special };
 
@@ -223,45 +195,12 @@ std::string CheckBits(const Row& row, const Arrays& a) {
 // --- time
 // -----------------------------------------------------------------------------------------
 
-double Seconds(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-struct Timing {
-  double rate, baseline, ratio, least, most;
-};
-
 /// GB/s of the row and of memcpy, by turns.
-Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
-  const double moved = BytesMoved(row, a.n);
-  const double copied = 8.0 * static_cast<double>(a.n);
-  std::vector<double> rates;
-  std::vector<double> baselines;
-  std::vector<double> ratios;
+timing::Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
   const auto size = sizeof(float) * static_cast<std::size_t>(a.n);
-  for (int r = 0; r < repeats; ++r) {
-    baselines.push_back(copied / Seconds([&] { std::memcpy(copy, a.x, size); }) * 1e-9);
-    rates.push_back(moved / Seconds([&] { Run(row, a); }) * 1e-9);
-    ratios.push_back(rates.back() / baselines.back());
-  }
-  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-  return {Median(rates), Median(baselines), Median(ratios), *least, *most};
-}
-
-void Print(const Row& row, const std::string& backend, const Timing& t) {
-  std::printf(R"({"name": "%s", "value": %.3f, "unit": "GB/s", "against": "memcpy", )"
-              R"("baseline": %.3f, "ratio": %.4f, "least": %.4f, "most": %.4f, "backend": "%s")",
-              row.name.c_str(), t.rate, t.baseline, t.ratio, t.least, t.most, backend.c_str());
-  if (row.bar) std::printf(R"(, "bar": %.2f)", *row.bar);
-  std::printf("}\n");
-  std::fflush(stdout);
+  const timing::Side work{[&] { Run(row, a); }, BytesMoved(row, a.n)};
+  const timing::Side memcpy{[&] { std::memcpy(copy, a.x, size); }, 2 * static_cast<double>(size)};
+  return timing::Time(work, memcpy, repeats);
 }
 
 // --- the list
@@ -344,36 +283,6 @@ std::vector<Row> Rows(std::uint64_t seed) {
 // --- the program
 // ----------------------------------------------------------------------------------
 
-Settings Parse(int argc, char** argv) {
-  Settings settings;
-  settings.seed = std::random_device()();
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view flag = argv[i];
-    const auto value = [&]() -> std::string {
-      if (++i == argc) throw cpd::Error(std::string(flag) + " needs a value");
-      return argv[i];
-    };
-    if (flag == "--floats") {
-      settings.floats = std::stoll(value());
-    } else if (flag == "--repeats") {
-      settings.repeats = std::stoi(value());
-    } else if (flag == "--seed") {
-      settings.seed = std::stoull(value());
-    } else if (flag == "--only") {
-      settings.only = value();
-    } else if (flag == "--list") {
-      settings.list = true;
-    } else {
-      throw cpd::Error("unknown option '" + std::string(flag) +
-                       "'; allowed: --floats --repeats --seed --only --list");
-    }
-  }
-  if (settings.floats < cpd::kBlock || settings.repeats < 1) {
-    throw cpd::Error("--floats must be at least 256 and --repeats at least 1");
-  }
-  return settings;
-}
-
 /// Returns false where bits are wrong.
 bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& settings) {
   Fill(row.format, row.mix, settings.seed, a.n, const_cast<float*>(a.x));
@@ -382,19 +291,18 @@ bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& setti
                 View(a.codes, DType::u8, cpd::PackedBytes(row.format, a.n)));
   const std::string wrong = CheckBits(row, a);
   if (!wrong.empty()) {
-    std::printf("{\"name\": \"%s\", \"wrong\": \"%s\"}\n", row.name.c_str(), wrong.c_str());
+    timing::PrintWrong(row.name, wrong);
     return false;
   }
   cpd::ForceKernels(row.backend);
   Run(row, a);
   const std::string backend = cpd::Kernels().name;
-  Print(row, backend, Time(row, a, copy, settings.repeats));
+  timing::Print(row.name, "memcpy", backend, Time(row, a, copy, settings.repeats), row.bar);
   cpd::ForceKernels("");
   return true;
 }
 
-int Main(int argc, char** argv) {
-  const Settings settings = Parse(argc, argv);
+bool RunRows(const Settings& settings) {
   std::vector<Row> rows = Rows(settings.seed);
   std::erase_if(rows,
                 [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
@@ -413,17 +321,11 @@ int Main(int argc, char** argv) {
       right = Measure(row, arrays, copy.floats(), settings) && right;
     }
   }
-  return right ? 0 : 1;
+  return right;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  setenv("CPD_NUM_THREADS", "1", 1);  // before the library first asks
-  try {
-    return Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_cast: %s\n", error.what());
-    return 2;
-  }
+  return timing::Guarded("bench_cast", [&] { return RunRows(timing::Parse(argc, argv)); });
 }

@@ -21,14 +21,14 @@
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/scale/aps.h"
+#include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
+#include "views.h"
 
 namespace py = pybind11;
 
 namespace cpd {
 namespace {
-
-using NoGil = py::call_guard<py::gil_scoped_release>;
 
 // ---- NumPy arrays as TensorView ---------------------------------------------------------------
 
@@ -54,7 +54,8 @@ DType DTypeOf(const py::array& x) {
   throw Error("no such array element type: " + name);
 }
 
-/// The view of an array of any layout; its strides must be whole elements.
+}  // namespace
+
 TensorView ViewOf(const py::array& x) {
   if (x.ndim() > TensorView::kMaxRank) {
     throw Error("arrays must have at most " + std::to_string(TensorView::kMaxRank) +
@@ -76,6 +77,8 @@ TensorView ViewOf(const py::array& x) {
   return view;
 }
 
+namespace {
+
 // ---- operations: views are made with the GIL, kernels run without it
 // -----------------------------
 
@@ -87,20 +90,20 @@ void WithoutGil(Run run) {
 
 using OptionalArray = std::optional<py::array>;
 
-std::optional<TensorView> ViewOf(const OptionalArray& x) {
+std::optional<TensorView> OptionalViewOf(const OptionalArray& x) {
   return x ? std::optional(ViewOf(*x)) : std::nullopt;
 }
 
 void CastArray(const py::array& x, const Format& format, const RoundingOptions& options,
                const py::array& out, const OptionalArray& random) {
-  const auto r = ViewOf(random);
+  const auto r = OptionalViewOf(random);
   WithoutGil(
       [&, x = ViewOf(x), out = ViewOf(out)] { Cast(x, format, options, out, r ? &*r : nullptr); });
 }
 
 void EncodeArray(const py::array& x, const Format& format, const RoundingOptions& options,
                  const py::array& packed, const OptionalArray& random) {
-  const auto r = ViewOf(random);
+  const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), packed = ViewOf(packed)] {
     Encode(x, format, options, packed, r ? &*r : nullptr);
   });
@@ -131,7 +134,7 @@ void SumArray(const py::array& x, int dim, const Accumulator& accumulator, const
 
 void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
                 const py::array& out, const OptionalArray& c, bool blas) {
-  const auto addend = ViewOf(c);
+  const auto addend = OptionalViewOf(c);
   const TensorView* from = addend ? &*addend : nullptr;
   WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
     blas ? GemmByBlas(a, b, accumulator, out, from) : Gemm(a, b, accumulator, out, from);
@@ -363,14 +366,15 @@ Aps ApsNamed(const std::string& name) {
 
 ReduceSpec MakeSpec(const Format& format, const RoundingOptions& rounding,
                     const Accumulator& accumulator, const Format& result, const std::string& order,
-                    int group_size, const std::string& aps, double loss_scale, bool average,
-                    std::uint64_t step) {
+                    const std::string& exchange, int group_size, const std::string& aps,
+                    double loss_scale, bool average, std::uint64_t step) {
   ReduceSpec spec;
   spec.format = format;
   spec.rounding = rounding;
   spec.accumulator = accumulator;
   spec.result = result;
   spec.order = ParseOrder(order);
+  spec.exchange = ParseExchange(exchange);
   spec.group_size = group_size;
   spec.aps = ApsNamed(aps);
   spec.loss_scale = loss_scale;
@@ -383,8 +387,10 @@ ReduceSpec MakeSpec(const Format& format, const RoundingOptions& rounding,
 void BindReduce(py::module_& m) {
   py::class_<ReduceSpec>(m, "ReduceSpec")
       .def(py::init(&MakeSpec), py::kw_only(), py::arg("format"), py::arg("rounding"),
-           py::arg("accumulator"), py::arg("result"), py::arg("order"), py::arg("group_size"),
-           py::arg("aps"), py::arg("loss_scale"), py::arg("average"), py::arg("step"));
+           py::arg("accumulator"), py::arg("result"), py::arg("order"), py::arg("exchange"),
+           py::arg("group_size"), py::arg("aps"), py::arg("loss_scale"), py::arg("average"),
+           py::arg("step"));
+  m.def("may_stall", &MayStall, py::arg("spec"), py::arg("world"));
   py::class_<LayerReport>(m, "LayerReport")
       .def_readonly("shift", &LayerReport::shift)
       .def_readonly("non_finite", &LayerReport::non_finite)
@@ -417,6 +423,18 @@ void BindReduce(py::module_& m) {
           py::arg("layer"), py::arg("out"));
 }
 
+using Sizes = std::vector<std::int64_t>;
+
+Cost CostOfSizes(const ReduceSpec& spec, int world, int rank, const Sizes& sizes,
+                 std::int64_t chunk) {
+  return CostOf(spec, world, rank, sizes, chunk);
+}
+
+double TimeOfSizes(const ReduceSpec& spec, int world, const Sizes& sizes, double alpha,
+                   double beta) {
+  return TimeOf(spec, world, sizes, alpha, beta);
+}
+
 void BindStudy(py::module_& m) {
   py::class_<Roundoff>(m, "Roundoff")
       .def_readonly("error", &Roundoff::error)
@@ -425,6 +443,14 @@ void BindStudy(py::module_& m) {
       .def_readonly("zero_references", &Roundoff::zero_references)
       .def_readonly("non_finite", &Roundoff::non_finite);
   m.def("roundoff", &RoundoffArrays, py::arg("reference"), py::arg("value"));
+  py::class_<Cost>(m, "Cost")
+      .def_readonly("steps", &Cost::steps)
+      .def_readonly("bytes_sent", &Cost::bytes_sent)
+      .def_readonly("bytes_received", &Cost::bytes_received);
+  m.def("cost", &CostOfSizes, py::arg("spec"), py::arg("world"), py::arg("rank"), py::arg("sizes"),
+        py::arg("chunk"));
+  m.def("time", &TimeOfSizes, py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("alpha"),
+        py::arg("beta"));
 }
 
 }  // namespace
@@ -438,5 +464,6 @@ PYBIND11_MODULE(_core, m) {
   cpd::BindAccumulators(m);
   cpd::BindOperations(m);
   cpd::BindReduce(m);
+  cpd::BindComm(m);
   cpd::BindStudy(m);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cpd/base/library_path.h"
 #include "cpd/base/product.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/levels.h"
@@ -13,30 +14,16 @@
 namespace cpd::cuda {
 namespace {
 
-/// libcpd_cuda.so in the folder of the library that this code is in.
-std::string LibraryPath() {
-  static const char here = 0;
-  Dl_info info{};
-  std::string path = dladdr(&here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
-  const std::size_t slash = path.rfind('/');
-  path.resize(slash == std::string::npos ? 0 : slash + 1);
-  return path + "libcpd_cuda.so";
-}
-
 const Api& Load() {
-  const std::string path = LibraryPath();
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* why = dlerror();
-    throw Error(
-        "CUDA tensors need libcpd_cuda, which cannot be loaded (was CPD built with nvcc?): " +
-        std::string(why == nullptr ? path : why));
-  }
+  const std::string file = "libcpd_cuda.so";
+  void* library = LoadBeside(
+      file, RTLD_NOW | RTLD_LOCAL,
+      "CUDA tensors need libcpd_cuda, which cannot be loaded (was CPD built with nvcc?)");
   auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
   const Api* api = get == nullptr ? nullptr : get();
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(GemmCall)) {
-    throw Error(path + " belongs to another build of CPD");
+    throw Error(file + " belongs to another build of CPD");
   }
   return *api;
 }

@@ -54,25 +54,34 @@ struct KernelTable {
                     const std::uint32_t* random, float* y, bool streaming);
   void (*round_f64)(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                     const std::uint32_t* random, double* y);
-  /// y[i] = round(x[i] * 2^shift).
+  /// y[i] = round(x[i] * 2^shift), |shift| <= 600.
   void (*round_scaled)(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
-                       const float* x, float* y);
+                       const float* x, const std::uint32_t* random, float* y);
 
-  /// Rounds and packs. Returns the least i whose NaN has no code, or -1.
-  std::int64_t (*encode_f32)(const RoundPlan& plan, std::int64_t first, std::int64_t n,
+  /// Rounds x[i] * 2^shift (|shift| <= 600) and packs. Returns the least i whose NaN has no code,
+  /// or -1.
+  std::int64_t (*encode_f32)(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
                              const float* x, const std::uint32_t* random, std::uint8_t* packed,
                              bool streaming);
   std::int64_t (*encode_f64)(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                              const double* x, const std::uint32_t* random, std::uint8_t* packed);
   void (*decode_f32)(const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed, float* y,
                      bool streaming);
+  /// y[i] = (value * 2^shift) / divisor, each rounded once to binary32; |shift| <= 600, divisor
+  /// finite and not zero.
+  void (*decode_scaled)(const RoundPlan& plan, int shift, float divisor, std::int64_t n,
+                        const std::uint8_t* packed, float* y, bool streaming);
 
   /// out[i] = round(x[i] op y[i] (+ z[i])); z only for fma.
   void (*arithmetic)(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
                      const float* x, const float* y, const float* z, float* out);
-  /// One term of an ordered sum per element: FoldStep in ops/reduce.h.
-  void (*fold)(const FoldPlan& plan, std::int64_t k, std::int64_t first, std::int64_t n,
-               const float* terms, float* sum, float* compensation);
+  /// `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i], terms[1][i], …
+  /// (FoldStep in ops/reduce.h). `starts`: the first one makes sum = round(term) by draw number
+  /// `draw`, Kahan's compensation +0; any other sum = round(sum + term), or Kahan's four
+  /// operations, by the next draws. With count 1 the terms may be `sum`; any `first`.
+  void (*fold)(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
+               std::int64_t n, std::int64_t count, const float* const* terms, float* sum,
+               float* compensation);
   /// Largest finite |x[i]|; adds the number of NaN and Inf to *non_finite.
   float (*max_abs)(std::int64_t n, const float* x, std::int64_t* non_finite);
 
@@ -93,6 +102,8 @@ struct KernelTable {
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
+  /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
+  std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 };
 
 }  // namespace cpd

@@ -24,6 +24,7 @@ namespace {
 
 const pid_t kFirstProcess = getpid();
 thread_local bool g_inside = false;
+thread_local int g_ranks_on_host = 1;
 
 int HardwareThreads() {
 #ifdef CPD_THREADS_STD
@@ -57,7 +58,9 @@ void RunThreads(int count, const std::function<void(int)>& worker) {
 
 int MaxThreads() {
   const char* text = std::getenv("CPD_NUM_THREADS");
-  if (text == nullptr || *text == '\0') return HardwareThreads();
+  if (text == nullptr || *text == '\0') {
+    return std::max(1, HardwareThreads() / g_ranks_on_host);
+  }
   char* end = nullptr;
   const long threads = std::strtol(text, &end, 10);
   if (*end != '\0' || threads < 1 || threads > 4096) {
@@ -65,6 +68,11 @@ int MaxThreads() {
   }
   return static_cast<int>(threads);
 }
+
+SharedHost::SharedHost(int ranks) : before_(g_ranks_on_host) {
+  g_ranks_on_host = std::max(1, ranks);
+}
+SharedHost::~SharedHost() { g_ranks_on_host = before_; }
 
 void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {

@@ -12,6 +12,19 @@ namespace cpd {
 /// torch.set_num_threads counts). Throws Error where CPD_NUM_THREADS is not a positive number.
 CPD_API int MaxThreads();
 
+/// While it lives, parallel_for on this thread takes its share of the cores: one of `ranks` that
+/// run on this host. CPD_NUM_THREADS, where set, stays what it is.
+class CPD_API SharedHost {
+ public:
+  explicit SharedHost(int ranks);
+  SharedHost(const SharedHost&) = delete;
+  SharedHost& operator=(const SharedHost&) = delete;
+  ~SharedHost();
+
+ private:
+  int before_;
+};
+
 /// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
 /// where n is at most `serial_below`, inside another parallel region, and in a forked child
 /// (OpenMP hangs there). body runs in the default floating-point environment. Results must not

@@ -23,14 +23,17 @@ install(
   FILES "${PROJECT_BINARY_DIR}/cpdConfig.cmake" "${PROJECT_BINARY_DIR}/cpdConfigVersion.cmake"
   DESTINATION "${package_dir}"
   COMPONENT cpp)
-if(CPD_WITH_CUDA)
-  install(TARGETS cpd_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cpp)
+set(loaded_targets)
+foreach(part cuda mpi nccl)
+  if(TARGET cpd_${part})
+    list(APPEND loaded_targets cpd_${part})
+  endif()
+endforeach()
+if(loaded_targets)
+  install(TARGETS ${loaded_targets} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cpp)
 endif()
 
-set(python_targets cpd)
-if(CPD_WITH_CUDA)
-  list(APPEND python_targets cpd_cuda)
-endif()
+set(python_targets cpd ${loaded_targets})
 if(CPD_WITH_PYTHON)
   list(APPEND python_targets cpd_core)
 endif()

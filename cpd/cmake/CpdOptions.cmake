@@ -32,6 +32,8 @@ endfunction()
 
 cpd_part(CUDA "CUDA kernels (libcpd_cuda)")
 cpd_part(BLAS "A BLAS for fp32 products on the CPU (OpenBLAS, loaded at run time)")
+cpd_part(MPI "Transport over MPI (libcpd_mpi)")
+cpd_part(NCCL "Transport over NCCL (libcpd_nccl)")
 cpd_part(TORCH "PyTorch operators (libcpd_torch)")
 cpd_part(PYTHON "Python module (_core)")
 cpd_part(TESTS "C++ tests (target cpd_tests)")

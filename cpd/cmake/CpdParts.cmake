@@ -79,6 +79,62 @@ if(NOT CPD_PYTHON STREQUAL "OFF")
 endif()
 cpd_decide(PYTHON "${found}" "${detail}")
 
+# ---- MPI: its C interface alone (the C++ one links bindings that MPI has dropped)
+set(found FALSE)
+if(NOT CPD_MPI STREQUAL "OFF")
+  enable_language(C) # FindMPI asks its compiler
+  find_package(MPI COMPONENTS C)
+  if(MPI_C_FOUND)
+    set(found TRUE)
+    set(detail "MPI ${MPI_C_VERSION} (${MPI_C_COMPILER})")
+  else()
+    set(detail "no MPI was found (Debian: libopenmpi-dev)")
+  endif()
+endif()
+cpd_decide(MPI "${found}" "${detail}")
+
+# ---- NCCL: its header, from the CUDA toolkit or from the PyPI package nvidia-nccl-cu<major>; libcpd_nccl looks for the
+# library at run time, and for the one found here last
+set(found FALSE)
+if(NOT CPD_NCCL STREQUAL "OFF")
+  if(NOT CPD_WITH_CUDA)
+    set(detail "it needs CUDA")
+  else()
+    set(python_nccl "")
+    if(Python_Interpreter_FOUND)
+      execute_process(
+        COMMAND "${Python_EXECUTABLE}" -c "import nvidia; print(*nvidia.__path__, sep=';')"
+        OUTPUT_VARIABLE nvidia_packages
+        OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      foreach(package IN LISTS nvidia_packages)
+        list(APPEND python_nccl "${package}/nccl")
+      endforeach()
+    endif()
+    find_path(
+      NCCL_INCLUDE_DIR nccl.h
+      HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${python_nccl}
+      PATH_SUFFIXES include)
+    find_library(
+      NCCL_LIBRARY
+      NAMES libnccl.so.2
+      HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${python_nccl}
+      PATH_SUFFIXES lib)
+    if(NCCL_INCLUDE_DIR)
+      file(STRINGS "${NCCL_INCLUDE_DIR}/nccl.h" nccl_code REGEX "^#define NCCL_VERSION_CODE +[0-9]+")
+      string(REGEX MATCH "[0-9]+$" nccl_code "${nccl_code}")
+      if(nccl_code GREATER_EQUAL 21400)
+        set(found TRUE)
+        set(detail "NCCL (code ${nccl_code}) in ${NCCL_INCLUDE_DIR}")
+      else()
+        set(detail "${NCCL_INCLUDE_DIR}/nccl.h is older than 2.14")
+      endif()
+    else()
+      set(detail "no nccl.h was found (PyPI: nvidia-nccl-cu13)")
+    endif()
+  endif()
+endif()
+cpd_decide(NCCL "${found}" "${detail}")
+
 # ---- torch: asked from Python; its own CMake package would check a CUDA toolkit that is not needed
 set(found FALSE)
 if(NOT CPD_TORCH STREQUAL "OFF")

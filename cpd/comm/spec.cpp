@@ -1,29 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/comm/spec.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <sstream>
 
 #include "cpd/base/names.h"
+#include "cpd/numeric/plan.h"
 
 namespace cpd {
 namespace {
-constexpr std::array<std::string_view, 2> kOrders{"sequential", "ring"};
-}
 
-Order ParseOrder(std::string_view name) { return ParseName<Order>("order", kOrders, name); }
-std::string ToString(Order order) {
-  return std::string(kOrders.at(static_cast<std::size_t>(order)));
-}
+constexpr std::array<std::string_view, 3> kOrders{"sequential", "ring", "tree"};
+constexpr std::array<std::string_view, 4> kExchanges{"owner", "gather", "ring", "hierarchical"};
 
-void Check(const ReduceSpec& spec) {
-  Check(spec.rounding);
-  Check(spec.accumulator.rounding);
-  if (spec.group_size < 0) {
-    throw Error("group_size must be at least 1 (0: no groups), got " +
-                std::to_string(spec.group_size));
-  }
+void CheckLossScale(const ReduceSpec& spec) {
   int exponent = 0;
   if (!(spec.loss_scale > 0) || std::frexp(spec.loss_scale, &exponent) != 0.5 ||
       std::abs(exponent - 1) > 126) {
@@ -34,6 +26,61 @@ void Check(const ReduceSpec& spec) {
   if (spec.aps != Aps::off && spec.loss_scale != 1) {
     throw Error("aps and loss_scale exclude each other: APS chooses the scale of each layer");
   }
+}
+
+void CheckOrder(const ReduceSpec& spec) {
+  const bool grouped = spec.group_size > 0;
+  if (spec.order == Order::tree && spec.accumulator.scheme != Scheme::sequential) {
+    throw Error("order tree merges sums two by two: its accumulator must be sequential, got " +
+                ToString(spec.accumulator.scheme));
+  }
+  if (spec.exchange == Exchange::ring && (spec.order != Order::ring || grouped)) {
+    throw Error("exchange ring needs order ring and no groups, got order " + ToString(spec.order) +
+                (grouped ? " with groups" : ""));
+  }
+  if (spec.exchange == Exchange::hierarchical && (spec.order != Order::ring || !grouped)) {
+    throw Error("exchange hierarchical needs a group_size and order ring, got order " +
+                ToString(spec.order) + (grouped ? "" : " without groups"));
+  }
+  if (spec.exchange != Exchange::owner && spec.exchange != Exchange::gather &&
+      spec.accumulator.scheme == Scheme::pairwise) {
+    throw Error("exchange " + ToString(spec.exchange) +
+                " hands partial sums on: its accumulator must not be pairwise");
+  }
+}
+
+}  // namespace
+
+Order ParseOrder(std::string_view name) { return ParseName<Order>("order", kOrders, name); }
+std::string ToString(Order order) {
+  return std::string(kOrders.at(static_cast<std::size_t>(order)));
+}
+Exchange ParseExchange(std::string_view name) {
+  return ParseName<Exchange>("exchange", kExchanges, name);
+}
+std::string ToString(Exchange exchange) {
+  return std::string(kExchanges.at(static_cast<std::size_t>(exchange)));
+}
+
+void Check(const ReduceSpec& spec) {
+  Check(spec.rounding);
+  Check(spec.accumulator.rounding);
+  if (spec.group_size < 0) {
+    throw Error("group_size must be at least 1 (0: no groups), got " +
+                std::to_string(spec.group_size));
+  }
+  CheckLossScale(spec);
+  CheckOrder(spec);
+}
+
+bool MayStall(const ReduceSpec& spec, int world) {
+  if (spec.accumulator.scheme != Scheme::sequential || spec.order == Order::tree ||
+      !is_nearest(spec.accumulator.rounding.mode)) {
+    return false;
+  }
+  const int groups = spec.group_size == 0 ? world : (world - 1) / spec.group_size + 1;
+  const int terms = std::max(groups, std::min(world, spec.group_size));
+  return terms > std::ldexp(1.0, spec.accumulator.format.precision());
 }
 
 }  // namespace cpd

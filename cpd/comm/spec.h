@@ -14,15 +14,25 @@ namespace cpd {
 enum class Order : std::uint8_t {
   sequential,  ///< rank ascending from rank 0
   ring,  ///< a layer is cut into W slices, the first n mod W one longer; slice s from rank s + 1
+  tree,  ///< neighbours first, an odd one passes up; every merge rounded into the accumulator
+};
+
+/// Which messages move, for real transports. The bits are those of `order` and `group_size`.
+enum class Exchange : std::uint8_t {
+  owner,         ///< a slice's owner gathers and folds it, results are gathered; any order
+  gather,        ///< every rank gathers and folds everything; any order
+  ring,          ///< partial sums hop around a ring; order ring, no groups
+  hierarchical,  ///< members to master, ring of masters, broadcast; order ring, with groups
 };
 
 /// An all-reduce: what each contribution is cast to, how the sum is formed, what comes back.
 struct ReduceSpec {
   Format format = kFp32;       ///< on the wire
   RoundingOptions rounding{};  ///< of the cast to the wire
-  Accumulator accumulator{};   ///< of the sum
+  Accumulator accumulator{};   ///< of the sum: sequential, kahan, chunked or pairwise
   Format result = kFp32;       ///< a wider accumulator is rounded once more to it, each level
   Order order = Order::sequential;
+  Exchange exchange = Exchange::owner;
   int group_size = 0;  ///< 0: no groups; else each group in rank order to its first rank
   Aps aps = Aps::off;
   double loss_scale = 1;   ///< constant power of two for all layers, undone at the end; APS's rival
@@ -33,7 +43,13 @@ struct ReduceSpec {
 /// Throws Error where an option is out of range or two exclude each other.
 CPD_API void Check(const ReduceSpec& spec);
 
+/// True where a sequential sum, rounded to nearest, has more than 2^precision terms at one level:
+/// with terms of equal value the later ones change nothing.
+CPD_API bool MayStall(const ReduceSpec& spec, int world);
+
 CPD_API Order ParseOrder(std::string_view name);
 CPD_API std::string ToString(Order order);
+CPD_API Exchange ParseExchange(std::string_view name);
+CPD_API std::string ToString(Exchange exchange);
 
 }  // namespace cpd

@@ -427,6 +427,16 @@ CPD_FN void store_streaming(S* to, T x) {
 #endif
   store(to, x);
 }
+#ifdef CPD_VECTORS
+/// The CRC-32C remainder (bits reflected, nothing inverted) after one more byte, or eight.
+CPD_FN std::uint32_t crc_byte(std::uint32_t crc, std::uint8_t byte) {
+  return _mm_crc32_u8(crc, byte);
+}
+CPD_FN std::uint32_t crc_word(std::uint32_t crc, std::uint64_t word) {
+  return static_cast<std::uint32_t>(_mm_crc32_u64(crc, word));
+}
+#endif
+
 /// Orders streaming stores before what follows.
 CPD_FN void fence_streaming() {
 #ifdef CPD_VECTORS

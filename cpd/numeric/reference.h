@@ -542,6 +542,33 @@ inline float sum_kahan(const Spec& spec, std::span<const float> terms, const Opt
   return s;
 }
 
+// Sums of `chunk` terms each, in order, into `inner`; the sum of those, in order, into `outer`.
+inline float sum_chunked(const Spec& outer, const Spec& inner, std::size_t chunk,
+                         std::span<const float> terms, const Options& o = {},
+                         const RandomSource& random = {}) {
+  float s = 0.0f;
+  for (std::size_t begin = 0; begin < terms.size(); begin += chunk) {
+    const auto part = terms.subspan(begin, std::min(chunk, terms.size() - begin));
+    const float t = sum_sequential(inner, part, o, random);
+    s = begin == 0 ? cast(outer, t, next(o, random)) : add(outer, s, t, next(o, random));
+  }
+  return s;
+}
+
+// A tree over the terms as they are: its left part has the largest power of two below their number.
+inline float sum_pairwise(const Spec& spec, std::span<const float> terms, const Options& o = {},
+                          const RandomSource& random = {}) {
+  const auto tree = [&](const auto& self, std::span<const float> part) -> float {
+    if (part.size() == 1) return part[0];
+    const std::size_t left = std::bit_floor(part.size() - 1);
+    const float a = self(self, part.first(left));
+    const float b = self(self, part.subspan(left));
+    return add(spec, a, b, next(o, random));
+  };
+  if (terms.empty()) return 0.0f;
+  return terms.size() == 1 ? cast(spec, terms[0], next(o, random)) : tree(tree, terms);
+}
+
 // --- Step functions ------------------------------------------------------------------------------
 
 // From the pattern `first` on (up to the next step's), the cast gives `value`.

@@ -87,25 +87,27 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   CheckCarrier(out.dtype, accumulator.format);
   CheckSameShape(Slice(x, dim, 0), out, "x without dim and out");
   CheckSameDevice(x, out);
-  Check(accumulator.rounding);
+  Check(accumulator);
   const std::int64_t terms = x.shape[dim];
   CheckFold(accumulator, terms);
-  const Format& given = accumulator.format;  // for the zero of an empty sum
+  const auto planes = static_cast<std::size_t>(FoldPlanes(accumulator, terms));
   parallel_for(out.size(), kBlock, kStage, [&](std::int64_t begin, std::int64_t end) {
     Writer<float> writer(out);
-    std::vector<float> sum(static_cast<std::size_t>(kStage));
-    std::vector<float> compensation(static_cast<std::size_t>(kStage));
-    const std::vector<float> zeros(terms == 0 ? static_cast<std::size_t>(kStage) : 0);
+    std::vector<float> state(planes * static_cast<std::size_t>(kStage));
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
-      const FoldState state{sum.data(), compensation.data()};
+      const FoldState sums{state.data(), kStage};
       for (std::int64_t k = 0; k < terms; ++k) {
         const TensorView slice = Slice(x, dim, k);
         Reader<float> reader(slice);
-        FoldStep(accumulator, kFp32, k, i, n, reader.Read(i, n), state);
+        FoldStep(accumulator, kFp32, k, i, n, reader.Read(i, n), sums);
       }
-      if (terms == 0) CastScaled(given, {}, 0, i, n, zeros.data(), sum.data());
-      std::copy_n(sum.data(), n, writer.Target(i, n));
+      if (terms > 0) {
+        FoldEnd(accumulator, kFp32, terms, i, n, sums);
+      } else {
+        CastScaled(accumulator.format, {}, 0, i, n, state.data(), state.data());
+      }
+      std::copy_n(state.data(), n, writer.Target(i, n));
       writer.Flush(i, n);
     }
   });

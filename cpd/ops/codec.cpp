@@ -28,7 +28,7 @@ void CheckPacked(const TensorView& packed, const Format& format, std::int64_t n)
 
 std::int64_t EncodeRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const float* x,
                          const std::uint32_t* random, std::uint8_t* packed, bool streaming) {
-  return Kernels().encode_f32(plan, begin, n, x, random, packed, streaming);
+  return Kernels().encode_f32(plan, 0, begin, n, x, random, packed, streaming);
 }
 std::int64_t EncodeRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const double* x,
                          const std::uint32_t* random, std::uint8_t* packed, bool) {

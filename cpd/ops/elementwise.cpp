@@ -113,7 +113,7 @@ void Convert(const T* from, std::int64_t n, DType type, void* to) {
     if constexpr (std::is_same_v<T, double>) {
       Kernels().encode_f64(HalfPlan(type), 0, n, from, nullptr, static_cast<std::uint8_t*>(to));
     } else {
-      Kernels().encode_f32(HalfPlan(type), 0, n, from, nullptr, static_cast<std::uint8_t*>(to),
+      Kernels().encode_f32(HalfPlan(type), 0, 0, n, from, nullptr, static_cast<std::uint8_t*>(to),
                            false);
     }
   } else if (type == DType::f64) {

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The pieces of a reduction over ranks: ordered sums taken term by term, and casts that scale by a
+// power of two on their way into and out of packed codes. Contiguous binary32 on the CPU; index
+// `first` + i is that of element i in its layer, on which random bits depend: below 2^40, and the
+// range lies between two multiples of 2^32.
 #pragma once
 
 #include <cstdint>
@@ -7,32 +12,65 @@
 
 namespace cpd {
 
-/// Where one ordered sum per element stands. `sum` and, for Kahan, `compensation` belong to the
-/// caller, n values each; their content before the first term does not matter.
+/// Where one ordered sum per element stands: plane q of element i at planes[q * stride + i],
+/// FoldPlanes of them, the caller's. Their content before the first term does not matter.
 struct FoldState {
-  float* sum = nullptr;
-  float* compensation = nullptr;  ///< Kahan only
+  float* planes = nullptr;
+  std::int64_t stride = 0;
 };
 
-/// Adds term number k (0, 1, …, in this order) to the n sums of elements first … first + n - 1;
-/// below 2^40; the range lies between two multiples of 2^32, or first is a multiple of kBlock.
-/// k = 0: sum = round(term), compensation = +0. Later: as Scheme says, each operation one exact
-/// result rounded once into accumulator.format; where sum becomes infinite or NaN the compensation
-/// is +0 from there on. `terms` are any binary32 values. With stochastic rounding the draws of
-/// element i come from accumulator.rounding's seed and stream, in program order (philox.h): draw k
-/// (sequential), draws 0, then 4k - 3 … 4k (Kahan).
-/// `terms_in` tells in which format the terms are known to lie (kFp32: nothing is known); it only
-/// chooses the route, never the result.
+/// Planes that a sum of so many terms needs: 1 (sequential), 2 (kahan: sum, compensation; chunked:
+/// outer sum, inner sum), pairwise one for each bit of `terms`.
+CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
+
+/// Adds term number k (0, 1, …, in this order) to the n sums. `terms` are any binary32 values; each
+/// operation is one exact result rounded once.
+/// sequential: k = 0: s = round(x); later s = round(s + x). Draw k.
+/// kahan: k = 0: s = round(x), c = +0; later as Scheme says; where s becomes infinite or NaN, c is
+///   +0 from there on. Draw 0, then draws 4k - 3 … 4k.
+/// chunked: as sequential into accumulator.inner within each chunk of terms; a finished chunk's sum
+///   is the next term of the outer sum (sequential, accumulator.format). Term k of chunk q takes
+///   draw k + q, the chunk's end draw k + 1 + q.
+/// pairwise: after term k, as many merges s = round(a + b) of equal trees as k + 1 has trailing
+///   zero bits; a term is a tree as it is. Merges are numbered in this order, and so are draws.
+/// block_fma: Error. `terms_in`: a format in which the terms are known to lie (kFp32: nothing is
+/// known); it only chooses the route, never the result.
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state);
 
+/// The same as FoldStep for terms k … k + count - 1, number k + j at terms[j]; faster, the more of
+/// them there are, and fastest where the planes are aligned to 64 bytes.
+CPD_API void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
+                       std::int64_t count, std::int64_t first, std::int64_t n,
+                       const float* const* terms, FoldState state);
+
+/// After the last of `terms` >= 1 terms: leaves the sums in plane 0. chunked: an unfinished chunk
+/// ends (draw terms + q). pairwise: trees that are left merge, smallest first; a single term is
+/// rounded (draw 0).
+CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
+                     std::int64_t first, std::int64_t n, FoldState state);
+
 /// Throws Error where a stochastic sum of so many terms would run out of random bits (philox.h:
-/// block numbers have 24 bits).
+/// block numbers have 24 bits), or for a scheme that sums no plain terms (block_fma).
 CPD_API void CheckFold(const Accumulator& accumulator, std::int64_t terms);
 
-/// y[i] = x[i] * 2^shift rounded once into `format`; stochastic draws at index first + i, first a
-/// multiple of kBlock.
+/// y[i] = x[i] * 2^shift rounded once into `format`; stochastic draws at index first + i (any
+/// first). y may be x.
 CPD_API void CastScaled(const Format& format, const RoundingOptions& options, int shift,
                         std::int64_t first, std::int64_t n, const float* x, float* y);
+
+/// The packed codes of CastScaled: PackedBytes(format, n) bytes, the bits behind the last code 0.
+/// Returns the least i whose NaN has no code (its code is then unspecified), or -1.
+CPD_API std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, int shift,
+                                  std::int64_t first, std::int64_t n, const float* x,
+                                  std::uint8_t* packed);
+
+/// y[i] = (value of code i * 2^shift) / divisor, each of the two rounded once to binary32. NaN
+/// gives 0x7FC00000.
+CPD_API void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n,
+                          const std::uint8_t* packed, float* y);
+
+/// CRC-32C (Castagnoli) of n more bytes, continuing from `crc` (0 at the start), as in RFC 3720.
+CPD_API std::uint32_t Crc32c(std::uint32_t crc, std::int64_t n, const void* data);
 
 }  // namespace cpd

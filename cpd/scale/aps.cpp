@@ -12,8 +12,7 @@
 namespace cpd {
 namespace {
 
-constexpr int kWireOffset = 119;  // e from -118 to 136 as 1…255
-constexpr int kMaxExponent = 136;
+constexpr int kMaxExponent = 255 - kApsOffset;
 
 /// ceil(log2(x * world)) for finite x > 0, exactly.
 int CeilLog2(float x, int world) {
@@ -57,13 +56,13 @@ std::uint8_t ApsExponent(float max_abs, int world) {
     throw Error("APS: largest gradient times ranks is above 2^" + std::to_string(kMaxExponent) +
                 "; the sum may not fit in binary32");
   }
-  return static_cast<std::uint8_t>(std::max(e + kWireOffset, 1));
+  return static_cast<std::uint8_t>(std::max(e + kApsOffset, 1));
 }
 
 int ApsShift(std::uint8_t exponent, const Format& format, Rounding mode, Aps aps) {
   if (exponent == 0 || aps == Aps::off) return 0;
   const bool reserve = aps == Aps::on && RoundsOutward(format, mode);
-  return format.emax() - (reserve ? 1 : 0) - (static_cast<int>(exponent) - kWireOffset);
+  return format.emax() - (reserve ? 1 : 0) - (static_cast<int>(exponent) - kApsOffset);
 }
 
 }  // namespace cpd

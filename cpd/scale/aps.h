@@ -19,9 +19,10 @@ struct LayerRange {
 /// Largest magnitude of a float32 layer, non-finite values left out.
 CPD_API LayerRange MeasureRange(const TensorView& x);
 
-/// What travels for a layer: 0 for all zeros, else clamp(e + 119, 1, 255), where
+/// What travels for a layer: 0 for all zeros, else clamp(e + kApsOffset, 1, 255), where
 /// e = ceil(log2(max_abs * world)) with the product taken exactly. Throws Error where e > 136: the
 /// sum may not fit in binary32.
+constexpr int kApsOffset = 119;
 CPD_API std::uint8_t ApsExponent(float max_abs, int world);
 
 enum class Aps : std::uint8_t {

@@ -5,8 +5,8 @@
 // getter. No standard library here: an inline function compiled with ISA flags could be picked up
 // elsewhere.
 
-#include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/codec.h"
+#include "cpd/numeric/exact.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/round.h"
 #include "kernels/cpu/tables.h"
@@ -27,16 +27,6 @@ using std::uint8_t;
 #define CPD_STRING(x) CPD_STRING2(x)
 uint64_t calls() { return __atomic_load_n(&g_calls, __ATOMIC_RELAXED); }
 
-/// Calls run.operator()<Rule<…>>() for what the plan says.
-template <class Run>
-CPD_FN void with_rule(const RoundPlan& plan, Run run) {
-  with_mode(plan.mode, [&]<Rounding mode>() { with_form<mode>(plan.form, run); });
-}
-
-template <class T>
-CPD_FN void copy(T* to, const T* from, int64_t n) {
-  __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
-}
 CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
 
 constexpr int64_t kRun = 4 * kBlock;  ///< elements whose codes or random integers stay in L1
@@ -106,15 +96,6 @@ CPD_FN Unsigned<V> load_random(const uint32_t* random) {
   } else {
     return Unsigned<V>{};
   }
-}
-
-/// Calls run(i, count) for whole groups of V's lanes and once for the rest, count < lanes.
-template <class V, class Whole, class Rest>
-CPD_FN void for_lanes(int64_t n, Whole whole, Rest rest) {
-  constexpr int kLanes = Lanes<V>::count;
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) whole(i);
-  if (i < n) rest(i, n - i);
 }
 
 // --- rounding
@@ -206,26 +187,35 @@ CPD_BODY void round_f64_body(const RoundPlan* plan, int64_t first, int64_t n, co
   round_all<D, false>(*plan, first, n, x, random, y, Identity{});
 }
 
-CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
-                                const float* x, float* y) {
-  if (plan->scale_in_binary32 && shift >= -126 && shift <= 127) {
-    const auto factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
-    round_all<F, false>(*plan, first, n, x, nullptr, y, Scaled<float>{factor});
-  } else {
-    const auto factor = bits_as<double>(static_cast<uint64_t>(shift + 1023) << 52);
-    round_all<D, false>(*plan, first, n, x, nullptr, y, Scaled<double>{factor});
+/// Calls run.operator()<V>(map) with lanes in which x * 2^shift, given by map, may be rounded.
+template <class Run>
+CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {
+  if (shift == 0) {
+    return plan.wide ? run.template operator()<D>(Identity{})
+                     : run.template operator()<F>(Identity{});
   }
+  if (plan.scale_in_binary32 && shift >= -126 && shift <= 127) {
+    const auto factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
+    return run.template operator()<F>(Scaled<float>{factor});
+  }
+  return run.template operator()<D>(Scaled<double>{exact_power(shift)});
+}
+
+CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
+                                const float* x, const uint32_t* random, float* y) {
+  with_scale(*plan, shift,
+             [&]<class V>(auto map) { round_all<V, false>(*plan, first, n, x, random, y, map); });
 }
 
 // --- encode, decode
 // -------------------------------------------------------------------------------
 
-/// The codes of x; `largest` keeps the largest |x| pattern, which tells of a NaN.
-template <class R, class V, class T>
+/// The codes of map(x); `largest` keeps the largest |map(x)| pattern, which tells of a NaN.
+template <class R, class V, class T, class Map>
 CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* random,
-                      uint32_t* codes, Signed<V>& largest) {
+                      uint32_t* codes, Signed<V>& largest, Map map) {
   const auto code = [&](const T* from, const uint32_t* r, uint32_t* to) {
-    const V v = load_value<V>(from);
+    const V v = map(load_value<V>(from));
     const auto pattern = bits_as<Unsigned<V>>(v) & splat<Unsigned<V>>(Pattern<V>::magnitude);
     largest = max(largest, (Signed<V>)pattern);
     store_u32<V>(to, round_to_whole_code<R>(v, load_random<R, V>(r), plan));
@@ -263,9 +253,9 @@ CPD_FN void copy_streaming(uint8_t* to, const uint8_t* from, int64_t size) {
   }
 }
 
-template <class V, class T>
+template <class V, class T, class Map>
 CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
-                          const uint32_t* random, uint8_t* packed, bool streaming) {
+                          const uint32_t* random, uint8_t* packed, bool streaming, Map map) {
   const RoundPlan plan = shared;
   const Packer<Unsigned<F>> packer(plan.bits);
   const bool stream = streaming && is_aligned(packed);
@@ -276,7 +266,7 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
       alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
       if (count < kRun) __builtin_memset(codes, 0, sizeof(codes));
       Signed<V> largest{};
-      code_span<R, V>(plan, count, x + i, r, codes, largest);
+      code_span<R, V>(plan, count, x + i, r, codes, largest, map);
       if (!plan.has_nan && nan < 0) {
         const int64_t found = find_nan<V>(largest, count, x + i);
         if (found >= 0) nan = i + found;
@@ -294,37 +284,59 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
   return nan;
 }
 
-CPD_BODY int64_t encode_f32_body(const RoundPlan* plan, int64_t first, int64_t n, const float* x,
-                                 const uint32_t* random, uint8_t* packed, bool streaming) {
-  if (plan->wide) return encode_all<D>(*plan, first, n, x, random, packed, streaming);
-  return encode_all<F>(*plan, first, n, x, random, packed, streaming);
+CPD_BODY int64_t encode_f32_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
+                                 const float* x, const uint32_t* random, uint8_t* packed,
+                                 bool streaming) {
+  return with_scale(*plan, shift, [&]<class V>(auto map) {
+    return encode_all<V>(*plan, first, n, x, random, packed, streaming, map);
+  });
 }
 CPD_BODY int64_t encode_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
                                  const uint32_t* random, uint8_t* packed) {
-  return encode_all<D>(*plan, first, n, x, random, packed, false);
+  return encode_all<D>(*plan, first, n, x, random, packed, false, Identity{});
 }
 
-template <class R, class V, bool kStreaming>
-CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* y) {
+/// How a code's value becomes the result: as it is, or times a power of two and divided.
+struct AsItIs {
+  template <class V>
+  CPD_FN auto operator()(V v) const {
+    return convert<typename Narrow<V>::F32>(v);
+  }
+};
+template <class S, bool kDivides>
+struct Rescaled {
+  S factor;
+  float last;  ///< the divisor, or its inverse
+  template <class V>
+  CPD_FN auto operator()(V v) const {
+    using Result = typename Narrow<V>::F32;
+    const auto scaled = convert<Result>(v * splat<V>(factor));
+    return kDivides ? scaled / splat<Result>(last) : scaled * splat<Result>(last);
+  }
+};
+
+template <class R, class V, bool kStreaming, class Map>
+CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* y, Map map) {
   for_lanes<V>(
       n,
       [&](int64_t i) {
-        const V v = value_of_code<R, V>(load_u32<V>(codes + i), plan);
+        const auto v = map(value_of_code<R, V>(load_u32<V>(codes + i), plan));
         if constexpr (kStreaming) {
           store_streaming(y + i, v);
         } else {
-          store_f32(y + i, v);
+          store(y + i, v);
         }
       },
       [&](int64_t i, int64_t rest) {
         float out[Lanes<V>::count];
-        store_f32(out, value_of_code<R, V>(load_u32<V>(codes + i), plan));
+        store(out, map(value_of_code<R, V>(load_u32<V>(codes + i), plan)));
         copy(y + i, out, rest);
       });
 }
 
-template <class V, bool kStreaming>
-CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed, float* y) {
+template <class V, bool kStreaming, class Map>
+CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed, float* y,
+                       Map map) {
   const RoundPlan plan = shared;
   const Unpacker<Unsigned<F>> unpacker(plan.bits);
   const int64_t size = (n * plan.bits + 7) / 8;
@@ -341,23 +353,50 @@ CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed
     unpacker.unpack(from, kRun, codes);
     if (plan.form == Form::general) {
       value_span<Rule<Rounding::nearest_even, Form::general>, V, kStreaming>(plan, count, codes,
-                                                                             y + begin);
+                                                                             y + begin, map);
     } else {
       value_span<Rule<Rounding::nearest_even, Form::simple>, V, kStreaming>(plan, count, codes,
-                                                                            y + begin);
+                                                                            y + begin, map);
     }
+  }
+}
+
+template <class Map>
+CPD_FN void decode_narrow(const RoundPlan& plan, int64_t n, const uint8_t* packed, float* y,
+                          bool streaming, Map map) {
+  if (streaming && is_aligned(y)) {
+    decode_all<F, true>(plan, n, packed, y, map);
+    fence_streaming();
+  } else {
+    decode_all<F, false>(plan, n, packed, y, map);
   }
 }
 
 CPD_BODY void decode_f32_body(const RoundPlan* plan, int64_t n, const uint8_t* packed, float* y,
                               bool streaming) {
-  if (plan->wide) {
-    decode_all<D, false>(*plan, n, packed, y);
-  } else if (streaming && is_aligned(y)) {
-    decode_all<F, true>(*plan, n, packed, y);
-    fence_streaming();
+  if (plan->wide) return decode_all<D, false>(*plan, n, packed, y, AsItIs{});
+  decode_narrow(*plan, n, packed, y, streaming, AsItIs{});
+}
+
+template <bool kDivides>
+CPD_FN void decode_scaled(const RoundPlan& plan, int shift, float last, int64_t n,
+                          const uint8_t* packed, float* y, bool streaming) {
+  if (!plan.wide && shift >= -126 && shift <= 127) {
+    const auto factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
+    return decode_narrow(plan, n, packed, y, streaming, Rescaled<float, kDivides>{factor, last});
+  }
+  // A code's value is a binary32 number, so that the product is exact in binary64.
+  decode_all<D, false>(plan, n, packed, y, Rescaled<double, kDivides>{exact_power(shift), last});
+}
+
+CPD_BODY void decode_scaled_body(const RoundPlan* plan, int shift, float divisor, int64_t n,
+                                 const uint8_t* packed, float* y, bool streaming) {
+  const uint32_t bits = bits_as<uint32_t>(divisor) & Pattern<float>::magnitude;
+  const bool is_power = (bits & Pattern<float>::fraction) == 0 && bits >= Pattern<float>::implicit;
+  if (is_power && bits < (254U << 23)) {  // the inverse is a normal power of two
+    decode_scaled<false>(*plan, shift, 1.0F / divisor, n, packed, y, streaming);
   } else {
-    decode_all<F, false>(*plan, n, packed, y);
+    decode_scaled<true>(*plan, shift, divisor, n, packed, y, streaming);
   }
 }
 
@@ -412,79 +451,8 @@ CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t fir
   });
 }
 
-// --- ordered sums
-// ---------------------------------------------------------------------------------
-
-/// Draw t of the elements in V's lanes, the first of which is `index`.
-template <class R, class V>
-CPD_FN Unsigned<V> draw(const RoundPlan& plan, int64_t index, int64_t t) {
-  if constexpr (R::mode == Rounding::stochastic) {
-    using U32 = typename Narrow<V>::U32;
-    const auto i = static_cast<uint64_t>(index);
-    return convert<Unsigned<V>>(fold_draw(plan.random_bits, plan.seed, plan.stream,
-                                          splat<U32>(static_cast<uint32_t>(i)) + iota<U32>(), i,
-                                          static_cast<uint64_t>(t)));
-  } else {
-    return Unsigned<V>{};
-  }
-}
-
-template <class R, class V>
-CPD_FN void fold_lanes(const FoldPlan& plan, int64_t k, int64_t index, const float* term,
-                       float* sum, float* compensation) {
-  const V x = load_f32<V>(term);
-  if (k == 0) {
-    store_f32(sum, round<R>(x, draw<R, V>(plan.round, index, 0), plan.round));
-    if (plan.scheme == Scheme::kahan) store_f32(compensation, V{});
-    return;
-  }
-  V s = load_f32<V>(sum);
-  if (plan.scheme == Scheme::sequential) {
-    accumulate<R>(x, s, draw<R, V>(plan.round, index, k), plan.round);
-  } else {
-    V c = load_f32<V>(compensation);
-    accumulate_kahan<R>(
-        x, s, c, [&](int i) { return draw<R, V>(plan.round, index, 4 * k - 3 + i); }, plan.round);
-    store_f32(compensation, c);
-  }
-  store_f32(sum, s);
-}
-
-template <class R, class V>
-CPD_FN void fold_span(FoldPlan plan, int64_t k, int64_t first, int64_t n, const float* terms,
-                      float* sum, float* compensation) {
-  const bool kahan = plan.scheme == Scheme::kahan;
-  for_lanes<V>(
-      n,
-      [&](int64_t i) {
-        fold_lanes<R, V>(plan, k, first + i, terms + i, sum + i,
-                         kahan ? compensation + i : nullptr);
-      },
-      [&](int64_t i, int64_t rest) {
-        float x[Lanes<V>::count] = {};
-        float s[Lanes<V>::count] = {};
-        float c[Lanes<V>::count] = {};
-        copy(x, terms + i, rest);
-        copy(s, sum + i, rest);
-        if (kahan) copy(c, compensation + i, rest);
-        fold_lanes<R, V>(plan, k, first + i, x, s, c);
-        copy(sum + i, s, rest);
-        if (kahan) copy(compensation + i, c, rest);
-      });
-}
-
-CPD_BODY void fold_body(const FoldPlan* shared, int64_t k, int64_t first, int64_t n,
-                        const float* terms, float* sum, float* compensation) {
-  const FoldPlan plan = *shared;
-  with_rule(plan.round, [&]<class R>() {
-    if constexpr (is_nearest(R::mode)) {
-      if (plan.in_binary32) {
-        return fold_span<R, F>(plan, k, first, n, terms, sum, compensation);
-      }
-    }
-    fold_span<R, D>(plan, k, first, n, terms, sum, compensation);
-  });
-}
+// --- ranges
+// -----------------------------------------------------------------------------------------
 
 CPD_BODY float max_abs_body(int64_t n, const float* x, int64_t* non_finite) {
   using I = Signed<F>;
@@ -538,23 +506,26 @@ constexpr KernelTable kTable = {
        bool streaming) { enter<round_f32_body>(&plan, first, n, x, random, y, streaming); },
     [](const RoundPlan& plan, int64_t first, int64_t n, const double* x, const uint32_t* random,
        double* y) { enter<round_f64_body>(&plan, first, n, x, random, y); },
-    [](const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x, float* y) {
-      enter<round_scaled_body>(&plan, shift, first, n, x, y);
-    },
-    [](const RoundPlan& plan, int64_t first, int64_t n, const float* x, const uint32_t* random,
-       uint8_t* packed, bool streaming) {
-      return enter<encode_f32_body>(&plan, first, n, x, random, packed, streaming);
+    [](const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,
+       const uint32_t* random,
+       float* y) { enter<round_scaled_body>(&plan, shift, first, n, x, random, y); },
+    [](const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,
+       const uint32_t* random, uint8_t* packed, bool streaming) {
+      return enter<encode_f32_body>(&plan, shift, first, n, x, random, packed, streaming);
     },
     [](const RoundPlan& plan, int64_t first, int64_t n, const double* x, const uint32_t* random,
        uint8_t* packed) { return enter<encode_f64_body>(&plan, first, n, x, random, packed); },
     [](const RoundPlan& plan, int64_t n, const uint8_t* packed, float* y, bool streaming) {
       enter<decode_f32_body>(&plan, n, packed, y, streaming);
     },
+    [](const RoundPlan& plan, int shift, float divisor, int64_t n, const uint8_t* packed, float* y,
+       bool streaming) {
+      enter<decode_scaled_body>(&plan, shift, divisor, n, packed, y, streaming);
+    },
     [](Operation op, const RoundPlan& plan, int64_t first, int64_t n, const float* x,
        const float* y, const float* z,
        float* out) { enter<arithmetic_body>(op, &plan, first, n, x, y, z, out); },
-    [](const FoldPlan& plan, int64_t k, int64_t first, int64_t n, const float* terms, float* sum,
-       float* compensation) { enter<fold_body>(&plan, k, first, n, terms, sum, compensation); },
+    fold,
     [](int64_t n, const float* x, int64_t* non_finite) {
       return enter<max_abs_body>(n, x, non_finite);
     },
@@ -566,6 +537,7 @@ constexpr KernelTable kTable = {
     [](int bits, uint64_t seed, uint64_t stream, int64_t first, int64_t n, uint32_t* out) {
       enter<random_integers_body>(bits, seed, stream, first, n, out);
     },
+    crc32c,
 };
 
 }  // namespace

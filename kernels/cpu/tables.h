@@ -8,6 +8,7 @@
 #include "cpd/base/kernel_table.h"
 #include "cpd/numeric/environment.h"
 #include "cpd/numeric/lanes.h"
+#include "cpd/numeric/round.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -44,12 +45,35 @@ CPD_FN auto enter(Args... args) {
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
+/// Calls run.operator()<Rule<…>>() for what the plan says.
+template <class Run>
+CPD_FN void with_rule(const RoundPlan& plan, Run run) {
+  with_mode(plan.mode, [&]<Rounding mode>() { with_form<mode>(plan.form, run); });
+}
+
+template <class T>
+CPD_FN void copy(T* to, const T* from, std::int64_t n) {
+  __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+}
+
+/// Calls run(i, count) for whole groups of V's lanes and once for the rest, count < lanes.
+template <class V, class Whole, class Rest>
+CPD_FN void for_lanes(std::int64_t n, Whole whole, Rest rest) {
+  constexpr int kLanes = Lanes<V>::count;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) whole(i);
+  if (i < n) rest(i, n - i);
+}
+
 /// KernelTable's members of these names.
 void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
           std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
           std::int32_t* logs);
 void gemm(const GemmPlan& plan, const GemmBlock& block);
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
+void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
+          std::int64_t count, const float* const* terms, float* sum, float* compensation);
+std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA
 }  // namespace cpd

@@ -13,7 +13,7 @@ from cpd.formats import Format, FormatLike, flag, format
 from cpd.tensors import Number, Options
 
 SCHEMES = ("sequential", "kahan", "fma", "chunked", "pairwise", "block_fma")
-SUM_SCHEMES = ("sequential", "kahan")
+SUM_SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
 """Those that sums of given terms (`cpd.sum`, all-reduce) can have."""
 DEFAULT_CHUNK = 64
 
@@ -132,8 +132,9 @@ class Accumulator:
               rounded; then s = round(s + tree).
             - `block_fma`: as matrix units do: see `BlockFma`; goes with `preset` or `unit`.
 
-            `cpd.sum` and all-reduce take `sequential` and `kahan`, whose sums there start from the
-            first term, rounded.
+            `cpd.sum` and all-reduce take all but `block_fma`. Sums there start from the
+            first term, rounded (of each chunk, and of the chunks' sums); a tree's first sums are
+            of terms as they are.
         product: each product is rounded into this format first (default: `format`), or is "exact".
         inner: of `chunked`: the format within a chunk; default: `format`.
         chunk: of `chunked`: terms per chunk.
@@ -273,8 +274,8 @@ def sum_accumulator(acc: AccumulatorLike) -> Accumulator:
     made = accumulator(acc)
     if made.scheme not in SUM_SCHEMES:
         raise ValueError(
-            f"the scheme of a sum must be {' or '.join(SUM_SCHEMES)}, got {made.scheme!r}, which "
-            "is for cpd.gemm"
+            f"the scheme of a sum must be {', '.join(SUM_SCHEMES[:-1])} or {SUM_SCHEMES[-1]}, got "
+            f"{made.scheme!r}, which is for cpd.gemm"
         )
     return made
 

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,18 +23,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import cpd
-from cpd.cli_options import LISTED_BITS, build_parser
+import cpd.comm
+from cpd.cli_options import LISTED_BITS, MODEL_DEFAULTS, NETWORK_DEFAULTS, build_parser
 
 if TYPE_CHECKING:
     from cpd.gradients import Gradients
     from cpd.report.results import Demo, RoundoffRow, Run
-    from cpd.training import TrainOptions, TrainResult
+    from cpd.report.roundoff import Advice, Network
+    from cpd.training import Digits, Ranks, TrainOptions, TrainResult
 
 _COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
 class UsageError(Exception):
     """A mistake of the user's: its text is all that is shown."""
+
+
+class RunError(Exception):
+    """A failure between ranks: its text is all that is shown."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"cpd {options.command}: error: {error}", file=sys.stderr)
         return 2
+    except RunError as error:
+        print(f"cpd {options.command}: error: {error}", file=sys.stderr)
+        return 1
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "cpd":
             raise
@@ -193,19 +202,46 @@ def _exact(value: float) -> str:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from cpd.gradients import check_path, save_gradients
-    from cpd.report.results import Run, write_json
-    from cpd.training import load_digits, train
+    from cpd.training import load_digits, open_ranks
 
-    with _users_mistakes():
-        chosen = _train_options(options)
+    with ExitStack() as stack:
+        with _users_mistakes():
+            opened = open_ranks(options.transport, options.nodes, options.timeout)
+            ranks = stack.enter_context(opened)
         digits = load_digits()
-        chosen.check_data(len(digits.train_x))
-        for path in (options.json, options.save_gradients):
-            _check_writable(path)
-        if options.save_gradients is not None:
-            check_path(options.save_gradients)
-    console = _console()
+        with _failures_between(ranks):
+            chosen = _agreed_options(ranks, options, len(digits.train_x))
+            if chosen is None:
+                return 0
+            _train_and_tell(ranks, chosen, digits, options)
+    return 0
+
+
+@contextmanager
+def _failures_between(ranks: "Ranks") -> Iterator[None]:
+    """What goes wrong between processes names the one that tells it."""
+    try:
+        yield
+    except (cpd.comm.RankLost, cpd.comm.Corrupt, cpd.comm.TransportError) as error:
+        raise RunError(f"rank {ranks.mine[0]}: {error}") from error
+    except cpd.comm.Mismatch as error:
+        raise RunError(f"rank {ranks.mine[0]}: the ranks differ: {error}") from error
+    except Exception as error:
+        if len(ranks.mine) < ranks.world:
+            error.add_note(f"on rank {ranks.mine[0]} of {ranks.world}")
+        raise
+
+
+def _train_and_tell(
+    ranks: "Ranks", chosen: "TrainOptions", digits: "Digits", options: argparse.Namespace
+) -> None:
+    """Trains this process's nodes; the process of node 0 tells what comes of it."""
+    from cpd.gradients import save_gradients
+    from cpd.report.results import Run, write_json
+    from cpd.training import train
+
+    tells = 0 in ranks.mine
+    console = _console(quiet=not tells)
     left_out = len(digits.train_x) % (chosen.nodes * chosen.batch)
     console.print(
         f"{chosen.label()}: {chosen.nodes} nodes × {chosen.batch} images, {chosen.epochs} epochs, "
@@ -216,29 +252,67 @@ def _train(options: argparse.Namespace) -> int:
         f"digits: {len(digits.train_x)} training images ({left_out} left over in each epoch), "
         f"{len(digits.test_x)} held out"
     )
-    with _progress() as progress:
+    with _progress(quiet=not tells) as progress:
         bar = progress.add_task("training", total=chosen.epochs, note="")
 
         def on_epoch(epoch: int, accuracy: float) -> None:
             progress.update(bar, completed=epoch, note=f"accuracy {accuracy:.3f}")
 
-        result = train(chosen, digits=digits, on_epoch=on_epoch)
+        result = train(chosen, digits=digits, on_epoch=on_epoch, ranks=ranks)
     _print_result(console, result)
-    if options.json is not None:
+    if tells and options.json is not None:
         run = Run.of(result)
         write_json(options.json, {**run.row(), "curve": run.curve, "loss": run.loss})
-    if options.save_gradients is not None:
+    if tells and options.save_gradients is not None:
         names = [layer.name for layer in result.layers]
         save_gradients(options.save_gradients, names, result.last_gradients)
-    return 0
 
 
-def _train_options(options: argparse.Namespace) -> "TrainOptions":
+def _agreed_options(
+    ranks: "Ranks", options: argparse.Namespace, images: int
+) -> "TrainOptions | None":
+    """The options if no process finds a mistake in them, which else the first of these tells.
+
+    Raises UsageError in that process and returns None in the others, which end without an error so
+    that no launcher stops the one that has something to say.
+    """
+    from cpd.training import gather_integers
+
+    mistake = None
+    try:
+        with _users_mistakes():
+            chosen = _train_options(options, ranks.world)
+            chosen.check_data(images)
+            if 0 in ranks.mine:
+                _check_results(options)
+    except UsageError as error:
+        mistake = error
+    found = gather_integers(ranks, [[int(mistake is not None)] for _ in ranks.mine])
+    mistaken = [rank for rank, (flag,) in enumerate(found) if flag]
+    if mistake is not None and mistaken[0] in ranks.mine:
+        raise mistake if mistaken[0] == 0 else UsageError(f"rank {mistaken[0]}: {mistake}")
+    return None if mistaken else chosen
+
+
+def _train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
     from dataclasses import fields
 
     from cpd.training import TrainOptions
 
-    return TrainOptions(**{f.name: getattr(options, f.name) for f in fields(TrainOptions)})
+    if options.nodes not in (None, nodes):
+        raise ValueError(f"nodes must be the number of ranks, {nodes}, got {options.nodes}")
+    values = {field.name: getattr(options, field.name) for field in fields(TrainOptions)}
+    return TrainOptions(**{**values, "nodes": nodes, "exempt": tuple(options.exempt)})
+
+
+def _check_results(options: argparse.Namespace) -> None:
+    """Finds out before the work whether its results can be written."""
+    from cpd.gradients import check_path
+
+    for path in (options.json, options.save_gradients):
+        _check_writable(path)
+    if options.save_gradients is not None:
+        check_path(options.save_gradients)
 
 
 def _check_writable(path: Path | None) -> None:
@@ -271,20 +345,27 @@ def _print_result(console: Console, result: "TrainResult") -> None:
 
 def _roundoff(options: argparse.Namespace) -> int:
     from cpd.report.results import write_json
-    from cpd.report.roundoff import check_group_sizes, group_sizes_for, measure_roundoff
+    from cpd.report.roundoff import Advice, check_group_sizes, group_sizes_for, measure_roundoff
     from cpd.training.options import reduce_spec
 
     with _users_mistakes():
+        network = _network(options)
+        order = options.order or ("sequential" if network is None else "ring")
         spec = reduce_spec(
             format=options.format,
             aps=options.aps,
             loss_scale=options.loss_scale,
             kahan=options.kahan,
-            order=options.order,
+            order=order,
             rounding=options.rounding,
             overflow=options.overflow,
             seed=options.seed,
         )
+        if network is not None and order != "ring":
+            raise UsageError(
+                "--recommend models the time of exchanges that sum in order ring, "
+                f"not in order {order}"
+            )
         _check_writable(options.json)
         if options.gradients is None:
             if options.nodes is not None and options.nodes < 1:
@@ -295,46 +376,89 @@ def _roundoff(options: argparse.Namespace) -> int:
             gradients = gradients.layer(options.layer)
         sizes = options.group_sizes or group_sizes_for(gradients.ranks)
         check_group_sizes(sizes, gradients.ranks)
-    rows = measure_roundoff(gradients.per_rank, spec, sizes)
     console = _console()
     scaling = {"off": "", "on": " + APS", "paper": " + APS (paper)"}[options.aps]
+    values = sum(layer.numel() for layer in gradients.per_rank[0])
     console.print(
         f"{spec.format}{scaling}{', Kahan' if options.kahan else ''}, {gradients.ranks} nodes, "
-        f"{options.order} across groups, "
-        f"{options.layer or f'all {len(gradients.names)} layers'} ({rows[0].count} values)",
+        f"{order} across groups, "
+        f"{options.layer or f'all {len(gradients.names)} layers'} ({values} values)",
         soft_wrap=True,
     )
-    console.print(_roundoff_table(rows))
+    setting = {
+        "format": str(spec.format),
+        "aps": {"off": False, "on": True}.get(options.aps, options.aps),
+        "kahan": options.kahan,
+        "order": order,
+        "nodes": gradients.ranks,
+        "layers": gradients.names,
+    }
+    found: dict[str, Any]
+    if network is None:
+        rows = measure_roundoff(gradients.per_rank, spec, sizes)
+        console.print(_roundoff_table(rows))
+        found = {"roundoff": [row.row() for row in rows]}
+    else:
+        advice = Advice.of(gradients.per_rank, spec, sizes, network)
+        console.print(_advice_table(advice))
+        for line in advice.lines():
+            console.print(line, soft_wrap=True)
+        found = {"roundoff": advice.json_rows(), "recommend": advice.json()}
     if options.json is not None:
-        setting = {
-            "format": str(spec.format),
-            "aps": {"off": False, "on": True}.get(options.aps, options.aps),
-            "kahan": options.kahan,
-            "order": options.order,
-            "nodes": gradients.ranks,
-            "layers": gradients.names,
-        }
-        write_json(options.json, {**setting, "roundoff": [row.row() for row in rows]})
+        write_json(options.json, {**setting, **found})
     return 0
+
+
+def _network(options: argparse.Namespace) -> "Network | None":
+    """What --recommend is asked about; None without it."""
+    from cpd.report.roundoff import Network
+
+    given = {name: getattr(options, name) for name in NETWORK_DEFAULTS}
+    if options.recommend:
+        chosen = {
+            name: default if given[name] is None else given[name]
+            for name, default in NETWORK_DEFAULTS.items()
+        }
+        return Network(chosen["alpha"], chosen["bandwidth"])
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"--{name} needs --recommend")
+    return None
+
+
+def _advice_table(advice: "Advice") -> Table:
+    table = _table("Group size", "Eq. 5 error", "Relative RMS", "Not finite", "Steps", "MB", "ms")
+    for row, choice in zip(advice.rows(), advice.best.choices, strict=True):
+        table.add_row(
+            str(row.group_size),
+            _percent(row.error),
+            _percent(row.relative_rms),
+            str(row.non_finite),
+            str(choice.steps),
+            f"{choice.bytes_sent / 1e6:.4g}",
+            f"{choice.seconds * 1e3:.4g}",
+        )
+    return table
 
 
 def _gradients(options: argparse.Namespace) -> "Gradients":
     from cpd.gradients import Gradients, load_gradients
     from cpd.training import TrainOptions, load_digits, sampled_gradients, train
 
+    model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
     if options.gradients is not None:
+        for name, value in model.items():
+            if value is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is the model's, --gradients takes no model"
+                )
         loaded = load_gradients(options.gradients)
         if options.nodes not in (None, loaded.ranks):
             raise UsageError(f"{options.gradients} holds {loaded.ranks} ranks, not {options.nodes}")
         return loaded
-    chosen = TrainOptions(
-        nodes=options.train_nodes,
-        epochs=options.epochs,
-        batch=options.batch,
-        depth=options.depth,
-        width=options.width,
-        seed=options.seed,
-    )
+    for name, default in MODEL_DEFAULTS.items():
+        model[name] = default if model[name] is None else model[name]
+    chosen = TrainOptions(nodes=model.pop("train_nodes"), seed=options.seed, **model)
     digits = load_digits()
     chosen.check_data(len(digits.train_x))
     nodes = options.nodes or 256
@@ -449,13 +573,13 @@ def _report(options: argparse.Namespace) -> int:
 # ---- output -----------------------------------------------------------------------------------
 
 
-def _console(stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+def _console(stderr: bool = False, quiet: bool = False) -> Console:
+    return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
-def _progress() -> Progress:
+def _progress(quiet: bool = False) -> Progress:
     """A bar on standard error where that is a terminal; otherwise only what is printed on it."""
-    console = _console(stderr=True)
+    console = _console(stderr=True, quiet=quiet)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -465,7 +589,7 @@ def _progress() -> Progress:
         TextColumn("{task.fields[note]}"),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=quiet or not console.is_terminal,
     )
 
 

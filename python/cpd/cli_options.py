@@ -12,7 +12,7 @@ import cpd
 LISTED_BITS = 8  # the widest format whose values `cpd format --values` lists
 
 _TRAIN_TEXT = """\
-Trains a digit classifier over emulated nodes. The data are scikit-learn's 1797
+Trains a digit classifier over several nodes. The data are scikit-learn's 1797
 digits, of which a fifth (359 images, the same for all options) is held out.
 Each node computes the gradients of its own micro-batch, of its loss divided by
 the number of nodes; all gradients then go through one CPD all-reduce, layer by
@@ -21,10 +21,15 @@ the 1438 training images and takes nodes × batch of them a step; those left ove
 at its end are dropped for that epoch. Training ends early where a weight
 becomes NaN or infinite.
 
+Nodes are emulated in one process, or are the processes that mpirun (--transport
+mpi) or torchrun (--transport torch) has started: each then computes the
+gradients of its own micro-batch alone, and rank 0 prints what a run over as
+many emulated nodes prints. cpd/comm/LAUNCH.md shows how to start them.
+
 The final 'weights' line is a hash of the final weights. It is the same for any
-CPD_NUM_THREADS and for each repeat on one type of CPU: torch runs in one thread
-with deterministic algorithms. PyTorch's own kernels differ between types of
-CPU, and with them the hash.
+CPD_NUM_THREADS, for every transport, and for each repeat on one type of CPU:
+torch runs in one thread with deterministic algorithms. PyTorch's own kernels
+differ between types of CPU, and with them the hash.
 """
 
 _ROUNDOFF_TEXT = """\
@@ -33,6 +38,11 @@ contributions before cast and scaling: the mean of |(h - l) / h| over the
 references h that are not zero (Eq. 5 of the APS paper), and the relative RMS,
 sqrt(sum (h - l)^2 / sum h^2). Steps are those of the hierarchical all-reduce,
 4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without groups 2(p - 1).
+
+--recommend measures in order ring, models the time of the hierarchical exchange
+(without groups: of a ring) as steps × alpha + bytes / bandwidth, each step as
+long as its longest message, and names the group sizes of the least error, of the
+least time and of the least product of both. MB are those that a master sends.
 
 Without --gradients, the digit classifier of `cpd train` is trained in fp32 for
 --epochs, then each of the virtual nodes computes gradients on --batch training
@@ -115,7 +125,12 @@ def _reduce_arguments(parser: argparse.ArgumentParser, format: str, aps: str) ->
     group.add_argument(
         "--kahan", action="store_true", help="Kahan summation, each operation rounded"
     )
-    group.add_argument("--order", choices=("sequential", "ring"), default="sequential")
+    group.add_argument(
+        "--order",
+        choices=cpd.reduce.ORDERS,
+        default="sequential",
+        help="of the sum over nodes (over groups, where there are some); default sequential",
+    )
     group.add_argument("--rounding", default="nearest_even", choices=_roundings(), metavar="MODE")
     group.add_argument("--overflow", default="ieee", choices=("ieee", "saturate"))
 
@@ -141,7 +156,16 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="sum the output layer's gradients in fp32, without scaling",
     )
-    _integer(group, "nodes", 8, "emulated nodes")
+    group.add_argument(
+        "--exempt",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="sum the layers of that name (such as '*.bias') in fp32, without scaling; "
+        "may be given several times",
+    )
+    _integer(group, "fp32-epochs", 0, "sum all layers of the first epochs in fp32")
+    _integer(group, "nodes", None, "default 8, or with a transport the processes (and no others)")
     _integer(group, "batch", 16, "images for each node and step")
     _integer(group, "epochs", 40)
     _integer(group, "depth", 6, "hidden layers")
@@ -149,6 +173,27 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--lr", type=float, default=0.05, metavar="X", help="default 0.05")
     group.add_argument("--momentum", type=float, default=0.9, metavar="X", help="default 0.9")
     _integer(group, "seed", 0, "of the first weights, the shuffles and stochastic rounding")
+    group = parser.add_argument_group("the nodes")
+    group.add_argument(
+        "--transport",
+        choices=("virtual", "mpi", "torch"),
+        default="virtual",
+        help="how nodes reach each other: all in this process, by MPI, or by torch.distributed "
+        "with gloo; default virtual",
+    )
+    group.add_argument(
+        "--exchange",
+        choices=cpd.reduce.EXCHANGES,
+        default="owner",
+        help="which messages a transport moves; the result is the same; default owner",
+    )
+    group.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds until a silent rank of a transport is lost; default 300",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument(
         "--save-gradients",
@@ -158,8 +203,15 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
+"""Of the model whose gradients `cpd roundoff` takes."""
+NETWORK_DEFAULTS = {"alpha": 10.0, "bandwidth": 10.0}
+"""Microseconds a step and Gb/s."""
+
+
 def _roundoff_arguments(parser: argparse.ArgumentParser) -> None:
     _reduce_arguments(parser, "e5m2", "on")
+    parser.set_defaults(order=None)  # sequential; ring to recommend
     parser.add_argument(
         "--group-sizes",
         type=_integers,
@@ -169,13 +221,31 @@ def _roundoff_arguments(parser: argparse.ArgumentParser) -> None:
     _integer(parser, "nodes", None, "virtual nodes; default 256, or the file's ranks")
     parser.add_argument("--layer", metavar="NAME", help="that layer alone; default: all together")
     parser.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
+    _integer(parser, "seed", 0, "of the model and of stochastic rounding")
+    group = parser.add_argument_group("which group size to take")
+    group.add_argument(
+        "--recommend", action="store_true", help="model the time too and name the best group sizes"
+    )
+    for name, unit, what in (
+        ("alpha", "US", "microseconds that each step takes"),
+        ("bandwidth", "GBPS", "of each rank's link, each way, in Gb/s"),
+    ):
+        group.add_argument(
+            f"--{name}",
+            type=float,
+            metavar=unit,
+            help=f"{what}; default {NETWORK_DEFAULTS[name]:g}",
+        )
     group = parser.add_argument_group("the model's gradients (without --gradients)")
-    _integer(group, "epochs", 10, "training in fp32 before the gradients are taken")
-    _integer(group, "batch", 16, "images for each virtual node")
-    _integer(group, "train-nodes", 8, "emulated nodes of the training")
-    _integer(group, "depth", 6, "hidden layers")
-    _integer(group, "width", 64, "units in a hidden layer")
-    _integer(group, "seed", 0)
+    for name, what in (
+        ("epochs", "training in fp32 before the gradients are taken; "),
+        ("batch", "images for each virtual node; "),
+        ("train_nodes", "emulated nodes of the training; "),
+        ("depth", "hidden layers; "),
+        ("width", "units in a hidden layer; "),
+    ):
+        default = f"default {MODEL_DEFAULTS[name]}"
+        _integer(group, name.replace("_", "-"), None, what + default)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
 
 
@@ -208,6 +278,16 @@ def _integers(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be integers like 4,8,16, got {text!r}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be seconds above 0, got {text!r}")
+    return value
 
 
 def _loss_scale(text: str) -> float:

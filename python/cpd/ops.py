@@ -203,12 +203,16 @@ def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0) -> ArrayT:
     """The ordered sum of `x` over dimension `dim`, index ascending, rounded at each step.
 
     `acc`: an `Accumulator`, or a format for its plain sequential sum. The sum starts from the first
-    term, rounded; then s = round(s + term), or Kahan's four operations. An empty sum is +0. The
-    result has x's shape without `dim` and x's type.
+    term, rounded; then s = round(s + term), or Kahan's four operations. `chunked`: so within each
+    chunk of terms into `inner`, then so over the chunks' sums. `pairwise`: a tree, neighbours
+    first, an odd one passes up, each sum of two rounded; a single term is rounded. An empty sum is
+    +0. The result has x's shape without `dim` and x's type.
 
     >>> x = np.ones(40, np.float32)
     >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
     16.0
+    >>> sum(x, "e4m3 pairwise").item()
+    40.0
     """
     return _face(x).sum(x, sum_accumulator(acc), dim)  # type: ignore[no-any-return]
 

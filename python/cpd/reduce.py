@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -19,12 +20,17 @@ from cpd.tensors import Array, Options
 if TYPE_CHECKING:
     import torch
 
-ORDERS = ("sequential", "ring")
+ORDERS = ("sequential", "ring", "tree")
+EXCHANGES = ("owner", "gather", "ring", "hierarchical")
 
 Layer: TypeAlias = "Array | torch.Tensor"
 Layers: TypeAlias = Sequence[Layer]
 PerRank: TypeAlias = Sequence[Layers | Callable[[], Layers]]
 """What each rank contributes: its layers, or a function that makes them."""
+
+
+class StallWarning(UserWarning):
+    """A sum of so many terms may stop growing: see `warn_of_stall`."""
 
 
 @dataclass(frozen=True, init=False)
@@ -33,10 +39,17 @@ class ReduceSpec:
 
     Args:
         format: of the contributions (on the wire), a `Format` or its name.
-        accumulator: of the sum (`sequential` or `kahan`); default `Accumulator(format)`, a
-            sequential sum to nearest-even.
-        order: `sequential`, rank ascending; or `ring`: each layer is cut into W slices, the first n
-            mod W one longer, and slice s is summed from rank s + 1 on, around to rank s.
+        accumulator: of the sum (`sequential`, `kahan`, `chunked` or `pairwise`); default
+            `Accumulator(format)`, a sequential sum to nearest-even.
+        order: `sequential`, rank ascending; `ring`: each layer is cut into W slices, the first n
+            mod W one longer, and slice s is summed from rank s + 1 on, around to rank s; or `tree`:
+            neighbours first, an odd one passes up, each sum rounded (with a sequential
+            accumulator).
+        exchange: which messages a communicator of `cpd.comm` moves; the bits are those of `order`
+            and `group_size`. `owner`: who owns a slice gathers and sums it, then the sums are
+            gathered; `gather`: every rank gathers and sums everything; `ring`: partial sums hop
+            around a ring (order `ring`, no groups); `hierarchical`: members to their group's first
+            rank, a ring of these, and back (order `ring`, with `group_size`).
         group_size: None, or: each group of that many ranks is summed in rank order to its first
             rank, then the groups' sums in `order`; the last group may be short.
         aps: scale each layer by a power of two so that its sum just fits (`True`: one less where
@@ -61,6 +74,7 @@ class ReduceSpec:
     format: Format
     accumulator: Accumulator
     order: str
+    exchange: str
     group_size: int | None
     aps: bool | Literal["paper"]
     loss_scale: float
@@ -79,6 +93,7 @@ class ReduceSpec:
         accumulator: AccumulatorLike | None = None,
         *,
         order: str = "sequential",
+        exchange: str = "owner",
         group_size: int | None = None,
         aps: bool | Literal["paper"] = False,
         loss_scale: float = 1.0,
@@ -96,6 +111,7 @@ class ReduceSpec:
             "format": wire,
             "accumulator": sum_accumulator(wire if accumulator is None else accumulator),
             "order": _one_of("order", order, ORDERS),
+            "exchange": _one_of("exchange", exchange, EXCHANGES),
             "group_size": None if group_size is None else _positive("group_size", group_size),
             "aps": _one_of("aps", aps, (False, True, "paper")),
             "loss_scale": _power_of_two(loss_scale),
@@ -122,6 +138,7 @@ class ReduceSpec:
             accumulator=self.accumulator._native(),
             result=self.result._native,
             order=self.order,
+            exchange=self.exchange,
             group_size=self.group_size or 0,
             aps=self.aps if isinstance(self.aps, str) else ("off", "on")[self.aps],
             loss_scale=self.loss_scale,
@@ -179,9 +196,9 @@ def simulate_all_reduce(
     >>> simulate_all_reduce(ranks, ReduceSpec("e4m3", aps=True))[0].tolist()
     [1.0, 640.0]
     """
-    if not isinstance(spec, ReduceSpec):
-        raise TypeError(f"spec must be a cpd.ReduceSpec, got {type(spec).__name__}")
+    check_spec(spec)
     source = Source(per_rank)
+    warn_of_stall(spec, source.world, stacklevel=3)
     reduce = _core.VirtualReduce(spec._native(), source.world, source.sizes)
     if reduce.wants_ranges():
         for rank in range(source.world):
@@ -192,11 +209,31 @@ def simulate_all_reduce(
     layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
     if not report:
         return layers
-    return layers, [_report(reduce.report(index)) for index in range(len(layers))]
+    return layers, [layer_report(reduce.report(index)) for index in range(len(layers))]
 
 
-def _report(native: _core.LayerReport) -> LayerReport:
+def layer_report(native: _core.LayerReport) -> LayerReport:
     return LayerReport(native.shift, native.non_finite, native.overflowed, native.underflowed)
+
+
+def check_spec(spec: ReduceSpec) -> None:
+    if not isinstance(spec, ReduceSpec):
+        raise TypeError(f"spec must be a cpd.ReduceSpec, got {type(spec).__name__}")
+
+
+def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
+    """Warns where a plain sum has more than 2^precision terms: of terms of equal value the last
+    ones change nothing, for each is less than half a unit in the last place of the sum."""
+    if not _core.may_stall(spec._native(), world):
+        return
+    precision = spec.accumulator.format.man + 1
+    warnings.warn(
+        f"the sum over {world} ranks in {spec.accumulator} may stall: it has a precision of "
+        f"{precision} bits, so that more than {2**precision} equal terms no longer count. A wider "
+        "accumulator helps, a kahan, chunked or pairwise one, order='tree', or a group_size",
+        StallWarning,
+        stacklevel=stacklevel,
+    )
 
 
 class Source:
@@ -221,7 +258,7 @@ class Source:
             layers = self._make(rank)
             self._check_shapes(rank, layers)
         for index, layer in enumerate(layers):
-            use(index, _values(layer))
+            use(index, host_values(layer))
 
     def result(self, index: int, fill: Callable[[int, npt.NDArray[np.float32]], object]) -> Any:
         """A new layer of rank 0's kind and shape, filled by fill(index, array)."""
@@ -236,17 +273,9 @@ class Source:
 
     def _make(self, rank: int) -> list[Any]:
         made: Any = self._per_rank[rank]
-        layers = made() if callable(made) else made
-        if tensors.is_torch(layers) or isinstance(layers, (np.ndarray, str, bytes)):
-            raise TypeError(f"rank {rank} must be a list of layers, got {type(layers).__name__}")
-        try:
-            layers = list(layers)
-        except TypeError:
-            raise TypeError(
-                f"rank {rank} must be a list of layers, got {type(layers).__name__}"
-            ) from None
+        layers = layer_list(f"rank {rank}", made() if callable(made) else made)
         for index, layer in enumerate(layers):
-            _check_layer(f"rank {rank}, layer {index}", layer)
+            check_layer(f"rank {rank}, layer {index}", layer)
         return layers
 
     def _check_shapes(self, rank: int, layers: list[Any]) -> None:
@@ -261,10 +290,24 @@ class Source:
                 )
 
 
-def _check_layer(where: str, layer: Any) -> None:
+def layer_list(what: str, layers: Any) -> list[Any]:
+    """`layers` as a list of its own."""
+    if tensors.is_torch(layers) or isinstance(layers, (np.ndarray, str, bytes)):
+        raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}")
+    try:
+        return list(layers)
+    except TypeError:
+        raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}") from None
+
+
+def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> None:
+    """Raises unless `layer` is an array or a tensor whose values are binary32 values."""
     if tensors.is_torch(layer):
-        if layer.device.type != "cpu":
-            raise ValueError(f"{where} must be on the CPU, got {layer.device}")
+        if layer.device.type not in devices:
+            allowed = " or ".join(device.upper() for device in devices)
+            raise ValueError(f"{where} must be on the {allowed}, got {layer.device}")
+        if str(layer.layout) != "torch.strided":
+            raise TypeError(f"{where} must be a dense tensor, got {layer.layout}")
         name = str(layer.dtype).removeprefix("torch.")
     elif isinstance(layer, np.ndarray) and not isinstance(layer, np.ma.MaskedArray):
         name = layer.dtype.name if layer.dtype.isnative else layer.dtype.str
@@ -276,11 +319,13 @@ def _check_layer(where: str, layer: Any) -> None:
         raise TypeError(f"{where} must be of type float32, bfloat16 or float16, got {name}")
 
 
-def _values(layer: Any) -> npt.NDArray[np.float32]:
-    """The layer's values, row-major, 1-D; without a copy where it is contiguous float32."""
+def host_values(layer: Any) -> npt.NDArray[np.float32]:
+    """The values of a layer on the CPU, row-major, 1-D; without a copy where it is contiguous,
+    aligned float32."""
     if tensors.is_torch(layer):
         layer = layer.detach().resolve_neg().float().numpy()
-    return np.ascontiguousarray(layer, dtype=np.float32).reshape(-1)
+    values: npt.NDArray[np.float32] = np.require(layer, np.float32, ["C", "ALIGNED"])
+    return values.reshape(-1)
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:

@@ -12,49 +12,47 @@
 #include "cpd/numeric/reference.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
-#include "tests/testing/patterns.h"
-#include "tests/testing/run.h"
+#include "tests/testing/reduce.h"
 #include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
 
-using Ranks = std::vector<std::vector<std::vector<float>>>;  // [rank][layer][value]
+using testing::Ranks;
 
-std::vector<std::vector<float>> reduce(const ReduceSpec& spec, const Ranks& ranks,
-                                       std::vector<LayerReport>* reports = nullptr) {
-  std::vector<std::int64_t> sizes;
-  for (const auto& layer : ranks[0]) sizes.push_back(static_cast<std::int64_t>(layer.size()));
-  VirtualReduce virtual_ranks(spec, static_cast<int>(ranks.size()), sizes);
-  const int layers = static_cast<int>(sizes.size());
-  if (virtual_ranks.wants_ranges()) {
-    for (const auto& rank : ranks) {
-      for (int l = 0; l < layers; ++l) {
-        virtual_ranks.Observe(l, testing::view_of(rank[static_cast<std::size_t>(l)]));
-      }
+/// A tree: neighbours first, level by level; an odd one passes up.
+float tree_sum(const reference::Spec& spec, std::vector<float> terms) {
+  if (terms.size() == 1) return reference::cast(spec, terms[0]);
+  while (terms.size() > 1) {
+    std::vector<float> merged;
+    for (std::size_t i = 0; i < terms.size(); i += 2) {
+      const bool odd = i + 1 == terms.size();
+      merged.push_back(odd ? terms[i] : reference::add(spec, terms[i], terms[i + 1]));
     }
+    terms = merged;
   }
-  for (const int r : virtual_ranks.schedule()) {
-    for (int l = 0; l < layers; ++l) {
-      const auto& rank = ranks[static_cast<std::size_t>(r)];
-      virtual_ranks.Contribute(l, testing::view_of(rank[static_cast<std::size_t>(l)]));
-    }
-    virtual_ranks.EndRank();
+  return terms[0];
+}
+
+/// Sums of chunks, then the sum of these.
+float chunked_sum(const Accumulator& a, const std::vector<float>& terms) {
+  const reference::Spec inner = reference::spec_of(a.inner.value_or(a.format));
+  const auto chunk = static_cast<std::size_t>(a.chunk);
+  std::vector<float> sums;
+  for (std::size_t begin = 0; begin < terms.size(); begin += chunk) {
+    const std::size_t n = std::min(chunk, terms.size() - begin);
+    sums.push_back(reference::sum_sequential(inner, std::span(terms).subspan(begin, n)));
   }
-  std::vector<std::vector<float>> out;
-  for (int l = 0; l < layers; ++l) {
-    out.emplace_back(static_cast<std::size_t>(sizes[static_cast<std::size_t>(l)]));
-    virtual_ranks.Result(l, testing::view_of(out.back()));
-    if (reports != nullptr) reports->push_back(virtual_ranks.report(l));
-  }
-  return out;
+  return reference::sum_sequential(reference::spec_of(a.format), sums);
 }
 
 /// The oracle's sum of terms in their order.
-float ordered_sum(const Accumulator& a, const std::vector<float>& terms) {
+float ordered_sum(const Accumulator& a, Scheme scheme, const std::vector<float>& terms) {
   const reference::Spec spec = reference::spec_of(a.format);
-  return a.scheme == Scheme::kahan ? reference::sum_kahan(spec, terms)
-                                   : reference::sum_sequential(spec, terms);
+  if (scheme == Scheme::kahan) return reference::sum_kahan(spec, terms);
+  if (scheme == Scheme::chunked) return chunked_sum(a, terms);
+  if (scheme == Scheme::pairwise) return tree_sum(spec, terms);
+  return reference::sum_sequential(spec, terms);
 }
 
 /// Units start, start + 1, … around.
@@ -87,25 +85,20 @@ float expected_value(const ReduceSpec& spec, const std::vector<float>& given, in
       const std::vector<float> group(
           units.begin() + static_cast<std::ptrdiff_t>(begin),
           units.begin() + static_cast<std::ptrdiff_t>(std::min(begin + size, units.size())));
-      sums.push_back(reference::cast(result, ordered_sum(spec.accumulator, group)));
+      sums.push_back(
+          reference::cast(result, ordered_sum(spec.accumulator, spec.accumulator.scheme, group)));
     }
     units = sums;
   }
   if (spec.order == Order::ring) units = rotated(units, slice_of(i, n, units.size()) + 1);
-  const float sum = reference::cast(result, ordered_sum(spec.accumulator, units));
+  const Scheme across = spec.order == Order::tree ? Scheme::pairwise : spec.accumulator.scheme;
+  const float sum = reference::cast(result, ordered_sum(spec.accumulator, across, units));
   const auto unscaled = static_cast<float>(std::ldexp(double{sum}, -shift));
   return spec.average ? unscaled / static_cast<float>(given.size()) : unscaled;
 }
 
 Ranks random_ranks(std::size_t world, std::uint64_t seed) {
-  const reference::Spec spec = reference::spec_of(ParseFormat("e5m2"));
-  Ranks ranks(world);
-  for (std::size_t r = 0; r < world; ++r) {
-    for (const std::size_t size : {37, 1, 0, 300}) {
-      ranks[r].push_back(testing::moderate_values(spec, size, seed + 100 * r + size));
-    }
-  }
-  return ranks;
+  return testing::random_ranks(world, {37, 1, 0, 70}, seed);
 }
 
 std::vector<float> expected_layer(const ReduceSpec& spec, const Ranks& ranks, std::size_t layer,
@@ -127,7 +120,7 @@ void expect_oracle(const ReduceSpec& spec, const Ranks& ranks) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     std::vector<LayerReport> reports;
-    const auto got = reduce(spec, ranks, &reports);
+    const auto got = testing::virtual_reduce(spec, ranks, &reports);
     for (std::size_t l = 0; l < got.size(); ++l) {
       if (l == expected.size()) {
         shifts.push_back(reports[l].shift);
@@ -143,17 +136,32 @@ void expect_oracle(const ReduceSpec& spec, const Ranks& ranks) {
   }
 }
 
+/// Every scheme of a sum, chunks of several lengths among them.
+std::vector<Accumulator> accumulators(const Format& format) {
+  std::vector<Accumulator> all(6);
+  all[1].scheme = Scheme::kahan;
+  all[2].scheme = all[3].scheme = all[4].scheme = Scheme::chunked;
+  all[3].chunk = 3;
+  all[3].inner = ParseFormat("e6m9");
+  all[4].chunk = 4;
+  all[4].inner = ParseFormat("e5m1");
+  all[5].scheme = Scheme::pairwise;
+  for (Accumulator& a : all) a.format = format;
+  return all;
+}
+
 TEST(VirtualReduce, EqualsTheSerialOracle) {
-  for (const std::size_t world : {1U, 2U, 3U, 7U, 8U, 16U}) {
-    if (testing::kSanitized && world > 8) continue;
+  for (const std::size_t world : {1U, 2U, 3U, 5U, 7U, 8U, 16U}) {
+    if (testing::kSanitized && world > 5) continue;
     const Ranks ranks = random_ranks(world, world);
     for (const char* name : {"e4m3", "e3m0", "e5m2", "fp16", "fp32"}) {
-      for (const Order order : {Order::sequential, Order::ring}) {
+      for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
         for (const int group : {0, 1, 3, 16}) {
-          for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
+          for (const Accumulator& accumulator : accumulators(ParseFormat(name))) {
+            if (order == Order::tree && accumulator.scheme != Scheme::sequential) break;
             ReduceSpec spec;
-            spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
-            spec.accumulator.scheme = scheme;
+            spec.format = spec.result = accumulator.format;
+            spec.accumulator = accumulator;
             spec.order = order;
             spec.group_size = group;
             spec.aps = world % 2 == 0 ? Aps::on : Aps::off;
@@ -172,12 +180,15 @@ TEST(VirtualReduce, WiderAndNarrowerAccumulators) {
        {std::array{"e4m3", "fp32", "e4m3"}, std::array{"fp32", "e4m3", "e4m3"},
         std::array{"e5m2", "e6m9", "bf16"}, std::array{"e3m0", "e8m10", "fp32"}}) {
     for (const int group : {0, 4}) {
-      ReduceSpec spec;
-      spec.format = ParseFormat(wire);
-      spec.accumulator.format = ParseFormat(sum);
-      spec.result = ParseFormat(result);
-      spec.group_size = group;
-      expect_oracle(spec, ranks);
+      for (const Order order : {Order::sequential, Order::tree}) {
+        ReduceSpec spec;
+        spec.format = ParseFormat(wire);
+        spec.accumulator.format = ParseFormat(sum);
+        spec.result = ParseFormat(result);
+        spec.group_size = group;
+        spec.order = order;
+        expect_oracle(spec, ranks);
+      }
     }
   }
 }
@@ -186,13 +197,13 @@ TEST(VirtualReduce, LossScaleIsUndone) {
   ReduceSpec spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.loss_scale = 1024;
-  const auto got = reduce(spec, {{{0x1p-12F}}, {{0x1p-13F}}});
+  const auto got = testing::virtual_reduce(spec, {{{0x1p-12F}}, {{0x1p-13F}}});
   EXPECT_EQ(got[0][0], 0x1.8p-12F);
   spec.loss_scale = 3;
-  EXPECT_THROW(reduce(spec, {{{1}}}), Error);
+  EXPECT_THROW(testing::virtual_reduce(spec, {{{1}}}), Error);
   spec.loss_scale = 2;
   spec.aps = Aps::on;
-  EXPECT_THROW(reduce(spec, {{{1}}}), Error);
+  EXPECT_THROW(testing::virtual_reduce(spec, {{{1}}}), Error);
 }
 
 TEST(VirtualReduce, ApsNeverOverflowsForFiniteInput) {
@@ -206,7 +217,7 @@ TEST(VirtualReduce, ApsNeverOverflowsForFiniteInput) {
           spec.aps = Aps::on;
           Ranks ranks(world, {{1, 1.9999999F, 3e-30F}, {1e30F, -1e30F, 0}});
           std::vector<LayerReport> reports;
-          for (const auto& layer : reduce(spec, ranks, &reports)) {
+          for (const auto& layer : testing::virtual_reduce(spec, ranks, &reports)) {
             for (const float x : layer) EXPECT_TRUE(std::isfinite(x)) << exp << "," << man;
           }
         }
@@ -222,7 +233,7 @@ TEST(VirtualReduce, ZeroNanAndInfinity) {
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.aps = Aps::on;
   std::vector<LayerReport> reports;
-  const auto got = reduce(
+  const auto got = testing::virtual_reduce(
       spec, {{{0, 0}, {nan, 1e-5F}, {1e-9F, -infinity}}, {{-0.0F, 0}, {1e-5F, 1e-5F}, {1e-9F, 1}}},
       &reports);
   EXPECT_EQ(got[0], (std::vector<float>{0, 0}));
@@ -240,9 +251,26 @@ TEST(VirtualReduce, ReportsOverflow) {
   ReduceSpec spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   std::vector<LayerReport> reports;
-  const auto got = reduce(spec, {{{200, 1}}, {{200, 1}}}, &reports);
+  const auto got = testing::virtual_reduce(spec, {{{200, 1}}, {{200, 1}}}, &reports);
   EXPECT_TRUE(std::isinf(got[0][0]));
   EXPECT_EQ(reports[0].overflowed, 1);
+}
+
+TEST(VirtualReduce, ExchangesAreOfNoConsequence) {
+  const Ranks ranks = random_ranks(7, 3);
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  spec.order = Order::ring;
+  const auto plain = testing::virtual_reduce(spec, ranks);
+  for (const Exchange exchange : {Exchange::gather, Exchange::ring}) {
+    spec.exchange = exchange;
+    EXPECT_EQ(testing::virtual_reduce(spec, ranks), plain);
+  }
+  spec.group_size = 3;
+  spec.exchange = Exchange::owner;
+  const auto grouped = testing::virtual_reduce(spec, ranks);
+  spec.exchange = Exchange::hierarchical;
+  EXPECT_EQ(testing::virtual_reduce(spec, ranks), grouped);
 }
 
 TEST(VirtualReduce, RefusesMisuse) {

@@ -40,13 +40,14 @@ Terms make_terms(const Spec& spec, std::size_t count, std::size_t n, std::uint64
 std::vector<float> run_fold(const Accumulator& accumulator, const Format& terms_in,
                             const Terms& terms, std::uint64_t first = 0) {
   const std::size_t n = terms.empty() ? 0 : terms[0].size();
-  std::vector<float> sum(n, std::nanf(""));  // what is there before does not matter
-  std::vector<float> compensation(n, std::nanf(""));
+  std::vector<float> state(2 * n, std::nanf(""));  // what is there before does not matter
   for (std::size_t k = 0; k < terms.size(); ++k) {
     FoldStep(accumulator, terms_in, static_cast<std::int64_t>(k), static_cast<std::int64_t>(first),
-             static_cast<std::int64_t>(n), terms[k].data(), {sum.data(), compensation.data()});
+             static_cast<std::int64_t>(n), terms[k].data(),
+             {state.data(), static_cast<std::int64_t>(n)});
   }
-  return sum;
+  state.resize(n);
+  return state;
 }
 
 // The random source of element i, or none.

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Folds over large arrays give the same bits in any split and any backend; scaled casts.
+// Ordered sums of every scheme, against the oracle and in any split.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <numeric>
 
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/reference_gemm.h"
 #include "cpd/ops/reduce.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
@@ -17,86 +21,249 @@ namespace {
 
 using reference::Spec;
 
-std::vector<float> fold(const Accumulator& a, const std::vector<std::vector<float>>& terms,
-                        std::size_t piece) {
+// terms[k][i]: term k of element i.
+using Terms = std::vector<std::vector<float>>;
+
+/// The sums, in pieces of so many elements, each of which sees all terms.
+std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Terms& terms,
+                        std::size_t piece, std::uint64_t first = 0) {
   const std::size_t n = terms[0].size();
-  std::vector<float> sum(n), compensation(n);
-  for (std::size_t k = 0; k < terms.size(); ++k) {
-    for (std::size_t at = 0; at < n; at += piece) {
-      FoldStep(a, kFp32, static_cast<std::int64_t>(k), static_cast<std::int64_t>(at),
-               static_cast<std::int64_t>(std::min(piece, n - at)), terms[k].data() + at,
-               {sum.data() + at, compensation.data() + at});
+  const auto count = static_cast<std::int64_t>(terms.size());
+  const auto planes = static_cast<std::size_t>(FoldPlanes(a, count));
+  std::vector<float> state(planes * n, std::nanf(""));  // what is there before does not matter
+  for (std::size_t at = 0; at < n; at += piece) {
+    const FoldState sums{state.data() + at, static_cast<std::int64_t>(n)};
+    const auto begin = static_cast<std::int64_t>(first + at);
+    const auto size = static_cast<std::int64_t>(std::min(piece, n - at));
+    for (std::int64_t k = 0; k < count; ++k) {
+      FoldStep(a, terms_in, k, begin, size, terms[static_cast<std::size_t>(k)].data() + at, sums);
+    }
+    FoldEnd(a, terms_in, count, begin, size, sums);
+  }
+  state.resize(n);
+  return state;
+}
+
+/// Draws 0, 1, … of the sum of element `index`: draw t is part t mod s of word t / s of its random
+/// words, four of them a block, blocks counted above the index's 40 bits.
+reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) {
+  return [=, t = std::uint64_t{0}]() mutable {
+    const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
+    const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
+    const auto words =
+        reference::philox_words({low(index), low((index >> 32 & 0xFF) | (t / (4 * s)) << 8),
+                                 low(o.stream), low(o.stream >> 32)},
+                                o.seed);
+    const std::uint32_t word = words[t / s % 4];
+    const std::uint64_t part = t++ % s;
+    return (word >> (part * (32 / s))) & ((1u << o.random_bits) - 1);
+  };
+}
+
+float oracle_sum(const Accumulator& a, std::span<const float> terms, std::uint64_t index) {
+  const Spec spec = reference::spec_of(a.format);
+  const reference::Options o = testing::oracle_options(a.rounding);
+  reference::RandomSource random;
+  if (a.rounding.mode == Rounding::stochastic) random = draws_of(a.rounding, index);
+  switch (a.scheme) {
+    case Scheme::kahan:
+      return reference::sum_kahan(spec, terms, o, random);
+    case Scheme::chunked:
+      return reference::sum_chunked(spec, reference::spec_of(a.inner.value_or(a.format)),
+                                    static_cast<std::size_t>(a.chunk), terms, o, random);
+    case Scheme::pairwise:
+      return reference::sum_pairwise(spec, terms, o, random);
+    default:
+      return reference::sum_sequential(spec, terms, o, random);
+  }
+}
+
+bool check(const Accumulator& a, const Format& terms_in, const Terms& terms, std::uint64_t first) {
+  std::vector<float> expected;
+  for (std::size_t i = 0; i < terms[0].size(); ++i) {
+    std::vector<float> column;
+    for (const auto& row : terms) column.push_back(row[i]);
+    expected.push_back(oracle_sum(a, column, first + i));
+  }
+  bool good = true;
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    const std::vector<float> got = fold(a, terms_in, terms, terms[0].size(), first);
+    const auto describe = [&](std::size_t i) {
+      std::string text = ", terms";
+      for (const auto& row : terms) text += " " + testing::hex(row[i]);
+      return text;
+    };
+    const auto equal = testing::bits_equal(std::span<const float>(expected),
+                                           std::span<const float>(got), describe);
+    EXPECT_TRUE(equal) << backend << ", " << ToString(a) << ", first " << first << ", terms in "
+                       << ToString(terms_in);
+    good = good && equal;
+  }
+  return good;
+}
+
+/// Terms of like size, the first ones of each with wild elements (specials, overflow).
+Terms make_terms(const Spec& spec, std::size_t count, std::size_t n, std::uint64_t seed) {
+  Terms terms;
+  for (std::size_t k = 0; k < count; ++k) {
+    auto row = testing::moderate_values(spec, n, seed + 2 * k);
+    const auto wild = testing::mixed_values(spec, n / 4, seed + 2 * k + 1);
+    if (k < 4) std::copy(wild.begin(), wild.end(), row.begin());
+    terms.push_back(std::move(row));
+  }
+  return terms;
+}
+
+/// The accumulators of one format: every scheme, chunks of several lengths and two inner formats.
+std::vector<Accumulator> accumulators(const Format& format, const RoundingOptions& rounding) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
+    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
+  }
+  for (const std::int64_t chunk : {1, 3, 64}) {
+    Accumulator chunked{.format = format, .scheme = Scheme::chunked, .rounding = rounding};
+    chunked.chunk = chunk;
+    if (chunk == 3) chunked.inner = ParseFormat("e5m2");
+    all.push_back(chunked);
+  }
+  return all;
+}
+
+RoundingOptions options_of(Rounding mode, int random_bits = 8) {
+  RoundingOptions o;
+  o.mode = mode;
+  o.random_bits = random_bits;
+  o.seed = 0x0123456789ABCDEF;
+  o.stream = 0xFEDCBA9876543210;
+  return o;
+}
+
+constexpr std::array kFormats = {"e4m3", "e5m2", "e3m0", "bf16", "fp32", "e4m3fn", "e2m1", "e6m9"};
+
+TEST(Reduce, EverySchemeIsTheOraclesSum) {
+  int failures = 0;
+  std::size_t turn = 0;
+  for (const char* name : kFormats) {
+    const Format format = ParseFormat(name);
+    const Spec spec = reference::spec_of(format);
+    for (const std::size_t world : {1, 2, 3, 5, 7, 8, 64, 100}) {
+      const Terms terms = make_terms(spec, world, testing::kSanitized ? 5 : 19, 10 * world);
+      const auto mode = testing::kDeterministicModes[turn++ % testing::kDeterministicModes.size()];
+      for (const RoundingOptions& o :
+           {options_of(Rounding::nearest_even), options_of(mode),
+            options_of(Rounding::stochastic, std::array{3, 8, 12, 24}[turn % 4])}) {
+        const std::uint64_t first =
+            std::array{0ull, 3ull, 0xFFFF'FF00ull, 0x5'0000'0101ull}[turn % 4];
+        for (const Accumulator& a : accumulators(format, o)) {
+          failures += check(a, kFp32, terms, first) ? 0 : 1;
+          if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
+        }
+      }
     }
   }
-  return sum;
+}
+
+// What is known of the terms changes no bit: terms that lie in formats finer, coarser and narrower
+// than the accumulator's.
+TEST(Reduce, KnownTermsChangeNothing) {
+  int failures = 0;
+  for (const char* name : {"e4m3", "e5m2", "e3m0", "e4m3:nosub", "e4m3fn", "e6m9"}) {
+    const Format format = ParseFormat(name);
+    for (const char* in : {"e4m3", "e2m1", "e8m3", "e8m0", "e5m2", "e6m9", "bf16"}) {
+      const Format terms_in = ParseFormat(in);
+      Terms terms = make_terms(reference::spec_of(format), 7, 40, 5);
+      for (auto& row : terms) row = testing::run_cast(row, terms_in, {});
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::nearest_away}) {
+        for (const Accumulator& a : accumulators(format, options_of(mode))) {
+          failures += check(a, terms_in, terms, 0) ? 0 : 1;
+          if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
+        }
+      }
+    }
+  }
+}
+
+// Halfway between two of the accumulator's subnormals, a term far below decides.
+TEST(Reduce, TinyTermsBreakTies) {
+  const Format e8m3 = ParseFormat("e8m3");
+  const Terms terms = {{0x1p-10f, 0x1p-10f, 0x1.8p-9f}, {0x1p-40f, -0x1p-40f, -0x1p-60f}};
+  for (const char* name : {"e4m3", "e4m3fn"}) {
+    for (const Accumulator& a : accumulators(ParseFormat(name), {})) {
+      EXPECT_TRUE(check(a, e8m3, terms, 0));
+      EXPECT_TRUE(check(a, e8m3, {terms[1], terms[0]}, 0));
+    }
+  }
 }
 
 TEST(Reduce, LargeFoldsDoNotDependOnPiecesOrBackend) {
   const Spec spec = reference::spec_of(ParseFormat("e4m3"));
-  constexpr std::size_t kLength = testing::kSanitized ? 70'000 : 300'000;
-  std::vector<std::vector<float>> terms;
+  constexpr std::size_t kLength = testing::kSanitized ? 20'000 : 70'000;
+  Terms terms;
   for (std::uint64_t k = 0; k < 5; ++k) terms.push_back(testing::moderate_values(spec, kLength, k));
-  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
-    for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-      Accumulator a;
-      a.format = ParseFormat("e4m3");
-      a.scheme = scheme;
-      a.rounding.mode = mode;
-      a.rounding.random_bits = 10;
+  for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+    for (const Accumulator& a : accumulators(ParseFormat("e4m3"), options_of(mode, 10))) {
       std::vector<float> first;
       for (const std::string& backend : testing::backends()) {
         const testing::WithBackend forced(backend);
-        for (const std::size_t piece : {kLength, std::size_t{256 * 7}, std::size_t{1 << 16}}) {
-          const std::vector<float> sums = fold(a, terms, piece);
+        for (const std::size_t piece : {kLength, std::size_t{256 * 7}, std::size_t{12'345}}) {
+          const std::vector<float> sums = fold(a, kFp32, terms, piece);
           if (first.empty()) first = sums;
           EXPECT_TRUE(
               testing::bits_equal(std::span<const float>(first), std::span<const float>(sums)))
-              << backend << ", " << ToString(scheme) << ", " << ToString(mode) << ", piece "
-              << piece;
+              << backend << ", " << ToString(a) << ", piece " << piece;
         }
       }
     }
   }
 }
 
-// x * 2^shift is exact before it is rounded, however far it leaves binary32's range.
-TEST(CastScaled, IsTheExactProductRoundedOnce) {
-  int failures = 0;
-  for (const char* name : {"e4m3", "e5m2", "e3m0", "fp32", "bf16", "e4m3fn", "e2m1", "e8m0"}) {
-    const Format format = ParseFormat(name);
-    const Spec spec = reference::spec_of(format);
-    for (const int shift : {0, 1, -1, 7, -7, 40, -40, 126, 127, -126, -127, 149, -149, 200, -200,
-                            270, -270, 300, -300}) {
-      const std::vector<float> pool = testing::boundary_patterns(spec, 20, 60);
-      std::vector<float> x;
-      for (const float v : pool) {
-        x.push_back(v);
-        x.push_back(std::ldexp(v, -shift));  // lands on the boundaries
-      }
-      for (const Rounding mode : {Rounding::nearest_even, Rounding::up, Rounding::stochastic}) {
-        RoundingOptions o;
-        o.mode = mode;
-        o.random_bits = 8;
-        const auto random = testing::run_random_integers(o, x.size());
-        std::vector<float> expected(x.size());
-        for (std::size_t i = 0; i < x.size(); ++i) {
-          const auto scaled =
-              multiply(reference::exact(x[i]), reference::exact_finite(false, 1, shift));
-          expected[i] = reference::round(spec, scaled, testing::oracle_options(o, random[i]));
-        }
-        for (const std::string& backend : testing::backends()) {
-          const testing::WithBackend forced(backend);
-          std::vector<float> got(x.size());
-          CastScaled(format, o, shift, 0, static_cast<std::int64_t>(x.size()), x.data(),
-                     got.data());
-          const auto equal = testing::bits_equal(std::span<const float>(expected), got, x);
-          EXPECT_TRUE(equal) << backend << ", shift " << shift << ", "
-                             << testing::describe(format, o);
-          if (!equal && ++failures > 20) FAIL() << "more than 20 failures; the rest is left out";
-        }
-      }
-    }
+TEST(Reduce, PlanesOfEachScheme) {
+  Accumulator a;
+  EXPECT_EQ(FoldPlanes(a, 1000), 1);
+  a.scheme = Scheme::kahan;
+  EXPECT_EQ(FoldPlanes(a, 1), 2);
+  a.scheme = Scheme::chunked;
+  EXPECT_EQ(FoldPlanes(a, 1), 2);
+  a.scheme = Scheme::pairwise;
+  for (const auto& [terms, planes] :
+       {std::pair{1, 1}, std::pair{2, 2}, std::pair{3, 2}, std::pair{7, 3}, std::pair{256, 9}}) {
+    EXPECT_EQ(FoldPlanes(a, terms), planes) << terms;
   }
+}
+
+TEST(Reduce, RandomBitsRunOut) {
+  constexpr std::int64_t kDraws = std::int64_t{4} << 24;
+  const auto expect_most = [](const Accumulator& a, std::int64_t most) {
+    EXPECT_NO_THROW(CheckFold(a, most)) << ToString(a);
+    EXPECT_THROW(CheckFold(a, most + 1), Error) << ToString(a);
+  };
+  Accumulator a;
+  a.rounding = options_of(Rounding::stochastic, 24);
+  expect_most(a, kDraws);
+  a.scheme = Scheme::kahan;
+  expect_most(a, kDraws / 4);
+  a.scheme = Scheme::pairwise;
+  expect_most(a, kDraws + 1);
+  a.scheme = Scheme::chunked;
+  a.chunk = 1;
+  expect_most(a, kDraws / 2);
+  a.chunk = 3;  // four draws each
+  expect_most(a, kDraws / 4 * 3);
+  a.chunk = std::numeric_limits<std::int64_t>::max();
+  expect_most(a, kDraws - 1);
+  a.rounding.random_bits = 8;
+  expect_most(a, 4 * kDraws - 1);
+  a.rounding = {};
+  EXPECT_NO_THROW(CheckFold(a, std::int64_t{1} << 40));
+}
+
+TEST(Reduce, MatrixUnitsSumNoTerms) {
+  const Accumulator unit = Preset("h100-fp16");
+  float values[2] = {1, 2};
+  EXPECT_THROW(CheckFold(unit, 2), Error);
+  EXPECT_THROW(FoldStep(unit, kFp32, 0, 0, 1, values, {values, 1}), Error);
+  EXPECT_THROW(FoldEnd(unit, kFp32, 1, 0, 1, {values, 1}), Error);
 }
 
 }  // namespace

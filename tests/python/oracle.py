@@ -387,3 +387,38 @@ def fold(
             c = 0
         s = t
     return s
+
+
+def fold_chunked(
+    outer: Spec,
+    inner: Spec,
+    chunk: int,
+    terms: Sequence[int],
+    o: Options = Options(),
+    step: Callable[[Options], Options] = lambda o: o,
+) -> int:
+    """Ordered sums of `chunk` terms each into `inner`; theirs, in order, into `outer`."""
+    total: int | None = None
+    for begin in range(0, len(terms), chunk):
+        part = fold(inner, terms[begin : begin + chunk], o, step=step)
+        total = cast(outer, part, step(o)) if total is None else add(outer, total, part, step(o))
+    return 0 if total is None else total
+
+
+def fold_pairwise(
+    spec: Spec,
+    terms: Sequence[int],
+    o: Options = Options(),
+    step: Callable[[Options], Options] = lambda o: o,
+) -> int:
+    """A tree: the left part is the largest power of two below the number of terms. Left part,
+    right part, then their sum. A lone term is rounded."""
+
+    def tree(terms: Sequence[int]) -> int:
+        if len(terms) == 1:
+            return terms[0]
+        left = 1 << (len(terms) - 1).bit_length() - 1
+        a, b = tree(terms[:left]), tree(terms[left:])
+        return add(spec, a, b, step(o))
+
+    return cast(spec, terms[0], step(o)) if len(terms) == 1 else tree(terms)

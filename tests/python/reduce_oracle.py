@@ -16,6 +16,8 @@ from oracle import (
     Value,
     bits_from_value,
     fold,
+    fold_chunked,
+    fold_pairwise,
     number,
     power_of_two,
     round_value,
@@ -83,8 +85,10 @@ class Reduce:
     wire: Spec
     sum: Spec
     result: Spec
-    kahan: bool = False
-    ring: bool = False
+    scheme: str = "sequential"
+    inner: Spec | None = None
+    chunk: int = 64
+    order: str = "sequential"
     group_size: int = 0
     aps: bool | str = False
     loss_scale: Fraction = Fraction(1)
@@ -125,7 +129,10 @@ def layer_shift(ranks: Sequence[Sequence[int]], spec: Reduce) -> int:
         )
         return _floor_log2(target.max) - (outward and spec.aps is True) - e
 
-    sums = [shift(target, spec.sum_options) for target in (spec.wire, spec.sum, spec.result)]
+    targets = [spec.wire, spec.sum, spec.result]
+    if spec.scheme == "chunked":
+        targets.append(spec.inner or spec.sum)
+    sums = [shift(target, spec.sum_options) for target in targets]
     return min(shift(spec.wire, spec.wire_options), *sums)
 
 
@@ -161,11 +168,12 @@ def _reduce_one(i: int, size: int, terms: list[int], spec: Reduce, layer: int) -
     if spec.group_size:
         starts = range(0, len(terms), spec.group_size)
         groups = [terms[start : start + spec.group_size] for start in starts]
-        terms = [_level(i, group, spec, layer, g) for g, group in enumerate(groups)]
-    if spec.ring:
+        terms = [_level(i, group, spec, spec.scheme, layer, g) for g, group in enumerate(groups)]
+    if spec.order == "ring":
         first = (_slice_of(i, size, len(terms)) + 1) % len(terms)
         terms = terms[first:] + terms[:first]
-    return _level(i, terms, spec, layer, ACROSS)
+    scheme = "pairwise" if spec.order == "tree" else spec.scheme
+    return _level(i, terms, spec, scheme, layer, ACROSS)
 
 
 def _slice_of(i: int, size: int, slices: int) -> int:
@@ -175,12 +183,17 @@ def _slice_of(i: int, size: int, slices: int) -> int:
     return next(s for s in range(slices) if i < ends[s])
 
 
-def _level(i: int, terms: list[int], spec: Reduce, layer: int, position: int) -> int:
+def _level(i: int, terms: list[int], spec: Reduce, scheme: str, layer: int, position: int) -> int:
     """One fold, and its sum rounded to the result's format."""
     o, seed = spec.sum_options, spec.sum_seed
-    bits = fold(
-        spec.sum, terms, o, spec.kahan, _draws(i, seed, _stream(2, spec.step, layer, position))
-    )
+    step = _draws(i, seed, _stream(2, spec.step, layer, position))
+    match scheme:
+        case "chunked":
+            bits = fold_chunked(spec.sum, spec.inner or spec.sum, spec.chunk, terms, o, step)
+        case "pairwise":
+            bits = fold_pairwise(spec.sum, terms, o, step)
+        case _:
+            bits = fold(spec.sum, terms, o, scheme == "kahan", step)
     if spec.result == spec.sum:
         return bits
     stream = _stream(3, spec.step, layer, position)

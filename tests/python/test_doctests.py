@@ -22,6 +22,7 @@ MODULES = (
     "cpd.ops",
     "cpd.recipes",
     "cpd.reduce",
+    "cpd.schedule",
     "cpd.study",
 )
 

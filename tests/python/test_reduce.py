@@ -19,9 +19,33 @@ import pytest
 import cpd
 import reduce_oracle
 from arrays import spec_of
-from oracle import Options
+from oracle import MODES, Options
 
-WORLDS = (1, 2, 3, 7, 8, 16)
+WORLDS = (1, 2, 3, 5, 7, 8, 16)
+ORDERS = ("sequential", "ring", "tree")
+
+
+def accumulators(f, **options):
+    """Every scheme that an all-reduce can have, chunks of several lengths among them."""
+    return [
+        cpd.Accumulator(f, **options),
+        cpd.Accumulator(f, "kahan", **options),
+        cpd.Accumulator(f, "chunked", chunk=1, **options),
+        cpd.Accumulator(f, "chunked", chunk=3, inner="e5m1", **options),
+        cpd.Accumulator(f, "chunked", chunk=4, inner="e6m9", **options),
+        cpd.Accumulator(f, "chunked", **options),
+        cpd.Accumulator(f, "pairwise", **options),
+    ]
+
+
+def sums(f, **options):
+    """The pairs of an order and an accumulator that go together."""
+    return [
+        (order, acc)
+        for order in ORDERS
+        for acc in accumulators(f, **options)
+        if order != "tree" or acc.scheme == "sequential"
+    ]
 
 
 def oracle_of(spec: cpd.ReduceSpec) -> reduce_oracle.Reduce:
@@ -30,8 +54,10 @@ def oracle_of(spec: cpd.ReduceSpec) -> reduce_oracle.Reduce:
         wire=spec_of(spec.format),
         sum=spec_of(acc.format),
         result=spec_of(spec.result),
-        kahan=acc.scheme == "kahan",
-        ring=spec.order == "ring",
+        scheme=acc.scheme,
+        inner=spec_of(acc.inner),
+        chunk=acc.chunk,
+        order=spec.order,
         group_size=spec.group_size or 0,
         aps=spec.aps,
         loss_scale=Fraction(spec.loss_scale),
@@ -76,23 +102,77 @@ def check(ranks, spec):
 # ---- the sum -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("order", ["sequential", "ring"])
-@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
-def test_orders_and_schemes(world, order, scheme):
+@pytest.mark.parametrize("world", [*WORLDS, 33])
+def test_orders_and_schemes(world):
+    ranks = gradients(world)
     for f in ("e4m3", "e5m2"):
-        spec = cpd.ReduceSpec(f, cpd.Accumulator(f, scheme), order=order)
-        check(gradients(world), spec)
+        for order, acc in sums(f):
+            check(ranks, cpd.ReduceSpec(f, acc, order=order))
 
 
 @pytest.mark.parametrize("world", [3, 7, 8, 16])
-@pytest.mark.parametrize("order", ["sequential", "ring"])
 @pytest.mark.parametrize("group_size", [1, 2, 3, 5, 16, 20])
-def test_groups(world, order, group_size):
+def test_groups(world, group_size):
     ranks = gradients(world)
-    for scheme in ("sequential", "kahan"):
-        acc = cpd.Accumulator("e4m3", scheme)
+    for order, acc in sums("e4m3"):
         check(ranks, cpd.ReduceSpec("e4m3", acc, order=order, group_size=group_size))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("wire", ["e3m0", "e4m3fn", "e2m1", "fp16", "bf16", "fp32", "e1m2"])
+def test_modes_and_formats(wire, mode):
+    options = {"rounding": mode, "random_bits": 9}
+    ranks = gradients(5, shapes=((11,), (2, 2)), scale=0.25)
+    for order, acc in sums("e5m2", seed=8, **options):
+        for group_size in (None, 2):
+            spec = cpd.ReduceSpec(
+                wire, acc, order=order, group_size=group_size, seed=9, result="e4m3", **options
+            )
+            check(ranks, spec)
+
+
+@pytest.mark.parametrize("wire", ["e3m0", "e4m3fn", "e2m1", "fp16", "bf16", "fp32", "e1m2"])
+def test_one_format_throughout(wire):
+    for world in (2, 7):
+        for order, acc in sums(wire):
+            check(gradients(world, scale=0.25), cpd.ReduceSpec(wire, acc, order=order))
+
+
+def test_a_lone_rank_is_rounded_once_at_each_level():
+    """A tree of one term is that term, rounded into the accumulator."""
+    ranks = gradients(1, shapes=((300,),), scale=0.25)
+    for order, acc in sums("e3m0", rounding="stochastic", seed=5):
+        for group_size in (None, 1):
+            check(ranks, cpd.ReduceSpec("fp32", acc, order=order, group_size=group_size))
+    (tree,) = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("fp32", "e3m0", order="tree"))
+    assert np.array_equal(tree, cpd.cast(ranks[0][0], "e3m0"))
+
+
+def test_a_tree_adds_neighbours_first():
+    """7 ranks: ((0 + 1) + (2 + 3)) + ((4 + 5) + 6), where ones beside 16 would be lost."""
+    ranks = [[np.float32([x])] for x in (16, 1, 1, 1, 1, 1, 16)]
+    (tree,) = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3", order="tree"))
+    assert tree.tolist() == [36.0]  # (16 + 2) + (2 + 16): the first one was lost on its tie
+    ones = [[np.float32([1])]] * 256
+    assert cpd.simulate_all_reduce(ones, cpd.ReduceSpec("e5m2", order="tree"))[0] == 256
+    assert cpd.simulate_all_reduce(ones, cpd.ReduceSpec("e5m2"))[0] == 8
+
+
+def test_every_exchange_gives_the_same_bits():
+    ranks = gradients(7)
+    for order, group_size, exchanges in (
+        ("sequential", None, ("gather",)),
+        ("tree", None, ("gather",)),
+        ("tree", 3, ("gather",)),
+        ("ring", None, ("gather", "ring")),
+        ("ring", 3, ("gather", "hierarchical")),
+    ):
+        spec = cpd.ReduceSpec("e4m3", order=order, group_size=group_size)
+        assert spec.exchange == "owner"
+        wanted = cpd.simulate_all_reduce(ranks, spec)
+        for exchange in exchanges:
+            got = cpd.simulate_all_reduce(ranks, dataclasses.replace(spec, exchange=exchange))
+            assert all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -106,15 +186,16 @@ def test_aps_with_outward_roundings():
     ranks = gradients(7, scale=1e-5)
     for mode in ("up", "down", "stochastic", "nearest_away", "to_odd"):
         for aps in (True, "paper"):
-            acc = cpd.Accumulator("e4m3", rounding=mode, seed=3)
-            check(ranks, cpd.ReduceSpec("e4m3", acc, rounding=mode, seed=4, aps=aps))
+            for order, acc in sums("e4m3", rounding=mode, seed=3):
+                spec = cpd.ReduceSpec("e4m3", acc, order=order, rounding=mode, seed=4, aps=aps)
+                check(ranks, spec)
 
 
 def test_aps_leaves_zero_and_non_finite_layers_in_peace():
     zero = np.zeros(5, np.float32)
     bad = np.array([1e-20, np.inf, -1e-21, np.nan, 0.0], np.float32)
     ranks = [[zero, bad], [zero, np.flip(bad).copy()], [-zero, bad]]
-    for order in ("sequential", "ring"):
+    for order in ORDERS:
         spec = cpd.ReduceSpec("e4m3", aps=True, order=order)
         check(ranks, spec)
         _, reports = cpd.simulate_all_reduce(ranks, spec, report=True)
@@ -129,21 +210,24 @@ def test_wider_accumulator_and_result(mode):
     ranks = gradients(8)
     for result in (None, "fp32", "e5m10", "e4m3"):
         for group_size in (None, 3):
-            acc = cpd.Accumulator("e6m9", rounding=mode, seed=11, random_bits=12)
-            check(ranks, cpd.ReduceSpec("e4m3", acc, result=result, group_size=group_size))
+            for order, acc in sums("e6m9", rounding=mode, seed=11, random_bits=12):
+                spec = cpd.ReduceSpec(
+                    "e4m3", acc, result=result, group_size=group_size, order=order
+                )
+                check(ranks, spec)
 
 
 @pytest.mark.parametrize("bits", [1, 8, 13, 24])
 @pytest.mark.parametrize("variant", ["A", "B", "C"])
-@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
-def test_stochastic(bits, variant, scheme):
+def test_stochastic(bits, variant):
     options = {"rounding": "stochastic", "random_bits": bits, "variant": variant}
-    for order, group_size in (("sequential", None), ("ring", None), ("ring", 3)):
-        acc = cpd.Accumulator("e4m3", scheme, seed=2**64 - 5, **options)
-        spec = cpd.ReduceSpec(
-            "e5m2", acc, order=order, group_size=group_size, seed=77, step=12, **options
-        )
-        check(gradients(7), spec)
+    ranks = gradients(7)
+    for order, acc in sums("e4m3", seed=2**64 - 5, **options):
+        for group_size in (None, 3):
+            spec = cpd.ReduceSpec(
+                "e5m2", acc, order=order, group_size=group_size, seed=77, step=12, **options
+            )
+            check(ranks, spec)
 
 
 def test_steps_draw_new_bits():
@@ -167,17 +251,17 @@ def test_scale_and_average(world):
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
 def test_overflow(overflow):
     ranks = gradients(8, scale=100.0)
-    acc = cpd.Accumulator("e4m3", "kahan", overflow=overflow)
-    for f in ("e4m3", "e4m3fn", "e3m0"):
-        check(ranks, cpd.ReduceSpec(f, acc, overflow=overflow))
+    for order, acc in sums("e4m3", overflow=overflow):
+        for f in ("e4m3", "e4m3fn", "e3m0"):
+            check(ranks, cpd.ReduceSpec(f, acc, order=order, overflow=overflow))
 
 
 def test_signs_of_zero():
     zero = np.zeros(1, np.float32)
     for signs in ((-1, -1, -1), (1, -1, -1), (-1, -1, 1)):
         ranks = [[zero * s] for s in signs]
-        for order in ("sequential", "ring"):
-            check(ranks, cpd.ReduceSpec("e4m3", order=order))
+        for order, acc in sums("e4m3"):
+            check(ranks, cpd.ReduceSpec("e4m3", acc, order=order))
 
 
 def test_large_layers_equal_the_fold():
@@ -254,6 +338,7 @@ def test_inputs_are_left_alone():
 
 @pytest.mark.parametrize(("order", "aps", "calls"), [
     ("sequential", False, 1), ("sequential", True, 2), ("ring", False, 2), ("ring", True, 3),
+    ("tree", False, 1), ("tree", True, 2),
 ])  # fmt: skip
 def test_how_often_ranks_are_asked(order, aps, calls):
     asked = [0] * 6
@@ -345,7 +430,26 @@ def test_errors_of_a_rank_arrive():
         ({"format": 3}, TypeError, "format"),
         ({"format": "e9m3"}, ValueError, "e9m3|exp"),
         ({"accumulator": 3}, TypeError, "format"),
-        ({"order": "tree"}, ValueError, "order must be one of 'sequential', 'ring', got 'tree'"),
+        (
+            {"order": "star"},
+            ValueError,
+            "order must be one of 'sequential', 'ring', 'tree', got 'star'",
+        ),
+        ({"order": "tree", "accumulator": "e4m3 kahan"}, ValueError, "tree.*kahan"),
+        ({"order": "tree", "accumulator": "e4m3 chunked"}, ValueError, "tree.*chunked"),
+        ({"order": "tree", "accumulator": "e4m3 pairwise"}, ValueError, "tree.*pairwise"),
+        ({"accumulator": "h100-fp8"}, ValueError, "block_fma"),
+        ({"accumulator": "e4m3 chunked chunk=0"}, ValueError, "chunk"),
+        (
+            {"exchange": "star"},
+            ValueError,
+            "exchange must be one of 'owner', 'gather', 'ring', 'hierarchical', got 'star'",
+        ),
+        ({"exchange": "ring"}, ValueError, "ring.*sequential"),
+        ({"exchange": "ring", "order": "ring", "group_size": 2}, ValueError, "ring.*group"),
+        ({"exchange": "ring", "order": "tree"}, ValueError, "ring.*tree"),
+        ({"exchange": "hierarchical", "order": "ring"}, ValueError, "hierarchical.*group"),
+        ({"exchange": "hierarchical", "group_size": 2}, ValueError, "hierarchical.*sequential"),
         ({"group_size": 0}, ValueError, "group_size"),
         ({"group_size": 2.0}, TypeError, "group_size"),
         ({"group_size": 2**31}, ValueError, "group_size"),
@@ -417,8 +521,18 @@ def grown(world, size, order, scheme, group, aps):
     return int(run.stdout)
 
 
-@pytest.mark.parametrize("order", ["sequential", "ring"])
-@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
+@pytest.mark.parametrize(
+    ("order", "scheme"),
+    [
+        ("sequential", "sequential"),
+        ("sequential", "kahan"),
+        ("sequential", "chunked"),
+        ("sequential", "pairwise"),
+        ("ring", "sequential"),
+        ("ring", "kahan"),
+        ("tree", "sequential"),
+    ],
+)
 @pytest.mark.parametrize("group", [0, 2])
 def test_memory(order, scheme, group):
     """Peak memory: four times one rank's values and 64 MiB, whatever the options."""

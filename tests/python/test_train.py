@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,13 +18,16 @@ pytest.importorskip("sklearn")
 from cpd.cli import _build_parser, _train_options, main  # noqa: E402
 from cpd.training import (  # noqa: E402
     TrainOptions,
+    VirtualRanks,
     digit_classifier,
     epoch_order,
+    gather_integers,
     load_digits,
     sampled_gradients,
     train,
     weights_hash,
 )
+from cpd.training.options import layer_names  # noqa: E402
 
 QUICK = TrainOptions(epochs=1, depth=2, width=16)
 
@@ -78,11 +82,17 @@ def test_first_weights_depend_on_the_seed_alone():
         TrainOptions(format="e3m0", aps="paper", order="ring", rounding="stochastic", seed=7),
         TrainOptions(loss_scale=2.0**-3, overflow="saturate", last_layer_fp32=True, lr=0.125),
         TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
+        TrainOptions(order="tree", exchange="gather", fp32_epochs=3, exempt=("*.bias", "output.*")),
     ],
 )
 def test_arguments_give_the_same_options_back(options):
-    parsed = _build_parser().parse_args(["train", *options.arguments().split()])
-    assert _train_options(parsed) == options
+    parsed = _build_parser().parse_args(["train", *shlex.split(options.arguments())])
+    assert _train_options(parsed, options.nodes) == options
+
+
+def test_layer_names_are_the_models():
+    model = digit_classifier(3, 8, seed=0)
+    assert layer_names(3) == [name for name, _ in model.named_parameters()]
 
 
 def plain_fp32_weights(digits, options: TrainOptions) -> str:
@@ -127,9 +137,12 @@ def test_repeats_are_equal_and_options_matter(digits):
         replace(options, aps="off"),
         replace(options, kahan=True),
         replace(options, order="ring"),
+        replace(options, order="tree"),
+        replace(options, nodes=4),
         replace(options, group_size=4),
         replace(options, rounding="stochastic"),
         replace(options, last_layer_fp32=True),
+        replace(options, exempt=("hidden1.*",)),
     ]
     hashes = [train(other, digits=digits).weights for other in others]
     assert len({weights, *hashes}) == 1 + len(others)
@@ -185,6 +198,33 @@ def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
     assert torch.equal(mixed["output.weight"], full["output.weight"])
     assert torch.equal(mixed["output.bias"], full["output.bias"])
     assert not torch.equal(mixed["hidden1.weight"], full["hidden1.weight"])
+
+
+def test_exempt_layers_and_first_epochs_are_summed_as_fp32(digits):
+    options = replace(QUICK, format="e4m3", epochs=2)
+    plain = train(replace(options, format="fp32"), digits=digits).weights
+    assert train(replace(options, fp32_epochs=2), digits=digits).weights == plain
+    assert train(replace(options, exempt=("*",)), digits=digits).weights == plain
+    mixed = train(replace(options, fp32_epochs=1), digits=digits)
+    assert mixed.weights not in (plain, train(options, digits=digits).weights)
+    by_name = train(replace(options, exempt=("output.*",)), digits=digits).weights
+    assert by_name == train(replace(options, last_layer_fp32=True), digits=digits).weights
+
+
+def test_the_exchange_moves_other_messages_for_the_same_sums(digits):
+    options = replace(QUICK, format="e4m3", aps="on", order="ring")
+    weights = train(options, digits=digits).weights
+    assert train(replace(options, exchange="ring"), digits=digits).weights == weights
+
+
+def test_nodes_must_be_those_of_the_ranks(digits):
+    with pytest.raises(ValueError, match="nodes must be the number of ranks, 3, got 8"):
+        train(QUICK, digits=digits, ranks=VirtualRanks(3))
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 2**24 - 1], [2**24, 2**64 - 1, 2**72 - 1], []])
+def test_gathered_integers_are_exact(numbers):
+    assert gather_integers(VirtualRanks(2), [numbers, numbers[::-1]]) == [numbers, numbers[::-1]]
 
 
 def test_divergence_is_told_and_does_not_crash(digits, capsys, tmp_path):

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Round-off by group size: `cpd.study.roundoff` and the steps that each group size costs."""
+"""Round-off by group size: `cpd.study.roundoff`, the steps that each group size costs, and which
+one to take."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -38,15 +42,99 @@ def measure_roundoff(
 ) -> list[RoundoffRow]:
     """One row for each group size, all layers together."""
     table = cpd.study.roundoff(per_rank, spec, group_sizes=list(sizes))
-    return [
-        RoundoffRow(
-            group_size=size,
-            error=float(measured.error),
-            relative_rms=float(measured.relative_rms),
-            count=int(measured.count),
-            zero_references=int(measured.zero_references),
-            non_finite=int(measured.non_finite),
-            steps=hierarchical_steps(len(per_rank), size),
+    return [_row(size, measured, len(per_rank)) for size, measured in table.items()]
+
+
+def _row(size: int, measured: cpd.study.Roundoff, nodes: int) -> RoundoffRow:
+    return RoundoffRow(
+        group_size=size,
+        error=float(measured.error),
+        relative_rms=float(measured.relative_rms),
+        count=int(measured.count),
+        zero_references=int(measured.zero_references),
+        non_finite=int(measured.non_finite),
+        steps=hierarchical_steps(nodes, size),
+    )
+
+
+@dataclass
+class Network:
+    """What a network is taken to cost."""
+
+    step_us: float
+    """Microseconds a step."""
+    gigabits: float
+    """Gigabits a second, each way."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.step_us) and self.step_us >= 0):
+            raise ValueError(f"alpha must be microseconds, at least 0, got {self.step_us}")
+        if not (math.isfinite(self.gigabits) and self.gigabits > 0):
+            raise ValueError(f"bandwidth must be Gb/s above 0, got {self.gigabits}")
+
+    @property
+    def alpha(self) -> float:
+        return self.step_us * 1e-6
+
+    @property
+    def beta(self) -> float:
+        return 8e-9 / self.gigabits
+
+
+@dataclass
+class Advice:
+    """Which group size to take for some gradients on a network."""
+
+    nodes: int
+    network: Network
+    best: cpd.study.Recommendation
+
+    @classmethod
+    def of(
+        cls,
+        per_rank: Sequence[Sequence[torch.Tensor]],
+        spec: cpd.ReduceSpec,
+        sizes: Sequence[int],
+        network: Network,
+    ) -> "Advice":
+        best = cpd.study.recommend(
+            per_rank, spec, list(sizes), alpha=network.alpha, beta=network.beta
         )
-        for size, measured in table.items()
-    ]
+        return cls(len(per_rank), network, best)
+
+    def rows(self) -> list[RoundoffRow]:
+        return [
+            _row(choice.group_size, choice.roundoff, self.nodes) for choice in self.best.choices
+        ]
+
+    def lines(self) -> list[str]:
+        """What is recommended, in words."""
+        best = self.best
+        return [
+            f"by error: {self._named(best.by_error)}",
+            f"by modelled time: {self._named(best.by_time)}",
+            f"compromise (least error × time): {self._named(best.compromise)}",
+            f"exchange owner gives the same bits in {best.owner_seconds * 1e3:.4g} ms for every "
+            "group size",
+        ]
+
+    def _named(self, size: int) -> str:
+        (choice,) = (one for one in self.best.choices if one.group_size == size)
+        group = "no groups" if size == self.nodes else f"groups of {size}"
+        return f"{group}, error {choice.roundoff.error:.4%}, {choice.seconds * 1e3:.4g} ms"
+
+    def json_rows(self) -> list[dict[str, Any]]:
+        return [
+            {**row.row(), "bytes_sent": choice.bytes_sent, "seconds": choice.seconds}
+            for row, choice in zip(self.rows(), self.best.choices, strict=True)
+        ]
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "by_error": self.best.by_error,
+            "by_time": self.best.by_time,
+            "compromise": self.best.compromise,
+            "owner_seconds": self.best.owner_seconds,
+            "alpha_us": self.network.step_us,
+            "bandwidth_gbps": self.network.gigabits,
+        }

@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small real network trained over emulated nodes, whose gradients meet in one CPD all-reduce."""
+"""A small real network trained over several nodes, whose gradients meet in one CPD all-reduce."""
 
 from cpd.training.data import Digits, epoch_order, load_digits
 from cpd.training.loop import LayerCounts, TrainResult, sampled_gradients, train
 from cpd.training.model import digit_classifier, weights_hash
 from cpd.training.options import TrainOptions
+from cpd.training.ranks import Ranks, RealRanks, VirtualRanks, gather_integers, open_ranks
 
 __all__ = [
     "Digits",
     "LayerCounts",
+    "Ranks",
+    "RealRanks",
     "TrainOptions",
     "TrainResult",
+    "VirtualRanks",
     "digit_classifier",
     "epoch_order",
+    "gather_integers",
     "load_digits",
+    "open_ranks",
     "sampled_gradients",
     "train",
     "weights_hash",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop. Each step, every emulated node computes the gradients of its own micro-batch;
-all nodes' gradients, layer by layer, go through `cpd.simulate_all_reduce`; one optimizer step uses
-the sum. A layer is one parameter tensor."""
+"""The training loop. Each step, every node computes the gradients of its own micro-batch; these go,
+layer by layer, through one all-reduce; one optimizer step uses the sum. A layer is one parameter
+tensor. Nodes are virtual or processes (ranks.py); nothing else depends on which."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import cpd
 from cpd.training.data import Digits, epoch_order, load_digits
 from cpd.training.model import digit_classifier, weights_hash
 from cpd.training.options import TrainOptions
+from cpd.training.ranks import Ranks, VirtualRanks, gather_integers
 
 
 @dataclass
@@ -81,15 +81,24 @@ def train(
     digits: Digits | None = None,
     on_epoch: Callable[[int, float], None] | None = None,
     histogram_epochs: tuple[int, ...] = (),
+    ranks: Ranks | None = None,
 ) -> TrainResult:
     """Trains by `options`; on_epoch(epoch, held-out accuracy) is called after each epoch.
 
-    Raises ValueError where one step needs more images than there are.
+    `ranks` are the nodes, `options.nodes` of them; default: virtual ones. Where they are processes
+    every one of them makes this call and gets the same result.
+
+    Raises ValueError where one step needs more images than there are, RuntimeError where processes
+    end with different weights.
     """
     data = load_digits() if digits is None else digits
     options.check_data(len(data.train_x))
+    if ranks is None:
+        ranks = VirtualRanks(options.nodes)
+    if ranks.world != options.nodes:
+        raise ValueError(f"nodes must be the number of ranks, {ranks.world}, got {options.nodes}")
     with deterministic():
-        return _Run(options, data).train(on_epoch, histogram_epochs)
+        return _Run(options, data, ranks).train(on_epoch, histogram_epochs)
 
 
 def node_gradients(
@@ -130,15 +139,21 @@ def held_out_accuracy(model: nn.Module, digits: Digits) -> float:
 class _Run:
     """The state of one training run."""
 
-    def __init__(self, options: TrainOptions, digits: Digits) -> None:
+    def __init__(self, options: TrainOptions, digits: Digits, ranks: Ranks) -> None:
         self.options = options
         self.digits = digits
+        self.ranks = ranks
         self.model = digit_classifier(options.depth, options.width, options.seed)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=options.lr, momentum=options.momentum)
-        self.layers = [LayerCounts(name) for name, _ in self.model.named_parameters()]
+        self.names = [name for name, _ in self.model.named_parameters()]
+        self.layers = [LayerCounts(name) for name in self.names]
+        self.nonzero = [[0] * len(self.names) for _ in ranks.mine]
+        per_step = options.nodes * options.batch
+        self.steps_per_epoch, self.left_out = divmod(len(digits.train_x), per_step)
+        self.schedule = options.schedule(self.steps_per_epoch)
         self.step = 0
-        self.last_gradients: list[list[torch.Tensor]] = []
+        self.my_gradients: list[list[torch.Tensor]] = []  # [my node][layer], of the last step
 
     def train(
         self, on_epoch: Callable[[int, float], None] | None, histogram_epochs: tuple[int, ...]
@@ -154,20 +169,22 @@ class _Run:
             if not all(bool(torch.isfinite(p).all()) for p in self.parameters):
                 diverged_at = epoch
                 break
-        per_step = self.options.nodes * self.options.batch
+        for counts in gather_integers(self.ranks, self.nonzero):
+            for layer, nonzero in zip(self.layers, counts, strict=True):
+                layer.nonzero += nonzero
         return TrainResult(
             options=self.options,
             accuracy=curve[-1],
             curve=curve,
             loss=losses,
-            weights=weights_hash(self.model),
+            weights=self._equal_weights(),
             diverged_at=diverged_at,
-            steps_per_epoch=len(self.digits.train_x) // per_step,
-            left_out=len(self.digits.train_x) % per_step,
+            steps_per_epoch=self.steps_per_epoch,
+            left_out=self.left_out,
             held_out=len(self.digits.test_x),
             layers=self.layers,
             model=self.model,
-            last_gradients=self.last_gradients,
+            last_gradients=self.ranks.gather(self.my_gradients),
         )
 
     def _epoch(self, epoch: int, histogram: bool) -> float:
@@ -175,55 +192,54 @@ class _Run:
         order = epoch_order(
             options.seed, epoch, len(self.digits.train_x), options.nodes, options.batch
         )
-        losses = []
-        for micro_batches in torch.from_numpy(order):
-            results = [
-                node_gradients(
-                    self.model, self.digits.train_x[rows], self.digits.train_y[rows], options.nodes
-                )
-                for rows in micro_batches
-            ]
-            losses += [loss for loss, _ in results]
-            self._update([gradients for _, gradients in results])
+        mine: list[list[float]] = [[] for _ in self.ranks.mine]  # losses, [my node][step]
+        for step in torch.from_numpy(order):
+            self.my_gradients = []
+            for losses, node in zip(mine, self.ranks.mine, strict=True):
+                rows = step[node]
+                images, labels = self.digits.train_x[rows], self.digits.train_y[rows]
+                loss, gradients = node_gradients(self.model, images, labels, options.nodes)
+                losses.append(loss)
+                self.my_gradients.append(gradients)
+            self._update()
             if histogram:
                 self._count_exponents(epoch)
-        return float(np.mean(losses))
+        everyone = self.ranks.gather([[torch.tensor(losses)] for losses in mine])
+        return float(np.mean([node[0].double().numpy() for node in everyone]))
 
-    def _update(self, per_rank: list[list[torch.Tensor]]) -> None:
+    def _update(self) -> None:
         """One all-reduce and one optimizer step."""
-        self.last_gradients = per_rank
-        layers, reports = self._all_reduce(per_rank)
-        for index, (parameter, gradient) in enumerate(zip(self.parameters, layers, strict=True)):
+        sums, reports = self.ranks.all_reduce(
+            self.schedule, self.names, self.my_gradients, self.step
+        )
+        for index, (parameter, gradient) in enumerate(zip(self.parameters, sums, strict=True)):
             parameter.grad = gradient
             counts, report = self.layers[index], reports[index]
-            counts.values += len(per_rank) * gradient.numel()
-            counts.nonzero += sum(int(torch.count_nonzero(rank[index])) for rank in per_rank)
+            counts.values += self.ranks.world * gradient.numel()
             counts.underflowed += report.underflowed
             counts.overflowed += report.overflowed
             counts.non_finite += report.non_finite
+            for nonzero, gradients in zip(self.nonzero, self.my_gradients, strict=True):
+                nonzero[index] += int(torch.count_nonzero(gradients[index]))
         self.optimizer.step()
         self.step += 1
 
-    def _all_reduce(
-        self, per_rank: list[list[torch.Tensor]]
-    ) -> tuple[list[torch.Tensor], list[cpd.LayerReport]]:
-        spec = self.options.spec(self.step)
-        if not self.options.last_layer_fp32:
-            return cpd.simulate_all_reduce(per_rank, spec, report=True)
-        last = 2  # the output layer's weight and bias
-        layers, reports = cpd.simulate_all_reduce(
-            [rank[:-last] for rank in per_rank], spec, report=True
-        )
-        more, more_reports = cpd.simulate_all_reduce(
-            [rank[-last:] for rank in per_rank],
-            self.options.last_layer_spec(self.step),
-            report=True,
-        )
-        return layers + more, reports + more_reports
+    def _equal_weights(self) -> str:
+        """The hash of the weights, which is every process's."""
+        weights = weights_hash(self.model)
+        numbers = gather_integers(self.ranks, [[int(weights, 16)] for _ in self.ranks.mine])
+        for rank, (number,) in enumerate(numbers):
+            if number != int(weights, 16):
+                raise RuntimeError(
+                    f"the weights of rank {self.ranks.mine[0]} are {weights}, "
+                    f"those of rank {rank} are {number:016x}: options or processors differ"
+                )
+        return weights
 
     def _count_exponents(self, epoch: int) -> None:
+        everyone = self.ranks.gather(self.my_gradients)
         for index, counts in enumerate(self.layers):
-            values = torch.cat([rank[index].flatten() for rank in self.last_gradients])
+            values = torch.cat([node[index].flatten() for node in everyone])
             values = values[(values != 0) & torch.isfinite(values)].double().abs()
             if len(values) == 0:
                 continue

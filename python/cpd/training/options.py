@@ -2,6 +2,7 @@
 """What a training run depends on; the options of `cpd train` in one value."""
 
 import math
+import shlex
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -27,10 +28,10 @@ def reduce_spec(
     kahan: bool = False,
     group_size: int | None = None,
     order: str = "sequential",
+    exchange: str = "owner",
     rounding: str = "nearest_even",
     overflow: str = "ieee",
     seed: int = 0,
-    step: int = 0,
 ) -> cpd.ReduceSpec:
     """The all-reduce that these options name. Raises ValueError for what CPD refuses."""
     wire = cpd.format(format)
@@ -45,14 +46,20 @@ def reduce_spec(
         wire,
         accumulator=accumulator,
         order=order,
+        exchange=exchange,
         group_size=group_size,
         aps=_APS[aps],
         loss_scale=loss_scale,
         rounding=rounding,
         overflow=overflow,
         seed=seed,
-        step=step,
     )
+
+
+def layer_names(depth: int) -> list[str]:
+    """The parameter tensors of the digit classifier, in their order."""
+    modules = [*(f"hidden{index}" for index in range(1, depth + 1)), "output"]
+    return [f"{module}.{part}" for module in modules for part in ("weight", "bias")]
 
 
 @dataclass(frozen=True)
@@ -65,9 +72,12 @@ class TrainOptions:
     kahan: bool = False
     group_size: int | None = None
     order: str = "sequential"
+    exchange: str = "owner"
     rounding: str = "nearest_even"
     overflow: str = "ieee"
     last_layer_fp32: bool = False
+    exempt: tuple[str, ...] = ()
+    fp32_epochs: int = 0
     seed: int = 0
     epochs: int = 40
     depth: int = 6
@@ -93,8 +103,10 @@ class TrainOptions:
             raise ValueError(f"lr must be positive and finite, got {self.lr}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+        if self.fp32_epochs < 0:
+            raise ValueError(f"fp32 epochs must be at least 0, got {self.fp32_epochs}")
         _check_choice("aps", self.aps, tuple(_APS))
-        self.spec()
+        self.schedule(steps_per_epoch=1).check_names(layer_names(self.depth))
 
     def check_data(self, count: int) -> None:
         """Raises ValueError where one step needs more than `count` training images."""
@@ -104,17 +116,18 @@ class TrainOptions:
                 f"got {self.nodes} × {self.batch}"
             )
 
-    def spec(self, step: int = 0) -> cpd.ReduceSpec:
-        """The all-reduce of the layers in the chosen format."""
-        return self._spec(self.format, self.aps, self.loss_scale, self.kahan, step)
+    def schedule(self, steps_per_epoch: int) -> cpd.Schedule:
+        """How each layer is reduced at each step: the chosen format, or fp32 without scaling."""
+        plain = self._spec("fp32", "off", 1.0, False)
+        return cpd.Schedule(
+            self._spec(self.format, self.aps, self.loss_scale, self.kahan),
+            exempt=(*self.exempt, *(("output.*",) if self.last_layer_fp32 else ())),
+            exempt_spec=plain,
+            first_steps=self.fp32_epochs * steps_per_epoch,
+            first_spec=plain,
+        )
 
-    def last_layer_spec(self, step: int = 0) -> cpd.ReduceSpec:
-        """The all-reduce of the last layer under --last-layer-fp32: same order, fp32."""
-        return self._spec("fp32", "off", 1.0, False, step)
-
-    def _spec(
-        self, format: str, aps: str, loss_scale: float, kahan: bool, step: int
-    ) -> cpd.ReduceSpec:
+    def _spec(self, format: str, aps: str, loss_scale: float, kahan: bool) -> cpd.ReduceSpec:
         return reduce_spec(
             format=format,
             aps=aps,
@@ -122,10 +135,10 @@ class TrainOptions:
             kahan=kahan,
             group_size=self.group_size,
             order=self.order,
+            exchange=self.exchange,
             rounding=self.rounding,
             overflow=self.overflow,
             seed=self.seed,
-            step=step,
         )
 
     def arguments(self) -> str:
@@ -155,6 +168,8 @@ def _words(name: str, value: Any) -> list[str]:
     flag = "--" + name.replace("_", "-")
     if name == "aps":
         return {"off": [], "on": [flag], "paper": [flag, "paper"]}[value]
+    if isinstance(value, tuple):
+        return [word for one in value for word in (flag, shlex.quote(one))]
     if value is None or value is False:
         return []
     if value is True:

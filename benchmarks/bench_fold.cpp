@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of an all-reduce on one thread: the ordered fold of 256 ranks' terms against a plain
+// fp32 sum over the same array, packing and unpacking with a scale against memcpy, the checksum
+// against the plain sum. First the bits: samples against the slow oracle, whole arrays between
+// backends. Prints one JSON object a line; exits 1 where bits are wrong.
+//
+//   bench_fold [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+#include <array>
+#include <bit>
+#include <cmath>
+#include <span>
+
+#include "benchmarks/timing.h"
+#include "cpd/backend/roster.h"
+#include "cpd/numeric/reference.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/reduce.h"
+
+namespace {
+
+using cpd::Format;
+using cpd::Rounding;
+using cpd::RoundingOptions;
+using timing::Memory;
+using timing::Settings;
+
+constexpr std::int64_t kRanks = 256;
+constexpr std::int64_t kPiece = 4096;  ///< elements that all ranks' terms are folded for at once
+constexpr int kShift = 3;
+
+/// x: 256 ranks' floats, one after the other; `other` as large; `small` a rank's.
+struct Arrays {
+  std::int64_t n;
+  float* x;
+  std::uint8_t* other;
+  std::uint8_t* small;
+  [[nodiscard]] std::int64_t each() const { return n / kRanks; }
+  [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(other); }
+  [[nodiscard]] float* sums() const { return reinterpret_cast<float*>(small); }
+};
+
+enum class Verb { fold, fold_packed, pack, unpack, checksum };
+
+struct Row {
+  std::string name;
+  Verb verb = Verb::fold;
+  Format format;
+  RoundingOptions options;
+  float divisor = 1;
+  cpd::Accumulator accumulator;
+  std::optional<double> bar;
+};
+
+float g_plain;  ///< keeps a sum that nobody reads
+std::uint32_t g_checksum;
+
+/// Reads the array once, adding lane by lane.
+void PlainSum(const float* x, std::int64_t n) {
+  using Lanes = float __attribute__((vector_size(64)));
+  std::array<Lanes, 4> sums{};
+  for (std::int64_t i = 0; i + 64 <= n; i += 64) {
+    for (std::size_t j = 0; j < sums.size(); ++j) {
+      Lanes lanes;
+      std::memcpy(&lanes, x + i + 16 * j, sizeof(lanes));
+      sums[j] += lanes;
+    }
+  }
+  const Lanes all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (int lane = 0; lane < 16; ++lane) g_plain += all[lane];
+}
+
+// --- rows
+// -----------------------------------------------------------------------------------------
+
+/// Folds elements begin … begin + count - 1 of all ranks; `term(k)` gives rank k's.
+template <class Term>
+void FoldPiece(const Row& row, std::int64_t begin, std::int64_t count, float* state, float* sums,
+               Term term) {
+  const cpd::FoldState planes{state, kPiece};
+  for (std::int64_t k = 0; k < kRanks; ++k) {
+    cpd::FoldStep(row.accumulator, row.format, k, begin, count, term(k), planes);
+  }
+  cpd::FoldEnd(row.accumulator, row.format, kRanks, begin, count, planes);
+  std::memcpy(sums, state, sizeof(float) * static_cast<std::size_t>(count));
+}
+
+void Fold(const Row& row, const Arrays& a) {
+  const auto planes = static_cast<std::size_t>(cpd::FoldPlanes(row.accumulator, kRanks));
+  const Memory state(sizeof(float) * planes * kPiece);
+  const Memory values(sizeof(float) * kPiece);
+  for (std::int64_t i = 0; i < a.each(); i += kPiece) {
+    const std::int64_t count = std::min(kPiece, a.each() - i);
+    FoldPiece(row, i, count, state.floats(), a.sums() + i, [&](std::int64_t k) -> const float* {
+      const std::int64_t at = k * a.each() + i;
+      if (row.verb == Verb::fold) return a.x + at;
+      cpd::DecodeScaled(row.format, 0, 1, count, a.other + at * row.format.bits() / 8,
+                        values.floats());
+      return values.floats();
+    });
+  }
+}
+
+void Run(const Row& row, const Arrays& a) {
+  switch (row.verb) {
+    case Verb::fold:
+    case Verb::fold_packed:
+      return Fold(row, a);
+    case Verb::pack:
+      cpd::EncodeScaled(row.format, row.options, kShift, 0, a.n, a.x, a.other);
+      return;
+    case Verb::unpack:
+      return cpd::DecodeScaled(row.format, -kShift, row.divisor, a.n,
+                               reinterpret_cast<const std::uint8_t*>(a.x), a.floats());
+    case Verb::checksum:
+      g_checksum = cpd::Crc32c(0, 4 * a.n, a.x);
+      return;
+  }
+}
+
+/// The bytes that a row counts: fold_packed those of its terms in fp32, so that rows compare.
+double BytesOf(const Row& row, std::int64_t n) {
+  const double floats = 4.0 * static_cast<double>(n);
+  const bool moves_codes = row.verb == Verb::pack || row.verb == Verb::unpack;
+  return floats + (moves_codes ? static_cast<double>(cpd::PackedBytes(row.format, n)) : 0);
+}
+
+// --- data
+// -----------------------------------------------------------------------------------------
+
+/// Values of about 2^exponent, of either sign.
+void FillFloats(std::uint64_t seed, int exponent, std::int64_t n, float* x) {
+  std::mt19937_64 bits(seed);
+  const std::int64_t period = std::min<std::int64_t>(n, (std::int64_t{1} << 20) + 17);
+  for (std::int64_t i = 0; i < period; ++i) {
+    const std::uint64_t r = bits();
+    const double sign = (r & 1) != 0 ? -1.0 : 1.0;
+    const double fraction = 1.0 + std::ldexp(static_cast<double>(r >> 40), -24);
+    const int places = static_cast<int>((r >> 1) % 5) - 2;
+    x[i] = static_cast<float>(std::ldexp(sign * fraction, exponent + places));
+  }
+  for (std::int64_t i = period; i < n; i += period) {
+    std::memcpy(x + i, x, sizeof(float) * static_cast<std::size_t>(std::min(period, n - i)));
+  }
+}
+
+void Prepare(const Row& row, const Arrays& a, std::uint64_t seed) {
+  FillFloats(seed, row.verb == Verb::pack ? -kShift : 0, a.n, a.x);
+  if (row.verb == Verb::fold || row.verb == Verb::fold_packed) {
+    cpd::CastScaled(row.format, {}, 0, 0, a.n, a.x, a.x);
+  }
+  if (row.verb == Verb::fold_packed) {
+    cpd::EncodeScaled(row.format, {}, 0, 0, a.n, a.x, a.other);
+  }
+  if (row.verb == Verb::unpack) {
+    cpd::EncodeScaled(row.format, {}, 0, 0, a.n, a.x, a.other);
+    std::memcpy(a.x, a.other, static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n)));
+  }
+}
+
+// --- bits
+// -----------------------------------------------------------------------------------------
+
+bool Same(float p, float q) {
+  return std::bit_cast<std::uint32_t>(p) == std::bit_cast<std::uint32_t>(q);
+}
+
+std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i) {
+  std::uint32_t code = 0;
+  for (int b = 0; b < bits; ++b) {
+    const std::int64_t at = i * bits + b;
+    code |= static_cast<std::uint32_t>(packed[at / 8] >> (at % 8) & 1) << b;
+  }
+  return code;
+}
+
+/// The oracle's sum of element i.
+float SumOf(const Row& row, const Arrays& a, std::int64_t i) {
+  namespace reference = cpd::reference;
+  const reference::Spec spec = reference::spec_of(row.accumulator.format);
+  std::array<float, kRanks> terms{};
+  for (std::size_t k = 0; k < terms.size(); ++k) {
+    terms[k] = a.x[static_cast<std::int64_t>(k) * a.each() + i];
+  }
+  switch (row.accumulator.scheme) {
+    case cpd::Scheme::kahan:
+      return reference::sum_kahan(spec, terms);
+    case cpd::Scheme::chunked:
+      return reference::sum_chunked(spec, spec, static_cast<std::size_t>(row.accumulator.chunk),
+                                    terms);
+    case cpd::Scheme::pairwise:
+      return reference::sum_pairwise(spec, terms);
+    default:
+      return reference::sum_sequential(spec, terms);
+  }
+}
+
+/// Whether element i is what the oracle says.
+bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
+  namespace reference = cpd::reference;
+  const Format& f = row.format;
+  const reference::Spec spec = reference::spec_of(f);
+  const auto times = [](const reference::Exact& x, int shift) {
+    return multiply(x, reference::exact_finite(false, 1, shift));
+  };
+  switch (row.verb) {
+    case Verb::fold:
+    case Verb::fold_packed:
+      return Same(a.sums()[i], SumOf(row, a, i));
+    case Verb::pack:
+      return CodeAt(a.other, f.bits(), i) ==
+             reference::encode(spec, times(reference::exact(a.x[i]), kShift));
+    case Verb::unpack: {
+      const auto* codes = reinterpret_cast<const std::uint8_t*>(a.x);
+      const reference::Exact value = reference::value_of(spec, CodeAt(codes, f.bits(), i));
+      const float scaled = reference::round({}, times(value, -kShift));
+      // The quotient of two binary32 numbers may be rounded twice where it is a normal one.
+      return Same(a.floats()[i], static_cast<float>(static_cast<double>(scaled) /
+                                                    static_cast<double>(row.divisor)));
+    }
+    case Verb::checksum:
+      return true;
+  }
+  return false;
+}
+
+/// Blocks from the whole result against the oracle; the first wrong index, or -1. (The oracle knows
+/// the random bits of no row here: stochastic ones are compared between backends.)
+std::int64_t FirstWrong(const Row& row, const Arrays& a) {
+  if (row.options.mode == Rounding::stochastic) return -1;
+  const bool folds = row.verb == Verb::fold || row.verb == Verb::fold_packed;
+  const std::int64_t n = folds ? a.each() : a.n;
+  constexpr std::int64_t kSamples = 64;
+  for (std::int64_t k = 0; k < kSamples; ++k) {
+    const std::int64_t begin = (n - std::min<std::int64_t>(n, 16)) * k / (kSamples - 1);
+    for (std::int64_t i = begin; i < std::min(n, begin + 16); ++i) {
+      if (!IsRight(row, a, i)) return i;
+    }
+  }
+  return -1;
+}
+
+/// The bytes of a row's result.
+std::span<const std::uint8_t> ResultOf(const Row& row, const Arrays& a) {
+  const auto floats = sizeof(float) * static_cast<std::size_t>(a.n);
+  switch (row.verb) {
+    case Verb::fold:
+    case Verb::fold_packed:
+      return {a.small, sizeof(float) * static_cast<std::size_t>(a.each())};
+    case Verb::pack:
+      return {a.other, static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n))};
+    case Verb::unpack:
+      return {a.other, floats};
+    case Verb::checksum:
+      return {reinterpret_cast<const std::uint8_t*>(&g_checksum), sizeof(g_checksum)};
+  }
+  return {};
+}
+
+/// Runs the row on every backend: the oracle on each one's result, and all results the same.
+std::string CheckBits(const Row& row, const Arrays& a) {
+  std::vector<std::uint8_t> first;
+  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
+    cpd::ForceKernels(table->name);
+    Run(row, a);
+    const std::int64_t wrong = FirstWrong(row, a);
+    if (wrong >= 0) {
+      return std::string(table->name) + " differs from the oracle at " + std::to_string(wrong);
+    }
+    const auto result = ResultOf(row, a);
+    if (first.empty()) {
+      first.assign(result.begin(), result.end());
+    } else if (std::memcmp(first.data(), result.data(), result.size()) != 0) {
+      return std::string(table->name) + " differs from another backend";
+    }
+  }
+  cpd::ForceKernels("");
+  return "";
+}
+
+// --- the program
+// ----------------------------------------------------------------------------------
+
+cpd::Accumulator SumIn(const char* text) { return cpd::ParseAccumulator(text); }
+
+std::vector<Row> Rows() {
+  std::vector<Row> rows;
+  const Format e4m3 = cpd::ParseFormat("e4m3");
+  const auto fold = [&](std::string name, Verb verb, const char* text, std::optional<double> bar) {
+    rows.push_back({std::move(name), verb, e4m3, {}, 1, SumIn(text), bar});
+  };
+  fold("fold/256", Verb::fold, "e4m3 sequential", 0.6);
+  fold("fold/256/kahan", Verb::fold, "e4m3 kahan", std::nullopt);
+  fold("fold/256/chunked64", Verb::fold, "e4m3 chunked", std::nullopt);
+  fold("fold/256/pairwise", Verb::fold, "e4m3 pairwise", std::nullopt);
+  fold("fold/256/fp32", Verb::fold, "fp32 sequential", std::nullopt);
+  fold("fold_packed/256", Verb::fold_packed, "e4m3 sequential", std::nullopt);
+  const auto codes = [&](std::string name, Verb verb, const char* format, std::optional<double> bar,
+                         float divisor = 1, RoundingOptions options = {}) {
+    const Format f = cpd::ParseFormat(format);
+    rows.push_back({std::move(name), verb, f, options, divisor, {}, bar});
+  };
+  codes("pack/e4m3", Verb::pack, "e4m3", 0.7);
+  codes("unpack/e4m3", Verb::unpack, "e4m3", 0.7);
+  codes("unpack/e4m3/divided", Verb::unpack, "e4m3", std::nullopt, 3);
+  for (const char* format : {"e2m1", "e3m0", "e5m2", "bf16"}) {
+    codes(std::string("pack/") + format, Verb::pack, format, std::nullopt);
+    codes(std::string("unpack/") + format, Verb::unpack, format, std::nullopt);
+  }
+  RoundingOptions stochastic;
+  stochastic.mode = Rounding::stochastic;
+  stochastic.random_bits = 8;
+  codes("pack/stochastic8/e4m3", Verb::pack, "e4m3", std::nullopt, 1, stochastic);
+  rows.push_back({"crc32c", Verb::checksum, e4m3, {}, 1, {}, std::nullopt});
+  return rows;
+}
+
+/// Returns false where bits are wrong.
+bool Measure(const Row& row, const Arrays& a, const Memory& copy, const Settings& settings) {
+  Prepare(row, a, settings.seed);
+  const std::string wrong = CheckBits(row, a);
+  if (!wrong.empty()) {
+    timing::PrintWrong(row.name, wrong);
+    return false;
+  }
+  const auto bytes = sizeof(float) * static_cast<std::size_t>(a.n);
+  const bool copies = row.verb == Verb::pack || row.verb == Verb::unpack;
+  timing::Side baseline{[&] { PlainSum(a.x, a.n); }, static_cast<double>(bytes)};
+  if (copies) {
+    baseline = {[&] { std::memcpy(copy.bytes(), a.x, bytes); }, 2 * static_cast<double>(bytes)};
+  }
+  Run(row, a);
+  const timing::Side work{[&] { Run(row, a); }, BytesOf(row, a.n)};
+  timing::Print(row.name, copies ? "memcpy" : "plain fp32 sum", cpd::Kernels().name,
+                timing::Time(work, baseline, settings.repeats), row.bar);
+  return true;
+}
+
+bool RunRows(const Settings& settings) {
+  std::vector<Row> rows = Rows();
+  std::erase_if(rows,
+                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
+  if (settings.list) {
+    for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
+    return true;
+  }
+  if (rows.empty()) return true;
+  const std::int64_t floats = settings.floats / kRanks * kRanks;
+  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(floats);
+  const Memory x(bytes);
+  const Memory other(bytes);
+  const Memory copy(bytes);
+  const Memory small(bytes / kRanks);
+  const Arrays arrays{floats, x.floats(), other.bytes(), small.bytes()};
+  bool right = true;
+  for (const Row& row : rows) right = Measure(row, arrays, copy, settings) && right;
+  return right;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return timing::Guarded("bench_fold", [&] { return RunRows(timing::Parse(argc, argv)); });
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the benchmark programs share: their options, memory, and rows timed by turns with what they
+// are measured against. A row is one JSON object a line.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpd/base/kernel_table.h"
+#include "cpd/numeric/error.h"
+
+namespace timing {
+
+struct Settings {
+  std::int64_t floats = std::int64_t{64} << 20;
+  int repeats = 9;
+  std::uint64_t seed = 0;
+  std::string only;
+  bool list = false;
+};
+
+/// [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+inline Settings Parse(int argc, char** argv) {
+  Settings settings;
+  settings.seed = std::random_device()();
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const auto value = [&]() -> std::string {
+      if (++i == argc) throw cpd::Error(std::string(flag) + " needs a value");
+      return argv[i];
+    };
+    if (flag == "--floats") {
+      settings.floats = std::stoll(value());
+    } else if (flag == "--repeats") {
+      settings.repeats = std::stoi(value());
+    } else if (flag == "--seed") {
+      settings.seed = std::stoull(value());
+    } else if (flag == "--only") {
+      settings.only = value();
+    } else if (flag == "--list") {
+      settings.list = true;
+    } else {
+      throw cpd::Error("unknown option '" + std::string(flag) +
+                       "'; allowed: --floats --repeats --seed --only --list");
+    }
+  }
+  if (settings.floats < cpd::kBlock || settings.repeats < 1) {
+    throw cpd::Error("--floats must be at least 256 and --repeats at least 1");
+  }
+  return settings;
+}
+
+/// Aligned memory that has been touched.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes)
+      : data_(static_cast<std::uint8_t*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))) {
+    if (data_ == nullptr) throw std::bad_alloc();
+    std::memset(data_.get(), 1, bytes);
+  }
+  [[nodiscard]] std::uint8_t* bytes() const { return data_.get(); }
+  [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(data_.get()); }
+
+ private:
+  struct Free {
+    void operator()(std::uint8_t* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::uint8_t, Free> data_;
+};
+
+/// Work, and the bytes that one call of it counts.
+struct Side {
+  std::function<void()> work;
+  double bytes = 0;
+};
+
+struct Timing {
+  double rate, baseline, ratio, least, most;
+};
+
+inline double Seconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+inline double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// GB/s of both sides, by turns.
+inline Timing Time(const Side& row, const Side& baseline, int repeats) {
+  std::vector<double> rates;
+  std::vector<double> baselines;
+  std::vector<double> ratios;
+  for (int r = 0; r < repeats; ++r) {
+    baselines.push_back(baseline.bytes / Seconds(baseline.work) * 1e-9);
+    rates.push_back(row.bytes / Seconds(row.work) * 1e-9);
+    ratios.push_back(rates.back() / baselines.back());
+  }
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  return {Median(rates), Median(baselines), Median(ratios), *least, *most};
+}
+
+inline void Print(const std::string& name, const char* against, const std::string& backend,
+                  const Timing& t, std::optional<double> bar) {
+  std::printf(R"({"name": "%s", "value": %.3f, "unit": "GB/s", "against": "%s", )"
+              R"("baseline": %.3f, "ratio": %.4f, "least": %.4f, "most": %.4f, "backend": "%s")",
+              name.c_str(), t.rate, against, t.baseline, t.ratio, t.least, t.most, backend.c_str());
+  if (bar) std::printf(R"(, "bar": %.2f)", *bar);
+  std::printf("}\n");
+  std::fflush(stdout);
+}
+inline void PrintWrong(const std::string& name, const std::string& wrong) {
+  std::printf("{\"name\": \"%s\", \"wrong\": \"%s\"}\n", name.c_str(), wrong.c_str());
+}
+
+/// main() of a program: `run` returns false where bits are wrong.
+inline int Guarded(const char* program, const std::function<bool()>& run) {
+  setenv("CPD_NUM_THREADS", "1", 1);  // before the library first asks
+  try {
+    return run() ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program, error.what());
+    return 2;
+  }
+}
+
+}  // namespace timing

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// cpd._core's communicators. Layers arrive as contiguous float32 arrays
+// (python/cpd/comm/layers.py); calls run without the GIL. C++ errors become the exceptions of
+// python/cpd/comm/errors.py.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/comm/all_reduce.h"
+#include "cpd/comm/fault.h"
+#include "cpd/comm/libraries.h"
+#include "cpd/comm/local.h"
+#include "torch_distributed.h"
+#include "views.h"
+
+namespace py = pybind11;
+
+namespace cpd {
+namespace {
+
+/// A Communicator that goes, with its threads and transport, without the GIL.
+class Bound {
+ public:
+  explicit Bound(Communicator&& comm) : comm_(std::make_unique<Communicator>(std::move(comm))) {}
+  Bound(Bound&&) = default;
+  Bound& operator=(Bound&&) = default;
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
+  ~Bound() { Close(); }
+
+  void Close() {
+    if (comm_ == nullptr) return;
+    const py::gil_scoped_release release;
+    comm_.reset();
+  }
+  [[nodiscard]] bool closed() const { return comm_ == nullptr; }
+  [[nodiscard]] Communicator& get() const {
+    if (comm_ == nullptr) throw Error("the communicator is closed");
+    return *comm_;
+  }
+
+ private:
+  std::unique_ptr<Communicator> comm_;
+};
+
+Bound Made(std::unique_ptr<Transport> transport, double timeout, std::int64_t chunk,
+           bool breakable) {
+  if (breakable) transport = Breakable(std::move(transport));
+  return Bound(Communicator(std::move(transport), {timeout, chunk}));
+}
+
+Bound MakeMpi(double timeout, std::int64_t chunk, bool breakable) {
+  const py::gil_scoped_release release;
+  return Made(MpiTransport(), timeout, chunk, breakable);
+}
+
+Bound MakeNccl(const py::bytes& id, int rank, int size, int device_index, std::uintptr_t stream,
+               double timeout, std::int64_t chunk, bool breakable) {
+  const auto text = static_cast<std::string>(id);
+  NcclId made{};
+  if (text.size() != made.size()) {
+    throw Error("an NCCL id has " + std::to_string(made.size()) + " bytes, got " +
+                std::to_string(text.size()));
+  }
+  std::copy(text.begin(), text.end(), made.begin());
+  const py::gil_scoped_release release;
+  return Made(
+      NcclTransport(made, rank, size, device_index, reinterpret_cast<void*>(stream), timeout),
+      timeout, chunk, breakable);
+}
+
+Bound MakePython(const py::object& implementation, double timeout, std::int64_t chunk,
+                 bool breakable) {
+  return Made(PythonTransport(implementation), timeout, chunk, breakable);
+}
+
+std::vector<Bound> MakeLocal(int size, double timeout, std::int64_t chunk, bool breakable) {
+  std::vector<Bound> all;
+  for (auto& transport : LocalTransports(size)) {
+    all.push_back(Made(std::move(transport), timeout, chunk, breakable));
+  }
+  return all;
+}
+
+using Arrays = std::vector<py::array>;
+
+std::vector<TensorView> ViewsOf(const Arrays& arrays) {
+  std::vector<TensorView> views;
+  views.reserve(arrays.size());
+  for (const py::array& one : arrays) views.push_back(ViewOf(one));
+  return views;
+}
+
+ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
+                             const ReduceSpec& spec, bool counts) {
+  const auto from = ViewsOf(x);
+  const auto to = ViewsOf(out);
+  const py::gil_scoped_release release;
+  return comm.get().AllReduce(from, to, spec, counts);
+}
+
+ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
+                          const ReduceSpec& spec, int root, bool counts) {
+  const auto from = ViewsOf(x);
+  const auto to = ViewsOf(out);
+  const py::gil_scoped_release release;
+  return comm.get().Reduce(from, to, spec, root, counts);
+}
+
+ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Arrays& out,
+                                 const ReduceSpec& spec, bool counts) {
+  const auto from = ViewsOf(x);
+  const auto to = ViewsOf(out);
+  const py::gil_scoped_release release;
+  return comm.get().ReduceScatter(from, to, spec, counts);
+}
+
+Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
+                        const RoundingOptions& rounding) {
+  const auto from = ViewsOf(x);
+  const auto to = ViewsOf(out);
+  const py::gil_scoped_release release;
+  return comm.get().AllGather(from, to, format, rounding);
+}
+
+void BindCommunicator(py::module_& m) {
+  py::class_<Traffic>(m, "Traffic")
+      .def_readonly("steps", &Traffic::steps)
+      .def_readonly("messages", &Traffic::messages)
+      .def_readonly("bytes_sent", &Traffic::bytes_sent)
+      .def_readonly("bytes_received", &Traffic::bytes_received)
+      .def_readonly("header_bytes", &Traffic::header_bytes);
+  py::class_<ReduceReport>(m, "ReduceReport")
+      .def_readonly("layers", &ReduceReport::layers)
+      .def_readonly("traffic", &ReduceReport::traffic);
+  py::class_<Bound>(m, "Communicator")
+      .def_property_readonly("rank", [](const Bound& c) { return c.get().rank(); })
+      .def_property_readonly("size", [](const Bound& c) { return c.get().size(); })
+      .def_property_readonly("name", [](const Bound& c) { return c.get().transport().name(); })
+      .def_property_readonly("broken", [](const Bound& c) { return c.get().broken(); })
+      .def_property_readonly("closed", &Bound::closed)
+      .def("all_reduce", &AllReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
+           py::arg("counts"))
+      .def("reduce", &ReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"), py::arg("root"),
+           py::arg("counts"))
+      .def("reduce_scatter", &ReduceScatterArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
+           py::arg("counts"))
+      .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
+           py::arg("rounding"))
+      .def(
+          "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())
+      .def(
+          "subgroup",
+          [](const Bound& c, const std::vector<int>& ranks) {
+            const py::gil_scoped_release release;
+            return Bound(c.get().Subgroup(ranks));
+          },
+          py::arg("ranks"))
+      .def(
+          "give_up", [](const Bound& c) { c.get().transport().RaiseAlarm(); }, NoGil())
+      .def("close", &Bound::Close);
+}
+
+void BindTransports(py::module_& m) {
+  const CommOptions defaults;
+  m.attr("DEFAULT_TIMEOUT") = defaults.timeout;
+  m.attr("DEFAULT_CHUNK") = defaults.chunk;
+  const auto breakable = py::arg("breakable") = false;
+  m.def("mpi_communicator", &MakeMpi, py::arg("timeout"), py::arg("chunk"), breakable);
+  m.def("nccl_communicator", &MakeNccl, py::arg("id"), py::arg("rank"), py::arg("size"),
+        py::arg("device_index"), py::arg("stream"), py::arg("timeout"), py::arg("chunk"),
+        breakable);
+  m.def("make_nccl_id", [] {
+    const NcclId id = MakeNcclId();
+    return py::bytes(reinterpret_cast<const char*>(id.data()), id.size());
+  });
+  m.def("python_communicator", &MakePython, py::arg("implementation"), py::arg("timeout"),
+        py::arg("chunk"), breakable);
+  m.def("local_communicators", &MakeLocal, py::arg("size"), py::arg("timeout"), py::arg("chunk"),
+        breakable);
+}
+
+// ---- faults, for tests -----------------------------------------------------------------------
+
+using PythonHook = std::function<void(const std::string&, std::int64_t, int, py::cpp_function)>;
+
+void HookFaults(const std::optional<PythonHook>& hook) {
+  if (!hook) {
+    const py::gil_scoped_release release;
+    return SetFaultHook({});
+  }
+  // Never destroyed: the library may keep it until after Python is gone.
+  const auto* kept = new PythonHook(*hook);
+  const py::gil_scoped_release release;
+  SetFaultHook([kept](Phase phase, std::int64_t chunk, Transport& transport) {
+    const py::gil_scoped_acquire gil;
+    const py::cpp_function drop([&transport] { Break(transport); });
+    (*kept)(ToString(phase), chunk, transport.rank(), drop);
+  });
+}
+
+// ---- errors ----------------------------------------------------------------------------------
+
+/// Raises the exception `name` of cpd.comm.errors.
+template <class... Args>
+void Raise(const char* name, Args&&... args) {
+  const py::object type = py::module_::import("cpd.comm.errors").attr(name);
+  PyErr_SetObject(type.ptr(), type(std::forward<Args>(args)...).ptr());
+}
+
+void TranslateErrors(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(std::move(error));
+  } catch (const RankLost& e) {
+    Raise("RankLost", e.what(), e.ranks);
+  } catch (const Mismatch& e) {
+    Raise("Mismatch", e.what());
+  } catch (const Corrupt& e) {
+    Raise("Corrupt", e.what());
+  } catch (const TransportError& e) {
+    Raise("TransportError", e.what(), e.peer);
+  }
+}
+
+}  // namespace
+
+void BindComm(py::module_& m) {
+  py::register_local_exception_translator(&TranslateErrors);
+  BindCommunicator(m);
+  BindTransports(m);
+  m.def("set_fault_hook", &HookFaults, py::arg("hook"));
+}
+
+}  // namespace cpd

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_distributed.h"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace cpd {
+namespace {
+
+/// Throws the Python exception that was just caught as a TransportError. Wants the GIL.
+[[noreturn]] void Rethrow(const py::error_already_set& error) {
+  const py::object peer = py::getattr(error.value(), "peer", py::none());
+  const std::string what = py::str(error.value());
+  throw TransportError(what.empty() ? error.what() : what,
+                       py::isinstance<py::int_>(peer) ? peer.cast<int>() : -1);
+}
+
+/// A Python object that may be let go of on any thread.
+class Held {
+ public:
+  explicit Held(py::object object) : object_(std::move(object)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    const py::gil_scoped_acquire gil;
+    object_ = py::object();
+  }
+
+  /// Calls a method; its result becomes a T before the GIL goes.
+  template <class T, class... Args>
+  T Call(const char* method, Args&&... args) const {
+    const py::gil_scoped_acquire gil;
+    try {
+      return object_.attr(method)(std::forward<Args>(args)...).template cast<T>();
+    } catch (const py::error_already_set& error) {
+      Rethrow(error);
+    }
+  }
+
+  /// The same where nothing may be thrown.
+  template <class... Args>
+  void CallQuietly(const char* method, Args&&... args) const noexcept {
+    const py::gil_scoped_acquire gil;
+    try {
+      object_.attr(method)(std::forward<Args>(args)...);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable(method);
+    }
+  }
+
+  [[nodiscard]] const py::object& object() const { return object_; }
+
+ private:
+  py::object object_;
+};
+
+class PyTransfer final : public Transfer {
+ public:
+  explicit PyTransfer(py::object transfer) : transfer_(std::move(transfer)) {}
+  PyTransfer(const PyTransfer&) = delete;
+  PyTransfer& operator=(const PyTransfer&) = delete;
+  ~PyTransfer() override {
+    if (!done_) transfer_.CallQuietly("abandon");
+  }
+
+  bool Poll() override {
+    if (!done_) done_ = transfer_.Call<bool>("poll");
+    return done_;
+  }
+  [[nodiscard]] std::vector<int> Waiting() const override {
+    return done_ ? std::vector<int>() : transfer_.Call<std::vector<int>>("waiting");
+  }
+
+ private:
+  Held transfer_;
+  bool done_ = false;
+};
+
+using Message = std::tuple<int, std::uintptr_t, std::int64_t>;
+
+template <class Messages>
+std::vector<Message> Listed(const Messages& messages) {
+  std::vector<Message> listed;
+  listed.reserve(messages.size());
+  for (const auto& m : messages) {
+    listed.emplace_back(m.peer, reinterpret_cast<std::uintptr_t>(m.data), m.bytes);
+  }
+  return listed;
+}
+
+class PyTransport final : public Transport {
+ public:
+  explicit PyTransport(const py::object& implementation)
+      : python_(implementation),
+        name_(implementation.attr("name").cast<std::string>()),
+        rank_(implementation.attr("rank").cast<int>()),
+        size_(implementation.attr("size").cast<int>()),
+        ranks_on_host_(implementation.attr("ranks_on_host").cast<int>()),
+        memory_(implementation.attr("on_cuda").cast<bool>() ? Device::cuda : Device::cpu) {}
+  PyTransport(const PyTransport&) = delete;
+  PyTransport& operator=(const PyTransport&) = delete;
+  ~PyTransport() override { python_.CallQuietly("close"); }
+
+  [[nodiscard]] std::string name() const override { return name_; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] int ranks_on_host() const override { return ranks_on_host_; }
+  [[nodiscard]] Device memory() const override { return memory_; }
+
+  std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
+                                  int tag) override {
+    const py::gil_scoped_acquire gil;
+    try {
+      return std::make_unique<PyTransfer>(
+          python_.object().attr("start")(Listed(out), Listed(in), tag));
+    } catch (const py::error_already_set& error) {
+      Rethrow(error);
+    }
+  }
+
+  void RaiseAlarm() noexcept override { python_.CallQuietly("raise_alarm"); }
+  [[nodiscard]] std::vector<bool> Alarms() override {
+    return python_.Call<std::vector<bool>>("alarms");
+  }
+
+  std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
+    const py::gil_scoped_acquire gil;
+    try {
+      return PythonTransport(
+          python_.object().attr("subgroup")(std::vector<int>(ranks.begin(), ranks.end()), timeout));
+    } catch (const py::error_already_set& error) {
+      Rethrow(error);
+    }
+  }
+
+  [[noreturn]] void Abort(const std::string& reason) noexcept override {
+    python_.CallQuietly("abort", reason);
+    std::abort();  // `abort` does not return
+  }
+
+ private:
+  Held python_;
+  std::string name_;
+  int rank_;
+  int size_;
+  int ranks_on_host_;
+  Device memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> PythonTransport(const py::object& implementation) {
+  return std::make_unique<PyTransport>(implementation);
+}
+
+}  // namespace cpd

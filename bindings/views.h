@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of cpd._core share.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include "cpd/base/tensor.h"
+
+namespace cpd {
+
+using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;
+
+/// The view of a NumPy array of any layout; its strides must be whole elements. Throws Error.
+TensorView ViewOf(const pybind11::array& x);
+
+/// Communicators over real ranks; wants ReduceSpec, LayerReport and RoundingOptions bound before.
+void BindComm(pybind11::module_& m);
+
+}  // namespace cpd

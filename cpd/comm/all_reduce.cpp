@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/all_reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "cpd/base/parallel.h"
+#include "cpd/comm/exchanges.h"
+#include "cpd/comm/fault.h"
+#include "cpd/comm/handshake.h"
+#include "cpd/comm/layout.h"
+#include "cpd/comm/link.h"
+#include "cpd/comm/reduction.h"
+#include "cpd/comm/work.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::size_t kDepth = 4;  // chunks under way at once
+constexpr std::int64_t kStage = 4096;
+
+void CheckLayer(const char* name, std::size_t l, const TensorView& x) {
+  if (x.dtype == DType::f32 && x.is_contiguous() && x.device == Device::cpu) return;
+  throw Error(std::string(name) + "[" + std::to_string(l) +
+              "] must be contiguous fp32 on the CPU, got " + ToString(x.dtype) +
+              (x.device == Device::cpu ? "" : " on a GPU") +
+              (x.is_contiguous() ? "" : ", not contiguous"));
+}
+
+/// The formats in which values of a reduction travel.
+std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
+  return {spec.format, spec.accumulator.format,
+          spec.accumulator.inner.value_or(spec.accumulator.format), spec.result};
+}
+
+/// One of them lacks a code for NaN.
+bool LacksNan(const ReduceSpec& spec) {
+  return std::ranges::any_of(FormatsOf(spec), [](const Format& f) { return !f.has_nan(); });
+}
+
+/// A sum below 2^e * 2^shift may become infinite in one of the formats, and then NaN.
+bool MayOverflow(const ReduceSpec& spec, int e, int shift) {
+  const int reserve = spec.aps == Aps::on ? 0 : 1;
+  return std::ranges::any_of(FormatsOf(spec), [&](const Format& f) {
+    return f.has_inf() && e + shift + reserve > f.emax();
+  });
+}
+
+}  // namespace
+
+std::string ToString(Phase phase) {
+  constexpr std::array<std::string_view, 5> kNames{"handshake", "exponents", "exchange", "fold",
+                                                   "gather"};
+  return std::string(kNames.at(static_cast<std::size_t>(phase)));
+}
+
+namespace {
+
+/// Raised where this rank refuses its own arguments, once the others know.
+struct Refusal {
+  std::string what;
+};
+
+/// Views must not share memory, but out[l] may be x[l].
+void CheckOverlap(std::span<const TensorView> x, std::span<const TensorView> out) {
+  struct Range {
+    const std::uint8_t* begin;
+    const std::uint8_t* end;
+    std::size_t layer;
+  };
+  const auto range = [](const TensorView& view, std::size_t layer) {
+    const auto* begin = static_cast<const std::uint8_t*>(view.data);
+    return Range{begin, begin + view.size() * 4, layer};
+  };
+  std::vector<Range> taken;
+  for (std::size_t l = 0; l < out.size(); ++l) {
+    if (out[l].size() > 0) taken.push_back(range(out[l], l));
+  }
+  std::ranges::sort(taken, {}, &Range::begin);
+  for (std::size_t i = 1; i < taken.size(); ++i) {
+    if (taken[i].begin >= taken[i - 1].end) continue;
+    throw Error("out[" + std::to_string(taken[i - 1].layer) + "] and out[" +
+                std::to_string(taken[i].layer) + "] overlap");
+  }
+  for (std::size_t l = 0; l < x.size(); ++l) {
+    const Range given = range(x[l], l);
+    auto first = std::ranges::upper_bound(taken, given.begin, {}, &Range::begin);
+    if (first != taken.begin() && std::prev(first)->end > given.begin) --first;
+    for (; given.begin < given.end && first != taken.end() && first->begin < given.end; ++first) {
+      if (first->layer == l && first->begin == given.begin) continue;
+      throw Error("out[" + std::to_string(first->layer) + "] overlaps x[" + std::to_string(l) +
+                  "]; it may be x[" + std::to_string(first->layer) + "] itself, or lie apart");
+    }
+  }
+}
+
+/// One call on this rank.
+class Call {
+ public:
+  Call(Link& link, const CommOptions& options, std::span<const TensorView> x,
+       std::span<const TensorView> out, const ReduceSpec& spec)
+      : link_(link), options_(options), x_(x), out_(out), spec_(spec) {
+    for (const TensorView& layer : x) sizes_.push_back(layer.size());
+  }
+
+  ReduceReport Reduce(Delivery delivery, int root, bool counts) {
+    delivery_ = delivery;
+    root_ = root;
+    constexpr std::array<std::string_view, 3> kNames{"all_reduce", "reduce", "reduce_scatter"};
+    Intent intent = IntentOf(spec_);
+    intent.emplace_back("operation", kNames.at(static_cast<std::size_t>(delivery)));
+    intent.emplace_back("root", std::to_string(root));
+    intent.emplace_back("counts", counts ? "on" : "off");
+    Agree(std::move(intent), [&] { CheckReduce(); });
+
+    ReduceReport report;
+    report.layers.resize(x_.size());
+    const Work work(*reduction_, rank(), MakeLayers(), plain_, [&] { Progress(); });
+    for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].shift = shifts_[l];
+    if (counts) CountOwn(report);
+    Exchanges exchanges(link_, work, delivery, root);
+    Drive(exchanges.Slices(), [&](std::int64_t chunk, std::vector<Part> parts) {
+      return exchanges.Run(chunk, std::move(parts));
+    });
+    if (counts) CountAll(report);
+    link_.traffic().steps = exchanges.steps();
+    report.traffic = link_.traffic();
+    return report;
+  }
+
+  Traffic AllGather() {
+    Intent intent = IntentOf(spec_);
+    intent.emplace_back("operation", "all_gather");
+    Agree(std::move(intent), [&] { CheckOut(size()); });
+    std::vector<std::vector<std::int64_t>> offsets(static_cast<std::size_t>(size()));
+    for (std::int64_t r = 0; r < size(); ++r) {
+      for (const std::int64_t n : sizes_) offsets[static_cast<std::size_t>(r)].push_back(r * n);
+    }
+    const Work work(*reduction_, rank(), MakeLayers(), plain_, [&] { Progress(); });
+    Exchanges exchanges(link_, work, Delivery::to_all, 0);
+    Drive(1, [&](std::int64_t chunk, std::vector<Part> parts) {
+      return exchanges.AllGather(chunk, std::move(parts[0]), offsets);
+    });
+    link_.traffic().steps = exchanges.steps();
+    return link_.traffic();
+  }
+
+ private:
+  [[nodiscard]] int rank() const { return link_.transport().rank(); }
+  [[nodiscard]] int size() const { return link_.transport().size(); }
+
+  /// Checks this rank's arguments, and that all ranks are about to do the same; then the scales.
+  void Agree(Intent intent, const std::function<void()>& check) {
+    intent.emplace_back("chunk", std::to_string(options_.chunk));
+    const std::string refusal = Prepare(check);
+    Enter(Phase::handshake, 0, link_.transport());
+    Handshake(link_, intent, sizes_, refusal);
+    if (!refusal.empty()) throw Refusal{refusal};
+    AgreeOnExponents();
+  }
+
+  /// What is wrong with this rank's arguments; empty if nothing is.
+  std::string Prepare(const std::function<void()>& check) {
+    try {
+      for (std::size_t l = 0; l < x_.size(); ++l) CheckLayer("x", l, x_[l]);
+      for (std::size_t l = 0; l < out_.size(); ++l) CheckLayer("out", l, out_[l]);
+      reduction_.emplace(spec_, size(), static_cast<std::int64_t>(x_.size()));
+      check();
+      CheckOverlap(x_, out_);
+      if (WantsExponents()) Measure();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  void CheckReduce() const {
+    if (delivery_ != Delivery::to_all && spec_.exchange != Exchange::owner) {
+      throw Error("only all_reduce takes exchange " + ToString(spec_.exchange) +
+                  "; owner serves all");
+    }
+    if (root_ < 0 || root_ >= size()) {
+      throw Error("root must be 0…" + std::to_string(size() - 1) + ", got " +
+                  std::to_string(root_));
+    }
+    if (delivery_ == Delivery::to_root && rank() != root_) {
+      if (!out_.empty()) throw Error("only the root of a reduce has an out");
+      return;
+    }
+    CheckOut(1);
+  }
+
+  void CheckOut(std::int64_t copies) const {
+    if (out_.size() != x_.size()) {
+      throw Error("out must have " + std::to_string(x_.size()) + " layers as x has, got " +
+                  std::to_string(out_.size()));
+    }
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      std::int64_t expected = sizes_[l] * copies;
+      if (delivery_ == Delivery::scattered) {
+        expected =
+            SliceBegin(sizes_[l], size(), rank() + 1) - SliceBegin(sizes_[l], size(), rank());
+      }
+      if (out_[l].size() == expected) continue;
+      throw Error("out[" + std::to_string(l) + "] must have " + std::to_string(expected) +
+                  " values, got " + std::to_string(out_[l].size()));
+    }
+  }
+
+  [[nodiscard]] bool WantsExponents() const { return spec_.aps != Aps::off || LacksNan(spec_); }
+
+  /// The exponent of each layer (ApsExponent), and last whether any value is NaN or Inf.
+  void Measure() {
+    exponents_.assign(x_.size() + 1, 0);
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      const LayerRange range = MeasureRange(x_[l]);
+      const bool huge = spec_.aps == Aps::off && range.max_abs >= 0x1p96F;
+      exponents_[l] = huge ? 255 : ApsExponent(range.max_abs, size());
+      if (range.non_finite > 0) exponents_.back() = 1;
+    }
+  }
+
+  void AgreeOnExponents() {
+    if (WantsExponents()) {
+      Enter(Phase::exponents, 0, link_.transport());
+      link_.Max(Phase::exponents, exponents_);
+    }
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      shifts_.push_back(reduction_->ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
+    }
+    plain_ = LacksNan(spec_) && MayMeetNan();
+  }
+
+  [[nodiscard]] bool MayMeetNan() const {
+    if (exponents_.back() != 0) return true;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      if (exponents_[l] != 0 && MayOverflow(spec_, exponents_[l] - kApsOffset, shifts_[l])) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] Layers MakeLayers() const {
+    Layers layers{sizes_, {}, {}, {}, shifts_};
+    for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
+    for (const TensorView& layer : out_) layers.out.push_back(static_cast<float*>(layer.data));
+    for (const std::int64_t n : sizes_) {
+      layers.out_begin.push_back(delivery_ == Delivery::scattered ? SliceBegin(n, size(), rank())
+                                                                  : 0);
+    }
+    return layers;
+  }
+
+  /// All chunks, kDepth of them under way, each waited for in turn: the same order on all ranks.
+  void Drive(int slices, const std::function<Task(std::int64_t, std::vector<Part>)>& make) {
+    Layout layout(sizes_, slices, options_.chunk);
+    for (std::int64_t chunk = 0; !layout.done() || !active_.empty();) {
+      if (active_.size() < kDepth && !layout.done()) {
+        active_.push_back(make(chunk++, layout.Next()));
+        active_.back().Resume();
+        if (active_.back().done()) active_.pop_back();  // nothing to wait for
+        continue;
+      }
+      link_.Wait(*active_.front().waiting());
+      active_.front().Resume();
+      if (!active_.front().done()) active_.push_back(std::move(active_.front()));
+      active_.pop_front();
+    }
+  }
+
+  void Progress() {
+    for (const Task& task : active_) {
+      if (task.waiting() != nullptr) link_.Progress(*task.waiting());
+    }
+  }
+
+  void CountOwn(ReduceReport& report) const {
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      const auto* x = static_cast<const float*>(x_[l].data);
+      float terms[kStage];
+      for (std::int64_t i = 0; i < sizes_[l]; i += kStage) {
+        const std::int64_t n = std::min(kStage, sizes_[l] - i);
+        reduction_->ToWire(static_cast<std::int64_t>(l), rank(), shifts_[l], i, n, x + i, terms);
+        const Losses losses = CountLosses(n, x + i, terms);
+        report.layers[l].non_finite += losses.non_finite;
+        report.layers[l].underflowed += losses.underflowed;
+      }
+    }
+  }
+
+  [[nodiscard]] std::int64_t CountOverflows(std::size_t layer) const {
+    if (layer >= out_.size() || (delivery_ == Delivery::to_all && rank() != 0)) return 0;
+    const auto* values = static_cast<const float*>(out_[layer].data);
+    return std::count_if(values, values + out_[layer].size(),
+                         [](float value) { return !std::isfinite(value); });
+  }
+
+  /// All ranks' counts together.
+  void CountAll(ReduceReport& report) {
+    if (x_.empty()) return;
+    std::vector<std::int64_t> own;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      const LayerReport& layer = report.layers[l];
+      own.insert(own.end(), {layer.non_finite, layer.underflowed, CountOverflows(l)});
+    }
+    const std::vector<std::uint8_t> all = link_.AllGather(
+        Phase::gather, {reinterpret_cast<const std::uint8_t*>(own.data()), own.size() * 8});
+    std::vector<std::int64_t> theirs(own.size());
+    for (LayerReport& layer : report.layers) layer = {layer.shift, 0, 0, 0};
+    for (std::size_t at = 0; at < all.size(); at += own.size() * 8) {
+      std::memcpy(theirs.data(), all.data() + at, own.size() * 8);
+      for (std::size_t l = 0; l < report.layers.size(); ++l) {
+        report.layers[l].non_finite += theirs[3 * l];
+        report.layers[l].underflowed += theirs[3 * l + 1];
+        report.layers[l].overflowed += theirs[3 * l + 2];
+      }
+    }
+    for (LayerReport& layer : report.layers) {
+      if (layer.non_finite != 0) layer.overflowed = 0;
+    }
+  }
+
+  Link& link_;
+  const CommOptions& options_;
+  std::span<const TensorView> x_, out_;
+  const ReduceSpec& spec_;
+  Delivery delivery_ = Delivery::to_all;
+  int root_ = 0;
+  std::vector<std::int64_t> sizes_;
+  std::optional<Reduction> reduction_;
+  std::vector<std::uint8_t> exponents_;
+  std::vector<int> shifts_;
+  bool plain_ = false;
+  std::deque<Task> active_;
+};
+
+}  // namespace
+
+struct Communicator::Impl {
+  std::unique_ptr<Transport> transport;
+  CommOptions options;
+  Link link;
+  std::string broken;
+
+  Impl(std::unique_ptr<Transport> given, const CommOptions& chosen)
+      : transport(std::move(given)), options(chosen), link(*transport, chosen.timeout) {}
+
+  /// Runs a call. Whatever fails in it, but what all ranks know of, breaks the communicator and
+  /// tells the others.
+  template <class Body>
+  auto Guarded(const Body& body) {
+    if (!broken.empty()) throw RankLost("this group of ranks is broken: " + broken, {});
+    const SharedHost shared(transport->ranks_on_host());
+    link.traffic() = {};
+    try {
+      link.CheckAlarms(Phase::handshake);
+      return body();
+    } catch (const Mismatch&) {
+      throw;
+    } catch (const Refusal& refusal) {
+      throw Error(refusal.what);
+    } catch (const std::exception& error) {
+      broken = error.what();
+      link.GiveUp();
+      throw;
+    }
+  }
+};
+
+Communicator::Communicator(std::unique_ptr<Transport> transport, const CommOptions& options) {
+  if (transport == nullptr) throw Error("a communicator needs a transport");
+  if (!(options.timeout > 0) || !(options.timeout <= 1e6)) {
+    throw Error("timeout must be above 0 and at most 10^6 seconds, got " +
+                std::to_string(options.timeout));
+  }
+  if (options.chunk < 1) {
+    throw Error("chunk must be at least 1, got " + std::to_string(options.chunk));
+  }
+  impl_ = std::make_unique<Impl>(std::move(transport), options);
+}
+Communicator::~Communicator() = default;
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+
+Transport& Communicator::transport() const { return *impl_->transport; }
+int Communicator::rank() const { return impl_->transport->rank(); }
+int Communicator::size() const { return impl_->transport->size(); }
+std::string Communicator::broken() const { return impl_->broken; }
+
+ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
+                                     const ReduceSpec& spec, bool counts) {
+  return impl_->Guarded([&] {
+    return Call(impl_->link, impl_->options, x, out, spec).Reduce(Delivery::to_all, 0, counts);
+  });
+}
+
+ReduceReport Communicator::Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
+                                  const ReduceSpec& spec, int root, bool counts) {
+  return impl_->Guarded([&] {
+    return Call(impl_->link, impl_->options, x, out, spec).Reduce(Delivery::to_root, root, counts);
+  });
+}
+
+ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
+                                         std::span<const TensorView> out, const ReduceSpec& spec,
+                                         bool counts) {
+  return impl_->Guarded([&] {
+    return Call(impl_->link, impl_->options, x, out, spec).Reduce(Delivery::scattered, 0, counts);
+  });
+}
+
+Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
+                                const Format& format, const RoundingOptions& rounding) {
+  ReduceSpec spec;
+  spec.format = format;
+  spec.rounding = rounding;
+  return impl_->Guarded(
+      [&] { return Call(impl_->link, impl_->options, x, out, spec).AllGather(); });
+}
+
+void Communicator::Barrier() {
+  impl_->Guarded([&] {
+    Enter(Phase::handshake, 0, *impl_->transport);
+    Handshake(impl_->link, {{"operation", "barrier"}}, {}, {});
+  });
+}
+
+Communicator Communicator::Subgroup(std::span<const int> ranks) const {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] >= 0 && ranks[i] < size() && (i == 0 || ranks[i - 1] < ranks[i])) continue;
+    throw Error("a subgroup's ranks must be ascending in 0…" + std::to_string(size() - 1) +
+                ", got " + std::to_string(ranks[i]) + " at place " + std::to_string(i));
+  }
+  if (std::ranges::find(ranks, rank()) == ranks.end()) {
+    throw Error("a subgroup must hold the rank that makes it: " + std::to_string(rank()));
+  }
+  return {impl_->transport->Subgroup(ranks, impl_->options.timeout), impl_->options};
+}
+
+}  // namespace cpd

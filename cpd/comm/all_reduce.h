@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reductions over real ranks: the sums of ReduceSpec, bit for bit those of the virtual ranks
+// (virtual.h), over any transport. Layers of one call are merged into messages of many layers; each
+// keeps its own APS exponent.
+//
+// A call goes through phases: handshake (all ranks compare what they are about to do), exponents
+// (one maximum of 8-bit integers), then for each chunk exchange, fold and gather, chunks
+// overlapping.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpd/base/tensor.h"
+#include "cpd/comm/spec.h"
+#include "cpd/comm/transport.h"
+#include "cpd/comm/virtual.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+
+enum class Phase : std::uint8_t { handshake, exponents, exchange, fold, gather };
+CPD_API std::string ToString(Phase phase);
+
+/// Ranks that did not answer within the timeout. The group of ranks is broken from then on; a
+/// Subgroup of the others works.
+class CPD_API RankLost : public std::runtime_error {
+ public:
+  RankLost(const std::string& what, std::vector<int> lost_ranks)
+      : std::runtime_error(what), ranks(std::move(lost_ranks)) {}
+  std::vector<int> ranks;
+};
+
+/// The ranks were about to do different things; the same text on all of them. Nothing has moved.
+class CPD_API Mismatch : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A message whose header, length or checksum is wrong.
+class CPD_API Corrupt : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What one rank moved in one call.
+struct Traffic {
+  std::int64_t steps = 0;     ///< of the exchange, for one chunk: rounds of a message each way
+  std::int64_t messages = 0;  ///< sent, all phases
+  std::int64_t bytes_sent = 0, bytes_received = 0;  ///< packed values
+  std::int64_t header_bytes = 0;  ///< sent: message headers, the handshake, exponents, reports
+};
+
+struct ReduceReport {
+  std::vector<LayerReport>
+      layers;  ///< of all ranks together; shift alone unless counts were asked for
+  Traffic traffic;
+};
+
+struct CommOptions {
+  double timeout = 300;  ///< seconds until a silent rank is lost
+  /// Values that are in work at once, per chunk; memory beside inputs and results is a small
+  /// multiple of it. Equal on all ranks.
+  std::int64_t chunk = std::int64_t{1} << 20;
+};
+
+/// One rank's end of a group of ranks. Every rank makes the same calls in the same order; one call
+/// at a time.
+class CPD_API Communicator {
+ public:
+  /// Throws Error for options out of range.
+  Communicator(std::unique_ptr<Transport> transport, const CommOptions& options);
+  ~Communicator();
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+
+  [[nodiscard]] Transport& transport() const;
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+  /// Why no more calls are taken; empty while all is well.
+  [[nodiscard]] std::string broken() const;
+
+  /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
+  /// sizes equal on all ranks; out[l] may be x[l] itself, else they do not overlap. `counts`: fill
+  /// LayerReport's counts (equal on all ranks; one pass more). Throws Mismatch, RankLost, Corrupt,
+  /// Error; x is then as it was, unless it is out.
+  ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
+                         const ReduceSpec& spec, bool counts = false);
+  /// The same to rank `root` alone; elsewhere out is empty. Exchange owner only.
+  ReduceReport Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
+                      const ReduceSpec& spec, int root, bool counts = false);
+  /// Rank r keeps slice r of each layer (the first n mod W one longer): out[l] has its size.
+  /// Exchange owner only.
+  ReduceReport ReduceScatter(std::span<const TensorView> x, std::span<const TensorView> out,
+                             const ReduceSpec& spec, bool counts = false);
+  /// Every rank's x, rounded to `format` and packed on its way: out[l] holds size() times x[l]'s
+  /// values, rank ascending.
+  Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
+                    const Format& format, const RoundingOptions& rounding);
+  void Barrier();
+
+  /// A communicator of some ranks (ascending, this one among them), called by these alone; works
+  /// after RankLost.
+  [[nodiscard]] Communicator Subgroup(std::span<const int> ranks) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cpd

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/comm/link.h"
+#include "cpd/comm/spec.h"
+
+namespace cpd {
+
+/// What a rank is about to do, field by field, as text.
+using Intent = std::vector<std::pair<std::string, std::string>>;
+
+/// The fields of a reduction, all that must be equal on all ranks but the layers.
+Intent IntentOf(const ReduceSpec& spec);
+
+/// Compares all ranks' intents and their layers' sizes. A rank that cannot take part says why in
+/// `refusal`. Throws Mismatch with the same text on all ranks, but for the one that refuses, which
+/// returns.
+void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
+               const std::string& refusal);
+
+}  // namespace cpd

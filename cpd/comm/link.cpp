@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cpd/ops/reduce.h"
+
+namespace cpd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr int kTags = 1 << 15;
+constexpr double kLookAround = 0.005;  // seconds of waiting between two looks at the alarms
+
+/// How long one that gives up listens for who else is alive.
+double Grace(double timeout) { return std::min(1.0, timeout / 4); }
+
+std::string Ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::string Tenths(double seconds) {
+  const auto tenths = static_cast<std::int64_t>(seconds * 10 + 0.5);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+/// Lets others run while waiting: at first only a moment, so that short messages are not late.
+class Patience {
+ public:
+  void Wait() {
+    if (++turns_ < 2000) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+ private:
+  int turns_ = 0;
+};
+
+struct Header {
+  std::uint64_t length = 0;
+  std::uint32_t flags = 0;  // phase << 28 | number mod 2^28
+  std::uint32_t crc = 0;    // of the payload, then of length and flags
+};
+static_assert(sizeof(Header) == kHeaderBytes);
+
+Header MakeHeader(const Message& message, Phase phase, std::uint32_t number) {
+  Header header;
+  header.length = static_cast<std::uint64_t>(message.bytes());
+  header.flags = static_cast<std::uint32_t>(phase) << 28 | (number & 0xFFFFFFFU);
+  header.crc = Crc32c(0, message.bytes(), message.payload());
+  header.crc = Crc32c(header.crc, 12, &header);
+  return header;
+}
+
+/// Memory that a transport may still read and write.
+void KeepForEver(std::vector<Addressed> messages) {
+  static auto& mutex = *new std::mutex();
+  static auto& kept = *new std::vector<std::vector<Addressed>>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept.push_back(std::move(messages));
+}
+
+}  // namespace
+
+void Message::Free::operator()(std::uint8_t* memory) const { std::free(memory); }
+
+Message::Message(std::int64_t capacity) : capacity_((capacity + kAlign) / kAlign * kAlign) {
+  memory_.reset(static_cast<std::uint8_t*>(
+      std::aligned_alloc(kAlign, static_cast<std::size_t>(capacity_ + kAlign))));
+  if (memory_ == nullptr) throw std::bad_alloc();
+}
+
+SharedMessage MessagePool::Take(std::int64_t bytes) {
+  std::vector<Message>& free = *free_;
+  auto found = std::ranges::find_if(free, [&](const Message& m) { return m.capacity() >= bytes; });
+  Message message;
+  if (found != free.end()) {
+    message = std::move(*found);
+    free.erase(found);
+  } else {
+    message = Message(bytes);
+  }
+  message.Resize(bytes);
+  const auto back = [pool = free_](Message* used) {
+    pool->push_back(std::move(*used));
+    delete used;
+  };
+  return {new Message(std::move(message)), back};
+}
+
+Link::Link(Transport& transport, double timeout) : transport_(transport), timeout_(timeout) {}
+
+Pending::~Pending() {
+  if (transfer == nullptr) return;
+  transfer.reset();
+  KeepForEver(std::move(out));
+  KeepForEver(std::move(in));
+}
+
+Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+                    bool counts_as_values) {
+  const auto is_empty = [](const Addressed& one) { return one.message->bytes() == 0; };
+  std::erase_if(out, is_empty);
+  std::erase_if(in, is_empty);
+  Pending pending;
+  pending.phase = phase;
+  pending.number = number_++;
+  std::vector<Outgoing> outgoing;
+  const Message* sealed = nullptr;
+  for (const auto& [peer, message] : out) {
+    if (message.get() != sealed) {
+      const Header header = MakeHeader(*message, phase, pending.number);
+      std::memcpy(message->header(), &header, sizeof(header));
+    }
+    sealed = message.get();
+    outgoing.push_back({peer, message->header(), message->bytes() + kHeaderBytes});
+    traffic_.header_bytes += kHeaderBytes + (counts_as_values ? 0 : message->bytes());
+    if (counts_as_values) traffic_.bytes_sent += message->bytes();
+    ++traffic_.messages;
+  }
+  std::vector<Incoming> incoming;
+  for (const auto& [peer, message] : in) {
+    incoming.push_back({peer, message->header(), message->bytes() + kHeaderBytes});
+    if (counts_as_values) traffic_.bytes_received += message->bytes();
+  }
+  if (outgoing.empty() && incoming.empty()) return pending;
+  pending.out = std::move(out);
+  pending.in = std::move(in);
+  try {
+    pending.transfer =
+        transport_.Start(outgoing, incoming, static_cast<int>(pending.number % kTags));
+  } catch (const TransportError& error) {
+    KeepForEver(std::move(pending.out));
+    KeepForEver(std::move(pending.in));
+    Fail(phase, error.what(), error.peer < 0 ? std::vector<int>{} : std::vector{error.peer});
+  }
+  return pending;
+}
+
+bool Link::Poll(Pending& pending) {
+  try {
+    return pending.transfer->Poll();
+  } catch (const TransportError& error) {
+    Fail(pending.phase, error.what(),
+         error.peer < 0 ? pending.transfer->Waiting() : std::vector{error.peer});
+  }
+}
+
+void Link::Wait(Pending& pending) {
+  if (pending.transfer == nullptr) return;
+  const double patience = timeout_ - Grace(timeout_);
+  const auto begin = Clock::now();
+  double next_look = 2 * kLookAround;
+  Patience pause;
+  while (!Poll(pending)) {
+    pause.Wait();
+    const double waited = Seconds(Clock::now() - begin).count();
+    if (waited < next_look) continue;
+    next_look = waited + kLookAround;
+    if (HeardAlarm()) {
+      Fail(pending.phase, "another rank gave up", pending.transfer->Waiting());
+    }
+    if (waited > patience) {
+      Fail(pending.phase, "no answer for " + Tenths(timeout_), pending.transfer->Waiting());
+    }
+  }
+  pending.transfer.reset();
+  Verify(pending);
+}
+
+void Link::Progress(Pending& pending) {
+  if (pending.transfer != nullptr) static_cast<void>(Poll(pending));
+}
+
+void Link::Verify(const Pending& pending) {
+  for (const auto& [peer, message] : pending.in) {
+    const Header expected = MakeHeader(*message, pending.phase, pending.number);
+    Header header;
+    std::memcpy(&header, message->header(), sizeof(header));
+    if (std::memcmp(&header, &expected, sizeof(header)) == 0) continue;
+    GiveUp();
+    const char* what = header.length != expected.length ? "length"
+                       : header.flags != expected.flags ? "phase or number"
+                                                        : "checksum";
+    throw Corrupt("a message from rank " + std::to_string(peer) + " in phase " +
+                  ToString(pending.phase) + " is damaged: its " + what + " is wrong");
+  }
+}
+
+bool Link::HeardAlarm() {
+  const std::vector<bool> alarms = transport_.Alarms();
+  for (int rank = 0; rank < static_cast<int>(alarms.size()); ++rank) {
+    if (rank != transport_.rank() && alarms[static_cast<std::size_t>(rank)]) return true;
+  }
+  return false;
+}
+
+void Link::CheckAlarms(Phase phase) {
+  if (HeardAlarm()) Fail(phase, "another rank gave up before", {});
+}
+
+void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& suspects) {
+  transport_.RaiseAlarm();
+  const auto begin = Clock::now();
+  std::vector<bool> alive = transport_.Alarms();
+  const auto all_alive = [&] { return std::ranges::find(alive, false) == alive.end(); };
+  while (!all_alive() && Seconds(Clock::now() - begin).count() < Grace(timeout_)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    alive = transport_.Alarms();
+  }
+  std::vector<int> lost = suspects;
+  if (!alive.empty()) {
+    std::erase_if(lost, [&](int rank) { return alive[static_cast<std::size_t>(rank)]; });
+    for (int rank = 0; lost.empty() && rank < transport_.size(); ++rank) {
+      if (!alive[static_cast<std::size_t>(rank)]) lost.push_back(rank);
+    }
+  }
+  const std::string where = " in phase " + ToString(phase) + " (" + why + ")";
+  if (lost.empty()) throw RankLost("the reduction was given up" + where, {});
+  throw RankLost(Ranks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where, lost);
+}
+
+std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint8_t> own) {
+  const int size = transport_.size();
+  const auto bytes = static_cast<std::int64_t>(own.size());
+  const SharedMessage mine = Take(bytes);
+  std::memcpy(mine->payload(), own.data(), own.size());
+  std::vector<Addressed> out;
+  std::vector<Addressed> in;
+  for (int step = 1; step < size; ++step) {
+    out.push_back({(transport_.rank() + step) % size, mine});
+    in.push_back({(transport_.rank() + size - step) % size, Take(bytes)});
+  }
+  Pending pending = Start(phase, std::move(out), std::move(in), false);
+  Wait(pending);
+  std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(size));
+  const auto place = [&](int rank) { return all.data() + rank * bytes; };
+  std::memcpy(place(transport_.rank()), own.data(), own.size());
+  for (const auto& [peer, message] : pending.in) {
+    std::memcpy(place(peer), message->payload(), own.size());
+  }
+  return all;
+}
+
+void Link::Max(Phase phase, std::span<std::uint8_t> bytes) {
+  const int size = transport_.size();
+  for (int distance = 1; distance < size; distance *= 2) {
+    const SharedMessage mine = Take(static_cast<std::int64_t>(bytes.size()));
+    const SharedMessage theirs = Take(static_cast<std::int64_t>(bytes.size()));
+    std::memcpy(mine->payload(), bytes.data(), bytes.size());
+    Pending pending = Start(phase, {{(transport_.rank() + distance) % size, mine}},
+                            {{(transport_.rank() + size - distance) % size, theirs}}, false);
+    Wait(pending);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = std::max(bytes[i], theirs->payload()[i]);
+    }
+  }
+}
+
+}  // namespace cpd

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/reduction.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "cpd/comm/streams.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+
+Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
+  Losses losses;
+  for (std::int64_t i = 0; i < n; ++i) {
+    losses.non_finite += static_cast<std::int64_t>(!std::isfinite(x[i]));
+    losses.underflowed += static_cast<std::int64_t>(x[i] != 0 && terms[i] == 0);
+  }
+  return losses;
+}
+
+Reduction::Reduction(const ReduceSpec& spec, int world, std::int64_t layers)
+    : spec_(spec), world_(world) {
+  Check(spec_);
+  if (world < 1) throw Error("world must be at least 1, got " + std::to_string(world));
+  CheckFold(spec_.accumulator, world);
+  StreamOf(Purpose::wire, spec_.step, layers - 1, world - 1);
+  rounds_ = {spec_.order, grouped() ? (world - 1) / spec_.group_size + 1 : world};
+}
+
+std::int64_t Reduction::group_begin(std::int64_t unit) const {
+  return grouped() ? unit * spec_.group_size : unit;
+}
+
+std::int64_t Reduction::group_size(std::int64_t unit) const {
+  if (!grouped()) return 1;
+  return std::min<std::int64_t>(spec_.group_size, world_ - group_begin(unit));
+}
+
+Level Reduction::Group(std::int64_t layer, std::int64_t unit) const {
+  Level level{spec_.accumulator, spec_.format, group_size(unit), spec_.result,
+              spec_.accumulator.rounding};
+  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, layer, unit);
+  level.rounding.stream = StreamOf(Purpose::result, spec_.step, layer, unit);
+  return level;
+}
+
+Level Reduction::Across(std::int64_t layer) const {
+  Level level{spec_.accumulator, grouped() ? spec_.result : spec_.format, rounds_.units,
+              spec_.result, spec_.accumulator.rounding};
+  if (spec_.order == Order::tree) level.accumulator.scheme = Scheme::pairwise;
+  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, layer, kAcross);
+  level.rounding.stream = StreamOf(Purpose::result, spec_.step, layer, kAcross);
+  return level;
+}
+
+int Reduction::ShiftOf(std::uint8_t exponent) const {
+  if (spec_.aps == Aps::off) return std::ilogb(spec_.loss_scale);
+  const Rounding sum = spec_.accumulator.rounding.mode;
+  int shift = ApsShift(exponent, spec_.format, spec_.rounding.mode, spec_.aps);
+  const Format inner = spec_.accumulator.scheme == Scheme::chunked
+                           ? spec_.accumulator.inner.value_or(spec_.accumulator.format)
+                           : spec_.accumulator.format;
+  for (const Format& format : {spec_.format, spec_.accumulator.format, inner, spec_.result}) {
+    shift = std::min(shift, ApsShift(exponent, format, sum, spec_.aps));
+  }
+  return shift;
+}
+
+RoundingOptions Reduction::WireRounding(std::int64_t layer, std::int64_t rank) const {
+  RoundingOptions rounding = spec_.rounding;
+  rounding.stream = StreamOf(Purpose::wire, spec_.step, layer, rank);
+  return rounding;
+}
+
+void Reduction::ToWire(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin,
+                       std::int64_t n, const float* x, float* terms) const {
+  CastScaled(spec_.format, WireRounding(layer, rank), shift, begin, n, x, terms);
+}
+
+void Reduction::Take(const Level& level, std::int64_t k, std::int64_t begin, std::int64_t n,
+                     const float* terms, FoldState state) {
+  FoldStep(level.accumulator, level.terms_in, k, begin, n, terms, state);
+  if (k + 1 < level.terms) return;
+  FoldEnd(level.accumulator, level.terms_in, level.terms, begin, n, state);
+  if (level.result == level.accumulator.format) return;
+  CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes);
+}
+
+void Reduction::Finish(int shift, std::int64_t n, float* values) const {
+  const double unscale = std::ldexp(1.0, -shift);
+  const float divide = divisor();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = static_cast<float>(values[i] * unscale) / divide;
+    values[i] = std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
+  }
+}
+
+}  // namespace cpd

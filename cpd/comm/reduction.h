@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arithmetic of an all-reduce, the same for virtual ranks and for every transport: what is
+// cast, which sum takes which term as its how-manieth, which random stream each rounding draws
+// from. No memory of its own, no messages.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpd/comm/spec.h"
+#include "cpd/ops/reduce.h"
+
+namespace cpd {
+
+/// Units (ranks, or groups) across which the outer fold runs, in the order in which they come. Unit
+/// u's values are term `term(visit, slice)` of a slice, or none of its.
+struct Rounds {
+  Order order = Order::sequential;
+  std::int64_t units = 1;
+
+  /// A ring's slice s runs from unit s + 1 around to s, so that its terms come at visits s … s + U
+  /// - 1.
+  [[nodiscard]] std::int64_t visits() const { return order == Order::ring ? 2 * units - 1 : units; }
+  [[nodiscard]] std::int64_t unit(std::int64_t visit) const {
+    return order == Order::ring ? (visit + 1) % units : visit;
+  }
+  [[nodiscard]] std::int64_t slices() const { return order == Order::ring ? units : 1; }
+  /// -1 where the visit is no term of the slice.
+  [[nodiscard]] std::int64_t term(std::int64_t visit, std::int64_t slice) const {
+    if (order != Order::ring) return visit;
+    const std::int64_t term = visit - slice;
+    return term < units ? term : -1;
+  }
+  /// The unit whose values are term k of the slice.
+  [[nodiscard]] std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
+    return order == Order::ring ? (slice + 1 + k) % units : k;
+  }
+  /// Where slice s of n values begins; the first n mod slices are one longer.
+  [[nodiscard]] std::int64_t begin(std::int64_t n, std::int64_t s) const {
+    return n / slices() * s + std::min(s, n % slices());
+  }
+  /// The slice that holds value i.
+  [[nodiscard]] std::int64_t slice_of(std::int64_t n, std::int64_t i) const {
+    const std::int64_t length = n / slices();
+    const std::int64_t longer = n % slices() * (length + 1);
+    return i < longer ? i / (length + 1) : n % slices() + (i - longer) / length;
+  }
+};
+
+/// One ordered sum of a layer: within a group, or across the units.
+struct Level {
+  Accumulator accumulator;  ///< with the stream of its steps
+  Format terms_in;          ///< a format in which its terms lie
+  std::int64_t terms = 1;
+  Format result;             ///< what its sum is rounded to
+  RoundingOptions rounding;  ///< of that, where `result` is not the accumulator's format
+
+  [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
+  /// The format in which plane q of the running sum lies; scheme pairwise apart, whose leaves lie
+  /// in terms_in.
+  [[nodiscard]] Format plane_format(int q) const {
+    const bool inner = accumulator.scheme == Scheme::chunked && q == 1;
+    return inner ? accumulator.inner.value_or(accumulator.format) : accumulator.format;
+  }
+};
+
+/// What the cast of n values to the wire did.
+struct Losses {
+  std::int64_t non_finite = 0;   ///< NaN and Inf before it
+  std::int64_t underflowed = 0;  ///< nonzero values that became zero
+};
+Losses CountLosses(std::int64_t n, const float* x, const float* terms);
+
+class Reduction {
+ public:
+  /// Throws Error where the spec, the ranks or the layers are out of range.
+  Reduction(const ReduceSpec& spec, int world, std::int64_t layers);
+
+  [[nodiscard]] const ReduceSpec& spec() const { return spec_; }
+  [[nodiscard]] int world() const { return world_; }
+  [[nodiscard]] const Rounds& rounds() const { return rounds_; }
+  [[nodiscard]] bool grouped() const { return spec_.group_size > 0; }
+  /// The ranks of a unit are group_begin … group_begin + group_size - 1.
+  [[nodiscard]] std::int64_t group_begin(std::int64_t unit) const;
+  [[nodiscard]] std::int64_t group_size(std::int64_t unit) const;
+
+  [[nodiscard]] Level Group(std::int64_t layer, std::int64_t unit) const;
+  [[nodiscard]] Level Across(std::int64_t layer) const;
+
+  /// The scale 2^shift of a layer, from the largest ApsExponent of all ranks: what fits the wire,
+  /// the accumulator and the result alike.
+  [[nodiscard]] int ShiftOf(std::uint8_t exponent) const;
+  /// Of the cast of a rank's layer to the wire.
+  [[nodiscard]] RoundingOptions WireRounding(std::int64_t layer, std::int64_t rank) const;
+  /// Values begin … of a rank's layer as they go on the wire.
+  void ToWire(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin, std::int64_t n,
+              const float* x, float* terms) const;
+  /// Takes term k of a level; after the last one plane 0 holds the level's sum, rounded to its
+  /// result.
+  static void Take(const Level& level, std::int64_t k, std::int64_t begin, std::int64_t n,
+                   const float* terms, FoldState state);
+  /// What is divided by at the end.
+  [[nodiscard]] float divisor() const { return spec_.average ? static_cast<float>(world_) : 1.0F; }
+  /// Sums into results: undoes the scale, divides; each rounded once to binary32. Any NaN becomes
+  /// 0x7FC00000. In place.
+  void Finish(int shift, std::int64_t n, float* values) const;
+
+ private:
+  ReduceSpec spec_;
+  int world_;
+  Rounds rounds_;
+};
+
+}  // namespace cpd

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an all-reduce costs on the wire, by counting: the figures that Communicator returns as
+// Traffic, without moving anything; and the time that the alpha-beta model gives them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpd/comm/spec.h"
+
+namespace cpd {
+
+struct Cost {
+  std::int64_t steps = 0;  ///< on the rank that has most: 2 (W - 1) for owner and ring, W - 1 for
+                           ///< gather, 4 (k - 1) + 2 (ceil(W / k) - 1) for hierarchical; 0 where
+                           ///< there are no values
+  std::int64_t bytes_sent = 0;  ///< packed values, of this rank
+  std::int64_t bytes_received = 0;
+};
+
+/// Of rank `rank` of `world`, for layers of the given sizes, cut into chunks of `chunk` values as
+/// CommOptions says. NaN that a format has no code for is not foreseen: everything then travels as
+/// binary32. Throws Error.
+CPD_API Cost CostOf(const ReduceSpec& spec, int world, int rank,
+                    std::span<const std::int64_t> sizes, std::int64_t chunk);
+
+/// Seconds, in the alpha-beta model: the steps of CostOf one after the other, all ranks at once,
+/// each `alpha` and `beta` a byte of its longest message; in one chunk. Throws Error.
+CPD_API double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+                      double alpha, double beta);
+
+}  // namespace cpd

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CRC-32C (Castagnoli; RFC 3720, section 12.1 and appendix B.4). Bits are reflected: bit 31 of a
+// remainder is the coefficient of x^0.
+//
+// One stream's steps wait for each other, so three run side by side; with R(s, m) the remainder
+// after message m from s, R(s, ab) = R(s, a) x^(8 |b|) + R(0, b), by which they are joined.
+#include "kernels/cpu/tables.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+
+constexpr uint32_t kPolynomial = 0x82F63B78;  // 0x1EDC6F41 reflected, without x^32
+
+/// a * b mod the polynomial.
+CPD_FN constexpr uint32_t multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1) != 0 ? kPolynomial : 0);  // times x
+  }
+  return product;
+}
+
+/// x^(8 n): what n bytes of zeros multiply a remainder by.
+constexpr uint32_t zeros(int64_t n) {
+  uint32_t power = 1U << 31;
+  uint32_t square = 1U << 23;  // x^8
+  for (; n > 0; n >>= 1, square = multiply(square, square)) {
+    if ((n & 1) != 0) power = multiply(power, square);
+  }
+  return power;
+}
+
+#ifndef CPD_VECTORS
+/// Of byte b: its remainder k bytes before the end of a word.
+struct Tables {
+  uint32_t entry[8][256];
+};
+constexpr Tables make_tables() {
+  Tables tables{};
+  for (uint32_t b = 0; b < 256; ++b) {
+    uint32_t crc = b;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
+    tables.entry[0][b] = crc;
+  }
+  for (int k = 1; k < 8; ++k) {
+    for (uint32_t b = 0; b < 256; ++b) {
+      const uint32_t before = tables.entry[k - 1][b];
+      tables.entry[k][b] = (before >> 8) ^ tables.entry[0][before & 0xFF];
+    }
+  }
+  return tables;
+}
+constexpr Tables kTables = make_tables();
+
+CPD_FN uint32_t crc_byte(uint32_t crc, uint8_t byte) {
+  return (crc >> 8) ^ kTables.entry[0][(crc ^ byte) & 0xFF];
+}
+CPD_FN uint32_t next_word(uint32_t crc, const uint8_t* from) {
+  uint32_t next = 0;
+  for (int k = 0; k < 8; ++k) {
+    const uint32_t byte = from[k] ^ (k < 4 ? crc >> (8 * k) : 0);
+    next ^= kTables.entry[7 - k][byte & 0xFF];
+  }
+  return next;
+}
+#else
+CPD_FN uint32_t next_word(uint32_t crc, const uint8_t* from) {
+  return crc_word(crc, load<uint64_t>(from));
+}
+#endif
+
+constexpr int64_t kPart = 4096;  ///< bytes of each of three streams
+constexpr uint32_t kAfterOne = zeros(kPart);
+constexpr uint32_t kAfterTwo = zeros(2 * kPart);
+
+CPD_BODY uint32_t crc32c_body(uint32_t crc, int64_t n, const uint8_t* data) {
+  crc = ~crc;
+  for (; n >= 3 * kPart; n -= 3 * kPart, data += 3 * kPart) {
+    uint32_t second = 0;
+    uint32_t third = 0;
+    for (int64_t i = 0; i < kPart; i += 8) {
+      crc = next_word(crc, data + i);
+      second = next_word(second, data + kPart + i);
+      third = next_word(third, data + 2 * kPart + i);
+    }
+    crc = multiply(kAfterTwo, crc) ^ multiply(kAfterOne, second) ^ third;
+  }
+  for (; n >= 8; n -= 8, data += 8) crc = next_word(crc, data);
+  for (; n > 0; --n, ++data) crc = crc_byte(crc, *data);
+  return ~crc;
+}
+
+}  // namespace
+
+uint32_t crc32c(uint32_t crc, int64_t n, const uint8_t* data) {
+  return enter<crc32c_body>(crc, n, data);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ordered sums of many elements, a few steps at a time.
+//
+// Where the plan has short roundings, a few vectors of sums are rounded without an overflow's or a
+// special value's cases, and kept where all of them stayed within the format; else they are done
+// again, with those cases. Vector operations of a sequential step, loads and stores apart: terms
+// known 6, any terms 10 (with directed roundings) or 17, with all cases 17 to 45.
+#include "cpd/numeric/accumulate.h"
+#include "cpd/numeric/philox.h"
+#include "cpd/numeric/split.h"
+#include "kernels/cpu/tables.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+
+/// Consecutive steps of n elements; compensation only for Kahan.
+struct Steps {
+  int64_t draw, first, n, count;
+  const float* const* terms;
+  int64_t begin;  ///< the first element's place in each of `terms`
+  float* sum;
+  float* compensation;
+
+  [[nodiscard]] CPD_FN Steps part(int64_t i, int64_t elements) const {
+    Steps part = *this;
+    part.first += i;
+    part.n = elements;
+    part.begin += i;
+    part.sum += i;
+    if (compensation != nullptr) part.compensation += i;
+    return part;
+  }
+};
+
+// --- with all cases
+// -------------------------------------------------------------------------------
+
+/// Draws from number t on of the elements in V's lanes, the first of which is `index`.
+template <class R, class V>
+class Draws {
+ public:
+  CPD_FN Draws(const RoundPlan&, int64_t, int64_t) {}
+  CPD_FN Unsigned<V> next() { return Unsigned<V>{}; }
+};
+template <class R, class V>
+  requires(R::mode == Rounding::stochastic)
+class Draws<R, V> {
+ public:
+  CPD_FN Draws(const RoundPlan& plan, int64_t index, int64_t t)
+      : plan_(plan),
+        per_word_(static_cast<unsigned>(draws_per_word(plan.random_bits))),
+        index_(static_cast<uint64_t>(index)),
+        t_(static_cast<uint64_t>(t)) {
+    renew();
+  }
+  CPD_FN Unsigned<V> next() {
+    if (t_ / (4 * per_word_) != block_) renew();
+    const U word = words_.word[t_ / per_word_ % 4];
+    const auto shift = static_cast<uint32_t>(t_ % per_word_) * (32U / per_word_);
+    ++t_;
+    return convert<Unsigned<V>>((word >> shift) & splat<U>((1U << plan_.random_bits) - 1));
+  }
+
+ private:
+  using U = typename Narrow<V>::U32;
+
+  CPD_FN void renew() {
+    block_ = t_ / (4 * per_word_);
+    const U low = splat<U>(static_cast<uint32_t>(index_)) + iota<U>();
+    words_ = random_words(low, index_, block_, plan_.seed, plan_.stream);
+  }
+
+  const RoundPlan& plan_;
+  unsigned per_word_;
+  uint64_t index_, t_;
+  uint64_t block_ = 0;
+  Words<U> words_{};
+};
+
+/// Steps of V's lanes, of which term(j) gives the terms.
+template <class R, class V, class Term>
+CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const Steps& steps, float* sum,
+                       float* compensation, Term term) {
+  const bool kahan = plan.scheme == Scheme::kahan;
+  Draws<R, V> draws(plan.round, steps.first, steps.draw);
+  int64_t j = 0;
+  V s;
+  V c{};
+  if (starts) {
+    s = round<R>(term(j++), draws.next(), plan.round);
+  } else {
+    s = load_f32<V>(sum);
+    if (kahan) c = load_f32<V>(compensation);
+  }
+  for (; j < steps.count; ++j) {
+    if (kahan) {
+      accumulate_kahan<R>(term(j), s, c, [&](int) { return draws.next(); }, plan.round);
+    } else {
+      accumulate<R>(term(j), s, draws.next(), plan.round);
+    }
+  }
+  store_f32(sum, s);
+  if (kahan) store_f32(compensation, c);
+}
+
+template <class R, class V>
+CPD_FN void fold_span(FoldPlan plan, bool starts, Steps steps) {
+  const bool kahan = plan.scheme == Scheme::kahan;
+  for_lanes<V>(
+      steps.n,
+      [&](int64_t i) {
+        const Steps part = steps.part(i, Lanes<V>::count);
+        fold_lanes<R, V>(plan, starts, part, part.sum, part.compensation,
+                         [&](int64_t j) { return load_f32<V>(part.terms[j] + part.begin); });
+      },
+      [&](int64_t i, int64_t rest) {
+        const Steps part = steps.part(i, rest);
+        float s[Lanes<V>::count] = {};
+        float c[Lanes<V>::count] = {};
+        copy(s, part.sum, rest);
+        if (kahan) copy(c, part.compensation, rest);
+        fold_lanes<R, V>(plan, starts, part, s, c, [&](int64_t j) {
+          float x[Lanes<V>::count] = {};
+          copy(x, part.terms[j] + part.begin, rest);
+          return load_f32<V>(x);
+        });
+        copy(part.sum, s, rest);
+        if (kahan) copy(part.compensation, c, rest);
+      });
+}
+
+CPD_BODY void fold_any(const FoldPlan* shared, bool starts, const Steps* given) {
+  const FoldPlan plan = *shared;
+  const Steps steps = *given;
+  with_rule(plan.round, [&]<class R>() {
+    if constexpr (is_nearest(R::mode)) {
+      if (plan.in_binary32) return fold_span<R, F>(plan, starts, steps);
+    }
+    fold_span<R, D>(plan, starts, steps);
+  });
+}
+
+// --- short roundings
+// ------------------------------------------------------------------------------
+
+/// Sums in several vectors, and the largest before its rounding. kKind: plain, rounded (terms are
+/// numbers of the format, or of a coarser one) or exact (any terms).
+template <Split kKind>
+class Short {
+ public:
+  CPD_FN explicit Short(const FoldPlan& plan)
+      : format_(plan.round.man, plan.quantum, plan.round.keeps_negative_zero),
+        limit_(splat<Signed<F>>(bits_as<std::int32_t>(plan.limit))) {}
+
+  /// a + b rounded, where `a` need not be a number of the format.
+  CPD_FN F sum_of_term(F a, F b) {
+    if constexpr (kKind == Split::exact) {
+      F t;
+      if constexpr (kHasDirectedRounding<F>) {
+        t = fma_to_odd(a, splat<F>(1.0F), b);
+      } else {
+        t = add_to_odd(a, b);
+      }
+      see(t);
+      return split_any(t, format_);
+    } else {
+      return sum(a, b);
+    }
+  }
+  CPD_FN F sum(F a, F b) {
+    const F t = a + b;
+    see(t);
+    if constexpr (kKind == Split::plain) return t;
+    return with_sign_of(split(t, format_), t, format_.sign);
+  }
+  /// Whether every sum was within the limit before its rounding.
+  CPD_FN bool is_good() const { return !any(largest_ > limit_); }
+
+ private:
+  CPD_FN void see(F t) {
+    const auto pattern = bits_as<Unsigned<F>>(t) & splat<Unsigned<F>>(Pattern<F>::magnitude);
+    largest_ = max(largest_, (Signed<F>)pattern);
+  }
+
+  SplitFormat<F> format_;
+  Signed<F> limit_;
+  Signed<F> largest_{};
+};
+
+constexpr int kVectors = 4;
+constexpr int64_t kGroup = kVectors * Lanes<F>::count;
+
+/// False, and nothing is done, where a sum left the limit.
+template <Split kKind, bool kKahan>
+CPD_FN bool fold_group(Short<kKind> rounding, const Steps& steps) {
+  F sums[kVectors];
+  F lost[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    sums[v] = load<F>(steps.sum + v * Lanes<F>::count);
+    if constexpr (kKahan) lost[v] = load<F>(steps.compensation + v * Lanes<F>::count);
+  }
+  for (int64_t j = 0; j < steps.count; ++j) {
+    const float* terms = steps.terms[j] + steps.begin;
+    for (int v = 0; v < kVectors; ++v) {
+      const F x = load<F>(terms + v * Lanes<F>::count);
+      if constexpr (kKahan) {
+        const F y = rounding.sum_of_term(x, -lost[v]);
+        const F t = rounding.sum(sums[v], y);
+        lost[v] = rounding.sum(rounding.sum(t, -sums[v]), -y);
+        sums[v] = t;
+      } else {
+        sums[v] = rounding.sum_of_term(x, sums[v]);
+      }
+    }
+  }
+  if (!rounding.is_good()) return false;
+  for (int v = 0; v < kVectors; ++v) {
+    store(steps.sum + v * Lanes<F>::count, sums[v]);
+    if constexpr (kKahan) store(steps.compensation + v * Lanes<F>::count, lost[v]);
+  }
+  return true;
+}
+
+template <Split kKind, bool kKahan>
+CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
+  const Short<kKind> rounding(plan);
+  int64_t i = 0;
+  for (; i + kGroup <= steps.n; i += kGroup) {
+    const Steps part = steps.part(i, kGroup);
+    if (!fold_group<kKind, kKahan>(rounding, part)) fold_any(&plan, false, &part);
+  }
+  if (i == steps.n) return;
+  const Steps rest = steps.part(i, steps.n - i);
+  fold_any(&plan, false, &rest);
+}
+
+template <Split kKind>
+CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
+  if (plan.scheme == Scheme::kahan) {
+    fold_short<kKind, true>(plan, steps);
+  } else {
+    fold_short<kKind, false>(plan, steps);
+  }
+}
+
+CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
+  if (starts) return fold_any(&plan, true, &steps);
+  switch (plan.kind) {
+    case Split::plain:
+      return fold_short<Split::plain>(plan, steps);
+    case Split::rounded:
+      return fold_short<Split::rounded>(plan, steps);
+    case Split::exact:
+      return fold_short<Split::exact>(plan, steps);
+    default:
+      return fold_any(&plan, false, &steps);
+  }
+}
+
+/// Terms that are read side by side: few enough for the caches' prefetching, and with stochastic
+/// rounding as many as a block of random words may serve.
+CPD_FN int64_t together(const FoldPlan& plan) {
+  return plan.round.mode == Rounding::stochastic ? 16 : 4;
+}
+
+CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
+  Steps steps = *all;
+  int64_t left = all->count;
+  while (left > 0) {
+    steps.count = starts && plan->kind != Split::none ? 1 : least(left, together(*plan));
+    fold_some(*plan, starts, steps);
+    const int64_t draws = plan->scheme == Scheme::kahan ? 4 * steps.count : steps.count;
+    steps.draw += draws - (starts && plan->scheme == Scheme::kahan ? 3 : 0);
+    steps.terms += steps.count;
+    left -= steps.count;
+    starts = false;
+  }
+}
+
+}  // namespace
+
+void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n, int64_t count,
+          const float* const* terms, float* sum, float* compensation) {
+  const Steps steps{draw, first, n, count, terms, 0, sum, compensation};
+  enter<fold_body>(&plan, starts, &steps);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-reduce, and its parts, in a customized precision over real ranks.
+
+>>> import cpd, numpy as np
+>>> def step(comm):
+...     return comm.all_reduce([np.float32([1 + comm.rank])], cpd.ReduceSpec("e4m3"))[0].item()
+>>> cpd.comm.local(3).run(step)
+[6.0, 6.0, 6.0]
+
+A program of many processes asks for its own end of the group once, and all its ranks do:
+`cpd.comm.mpi()` under mpirun, `cpd.comm.torch()` under torchrun, `cpd.comm.nccl(id, rank, size)`
+between GPUs. What moves the messages never changes the bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cpd import _core, tensors
+from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
+from cpd.comm.communicator import Communicator, ReduceReport, Traffic
+from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
+from cpd.comm.local import LocalGroup
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = [
+    "Communicator",
+    "Corrupt",
+    "LocalGroup",
+    "Mismatch",
+    "RankLost",
+    "ReduceReport",
+    "Traffic",
+    "TransportError",
+    "local",
+    "mpi",
+    "nccl",
+    "nccl_id",
+    "torch",
+]
+
+
+def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Communicator:
+    """All ranks of MPI_COMM_WORLD. Starts MPI where nobody has.
+
+    Args:
+        timeout: seconds until a silent rank is lost.
+        chunk: values that are in work at once; memory beside inputs and results is a small
+            multiple of it. The same on all ranks.
+
+    Raises ValueError where MPI, or the library that was built with it, is not there.
+    """
+    timeout, chunk = _options(timeout, chunk)
+    return Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
+
+
+def nccl_id() -> bytes:
+    """A new name for a group of `nccl`: made by one rank and given to the others."""
+    return _core.make_nccl_id()
+
+
+def nccl(
+    id: bytes,
+    rank: int,
+    size: int,
+    *,
+    device: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    chunk: int = DEFAULT_CHUNK,
+) -> Communicator:
+    """Rank `rank` of `size` between GPUs, over NCCL; all of them call this.
+
+    Args:
+        id: what `nccl_id` gave on one rank.
+        device: index of the CUDA device; default: torch's current one.
+        timeout, chunk: as in `mpi`.
+
+    Raises ValueError where NCCL, or the library that was built with it, is not there.
+    """
+    timeout, chunk = _options(timeout, chunk)
+    if not isinstance(id, bytes):
+        raise TypeError(f"id must be bytes, got {type(id).__name__}")
+    rank, size = tensors.integer("rank", rank), tensors.integer("size", size)
+    if not 0 <= rank < size:
+        raise ValueError(f"rank must be 0…size - 1, got rank {rank} of {size}")
+    index = _current_device() if device is None else tensors.integer("device", device)
+    native = _core.nccl_communicator(id, rank, size, index, 0, timeout, chunk)
+    return Communicator(native, timeout, chunk)
+
+
+def torch(
+    group: ProcessGroup | None = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    chunk: int = DEFAULT_CHUNK,
+) -> Communicator:
+    """The ranks of a process group of torch.distributed, with gloo or NCCL as it has; all of them
+    call this. Their connections are made anew, apart from the group's own.
+
+    A group whose ranks were lost can only be followed by a `subgroup` while torch's store answers:
+    torchrun keeps it in its agent; started by hand it is in rank 0's process.
+
+    Args:
+        group: default: the group of all ranks.
+        timeout, chunk: as in `mpi`.
+    """
+    from cpd.comm import torch_transport
+
+    timeout, chunk = _options(timeout, chunk)
+    transport = torch_transport.transport(group, timeout)
+    return Communicator(_core.python_communicator(transport, timeout, chunk), timeout, chunk)
+
+
+def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> LocalGroup:
+    """`size` ranks as threads of this process: see `LocalGroup`."""
+    number = tensors.integer("size", size)
+    if number < 1:
+        raise ValueError(f"size must be at least 1, got {number}")
+    return LocalGroup(number, *_options(timeout, chunk))
+
+
+def _options(timeout: float, chunk: int) -> tuple[float, int]:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number, got {type(timeout).__name__}")
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"timeout must be positive and finite, got {timeout}")
+    number = tensors.integer("chunk", chunk)
+    if not 1 <= number < 2**31:
+        raise ValueError(f"chunk must be 1…2^31 - 1, got {number}")
+    return float(timeout), number
+
+
+def _current_device() -> int:
+    import torch
+
+    return torch.cuda.current_device()

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Communicator`: one rank's end of a group of ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, overload
+
+from cpd import _core, tensors
+from cpd.comm.layers import Inputs, Outputs
+from cpd.formats import FormatLike, format
+from cpd.reduce import LayerReport, Layers, ReduceSpec, check_spec, layer_report, warn_of_stall
+from cpd.tensors import Options
+
+_format = format  # a parameter of the same name hides it
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What this rank moved in one call."""
+
+    steps: int
+    """Of the exchange, for one chunk: rounds of a message each way."""
+    messages: int
+    """Sent, in all phases."""
+    bytes_sent: int
+    """Packed values."""
+    bytes_received: int
+    """Packed values."""
+    header_bytes: int
+    """Sent besides: message headers, the handshake, exponents and reports."""
+
+
+@dataclass(frozen=True)
+class ReduceReport:
+    """What happened in a reduction."""
+
+    layers: list[LayerReport]
+    """Of all ranks together, the same on each."""
+    traffic: Traffic
+    """Of this rank."""
+
+
+class Communicator:
+    """One rank's end of a group of ranks: see `cpd.comm` for how to get one.
+
+    Every rank makes the same calls in the same order, with layers of the same sizes; they compare
+    what they are about to do before anything moves. Layers are lists of NumPy arrays or torch
+    tensors (float32; float16 and bfloat16 are widened, which is exact) of any shape and layout, all
+    on one device; results are float32, of the same kinds and shapes. The bits are those of
+    `cpd.simulate_all_reduce` over the ranks' layers, whatever moves the messages.
+
+    A call raises `Mismatch` on all ranks where they differ, `RankLost` on all that are left where
+    one does not answer within `timeout` seconds, and `Corrupt` for a damaged message; inputs are
+    then as they were, unless they are `out`. After the latter two the communicator is broken, as
+    `broken` and every further call say, and `subgroup` makes one of the ranks that are left.
+
+    Calls let go of the GIL. Also a context manager, which closes it.
+    """
+
+    def __init__(self, native: _core.Communicator, timeout: float, chunk: int) -> None:
+        self._native = native
+        self._timeout = timeout
+        self._chunk = chunk
+        self._rank, self._size, self._name = native.rank, native.size, native.name
+        self._one_call = threading.Lock()
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def name(self) -> str:
+        """Of what moves the messages: `local`, `mpi`, `nccl` or `gloo`."""
+        return self._name
+
+    @property
+    def timeout(self) -> float:
+        """Seconds until a silent rank is lost."""
+        return self._timeout
+
+    @property
+    def chunk(self) -> int:
+        """Values that are in work at once."""
+        return self._chunk
+
+    @property
+    def broken(self) -> str:
+        """Why no more calls are taken; empty while all is well."""
+        return "it is closed" if self._native.closed else self._native.broken
+
+    @overload
+    def all_reduce(
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        *,
+        out: Layers | None = None,
+        report: Literal[False] = False,
+    ) -> list[Any]: ...
+    @overload
+    def all_reduce(
+        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: Literal[True]
+    ) -> tuple[list[Any], ReduceReport]: ...
+    def all_reduce(
+        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: bool = False
+    ) -> list[Any] | tuple[list[Any], ReduceReport]:
+        """The sum of all ranks' layers, as `spec` says.
+
+        out: layers that take the result: float32, contiguous, each the input of the same number or
+        apart from all inputs. With `report=True` (on all ranks) also a `ReduceReport`.
+        """
+        given = self._given(layers, spec)
+        results = Outputs(given, given.shapes, out)
+        with self._one_call:
+            made = self._native.all_reduce(given.values, results.values, spec._native(), report)
+        result = results.take()
+        return (result, _report(made)) if report else result
+
+    @overload
+    def reduce(
+        self, layers: Layers, spec: ReduceSpec, root: int = 0, *, report: Literal[False] = False
+    ) -> list[Any] | None: ...
+    @overload
+    def reduce(
+        self, layers: Layers, spec: ReduceSpec, root: int = 0, *, report: Literal[True]
+    ) -> tuple[list[Any] | None, ReduceReport]: ...
+    def reduce(
+        self, layers: Layers, spec: ReduceSpec, root: int = 0, *, report: bool = False
+    ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
+        """The same sum, on rank `root` alone; None elsewhere. With exchange `owner`."""
+        given = self._given(layers, spec)
+        root = tensors.integer("root", root)
+        if not 0 <= root < self._size:
+            raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
+        here = self._rank == root
+        results = Outputs(given, given.shapes) if here else None
+        arrays = [] if results is None else results.values
+        with self._one_call:
+            made = self._native.reduce(given.values, arrays, spec._native(), root, report)
+        result = None if results is None else results.take()
+        return (result, _report(made)) if report else result
+
+    @overload
+    def reduce_scatter(
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        *,
+        out: Layers | None = None,
+        report: Literal[False] = False,
+    ) -> list[Any]: ...
+    @overload
+    def reduce_scatter(
+        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: Literal[True]
+    ) -> tuple[list[Any], ReduceReport]: ...
+    def reduce_scatter(
+        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: bool = False
+    ) -> list[Any] | tuple[list[Any], ReduceReport]:
+        """Slice `rank` of each layer of the same sum, 1-D: of n values, row-major, the first n mod
+        W slices have one more. With exchange `owner`."""
+        given = self._given(layers, spec)
+        slices = [(self._slice(size),) for size in given.sizes]
+        results = Outputs(given, slices, out)
+        with self._one_call:
+            made = self._native.reduce_scatter(given.values, results.values, spec._native(), report)
+        result = results.take()
+        return (result, _report(made)) if report else result
+
+    def all_gather(
+        self,
+        layers: Layers,
+        format: FormatLike = "fp32",
+        *,
+        rounding: str = "nearest_even",
+        overflow: str = "ieee",
+        seed: int = 0,
+        random_bits: int = 24,
+        variant: str = "A",
+        report: bool = False,
+    ) -> Any:
+        """Every rank's layers, rounded to `format` as in `cpd.cast` and packed on their way:
+        [rank][layer]. With `report=True` also a `Traffic`."""
+        given = Inputs(layers)
+        options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
+        stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
+        with self._one_call:
+            made = self._native.all_gather(
+                given.values, stacked.values, _format(format)._native, options
+            )
+        layers_of = stacked.take()
+        gathered = [[layer[rank] for layer in layers_of] for rank in range(self._size)]
+        return (gathered, _traffic(made)) if report else gathered
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        with self._one_call:
+            self._native.barrier()
+
+    def subgroup(self, ranks: Sequence[int]) -> Communicator:
+        """A communicator of some of the ranks, ascending and this one among them, called by these
+        alone. It is made anew, so that it works after others were lost."""
+        chosen = [tensors.integer("ranks", rank) for rank in ranks]
+        with self._one_call:
+            native = self._native.subgroup(chosen)
+        return Communicator(native, self._timeout, self._chunk)
+
+    def close(self) -> None:
+        """Lets go of the connection; no call is taken after that."""
+        with self._one_call:
+            self._native.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f", broken: {self.broken}" if self.broken else ""
+        return f"<cpd.comm.Communicator {self._name}, rank {self._rank} of {self._size}{state}>"
+
+    def _given(self, layers: Layers, spec: ReduceSpec) -> Inputs:
+        check_spec(spec)
+        given = Inputs(layers)
+        warn_of_stall(spec, self._size, stacklevel=4)
+        return given
+
+    def _slice(self, size: int) -> int:
+        return size // self._size + (self._rank < size % self._size)
+
+
+def _report(native: _core.ReduceReport) -> ReduceReport:
+    return ReduceReport([layer_report(one) for one in native.layers], _traffic(native.traffic))
+
+
+def _traffic(native: _core.Traffic) -> Traffic:
+    return Traffic(
+        native.steps,
+        native.messages,
+        native.bytes_sent,
+        native.bytes_received,
+        native.header_bytes,
+    )

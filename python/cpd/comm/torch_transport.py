@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed as a transport: it moves bytes; what they mean is C++'s.
+
+C++ calls the transports here through bindings/torch_distributed.cpp, whose header says what it asks
+of them.
+
+A gloo operation cannot be polled: its is_completed() only says what a wait() has seen. So one
+daemon thread per peer waits, in the order in which messages were started, and it is known who has
+answered. gloo's own timeout must not run out while others count on its context, for that ends all
+of its operations: the deadlines are C++'s. A transport that closes while a thread still waits for a
+lost peer lets that happen, and so do all when the process ends: a thread that came back from torch
+during Python's own end would end the process by a signal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import queue
+import re
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from cpd.comm.errors import TransportError
+
+Message: TypeAlias = tuple[int, int, int]
+"""Peer, address, bytes."""
+T = TypeVar("T")
+
+FOREVER = timedelta(days=3650)
+_TAGS = 1 << 15  # C++ uses those below
+
+_abandoned: list[object] = []
+"""Operations that never came to an end, whose memory torch may still use."""
+_open: weakref.WeakSet[Transport] = weakref.WeakSet()
+_made: dict[tuple[int, ...], int] = {}
+"""How many transports this process has made between some ranks."""
+
+
+def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
+    """A transport between the ranks of a torch group, by the group's backend. All of them call
+    this."""
+    if not dist.is_initialized():
+        raise ValueError(
+            "torch.distributed has no process group: call torch.distributed.init_process_group "
+            "first"
+        )
+    whole = dist.group.WORLD if group is None else group
+    if whole is None or dist.get_rank(whole) < 0:
+        raise ValueError("this process is not in the group")
+    ranks = dist.get_process_group_ranks(whole)
+    backend = str(dist.get_backend(whole))
+    makers: dict[str, type[Transport]] = {"gloo": GlooTransport, "nccl": NcclGroupTransport}
+    if "cpu:gloo" in backend:  # a group of both kinds
+        backend = "gloo"
+    if backend not in makers:
+        raise ValueError(f"the group's backend must be gloo or nccl, got {backend}")
+    return _bounded(functools.partial(makers[backend], ranks, timeout), timeout)
+
+
+def _bounded(function: Callable[[], T], timeout: float) -> T:
+    """What function() returns; TransportError where it takes longer. It then goes on by itself."""
+    results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
+
+    def run() -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)
+            results.put((function(), None))
+        except BaseException as error:
+            results.put((None, error))
+
+    threading.Thread(target=run, daemon=True, name="cpd-connect").start()
+    try:
+        value, error = results.get(timeout=timeout)
+    except queue.Empty:
+        raise TransportError(
+            f"the ranks did not connect within {timeout:g} s: one of them, or the store of "
+            "torch.distributed (in rank 0's process unless torchrun keeps it), does not answer"
+        ) from None
+    if error is not None:
+        raise TransportError(f"the ranks could not be connected: {error}") from error
+    return value  # type: ignore[return-value]
+
+
+class Transport:
+    """Messages between some ranks of torch's world, over connections of its own."""
+
+    name = ""
+    on_cuda = False
+
+    def __init__(self, ranks: Sequence[int], timeout: float) -> None:
+        self._ranks = list(ranks)
+        self.rank = self._ranks.index(dist.get_rank())
+        self.size = len(self._ranks)
+        key = tuple(self._ranks)
+        count = _made[key] = _made.get(key, 0) + 1
+        name = hashlib.sha256(repr((key, count, self.name)).encode()).hexdigest()
+        default: Any = c10d._get_default_store()
+        store = default.clone()  # a connection of its own: another's may wait for an answer
+        store.set_timeout(timedelta(seconds=timeout))
+        self._store = PrefixStore(f"cpd/{name}", store)
+        self.ranks_on_host = self._count_host()
+        self._alarms = _Alarms(self._store, self.rank, self.size)
+        self._process = os.getpid()
+        _open.add(self)
+
+    def _count_host(self) -> int:
+        """How many of the ranks have this one's host name; waits for all of them."""
+        own = socket.gethostname()
+        self._store.set(f"host/{self.rank}", own)
+        hosts = self._store.multi_get([f"host/{rank}" for rank in range(self.size)])
+        return sum(host == own.encode() for host in hosts)
+
+    def start(self, out: list[Message], in_: list[Message], tag: int) -> Any:
+        raise NotImplementedError
+
+    def raise_alarm(self) -> None:
+        self._alarms.set()
+
+    def alarms(self) -> list[bool]:
+        return self._alarms.seen()
+
+    def subgroup(self, ranks: list[int], timeout: float) -> Transport:
+        """Of some of the ranks, by their numbers here."""
+        chosen = [self._ranks[rank] for rank in ranks]
+        return _bounded(lambda: type(self)(chosen, timeout), timeout)
+
+    def abort(self, reason: str) -> None:
+        """Ends this process; torchrun then ends the others."""
+        with contextlib.suppress(Exception):
+            print(reason, file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def close(self) -> None:
+        """Ends the transport's threads: no more messages."""
+        if os.getpid() == self._process:  # a forked child has none of them
+            self._alarms.end()
+
+
+@atexit.register
+def _close_all() -> None:
+    for one in list(_open):
+        one.close()
+
+
+class _Alarms:
+    """Who has given up, as keys of the group's store. A thread asks the store, which may not
+    answer: then nothing is known."""
+
+    _PAUSE = 0.01  # seconds between two questions
+    _FRESH = 0.5  # an answer is good for so long
+    _FIRST = 0.25  # the first one is waited for so long
+    _ASKED = 2.0  # without a caller the thread ends
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._raised = [False] * size
+        self._lock = threading.Lock()
+        self._answered = threading.Event()
+        self._answer_time = 0.0
+        self._asked_time = 0.0
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def set(self) -> None:
+        """Waits a moment for the store to know."""
+        self._raised[self._rank] = True
+        with contextlib.suppress(TransportError):
+            _bounded(self._tell, self._FRESH)
+
+    def seen(self) -> list[bool]:
+        now = time.monotonic()
+        with self._lock:
+            self._asked_time = now
+            if self._thread is None and not self._ended.is_set():
+                self._answered.clear()
+                self._thread = threading.Thread(target=self._watch, daemon=True, name="cpd-alarms")
+                self._thread.start()
+        self._answered.wait(self._FIRST)
+        fresh = time.monotonic() - self._answer_time < self._FRESH
+        return list(self._raised) if fresh else []
+
+    def end(self) -> None:
+        self._ended.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(self._FRESH)
+
+    def _tell(self) -> None:
+        self._store.set(f"alarm/{self._rank}", "1")
+        self._store.set("alarm", "1")
+
+    def _watch(self) -> None:
+        try:
+            while not self._ended.wait(self._PAUSE):
+                self._ask()
+                self._answer_time = time.monotonic()
+                self._answered.set()
+                with self._lock:
+                    if time.monotonic() - self._asked_time > self._ASKED:
+                        self._thread = None
+                        return
+        except Exception:  # the store is gone; this thread stays, so that it is not asked again
+            self._answer_time = 0.0
+            self._answered.set()
+
+    def _ask(self) -> None:
+        if not self._store.check(["alarm"]):
+            return
+        for rank, raised in enumerate(self._raised):
+            if not raised:
+                self._raised[rank] = self._store.check([f"alarm/{rank}"])
+
+
+# ---- gloo ----------------------------------------------------------------------------------------
+
+
+class GlooTransport(Transport):
+    """Over a gloo context of its own; messages lie in host memory."""
+
+    name = "gloo"
+
+    def __init__(self, ranks: Sequence[int], timeout: float) -> None:
+        super().__init__(ranks, timeout)
+        self._gloo: Any = c10d.ProcessGroupGloo(
+            PrefixStore("gloo", self._store), self.rank, self.size, timedelta(seconds=timeout)
+        )
+        self._waiters: dict[int, _Waiter] = {}
+
+    def start(self, out: list[Message], in_: list[Message], tag: int) -> GlooTransfer:
+        transfer = GlooTransfer(self._gloo)
+        for messages, move in ((in_, self._gloo.recv), (out, self._gloo.send)):
+            for peer, address, size in messages:
+                if size > 0:
+                    transfer.add(peer)
+                    bytes_ = _host_bytes(address, size)
+                    self._waiter(peer).put(functools.partial(move, [bytes_], peer, tag), transfer)
+        return transfer
+
+    def close(self) -> None:
+        super().close()
+        if os.getpid() != self._process:
+            return
+        for waiter in self._waiters.values():
+            waiter.end()
+        if any(waiter.is_waiting for waiter in self._waiters.values()):
+            self._break_off()
+        for waiter in self._waiters.values():
+            waiter.join()
+
+    def _break_off(self) -> None:
+        """Ends all operations of the context, by a timeout that runs out."""
+        nothing = torch.empty(1, dtype=torch.uint8)
+        for peer in range(self.size):
+            with contextlib.suppress(RuntimeError):
+                if peer != self.rank:
+                    self._gloo.recv([nothing], peer, _TAGS).wait(timedelta(milliseconds=1))
+
+    def _waiter(self, peer: int) -> _Waiter:
+        if peer not in self._waiters:
+            self._waiters[peer] = _Waiter(peer)
+        return self._waiters[peer]
+
+
+class GlooTransfer:
+    """Messages under way."""
+
+    def __init__(self, gloo: object) -> None:
+        self._gloo = gloo
+        self._lock = threading.Lock()
+        self._open: dict[int, int] = {}
+        self._error: TransportError | None = None
+        self._works: list[object] = []
+
+    def add(self, peer: int) -> None:
+        with self._lock:
+            self._open[peer] = self._open.get(peer, 0) + 1
+
+    def keep(self, work: object) -> None:
+        self._works.append(work)
+
+    def done(self, peer: int, error: TransportError | None) -> None:
+        with self._lock:
+            if error is not None:
+                self._error = self._error or error
+            elif self._open[peer] == 1:
+                del self._open[peer]
+            else:
+                self._open[peer] -= 1
+
+    def poll(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return not self._open
+
+    def waiting(self) -> list[int]:
+        with self._lock:
+            return sorted(self._open)
+
+    def abandon(self) -> None:
+        _abandoned.append(self)
+
+
+class _Waiter:
+    """The thread that waits for what goes to and comes from one peer."""
+
+    def __init__(self, peer: int) -> None:
+        self._peer = peer
+        self._error: TransportError | None = None
+        self._queue: queue.SimpleQueue[tuple[Any, GlooTransfer] | None] = queue.SimpleQueue()
+        self.is_waiting = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"cpd-gloo-{peer}")
+        self._thread.start()
+
+    def put(self, start: Callable[[], Any], transfer: GlooTransfer) -> None:
+        """Starts an operation and queues it up."""
+        try:
+            work = start()
+        except RuntimeError as error:
+            transfer.done(self._peer, self._named(error))
+            return
+        transfer.keep(work)
+        self._queue.put((work, transfer))
+
+    def end(self) -> None:
+        """After what is queued."""
+        self._queue.put(None)
+
+    def join(self) -> None:
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, transfer = item
+            error = None
+            self.is_waiting = True
+            try:
+                work.wait(FOREVER)
+            except RuntimeError as failure:
+                error = self._named(failure)
+            transfer.done(self._peer, error)
+            self.is_waiting = False
+            del work, transfer, item
+
+    def _named(self, error: RuntimeError) -> TransportError:
+        said = re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0].strip()
+        return TransportError(f"gloo: {said}", self._peer)
+
+
+def _host_bytes(address: int, size: int) -> torch.Tensor:
+    """Memory of C++ as a tensor; it does not keep it alive."""
+    return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+
+
+# ---- NCCL ----------------------------------------------------------------------------------------
+
+
+class NcclGroupTransport(Transport):
+    """Over a torch group of its own with NCCL; messages lie in this device's memory, and are
+    written before `start` is called."""
+
+    name = "nccl"
+    on_cuda = True
+
+    def __init__(self, ranks: Sequence[int], timeout: float) -> None:
+        super().__init__(ranks, timeout)
+        group = dist.new_group(
+            list(ranks),
+            timeout=timedelta(seconds=timeout),
+            backend="nccl",
+            use_local_synchronization=True,
+        )
+        c10d._set_pg_timeout(FOREVER, group)  # or torch's watchdog ends the process
+        self._group = group
+
+    def start(self, out: list[Message], in_: list[Message], tag: int) -> NcclTransfer:
+        del tag  # NCCL's messages meet in the order in which they were started
+        operations = []
+        for messages, move in ((in_, dist.irecv), (out, dist.isend)):
+            for peer, address, size in messages:
+                if size > 0:
+                    bytes_ = _device_bytes(address, size)
+                    operations.append(dist.P2POp(move, bytes_, group=self._group, group_peer=peer))
+        works = dist.batch_isend_irecv(operations) if operations else []
+        peers = sorted({peer for peer, _, size in (*out, *in_) if size > 0})
+        return NcclTransfer(operations, works, peers)
+
+
+class NcclTransfer:
+    """Messages under way, all together: NCCL does not say which of them has arrived."""
+
+    def __init__(self, operations: Sequence[object], works: list[Any], peers: list[int]) -> None:
+        self._operations = operations
+        self._works = works
+        self._peers = peers
+
+    def poll(self) -> bool:
+        self._works = [work for work in self._works if not work.is_completed()]
+        return not self._works
+
+    def waiting(self) -> list[int]:
+        return self._peers if self._works else []
+
+    def abandon(self) -> None:
+        _abandoned.append(self)
+
+
+class _DeviceMemory:
+    """A range of device memory, for torch.as_tensor."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def _device_bytes(address: int, size: int) -> torch.Tensor:
+    return torch.as_tensor(_DeviceMemory(address, size), device="cuda")

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of `cpd.comm` reduce: specs and layers that every rank makes for itself, and what
+the ranks do with them. Each function takes a rank's communicator, so that it runs over every
+transport (spawn.py), and returns what json can write."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import numpy as np
+
+import cpd
+import cpd.comm
+from cpd import _core
+from cpd.comm import Communicator, Mismatch, RankLost
+
+FORMATS = ("e4m3", "e5m2", "e3m0", "e2m1", "e4m3fn", "fp16", "bf16", "fp32", "e6m9", "e2m5")
+SCALINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"aps": True},
+    {"aps": "paper"},
+    {"loss_scale": 2.0**9},
+    {"average": True},
+    {"aps": True, "average": True},
+)
+
+
+# ---- all-reduce against the virtual ranks --------------------------------------------------------
+
+
+def ways(world: int) -> list[dict[str, Any]]:
+    """Every order with every exchange that produces it, without and with groups."""
+    found: list[dict[str, Any]] = []
+    groups = sorted({2, 3, world} & set(range(1, world + 1)))
+    for order, exchange in itertools.product(("sequential", "ring", "tree"), ("owner", "gather")):
+        found += [{"order": order, "exchange": exchange, "group_size": g} for g in (None, *groups)]
+    found.append({"order": "ring", "exchange": "ring"})
+    found += [{"order": "ring", "exchange": "hierarchical", "group_size": g} for g in (1, *groups)]
+    return found
+
+
+def accumulators(f: str, way: dict[str, Any], seed: int) -> list[cpd.Accumulator]:
+    """Sums that go with an order and an exchange."""
+    random_sum = {"rounding": "stochastic", "random_bits": 11, "seed": seed}
+    sums = [
+        cpd.Accumulator(f),
+        cpd.Accumulator("fp32"),
+        cpd.Accumulator("e6m9", rounding="to_odd"),
+        cpd.Accumulator(f, **random_sum),
+    ]
+    if way["order"] != "tree":
+        sums += [
+            cpd.Accumulator(f, "kahan"),
+            cpd.Accumulator("e5m10", "kahan", **random_sum),
+            cpd.Accumulator("e6m9", "chunked", inner=f, chunk=2),
+        ]
+        if way["exchange"] in ("owner", "gather"):
+            sums.append(cpd.Accumulator(f, "pairwise"))
+    return sums
+
+
+def spec_at(world: int, index: int) -> cpd.ReduceSpec:
+    """The spec of a number: numbers in a row go through all ways, the rest is drawn by them."""
+    draw = random.Random(f"{world}/{index}")
+    all_ways = ways(world)
+    way = all_ways[index % len(all_ways)]
+    wire = draw.choice(FORMATS)
+    options: dict[str, Any] = {}
+    if draw.random() < 0.3:
+        bits = draw.choice((3, 8, 16, 24))
+        options |= {"rounding": "stochastic", "seed": 2**63 + index, "random_bits": bits}
+    if draw.random() < 0.3:
+        options["overflow"] = "saturate"
+    return cpd.ReduceSpec(
+        wire,
+        draw.choice(accumulators(wire, way, index)),
+        result=draw.choice((None, None, "fp32", "e5m10")),
+        step=draw.choice((0, 7, 2**24 - 1)),
+        **way,
+        **draw.choice(SCALINGS),
+        **options,
+    )
+
+
+def layers_of(rank: int, sizes: tuple[int, ...], seed: int, special: bool = False) -> list[Any]:
+    """One rank's layers, a scale for each; `special`: with NaN, Inf and zeros."""
+    rng = np.random.default_rng([seed, rank])
+    layers = []
+    for index, size in enumerate(sizes):
+        scale = np.exp2(rng.integers(-5, 3, size)) * 2.0 ** (-4 * index)
+        x = (rng.normal(size=size) * scale).astype(np.float32)
+        if special and size > 4:
+            where = np.random.default_rng(seed).integers(0, size, 4)
+            x[where] = np.float32([np.nan, np.inf, -np.inf if rank else np.inf, -0.0])
+        layers.append(x)
+    return layers
+
+
+def sizes_for(world: int) -> tuple[int, ...]:
+    return (1000, 0, 1, max(world - 1, 0), 2, 7001)
+
+
+def same(a: list[Any], b: list[Any]) -> bool:
+    """Whether two lists of layers have the same bits."""
+    return len(a) == len(b) and all(
+        x.shape == y.shape and np.array_equal(x.view(np.uint32), y.view(np.uint32))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def virtual(spec: cpd.ReduceSpec, world: int, sizes: Any, seed: int, special: bool = False) -> Any:
+    ranks = [layers_of(rank, sizes, seed, special) for rank in range(world)]
+    return cpd.simulate_all_reduce(ranks, spec, report=True)
+
+
+def compare(comm: Communicator, first: int, count: int) -> list[str]:
+    """All-reduces by so many specs; says which were not the virtual ranks'. Last: a hash of all."""
+    wrong, digest = [], hashlib.sha256()
+    for index in range(first, first + count):
+        spec = spec_at(comm.size, index)
+        sizes = sizes_for(comm.size) if index % 10 else (70_001, 3)
+        special = index % 4 == 3
+        wanted, reports = virtual(spec, comm.size, sizes, index, special)
+        mine = layers_of(comm.rank, sizes, index, special)
+        got, report = comm.all_reduce(mine, spec, report=True)
+        if not same(got, wanted):
+            wrong.append(f"{index}: {spec}")
+        if report.layers != reports:
+            wrong.append(f"{index}: reports {report.layers} for {reports}: {spec}")
+        if not same(mine, layers_of(comm.rank, sizes, index, special)):
+            wrong.append(f"{index}: inputs were written")
+        for layer in got:
+            digest.update(layer.tobytes())
+    return [*wrong, digest.hexdigest()]
+
+
+# ---- the other operations ------------------------------------------------------------------------
+
+
+def others(comm: Communicator) -> list[str]:
+    """reduce, reduce_scatter, all_gather, barrier, subgroup; says what was wrong."""
+    wrong = []
+    sizes = sizes_for(comm.size)
+    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    wanted, _ = virtual(spec, comm.size, sizes, 5)
+    mine = layers_of(comm.rank, sizes, 5)
+    for root in range(comm.size):
+        got = comm.reduce(mine, spec, root)
+        if (got is None) == (comm.rank == root) or (got is not None and not same(got, wanted)):
+            wrong.append(f"reduce to {root}")
+    parts = [slice_of(x, comm.rank, comm.size) for x in wanted]
+    if not same(comm.reduce_scatter(mine, spec), parts):
+        wrong.append("reduce_scatter")
+    for f, options in (("e4m3", {}), ("fp32", {}), ("e2m1", {"overflow": "saturate"})):
+        gathered = comm.all_gather(mine, f, **options)
+        for rank, layers in enumerate(gathered):
+            casts = [cpd.cast(x, f, **options) for x in layers_of(rank, sizes, 5)]
+            if not same(layers, casts):
+                wrong.append(f"all_gather {f} of rank {rank}")
+    comm.barrier()
+    chosen = list(range(comm.size % 2, comm.size, 2))
+    if comm.rank in chosen:
+        with comm.subgroup(chosen) as sub:
+            total = sub.all_reduce([np.float32([comm.rank])], cpd.ReduceSpec("fp32"))
+            if (sub.rank, sub.size) != (chosen.index(comm.rank), len(chosen)) or (
+                total[0].item() != sum(chosen)
+            ):
+                wrong.append(f"subgroup {chosen}")
+    comm.barrier()
+    return wrong
+
+
+def slice_of(x: Any, rank: int, world: int) -> Any:
+    """The slice that a rank keeps: the first n mod W are one longer."""
+    bounds = [0]
+    for r in range(world):
+        bounds.append(bounds[-1] + len(x) // world + (r < len(x) % world))
+    return x[bounds[rank] : bounds[rank + 1]]
+
+
+# ---- ranks that want different things ------------------------------------------------------------
+
+BASE = cpd.ReduceSpec(
+    "e4m3", cpd.Accumulator("e5m10", "chunked", inner="e6m9", chunk=4), order="ring", group_size=2
+)
+BASE_SUM = {"format": "e5m10", "scheme": "chunked", "inner": "e6m9", "chunk": 4}
+
+
+def _sum(**changes: Any) -> dict[str, Any]:
+    return {"accumulator": cpd.Accumulator(**BASE_SUM | changes)}
+
+
+DIFFERENCES: dict[str, dict[str, Any]] = {
+    "format": {"format": cpd.format("e5m2")},
+    "bias": {"format": cpd.Format(4, 3, bias=8)},
+    "subnormals": {"format": cpd.Format(4, 3, subnormals=False)},
+    "rounding": {"rounding": "toward_zero"},
+    "overflow": {"overflow": "saturate"},
+    "seed": {"seed": 1},
+    "random_bits": {"random_bits": 8},
+    "variant": {"variant": "B"},
+    "sum's format": _sum(format="e6m9"),
+    "sum's scheme": {"accumulator": cpd.Accumulator("e5m10", "kahan")},
+    "sum's inner format": _sum(inner="e5m10"),
+    "sum's chunk": _sum(chunk=5),
+    "sum's rounding": _sum(rounding="up"),
+    "sum's overflow": _sum(overflow="saturate"),
+    "sum's seed": _sum(seed=9),
+    "result": {"result": cpd.format("fp32")},
+    "order": {"order": "sequential"},
+    "exchange": {"exchange": "hierarchical"},
+    "group_size": {"group_size": 3},
+    "aps": {"aps": True},
+    "aps's exponent": {"aps": "paper"},
+    "loss_scale": {"loss_scale": 2.0},
+    "average": {"average": True},
+    "step": {"step": 3},
+}
+
+
+def mismatches(comm: Communicator) -> dict[str, str]:
+    """The last rank differs in one thing after the other: the text of each Mismatch. After that the
+    communicator still works: '' for that, under 'after'."""
+    odd = comm.rank == comm.size - 1
+    x = [np.ones(5, np.float32), np.ones(3, np.float32)]
+    texts = {}
+    for name, change in DIFFERENCES.items():
+        spec = dataclasses.replace(BASE, **change) if odd else BASE
+        texts[name] = _mismatch(lambda spec=spec: comm.all_reduce(x, spec))
+    fewer, shorter = x[:1], [x[0], x[1][:2]]
+    swapped = [x[1], x[0]]
+    for name, other in (("layers", fewer), ("a size", shorter), ("sizes' order", swapped)):
+        texts[name] = _mismatch(lambda y=other: comm.all_reduce(y if odd else x, BASE))
+    texts["report"] = _mismatch(lambda: comm.all_reduce(x, BASE, report=odd))
+    texts["operation"] = _mismatch(
+        lambda: comm.reduce_scatter(x, BASE) if odd else comm.all_reduce(x, BASE)
+    )
+    texts["root"] = _mismatch(lambda: comm.reduce(x, BASE, root=int(odd)))
+    texts["gathered format"] = _mismatch(lambda: comm.all_gather(x, "e4m3" if odd else "e5m2"))
+    texts["barrier"] = _mismatch(lambda: comm.barrier() if odd else comm.all_gather(x))
+    total = comm.all_reduce(x, dataclasses.replace(BASE, format="fp32", result="fp32"))
+    texts["after"] = "" if total[0].tolist() == [comm.size] * 5 else f"wrong sum: {total}"
+    return texts
+
+
+def _mismatch(call: Any) -> str:
+    try:
+        call()
+    except Mismatch as error:
+        return str(error)
+    return "no Mismatch was raised"
+
+
+# ---- ranks that are lost -------------------------------------------------------------------------
+
+FAULT_SIZES = (2500, 0, 700)
+FAULT_CHUNK = 1000  # several chunks a call
+
+
+@dataclasses.dataclass
+class Fault:
+    kind: str  # kill, stop, drop
+    phase: str  # handshake, exponents, exchange, fold, gather
+    victim: int  # its rank among those that are left by then
+    exchange: str = "owner"
+
+
+def fault_spec(exchange: str) -> cpd.ReduceSpec:
+    group_size = 2 if exchange == "hierarchical" else None
+    order = "ring" if exchange in ("ring", "hierarchical") else "sequential"
+    return cpd.ReduceSpec("e4m3", aps=True, order=order, exchange=exchange, group_size=group_size)
+
+
+def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One fault after the other, each in the group that the one before left over. What this rank saw
+    of each; a victim's list ends with its own."""
+    seen: list[dict[str, Any]] = []
+    for number, fault in enumerate(Fault(**one) for one in plan):
+        spec = fault_spec(fault.exchange)
+        mine = layers_of(comm.rank, FAULT_SIZES, number)
+        at_chunk = 1 if fault.phase in ("exchange", "fold", "gather") else 0
+
+        def strike(
+            phase: str, chunk: int, rank: int, drop: Any, fault: Fault = fault, at: int = at_chunk
+        ) -> None:
+            if (phase, chunk, rank) == (fault.phase, at, fault.victim):
+                if fault.kind == "drop":
+                    drop()
+                else:
+                    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[fault.kind])
+
+        _core.set_fault_hook(strike)
+        begin = time.monotonic()
+        try:
+            comm.all_reduce(mine, spec)
+            lost: list[int] | None = None
+            text = "no error"
+        except RankLost as error:
+            lost, text = error.ranks, str(error)
+        took = time.monotonic() - begin
+        _core.set_fault_hook(None)
+        untouched = same(mine, layers_of(comm.rank, FAULT_SIZES, number))
+        record = {"lost": lost, "text": text, "took": took, "untouched": untouched}
+        seen.append(record)
+        if comm.rank == fault.victim:
+            return seen
+        record["broken"] = comm.broken
+        comm = comm.subgroup([rank for rank in range(comm.size) if rank != fault.victim])
+        wanted, _ = virtual(spec, comm.size, FAULT_SIZES, number)
+        got = comm.all_reduce(layers_of(comm.rank, FAULT_SIZES, number), spec)
+        record["works"] = same(got, wanted)
+    return seen

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank does in the tests of the DDP hook (test_ddp.py): every case checks gradients
+against the virtual ranks'."""
+
+import pickle
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import cpd
+from cpd.comm import Communicator
+
+STOCHASTIC = cpd.ReduceSpec(
+    "e4m3",
+    accumulator=cpd.Accumulator("e4m3", rounding="stochastic", seed=3),
+    aps=True,
+    rounding="stochastic",
+    seed=3,
+)
+
+
+def perceptron() -> nn.Module:
+    """Wide enough for three of DDP's smallest buckets."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 400), nn.ReLU(), nn.Linear(400, 400), nn.Linear(400, 3))
+
+
+def convolution() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Conv2d(5, 3, 1))
+    return model.to(memory_format=torch.channels_last)
+
+
+def images(step: int, rank: int, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(4, *shape, generator=generator)
+
+
+def loss_of(model: nn.Module, step: int, rank: int) -> torch.Tensor:
+    first = next(model.parameters())
+    shape = (8,) if first.ndim == 2 else (2, 6, 5)
+    return model(images(step, rank, *shape).to(first)).float().square().sum()
+
+
+def gradients(make: Callable[[], nn.Module], step: int) -> list[list[torch.Tensor]]:
+    """[rank][parameter]: what every rank's own backward pass gives."""
+    model = make()
+    parameters = list(model.parameters())
+    per_rank = [
+        torch.autograd.grad(loss_of(model, step, rank), parameters)
+        for rank in range(dist.get_world_size())
+    ]
+    return [[gradient.cpu() for gradient in rank] for rank in per_rank]
+
+
+def run(
+    make: Callable[[], nn.Module],
+    spec: cpd.ReduceSpec | cpd.Schedule,
+    *,
+    knows_module: bool = False,
+    average: bool = True,
+    steps: int = 3,
+    **options: object,
+) -> None:
+    """Backward passes of a hooked model give the virtual ranks' sums, bit for bit."""
+    model = make()
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.3, **options)
+    module = ddp if knows_module else None
+    state, hook = cpd.ddp_hook(spec, module=module, average=average)
+    ddp.register_comm_hook(state, hook)
+    for step in range(steps):
+        assert state.step == step
+        ddp.zero_grad()
+        loss_of(ddp, step, dist.get_rank()).backward()
+        check(model, spec, average, make, step)
+    state.close()
+
+
+def check(model, spec, average, make, step) -> None:
+    schedule = spec if isinstance(spec, cpd.Schedule) else cpd.Schedule(spec)
+    specs = ("spec", "exempt_spec", "first_spec")
+    if average:
+        averaged = {name: replace(getattr(schedule, name), average=True) for name in specs}
+        schedule = replace(schedule, **averaged)
+    names = [name for name, _ in model.named_parameters()]
+    sums = schedule.simulate_all_reduce(names, gradients(make, step), step=step)
+    for name, parameter, expected in zip(names, model.parameters(), sums, strict=True):
+        same = torch.equal(parameter.grad.cpu(), expected.to(parameter.dtype))
+        assert same, f"{name} at step {step}: {parameter.grad} is not {expected}"
+
+
+def plain() -> None:
+    run(perceptron, cpd.ReduceSpec("e4m3", aps=True, order="ring"))
+
+
+def stochastic() -> None:
+    run(perceptron, STOCHASTIC)
+
+
+def known_module() -> None:
+    run(perceptron, STOCHASTIC, knows_module=True)
+
+
+def initial_buckets() -> None:
+    """With unused parameters looked for, already the first pass has several buckets."""
+    run(perceptron, STOCHASTIC, find_unused_parameters=True)
+
+
+def bucket_views() -> None:
+    run(perceptron, STOCHASTIC, gradient_as_bucket_view=True)
+
+
+def sums_instead_of_averages() -> None:
+    run(perceptron, STOCHASTIC, average=False)
+
+
+def schedule() -> None:
+    spec = cpd.Schedule(STOCHASTIC, exempt=["*.bias"], first_steps=1)
+    run(perceptron, spec, knows_module=True)
+
+
+def channels_last() -> None:
+    run(convolution, STOCHASTIC)
+
+
+def bfloat16() -> None:
+    run(lambda: perceptron().bfloat16(), STOCHASTIC)
+
+
+def accumulated() -> None:
+    """Passes without synchronisation are no steps; their gradients are added up before."""
+    model = perceptron()
+    ddp = DistributedDataParallel(model)
+    state, hook = cpd.ddp_hook(STOCHASTIC)
+    ddp.register_comm_hook(state, hook)
+    with ddp.no_sync():
+        loss_of(ddp, 0, dist.get_rank()).backward()
+    assert state.step == 0
+    loss_of(ddp, 1, dist.get_rank()).backward()
+    assert state.step == 1
+    both = [gradients(perceptron, step) for step in range(2)]
+    per_rank = [[a + b for a, b in zip(*rank, strict=True)] for rank in zip(*both, strict=True)]
+    sums = cpd.simulate_all_reduce(per_rank, replace(STOCHASTIC, average=True))
+    assert all(torch.equal(p.grad, s) for p, s in zip(model.parameters(), sums, strict=True))
+
+
+def checkpoint() -> None:
+    """A pickled state goes on at its step, with a communicator of its own."""
+    state, hook = cpd.ddp_hook(cpd.Schedule(STOCHASTIC, ["*.bias"]), module=perceptron())
+    state.step = 5
+    state, hook = pickle.loads(pickle.dumps((state, hook)))
+    model = perceptron()
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.3)
+    ddp.register_comm_hook(state, hook)
+    loss_of(ddp, 5, dist.get_rank()).backward()
+    assert state.step == 6
+    check(model, cpd.Schedule(STOCHASTIC, ["*.bias"]), True, perceptron, 5)
+
+
+class Held:
+    """A communicator that begins when it is let go."""
+
+    def __init__(self) -> None:
+        self.comm = cpd.comm.torch()
+        self.go = threading.Event()
+
+    def all_reduce(self, *arguments, **options):
+        assert self.go.wait(30)
+        return self.comm.all_reduce(*arguments, **options)
+
+
+def asynchronous() -> None:
+    """The hook returns before its bucket is reduced, for all buckets of a pass."""
+    held = Held()
+    model = perceptron()
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.3, find_unused_parameters=True)
+    state, hook = cpd.ddp_hook(STOCHASTIC, held, module=model)
+    futures = []
+
+    def watched(state, bucket):
+        futures.append(hook(state, bucket))
+        if bucket.is_last():
+            assert len(futures) > 1
+            assert not any(future.done() for future in futures)
+            held.go.set()
+        return futures[-1]
+
+    ddp.register_comm_hook(state, watched)
+    loss_of(ddp, 0, dist.get_rank()).backward()
+    check(model, STOCHASTIC, True, perceptron, 0)
+
+
+def error_reaches_backward() -> None:
+    ddp = DistributedDataParallel(perceptron())
+    state, hook = cpd.ddp_hook(replace(STOCHASTIC, seed=dist.get_rank()))
+    ddp.register_comm_hook(state, hook)
+    with pytest.raises(RuntimeError) as caught:
+        loss_of(ddp, 0, dist.get_rank()).backward()
+    assert isinstance(state.error, cpd.comm.Mismatch)
+    assert f"Mismatch: {state.error}" in str(caught.value)
+
+
+def on_the_gpu() -> None:
+    """Messages go through host memory: gloo's."""
+    run(lambda: perceptron().cuda(), STOCHASTIC)
+    run(lambda: convolution().cuda().half(), STOCHASTIC, knows_module=True)
+
+
+CASES = [
+    plain,
+    stochastic,
+    known_module,
+    initial_buckets,
+    bucket_views,
+    sums_instead_of_averages,
+    schedule,
+    channels_last,
+    bfloat16,
+    accumulated,
+    checkpoint,
+    asynchronous,
+    error_reaches_backward,
+]
+
+
+def run_all(comm: Communicator, gpu: bool = False) -> dict[str, str]:
+    """What went wrong in each case on this rank; nothing, where all is well."""
+    del comm  # the cases make their own, of torch's default group
+    torch.set_num_threads(1)
+    told = {}
+    for case in [on_the_gpu] if gpu else CASES:
+        told[case.__name__] = ""
+        try:
+            case()
+        except Exception:
+            told[case.__name__] = traceback.format_exc()
+    return told

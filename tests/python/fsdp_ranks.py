@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank does in the tests of FSDP2's reduce-scatter (test_fsdp.py): every case checks
+its part against the virtual ranks' sums."""
+
+import re
+import traceback
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+import cpd
+from cpd.comm import Communicator
+from cpd.fsdp import ReduceScatter, set_reduce_scatter
+
+STOCHASTIC = cpd.ReduceSpec(
+    "e4m3",
+    accumulator=cpd.Accumulator("e4m3", rounding="stochastic", seed=3),
+    aps=True,
+    rounding="stochastic",
+    seed=3,
+)
+
+
+class Recorder(ReduceScatter):
+    """Keeps what FSDP gave and got; not what it divides afterwards."""
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        self.given = input_tensor.clone()
+        super().__call__(output_tensor, input_tensor, group, op, async_op)
+        self.op, self.got = op, output_tensor.clone()
+
+
+def sharded(**options) -> nn.Module:
+    """Three FSDP modules; sizes that the ranks do not divide."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 31), nn.ReLU(), nn.Linear(31, 7))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (model[0], model[2], model):
+        fully_shard(part, mesh=mesh, **options)
+    return model
+
+
+def backward(model: nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+    model.zero_grad()
+    model(torch.randn(5, 8, generator=generator)).float().square().sum().backward()
+
+
+def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
+    everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, tensor)
+    return everyone
+
+
+def run(spec: cpd.ReduceSpec | cpd.Schedule, op: dist.ReduceOp.RedOpType, model: nn.Module) -> None:
+    """Every module's gradients are this rank's slice of the virtual ranks' sum."""
+    made = set_reduce_scatter(model, spec)
+    assert list(made) == ["", "0", "2"]
+    for one in made.values():
+        one.__class__ = Recorder
+    schedule = spec if isinstance(spec, cpd.Schedule) else cpd.Schedule(spec)
+    for step in range(3):
+        backward(model, step)
+        for number, name in enumerate(("0", "2"), start=1):
+            one = made[name]
+            assert one.op == op
+            assert one.step == step + 1
+            expected = replace(schedule.spec_of(name, step), average=op == dist.ReduceOp.AVG)
+            empty = [torch.empty(0)] * number
+            per_rank = [[*empty, flat] for flat in gathered(one.given)]
+            whole = cpd.simulate_all_reduce(per_rank, expected)[number]
+            slices = torch.chunk(whole, dist.get_world_size())
+            assert torch.equal(one.got, slices[dist.get_rank()].to(one.got.dtype))
+
+
+def average() -> None:
+    run(STOCHASTIC, dist.ReduceOp.AVG, sharded())
+
+
+def forced_sum() -> None:
+    model = sharded()
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(3.0)
+    run(STOCHASTIC, dist.ReduceOp.SUM, model)
+    made = set_reduce_scatter(model, cpd.ReduceSpec("fp32"))
+    for one in made.values():
+        one.__class__ = Recorder
+    backward(model, 0)
+    ours = torch.cat([p.grad.to_local().flatten() for p in model[2].parameters()])
+    kept = made["2"].got / 3
+    assert set(ours.tolist()) <= set(kept.tolist())  # the rest is padding
+
+
+def schedule() -> None:
+    run(cpd.Schedule(STOCHASTIC, exempt=["2"], first_steps=1), dist.ReduceOp.AVG, sharded())
+
+
+def narrow() -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    run(STOCHASTIC, dist.ReduceOp.AVG, sharded(mp_policy=policy))
+
+
+def refused() -> None:
+    one = ReduceScatter(STOCHASTIC)
+    world, group = dist.get_world_size(), dist.group.WORLD
+    out, sums = torch.empty(4), torch.ones(4 * world)
+    for arguments, told in (
+        ((out, sums, group, dist.ReduceOp.MAX), "SUM or AVG"),
+        ((out, sums[1:], group, dist.ReduceOp.SUM), f"{world} (ranks) × 4 (output) values"),
+        ((out, sums, group, dist.ReduceOp.SUM, True), "async_op"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            one(*arguments)
+    assert one.step == 0
+    one(out, sums, group, dist.ReduceOp.SUM)
+    assert out.tolist() == [world] * 4
+    with pytest.raises(ValueError, match="fully_shard"):
+        set_reduce_scatter(nn.Linear(2, 2), STOCHASTIC)
+    with pytest.raises(ValueError, match="'nothing' matches no layer"):
+        set_reduce_scatter(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
+
+
+CASES = [average, forced_sum, schedule, narrow, refused]
+
+
+def run_all(comm: Communicator) -> dict[str, str]:
+    """What went wrong in each case on this rank; nothing, where all is well."""
+    del comm  # the cases make their own, of torch's default group
+    torch.set_num_threads(1)
+    told = {}
+    for case in CASES:
+        told[case.__name__] = ""
+        try:
+            case()
+        except Exception:
+            told[case.__name__] = traceback.format_exc()
+    return told

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules: which layers are reduced by which spec at which step, and with which random bits."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import cpd
+
+STOCHASTIC = cpd.ReduceSpec(
+    "e4m3",
+    accumulator=cpd.Accumulator("e4m3", rounding="stochastic", seed=5),
+    aps=True,
+    rounding="stochastic",
+    seed=5,
+)
+NAMES = ["first.weight", "first.bias", "output.weight", "output.bias"]
+SIZES = [(7, 3), (7,), (5, 7), (5,)]
+
+
+def contributions(world: int) -> list[list[np.ndarray]]:
+    random = np.random.RandomState(world)
+    return [
+        [random.standard_normal(size).astype(np.float32) for size in SIZES] for _ in range(world)
+    ]
+
+
+def equal(mine, others) -> bool:
+    return len(mine) == len(others) and all(map(np.array_equal, mine, others))
+
+
+def test_every_layer_has_its_spec_at_every_step():
+    late = cpd.ReduceSpec("bf16")
+    schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"], exempt_spec=late, first_steps=2)
+    fp32 = cpd.ReduceSpec("fp32", step=1)
+    assert schedule.spec_of("first.weight", 1) == fp32
+    assert schedule.spec_of("first.weight", 2) == replace(STOCHASTIC, step=2)
+    assert schedule.spec_of("first.bias", 0) == late
+    assert schedule.parts(NAMES, 0) == [(replace(fp32, step=0), [0, 2]), (late, [1, 3])]
+
+
+def test_equal_specs_are_one_call():
+    schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"], first_steps=1)
+    assert schedule.parts(NAMES, 0) == [(cpd.ReduceSpec("fp32"), [0, 1, 2, 3])]
+    assert [numbers for _, numbers in schedule.parts(NAMES, 1)] == [[0, 2], [1, 3]]
+    assert cpd.Schedule(STOCHASTIC).parts([], 0) == []
+
+
+def test_fp32_keeps_order_groups_exchange_and_average():
+    spec = replace(STOCHASTIC, order="ring", exchange="hierarchical", group_size=2, average=True)
+    exempt = cpd.Schedule(spec).exempt_spec
+    kept = ("order", "exchange", "group_size", "average")
+    assert all(getattr(exempt, name) == getattr(spec, name) for name in kept)
+    assert exempt == cpd.ReduceSpec("fp32", **{name: getattr(spec, name) for name in kept})
+
+
+@pytest.mark.parametrize("exempt", [[], ["output.*"], ["first.weight", "*.bias"], ["*"]])
+def test_a_layers_bits_do_not_depend_on_which_others_are_exempt(exempt):
+    per_rank = contributions(5)
+    schedule = cpd.Schedule(STOCHASTIC, exempt)
+    sums, reports = schedule.simulate_all_reduce(NAMES, per_rank, step=3, report=True)
+    by_spec = {
+        False: cpd.simulate_all_reduce(per_rank, replace(STOCHASTIC, step=3), report=True),
+        True: cpd.simulate_all_reduce(per_rank, cpd.ReduceSpec("fp32"), report=True),
+    }
+    for number, name in enumerate(NAMES):
+        layers, told = by_spec[schedule.is_exempt(name)]
+        assert np.array_equal(sums[number], layers[number])
+        assert reports[number] == told[number]
+
+
+def test_first_steps_are_in_fp32():
+    per_rank = contributions(3)
+    schedule = cpd.Schedule(STOCHASTIC, first_steps=2)
+    fp32 = cpd.simulate_all_reduce(per_rank, cpd.ReduceSpec("fp32"))
+    for step in range(4):
+        later = cpd.simulate_all_reduce(per_rank, replace(STOCHASTIC, step=step))
+        sums = schedule.simulate_all_reduce(NAMES, per_rank, step=step)
+        assert equal(sums, fp32 if step < 2 else later)
+
+
+def test_ranks_may_be_functions():
+    per_rank = contributions(3)
+    schedule = cpd.Schedule(STOCHASTIC, ["*.bias"])
+    functions = [lambda rank=rank: rank for rank in per_rank]
+    assert equal(
+        schedule.simulate_all_reduce(NAMES, functions, step=0),
+        schedule.simulate_all_reduce(NAMES, per_rank, step=0),
+    )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_communicator_gives_the_same(in_place):
+    world = 3
+    per_rank = contributions(world)
+    schedule = cpd.Schedule(STOCHASTIC, ["*.bias"])
+    sums, told = schedule.simulate_all_reduce(NAMES, per_rank, step=7, report=True)
+
+    def work(comm):
+        layers = [layer.copy() for layer in per_rank[comm.rank]]
+        out = layers if in_place else None
+        mine, report = schedule.all_reduce(comm, NAMES, layers, step=7, out=out, report=True)
+        if in_place:
+            assert all(a is b for a, b in zip(mine, layers, strict=True))
+        else:
+            assert equal(layers, per_rank[comm.rank])
+        parts = [
+            comm.all_reduce(layers[i : i + 1], cpd.ReduceSpec("fp32"), report=True)[1].traffic
+            for i in range(2)
+        ]
+        assert report.traffic.messages > max(part.messages for part in parts)
+        return mine, report.layers
+
+    for mine, report in cpd.comm.local(world).run(work):
+        assert equal(mine, sums)
+        assert report == told
+
+
+def test_values_are_compared_hashed_and_pickled():
+    schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"], first_steps=3)
+    again = pickle.loads(pickle.dumps(schedule))
+    assert again == schedule
+    assert hash(again) == hash(schedule)
+    assert schedule != cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
+    with pytest.raises(AttributeError):
+        schedule.first_steps = 4
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "told"),
+    [
+        (lambda: cpd.Schedule("e4m3"), TypeError, "spec must be a cpd.ReduceSpec, got str"),
+        (lambda: cpd.Schedule(STOCHASTIC, "*.bias"), TypeError, "list of names or patterns"),
+        (lambda: cpd.Schedule(STOCHASTIC, [1]), TypeError, "names or patterns, got int"),
+        (lambda: cpd.Schedule(STOCHASTIC, exempt_spec="fp32"), TypeError, "exempt_spec"),
+        (lambda: cpd.Schedule(STOCHASTIC, first_spec="fp32"), TypeError, "first_spec"),
+        (lambda: cpd.Schedule(STOCHASTIC, first_steps=-1), ValueError, "at least 0, got -1"),
+        (lambda: cpd.Schedule(STOCHASTIC, first_steps=1.5), TypeError, "int"),
+        (
+            lambda: cpd.Schedule(STOCHASTIC, ["*.bias", "*.scale"]).parts(NAMES, 0),
+            ValueError,
+            r"'\*\.scale' matches no layer; the layers are first.weight, first.bias, output.weight",
+        ),
+        (
+            lambda: cpd.Schedule(STOCHASTIC).simulate_all_reduce(["a"], [[]], step=0),
+            ValueError,
+            "1 names but 0 layers",
+        ),
+    ],
+)
+def test_mistakes_are_told(make, error, told):
+    with pytest.raises(error, match=told):
+        make()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training over processes: the same hash, counts, losses and gradients as over virtual ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+import spawn
+from cpd.cli import main
+from cpd.training import train
+from train_ranks import options_of, run_all, told
+
+QUICK = {
+    "epochs": 1,
+    "batch": 80,
+    "depth": 2,
+    "width": 16,
+    "nodes": 4,
+    "format": "e4m3",
+    "aps": "on",
+}
+RUNS = [
+    {},
+    {"format": "e5m2", "aps": "off", "loss_scale": 2.0**10},
+    {"aps": "paper", "rounding": "up"},
+    {"seed": 1, "rounding": "stochastic"},
+    {"order": "ring", "exchange": "ring", "kahan": True},
+    {"order": "ring", "group_size": 2, "exchange": "hierarchical"},
+    {"order": "ring", "group_size": 3, "rounding": "stochastic"},
+    {"order": "tree", "exchange": "gather"},
+    {"format": "e3m0", "last_layer_fp32": True, "rounding": "stochastic"},
+    {"epochs": 2, "fp32_epochs": 1, "exempt": ["*.bias"], "overflow": "saturate"},
+    {"format": "e5m2", "aps": "off", "loss_scale": 2.0**100, "epochs": 2},  # diverges
+]
+WORDS = "--format e4m3 --aps --epochs 1 --batch 90 --depth 2 --seed 5 --rounding stochastic"
+# Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.
+MPI_SETTINGS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+}
+LAUNCHERS = {
+    "mpi": ["mpirun", "-n", "2", sys.executable],
+    "torch": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
+}
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[dict]:
+    return [told(train(options_of({**QUICK, **run}), histogram_epochs=(1,))) for run in RUNS]
+
+
+def test_the_runs_differ(expected):
+    assert len({result["weights"] for result in expected}) == len(RUNS)
+
+
+@pytest.mark.parametrize("transport", spawn.TRANSPORTS)
+def test_processes_train_as_virtual_ranks_do(transport, expected):
+    runs = [{**QUICK, **run} for run in RUNS]
+    for rank in spawn.spawn_ranks(transport, 4, f"{run_all.__module__}:run_all", runs):
+        for run, result, wanted in zip(RUNS, rank.result, expected, strict=True):
+            for name, value in wanted.items():
+                assert repr(result[name]) == repr(value), f"{name} of {run}"  # NaN is NaN
+
+
+def launched(transport: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """`cpd train` over two processes."""
+    spawn.skip_without({"torch": "gloo"}.get(transport, transport))
+    command = [*LAUNCHERS[transport], "-m", "cpd", "train", "--transport", transport, *words]
+    environment = os.environ | MPI_SETTINGS
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize("transport", LAUNCHERS)
+def test_command_prints_what_virtual_ranks_print(transport, capsys, tmp_path):
+    files = {name: tmp_path / f"{name}.json" for name in ("real", "virtual")}
+    done = launched(transport, *WORDS.split(), "--json", str(files["real"]))
+    assert done.returncode == 0, done.stderr
+    arguments = [*WORDS.split(), "--nodes", "2", "--json", str(files["virtual"])]
+    assert main(["train", *arguments]) == 0
+    assert done.stdout == capsys.readouterr().out
+    assert re.search(r"^weights [0-9a-f]{16}$", done.stdout, re.MULTILINE)
+    assert files["real"].read_text() == files["virtual"].read_text()
+
+
+@pytest.mark.parametrize("transport", LAUNCHERS)
+def test_a_mistake_is_told_once(transport):
+    done = launched(transport, "--nodes", "3")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    errors = [line for line in done.stderr.splitlines() if line.startswith("cpd train: error")]
+    assert errors == ["cpd train: error: nodes must be the number of ranks, 2, got 3"]

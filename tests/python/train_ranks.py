@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank does in the tests of training over processes (test_train_ranks.py)."""
+
+import json
+
+from cpd.comm import Communicator
+from cpd.training import RealRanks, TrainOptions, TrainResult, load_digits, train
+
+
+def options_of(run: dict) -> TrainOptions:
+    return TrainOptions(**{**run, "exempt": tuple(run.get("exempt", ()))})
+
+
+def told(result: TrainResult) -> dict:
+    """All that a run tells, as JSON gives it back."""
+    layers = [vars(layer) for layer in result.layers]
+    gradients = [[layer.flatten().tolist() for layer in node] for node in result.last_gradients]
+    summary = {
+        "weights": result.weights,
+        "accuracy": result.accuracy,
+        "loss": result.loss,
+        "curve": result.curve,
+        "layers": layers,
+        "gradients": gradients,
+    }
+    return json.loads(json.dumps(summary))
+
+
+def run_all(comm: Communicator, runs: list[dict]) -> list[dict]:
+    digits = load_digits()
+    results = []
+    for run in runs:
+        options, ranks = options_of(run), RealRanks(comm)
+        result = train(options, digits=digits, histogram_epochs=(1,), ranks=ranks)
+        results.append(told(result))
+    return results

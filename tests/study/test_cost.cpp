@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cost model against every message of every step, counted one by one, value by value.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "cpd/numeric/error.h"
+#include "cpd/study/cost.h"
+
+namespace cpd {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+/// A value's place. What is next to each other in one layer and one slice is packed together.
+struct Value {
+  int layer;
+  std::int64_t index;
+  int slice;
+};
+using Values = std::vector<Value>;
+
+std::int64_t packed_bytes(const Values& values, int bits) {
+  std::int64_t bytes = 0;
+  std::int64_t run = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ++run;
+    const bool ends = i + 1 == values.size() || values[i + 1].layer != values[i].layer ||
+                      values[i + 1].slice != values[i].slice ||
+                      values[i + 1].index != values[i].index + 1;
+    if (!ends) continue;
+    bytes += (run * bits + 7) / 8;
+    run = 0;
+  }
+  return bytes;
+}
+
+/// [chunk][slice]: slice s of all layers, in pieces of ceil(chunk / slices) values rounded up to
+/// 256.
+std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk) {
+  const std::int64_t piece = ((chunk + slices - 1) / slices + 255) / 256 * 256;
+  std::vector<std::vector<Values>> chunks;
+  for (int s = 0; s < slices; ++s) {
+    std::int64_t position = 0;
+    for (std::size_t l = 0; l < sizes.size(); ++l) {
+      std::int64_t begin = 0;
+      for (int before = 0; before < s; ++before) {
+        begin += sizes[l] / slices + (before < sizes[l] % slices ? 1 : 0);
+      }
+      const std::int64_t length = sizes[l] / slices + (s < sizes[l] % slices ? 1 : 0);
+      for (std::int64_t i = begin; i < begin + length; ++i, ++position) {
+        const auto c = static_cast<std::size_t>(position / piece);
+        if (chunks.size() <= c)
+          chunks.resize(c + 1, std::vector<Values>(static_cast<std::size_t>(slices)));
+        chunks[c][static_cast<std::size_t>(s)].push_back({static_cast<int>(l), i, s});
+      }
+    }
+  }
+  return chunks;
+}
+
+/// The pieces of a chunk for k members, the first ones longer by one.
+std::vector<Values> dealt(const std::vector<Values>& chunk, std::size_t k) {
+  Values all;
+  for (const Values& part : chunk) all.insert(all.end(), part.begin(), part.end());
+  std::vector<Values> pieces(k);
+  std::size_t at = 0;
+  for (std::size_t m = 0; m < k; ++m) {
+    const std::size_t length = all.size() / k + (m < all.size() % k ? 1 : 0);
+    pieces[m].assign(all.begin() + static_cast<std::ptrdiff_t>(at),
+                     all.begin() + static_cast<std::ptrdiff_t>(at + length));
+    at += length;
+  }
+  return pieces;
+}
+
+struct Sent {
+  int from, to;
+  std::int64_t bytes;
+};
+using Step = std::vector<Sent>;
+
+/// Everything that moves, step by step.
+class Messages {
+ public:
+  Messages(const ReduceSpec& spec, int world, const Sizes& sizes, std::int64_t chunk)
+      : spec_(spec), world_(world) {
+    const int units =
+        spec.group_size == 0 ? world : (world + spec.group_size - 1) / spec.group_size;
+    const int slices = spec.exchange == Exchange::gather         ? 1
+                       : spec.exchange == Exchange::hierarchical ? units
+                                                                 : world;
+    for (const auto& parts : chunks_of(sizes, slices, chunk)) {
+      steps_.emplace_back();
+      switch (spec.exchange) {
+        case Exchange::owner:
+          owner(parts);
+          break;
+        case Exchange::gather:
+          gather(parts[0]);
+          break;
+        case Exchange::ring:
+          ring(parts, [](int unit) { return unit; });
+          break;
+        case Exchange::hierarchical:
+          hierarchical(parts, units);
+          break;
+      }
+    }
+  }
+
+  [[nodiscard]] Cost cost(int rank) const {
+    Cost cost;
+    for (const auto& chunk : steps_) {
+      cost.steps = std::max(cost.steps, static_cast<std::int64_t>(chunk.size()));
+      for (const Step& step : chunk) {
+        for (const Sent& sent : step) {
+          cost.bytes_sent += sent.from == rank ? sent.bytes : 0;
+          cost.bytes_received += sent.to == rank ? sent.bytes : 0;
+        }
+      }
+    }
+    return cost;
+  }
+  [[nodiscard]] double time(double alpha, double beta) const {
+    double seconds = 0;
+    for (const auto& chunk : steps_) {
+      for (const Step& step : chunk) {
+        std::int64_t longest = 0;
+        for (const Sent& sent : step) longest = std::max(longest, sent.bytes);
+        seconds += alpha + beta * static_cast<double>(longest);
+      }
+    }
+    return seconds;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t wire(const Values& v) const {
+    return packed_bytes(v, spec_.format.bits());
+  }
+  [[nodiscard]] std::int64_t result(const Values& v) const {
+    return packed_bytes(v, spec_.result.bits());
+  }
+  /// A running sum: the sum, and Kahan's compensation or the sum of the chunk of terms.
+  [[nodiscard]] std::int64_t state(const Values& v) const {
+    const Accumulator& a = spec_.accumulator;
+    std::int64_t bytes = packed_bytes(v, a.format.bits());
+    if (a.scheme == Scheme::kahan) bytes *= 2;
+    if (a.scheme == Scheme::chunked) bytes += packed_bytes(v, a.inner.value_or(a.format).bits());
+    return bytes;
+  }
+  Step& step() { return steps_.back().emplace_back(); }
+
+  void owner(const std::vector<Values>& parts) {
+    for (int distance = 1; distance < world_; ++distance) {
+      Step& now = step();
+      for (int r = 0; r < world_; ++r) {
+        const int to = (r + distance) % world_;
+        now.push_back({r, to, wire(parts[static_cast<std::size_t>(to)])});
+      }
+    }
+    for (int distance = 1; distance < world_; ++distance) {
+      Step& now = step();
+      for (int r = 0; r < world_; ++r) {
+        now.push_back({r, (r + distance) % world_, result(parts[static_cast<std::size_t>(r)])});
+      }
+    }
+  }
+
+  void gather(const Values& all) {
+    for (int distance = 1; distance < world_; ++distance) {
+      Step& now = step();
+      for (int r = 0; r < world_; ++r) now.push_back({r, (r + distance) % world_, wire(all)});
+    }
+  }
+
+  /// Slice s starts at member s + 1, and its result at member s.
+  template <class RankOf>
+  void ring(const std::vector<Values>& parts, const RankOf& rank_of) {
+    const int members = static_cast<int>(parts.size());
+    for (const bool results : {false, true}) {
+      for (int hop = 1; hop < members; ++hop) {
+        Step& now = step();
+        for (int s = 0; s < members; ++s) {
+          const int from = s + hop - (results ? 1 : 0);
+          const Values& part = parts[static_cast<std::size_t>(s)];
+          now.push_back({rank_of(from % members), rank_of((from + 1) % members),
+                         results ? result(part) : state(part)});
+        }
+      }
+    }
+  }
+
+  void hierarchical(const std::vector<Values>& parts, int units) {
+    const int k = std::min(spec_.group_size, world_);
+    const auto members = [&](int unit) { return std::min(k, world_ - unit * k); };
+    const auto pieces = [&](int unit) {
+      return dealt(parts, static_cast<std::size_t>(members(unit)));
+    };
+    // Every member to every other: contributions at first, results at the end.
+    const auto exchange = [&](bool results) {
+      for (int distance = 1; distance < k; ++distance) {
+        Step& now = step();
+        for (int unit = 0; unit < units; ++unit) {
+          const auto dealt_here = pieces(unit);
+          for (int m = 0; distance < members(unit) && m < members(unit); ++m) {
+            const int to = (m + distance) % members(unit);
+            const auto piece = static_cast<std::size_t>(results ? m : to);
+            now.push_back({unit * k + m, unit * k + to,
+                           results ? result(dealt_here[piece]) : wire(dealt_here[piece])});
+          }
+        }
+      }
+    };
+    const auto master = [&](bool to_master) {
+      for (int m = 1; m < k; ++m) {
+        Step& now = step();
+        for (int unit = 0; unit < units; ++unit) {
+          if (m >= members(unit)) continue;
+          const int member = unit * k + m;
+          const std::int64_t bytes = result(pieces(unit)[static_cast<std::size_t>(m)]);
+          now.push_back(to_master ? Sent{member, unit * k, bytes} : Sent{unit * k, member, bytes});
+        }
+      }
+    };
+    exchange(false);
+    master(true);
+    ring(parts, [&](int unit) { return unit * k; });
+    master(false);
+    exchange(true);
+  }
+
+  ReduceSpec spec_;
+  int world_;
+  std::vector<std::vector<Step>> steps_;  // [chunk][step]
+};
+
+ReduceSpec spec_of(Exchange exchange, int group_size) {
+  ReduceSpec spec;
+  spec.order = Order::ring;
+  spec.exchange = exchange;
+  spec.group_size = group_size;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  return spec;
+}
+
+void expect_counted(const ReduceSpec& spec, int world, const Sizes& sizes) {
+  for (const std::int64_t chunk : {1, 700, 1 << 20}) {
+    SCOPED_TRACE(ToString(spec.exchange) + ", W = " + std::to_string(world) + ", groups of " +
+                 std::to_string(spec.group_size) + ", chunk " + std::to_string(chunk) + ", " +
+                 ToString(spec.format) + " -> " + ToString(spec.accumulator) + " -> " +
+                 ToString(spec.result));
+    const Messages messages(spec, world, sizes, chunk);
+    for (int rank = 0; rank < world; ++rank) {
+      const Cost expected = messages.cost(rank);
+      const Cost cost = CostOf(spec, world, rank, sizes, chunk);
+      EXPECT_EQ(cost.steps, expected.steps) << rank;
+      EXPECT_EQ(cost.bytes_sent, expected.bytes_sent) << rank;
+      EXPECT_EQ(cost.bytes_received, expected.bytes_received) << rank;
+    }
+  }
+  const Messages whole(spec, world, sizes, 1 << 20);
+  EXPECT_NEAR(TimeOf(spec, world, sizes, 3, 0.25), whole.time(3, 0.25), 1e-9);
+}
+
+TEST(Cost, EqualsTheMessagesCounted) {
+  const Sizes sizes = {0, 1, 3, 2100, 17, 8, 640};
+  for (const int world : {1, 2, 3, 7, 8}) {
+    for (const auto& [exchange, group] :
+         std::vector<std::pair<Exchange, int>>{{Exchange::owner, 0},
+                                               {Exchange::owner, 3},
+                                               {Exchange::gather, 0},
+                                               {Exchange::ring, 0},
+                                               {Exchange::hierarchical, 1},
+                                               {Exchange::hierarchical, 2},
+                                               {Exchange::hierarchical, 3},
+                                               {Exchange::hierarchical, 8}}) {
+      ReduceSpec spec = spec_of(exchange, group);
+      expect_counted(spec, world, sizes);
+      spec.format = ParseFormat("e2m1");
+      spec.result = ParseFormat("e3m2");
+      for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::chunked}) {
+        spec.accumulator.scheme = scheme;
+        spec.accumulator.format = ParseFormat("e5m7");
+        spec.accumulator.inner = ParseFormat("e4m6");
+        expect_counted(spec, world, sizes);
+      }
+    }
+  }
+}
+
+TEST(Cost, PublishedSteps) {
+  const auto steps = [](Exchange exchange, int world, int group) {
+    return CostOf(spec_of(exchange, group), world, 0, Sizes{100'000}, 1 << 20).steps;
+  };
+  EXPECT_EQ(steps(Exchange::hierarchical, 128, 16), 74);
+  EXPECT_EQ(steps(Exchange::hierarchical, 256, 16), 90);
+  EXPECT_EQ(steps(Exchange::ring, 256, 0), 510);
+  EXPECT_EQ(steps(Exchange::owner, 256, 0), 510);
+  EXPECT_EQ(steps(Exchange::gather, 256, 0), 255);
+  for (const int k : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
+    EXPECT_EQ(steps(Exchange::hierarchical, 256, k), 4 * (k - 1) + 2 * (256 / k - 1));
+  }
+}
+
+TEST(Cost, ClosedForms) {
+  const std::int64_t n = 16 * 10'000;  // every slice alike, in whole bytes
+  const std::int64_t w = 16;
+  const auto sent = [&](Exchange exchange, int group, int rank) {
+    return CostOf(spec_of(exchange, group), 16, rank, Sizes{n}, 1 << 20).bytes_sent;
+  };
+  EXPECT_EQ(sent(Exchange::owner, 0, 3), 2 * (w - 1) * n / w);
+  EXPECT_EQ(sent(Exchange::ring, 0, 3), 2 * (w - 1) * n / w);
+  EXPECT_EQ(sent(Exchange::gather, 0, 3), (w - 1) * n);
+  // A master sends 3 (k - 1) / k n in its group and 2 (U - 1) / U n in the ring, a member 2 (k - 1)
+  // / k n and its sum.
+  EXPECT_EQ(sent(Exchange::hierarchical, 4, 8), 3 * 3 * n / 4 + 2 * 3 * n / 4);
+  EXPECT_EQ(sent(Exchange::hierarchical, 4, 9), 2 * 3 * n / 4 + n / 4);
+  const double alpha = 1e-5;
+  const double beta = 1e-9;
+  const auto time = [&](Exchange exchange, int group) {
+    return TimeOf(spec_of(exchange, group), 16, Sizes{n}, alpha, beta);
+  };
+  const auto count = static_cast<double>(n);
+  EXPECT_DOUBLE_EQ(time(Exchange::owner, 0), 30 * alpha + beta * 2 * 15 * count / 16);
+  EXPECT_DOUBLE_EQ(time(Exchange::gather, 0), 15 * alpha + beta * 15 * count);
+  EXPECT_DOUBLE_EQ(time(Exchange::hierarchical, 4),
+                   18 * alpha + beta * (4 * 3 * count / 4 + 2 * 3 * count / 4));
+}
+
+TEST(Cost, ChunksCostNothingWhereCodesAreBytes) {
+  for (const Exchange exchange : {Exchange::owner, Exchange::ring}) {
+    const ReduceSpec spec = spec_of(exchange, 0);
+    const Sizes sizes = {12'345, 1, 999};
+    EXPECT_EQ(CostOf(spec, 5, 2, sizes, 1).bytes_sent,
+              CostOf(spec, 5, 2, sizes, 1 << 20).bytes_sent);
+  }
+}
+
+TEST(Cost, OfNothing) {
+  for (const Sizes& sizes : {Sizes{}, Sizes{0, 0}}) {
+    const Cost cost = CostOf(spec_of(Exchange::owner, 0), 4, 0, sizes, 64);
+    EXPECT_EQ(cost.steps, 0);
+    EXPECT_EQ(cost.bytes_sent, 0);
+    EXPECT_EQ(TimeOf(spec_of(Exchange::owner, 0), 4, sizes, 1, 1), 0);
+  }
+  EXPECT_EQ(TimeOf(spec_of(Exchange::ring, 0), 1, Sizes{10}, 1, 1), 0);
+}
+
+TEST(Cost, RefusesMisuse) {
+  const ReduceSpec spec;
+  const Sizes sizes = {10};
+  EXPECT_THROW(CostOf(spec, 0, 0, sizes, 1), Error);
+  EXPECT_THROW(CostOf(spec, 2, 2, sizes, 1), Error);
+  EXPECT_THROW(CostOf(spec, 2, -1, sizes, 1), Error);
+  EXPECT_THROW(CostOf(spec, 2, 0, sizes, 0), Error);
+  EXPECT_THROW(CostOf(spec, 2, 0, Sizes{-1}, 1), Error);
+  EXPECT_THROW(TimeOf(spec, 2, sizes, -1, 0), Error);
+  EXPECT_THROW(TimeOf(spec, 2, sizes, 0, std::numeric_limits<double>::quiet_NaN()), Error);
+  ReduceSpec bad = spec_of(Exchange::ring, 0);
+  bad.order = Order::tree;
+  EXPECT_THROW(CostOf(bad, 2, 0, sizes, 1), Error);
+}
+
+}  // namespace
+}  // namespace cpd
