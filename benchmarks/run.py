@@ -12,8 +12,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import all_reduce
 from rich.console import Console
 from rich.table import Table
 from timing import Row, Side, Work, timed
@@ -33,9 +35,9 @@ def build(console: Console) -> Path:
     return BUILD / "benchmarks"
 
 
-def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """The rows that the C++ program prints, as they come."""
-    command = [str(program), "--only", options.name, "--seed", str(options.seed)]
+def native_rows(program: Path, options: argparse.Namespace, only: str) -> Iterator[Row]:
+    """The rows that a C++ program prints, as they come; those whose names contain `only`."""
+    command = [str(program), "--only", only, "--seed", str(options.seed)]
     command += ["--floats", str(options.floats), "--repeats", str(options.repeats)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -43,6 +45,20 @@ def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:
             yield json.loads(line)
     if process.returncode not in (0, 1):
         sys.exit(f"{program.name} ended with status {process.returncode}")
+
+
+# What an all-reduce computes: `all_reduce` names these rows too.
+PARTS = ("fold/256", "pack/e4m3", "unpack/e4m3")
+
+
+def fold_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
+    """The parts of an all-reduce on one thread."""
+    program = programs / "bench_fold"
+    if options.name != "all_reduce":
+        yield from native_rows(program, options, options.name)
+        return
+    for only in ("fold/256", "pack/e4m3"):
+        yield from (row for row in native_rows(program, options, only) if row["name"] in PARTS)
 
 
 OTHERS = (
@@ -116,38 +132,97 @@ def verdict(row: Row) -> str:
     return "[green]met[/]" if row["ratio"] >= row["bar"] else "[yellow]missed[/]"
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    if "ratio" not in row:
-        return row["name"], "", "", "", "", "", verdict(row)
-    bar = f"{row['bar']:.3f}" if "bar" in row else ""
-    spread = f"{row['least']:.3f} … {row['most']:.3f}"
-    numbers = f"{row['value']:.2f}", f"{row['baseline']:.2f}", f"{row['ratio']:.3f}", spread, bar
-    return row["name"], *numbers, verdict(row)
+def _digits(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Rows of one table: its title, and columns beside the usual ones (heading, key)."""
+
+    unit: str
+    title: str
+    mark: str = ""  # a key that its rows have
+    extra: tuple[tuple[str, str], ...] = ()
+
+    def takes(self, row: Row) -> bool:
+        return row.get("unit", _unit(row["name"])) == self.unit and (
+            not self.mark or self.mark in row
+        )
+
+    def cells(self, row: Row) -> tuple[str, ...]:
+        more = [_digits(row.get(key, "")) for _, key in self.extra]
+        if "ratio" not in row:
+            return row["name"], "", "", "", "", "", *more, verdict(row)
+        bar = f"{row['bar']:.3f}" if "bar" in row else ""
+        spread = f"{row['least']:.3f} … {row['most']:.3f}"
+        numbers = f"{row['value']:.2f}", f"{row['baseline']:.2f}", f"{row['ratio']:.3f}", spread
+        return row["name"], *numbers, bar, *more, verdict(row)
+
+
+KINDS = (
+    Kind(
+        "GB/s",
+        "one thread; GB/s read and written; ratio to memcpy in the same run"
+        " (fold, crc32c: to a plain fp32 sum)",
+    ),
+    Kind(
+        "GMAC/s",
+        "one thread; 10⁹ multiply-accumulates a second; ratio to torch's sgemm"
+        " (threads2: to one thread)",
+    ),
+    Kind(
+        "ms",
+        "Fig. 11 of the APS paper, phases in ms: e4m3 with APS (all of it overlapped; its phases"
+        " one after the other) against an fp16 ring",
+        "fold",
+        (("max exp.", "max_exponent"), ("exchange", "exchange"), ("fold", "fold")),
+    ),
+    Kind(
+        "ms",
+        "what is exchanged, against the alpha-beta model; bytes sent by a rank",
+        "steps",
+        (("steps", "steps"), ("bytes", "bytes")),
+    ),
+    Kind(
+        "ms",
+        "fp32 MPI_Allreduce by Open MPI's algorithms, against its own choice",
+        "algorithm",
+        (("link", "link"),),
+    ),
+    Kind(
+        "ms",
+        "all-reduce of ResNet-50 over 4 ranks; ms of the slowest; ratio: how many times faster"
+        " than the baseline; each side's share of its link",
+        extra=(("link", "link"), ("baseline's", "baseline_link")),
+    ),
+    Kind("MB", "MB that a host's interface sent; ratio to what was counted, or its inverse"),
+)
 
 
 def show(console: Console, rows: list[Row]) -> None:
     """A table for the rows of each kind."""
-    kinds = {
-        "GB/s": "one thread; GB/s read and written; ratio to memcpy in the same run",
-        "GMAC/s": "one thread; 10⁹ multiply-accumulates a second; ratio to torch's sgemm"
-        " (threads2: to one thread)",
-    }
-    for unit, title in kinds.items():
-        shown = [row for row in rows if row.get("unit", _unit(row["name"])) == unit]
+    left = rows
+    for kind in KINDS:
+        shown = [row for row in left if kind.takes(row)]
+        left = [row for row in left if not kind.takes(row)]
         if not shown:
             continue
-        table = Table(title=title)
+        table = Table(title=kind.title)
         table.add_column("name", no_wrap=True)
-        for column in (unit, "baseline", "ratio", "least … most", "bar"):
+        headings = (kind.unit, "baseline", "ratio", "least … most", "bar")
+        for column in (*headings, *(heading for heading, _ in kind.extra)):
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("")
         for row in shown:
-            table.add_row(*cells(row))
+            table.add_row(*kind.cells(row))
         console.print(table)
 
 
 def _unit(name: str) -> str:
     """Of a row without a value."""
+    if name.startswith("all_reduce"):
+        return "ms"
     return "GMAC/s" if "gemm" in name else "GB/s"
 
 
@@ -155,6 +230,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("name", nargs="?", default="", help="only rows whose name contains this")
     parser.add_argument("--floats", type=int, default=64 << 20, help="of a cast (default: 64 Mi)")
+    parser.add_argument(
+        "--values", type=int, default=all_reduce.VALUES, help="of an all-reduce (default: all)"
+    )
     parser.add_argument("--repeats", type=int, default=9, help="timings of each row (default: 9)")
     parser.add_argument("--seed", type=int, default=None, help="of data and drawn formats")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench.json")
@@ -174,8 +252,14 @@ def main() -> int:
     rows: list[Row] = []
     console.print(f"seed {options.seed}; bits first, then times")
     with console.status("…") as status:
-        native = native_rows(programs / "bench_cast", options)
-        for source in (native, other_rows(options), gemm_rows(options)):
+        sources = (
+            native_rows(programs / "bench_cast", options, options.name),
+            fold_rows(programs, options),
+            other_rows(options),
+            gemm_rows(options),
+            all_reduce.rows(options, programs),
+        )
+        for source in sources:
             for row in source:
                 rows.append(row)
                 status.update(f"{len(rows)} rows, last {row['name']}")

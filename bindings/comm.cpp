@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cpd._core's communicators. Layers arrive as contiguous float32 arrays
+// cpd._core's communicators. Layers arrive as contiguous float32 arrays, or as CudaValues
 // (python/cpd/comm/layers.py); calls run without the GIL. C++ errors become the exceptions of
 // python/cpd/comm/errors.py.
 #include <pybind11/functional.h>
@@ -36,7 +36,7 @@ class Bound {
   Bound& operator=(Bound&&) = default;
   Bound(const Bound&) = delete;
   Bound& operator=(const Bound&) = delete;
-  ~Bound() { Close(); }
+  ~Bound() { Close(); }  // NOLINT(bugprone-exception-escape): only if pybind11 is broken
 
   void Close() {
     if (comm_ == nullptr) return;
@@ -64,6 +64,11 @@ Bound MakeMpi(double timeout, std::int64_t chunk, bool breakable) {
   return Made(MpiTransport(), timeout, chunk, breakable);
 }
 
+/// An address that Python was given by torch.
+void* Pointer(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 Bound MakeNccl(const py::bytes& id, int rank, int size, int device_index, std::uintptr_t stream,
                double timeout, std::int64_t chunk, bool breakable) {
   const auto text = static_cast<std::string>(id);
@@ -74,9 +79,8 @@ Bound MakeNccl(const py::bytes& id, int rank, int size, int device_index, std::u
   }
   std::copy(text.begin(), text.end(), made.begin());
   const py::gil_scoped_release release;
-  return Made(
-      NcclTransport(made, rank, size, device_index, reinterpret_cast<void*>(stream), timeout),
-      timeout, chunk, breakable);
+  return Made(NcclTransport(made, rank, size, device_index, Pointer(stream), timeout), timeout,
+              chunk, breakable);
 }
 
 Bound MakePython(const py::object& implementation, double timeout, std::int64_t chunk,
@@ -92,12 +96,30 @@ std::vector<Bound> MakeLocal(int size, double timeout, std::int64_t chunk, bool 
   return all;
 }
 
-using Arrays = std::vector<py::array>;
+/// float32 values in a GPU's memory, row-major, and the stream on which they become ready.
+struct CudaValues {
+  TensorView view;
+};
+
+CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_index,
+                          std::uintptr_t stream) {
+  CudaValues made{View(Pointer(address), DType::f32, size)};
+  made.view.device = Device::cuda;
+  made.view.device_index = device_index;
+  made.view.stream = Pointer(stream);
+  return made;
+}
+
+/// NumPy arrays and CudaValues.
+using Arrays = std::vector<py::object>;
 
 std::vector<TensorView> ViewsOf(const Arrays& arrays) {
   std::vector<TensorView> views;
   views.reserve(arrays.size());
-  for (const py::array& one : arrays) views.push_back(ViewOf(one));
+  for (const py::object& one : arrays) {
+    const bool is_cuda = py::isinstance<CudaValues>(one);
+    views.push_back(is_cuda ? one.cast<const CudaValues&>().view : ViewOf(one.cast<py::array>()));
+  }
   return views;
 }
 
@@ -143,6 +165,9 @@ void BindCommunicator(py::module_& m) {
   py::class_<ReduceReport>(m, "ReduceReport")
       .def_readonly("layers", &ReduceReport::layers)
       .def_readonly("traffic", &ReduceReport::traffic);
+  py::class_<CudaValues>(m, "CudaValues")
+      .def(py::init(&MakeCudaValues), py::arg("address"), py::arg("size"), py::arg("device_index"),
+           py::arg("stream"));
   py::class_<Bound>(m, "Communicator")
       .def_property_readonly("rank", [](const Bound& c) { return c.get().rank(); })
       .def_property_readonly("size", [](const Bound& c) { return c.get().size(); })

@@ -30,7 +30,7 @@ class Held {
   explicit Held(py::object object) : object_(std::move(object)) {}
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
-  ~Held() {
+  ~Held() {  // NOLINT(bugprone-exception-escape): only if pybind11 is broken
     const py::gil_scoped_acquire gil;
     object_ = py::object();
   }
@@ -47,7 +47,7 @@ class Held {
   }
 
   /// The same where nothing may be thrown.
-  template <class... Args>
+  template <class... Args>  // NOLINTNEXTLINE(bugprone-exception-escape): as above
   void CallQuietly(const char* method, Args&&... args) const noexcept {
     const py::gil_scoped_acquire gil;
     try {
@@ -105,7 +105,7 @@ class PyTransport final : public Transport {
         rank_(implementation.attr("rank").cast<int>()),
         size_(implementation.attr("size").cast<int>()),
         ranks_on_host_(implementation.attr("ranks_on_host").cast<int>()),
-        memory_(implementation.attr("on_cuda").cast<bool>() ? Device::cuda : Device::cpu) {}
+        device_index_(implementation.attr("device_index").cast<int>()) {}
   PyTransport(const PyTransport&) = delete;
   PyTransport& operator=(const PyTransport&) = delete;
   ~PyTransport() override { python_.CallQuietly("close"); }
@@ -114,7 +114,10 @@ class PyTransport final : public Transport {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] int ranks_on_host() const override { return ranks_on_host_; }
-  [[nodiscard]] Device memory() const override { return memory_; }
+  [[nodiscard]] Device memory() const override {
+    return device_index_ < 0 ? Device::cpu : Device::cuda;
+  }
+  [[nodiscard]] int device_index() const override { return device_index_; }
 
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
@@ -153,7 +156,7 @@ class PyTransport final : public Transport {
   int rank_;
   int size_;
   int ranks_on_host_;
-  Device memory_;
+  int device_index_;
 };
 
 }  // namespace

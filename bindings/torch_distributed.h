@@ -12,7 +12,8 @@
 
 namespace cpd {
 
-/// The object has the attributes name, rank, size, ranks_on_host (int) and on_cuda (bool), and
+/// The object has the attributes name, rank, size, ranks_on_host, device_index (-1: messages are in
+/// host memory), and
 ///   start(out, in, tag) -> transfer; out and in are lists of (peer, address, bytes)
 ///   raise_alarm(), alarms() -> list of bool, subgroup(ranks, timeout) -> such an object,
 ///   abort(reason), close()

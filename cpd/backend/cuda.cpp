@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -22,13 +23,17 @@ const Api& Load() {
   auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
   const Api* api = get == nullptr ? nullptr : get();
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
-      api->strided_size != sizeof(Strided) || api->call_size != sizeof(GemmCall)) {
+      api->strided_size != sizeof(Strided) || api->call_size != sizeof(GemmCall) ||
+      api->reduce_size != sizeof(ReduceCall)) {
     throw Error(file + " belongs to another build of CPD");
   }
   return *api;
 }
 
+std::atomic<const Api*> g_in_place = nullptr;
+
 const Api& Library() {
+  if (const Api* in_place = g_in_place) return *in_place;
   static const Api& api = Load();  // tried anew at the next call if it throws
   return api;
 }
@@ -146,5 +151,44 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
   if (error != nullptr) throw Error(std::string("cuBLAS: ") + error);
   CheckStatus(status);
 }
+
+Queue::Queue(int device) {
+  launch_.device = device;
+  CheckStatus(Library().open_stream(device, &launch_.stream));
+}
+Queue::~Queue() { static_cast<void>(Library().close_stream(launch_.device, launch_.stream)); }
+
+void Queue::Follow(void* stream) const {
+  CheckStatus(Library().order({launch_.device, stream}, launch_.stream));
+}
+void Queue::Precede(void* stream) const { CheckStatus(Library().order(launch_, stream)); }
+void Queue::Wait() const { CheckStatus(Library().wait(launch_)); }
+
+void* Queue::Allocate(MemoryKind kind, std::int64_t bytes) const {
+  void* memory = nullptr;
+  CheckStatus(Library().allocate(launch_, kind, bytes, &memory));
+  return memory;
+}
+void Queue::Release(MemoryKind kind, void* memory) const noexcept {
+  static_cast<void>(Library().release(launch_, kind, memory));
+}
+void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
+  CheckStatus(Library().copy(launch_, to, from, bytes));
+}
+void Queue::Reduce(const ReduceCall& call) const { CheckStatus(Library().reduce(launch_, call)); }
+
+std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {
+  std::vector<SegmentCounts> counts(static_cast<std::size_t>(call.segment_count));
+  CheckStatus(Library().count(launch_, call, casts, counts.data()));
+  return counts;
+}
+std::vector<std::uint32_t> Queue::Checksums(std::span<const Bytes> bytes) const {
+  std::vector<std::uint32_t> crcs(bytes.size());
+  CheckStatus(
+      Library().checksums(launch_, static_cast<int>(bytes.size()), bytes.data(), crcs.data()));
+  return crcs;
+}
+
+void SetLibrary(const Api* api) { g_in_place = api; }
 
 }  // namespace cpd::cuda

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/accumulator.h"
@@ -41,5 +43,36 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
 /// out is not empty. Throws Error where cuBLAS is not there.
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c);
+
+/// A stream of its own on one GPU, on which reductions are queued, and their memory.
+class Queue {
+ public:
+  explicit Queue(int device);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  [[nodiscard]] int device() const { return launch_.device; }
+  /// What comes later here waits for what is queued on `stream`, and the reverse.
+  void Follow(void* stream) const;
+  void Precede(void* stream) const;
+  /// Until all that is queued here is done.
+  void Wait() const;
+
+  [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
+  void Release(MemoryKind kind, void* memory) const noexcept;
+  /// Between host and device, either way; waits for it.
+  void Copy(void* to, const void* from, std::int64_t bytes) const;
+  void Reduce(const ReduceCall& call) const;
+  /// Of each segment; waits for them.
+  [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
+  [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;
+
+ private:
+  Launch launch_;
+};
+
+/// Tests: functions in the place of the library's, for all that follows; null: the library's.
+CPD_API void SetLibrary(const Api* api);
 
 }  // namespace cpd::cuda

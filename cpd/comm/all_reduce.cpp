@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -24,33 +25,53 @@ namespace cpd {
 namespace {
 
 constexpr std::size_t kDepth = 4;  // chunks under way at once
-constexpr std::int64_t kStage = 4096;
 
-void CheckLayer(const char* name, std::size_t l, const TensorView& x) {
-  if (x.dtype == DType::f32 && x.is_contiguous() && x.device == Device::cpu) return;
-  throw Error(std::string(name) + "[" + std::to_string(l) +
-              "] must be contiguous fp32 on the CPU, got " + ToString(x.dtype) +
-              (x.device == Device::cpu ? "" : " on a GPU") +
+std::string PlaceOf(const TensorView& x) {
+  return x.device == Device::cpu ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
+}
+bool IsTogether(const TensorView& x, const TensorView& y) {
+  return x.device == y.device && (x.device == Device::cpu || x.device_index == y.device_index);
+}
+
+/// `first`: the first of a call's layers that is not empty. It does not matter where empty ones
+/// are.
+void CheckLayer(const char* name, std::size_t l, const TensorView& x, const TensorView& first) {
+  const bool elsewhere = x.size() > 0 && !IsTogether(x, first);
+  if (x.dtype == DType::f32 && x.is_contiguous() && !elsewhere) return;
+  throw Error(std::string(name) + "[" + std::to_string(l) + "] must be contiguous fp32 " +
+              PlaceOf(first) + ", got " + ToString(x.dtype) + (elsewhere ? " " + PlaceOf(x) : "") +
               (x.is_contiguous() ? "" : ", not contiguous"));
 }
 
-/// The formats in which values of a reduction travel.
-std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
-  return {spec.format, spec.accumulator.format,
-          spec.accumulator.inner.value_or(spec.accumulator.format), spec.result};
-}
+/// Keeps work on layers in the order of the streams that they came with.
+class StreamOrder {
+ public:
+  StreamOrder(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)
+      : queue_(std::move(queue)) {
+    for (const auto& views : {x, out}) {
+      for (const TensorView& view : views) {
+        if (view.device == Device::cuda) streams_.insert(view.stream);
+      }
+    }
+    for (void* stream : streams_) queue_->Follow(stream);
+  }
+  ~StreamOrder() {
+    try {
+      for (void* stream : streams_) queue_->Precede(stream);
+    } catch (const Error&) {  // the device is gone: the next call on it says so
+    }
+  }
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
 
-/// One of them lacks a code for NaN.
+ private:
+  SharedQueue queue_;
+  std::set<void*> streams_;
+};
+
+/// One of the formats in which values travel lacks a code for NaN.
 bool LacksNan(const ReduceSpec& spec) {
   return std::ranges::any_of(FormatsOf(spec), [](const Format& f) { return !f.has_nan(); });
-}
-
-/// A sum below 2^e * 2^shift may become infinite in one of the formats, and then NaN.
-bool MayOverflow(const ReduceSpec& spec, int e, int shift) {
-  const int reserve = spec.aps == Aps::on ? 0 : 1;
-  return std::ranges::any_of(FormatsOf(spec), [&](const Format& f) {
-    return f.has_inf() && e + shift + reserve > f.emax();
-  });
 }
 
 }  // namespace
@@ -122,14 +143,14 @@ class Call {
 
     ReduceReport report;
     report.layers.resize(x_.size());
-    const Work work(*reduction_, rank(), MakeLayers(), plain_, [&] { Progress(); });
+    const auto work = StartWork();
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].shift = shifts_[l];
-    if (counts) CountOwn(report);
-    Exchanges exchanges(link_, work, delivery, root);
+    const std::vector<Losses> losses = counts ? work->CountLosses() : std::vector<Losses>{};
+    Exchanges exchanges(link_, *work, delivery, root);
     Drive(exchanges.Slices(), [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.Run(chunk, std::move(parts));
     });
-    if (counts) CountAll(report);
+    if (counts) CountAll(losses, report);
     link_.traffic().steps = exchanges.steps();
     report.traffic = link_.traffic();
     return report;
@@ -143,8 +164,8 @@ class Call {
     for (std::int64_t r = 0; r < size(); ++r) {
       for (const std::int64_t n : sizes_) offsets[static_cast<std::size_t>(r)].push_back(r * n);
     }
-    const Work work(*reduction_, rank(), MakeLayers(), plain_, [&] { Progress(); });
-    Exchanges exchanges(link_, work, Delivery::to_all, 0);
+    const auto work = StartWork();
+    Exchanges exchanges(link_, *work, Delivery::to_all, 0);
     Drive(1, [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.AllGather(chunk, std::move(parts[0]), offsets);
     });
@@ -169,16 +190,41 @@ class Call {
   /// What is wrong with this rank's arguments; empty if nothing is.
   std::string Prepare(const std::function<void()>& check) {
     try {
-      for (std::size_t l = 0; l < x_.size(); ++l) CheckLayer("x", l, x_[l]);
-      for (std::size_t l = 0; l < out_.size(); ++l) CheckLayer("out", l, out_[l]);
+      CheckPlace();
       reduction_.emplace(spec_, size(), static_cast<std::int64_t>(x_.size()));
       check();
       CheckOverlap(x_, out_);
+      UseLayers();
       if (WantsExponents()) Measure();
     } catch (const Error& error) {
       return error.what();
     }
     return {};
+  }
+
+  /// The first layer that is not empty.
+  [[nodiscard]] TensorView FirstLayer() const {
+    const auto found = std::ranges::find_if(x_, [](const TensorView& x) { return x.size() > 0; });
+    return found == x_.end() ? TensorView{} : *found;
+  }
+
+  void CheckPlace() const {
+    const TensorView first = FirstLayer();
+    for (std::size_t l = 0; l < x_.size(); ++l) CheckLayer("x", l, x_[l], first);
+    for (std::size_t l = 0; l < out_.size(); ++l) CheckLayer("out", l, out_[l], first);
+    const Transport& transport = link_.transport();
+    TensorView message;
+    message.device = transport.memory();
+    message.device_index = transport.device_index();
+    if (message.device == Device::cpu || first.size() == 0 || IsTogether(first, message)) return;
+    throw Error("transport " + transport.name() + " takes layers " + PlaceOf(message) +
+                ", got them " + PlaceOf(first));
+  }
+
+  void UseLayers() {
+    const TensorView first = FirstLayer();
+    queue_ = link_.UseLayersOn(first.device, first.device_index);
+    if (queue_ != nullptr) order_.emplace(queue_, x_, out_);
   }
 
   void CheckReduce() const {
@@ -216,11 +262,21 @@ class Call {
 
   [[nodiscard]] bool WantsExponents() const { return spec_.aps != Aps::off || LacksNan(spec_); }
 
+  [[nodiscard]] std::vector<LayerRange> RangesOf(std::span<const TensorView> layers) const {
+    if (queue_ != nullptr) return MeasureRanges(*queue_, layers);
+    std::vector<LayerRange> ranges;
+    for (const TensorView& layer : layers) {
+      ranges.push_back(layer.size() > 0 ? MeasureRange(layer) : LayerRange{});
+    }
+    return ranges;
+  }
+
   /// The exponent of each layer (ApsExponent), and last whether any value is NaN or Inf.
   void Measure() {
     exponents_.assign(x_.size() + 1, 0);
+    const std::vector<LayerRange> ranges = RangesOf(x_);
     for (std::size_t l = 0; l < x_.size(); ++l) {
-      const LayerRange range = MeasureRange(x_[l]);
+      const LayerRange& range = ranges[l];
       const bool huge = spec_.aps == Aps::off && range.max_abs >= 0x1p96F;
       exponents_[l] = huge ? 255 : ApsExponent(range.max_abs, size());
       if (range.non_finite > 0) exponents_.back() = 1;
@@ -239,13 +295,18 @@ class Call {
   }
 
   [[nodiscard]] bool MayMeetNan() const {
-    if (exponents_.back() != 0) return true;
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      if (exponents_[l] != 0 && MayOverflow(spec_, exponents_[l] - kApsOffset, shifts_[l])) {
-        return true;
-      }
-    }
-    return false;
+    // Unsigned formats take numbers below zero for NaN.
+    const bool is_unsigned =
+        std::ranges::any_of(FormatsOf(spec_), [](const Format& f) { return !f.is_signed; });
+    if (exponents_.back() != 0 || is_unsigned) return true;
+    return std::any_of(exponents_.begin(), exponents_.end() - 1,
+                       [&](std::uint8_t exponent) { return reduction_->MayOverflow(exponent); });
+  }
+
+  [[nodiscard]] std::unique_ptr<Work> StartWork() {
+    const auto progress = [this] { Progress(); };
+    if (queue_ == nullptr) return MakeWork(*reduction_, rank(), MakeLayers(), plain_, progress);
+    return MakeCudaWork(*reduction_, rank(), MakeLayers(), plain_, progress, queue_);
   }
 
   [[nodiscard]] Layers MakeLayers() const {
@@ -282,34 +343,16 @@ class Call {
     }
   }
 
-  void CountOwn(ReduceReport& report) const {
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      const auto* x = static_cast<const float*>(x_[l].data);
-      float terms[kStage];
-      for (std::int64_t i = 0; i < sizes_[l]; i += kStage) {
-        const std::int64_t n = std::min(kStage, sizes_[l] - i);
-        reduction_->ToWire(static_cast<std::int64_t>(l), rank(), shifts_[l], i, n, x + i, terms);
-        const Losses losses = CountLosses(n, x + i, terms);
-        report.layers[l].non_finite += losses.non_finite;
-        report.layers[l].underflowed += losses.underflowed;
-      }
-    }
-  }
-
-  [[nodiscard]] std::int64_t CountOverflows(std::size_t layer) const {
-    if (layer >= out_.size() || (delivery_ == Delivery::to_all && rank() != 0)) return 0;
-    const auto* values = static_cast<const float*>(out_[layer].data);
-    return std::count_if(values, values + out_[layer].size(),
-                         [](float value) { return !std::isfinite(value); });
-  }
-
   /// All ranks' counts together.
-  void CountAll(ReduceReport& report) {
+  void CountAll(std::span<const Losses> losses, ReduceReport& report) {
     if (x_.empty()) return;
+    const bool counts_results = delivery_ != Delivery::to_all || rank() == 0;
+    std::vector<LayerRange> results =
+        RangesOf(counts_results ? out_ : std::span<const TensorView>{});
+    results.resize(x_.size());
     std::vector<std::int64_t> own;
     for (std::size_t l = 0; l < x_.size(); ++l) {
-      const LayerReport& layer = report.layers[l];
-      own.insert(own.end(), {layer.non_finite, layer.underflowed, CountOverflows(l)});
+      own.insert(own.end(), {losses[l].non_finite, losses[l].underflowed, results[l].non_finite});
     }
     const std::vector<std::uint8_t> all = link_.AllGather(
         Phase::gather, {reinterpret_cast<const std::uint8_t*>(own.data()), own.size() * 8});
@@ -339,6 +382,8 @@ class Call {
   std::vector<std::uint8_t> exponents_;
   std::vector<int> shifts_;
   bool plain_ = false;
+  SharedQueue queue_;  // null on the CPU
+  std::optional<StreamOrder> order_;
   std::deque<Task> active_;
 };
 

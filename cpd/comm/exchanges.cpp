@@ -2,6 +2,7 @@
 #include "cpd/comm/exchanges.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "cpd/comm/fault.h"
 
@@ -15,7 +16,7 @@ Part Joined(const std::vector<Part>& parts) {
 }
 
 /// `pieces` parts of nearly equal length.
-std::vector<Part> Split(const Part& part, std::int64_t pieces) {
+std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   std::vector<Part> cut;
   for (std::int64_t s = 0; s < pieces; ++s) {
     cut.push_back(
@@ -198,12 +199,12 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const Group group = OwnGroup();
   const Part all = Joined(parts);
-  const std::vector<Part> subs = Split(all, group.size);
+  const std::vector<Part> subs = Pieces(all, group.size);
   const Part& mine = subs[Index(group.member)];
-  const auto sub_values = [&](std::vector<float>& values, std::int64_t m) {
-    return values.data() + SliceBegin(all.count, group.size, m);
+  const std::shared_ptr<float> values = group.is_master() ? work_.Room(all.count) : nullptr;
+  const auto sub_values = [&](std::int64_t m) {
+    return values.get() + SliceBegin(all.count, group.size, m);
   };
-  std::vector<float> values(group.is_master() ? Index(all.count) : 0);
 
   SharedMessage sum = link_.Take(work_.ResultBytes(mine));
   {
@@ -233,10 +234,10 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
     Pending collect = Start(Phase::exchange, chunk, std::move(out), std::move(in));
     co_await collect;
     if (group.is_master()) {
-      work_.LoadResults(mine, *sum, values.data());
+      work_.LoadResults(mine, *sum, values.get());
       for (const auto& [peer, message] : sums) {
         const std::int64_t m = peer - group.first;
-        work_.LoadResults(subs[Index(m)], *message, sub_values(values, m));
+        work_.LoadResults(subs[Index(m)], *message, sub_values(m));
       }
     }
   }
@@ -257,7 +258,7 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
     const Part& part = parts[slice(1 + k)];
     const bool last = k + 1 == units;
     SharedMessage after = link_.Take(last ? work_.ResultBytes(part) : work_.StateBytes(part));
-    work_.HopValues(part, k, before, values.data() + starts[slice(1 + k)], *after);
+    work_.HopValues(part, k, before, values.get() + starts[slice(1 + k)], *after);
     return after;
   };
   const auto messages = [&](const SharedMessage& message, std::int64_t unit) {
@@ -275,7 +276,7 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   }
   for (std::int64_t back = 0; back < units; ++back) {
     if (group.is_master()) {
-      work_.LoadResults(parts[slice(back)], *state, values.data() + starts[slice(back)]);
+      work_.LoadResults(parts[slice(back)], *state, values.get() + starts[slice(back)]);
     }
     if (back + 1 == units) break;
     SharedMessage following;
@@ -291,7 +292,7 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   for (std::int64_t m = 0; m < group.size; ++m) {
     results[Index(m)] = link_.Take(work_.ResultBytes(subs[Index(m)]));
     if (!group.is_master()) continue;
-    work_.StoreResults(subs[Index(m)], sub_values(values, m), *results[Index(m)]);
+    work_.StoreResults(subs[Index(m)], sub_values(m), *results[Index(m)]);
   }
   {
     std::vector<Addressed> out;

@@ -2,6 +2,7 @@
 #include "cpd/comm/fault.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -46,6 +47,7 @@ class BreakableTransport final : public Transport {
   [[nodiscard]] int size() const override { return inner_->size(); }
   [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
   [[nodiscard]] Device memory() const override { return inner_->memory(); }
+  [[nodiscard]] int device_index() const override { return inner_->device_index(); }
 
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
@@ -68,7 +70,10 @@ class BreakableTransport final : public Transport {
     if (*broken_) throw Error("this rank's link is down");
     return Breakable(inner_->Subgroup(ranks, timeout));
   }
-  [[noreturn]] void Abort(const std::string& reason) noexcept override { inner_->Abort(reason); }
+  [[noreturn]] void Abort(const std::string& reason) noexcept override {
+    inner_->Abort(reason);
+    std::abort();  // for compilers that do not see that it never returns
+  }
 
   void Break() { *broken_ = true; }
 

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,7 +17,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kTags = 1 << 15;
 constexpr double kLookAround = 0.005;  // seconds of waiting between two looks at the alarms
 
 /// How long one that gives up listens for who else is alive.
@@ -42,7 +39,7 @@ std::string Tenths(double seconds) {
 class Patience {
  public:
   void Wait() {
-    if (++turns_ < 2000) {
+    if (++turns_ < 50) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -60,13 +57,34 @@ struct Header {
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
-Header MakeHeader(const Message& message, Phase phase, std::uint32_t number) {
-  Header header;
-  header.length = static_cast<std::uint64_t>(message.bytes());
-  header.flags = static_cast<std::uint32_t>(phase) << 28 | (number & 0xFFFFFFFU);
-  header.crc = Crc32c(0, message.bytes(), message.payload());
-  header.crc = Crc32c(header.crc, 12, &header);
-  return header;
+/// Of each message; all lie in one memory.
+std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase phase,
+                                std::uint32_t number) {
+  std::vector<Header> headers(messages.size());
+  if (messages.empty()) return headers;
+  std::vector<cuda::Bytes> payloads;
+  for (const Message* message : messages)
+    payloads.push_back({message->payload(), message->bytes()});
+  const std::vector<std::uint32_t> crcs = messages[0]->memory().Checksums(payloads);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    headers[i].length = static_cast<std::uint64_t>(messages[i]->bytes());
+    headers[i].flags = static_cast<std::uint32_t>(phase) << 28 | (number & 0xFFFFFFFU);
+    headers[i].crc = Crc32c(crcs[i], 12, &headers[i]);
+  }
+  return headers;
+}
+
+/// Settles messages and writes their headers; neighbours may be the same message.
+void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
+  std::vector<const Message*> messages;
+  for (const auto& [peer, message] : out) {
+    if (messages.empty() || messages.back() != message.get()) messages.push_back(message.get());
+  }
+  if (messages.empty()) return;
+  const std::vector<Header> headers = MakeHeaders(messages, phase, number);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    messages[i]->memory().Write(messages[i]->header(), &headers[i], kHeaderBytes);
+  }
 }
 
 /// Memory that a transport may still read and write.
@@ -79,12 +97,26 @@ void KeepForEver(std::vector<Addressed> messages) {
 
 }  // namespace
 
-void Message::Free::operator()(std::uint8_t* memory) const { std::free(memory); }
-
-Message::Message(std::int64_t capacity) : capacity_((capacity + kAlign) / kAlign * kAlign) {
-  memory_.reset(static_cast<std::uint8_t*>(
-      std::aligned_alloc(kAlign, static_cast<std::size_t>(capacity_ + kAlign))));
-  if (memory_ == nullptr) throw std::bad_alloc();
+Message::Message(SharedMemory memory, std::int64_t capacity)
+    : memory_(std::move(memory)),
+      capacity_((capacity + MessageMemory::kAlign) / MessageMemory::kAlign *
+                MessageMemory::kAlign) {
+  begin_ = memory_->Allocate(capacity_ + MessageMemory::kAlign);
+}
+Message::Message(Message&& other) noexcept
+    : memory_(std::move(other.memory_)),
+      begin_(std::exchange(other.begin_, nullptr)),
+      bytes_(other.bytes_),
+      capacity_(other.capacity_) {}
+Message& Message::operator=(Message&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(begin_, other.begin_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(capacity_, other.capacity_);
+  return *this;
+}
+Message::~Message() {
+  if (begin_ != nullptr) memory_->Free(begin_);
 }
 
 SharedMessage MessagePool::Take(std::int64_t bytes) {
@@ -95,7 +127,7 @@ SharedMessage MessagePool::Take(std::int64_t bytes) {
     message = std::move(*found);
     free.erase(found);
   } else {
-    message = Message(bytes);
+    message = Message(memory_, bytes);
   }
   message.Resize(bytes);
   const auto back = [pool = free_](Message* used) {
@@ -105,7 +137,27 @@ SharedMessage MessagePool::Take(std::int64_t bytes) {
   return {new Message(std::move(message)), back};
 }
 
-Link::Link(Transport& transport, double timeout) : transport_(transport), timeout_(timeout) {}
+Link::Link(Transport& transport, double timeout)
+    : transport_(transport),
+      timeout_(timeout),
+      queue_(transport.memory() == Device::cuda
+                 ? std::make_shared<const cuda::Queue>(transport.device_index())
+                 : nullptr),
+      control_(transport.memory() == Device::cuda ? DeviceMemory(queue_) : HostMemory()),
+      values_(control_) {}
+
+SharedQueue Link::UseLayersOn(Device device, int index) {
+  const bool on_gpu = device == Device::cuda;
+  if (on_gpu && (queue_ == nullptr || queue_->device() != index)) {
+    queue_ = std::make_shared<const cuda::Queue>(index);
+    layers_ = Device::cpu;
+  }
+  if (device != layers_ && transport_.memory() == Device::cpu) {
+    values_ = MessagePool(on_gpu ? PinnedMemory(queue_) : HostMemory());
+  }
+  layers_ = device;
+  return on_gpu ? queue_ : nullptr;
+}
 
 Pending::~Pending() {
   if (transfer == nullptr) return;
@@ -122,14 +174,12 @@ Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Address
   Pending pending;
   pending.phase = phase;
   pending.number = number_++;
+  // Work on the memory of messages that come may be queued, too.
+  if (!in.empty()) in[0].message->memory().Settle();
+  if (in.empty() && !out.empty()) out[0].message->memory().Settle();
+  Seal(out, phase, pending.number);
   std::vector<Outgoing> outgoing;
-  const Message* sealed = nullptr;
   for (const auto& [peer, message] : out) {
-    if (message.get() != sealed) {
-      const Header header = MakeHeader(*message, phase, pending.number);
-      std::memcpy(message->header(), &header, sizeof(header));
-    }
-    sealed = message.get();
     outgoing.push_back({peer, message->header(), message->bytes() + kHeaderBytes});
     traffic_.header_bytes += kHeaderBytes + (counts_as_values ? 0 : message->bytes());
     if (counts_as_values) traffic_.bytes_sent += message->bytes();
@@ -190,16 +240,19 @@ void Link::Progress(Pending& pending) {
 }
 
 void Link::Verify(const Pending& pending) {
-  for (const auto& [peer, message] : pending.in) {
-    const Header expected = MakeHeader(*message, pending.phase, pending.number);
+  std::vector<const Message*> messages;
+  for (const auto& [peer, message] : pending.in) messages.push_back(message.get());
+  const std::vector<Header> all = MakeHeaders(messages, pending.phase, pending.number);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Header& expected = all[i];
     Header header;
-    std::memcpy(&header, message->header(), sizeof(header));
+    messages[i]->memory().Read(&header, messages[i]->header(), kHeaderBytes);
     if (std::memcmp(&header, &expected, sizeof(header)) == 0) continue;
     GiveUp();
     const char* what = header.length != expected.length ? "length"
                        : header.flags != expected.flags ? "phase or number"
                                                         : "checksum";
-    throw Corrupt("a message from rank " + std::to_string(peer) + " in phase " +
+    throw Corrupt("a message from rank " + std::to_string(pending.in[i].peer) + " in phase " +
                   ToString(pending.phase) + " is damaged: its " + what + " is wrong");
   }
 }
@@ -240,13 +293,13 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
 std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint8_t> own) {
   const int size = transport_.size();
   const auto bytes = static_cast<std::int64_t>(own.size());
-  const SharedMessage mine = Take(bytes);
-  std::memcpy(mine->payload(), own.data(), own.size());
+  const SharedMessage mine = control_.Take(bytes);
+  mine->memory().Write(mine->payload(), own.data(), bytes);
   std::vector<Addressed> out;
   std::vector<Addressed> in;
   for (int step = 1; step < size; ++step) {
     out.push_back({(transport_.rank() + step) % size, mine});
-    in.push_back({(transport_.rank() + size - step) % size, Take(bytes)});
+    in.push_back({(transport_.rank() + size - step) % size, control_.Take(bytes)});
   }
   Pending pending = Start(phase, std::move(out), std::move(in), false);
   Wait(pending);
@@ -254,23 +307,24 @@ std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint
   const auto place = [&](int rank) { return all.data() + rank * bytes; };
   std::memcpy(place(transport_.rank()), own.data(), own.size());
   for (const auto& [peer, message] : pending.in) {
-    std::memcpy(place(peer), message->payload(), own.size());
+    message->memory().Read(place(peer), message->payload(), bytes);
   }
   return all;
 }
 
 void Link::Max(Phase phase, std::span<std::uint8_t> bytes) {
   const int size = transport_.size();
+  const auto count = static_cast<std::int64_t>(bytes.size());
+  std::vector<std::uint8_t> other(bytes.size());
   for (int distance = 1; distance < size; distance *= 2) {
-    const SharedMessage mine = Take(static_cast<std::int64_t>(bytes.size()));
-    const SharedMessage theirs = Take(static_cast<std::int64_t>(bytes.size()));
-    std::memcpy(mine->payload(), bytes.data(), bytes.size());
+    const SharedMessage mine = control_.Take(count);
+    const SharedMessage theirs = control_.Take(count);
+    mine->memory().Write(mine->payload(), bytes.data(), count);
     Pending pending = Start(phase, {{(transport_.rank() + distance) % size, mine}},
                             {{(transport_.rank() + size - distance) % size, theirs}}, false);
     Wait(pending);
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i] = std::max(bytes[i], theirs->payload()[i]);
-    }
+    theirs->memory().Read(other.data(), theirs->payload(), count);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::max(bytes[i], other[i]);
   }
 }
 

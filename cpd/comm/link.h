@@ -9,42 +9,47 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/comm/all_reduce.h"
+#include "cpd/comm/memory.h"
 #include "cpd/comm/transport.h"
 
 namespace cpd {
 
 constexpr std::int64_t kHeaderBytes = 16;
 
-/// Host memory for one message, its header in front of it.
+/// Memory for one message, its header in front of it.
 class Message {
  public:
   Message() = default;
-  explicit Message(std::int64_t capacity);
+  Message(SharedMemory memory, std::int64_t capacity);
+  Message(Message&& other) noexcept;
+  Message& operator=(Message&& other) noexcept;
+  ~Message();
 
-  [[nodiscard]] std::uint8_t* payload() const { return memory_.get() + kAlign; }
+  [[nodiscard]] const MessageMemory& memory() const { return *memory_; }
+  [[nodiscard]] std::uint8_t* payload() const { return begin_ + MessageMemory::kAlign; }
   [[nodiscard]] std::uint8_t* header() const { return payload() - kHeaderBytes; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   void Resize(std::int64_t bytes) { bytes_ = bytes; }
 
  private:
-  static constexpr std::int64_t kAlign = 64;  // the payload starts at a cache line
-  struct Free {
-    void operator()(std::uint8_t* memory) const;
-  };
-  std::unique_ptr<std::uint8_t, Free> memory_;
+  SharedMemory memory_;
+  std::uint8_t* begin_ = nullptr;  // the payload begins at a cache line
   std::int64_t bytes_ = 0, capacity_ = 0;
 };
 
-/// Memory that is used again for the next chunk.
+/// Messages that are used again for the next chunk.
 class MessagePool {
  public:
+  explicit MessagePool(SharedMemory memory) : memory_(std::move(memory)) {}
   [[nodiscard]] std::shared_ptr<Message> Take(std::int64_t bytes);
 
  private:
+  SharedMemory memory_;
   std::shared_ptr<std::vector<Message>> free_ = std::make_shared<std::vector<Message>>();
 };
 
@@ -76,7 +81,12 @@ class Link {
 
   [[nodiscard]] Transport& transport() const { return transport_; }
   [[nodiscard]] Traffic& traffic() { return traffic_; }
-  [[nodiscard]] SharedMessage Take(std::int64_t bytes) { return pool_.Take(bytes); }
+  /// A message of values.
+  [[nodiscard]] SharedMessage Take(std::int64_t bytes) { return values_.Take(bytes); }
+
+  /// From now on, values come from layers in the CPU's memory, or in that of a GPU, whose queue it
+  /// returns (null for the CPU).
+  SharedQueue UseLayersOn(Device device, int index);
 
   /// Starts a transfer, the next in number on all ranks. A message of no bytes does not travel.
   /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
@@ -107,7 +117,10 @@ class Link {
 
   Transport& transport_;
   double timeout_;
-  MessagePool pool_;
+  SharedQueue queue_;    // of the GPU in use
+  MessagePool control_;  // messages that the host writes and reads
+  MessagePool values_;
+  Device layers_ = Device::cpu;
   std::uint32_t number_ = 0;
   Traffic traffic_;
 };

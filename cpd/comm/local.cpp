@@ -138,6 +138,7 @@ class LocalTransport final : public Transport {
 
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
+    CheckStart(*this, out, in, tag);
     auto transfer = std::make_unique<LocalTransfer>(hub_);
     for (const Incoming& message : in) {
       if (message.bytes == 0) continue;
@@ -158,13 +159,9 @@ class LocalTransport final : public Transport {
   [[nodiscard]] std::vector<bool> Alarms() override { return hub_->Alarms(); }
 
   std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double /*timeout*/) override {
+    const int place = CheckSubgroup(*this, ranks);
     const std::vector<int> members(ranks.begin(), ranks.end());
-    const auto self = std::ranges::find(members, rank_);
-    if (self == members.end()) {
-      throw Error("a subgroup must hold the rank that makes it: " + std::to_string(rank_));
-    }
-    return std::make_unique<LocalTransport>(hub_->Subgroup(members, rank_),
-                                            static_cast<int>(self - members.begin()));
+    return std::make_unique<LocalTransport>(hub_->Subgroup(members, rank_), place);
   }
 
   [[noreturn]] void Abort(const std::string& reason) noexcept override {

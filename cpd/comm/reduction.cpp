@@ -19,6 +19,11 @@ Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
   return losses;
 }
 
+std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
+  return {spec.format, spec.accumulator.format,
+          spec.accumulator.inner.value_or(spec.accumulator.format), spec.result};
+}
+
 Reduction::Reduction(const ReduceSpec& spec, int world, std::int64_t layers)
     : spec_(spec), world_(world) {
   Check(spec_);
@@ -54,17 +59,23 @@ Level Reduction::Across(std::int64_t layer) const {
   return level;
 }
 
-int Reduction::ShiftOf(std::uint8_t exponent) const {
-  if (spec_.aps == Aps::off) return std::ilogb(spec_.loss_scale);
-  const Rounding sum = spec_.accumulator.rounding.mode;
-  int shift = ApsShift(exponent, spec_.format, spec_.rounding.mode, spec_.aps);
-  const Format inner = spec_.accumulator.scheme == Scheme::chunked
-                           ? spec_.accumulator.inner.value_or(spec_.accumulator.format)
-                           : spec_.accumulator.format;
-  for (const Format& format : {spec_.format, spec_.accumulator.format, inner, spec_.result}) {
-    shift = std::min(shift, ApsShift(exponent, format, sum, spec_.aps));
+int Reduction::ShiftOf(std::uint8_t exponent, Aps aps) const {
+  if (aps == Aps::off) return std::ilogb(spec_.loss_scale);
+  int shift = ApsShift(exponent, spec_.format, spec_.rounding.mode, aps);
+  for (const Format& format : FormatsOf(spec_)) {
+    shift = std::min(shift, ApsShift(exponent, format, spec_.accumulator.rounding.mode, aps));
   }
   return shift;
+}
+
+bool Reduction::MayOverflow(std::uint8_t exponent) const {
+  if (exponent == 0) return false;
+  const int shift = ShiftOf(exponent);
+  if (spec_.aps != Aps::off) return shift > ShiftOf(exponent, Aps::on);
+  const int e = exponent - kApsOffset + 1;  // rounding may go outward
+  return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
+    return (format.has_inf() || format.has_nan()) && e + shift > format.emax();
+  });
 }
 
 RoundingOptions Reduction::WireRounding(std::int64_t layer, std::int64_t rank) const {
@@ -78,10 +89,11 @@ void Reduction::ToWire(std::int64_t layer, std::int64_t rank, int shift, std::in
   CastScaled(spec_.format, WireRounding(layer, rank), shift, begin, n, x, terms);
 }
 
-void Reduction::Take(const Level& level, std::int64_t k, std::int64_t begin, std::int64_t n,
-                     const float* terms, FoldState state) {
-  FoldStep(level.accumulator, level.terms_in, k, begin, n, terms, state);
-  if (k + 1 < level.terms) return;
+void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
+                     std::int64_t begin, std::int64_t n, FoldState state) {
+  const auto count = static_cast<std::int64_t>(terms.size());
+  FoldSteps(level.accumulator, level.terms_in, k, count, begin, n, terms.data(), state);
+  if (k + count < level.terms) return;
   FoldEnd(level.accumulator, level.terms_in, level.terms, begin, n, state);
   if (level.result == level.accumulator.format) return;
   CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes);

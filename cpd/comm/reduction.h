@@ -5,48 +5,15 @@
 // from. No memory of its own, no messages.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <span>
 
+#include "cpd/comm/rounds.h"
 #include "cpd/comm/spec.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {
-
-/// Units (ranks, or groups) across which the outer fold runs, in the order in which they come. Unit
-/// u's values are term `term(visit, slice)` of a slice, or none of its.
-struct Rounds {
-  Order order = Order::sequential;
-  std::int64_t units = 1;
-
-  /// A ring's slice s runs from unit s + 1 around to s, so that its terms come at visits s … s + U
-  /// - 1.
-  [[nodiscard]] std::int64_t visits() const { return order == Order::ring ? 2 * units - 1 : units; }
-  [[nodiscard]] std::int64_t unit(std::int64_t visit) const {
-    return order == Order::ring ? (visit + 1) % units : visit;
-  }
-  [[nodiscard]] std::int64_t slices() const { return order == Order::ring ? units : 1; }
-  /// -1 where the visit is no term of the slice.
-  [[nodiscard]] std::int64_t term(std::int64_t visit, std::int64_t slice) const {
-    if (order != Order::ring) return visit;
-    const std::int64_t term = visit - slice;
-    return term < units ? term : -1;
-  }
-  /// The unit whose values are term k of the slice.
-  [[nodiscard]] std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
-    return order == Order::ring ? (slice + 1 + k) % units : k;
-  }
-  /// Where slice s of n values begins; the first n mod slices are one longer.
-  [[nodiscard]] std::int64_t begin(std::int64_t n, std::int64_t s) const {
-    return n / slices() * s + std::min(s, n % slices());
-  }
-  /// The slice that holds value i.
-  [[nodiscard]] std::int64_t slice_of(std::int64_t n, std::int64_t i) const {
-    const std::int64_t length = n / slices();
-    const std::int64_t longer = n % slices() * (length + 1);
-    return i < longer ? i / (length + 1) : n % slices() + (i - longer) / length;
-  }
-};
 
 /// One ordered sum of a layer: within a group, or across the units.
 struct Level {
@@ -72,6 +39,9 @@ struct Losses {
 };
 Losses CountLosses(std::int64_t n, const float* x, const float* terms);
 
+/// The formats in which values of a reduction travel: wire, accumulator, inner sums, result.
+std::array<Format, 4> FormatsOf(const ReduceSpec& spec);
+
 class Reduction {
  public:
   /// Throws Error where the spec, the ranks or the layers are out of range.
@@ -90,16 +60,18 @@ class Reduction {
 
   /// The scale 2^shift of a layer, from the largest ApsExponent of all ranks: what fits the wire,
   /// the accumulator and the result alike.
-  [[nodiscard]] int ShiftOf(std::uint8_t exponent) const;
+  [[nodiscard]] int ShiftOf(std::uint8_t exponent) const { return ShiftOf(exponent, spec_.aps); }
+  /// With that scale a sum may leave the range of a format that has infinities.
+  [[nodiscard]] bool MayOverflow(std::uint8_t exponent) const;
   /// Of the cast of a rank's layer to the wire.
   [[nodiscard]] RoundingOptions WireRounding(std::int64_t layer, std::int64_t rank) const;
   /// Values begin … of a rank's layer as they go on the wire.
   void ToWire(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin, std::int64_t n,
               const float* x, float* terms) const;
-  /// Takes term k of a level; after the last one plane 0 holds the level's sum, rounded to its
-  /// result.
-  static void Take(const Level& level, std::int64_t k, std::int64_t begin, std::int64_t n,
-                   const float* terms, FoldState state);
+  /// Takes terms k … k + terms.size() - 1 of a level; after the last one plane 0 holds the level's
+  /// sum, rounded to its result.
+  static void Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
+                   std::int64_t begin, std::int64_t n, FoldState state);
   /// What is divided by at the end.
   [[nodiscard]] float divisor() const { return spec_.average ? static_cast<float>(world_) : 1.0F; }
   /// Sums into results: undoes the scale, divides; each rounded once to binary32. Any NaN becomes
@@ -107,6 +79,8 @@ class Reduction {
   void Finish(int shift, std::int64_t n, float* values) const;
 
  private:
+  [[nodiscard]] int ShiftOf(std::uint8_t exponent, Aps aps) const;
+
   ReduceSpec spec_;
   int world_;
   Rounds rounds_;

@@ -21,6 +21,12 @@ enum class Purpose : std::uint8_t {
 
 constexpr std::int64_t kAcross = 0xFFFFF;  ///< the fold across groups, or the only fold
 
+/// The stream of another layer and position, from one of layer 0 and position 0; a place that is 0
+/// here stays.
+constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {
+  return first | static_cast<std::uint64_t>(layer) << 20 | static_cast<std::uint64_t>(position);
+}
+
 /// Throws Error where step >= 2^24, layer >= 2^16 or position >= 2^20.
 inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t layer,
                               std::int64_t position) {
@@ -33,8 +39,7 @@ inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t 
   if (position > kAcross) {
     throw Error("a reduction takes at most 2^20 ranks, got " + std::to_string(position + 1));
   }
-  return static_cast<std::uint64_t>(purpose) << 60 | step << 36 |
-         static_cast<std::uint64_t>(layer) << 20 | static_cast<std::uint64_t>(position);
+  return StreamFrom(static_cast<std::uint64_t>(purpose) << 60 | step << 36, layer, position);
 }
 
 }  // namespace cpd

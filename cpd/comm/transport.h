@@ -53,6 +53,9 @@ class CPD_API TransportError : public std::runtime_error {
   int peer;
 };
 
+/// Tags are 0 … kTags - 1.
+constexpr int kTags = 1 << 15;
+
 class CPD_API Transport {
  public:
   Transport() = default;
@@ -68,9 +71,11 @@ class CPD_API Transport {
   [[nodiscard]] virtual int ranks_on_host() const = 0;
   /// Where messages lie: Device::cuda for a transport between GPUs.
   [[nodiscard]] virtual Device memory() const { return Device::cpu; }
+  /// Whose memory, where it is a GPU's.
+  [[nodiscard]] virtual int device_index() const { return 0; }
 
   /// Starts messages; at most one to and one from each peer, none to itself. Messages between two
-  /// ranks meet by `tag` (0 … 2^15 - 1), equal tags in the order in which they were started. Every
+  /// ranks meet by `tag`, equal tags in the order in which they were started. Every
   /// rank starts its transfers in the same order. An empty message need not travel, but both sides
   /// name it or neither does.
   virtual std::unique_ptr<Transfer> Start(std::span<const Outgoing> out,
@@ -88,5 +93,13 @@ class CPD_API Transport {
   /// Ends every rank of the job, where the transport can (MPI_Abort); else this process.
   [[noreturn]] virtual void Abort(const std::string& reason) noexcept = 0;
 };
+
+/// For those who implement a transport. Throws Error where a peer is not another rank, or the tag
+/// is none.
+CPD_API void CheckStart(const Transport& transport, std::span<const Outgoing> out,
+                        std::span<const Incoming> in, int tag);
+/// Throws Error unless the ranks are ascending, in 0 … size() - 1, and this one is among them.
+/// Returns this one's place.
+CPD_API int CheckSubgroup(const Transport& transport, std::span<const int> ranks);
 
 }  // namespace cpd

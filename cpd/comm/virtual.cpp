@@ -89,7 +89,7 @@ void Take(const Level& level, std::int64_t k, Sums& sums, std::int64_t begin, st
   if (k > 0) {
     for (int q = 0; q < planes; ++q) sums.planes[q].Load(begin, n, state.get() + q * n);
   }
-  Reduction::Take(level, k, begin, n, terms, {state.get(), n});
+  Reduction::Take(level, k, {&terms, 1}, begin, n, {state.get(), n});
   for (int q = 0; q < planes; ++q) sums.planes[q].Store(begin, n, state.get() + q * n);
 }
 

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a rank computes on messages: casts its contributions into them, folds what came, unpacks
-// results. The arithmetic is reduction.h's, the codes are ops/reduce.h's.
+// results. The arithmetic is reduction.h's, the codes are ops/reduce.h's; on a GPU,
+// kernels/cuda/reduce_tile.h's, which are the same.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "cpd/base/tensor.h"
 #include "cpd/comm/layout.h"
 #include "cpd/comm/link.h"
+#include "cpd/comm/memory.h"
 #include "cpd/comm/reduction.h"
+#include "cpd/scale/aps.h"
 
 namespace cpd {
 
@@ -27,10 +31,9 @@ struct Layers {
 
 class Work {
  public:
-  /// `plain`: everything travels as binary32, for values that the formats have no code for.
-  /// `progress` is called now and then.
-  Work(const Reduction& reduction, int rank, Layers layers, bool plain,
-       std::function<void()> progress);
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  virtual ~Work();
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
@@ -41,54 +44,60 @@ class Work {
   [[nodiscard]] std::int64_t ResultBytes(const Part& part) const;
 
   /// This rank's contributions.
-  void Pack(const Part& part, const Message& to) const;
-  /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own is null.
-  /// Results go to `to`.
-  void Fold(const Part& part, std::span<const SharedMessage> from, const Message& to) const;
+  virtual void Pack(const Part& part, const Message& to) const = 0;
+  /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own may be
+  /// null. Results go to `to`.
+  virtual void Fold(const Part& part, std::span<const SharedMessage> from,
+                    const Message& to) const = 0;
   /// The sum of this rank's group: from[m] of its member m, this rank's own null.
-  void FoldGroup(const Part& part, std::span<const SharedMessage> from, const Message& to) const;
+  virtual void FoldGroup(const Part& part, std::span<const SharedMessage> from,
+                         const Message& to) const = 0;
   /// Takes this rank's own contribution as term k of the sum across units, whose running state is
   /// in `from` (null for k = 0); the new state, or after the last term the result, goes to `to`.
-  void Hop(const Part& part, std::int64_t k, const Message* from, const Message& to) const;
-  /// The same; the terms are `values`, by position.
-  void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
-                 const Message& to) const;
+  virtual void Hop(const Part& part, std::int64_t k, const Message* from,
+                   const Message& to) const = 0;
+  /// Room for n values, by position, where the functions below reach them.
+  [[nodiscard]] virtual std::shared_ptr<float> Room(std::int64_t n) const = 0;
+  /// Hop; the terms are `values`, by position.
+  virtual void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
+                         const Message& to) const = 0;
   /// Results to and from values by position, as they are.
-  void LoadResults(const Part& part, const Message& from, float* values) const;
-  void StoreResults(const Part& part, const float* values, const Message& to) const;
+  virtual void LoadResults(const Part& part, const Message& from, float* values) const = 0;
+  virtual void StoreResults(const Part& part, const float* values, const Message& to) const = 0;
   /// Results into the layers: scale undone, divided.
-  void Unpack(const Part& part, const Message& from) const;
+  virtual void Unpack(const Part& part, const Message& from) const = 0;
   /// Another rank's contributions, as they are, to out + offset[layer].
-  void UnpackWire(const Part& part, const Message& from,
-                  std::span<const std::int64_t> offset) const;
+  virtual void UnpackWire(const Part& part, const Message& from,
+                          std::span<const std::int64_t> offset) const = 0;
+  /// Of each layer.
+  [[nodiscard]] virtual std::vector<Losses> CountLosses() const = 0;
+
+ protected:
+  Work(const Reduction& reduction, int rank, Layers layers, bool plain,
+       std::function<void()> progress);
+
+  [[nodiscard]] const Layers& layers() const { return layers_; }
+  [[nodiscard]] bool plain() const { return plain_; }
+  [[nodiscard]] Format Travelling(const Format& format) const { return plain_ ? kFp32 : format; }
+  void Progress() const { progress_(); }
 
  private:
-  struct Block;
-  class Codes;
-
-  void Each(const Part& part, const std::function<void(const Block&)>& body) const;
-  [[nodiscard]] Format Travelling(const Format& format) const;
-  [[nodiscard]] Codes WireCodes(const Part& part, const Message* message) const;
-  [[nodiscard]] Codes ResultCodes(const Part& part, const Message& message) const;
-  [[nodiscard]] std::vector<Codes> StateCodes(const Part& part, const Message* message) const;
-  [[nodiscard]] std::vector<Codes> AllWireCodes(const Part& part,
-                                                std::span<const SharedMessage> from) const;
-  void OwnTerms(const Block& block, float* terms) const;
-  void Contribution(const Block& block, const Codes& codes, float* terms) const;
-  void GroupSums(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                 std::span<const Codes> members, float* sums) const;
-  void UnitTerms(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                 std::span<const Codes> from, float* terms) const;
-  void FoldUnits(const Block& block, std::int64_t slice, std::int64_t offset, std::int64_t n,
-                 std::span<const Codes> from, float* sums) const;
-  void HopBlocks(const Part& part, std::int64_t k, const Message* from, const Message& to,
-                 const std::function<void(const Block&, float* terms)>& term) const;
-
   const Reduction& reduction_;
   int rank_;
   Layers layers_;
   bool plain_;
   std::function<void()> progress_;
 };
+
+/// On the CPU. `plain`: everything travels as binary32, for values that the formats have no code
+/// for. `progress` is called now and then.
+std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers layers, bool plain,
+                               std::function<void()> progress);
+/// The same on a GPU: layers and values lie in its memory, and all work is queued.
+std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
+                                   std::function<void()> progress, SharedQueue queue);
+
+/// MeasureRange of layers on the queue's GPU.
+std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const TensorView> x);
 
 }  // namespace cpd

@@ -110,7 +110,8 @@ class Packer {
   U right_ = {}, left1_ = {}, left2_ = {};
 };
 
-/// The reverse: code j begins in word floor(j n / 32) at bit j n mod 32.
+/// The reverse: code j begins in word floor(j n / 32) at bit j n mod 32. Bytes and 16-bit words are
+/// widened as such.
 template <class U>
 class Unpacker {
  public:
@@ -127,6 +128,8 @@ class Unpacker {
 
   /// packed: count * bits / 8 bytes, readable kPackSlack bytes further.
   CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+    if (bits_ == 8) return widen<load_bytes<U>>(packed, count, codes);
+    if (bits_ == 16) return widen<load_halves<U>>(packed, count, codes);
     for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {
       const U x = load<U>(packed);
       store(
@@ -137,6 +140,12 @@ class Unpacker {
 
  private:
   static constexpr int kLanes = sizeof(U) / 4;
+
+  template <auto kLoad>
+  CPD_FN void widen(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+    for (int i = 0; i < count; i += kLanes) store(codes + i, kLoad(packed + i * bits_ / 8));
+  }
+
   int bits_;
   U mask_;
   U word_ = {}, next_ = {}, right_ = {}, left_ = {};

@@ -252,6 +252,29 @@ CPD_FN void store_halves(std::uint8_t* to, U x) {
     store(to, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
   }
 }
+/// As many bytes, or 16-bit words, one in each lane.
+template <class U>
+CPD_FN U load_bytes(const std::uint8_t* from) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(U) == 64) {
+    return bits_as<U>(_mm512_cvtepu8_epi32(load<__m128i>(from)));
+  } else
+#endif
+  {
+    return bits_as<U>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(load<std::int64_t>(from))));
+  }
+}
+template <class U>
+CPD_FN U load_halves(const std::uint8_t* from) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(U) == 64) {
+    return bits_as<U>(_mm512_cvtepu16_epi32(load<__m256i>(from)));
+  } else
+#endif
+  {
+    return bits_as<U>(_mm256_cvtepu16_epi32(load<__m128i>(from)));
+  }
+}
 /// In each pair of words (a, b), the first becomes a | b << bits; 0 < bits < 32.
 CPD_FN U32x8 merge_pairs(U32x8 x, int bits) {
   return x | bits_as<U32x8>(bits_as<U64x4>(x) >> (32 - bits));

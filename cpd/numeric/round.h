@@ -366,7 +366,7 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
   U sign{};
   U magnitude = whole;
   if (R::simple || plan.is_signed) {
-    sign = (whole >> (plan.bits - 1)) << (P::width - 1);
+    sign = (whole << (P::width - plan.bits)) & splat<U>(P::sign);
     magnitude = whole & splat<U>((typename ElementOf<U>::type{1} << (plan.bits - 1)) - 1);
   }
   const I code = (I)magnitude;
@@ -375,16 +375,15 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
     value = select(code < splat<I>(plan.min_normal_code), U{}, value);
   }
   auto nan = code > splat<I>(plan.max_code);
-  if (plan.has_inf) {
-    const auto infinite = code == splat<I>(plan.inf_code);
-    value = select(infinite, splat<U>(P::infinity), value);
-    nan = nan & !infinite;
-  }
   if (!R::simple && plan.is_signed && !plan.plain) {
     nan = nan | (whole == splat<U>(plan.nan_code));
     sign = select(value == U{}, U{}, sign);
   }
-  return bits_as<V>(select(nan, splat<U>(P::quiet_nan), value | sign));
+  U result = select(nan, splat<U>(P::quiet_nan), value | sign);
+  if (plan.has_inf) {  // its code lies above max_code too
+    result = select(code == splat<I>(plan.inf_code), splat<U>(P::infinity) | sign, result);
+  }
+  return bits_as<V>(result);
 }
 
 /// The same for callers that know the mode only.

@@ -48,6 +48,7 @@ std::vector<Part> SubParts(const std::vector<Part>& parts, std::int64_t members)
   Part all;
   for (const Part& part : parts) all.Add(part);
   std::vector<Part> subs;
+  subs.reserve(static_cast<std::size_t>(members));
   for (std::int64_t m = 0; m < members; ++m) {
     subs.push_back(
         all.Cut(SliceBegin(all.count, members, m), SliceBegin(all.count, members, m + 1)));

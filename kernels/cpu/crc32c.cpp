@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CRC-32C (Castagnoli; RFC 3720, section 12.1 and appendix B.4). Bits are reflected: bit 31 of a
-// remainder is the coefficient of x^0.
-//
-// One stream's steps wait for each other, so three run side by side; with R(s, m) the remainder
-// after message m from s, R(s, ab) = R(s, a) x^(8 |b|) + R(0, b), by which they are joined.
+// CRC-32C (numeric/crc.h). One stream's steps wait for each other, so three run side by side, and
+// are joined.
+#include "cpd/numeric/crc.h"
 #include "kernels/cpu/tables.h"
 
 namespace cpd {
@@ -16,28 +14,6 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-constexpr uint32_t kPolynomial = 0x82F63B78;  // 0x1EDC6F41 reflected, without x^32
-
-/// a * b mod the polynomial.
-CPD_FN constexpr uint32_t multiply(uint32_t a, uint32_t b) {
-  uint32_t product = 0;
-  for (uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
-    if ((a & bit) != 0) product ^= b;
-    b = (b >> 1) ^ ((b & 1) != 0 ? kPolynomial : 0);  // times x
-  }
-  return product;
-}
-
-/// x^(8 n): what n bytes of zeros multiply a remainder by.
-constexpr uint32_t zeros(int64_t n) {
-  uint32_t power = 1U << 31;
-  uint32_t square = 1U << 23;  // x^8
-  for (; n > 0; n >>= 1, square = multiply(square, square)) {
-    if ((n & 1) != 0) power = multiply(power, square);
-  }
-  return power;
-}
-
 #ifndef CPD_VECTORS
 /// Of byte b: its remainder k bytes before the end of a word.
 struct Tables {
@@ -45,11 +21,7 @@ struct Tables {
 };
 constexpr Tables make_tables() {
   Tables tables{};
-  for (uint32_t b = 0; b < 256; ++b) {
-    uint32_t crc = b;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
-    tables.entry[0][b] = crc;
-  }
+  for (uint32_t b = 0; b < 256; ++b) tables.entry[0][b] = crc_of_byte(b);
   for (int k = 1; k < 8; ++k) {
     for (uint32_t b = 0; b < 256; ++b) {
       const uint32_t before = tables.entry[k - 1][b];
@@ -78,8 +50,8 @@ CPD_FN uint32_t next_word(uint32_t crc, const uint8_t* from) {
 #endif
 
 constexpr int64_t kPart = 4096;  ///< bytes of each of three streams
-constexpr uint32_t kAfterOne = zeros(kPart);
-constexpr uint32_t kAfterTwo = zeros(2 * kPart);
+constexpr uint32_t kAfterOne = crc_zeros(kPart);
+constexpr uint32_t kAfterTwo = crc_zeros(2 * kPart);
 
 CPD_BODY uint32_t crc32c_body(uint32_t crc, int64_t n, const uint8_t* data) {
   crc = ~crc;
@@ -91,7 +63,7 @@ CPD_BODY uint32_t crc32c_body(uint32_t crc, int64_t n, const uint8_t* data) {
       second = next_word(second, data + kPart + i);
       third = next_word(third, data + 2 * kPart + i);
     }
-    crc = multiply(kAfterTwo, crc) ^ multiply(kAfterOne, second) ^ third;
+    crc = crc_multiply(kAfterTwo, crc) ^ crc_multiply(kAfterOne, second) ^ third;
   }
   for (; n >= 8; n -= 8, data += 8) crc = next_word(crc, data);
   for (; n > 0; --n, ++data) crc = crc_byte(crc, *data);

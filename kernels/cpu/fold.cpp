@@ -250,17 +250,21 @@ CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
 }
 
 CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
-  if (starts) return fold_any(&plan, true, &steps);
-  switch (plan.kind) {
-    case Split::plain:
-      return fold_short<Split::plain>(plan, steps);
-    case Split::rounded:
-      return fold_short<Split::rounded>(plan, steps);
-    case Split::exact:
-      return fold_short<Split::exact>(plan, steps);
-    default:
-      return fold_any(&plan, false, &steps);
+  if constexpr (Lanes<F>::count > 1) {  // one lane's fused operation may be a library's
+    if (!starts) {
+      switch (plan.kind) {
+        case Split::plain:
+          return fold_short<Split::plain>(plan, steps);
+        case Split::rounded:
+          return fold_short<Split::rounded>(plan, steps);
+        case Split::exact:
+          return fold_short<Split::exact>(plan, steps);
+        default:
+          break;
+      }
+    }
   }
+  fold_any(&plan, starts, &steps);
 }
 
 /// Terms that are read side by side: few enough for the caches' prefetching, and with stochastic

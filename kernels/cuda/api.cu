@@ -9,6 +9,7 @@ constexpr cpd::cuda::Api kApi = {
     sizeof(cpd::RoundPlan),
     sizeof(cpd::cuda::Strided),
     sizeof(cpd::cuda::GemmCall),
+    sizeof(cpd::cuda::ReduceCall),
     Describe,
     cpd::cuda::cast,
     cpd::cuda::encode,
@@ -17,6 +18,16 @@ constexpr cpd::cuda::Api kApi = {
     cpd::cuda::gemm,
     cpd::cuda::first_outside,
     cpd::cuda::blas,
+    cpd::cuda::allocate,
+    cpd::cuda::release,
+    cpd::cuda::copy,
+    cpd::cuda::open_stream,
+    cpd::cuda::close_stream,
+    cpd::cuda::order,
+    cpd::cuda::wait,
+    cpd::cuda::reduce,
+    cpd::cuda::count,
+    cpd::cuda::checksums,
 };
 
 }  // namespace

@@ -4,39 +4,16 @@
 // (encode) or in order (decode), groups of eight codes to and from bytes by one thread each, bytes
 // to and from global memory side by side.
 #include "cpd/numeric/codec.h"
+#include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/device.cuh"
 
 namespace cpd::cuda {
 namespace {
 
-constexpr int kTile = 2048;  ///< codes; a multiple of kBlock
-
 struct Tile {
   std::uint32_t codes[kTile];
   alignas(16) std::uint8_t bytes[4 * kTile];
 };
-
-__device__ bool is_word_aligned(const void* p) {
-  return reinterpret_cast<std::uintptr_t>(p) % sizeof(std::uint32_t) == 0;
-}
-
-/// Copies `count` bytes between global memory and a tile's bytes (which are aligned).
-__device__ void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count) {
-  const int words = is_word_aligned(to) && is_word_aligned(from) ? count / 4 : 0;
-  for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads) {
-    reinterpret_cast<std::uint32_t*>(to)[i] = reinterpret_cast<const std::uint32_t*>(from)[i];
-  }
-  for (int i = 4 * words + static_cast<int>(threadIdx.x); i < count; i += kThreads) to[i] = from[i];
-}
-
-__device__ int tile_count(std::int64_t begin, std::int64_t n) {
-  return n - begin < kTile ? static_cast<int>(n - begin) : kTile;
-}
-__device__ int group_count(int count, int group) {
-  const int rest = count - kCodesPerGroup * group;
-  return rest < kCodesPerGroup ? rest : kCodesPerGroup;
-}
-__device__ int byte_count(int count, int bits) { return (count * bits + 7) / 8; }
 
 template <Rounding mode, class V>
 __global__ void __launch_bounds__(kThreads)
@@ -62,12 +39,10 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
     const int count = tile_count(begin, n);
-    for (int g = static_cast<int>(threadIdx.x); g * kCodesPerGroup < count; g += kThreads) {
-      pack_group(tile.codes + kCodesPerGroup * g, group_count(count, g), plan.bits,
-                 tile.bytes + g * plan.bits);
-    }
+    pack_tile(tile.codes, count, plan.bits, tile.bytes, static_cast<int>(threadIdx.x));
     __syncthreads();
-    copy_bytes(packed + begin / 8 * plan.bits, tile.bytes, byte_count(count, plan.bits));
+    copy_bytes(packed + begin / 8 * plan.bits, tile.bytes, byte_count(count, plan.bits),
+               static_cast<int>(threadIdx.x));
     __syncthreads();
   }
 }
@@ -80,7 +55,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t step = std::int64_t{gridDim.x} * kTile;
   for (std::int64_t begin = std::int64_t{blockIdx.x} * kTile; begin < n; begin += step) {
     const int count = tile_count(begin, n);
-    copy_bytes(tile.bytes, packed + begin / 8 * plan.bits, byte_count(count, plan.bits));
+    copy_bytes(tile.bytes, packed + begin / 8 * plan.bits, byte_count(count, plan.bits),
+               static_cast<int>(threadIdx.x));
     __syncthreads();
     for (int g = static_cast<int>(threadIdx.x); g * kCodesPerGroup < count; g += kThreads) {
       unpack_group(tile.bytes + g * plan.bits, group_count(count, g), plan.bits,

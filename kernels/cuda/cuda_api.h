@@ -10,6 +10,7 @@
 
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
+#include "cpd/comm/rounds.h"
 #include "cpd/numeric/levels.h"
 #include "cpd/numeric/plan.h"
 
@@ -44,11 +45,99 @@ struct GemmCall {
   Key key;
 };
 
+// --- reductions over ranks
+// ----------------------------------------------------------------------------
+
+/// Memory that Api::allocate gives.
+enum class MemoryKind : std::uint8_t {
+  pinned,  ///< on the host; kernels reach it there
+  device,
+  queued,  ///< on the device, taken and given back in the stream's order
+};
+
+/// What packed codes of a reduction hold: contributions, results, the planes of a running sum, or
+/// binary32 values as they are.
+enum class Codes : std::uint8_t { wire, result, plane0, plane1, values };
+constexpr int kCodes = 5;
+
+/// Neighbouring values of one layer.
+struct ReduceSegment {
+  std::int64_t layer = 0;
+  std::int64_t size = 0;  ///< of the whole layer
+  std::int64_t begin = 0, count = 0;
+  std::int64_t tile = 0;     ///< how many tiles the segments before it have (reduce_tile.h)
+  const float* x = nullptr;  ///< value `begin` of this rank's layer
+  float* out = nullptr;      ///< where its result goes
+  std::int32_t shift = 0;    ///< the layer's scale is 2^shift; -600 … 600
+  std::array<std::int64_t, kCodes> start{};  ///< where its codes begin in a message, in bytes
+};
+
+/// An ordered sum of given terms, as FoldStep and FoldEnd in ops/reduce.h, and its rounding to the
+/// result's format.
+struct SumPlan {
+  Scheme scheme = Scheme::sequential;
+  std::int64_t chunk = 0;
+  int planes = 1;       ///< of the running sum; scheme pairwise apart
+  FoldPlan terms;       ///< takes terms (chunked: within a chunk)
+  FoldPlan chunks;      ///< chunked: takes the chunks' sums
+  bool rounds = false;  ///< once more, to
+  RoundPlan result;
+};
+
+enum class ReduceTask : std::uint8_t {
+  pack,  ///< this rank's contributions, cast, go to `to` as `to_codes`
+  fold,  ///< from[r] of each rank (of group `unit` alone, if not -1, by member); sums go to `to`
+  hop,   ///< term k, from[1] (as from_codes), is added to the running sum from[0] (null for
+         ///< k = 0); the new one, or after the last term the result, goes to `to`
+  transcode,  ///< from[0] (as from_codes) goes to `to` (as to_codes)
+  unpack,     ///< from[0] (as from_codes) times 2^-shift, divided, goes to the segments' `out`
+};
+
+/// What one kernel of a reduction does. The tables that it points to are the caller's, on the host.
+struct ReduceCall {
+  ReduceTask task = ReduceTask::pack;
+  Codes from_codes = Codes::wire, to_codes = Codes::wire;
+  const ReduceSegment* segments = nullptr;
+  std::int32_t segment_count = 0;
+  std::int32_t from_count = 0;
+  std::int64_t tiles = 0;  ///< of all segments
+  const std::uint8_t* const* from = nullptr;
+  std::uint8_t* to = nullptr;
+
+  std::int64_t unit = -1;
+  std::int64_t k = 0;
+  bool unscales = false;  ///< unpack: else values go out as they are
+  float divisor = 1;
+
+  RoundPlan cast;                       ///< of contributions
+  std::array<RoundPlan, kCodes> codes;  ///< how they are coded
+  SumPlan group, across;
+  Rounds rounds;
+  std::int64_t world = 1, group_size = 0;  ///< 0: no groups
+  /// Random streams (streams.h) of layer 0: of this rank's cast; of sums and of their roundings to
+  /// the result at position 0.
+  std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
+};
+
+/// What is counted in a segment of this rank's values.
+struct SegmentCounts {
+  unsigned long long non_finite = 0;   ///< NaN and Inf
+  unsigned long long underflowed = 0;  ///< nonzero values that the cast turns into zero
+  std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
+};
+
+/// Bytes in memory that the device reaches.
+struct Bytes {
+  const std::uint8_t* data = nullptr;
+  std::int64_t count = 0;
+};
+
 struct Api {
-  /// sizeof of RoundPlan, Strided and GemmCall as the library was built with.
+  /// sizeof of RoundPlan, Strided, GemmCall and ReduceCall as the library was built with.
   std::uint32_t plan_size;
   std::uint32_t strided_size;
   std::uint32_t call_size;
+  std::uint32_t reduce_size;
   const char* (*describe)(int status);
 
   /// out[i] = round(x[i]); `random` may be null. out may be x.
@@ -73,6 +162,23 @@ struct Api {
   /// The product by cuBLAS, all binary32. Sets *error, on failure, to what could not be done (a
   /// text that stays), if it was not a call to CUDA that failed.
   int (*blas)(const Launch& launch, const MatrixProduct& product, const char** error);
+
+  int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
+  int (*release)(const Launch& launch, MemoryKind kind, void* memory);
+  /// Copies between host and device, either way; waits for it.
+  int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);
+  /// A stream that waits for no other by itself.
+  int (*open_stream)(int device, void** stream);
+  int (*close_stream)(int device, void* stream);
+  /// What is queued on `after` from now on waits for what is queued on the launch's stream.
+  int (*order)(const Launch& launch, void* after);
+  /// Waits for all that is queued on the stream.
+  int (*wait)(const Launch& launch);
+  int (*reduce)(const Launch& launch, const ReduceCall& call);
+  /// Counts in each segment; underflowed only where `casts`. Waits for it.
+  int (*count)(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
+  /// CRC-32C of each (Crc32c in ops/reduce.h); waits for it.
+  int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 };
 
 }  // namespace cpd::cuda

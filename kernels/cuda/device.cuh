@@ -8,14 +8,13 @@
 
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/round.h"
+#include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 
 namespace cpd::cuda {
 
 #define CPD_DEVICE __device__ __forceinline__
-
-constexpr int kThreads = 256;
 
 // --- elements
 // ---------------------------------------------------------------------------------------
@@ -161,6 +160,16 @@ int gemm(const Launch& launch, const GemmCall& call);
 int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, const Strided& x,
                   std::int64_t* first);
 int blas(const Launch& launch, const MatrixProduct& product, const char** error);
+int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
+int release(const Launch& launch, MemoryKind kind, void* memory);
+int copy(const Launch& launch, void* to, const void* from, std::int64_t bytes);
+int open_stream(int device, void** stream);
+int close_stream(int device, void* stream);
+int order(const Launch& launch, void* after);
+int wait(const Launch& launch);
+int reduce(const Launch& launch, const ReduceCall& call);
+int count(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
+int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
 /// Device memory for one value, initialised, and its way back to the host.
 template <class T>

@@ -227,8 +227,15 @@ class ReduceReport:
     @property
     def traffic(self) -> Traffic: ...
 
+class CudaValues:
+    """float32 values in a GPU's memory, and the stream on which they become ready."""
+
+    def __init__(self, address: int, size: int, device_index: int, stream: int) -> None: ...
+
+_Layers = Sequence[_Array | CudaValues]
+
 class Communicator:
-    """Arrays are float32, contiguous."""
+    """Layers are float32, contiguous."""
 
     @property
     def rank(self) -> int: ...
@@ -241,18 +248,18 @@ class Communicator:
     @property
     def closed(self) -> bool: ...
     def all_reduce(
-        self, x: Sequence[_Array], out: Sequence[_Array], spec: ReduceSpec, counts: bool
+        self, x: _Layers, out: _Layers, spec: ReduceSpec, counts: bool
     ) -> ReduceReport: ...
     def reduce(
-        self, x: Sequence[_Array], out: Sequence[_Array], spec: ReduceSpec, root: int, counts: bool
+        self, x: _Layers, out: _Layers, spec: ReduceSpec, root: int, counts: bool
     ) -> ReduceReport: ...
     def reduce_scatter(
-        self, x: Sequence[_Array], out: Sequence[_Array], spec: ReduceSpec, counts: bool
+        self, x: _Layers, out: _Layers, spec: ReduceSpec, counts: bool
     ) -> ReduceReport: ...
     def all_gather(
         self,
-        x: Sequence[_Array],
-        out: Sequence[_Array],
+        x: _Layers,
+        out: _Layers,
         format: Format,
         rounding: RoundingOptions,
     ) -> Traffic: ...

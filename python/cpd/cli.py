@@ -6,14 +6,17 @@ gives one line and exit status 2.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import numpy as np
 from rich import box
@@ -29,8 +32,10 @@ from cpd.cli_options import LISTED_BITS, MODEL_DEFAULTS, NETWORK_DEFAULTS, build
 if TYPE_CHECKING:
     from cpd.gradients import Gradients
     from cpd.report.results import Demo, RoundoffRow, Run
-    from cpd.report.roundoff import Advice, Network
+    from cpd.report.roundoff import Advice, Contributions, Network
     from cpd.training import Digits, Ranks, TrainOptions, TrainResult
+
+T = TypeVar("T")
 
 _COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
@@ -47,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     options = _build_parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
+        with _stalls_told(options.command):
+            status: int = options.run(options)
         sys.stdout.flush()
         return status
     except UsageError as error:
@@ -83,6 +89,31 @@ def _build_parser() -> argparse.ArgumentParser:
             "report": _report,
         }
     )
+
+
+@contextmanager
+def _stalls_told(command: str) -> Iterator[None]:
+    """That a sum may stall is told once, in one line, by rank 0 of a training. The other commands
+    measure what a sum loses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("once" if command == "train" else "ignore", cpd.StallWarning)
+        show = warnings.showwarning
+
+        def showwarning(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if category is cpd.StallWarning:
+                print(f"cpd {command}: warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = showwarning
+        yield
 
 
 @contextmanager
@@ -202,30 +233,42 @@ def _exact(value: float) -> str:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from cpd.training import load_digits, open_ranks
+    from cpd.training import load_digits
 
-    with ExitStack() as stack:
-        with _users_mistakes():
-            opened = open_ranks(options.transport, options.nodes, options.timeout)
-            ranks = stack.enter_context(opened)
+    with _connected(options, options.nodes) as ranks:
         digits = load_digits()
-        with _failures_between(ranks):
-            chosen = _agreed_options(ranks, options, len(digits.train_x))
-            if chosen is None:
-                return 0
+        chosen = _agreed_options(ranks, options, len(digits.train_x))
+        if chosen is not None:
             _train_and_tell(ranks, chosen, digits, options)
     return 0
 
 
 @contextmanager
+def _connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks"]:
+    """The nodes of `--transport`. What goes wrong between processes is told in one line."""
+    from cpd.training import open_ranks
+
+    with ExitStack() as stack:
+        try:
+            with _users_mistakes():
+                opened = open_ranks(options.transport, nodes, options.timeout)
+                ranks = stack.enter_context(opened)
+        except cpd.comm.TransportError as error:
+            raise RunError(str(error)) from error
+        with _failures_between(ranks):
+            yield ranks
+
+
+@contextmanager
 def _failures_between(ranks: "Ranks") -> Iterator[None]:
     """What goes wrong between processes names the one that tells it."""
+    from cpd.comm import Corrupt, Mismatch, RankLost, TransportError
+    from cpd.training import RanksDiffer
+
     try:
         yield
-    except (cpd.comm.RankLost, cpd.comm.Corrupt, cpd.comm.TransportError) as error:
+    except (RankLost, Mismatch, Corrupt, TransportError, RanksDiffer) as error:
         raise RunError(f"rank {ranks.mine[0]}: {error}") from error
-    except cpd.comm.Mismatch as error:
-        raise RunError(f"rank {ranks.mine[0]}: the ranks differ: {error}") from error
     except Exception as error:
         if len(ranks.mine) < ranks.world:
             error.add_note(f"on rank {ranks.mine[0]} of {ranks.world}")
@@ -241,6 +284,8 @@ def _train_and_tell(
     from cpd.training import train
 
     tells = 0 in ranks.mine
+    if not tells:
+        warnings.simplefilter("ignore", cpd.StallWarning)
     console = _console(quiet=not tells)
     left_out = len(digits.train_x) % (chosen.nodes * chosen.batch)
     console.print(
@@ -271,27 +316,49 @@ def _train_and_tell(
 def _agreed_options(
     ranks: "Ranks", options: argparse.Namespace, images: int
 ) -> "TrainOptions | None":
-    """The options if no process finds a mistake in them, which else the first of these tells.
+    """The options of all processes, as `_agreed`."""
+
+    def read() -> "TrainOptions":
+        chosen = _train_options(options, ranks.world)
+        chosen.check_data(images)
+        if 0 in ranks.mine:
+            _check_results(options)
+        return chosen
+
+    return _agreed(ranks, options, read)
+
+
+def _agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -> T | None:
+    """What `make` gives if no process finds a user's mistake in it, which else the first of these
+    tells, and if all have the same options.
 
     Raises UsageError in that process and returns None in the others, which end without an error so
     that no launcher stops the one that has something to say.
     """
     from cpd.training import gather_integers
 
-    mistake = None
+    made, mistake = None, None
     try:
         with _users_mistakes():
-            chosen = _train_options(options, ranks.world)
-            chosen.check_data(images)
-            if 0 in ranks.mine:
-                _check_results(options)
+            made = make()
     except UsageError as error:
         mistake = error
-    found = gather_integers(ranks, [[int(mistake is not None)] for _ in ranks.mine])
-    mistaken = [rank for rank, (flag,) in enumerate(found) if flag]
+    own = [int(mistake is not None), _digest(options)]
+    found = gather_integers(ranks, [own for _ in ranks.mine])
+    mistaken = [rank for rank, (flag, _) in enumerate(found) if flag]
     if mistake is not None and mistaken[0] in ranks.mine:
         raise mistake if mistaken[0] == 0 else UsageError(f"rank {mistaken[0]}: {mistake}")
-    return None if mistaken else chosen
+    others = [rank for rank, (_, digest) in enumerate(found) if digest != found[0][1]]
+    if others and not mistaken and 0 in ranks.mine:
+        raise UsageError(f"rank {others[0]} was started with other options than rank 0")
+    return None if mistaken or others else made
+
+
+def _digest(options: argparse.Namespace) -> int:
+    """64 bits of the options that decide a result."""
+    apart = ("run", "json", "save_gradients", "gradients")
+    deciding = sorted((name, value) for name, value in vars(options).items() if name not in apart)
+    return int.from_bytes(hashlib.sha256(repr(deciding).encode()).digest()[:8])
 
 
 def _train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
@@ -343,70 +410,110 @@ def _print_result(console: Console, result: "TrainResult") -> None:
 # ---- cpd roundoff -----------------------------------------------------------------------------
 
 
+@dataclass
+class _Study:
+    """What `cpd roundoff` was asked, and about what."""
+
+    spec: cpd.ReduceSpec
+    sizes: list[int]
+    gradients: "Gradients"
+    network: "Network | None"
+
+
 def _roundoff(options: argparse.Namespace) -> int:
-    from cpd.report.results import write_json
-    from cpd.report.roundoff import Advice, check_group_sizes, group_sizes_for, measure_roundoff
+    from cpd.report.roundoff import Contributions
+
+    with _connected(options, nodes=1) as ranks:
+        comm = getattr(ranks, "comm", None)
+        study = _agreed(
+            ranks, options, lambda: _study(options, None if comm is None else ranks.world)
+        )
+        if study is not None:
+            given = Contributions(study.gradients.per_rank, comm)
+            _measure_and_tell(study, given, options, tells=0 in ranks.mine)
+    return 0
+
+
+def _study(options: argparse.Namespace, world: int | None) -> _Study:
+    """`world`: the number of processes that are the nodes."""
+    from cpd.report.roundoff import check_group_sizes, group_sizes_for
     from cpd.training.options import reduce_spec
 
-    with _users_mistakes():
-        network = _network(options)
-        order = options.order or ("sequential" if network is None else "ring")
-        spec = reduce_spec(
-            format=options.format,
-            aps=options.aps,
-            loss_scale=options.loss_scale,
-            kahan=options.kahan,
-            order=order,
-            rounding=options.rounding,
-            overflow=options.overflow,
-            seed=options.seed,
+    network = _network(options)
+    order = options.order or ("sequential" if network is None else "ring")
+    spec = reduce_spec(
+        format=options.format,
+        aps=options.aps,
+        loss_scale=options.loss_scale,
+        kahan=options.kahan,
+        order=order,
+        rounding=options.rounding,
+        overflow=options.overflow,
+        seed=options.seed,
+    )
+    if network is not None and order != "ring":
+        raise UsageError(
+            f"--recommend models the time of exchanges that sum in order ring, not in order {order}"
         )
-        if network is not None and order != "ring":
-            raise UsageError(
-                "--recommend models the time of exchanges that sum in order ring, "
-                f"not in order {order}"
-            )
-        _check_writable(options.json)
-        if options.gradients is None:
-            if options.nodes is not None and options.nodes < 1:
-                raise UsageError(f"nodes must be at least 1, got {options.nodes}")
-            check_group_sizes(options.group_sizes or [], options.nodes or 256)
-        gradients = _gradients(options)
-        if options.layer is not None:
-            gradients = gradients.layer(options.layer)
-        sizes = options.group_sizes or group_sizes_for(gradients.ranks)
-        check_group_sizes(sizes, gradients.ranks)
-    console = _console()
+    _check_writable(options.json)
+    nodes = _nodes(options, world)
+    if options.gradients is None:
+        check_group_sizes(options.group_sizes or [], nodes or 256)
+    gradients = _gradients(options, nodes)
+    if options.layer is not None:
+        gradients = gradients.layer(options.layer)
+    sizes = options.group_sizes or group_sizes_for(gradients.ranks)
+    check_group_sizes(sizes, gradients.ranks)
+    return _Study(spec, sizes, gradients, network)
+
+
+def _nodes(options: argparse.Namespace, world: int | None) -> int | None:
+    """How many nodes were asked for, by number or as processes."""
+    if options.nodes is not None and options.nodes < 1:
+        raise UsageError(f"nodes must be at least 1, got {options.nodes}")
+    if world is not None and options.nodes not in (None, world):
+        raise UsageError(f"nodes must be the number of ranks, {world}, got {options.nodes}")
+    return world or options.nodes
+
+
+def _measure_and_tell(
+    study: _Study, given: "Contributions", options: argparse.Namespace, tells: bool
+) -> None:
+    """Measures with the other processes, where there are some; the one of node 0 tells."""
+    from cpd.report.results import write_json
+    from cpd.report.roundoff import Advice, measure_roundoff
+
+    console = _console(quiet=not tells)
+    gradients, order = study.gradients, study.spec.order
     scaling = {"off": "", "on": " + APS", "paper": " + APS (paper)"}[options.aps]
     values = sum(layer.numel() for layer in gradients.per_rank[0])
     console.print(
-        f"{spec.format}{scaling}{', Kahan' if options.kahan else ''}, {gradients.ranks} nodes, "
-        f"{order} across groups, "
+        f"{study.spec.format}{scaling}{', Kahan' if options.kahan else ''}, "
+        f"{gradients.ranks} nodes, {order} across groups, "
         f"{options.layer or f'all {len(gradients.names)} layers'} ({values} values)",
         soft_wrap=True,
     )
-    setting = {
-        "format": str(spec.format),
-        "aps": {"off": False, "on": True}.get(options.aps, options.aps),
-        "kahan": options.kahan,
-        "order": order,
-        "nodes": gradients.ranks,
-        "layers": gradients.names,
-    }
     found: dict[str, Any]
-    if network is None:
-        rows = measure_roundoff(gradients.per_rank, spec, sizes)
+    if study.network is None:
+        rows = measure_roundoff(given, study.spec, study.sizes)
         console.print(_roundoff_table(rows))
         found = {"roundoff": [row.row() for row in rows]}
     else:
-        advice = Advice.of(gradients.per_rank, spec, sizes, network)
+        advice = Advice.of(given, study.spec, study.sizes, study.network)
         console.print(_advice_table(advice))
         for line in advice.lines():
             console.print(line, soft_wrap=True)
         found = {"roundoff": advice.json_rows(), "recommend": advice.json()}
-    if options.json is not None:
+    if tells and options.json is not None:
+        setting = {
+            "format": str(study.spec.format),
+            "aps": {"off": False, "on": True}.get(options.aps, options.aps),
+            "kahan": options.kahan,
+            "order": order,
+            "nodes": gradients.ranks,
+            "layers": gradients.names,
+        }
         write_json(options.json, {**setting, **found})
-    return 0
 
 
 def _network(options: argparse.Namespace) -> "Network | None":
@@ -441,7 +548,7 @@ def _advice_table(advice: "Advice") -> Table:
     return table
 
 
-def _gradients(options: argparse.Namespace) -> "Gradients":
+def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
     from cpd.gradients import Gradients, load_gradients
     from cpd.training import TrainOptions, load_digits, sampled_gradients, train
 
@@ -453,23 +560,22 @@ def _gradients(options: argparse.Namespace) -> "Gradients":
                     f"--{name.replace('_', '-')} is the model's, --gradients takes no model"
                 )
         loaded = load_gradients(options.gradients)
-        if options.nodes not in (None, loaded.ranks):
-            raise UsageError(f"{options.gradients} holds {loaded.ranks} ranks, not {options.nodes}")
+        if nodes not in (None, loaded.ranks):
+            raise UsageError(f"{options.gradients} holds {loaded.ranks} ranks, not {nodes}")
         return loaded
     for name, default in MODEL_DEFAULTS.items():
         model[name] = default if model[name] is None else model[name]
     chosen = TrainOptions(nodes=model.pop("train_nodes"), seed=options.seed, **model)
     digits = load_digits()
     chosen.check_data(len(digits.train_x))
-    nodes = options.nodes or 256
-    with _progress() as progress:
+    with _progress(quiet=options.transport != "virtual") as progress:
         bar = progress.add_task("training in fp32", total=chosen.epochs, note="")
         result = train(
             chosen,
             digits=digits,
             on_epoch=lambda epoch, _: progress.update(bar, completed=epoch),
         )
-        per_rank = sampled_gradients(result.model, digits, nodes, chosen.batch, chosen.seed)
+        per_rank = sampled_gradients(result.model, digits, nodes or 256, chosen.batch, chosen.seed)
     return Gradients([layer.name for layer in result.layers], per_rank)
 
 

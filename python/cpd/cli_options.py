@@ -39,6 +39,9 @@ references h that are not zero (Eq. 5 of the APS paper), and the relative RMS,
 sqrt(sum (h - l)^2 / sum h^2). Steps are those of the hierarchical all-reduce,
 4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without groups 2(p - 1).
 
+With --transport each process contributes its own gradients, and they are summed
+between processes; the table is that of as many virtual nodes.
+
 --recommend measures in order ring, models the time of the hierarchical exchange
 (without groups: of a ring) as steps × alpha + bytes / bandwidth, each step as
 long as its longest message, and names the group sizes of the least error, of the
@@ -173,6 +176,23 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--lr", type=float, default=0.05, metavar="X", help="default 0.05")
     group.add_argument("--momentum", type=float, default=0.9, metavar="X", help="default 0.9")
     _integer(group, "seed", 0, "of the first weights, the shuffles and stochastic rounding")
+    group = _nodes_arguments(parser)
+    group.add_argument(
+        "--exchange",
+        choices=cpd.reduce.EXCHANGES,
+        default="owner",
+        help="which messages a transport moves; the result is the same; default owner",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument(
+        "--save-gradients",
+        type=Path,
+        metavar="FILE",
+        help="write every node's gradients of the last step (.npz or .safetensors)",
+    )
+
+
+def _nodes_arguments(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     group = parser.add_argument_group("the nodes")
     group.add_argument(
         "--transport",
@@ -182,25 +202,13 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         "with gloo; default virtual",
     )
     group.add_argument(
-        "--exchange",
-        choices=cpd.reduce.EXCHANGES,
-        default="owner",
-        help="which messages a transport moves; the result is the same; default owner",
-    )
-    group.add_argument(
         "--timeout",
         type=_seconds,
         default=300.0,
         metavar="S",
         help="seconds until a silent rank of a transport is lost; default 300",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
-    parser.add_argument(
-        "--save-gradients",
-        type=Path,
-        metavar="FILE",
-        help="write every node's gradients of the last step (.npz or .safetensors)",
-    )
+    return group
 
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
@@ -218,10 +226,16 @@ def _roundoff_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K,K,…",
         help="default 4,8,16,32,64,256 as far as there are nodes, and all nodes (no groups)",
     )
-    _integer(parser, "nodes", None, "virtual nodes; default 256, or the file's ranks")
+    _integer(
+        parser,
+        "nodes",
+        None,
+        "default 256, or the file's ranks, or with a transport the processes (and no others)",
+    )
     parser.add_argument("--layer", metavar="NAME", help="that layer alone; default: all together")
     parser.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
     _integer(parser, "seed", 0, "of the model and of stochastic rounding")
+    _nodes_arguments(parser)
     group = parser.add_argument_group("which group size to take")
     group.add_argument(
         "--recommend", action="store_true", help="model the time too and name the best group sizes"

@@ -257,12 +257,33 @@ def recommend(
     Raises ValueError for another order, for no group sizes and as `roundoff` does.
 
     >>> rng = np.random.default_rng(0)
-    >>> ranks = [[rng.normal(size=500).astype(np.float32)] for _ in range(16)]
+    >>> ranks = [[rng.random(500, np.float32)] for _ in range(16)]
     >>> spec = ReduceSpec("e5m2", order="ring", aps=True)
     >>> best = recommend(ranks, spec, [2, 4, 16], alpha=1e-5, beta=1e-9)
     >>> best.by_error, best.by_time, [choice.steps for choice in best.choices]
-    (4, 4, [18, 18, 30])
+    (4, 2, [18, 18, 30])
     """
+    _check_order(spec, group_sizes)
+    table = roundoff(per_rank, spec, group_sizes)
+    return _recommendation(table, spec, len(per_rank), Source(per_rank).sizes, alpha, beta)
+
+
+def recommend_over(
+    comm: Communicator,
+    layers: Layers,
+    spec: ReduceSpec,
+    group_sizes: Sequence[int],
+    *,
+    alpha: float,
+    beta: float,
+) -> Recommendation:
+    """`recommend` over real ranks, each of which gives its own layers: see `roundoff_over`."""
+    _check_order(spec, group_sizes)
+    table = roundoff_over(comm, layers, spec, group_sizes)
+    return _recommendation(table, spec, comm.size, Source([layers]).sizes, alpha, beta)
+
+
+def _check_order(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
     check_spec(spec)
     if spec.order != "ring":
         raise ValueError(
@@ -271,9 +292,16 @@ def recommend(
         )
     if len(group_sizes) == 0:
         raise ValueError("at least one group size is needed, got none")
-    table = roundoff(per_rank, spec, group_sizes)
-    world = len(per_rank)
-    sizes = Source(per_rank).sizes
+
+
+def _recommendation(
+    table: dict[int, Roundoff],
+    spec: ReduceSpec,
+    world: int,
+    sizes: Sequence[int],
+    alpha: float,
+    beta: float,
+) -> Recommendation:
     choices = []
     for size, lost in table.items():
         way = _moved(spec, size, world)

@@ -24,9 +24,10 @@ using reference::Spec;
 // terms[k][i]: term k of element i.
 using Terms = std::vector<std::vector<float>>;
 
-/// The sums, in pieces of so many elements, each of which sees all terms.
+/// The sums, in pieces of so many elements, each of which sees all terms, so many at a time (0: one
+/// by one).
 std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Terms& terms,
-                        std::size_t piece, std::uint64_t first = 0) {
+                        std::size_t piece, std::int64_t together, std::uint64_t first = 0) {
   const std::size_t n = terms[0].size();
   const auto count = static_cast<std::int64_t>(terms.size());
   const auto planes = static_cast<std::size_t>(FoldPlanes(a, count));
@@ -35,8 +36,15 @@ std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Term
     const FoldState sums{state.data() + at, static_cast<std::int64_t>(n)};
     const auto begin = static_cast<std::int64_t>(first + at);
     const auto size = static_cast<std::int64_t>(std::min(piece, n - at));
-    for (std::int64_t k = 0; k < count; ++k) {
-      FoldStep(a, terms_in, k, begin, size, terms[static_cast<std::size_t>(k)].data() + at, sums);
+    std::vector<const float*> rows;
+    for (const auto& row : terms) rows.push_back(row.data() + at);
+    for (std::int64_t k = 0; k < count; k += std::max<std::int64_t>(1, together)) {
+      const float* const* next = rows.data() + k;
+      if (together == 0) {
+        FoldStep(a, terms_in, k, begin, size, *next, sums);
+      } else {
+        FoldSteps(a, terms_in, k, std::min(together, count - k), begin, size, next, sums);
+      }
     }
     FoldEnd(a, terms_in, count, begin, size, sums);
   }
@@ -88,17 +96,19 @@ bool check(const Accumulator& a, const Format& terms_in, const Terms& terms, std
   bool good = true;
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
-    const std::vector<float> got = fold(a, terms_in, terms, terms[0].size(), first);
     const auto describe = [&](std::size_t i) {
       std::string text = ", terms";
       for (const auto& row : terms) text += " " + testing::hex(row[i]);
       return text;
     };
-    const auto equal = testing::bits_equal(std::span<const float>(expected),
-                                           std::span<const float>(got), describe);
-    EXPECT_TRUE(equal) << backend << ", " << ToString(a) << ", first " << first << ", terms in "
-                       << ToString(terms_in);
-    good = good && equal;
+    for (const std::int64_t together : {0, 5, 1000}) {
+      const std::vector<float> got = fold(a, terms_in, terms, terms[0].size(), together, first);
+      const auto equal = testing::bits_equal(std::span<const float>(expected),
+                                             std::span<const float>(got), describe);
+      EXPECT_TRUE(equal) << backend << ", " << ToString(a) << ", first " << first << ", terms in "
+                         << ToString(terms_in) << ", together " << together;
+      good = good && equal;
+    }
   }
   return good;
 }
@@ -148,7 +158,11 @@ TEST(Reduce, EverySchemeIsTheOraclesSum) {
     const Format format = ParseFormat(name);
     const Spec spec = reference::spec_of(format);
     for (const std::size_t world : {1, 2, 3, 5, 7, 8, 64, 100}) {
-      const Terms terms = make_terms(spec, world, testing::kSanitized ? 5 : 19, 10 * world);
+      const Terms terms = make_terms(spec, world,
+                                     testing::kSanitized ? 5
+                                     : turn % 2 == 0     ? 19
+                                                         : 85,
+                                     10 * world);
       const auto mode = testing::kDeterministicModes[turn++ % testing::kDeterministicModes.size()];
       for (const RoundingOptions& o :
            {options_of(Rounding::nearest_even), options_of(mode),
@@ -172,7 +186,7 @@ TEST(Reduce, KnownTermsChangeNothing) {
     const Format format = ParseFormat(name);
     for (const char* in : {"e4m3", "e2m1", "e8m3", "e8m0", "e5m2", "e6m9", "bf16"}) {
       const Format terms_in = ParseFormat(in);
-      Terms terms = make_terms(reference::spec_of(format), 7, 40, 5);
+      Terms terms = make_terms(reference::spec_of(format), 7, 150, 5);
       for (auto& row : terms) row = testing::run_cast(row, terms_in, {});
       for (const Rounding mode : {Rounding::nearest_even, Rounding::nearest_away}) {
         for (const Accumulator& a : accumulators(format, options_of(mode))) {
@@ -207,7 +221,7 @@ TEST(Reduce, LargeFoldsDoNotDependOnPiecesOrBackend) {
       for (const std::string& backend : testing::backends()) {
         const testing::WithBackend forced(backend);
         for (const std::size_t piece : {kLength, std::size_t{256 * 7}, std::size_t{12'345}}) {
-          const std::vector<float> sums = fold(a, kFp32, terms, piece);
+          const std::vector<float> sums = fold(a, kFp32, terms, piece, piece % 4);
           if (first.empty()) first = sums;
           EXPECT_TRUE(
               testing::bits_equal(std::span<const float>(first), std::span<const float>(sums)))

@@ -258,6 +258,15 @@ def _mismatch(call: Any) -> str:
     return "no Mismatch was raised"
 
 
+def every_check(comm: Communicator, count: int) -> dict[str, Any]:
+    """All of the above."""
+    return {
+        "compare": compare(comm, 0, count),
+        "others": others(comm),
+        "mismatches": mismatches(comm),
+    }
+
+
 # ---- ranks that are lost -------------------------------------------------------------------------
 
 FAULT_SIZES = (2500, 0, 700)
@@ -279,8 +288,8 @@ def fault_spec(exchange: str) -> cpd.ReduceSpec:
 
 
 def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One fault after the other, each in the group that the one before left over. What this rank saw
-    of each; a victim's list ends with its own."""
+    """One fault after the other, each in the group that the one before left over. What this rank
+    saw of each; a victim's list ends with its own."""
     seen: list[dict[str, Any]] = []
     for number, fault in enumerate(Fault(**one) for one in plan):
         spec = fault_spec(fault.exchange)
@@ -294,8 +303,11 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
                 if fault.kind == "drop":
                     drop()
                 else:
-                    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[fault.kind])
+                    os.kill(
+                        os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[fault.kind]
+                    )
 
+        comm.barrier()
         _core.set_fault_hook(strike)
         begin = time.monotonic()
         try:

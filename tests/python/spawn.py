@@ -27,9 +27,12 @@ _MPI_SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_orte_enable_recovery": "1",  # or the death of one rank ends the others
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # containers forbid it, loudly
 }
+
+
+_RECOVERY = {"OMPI_MCA_orte_enable_recovery": "1"}
+"""The death of one rank does not end the others; mpirun's exit status is 0 whatever they do."""
 
 
 @dataclass
@@ -90,8 +93,9 @@ def spawn_ranks(
 ) -> list[Spawned]:
     """Runs `module:function`(comm, *arguments) on `world` ranks; arguments and result go through
     json. `timeout` and `chunk`: the communicators'. `victims` may die or stop: they are killed when
-    all others have ended. Skips the test where there is no such transport, fails it where a rank
-    does not end within `limit` seconds or raises."""
+    all others have ended. Skips the test where there is no such transport, fails it where another
+    rank raises, or does not end within `limit` seconds, or ends badly (under MPI that is not seen
+    where there are victims)."""
     skip_without(transport)
     with tempfile.TemporaryDirectory(prefix="cpd-ranks-") as folder:
         job = {
@@ -102,6 +106,7 @@ def spawn_ranks(
             "timeout": timeout,
             "chunk": chunk,
             "folder": folder,
+            "victims": victims,
         }
         command = [sys.executable, __file__, json.dumps(job)]
         if transport == "mpi":
@@ -109,6 +114,8 @@ def spawn_ranks(
         tests = str(Path(__file__).parent)
         path = os.pathsep.join(p for p in (tests, os.environ.get("PYTHONPATH", "")) if p)
         settings = _MPI_SETTINGS | {"PYTHONPATH": path, "CPD_NUM_THREADS": "1"}
+        if victims:
+            settings |= _RECOVERY
         with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(
                 command, env=os.environ | settings, stdout=log, stderr=log, start_new_session=True
@@ -116,9 +123,12 @@ def spawn_ranks(
             ended = _wait(process, Path(folder), world, victims, limit)
         ranks = [_read(Path(folder), rank, ended) for rank in range(world)]
         bad = [r for r in range(world) if r not in victims and not _is_good(ranks[r])]
-        if bad:
+        if bad or process.returncode != 0:
             said = Path(folder, "log").read_text(errors="replace")[-4000:]
-            pytest.fail(f"{transport}, {world} ranks: {bad} did not return and end:\n{said}")
+            about = f"ranks {bad} did not return and end" if bad else "a rank did not end well"
+            pytest.fail(
+                f"{transport}, {world} ranks: {about}, status {process.returncode}:\n{said}"
+            )
         return ranks
 
 
@@ -127,7 +137,11 @@ def _is_good(rank: Spawned) -> bool:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], folder: Path, world: int, victims: tuple[int, ...], limit: float
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    world: int,
+    victims: tuple[int, ...],
+    limit: float,
 ) -> set[int]:
     """Waits for the job, and kills what is left of it; the ranks whose processes ended by
     themselves."""
@@ -140,7 +154,7 @@ def _wait(
         if others <= ended:
             _kill(folder, victims)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(20)
             break
     else:
         ended = {rank for rank in range(world) if _has_ended(_pid(folder, rank))}
@@ -218,8 +232,8 @@ def _mpi_rank(job: dict[str, Any]) -> None:
 
 
 def _gloo_ranks(job: dict[str, Any]) -> None:
-    """Forks the ranks: torch is imported once. The store is in this process, as torchrun's agent has
-    it, so that it outlives any rank; it is made after the forks, which its threads would not
+    """Forks the ranks: torch is imported once. The store is in this process, as torchrun's agent
+    has it, so that it outlives any rank; it is made after the forks, which its threads would not
     survive."""
     import torch.distributed as dist
 
@@ -235,8 +249,8 @@ def _gloo_ranks(job: dict[str, Any]) -> None:
     port = Path(job["folder"], "port")
     port.with_suffix(".new").write_text(str(store.port))
     port.with_suffix(".new").rename(port)
-    for child in children:
-        os.waitpid(child, 0)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(status for rank, status in enumerate(statuses) if rank not in job["victims"]))
 
 
 def _gloo_rank(job: dict[str, Any], rank: int) -> None:

@@ -183,18 +183,20 @@ def test_one_word_that_is_neither_format_nor_preset(text, message):
         cpd.Recipe(text)
 
 
-@pytest.mark.parametrize("acc", ["e4m3 chunked", "e4m3 pairwise", "v100"])
-def test_sums_are_sequential_or_kahan(acc):
+@pytest.mark.parametrize("acc", ["v100", "h100-fp8 a=e5m2"])
+def test_matrix_units_sum_no_terms(acc):
     x = np.ones(3, np.float32)
-    for call in (
-        lambda: cpd.sum(x, acc),
-        lambda: cpd.sum(x, cpd.Accumulator.parse(acc) if " " in acc else acc),
-        lambda: cpd.ReduceSpec("e4m3", acc),
-    ):
-        with pytest.raises(ValueError, match="the scheme of a sum must be sequential or kahan"):
+    for call in (lambda: cpd.sum(x, acc), lambda: cpd.ReduceSpec("e4m3", acc)):
+        with pytest.raises(ValueError, match="the scheme of a sum must be sequential, kahan"):
             call()
+
+
+def test_every_other_scheme_sums_terms():
+    x = np.ones(3, np.float32)
+    for scheme in ("sequential", "kahan", "fma", "chunked", "pairwise"):
+        assert cpd.sum(x, cpd.Accumulator("e4m3", scheme)).item() == 3
     assert cpd.sum(x, "e4m3 kahan").item() == 3
-    assert cpd.sum(x, cpd.Accumulator("e4m3", "fma")).item() == 3
+    assert cpd.sum(x, "e4m3 chunked chunk=2").item() == 3
 
 
 # ---- recipes -------------------------------------------------------------------------------------

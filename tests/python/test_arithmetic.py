@@ -107,6 +107,29 @@ def test_sum(name: str, scheme: str) -> None:
             assert_same_bits(cpd.sum(turned, acc, dim=-1), expected)
 
 
+@pytest.mark.parametrize("name", ["e4m3", "e5m2", "e3m0", "bf16", "fp32", "e4m3fn"])
+def test_sum_of_chunks_and_of_pairs(name: str) -> None:
+    f = cpd.format(name)
+    spec, inner = spec_of(f), oracle.Spec(5, 2)
+    generator = np.random.default_rng(2)
+    x = (generator.standard_normal((13, 9)) * 4).astype(np.float32)
+    x[:, 0] *= np.float32(100)
+    x[3, 1], x[5, 2], x[7, 2] = np.nan, np.inf, -np.inf
+    for rounding in oracle.DETERMINISTIC_MODES:
+        o = oracle.Options(rounding)
+        for terms in (1, 2, 3, 8, 13):
+            columns = x[:terms].view(np.uint32).T.tolist()
+            acc = cpd.Accumulator(f, "pairwise", rounding=rounding)
+            expected = [oracle.fold_pairwise(spec, column, o) for column in columns]
+            assert_same_bits(cpd.sum(x[:terms], acc), expected, f"{name} pairwise {rounding}")
+            acc = cpd.Accumulator(f, "chunked", inner="e5m2", chunk=3, rounding=rounding)
+            expected = [oracle.fold_chunked(spec, inner, 3, column, o) for column in columns]
+            assert_same_bits(cpd.sum(x[:terms], acc), expected, f"{name} chunked {rounding}")
+    empty = np.zeros((0, 2), np.float32)
+    for scheme in ("chunked", "pairwise"):
+        assert_same_bits(cpd.sum(empty, cpd.Accumulator(f, scheme)), [0, 0])
+
+
 def test_edges_of_sums() -> None:
     minus_zeros = np.array([-0.0, -0.0], np.float32)
     assert np.signbit(cpd.sum(minus_zeros, "e4m3"))
@@ -143,6 +166,6 @@ def test_bad_sums() -> None:
     with pytest.raises(ValueError, match="dim"):
         cpd.sum(x, "e4m3", dim=2)
     with pytest.raises(ValueError, match="scheme"):
-        cpd.sum(x, cpd.Accumulator("e4m3", "pairwise"))
+        cpd.sum(x, "h100-fp16")
     with pytest.raises(TypeError):
         cpd.sum(x, 3)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ import cpd
 MODULES = (
     "cpd",
     "cpd.accumulator",
+    "cpd.comm",
     "cpd.formats",
     "cpd.functional",
     "cpd.nn.layers",

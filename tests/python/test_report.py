@@ -77,7 +77,7 @@ def test_a_rows_options_repeat_it(folder):
     results = json.loads((folder / "results.json").read_text())
     for row in (results["accuracy"][3], results["loss_scale_search"][2], results["shallow"][1]):
         parsed = _build_parser().parse_args(["train", *row["options"].split()])
-        again = train(_train_options(parsed))
+        again = train(_train_options(parsed, parsed.nodes or 8))
         assert (again.weights, again.accuracy) == (row["weights"], row["accuracy"])
 
 

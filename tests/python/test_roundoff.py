@@ -2,6 +2,8 @@
 """Gradients in files, and `cpd roundoff`."""
 
 import json
+import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
+import spawn  # noqa: E402
 from cpd.cli import main  # noqa: E402
 from cpd.gradients import load_gradients, save_gradients  # noqa: E402
 from cpd.report.roundoff import group_sizes_for, hierarchical_steps  # noqa: E402
@@ -131,8 +134,16 @@ def test_default_group_sizes():
     assert group_sizes_for(1) == [1]
 
 
-@pytest.mark.parametrize("kahan", [False, True])
-@pytest.mark.parametrize("order", ["sequential", "ring"])
+@pytest.mark.parametrize(
+    ("kahan", "order"),
+    [
+        (False, "sequential"),
+        (True, "sequential"),
+        (False, "ring"),
+        (True, "ring"),
+        (False, "tree"),
+    ],
+)
 def test_table_of_a_file(tmp_path, capsys, per_rank, kahan, order):
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     save_gradients(path, ["a", "b"], per_rank)
@@ -201,3 +212,125 @@ def test_groups_near_the_root_lose_least_on_the_models_gradients(tmp_path, capsy
         assert min(rows[8][name], rows[16][name], rows[32][name]) < rows[64][name]
         assert rows[64][name] < rows[256][name]
     assert "256 nodes, ring across groups" in capsys.readouterr().out
+
+
+# ---- cpd roundoff --recommend --------------------------------------------------------------------
+
+
+def test_recommend_on_a_file(tmp_path, capsys, per_rank):
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    save_gradients(path, ["a", "b"], per_rank)
+    arguments = ["--gradients", str(path), "--json", str(out), "--group-sizes", "2,4,12"]
+    assert main(["roundoff", *arguments, "--recommend", "--alpha", "5", "--bandwidth", "2"]) == 0
+    written = json.loads(out.read_text())
+    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    best = cpd.study.recommend(per_rank, spec, [2, 4, 12], alpha=5 * 1e-6, beta=8e-9 / 2)
+    assert written["order"] == "ring"
+    assert written["recommend"] == {
+        "by_error": best.by_error,
+        "by_time": best.by_time,
+        "compromise": best.compromise,
+        "owner_seconds": best.owner_seconds,
+        "alpha_us": 5.0,
+        "bandwidth_gbps": 2.0,
+    }
+    for row, choice in zip(written["roundoff"], best.choices, strict=True):
+        assert row["group_size"] == choice.group_size
+        assert row["error"] == choice.roundoff.error
+        assert row["steps"] == choice.steps
+        assert row["bytes_sent"] == choice.bytes_sent
+        assert row["seconds"] == choice.seconds
+    lines = capsys.readouterr().out.splitlines()
+    (by_error,) = (line for line in lines if line.startswith("by error: "))
+    (by_time,) = (line for line in lines if line.startswith("by modelled time: "))
+    names = {2: "groups of 2", 4: "groups of 4", 12: "no groups"}
+    assert by_error.startswith(f"by error: {names[best.by_error]}, ")
+    assert by_time.startswith(f"by modelled time: {names[best.by_time]}, ")
+    assert any(line.startswith("compromise ") for line in lines)
+    assert any("exchange owner" in line for line in lines)
+
+
+def test_recommend_has_defaults(tmp_path, capsys, per_rank):
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    save_gradients(path, ["a", "b"], per_rank)
+    arguments = ["roundoff", "--gradients", str(path), "--json", str(out), "--order", "ring"]
+    assert main([*arguments, "--recommend"]) == 0
+    written = json.loads(out.read_text())
+    assert written["recommend"]["alpha_us"] == written["recommend"]["bandwidth_gbps"] == 10
+    assert main(arguments) == 0
+    assert "recommend" not in json.loads(out.read_text())
+    assert "by error" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--recommend", "--order", "sequential"], "order ring"),
+        (["--recommend", "--order", "tree"], "order ring"),
+        (["--alpha", "3"], "--alpha needs --recommend"),
+        (["--bandwidth", "3"], "--bandwidth needs --recommend"),
+        (["--recommend", "--alpha", "-1"], "at least 0"),
+        (["--recommend", "--bandwidth", "0"], "above 0"),
+        (["--recommend", "--bandwidth", "nan"], "above 0"),
+        (["--epochs", "3"], "--epochs is the model's"),
+        (["--batch", "3"], "--batch is the model's"),
+        (["--train-nodes", "3"], "--train-nodes is the model's"),
+        (["--depth", "3"], "--depth is the model's"),
+        (["--width", "3"], "--width is the model's"),
+    ],
+)
+def test_options_that_do_not_go_with_a_file(tmp_path, capsys, per_rank, arguments, told):
+    path = tmp_path / "g.npz"
+    save_gradients(path, ["a", "b"], per_rank)
+    assert main(["roundoff", "--gradients", str(path), *arguments]) == 2
+    said = capsys.readouterr()
+    assert told in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_seed_goes_with_a_file(tmp_path, per_rank):
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    save_gradients(path, ["a", "b"], per_rank)
+    tables = []
+    for seed in ("1", "2"):
+        arguments = ["--gradients", str(path), "--json", str(out), "--rounding", "stochastic"]
+        assert main(["roundoff", *arguments, "--seed", seed]) == 0
+        tables.append(json.loads(out.read_text())["roundoff"])
+    assert tables[0] != tables[1]
+
+
+# ---- between processes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["mpi", "torch"])
+def test_processes_find_what_virtual_nodes_find(tmp_path, capsys, transport):
+    from test_train_ranks import LAUNCHERS, MPI_SETTINGS
+
+    spawn.skip_without({"torch": "gloo"}.get(transport, transport))
+    path, real, virtual = (tmp_path / name for name in ("g.npz", "real.json", "virtual.json"))
+    generator = torch.Generator().manual_seed(0)
+    save_gradients(path, ["a"], [[torch.randn(500, generator=generator)] for _ in range(2)])
+    words = ["roundoff", "--gradients", str(path), "--recommend", "--group-sizes", "1,2"]
+    assert main([*words, "--json", str(virtual)]) == 0
+    printed = capsys.readouterr().out
+    command = [*LAUNCHERS[transport], "-m", "cpd", *words, "--json", str(real)]
+    done = subprocess.run(
+        [*command, "--transport", transport],
+        env=os.environ | MPI_SETTINGS | {"CPD_NUM_THREADS": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
+    assert real.read_bytes() == virtual.read_bytes()
+
+
+def test_a_transport_needs_its_launcher(tmp_path, capsys, monkeypatch, per_rank):
+    monkeypatch.delenv("RANK", raising=False)
+    path = tmp_path / "g.npz"
+    save_gradients(path, ["a", "b"], per_rank)
+    assert main(["roundoff", "--gradients", str(path), "--transport", "torch"]) == 2
+    assert "torchrun" in capsys.readouterr().err

@@ -187,6 +187,7 @@ def test_the_main_effect(digits):
     assert len(aps.curve) == 40
 
 
+@pytest.mark.filterwarnings("ignore::cpd.StallWarning")
 def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
     """After one step only the output layer of the two runs agrees with the fp32 run."""
     options = TrainOptions(format="e3m0", epochs=1, depth=1, width=8, nodes=11, batch=130)
@@ -237,6 +238,14 @@ def test_divergence_is_told_and_does_not_crash(digits, capsys, tmp_path):
     row = json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
     assert row["state"] == "diverged at epoch 1"
     assert len(row["curve"]) == 1
+
+
+def test_a_sum_that_may_stall_is_told_in_one_line(capsys):
+    arguments = "--format e3m0 --nodes 3 --batch 200 --epochs 1 --depth 1 --width 8"
+    assert main(["train", *arguments.split()]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("cpd train: warning: the sum over 3 ranks in e3m0")
+    assert told.count("\n") == 1
 
 
 def test_command_prints_and_writes_the_result(digits, capsys, tmp_path):

@@ -35,7 +35,7 @@ RUNS = [
     {"order": "ring", "exchange": "ring", "kahan": True},
     {"order": "ring", "group_size": 2, "exchange": "hierarchical"},
     {"order": "ring", "group_size": 3, "rounding": "stochastic"},
-    {"order": "tree", "exchange": "gather"},
+    {"format": "e5m2", "order": "tree", "exchange": "gather"},
     {"format": "e3m0", "last_layer_fp32": True, "rounding": "stochastic"},
     {"epochs": 2, "fp32_epochs": 1, "exempt": ["*.bias"], "overflow": "saturate"},
     {"format": "e5m2", "aps": "off", "loss_scale": 2.0**100, "epochs": 2},  # diverges
@@ -43,6 +43,7 @@ RUNS = [
 WORDS = "--format e4m3 --aps --epochs 1 --batch 90 --depth 2 --seed 5 --rounding stochastic"
 # Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.
 MPI_SETTINGS = {
+    "TERM": "dumb",  # mpirun gives its ranks a terminal
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -66,7 +67,7 @@ def test_the_runs_differ(expected):
 @pytest.mark.parametrize("transport", spawn.TRANSPORTS)
 def test_processes_train_as_virtual_ranks_do(transport, expected):
     runs = [{**QUICK, **run} for run in RUNS]
-    for rank in spawn.spawn_ranks(transport, 4, f"{run_all.__module__}:run_all", runs):
+    for rank in spawn.spawn_ranks(transport, 4, f"{run_all.__module__}:run_all", runs, limit=240):
         for run, result, wanted in zip(RUNS, rank.result, expected, strict=True):
             for name, value in wanted.items():
                 assert repr(result[name]) == repr(value), f"{name} of {run}"  # NaN is NaN
@@ -75,10 +76,13 @@ def test_processes_train_as_virtual_ranks_do(transport, expected):
 def launched(transport: str, *words: str) -> subprocess.CompletedProcess[str]:
     """`cpd train` over two processes."""
     spawn.skip_without({"torch": "gloo"}.get(transport, transport))
-    command = [*LAUNCHERS[transport], "-m", "cpd", "train", "--transport", transport, *words]
+    return finished([*LAUNCHERS[transport], "-m", "cpd", "train", "--transport", transport, *words])
+
+
+def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = os.environ | MPI_SETTINGS
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, env=environment, capture_output=True, text=True, check=False, timeout=240
     )
 
 
@@ -94,10 +98,21 @@ def test_command_prints_what_virtual_ranks_print(transport, capsys, tmp_path):
     assert files["real"].read_text() == files["virtual"].read_text()
 
 
-@pytest.mark.parametrize("transport", LAUNCHERS)
-def test_a_mistake_is_told_once(transport):
-    done = launched(transport, "--nodes", "3")
+def test_a_mistake_is_told_once():
+    done = launched("torch", "--nodes", "3")
     assert done.returncode != 0
     assert done.stdout == ""
-    errors = [line for line in done.stderr.splitlines() if line.startswith("cpd train: error")]
-    assert errors == ["cpd train: error: nodes must be the number of ranks, 2, got 3"]
+    assert errors_of(done) == ["nodes must be the number of ranks, 2, got 3"]
+
+
+def test_ranks_with_other_options_do_not_begin():
+    spawn.skip_without("mpi")
+    part = ["-n", "1", sys.executable, "-m", "cpd", "train", "--transport", "mpi", "--lr"]
+    done = finished(["mpirun", *part, "0.1", ":", *part, "0.2"])
+    assert done.returncode != 0
+    assert errors_of(done) == ["rank 1 was started with other options than rank 0"]
+
+
+def errors_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    start = "cpd train: error: "
+    return [s.removeprefix(start) for s in done.stderr.splitlines() if s.startswith(start)]

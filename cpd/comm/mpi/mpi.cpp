@@ -8,6 +8,7 @@
 //
 // Where MPI was started with MPI_THREAD_SERIALIZED, one thread at a time may use it.
 #include <mpi.h>
+#include <pthread.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -31,10 +33,12 @@
 namespace cpd {
 namespace {
 
-/// MPI counts in int: longer messages go in pieces.
-constexpr std::int64_t kPiece = std::int64_t{1} << 30;
-/// Tags of a context: Transport::Start's.
-constexpr int kTags = 1 << 15;
+/// MPI counts in int: longer messages go in pieces. Between hosts short ones do too: a piece below
+/// 64 KiB, with MPI's own header, leaves at once over TCP, where a longer one waits for the
+/// receiver's answer.
+constexpr std::int64_t kLongPiece = std::int64_t{1} << 30;
+constexpr std::int64_t kShortPiece = std::int64_t{60} << 10;
+constexpr std::int64_t kMostShortPieces = 64;
 
 /// Set when a rank was lost or messages were abandoned: MPI_Finalize may then wait for ever.
 std::atomic<bool> g_lost{false};
@@ -46,6 +50,49 @@ void Check(int code, const char* call, int peer = -1) {
   MPI_Error_string(code, text.data(), &length);
   throw TransportError(std::string(call) + ": " + text.data(), peer);
 }
+
+/// Calls into MPI that move messages: none of them waits. Open MPI 4.1 can lock itself up in one
+/// when a peer dies during a long send over TCP; a process to which that happens is of no use to
+/// itself or others, and is ended.
+class Call {
+ public:
+  Call() { ++inside_; }
+  ~Call() {
+    ++returned_;
+    --inside_;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  /// Starts a thread that looks on. It counts its own turns, not the clock: a process that was
+  /// stopped has had none.
+  static void Watch() {
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the other threads
+    std::thread(Look).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+ private:
+  static void Look() {
+    constexpr int patience = 30;  // seconds; the longest call copies a piece of a message
+    std::uint64_t returned = 0;
+    for (int turns = 0; turns < patience;) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      const bool is_stuck = inside_ > 0 && returned_ == returned;
+      turns = is_stuck ? turns + 1 : 0;
+      returned = returned_;
+    }
+    std::fprintf(stderr, "cpd: a call to MPI did not return in %d s (was a rank lost?)\n",
+                 patience);
+    std::_Exit(1);
+  }
+
+  static inline std::atomic<int> inside_{0};
+  static inline std::atomic<std::uint64_t> returned_{0};
+};
 
 bool IsRunning() {
   int started = 0;
@@ -134,6 +181,7 @@ Job* MakeJob() {
   job->join_tag = kTags - 1;
   job->contexts = std::min(job->contexts, job->join_tag);  // alarms have the tags below
   job->host = Hosts(*job);
+  Call::Watch();
   return job.release();
 }
 
@@ -155,6 +203,13 @@ int TakeContext(Job& job, int context) {
   return context;
 }
 
+/// The same on both sides, which know where the other runs and how long the message is.
+std::int64_t PieceOf(const Job& job, int world, std::int64_t bytes) {
+  const bool same_host =
+      job.host[static_cast<std::size_t>(world)] == job.host[static_cast<std::size_t>(job.rank)];
+  return same_host || bytes > kMostShortPieces * kShortPiece ? kLongPiece : kShortPiece;
+}
+
 /// Messages are named by the peer's rank in the transport, to which `world` gives that in MPI.
 class MpiTransfer final : public Transfer {
  public:
@@ -163,8 +218,9 @@ class MpiTransfer final : public Transfer {
   }
 
   void Receive(const Job& job, const Incoming& in, int world, int tag) {
-    for (std::int64_t done = 0; done < in.bytes; done += kPiece) {
-      const auto bytes = static_cast<int>(std::min(kPiece, in.bytes - done));
+    const std::int64_t piece = PieceOf(job, world, in.bytes);
+    for (std::int64_t done = 0; done < in.bytes; done += piece) {
+      const auto bytes = static_cast<int>(std::min(piece, in.bytes - done));
       auto* data = static_cast<std::uint8_t*>(in.data) + done;
       MPI_Request request = MPI_REQUEST_NULL;
       Check(MPI_Irecv(data, bytes, MPI_BYTE, world, tag, job.data, &request), "MPI_Irecv", in.peer);
@@ -172,8 +228,9 @@ class MpiTransfer final : public Transfer {
     }
   }
   void Send(const Job& job, const Outgoing& out, int world, int tag) {
-    for (std::int64_t done = 0; done < out.bytes; done += kPiece) {
-      const auto bytes = static_cast<int>(std::min(kPiece, out.bytes - done));
+    const std::int64_t piece = PieceOf(job, world, out.bytes);
+    for (std::int64_t done = 0; done < out.bytes; done += piece) {
+      const auto bytes = static_cast<int>(std::min(piece, out.bytes - done));
       const auto* data = static_cast<const std::uint8_t*>(out.data) + done;
       MPI_Request request = MPI_REQUEST_NULL;
       Check(MPI_Isend(data, bytes, MPI_BYTE, world, tag, job.data, &request), "MPI_Isend",
@@ -184,6 +241,7 @@ class MpiTransfer final : public Transfer {
 
   bool Poll() override {
     if (left_ == 0) return true;
+    const Call call;
     int count = 0;
     const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
                                   indices_.data(), statuses_.data());
@@ -277,6 +335,7 @@ class Mailbox {
   /// Calls arrived(i, message) for each that has come; a receive that failed counts as not come.
   template <class Function>
   void Poll(Function arrived) {
+    const Call call;
     int count = 0;
     const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
                                   indices_.data(), MPI_STATUSES_IGNORE);
@@ -382,9 +441,8 @@ class MpiGroup final : public Transport {
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
     if (!IsRunning()) throw TransportError("MPI has been finalised", -1);
-    if (tag < 0 || tag >= kTags) {
-      throw Error("tag must be 0 … " + std::to_string(kTags - 1) + ", got " + std::to_string(tag));
-    }
+    CheckStart(*this, out, in, tag);
+    const Call call;
     const int full_tag = context_ * kTags + tag;
     auto transfer = std::make_unique<MpiTransfer>();
     for (const Incoming& message : in) {
@@ -400,6 +458,7 @@ class MpiGroup final : public Transport {
     raised_[static_cast<std::size_t>(rank_)] = true;
     g_lost = true;
     if (!IsRunning()) return;
+    const Call call;
     static const std::uint8_t message = 1;  // stays while sends are under way
     std::vector<MPI_Request> sends;
     for (const int world : world_) {
@@ -433,10 +492,10 @@ class MpiGroup final : public Transport {
 
   std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
     if (!IsRunning()) throw TransportError("MPI has been finalised", -1);
-    CheckMembers(ranks);
+    CheckSubgroup(*this, ranks);
     std::vector<int> world;
     world.reserve(ranks.size());
-    for (const int rank : ranks) world.push_back(world_[static_cast<std::size_t>(rank)]);
+    for (const int rank : ranks) world.push_back(World(rank));
     const int context = AgreeOnContext(job_, world, timeout);
     return std::make_unique<MpiGroup>(job_, std::move(world), context);
   }
@@ -450,23 +509,7 @@ class MpiGroup final : public Transport {
  private:
   [[nodiscard]] int HostOf(int world) const { return job_.host[static_cast<std::size_t>(world)]; }
 
-  [[nodiscard]] int World(int peer) const {
-    if (peer < 0 || peer >= size() || peer == rank_) {
-      throw Error("peer must be another rank, 0 … " + std::to_string(size() - 1) + ", got " +
-                  std::to_string(peer) + " on rank " + std::to_string(rank_));
-    }
-    return world_[static_cast<std::size_t>(peer)];
-  }
-
-  void CheckMembers(std::span<const int> ranks) const {
-    const bool ascending =
-        std::ranges::adjacent_find(ranks, std::ranges::greater_equal()) == ranks.end();
-    if (!ascending || ranks.empty() || ranks.front() < 0 || ranks.back() >= size() ||
-        std::ranges::find(ranks, rank_) == ranks.end()) {
-      throw Error("a group must name ranks of 0 … " + std::to_string(size() - 1) +
-                  ", ascending, rank " + std::to_string(rank_) + " (this one) among them");
-    }
-  }
+  [[nodiscard]] int World(int rank) const { return world_[static_cast<std::size_t>(rank)]; }
 
   Job& job_;
   std::vector<int> world_;

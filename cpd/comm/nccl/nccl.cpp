@@ -32,7 +32,6 @@ namespace {
 
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
 
-constexpr int kTags = 1 << 15;
 /// The first version with nonblocking communicators.
 constexpr int kOldest = 21400;
 
@@ -122,16 +121,15 @@ void CheckCuda(cudaError_t status, const char* call) {
   }
 }
 
-/// Makes a device the thread's current one for as long as it lives; -1: none.
+/// Makes a device the thread's current one for as long as it lives; -1: none. Where that fails,
+/// CUDA's next call says so.
 class WithDevice {
  public:
-  explicit WithDevice(int device) {
-    if (device < 0) return;
-    CheckCuda(cudaGetDevice(&before_), "cudaGetDevice");
-    if (before_ == device) {
+  explicit WithDevice(int device) noexcept {
+    if (device < 0 || cudaGetDevice(&before_) != cudaSuccess || before_ == device) {
       before_ = -1;
     } else {
-      CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+      cudaSetDevice(device);
     }
   }
   ~WithDevice() {
@@ -165,32 +163,25 @@ class Channel {
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    Check(Nccl().init(&comm_, size, unique, rank, &config), "ncclCommInitRankConfig");
-    try {
-      if (!AwaitIdle(timeout)) {
-        throw TransportError(
-            "NCCL: not all of " + std::to_string(size) + " ranks joined the group in time", -1);
-      }
-    } catch (...) {
-      Break();
-      throw;
-    }
+    Check(api_.init(&comm_, size, unique, rank, &config), "ncclCommInitRankConfig");
+    const ncclResult_t result = AwaitIdle(timeout);
+    if (result == ncclSuccess) return;
+    Break();
+    if (result != ncclInProgress) Fail(result, "ncclCommInitRankConfig");
+    throw TransportError(
+        "NCCL: not all of " + std::to_string(size) + " ranks joined the group in time", -1);
   }
 
   /// Everything that was started must be done; otherwise the group is broken off.
   ~Channel() {
-    if (comm_ == nullptr) return;
     constexpr double patience = 10;  // for the other ranks, which finish too
-    try {
+    if (comm_ != nullptr && outstanding_ == 0) {
       const WithDevice current(device_);
-      if (outstanding_ == 0) {
-        Check(Nccl().finalize(comm_), "ncclCommFinalize");
-        if (AwaitIdle(patience)) {
-          Nccl().destroy(comm_);
-          return;
-        }
+      const ncclResult_t asked = api_.finalize(comm_);
+      if ((asked == ncclSuccess || asked == ncclInProgress) && AwaitIdle(patience) == ncclSuccess) {
+        api_.destroy(comm_);
+        return;
       }
-    } catch (const TransportError&) {  // then it is broken off
     }
     Break();
   }
@@ -228,34 +219,38 @@ class Channel {
     ncclComm_t comm = std::exchange(comm_, nullptr);
     if (comm == nullptr) return;
     waiting_.clear();
-    try {
-      const WithDevice current(device_);
-      Nccl().abort(comm);
-    } catch (const TransportError&) {  // the device is gone, and with it what ran there
-    }
+    const WithDevice current(device_);
+    api_.abort(comm);
   }
 
  private:
+  [[nodiscard]] ncclResult_t RawState() const noexcept {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = api_.get_state(comm_, &state);
+    return asked == ncclSuccess ? state : asked;
+  }
+
   /// Throws TransportError for any but success and progress.
   ncclResult_t State() {
     if (comm_ == nullptr) throw TransportError("NCCL: the group was given up", -1);
-    ncclResult_t state = ncclSuccess;
-    Check(Nccl().get_state(comm_, &state), "ncclCommGetAsyncError");
+    const ncclResult_t state = RawState();
     Check(state, "NCCL");
     return state;
   }
 
-  bool AwaitIdle(double timeout) {
+  /// What comes after ncclInProgress, which it stays where the time is over.
+  [[nodiscard]] ncclResult_t AwaitIdle(double timeout) const noexcept {
     using Clock = std::chrono::steady_clock;
     constexpr double most = 1e9;
     const auto end =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(
                            std::chrono::duration<double>(std::clamp(timeout, 0., most)));
-    while (State() == ncclInProgress) {
-      if (Clock::now() > end) return false;
+    ncclResult_t state = RawState();
+    while (state == ncclInProgress && Clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
+      state = RawState();
     }
-    return true;
+    return state;
   }
 
   /// Asks for the next groups as far as NCCL is ready for them.
@@ -279,22 +274,23 @@ class Channel {
   }
 
   void Ask(const Group& group) {
-    Check(Nccl().group_start(), "ncclGroupStart");
+    Check(api_.group_start(), "ncclGroupStart");
     ncclResult_t result = ncclSuccess;
     for (const Incoming& message : group.in) {
       if (message.bytes == 0 || result != ncclSuccess) continue;
-      result = Nccl().receive(message.data, static_cast<std::size_t>(message.bytes), ncclUint8,
-                              message.peer, comm_, stream_);
+      result = api_.receive(message.data, static_cast<std::size_t>(message.bytes), ncclUint8,
+                            message.peer, comm_, stream_);
     }
     for (const Outgoing& message : group.out) {
       if (message.bytes == 0 || result != ncclSuccess) continue;
-      result = Nccl().send(message.data, static_cast<std::size_t>(message.bytes), ncclUint8,
-                           message.peer, comm_, stream_);
+      result = api_.send(message.data, static_cast<std::size_t>(message.bytes), ncclUint8,
+                         message.peer, comm_, stream_);
     }
-    Check(Nccl().group_end(), "ncclGroupEnd");
+    Check(api_.group_end(), "ncclGroupEnd");
     Check(result, "ncclSend or ncclRecv");
   }
 
+  const Api& api_ = Nccl();
   ncclComm_t comm_ = nullptr;
   int device_;
   cudaStream_t stream_;
@@ -343,13 +339,11 @@ class NcclGroup final : public Transport {
   [[nodiscard]] int ranks_on_host() const override { return 1; }
   [[nodiscard]] Device memory() const override { return device_ < 0 ? Device::cpu : Device::cuda; }
 
+  [[nodiscard]] int device_index() const override { return device_ < 0 ? 0 : device_; }
+
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
-    if (tag < 0 || tag >= kTags) {
-      throw Error("tag must be 0 … " + std::to_string(kTags - 1) + ", got " + std::to_string(tag));
-    }
-    for (const Outgoing& message : out) CheckPeer(message.peer);
-    for (const Incoming& message : in) CheckPeer(message.peer);
+    CheckStart(*this, out, in, tag);
     auto group = std::make_shared<Group>();
     group->out.assign(out.begin(), out.end());
     group->in.assign(in.begin(), in.end());
@@ -373,13 +367,6 @@ class NcclGroup final : public Transport {
   }
 
  private:
-  void CheckPeer(int peer) const {
-    if (peer < 0 || peer >= size_ || peer == rank_) {
-      throw Error("peer must be another rank, 0 … " + std::to_string(size_ - 1) + ", got " +
-                  std::to_string(peer) + " on rank " + std::to_string(rank_));
-    }
-  }
-
   int rank_, size_, device_;
   std::shared_ptr<Channel> channel_;
 };

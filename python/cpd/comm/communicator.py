@@ -121,8 +121,7 @@ class Communicator:
         results = Outputs(given, given.shapes, out)
         with self._one_call:
             made = self._native.all_reduce(given.values, results.values, spec._native(), report)
-        result = results.take()
-        return (result, _report(made)) if report else result
+        return (results.layers, _report(made)) if report else results.layers
 
     @overload
     def reduce(
@@ -142,10 +141,10 @@ class Communicator:
             raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
         here = self._rank == root
         results = Outputs(given, given.shapes) if here else None
-        arrays = [] if results is None else results.values
+        values = [] if results is None else results.values
         with self._one_call:
-            made = self._native.reduce(given.values, arrays, spec._native(), root, report)
-        result = None if results is None else results.take()
+            made = self._native.reduce(given.values, values, spec._native(), root, report)
+        result = None if results is None else results.layers
         return (result, _report(made)) if report else result
 
     @overload
@@ -171,8 +170,7 @@ class Communicator:
         results = Outputs(given, slices, out)
         with self._one_call:
             made = self._native.reduce_scatter(given.values, results.values, spec._native(), report)
-        result = results.take()
-        return (result, _report(made)) if report else result
+        return (results.layers, _report(made)) if report else results.layers
 
     def all_gather(
         self,
@@ -195,8 +193,7 @@ class Communicator:
             made = self._native.all_gather(
                 given.values, stacked.values, _format(format)._native, options
             )
-        layers_of = stacked.take()
-        gathered = [[layer[rank] for layer in layers_of] for rank in range(self._size)]
+        gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
         return (gathered, _traffic(made)) if report else gathered
 
     def barrier(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a call as C++ takes them: contiguous float32 arrays, and back."""
+"""The layers of a call as C++ takes them: contiguous float32 values; and where results go."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd import tensors
-from cpd.comm import staging
+from cpd import _core, tensors
 from cpd.reduce import check_layer, host_values, layer_list
 
-Values = npt.NDArray[np.float32]
+Shapes = Sequence[tuple[int, ...]]
 
 
 class Inputs:
-    """Layers of one device, and their values, row-major, 1-D: theirs where they are float32,
-    contiguous and aligned on the CPU, else copies."""
+    """Layers of one device."""
+
+    layers: list[Any]
+    plain: list[Any]
+    """Their values, float32, row-major: themselves where they are contiguous and aligned, else
+    copies."""
+    values: list[npt.NDArray[np.float32] | _core.CudaValues]
+    """The same for C++, of which `plain` keeps the memory."""
 
     def __init__(self, layers: Any) -> None:
         self.layers = layer_list("layers", layers)
@@ -28,42 +33,28 @@ class Inputs:
         self.device = _one_device("layers", self.layers)
         self.shapes = [tuple(layer.shape) for layer in self.layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
-        if self.device == "cpu":
-            self.values = [host_values(layer) for layer in self.layers]
-        else:
-            self.values = staging.to_host(self.layers)
+        plain = host_values if self.device == "cpu" else _device_values
+        self.plain = [plain(layer) for layer in self.layers]
+        self.values = [_native(one) for one in self.plain]
 
 
 class Outputs:
-    """Where a call's results go: into new layers of the inputs' kinds, or into `out`."""
+    """Where a call's results go: new layers of the inputs' kinds, or `out`."""
 
-    def __init__(
-        self, inputs: Inputs, shapes: Sequence[tuple[int, ...]], out: Any | None = None
-    ) -> None:
-        self._inputs = inputs
-        self._shapes = shapes
-        self._out = None if out is None else layer_list("out", out)
-        if self._out is None:
-            self.values = [_room(math.prod(shape), inputs.device) for shape in shapes]
-            return
-        _check_out(self._out, shapes, inputs.device)
-        if inputs.device == "cpu":
-            self.values = [_written(layer) for layer in self._out]
-            _check_apart(inputs.values, self.values)
+    layers: list[Any]
+    values: list[npt.NDArray[np.float32] | _core.CudaValues]
+    """For C++, of which `layers` keeps the memory."""
+
+    def __init__(self, inputs: Inputs, shapes: Shapes, out: Any | None = None) -> None:
+        if out is None:
+            self.layers = [_new(s, like) for s, like in zip(shapes, inputs.layers, strict=True)]
         else:
-            self.values = [_room(math.prod(shape), inputs.device) for shape in shapes]
-
-    def take(self) -> list[Any]:
-        """The layers, now that their values are there."""
-        if self._out is not None:
-            if self._inputs.device != "cpu":
-                staging.to_device(self.values, self._out)
-            return self._out
-        shaped = [v.reshape(s) for v, s in zip(self.values, self._shapes, strict=True)]
-        likes = self._inputs.layers
-        if self._inputs.device != "cpu":
-            return staging.new_on_device(shaped, self._inputs.device)
-        return [_like(values, like) for values, like in zip(shaped, likes, strict=True)]
+            self.layers = layer_list("out", out)
+            _check_out(self.layers, shapes, inputs.device)
+        plain = [_memory(layer) for layer in self.layers]
+        if out is not None:
+            _check_apart(inputs.plain, plain)
+        self.values = [_native(one) for one in plain]
 
 
 def _one_device(what: str, layers: Sequence[Any]) -> str:
@@ -81,19 +72,39 @@ def _one_device(what: str, layers: Sequence[Any]) -> str:
     return first
 
 
-def _room(size: int, device: str) -> Values:
-    return np.empty(size, np.float32) if device == "cpu" else staging.room(size)
+def _device_values(layer: Any) -> Any:
+    """The values of a tensor on a GPU as float32, contiguous and aligned."""
+    values = layer.detach().resolve_neg().float().contiguous()
+    return values if values.data_ptr() % values.element_size() == 0 else values.clone()
 
 
-def _like(values: Values, layer: Any) -> Any:
+def _memory(layer: Any) -> Any:
+    """An array over a plain layer's memory on the CPU; the tensor itself on a GPU."""
     if not tensors.is_torch(layer):
+        return layer
+    values = layer.detach()
+    return values.numpy() if values.device.type == "cpu" else values
+
+
+def _native(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
+    if not tensors.is_torch(plain):
+        values: npt.NDArray[np.float32] = plain.reshape(-1)
         return values
     import torch
 
-    return torch.from_numpy(values)
+    stream = torch.cuda.current_stream(plain.device).cuda_stream
+    return _core.CudaValues(plain.data_ptr(), plain.numel(), plain.device.index, stream)
 
 
-def _check_out(out: Sequence[Any], shapes: Sequence[tuple[int, ...]], device: str) -> None:
+def _new(shape: tuple[int, ...], like: Any) -> Any:
+    if not tensors.is_torch(like):
+        return np.empty(shape, np.float32)
+    import torch
+
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def _check_out(out: Sequence[Any], shapes: Shapes, device: str) -> None:
     if len(out) != len(shapes):
         raise ValueError(f"out must have {len(shapes)} layers, got {len(out)}")
     for index, (layer, shape) in enumerate(zip(out, shapes, strict=True)):
@@ -117,21 +128,15 @@ def _is_plain_array(x: npt.NDArray[Any]) -> bool:
     return x.flags.c_contiguous and x.flags.aligned and x.flags.writeable
 
 
-def _written(layer: Any) -> Values:
-    """The memory of a layer that _check_out has passed."""
-    values: Values = layer.detach().numpy() if tensors.is_torch(layer) else layer
-    return values.reshape(-1)
-
-
-def _check_apart(inputs: Sequence[Values], outputs: Sequence[Values]) -> None:
+def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raises unless output l lies apart from the others and from all inputs but, maybe, l."""
-    spans = [(*_span(y), index, True) for index, y in enumerate(outputs) if y.size > 0]
+    spans = [(*_span(y), index, True) for index, y in enumerate(outputs)]
     for index, x in enumerate(inputs):
-        if x.size > 0 and not (index < len(outputs) and _span(x) == _span(outputs[index])):
+        if not (index < len(outputs) and _span(x) == _span(outputs[index])):
             spans.append((*_span(x), index, False))
-    reach, owner = 0, -1  # of what has been seen: how far outputs go, and how far inputs
-    in_reach, in_owner = 0, -1
-    for low, high, index, is_out in sorted(spans):
+    reach, owner = 0, -1  # how far the outputs that have been seen go
+    in_reach, in_owner = 0, -1  # and the inputs
+    for low, high, index, is_out in sorted(span for span in spans if span[0] < span[1]):
         if low < reach:
             raise _overlap(index if is_out else owner, owner if is_out else index, is_out)
         if is_out and low < in_reach:
@@ -149,6 +154,10 @@ def _overlap(out: int, other: int, is_out: bool) -> ValueError:
     )
 
 
-def _span(values: Values) -> tuple[int, int]:
-    address = int(values.__array_interface__["data"][0])
-    return address, address + values.nbytes
+def _span(plain: Any) -> tuple[int, int]:
+    """The first byte and the one behind the last."""
+    if tensors.is_torch(plain):
+        address = int(plain.data_ptr())
+    else:
+        address = int(plain.__array_interface__["data"][0])
+    return address, address + int(plain.nbytes)

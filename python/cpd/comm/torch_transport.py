@@ -103,6 +103,7 @@ class Transport:
     """Messages between some ranks of torch's world, over connections of its own."""
 
     name = ""
+    device_index = -1  # messages are in host memory
     on_cuda = False
 
     def __init__(self, ranks: Sequence[int], timeout: float) -> None:
@@ -378,7 +379,6 @@ class NcclGroupTransport(Transport):
     written before `start` is called."""
 
     name = "nccl"
-    on_cuda = True
 
     def __init__(self, ranks: Sequence[int], timeout: float) -> None:
         super().__init__(ranks, timeout)
@@ -390,6 +390,7 @@ class NcclGroupTransport(Transport):
         )
         c10d._set_pg_timeout(FOREVER, group)  # or torch's watchdog ends the process
         self._group = group
+        self.device_index = torch.cuda.current_device()
 
     def start(self, out: list[Message], in_: list[Message], tag: int) -> NcclTransfer:
         del tag  # NCCL's messages meet in the order in which they were started
@@ -397,7 +398,7 @@ class NcclGroupTransport(Transport):
         for messages, move in ((in_, dist.irecv), (out, dist.isend)):
             for peer, address, size in messages:
                 if size > 0:
-                    bytes_ = _device_bytes(address, size)
+                    bytes_ = _device_bytes(address, size, self.device_index)
                     operations.append(dist.P2POp(move, bytes_, group=self._group, group_peer=peer))
         works = dist.batch_isend_irecv(operations) if operations else []
         peers = sorted({peer for peer, _, size in (*out, *in_) if size > 0})
@@ -435,5 +436,5 @@ class _DeviceMemory:
         }
 
 
-def _device_bytes(address: int, size: int) -> torch.Tensor:
-    return torch.as_tensor(_DeviceMemory(address, size), device="cuda")
+def _device_bytes(address: int, size: int, index: int) -> torch.Tensor:
+    return torch.as_tensor(_DeviceMemory(address, size), device=f"cuda:{index}")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import cpd
+from cpd.comm import Communicator
 from cpd.report.results import RoundoffRow
 
 DEFAULT_GROUP_SIZES = (4, 8, 16, 32, 64, 256)
@@ -37,12 +38,41 @@ def hierarchical_steps(nodes: int, group_size: int) -> int:
     return 4 * (group_size - 1) + 2 * (groups - 1)
 
 
+class Contributions:
+    """The layers that all nodes give, in this process; or with `comm` those of this process's node
+    alone, and the others are reached through it."""
+
+    def __init__(
+        self, per_rank: Sequence[Sequence[torch.Tensor]], comm: Communicator | None = None
+    ) -> None:
+        self.nodes = len(per_rank)
+        self._per_rank = per_rank
+        self._comm = comm
+
+    def roundoff(self, spec: cpd.ReduceSpec, sizes: Sequence[int]) -> dict[int, cpd.study.Roundoff]:
+        if self._comm is None:
+            return cpd.study.roundoff(self._per_rank, spec, group_sizes=sizes)
+        own = self._per_rank[self._comm.rank]
+        return cpd.study.roundoff_over(self._comm, own, spec, group_sizes=sizes)
+
+    def recommend(
+        self, spec: cpd.ReduceSpec, sizes: Sequence[int], alpha: float, beta: float
+    ) -> cpd.study.Recommendation:
+        if self._comm is None:
+            return cpd.study.recommend(self._per_rank, spec, sizes, alpha=alpha, beta=beta)
+        own = self._per_rank[self._comm.rank]
+        return cpd.study.recommend_over(self._comm, own, spec, sizes, alpha=alpha, beta=beta)
+
+
 def measure_roundoff(
-    per_rank: Sequence[Sequence[torch.Tensor]], spec: cpd.ReduceSpec, sizes: Sequence[int]
+    per_rank: Sequence[Sequence[torch.Tensor]] | Contributions,
+    spec: cpd.ReduceSpec,
+    sizes: Sequence[int],
 ) -> list[RoundoffRow]:
     """One row for each group size, all layers together."""
-    table = cpd.study.roundoff(per_rank, spec, group_sizes=list(sizes))
-    return [_row(size, measured, len(per_rank)) for size, measured in table.items()]
+    given = per_rank if isinstance(per_rank, Contributions) else Contributions(per_rank)
+    table = given.roundoff(spec, list(sizes))
+    return [_row(size, measured, given.nodes) for size, measured in table.items()]
 
 
 def _row(size: int, measured: cpd.study.Roundoff, nodes: int) -> RoundoffRow:
@@ -91,16 +121,10 @@ class Advice:
 
     @classmethod
     def of(
-        cls,
-        per_rank: Sequence[Sequence[torch.Tensor]],
-        spec: cpd.ReduceSpec,
-        sizes: Sequence[int],
-        network: Network,
+        cls, given: Contributions, spec: cpd.ReduceSpec, sizes: Sequence[int], network: Network
     ) -> "Advice":
-        best = cpd.study.recommend(
-            per_rank, spec, list(sizes), alpha=network.alpha, beta=network.beta
-        )
-        return cls(len(per_rank), network, best)
+        best = given.recommend(spec, list(sizes), network.alpha, network.beta)
+        return cls(given.nodes, network, best)
 
     def rows(self) -> list[RoundoffRow]:
         return [

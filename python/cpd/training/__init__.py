@@ -2,7 +2,7 @@
 """A small real network trained over several nodes, whose gradients meet in one CPD all-reduce."""
 
 from cpd.training.data import Digits, epoch_order, load_digits
-from cpd.training.loop import LayerCounts, TrainResult, sampled_gradients, train
+from cpd.training.loop import LayerCounts, RanksDiffer, TrainResult, sampled_gradients, train
 from cpd.training.model import digit_classifier, weights_hash
 from cpd.training.options import TrainOptions
 from cpd.training.ranks import Ranks, RealRanks, VirtualRanks, gather_integers, open_ranks
@@ -11,6 +11,7 @@ __all__ = [
     "Digits",
     "LayerCounts",
     "Ranks",
+    "RanksDiffer",
     "RealRanks",
     "TrainOptions",
     "TrainResult",

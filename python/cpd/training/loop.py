@@ -61,6 +61,10 @@ class TrainResult:
         return sum(getattr(layer, name) for layer in self.layers)
 
 
+class RanksDiffer(RuntimeError):  # noqa: N818
+    """Processes that should have the same weights do not."""
+
+
 @contextmanager
 def deterministic() -> Iterator[None]:
     """One torch thread and deterministic algorithms; the caller's settings come back after."""
@@ -88,7 +92,7 @@ def train(
     `ranks` are the nodes, `options.nodes` of them; default: virtual ones. Where they are processes
     every one of them makes this call and gets the same result.
 
-    Raises ValueError where one step needs more images than there are, RuntimeError where processes
+    Raises ValueError where one step needs more images than there are, RanksDiffer where processes
     end with different weights.
     """
     data = load_digits() if digits is None else digits
@@ -230,9 +234,9 @@ class _Run:
         numbers = gather_integers(self.ranks, [[int(weights, 16)] for _ in self.ranks.mine])
         for rank, (number,) in enumerate(numbers):
             if number != int(weights, 16):
-                raise RuntimeError(
-                    f"the weights of rank {self.ranks.mine[0]} are {weights}, "
-                    f"those of rank {rank} are {number:016x}: options or processors differ"
+                raise RanksDiffer(
+                    f"its weights are {weights}, those of rank {rank} are {number:016x}: their "
+                    "processors or versions of torch differ"
                 )
         return weights
 

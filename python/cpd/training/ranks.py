@@ -94,7 +94,7 @@ def open_ranks(transport: str, nodes: int | None, timeout: float) -> Iterator[Ra
     """`virtual` nodes (8 if None), or this process's place among those of `mpi` or `torch`.
 
     `timeout`: seconds until a silent rank is lost. Raises ValueError where MPI, or what torch's
-    launcher sets, is missing.
+    launcher sets, is missing; cpd.comm.TransportError where the processes do not connect.
     """
     if transport == "virtual":
         yield VirtualRanks(8 if nodes is None else nodes)
@@ -115,7 +115,10 @@ def _communicator(transport: str, timeout: float) -> Iterator[Communicator]:
             f"transport torch needs {', '.join(_ENVIRONMENT)} in the environment, as torchrun sets "
             f"them; there is no {', '.join(missing)}"
         )
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    except dist.DistError as error:
+        raise cpd.comm.TransportError(f"torch.distributed did not start: {error}") from error
     try:
         with cpd.comm.torch(timeout=timeout) as comm:
             yield comm

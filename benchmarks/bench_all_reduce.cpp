@@ -1,0 +1,769 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All-reduce over MPI against MPI_Allreduce of the same values in fp32, in the same processes by
+// turns. First the bits: rank 0's result against the virtual ranks on some of the layers, all
+// ranks' against one another. A time is that of the slowest rank. Started by
+// benchmarks/all_reduce.py with mpirun; rank 0 prints one JSON object a line. Exits 1 where bits
+// are wrong.
+//
+//   bench_all_reduce [--values N] [--repeats R] [--seed S] [--parts LIST] [--setting NAME]
+//                    [--interface NAME] [--gbps RATE] [--chunk VALUES]
+//
+// --values: ResNet-50's layers shrunk to about so many values. --parts: of formats, exchanges and
+// figure11. --setting: the part of the rows' names after all_reduce/. --interface, --gbps: the
+// network interface whose counters are compared with what was counted, and its rate.
+#include <mpi.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/resnet50.h"
+#include "cpd/base/tensor.h"
+#include "cpd/comm/all_reduce.h"
+#include "cpd/comm/fault.h"
+#include "cpd/comm/libraries.h"
+#include "cpd/comm/virtual.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/reduce.h"
+#include "cpd/study/cost.h"
+
+namespace {
+
+using cpd::ReduceSpec;
+using cpd::TensorView;
+
+struct Settings {
+  std::int64_t values = resnet50::kValues;
+  int repeats = 9;
+  std::uint64_t seed = 0;
+  std::string parts = "formats,exchanges,figure11";
+  std::string setting = "mpi";
+  std::string interface;
+  double gbps = 0;  ///< 0: no limit that is known
+  std::int64_t chunk = cpd::CommOptions{}.chunk;
+};
+
+Settings Parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (++i == argc) throw cpd::Error(std::string(flag) + " needs a value");
+    const std::string value = argv[i];
+    if (flag == "--values") {
+      settings.values = std::stoll(value);
+    } else if (flag == "--repeats") {
+      settings.repeats = std::stoi(value);
+    } else if (flag == "--seed") {
+      settings.seed = std::stoull(value);
+    } else if (flag == "--parts") {
+      settings.parts = value;
+    } else if (flag == "--setting") {
+      settings.setting = value;
+    } else if (flag == "--interface") {
+      settings.interface = value;
+    } else if (flag == "--gbps") {
+      settings.gbps = std::stod(value);
+    } else if (flag == "--chunk") {
+      settings.chunk = std::stoll(value);
+    } else {
+      throw cpd::Error("unknown option '" + std::string(flag) +
+                       "'; allowed: --values --repeats --seed --parts --setting --interface --gbps "
+                       "--chunk");
+    }
+  }
+  if (settings.values < 1 || settings.repeats < 1) {
+    throw cpd::Error("--values and --repeats must be at least 1");
+  }
+  return settings;
+}
+
+// --- the ranks
+// ----------------------------------------------------------------------------------
+
+int Rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+int World() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+void Barrier() { MPI_Barrier(MPI_COMM_WORLD); }
+
+/// Place by place, of all ranks.
+template <std::size_t kCount>
+std::array<double, kCount> Largest(std::array<double, kCount> values) {
+  MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(kCount), MPI_DOUBLE, MPI_MAX,
+                MPI_COMM_WORLD);
+  return values;
+}
+double Largest(double value) { return Largest(std::array{value})[0]; }
+
+bool AllSay(bool yes) { return Largest(yes ? 0.0 : 1.0) == 0; }
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Of all threads of this process, in the kernel too.
+double CpuSeconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+/// Bytes that a network interface of this process's namespace has sent and received.
+struct Counters {
+  double sent = 0, received = 0;
+};
+double CounterOf(const std::string& interface, const char* name) {
+  const std::string path = "/sys/class/net/" + interface + "/statistics/" + name;
+  double value = 0;
+  if (!(std::ifstream(path) >> value)) throw cpd::Error("cannot read " + path);
+  return value;
+}
+Counters ReadCounters(const std::string& interface) {
+  if (interface.empty()) return {};
+  return {CounterOf(interface, "tx_bytes"), CounterOf(interface, "rx_bytes")};
+}
+
+// --- rows
+// -----------------------------------------------------------------------------------------
+
+/// One JSON object, on rank 0.
+class Line {
+ public:
+  explicit Line(const std::string& name) : text_("{\"name\": \"" + name + "\"") {}
+  Line& Add(const char* key, const std::string& value) {
+    text_ += ", \"" + std::string(key) + "\": \"" + value + "\"";
+    return *this;
+  }
+  Line& Add(const char* key, double value, int digits = 4) {
+    std::array<char, 64> number{};
+    std::snprintf(number.data(), number.size(), "%.*f", digits, value);
+    text_ += ", \"" + std::string(key) + "\": " + number.data();
+    return *this;
+  }
+  void Print() const {
+    if (Rank() != 0) return;
+    std::printf("%s}\n", text_.c_str());
+    std::fflush(stdout);
+  }
+
+ private:
+  std::string text_;
+};
+
+// --- data
+// -----------------------------------------------------------------------------------------
+
+/// The gradients of all ranks, each of which any rank can make.
+class Gradients {
+ public:
+  explicit Gradients(std::uint64_t seed) : seed_(seed) {}
+
+  /// Normally distributed, with the layer's own deviation.
+  void Fill(int rank, std::size_t layer, std::span<float> x) {
+    const std::vector<float>& pool = PoolOf(rank);
+    const float scale = std::ldexp(1.0F, -static_cast<int>(Hash(layer, 1) % 12)) * 0.01F;
+    std::size_t at = Hash(layer, 2) % pool.size();
+    for (float& value : x) {
+      value = scale * pool[at];
+      at = at + 1 == pool.size() ? 0 : at + 1;
+    }
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t Hash(std::uint64_t layer, std::uint64_t what) const {
+    return std::mt19937_64(seed_ + 1'000'003 * layer + what)();
+  }
+  const std::vector<float>& PoolOf(int rank) {
+    if (rank == pool_rank_) return pool_;
+    pool_.resize(1'000'003);
+    std::mt19937_64 engine(seed_ ^ (0x9E3779B97F4A7C15U * static_cast<std::uint64_t>(rank + 1)));
+    std::normal_distribution<float> normal;
+    for (float& value : pool_) value = normal(engine);
+    pool_rank_ = rank;
+    return pool_;
+  }
+
+  std::uint64_t seed_;
+  int pool_rank_ = -1;
+  std::vector<float> pool_;
+};
+
+/// ResNet-50's layers, or with the same proportions fewer values.
+std::vector<std::int64_t> SizesFor(std::int64_t values) {
+  std::vector<std::int64_t> sizes;
+  for (const std::int64_t n : resnet50::Sizes()) {
+    const double share = static_cast<double>(values) / static_cast<double>(resnet50::kValues);
+    const auto shrunk = static_cast<std::int64_t>(std::llround(static_cast<double>(n) * share));
+    sizes.push_back(values >= resnet50::kValues ? n : std::max<std::int64_t>(1, shrunk));
+  }
+  return sizes;
+}
+
+/// This rank's layers, one behind the other.
+struct Model {
+  std::vector<std::int64_t> sizes;
+  std::vector<float> x, out;
+  std::vector<TensorView> x_views, out_views;
+
+  Model(Gradients& gradients, int rank, std::vector<std::int64_t> given) : sizes(std::move(given)) {
+    const auto total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    x.resize(static_cast<std::size_t>(total));
+    out.resize(x.size());
+    std::size_t at = 0;
+    for (std::size_t l = 0; l < sizes.size(); ++l) {
+      const auto n = static_cast<std::size_t>(sizes[l]);
+      gradients.Fill(rank, l, std::span(x).subspan(at, n));
+      x_views.push_back(cpd::View(std::span<const float>(x).subspan(at, n)));
+      out_views.push_back(cpd::View(std::span<const float>(out).subspan(at, n)));
+      at += n;
+    }
+  }
+  [[nodiscard]] std::int64_t values() const { return static_cast<std::int64_t>(x.size()); }
+  [[nodiscard]] std::uint32_t Checksum() const { return cpd::Crc32c(0, 4 * values(), out.data()); }
+};
+
+ReduceSpec SpecOf(const char* format, cpd::Aps aps) {
+  ReduceSpec spec;
+  spec.format = cpd::ParseFormat(format);
+  spec.accumulator.format = spec.format;
+  spec.result = spec.format;
+  spec.aps = aps;
+  return spec;
+}
+
+// --- bits
+// -----------------------------------------------------------------------------------------
+
+/// Layers that the virtual ranks also reduce: as many as fit.
+std::vector<std::int64_t> SomeOf(const std::vector<std::int64_t>& sizes) {
+  std::int64_t left = 600'000;
+  std::vector<std::int64_t> some;
+  for (const std::int64_t n : sizes) {
+    some.push_back(n <= left ? n : 0);
+    left -= some.back();
+  }
+  return some;
+}
+
+void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int rank,
+                const std::vector<std::int64_t>& sizes, bool observe) {
+  std::vector<float> x;
+  for (std::size_t l = 0; l < sizes.size(); ++l) {
+    x.resize(static_cast<std::size_t>(sizes[l]));
+    gradients.Fill(rank, l, x);
+    if (observe) {
+      reduce.Observe(static_cast<int>(l), cpd::View(x));
+    } else {
+      reduce.Contribute(static_cast<int>(l), cpd::View(x));
+    }
+  }
+}
+
+/// Whether this rank's result is what the virtual ranks give.
+bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const ReduceSpec& spec) {
+  const std::vector<std::int64_t> sizes = SomeOf(model.sizes);
+  cpd::VirtualReduce reduce(spec, World(), sizes);
+  for (int r = 0; r < World() && reduce.wants_ranges(); ++r) {
+    Contribute(reduce, gradients, r, sizes, true);
+  }
+  for (const int r : reduce.schedule()) {
+    Contribute(reduce, gradients, r, sizes, false);
+    reduce.EndRank();
+  }
+  bool same = true;
+  std::vector<float> expected;
+  for (std::size_t l = 0; l < sizes.size(); ++l) {
+    if (sizes[l] == 0) continue;
+    expected.resize(static_cast<std::size_t>(sizes[l]));
+    reduce.Result(static_cast<int>(l), cpd::View(expected));
+    same = same && std::memcmp(expected.data(), model.out_views[l].data, 4 * expected.size()) == 0;
+  }
+  return same;
+}
+
+/// What is wrong with a result that all ranks have; empty if nothing is.
+std::string CheckBits(const Model& model, Gradients& gradients, const ReduceSpec& spec) {
+  const double hash = model.Checksum();
+  const bool equal = Largest(hash) == -Largest(-hash);
+  const bool right = AllSay(Rank() != 0 || EqualsVirtualRanks(model, gradients, spec));
+  if (!equal) return "the ranks' results differ";
+  return right ? "" : "the result is not that of the virtual ranks";
+}
+
+// --- the two sides
+// ------------------------------------------------------------------------------
+
+/// One turn, the most of all ranks.
+struct Sample {
+  double seconds = 0, cpu = 0;
+  double bytes = 0;  ///< in one direction, by the interface's counters
+};
+
+struct Side {
+  std::string what;
+  std::function<void()> run;
+  std::vector<Sample> samples;
+
+  [[nodiscard]] double Middle(double Sample::* field) const {
+    std::vector<double> values(samples.size());
+    std::transform(samples.begin(), samples.end(), values.begin(),
+                   [&](const Sample& sample) { return sample.*field; });
+    return Median(std::move(values));
+  }
+};
+
+/// Runs a side once on all ranks. `counters` become this rank's own of the turn.
+Sample Turn(const Side& side, const Settings& settings, Counters& counters) {
+  Barrier();
+  const Counters before = ReadCounters(settings.interface);
+  const double cpu = CpuSeconds();
+  const double begin = Now();
+  side.run();
+  const double seconds = Now() - begin;
+  const double used = CpuSeconds() - cpu;
+  Barrier();
+  const Counters after = ReadCounters(settings.interface);
+  counters = {after.sent - before.sent, after.received - before.received};
+  const auto most = Largest(std::array{seconds, used, counters.sent, counters.received});
+  return {most[0], most[1], std::max(most[2], most[3])};
+}
+Sample Turn(const Side& side, const Settings& settings) {
+  Counters counters;
+  return Turn(side, settings, counters);
+}
+
+/// CPD's all-reduce of a model.
+class Reducer {
+ public:
+  Reducer(const Settings& settings, std::int64_t chunk)
+      : settings_(settings),
+        communicator_(cpd::MpiTransport(), cpd::CommOptions{.timeout = 60, .chunk = chunk}) {}
+
+  [[nodiscard]] cpd::Traffic Run(Model& model, const ReduceSpec& spec) {
+    return communicator_.AllReduce(model.x_views, model.out_views, spec).traffic;
+  }
+  [[nodiscard]] Side SideOf(Model& model, const ReduceSpec& spec) {
+    return {cpd::ToString(spec.format), [this, &model, spec] { (void)Run(model, spec); }, {}};
+  }
+  /// The least quotient, over ranks and directions, of what was counted and what the interface
+  /// counted, either by the other; 0 without an interface. It counts the headers of Ethernet, IP
+  /// and TCP too: once for each of the segments of up to 64 KiB that the kernel hands it.
+  double AgreementOf(Model& model, const ReduceSpec& spec, Counters& counters) {
+    if (settings_.interface.empty()) return 0;
+    cpd::Traffic traffic;
+    (void)Turn({"", [&] { traffic = Run(model, spec); }, {}}, settings_, counters);
+    const double extra = static_cast<double>(traffic.header_bytes);
+    const double sent = (static_cast<double>(traffic.bytes_sent) + extra) / counters.sent;
+    const double received =
+        (static_cast<double>(traffic.bytes_received) + extra) / counters.received;
+    return -Largest(-std::min({sent, received, 1 / sent, 1 / received}));
+  }
+
+ private:
+  const Settings& settings_;
+  cpd::Communicator communicator_;
+};
+
+constexpr std::array<const char*, 7> kAlgorithms{
+    "default", "linear",         "nonoverlapping", "recursive_doubling",
+    "ring",    "segmented_ring", "rabenseifner"};
+
+/// A communicator whose MPI_Allreduce uses one of Open MPI's algorithms
+/// (coll_tuned_allreduce_algorithm; it needs coll_tuned_use_dynamic_rules). MPI_COMM_NULL where
+/// this MPI has none such.
+MPI_Comm CommunicatorWith(int algorithm) {
+  int index = 0;
+  int count = 0;
+  MPI_T_cvar_handle handle{};
+  if (MPI_T_cvar_get_index("coll_tuned_allreduce_algorithm", &index) != MPI_SUCCESS ||
+      MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) != MPI_SUCCESS) {
+    return MPI_COMM_NULL;
+  }
+  MPI_Comm with = MPI_COMM_NULL;
+  int usual = 0;
+  if (MPI_T_cvar_read(handle, &usual) == MPI_SUCCESS &&
+      MPI_T_cvar_write(handle, &algorithm) == MPI_SUCCESS) {
+    MPI_Comm_dup(MPI_COMM_WORLD, &with);
+    MPI_T_cvar_write(handle, &usual);
+  }
+  MPI_T_cvar_handle_free(&handle);
+  return with;
+}
+
+/// MPI_Allreduce of the merged layers in fp32, by each of Open MPI's algorithms.
+class Mpi {
+ public:
+  Mpi(const Settings& settings, const Model& model)
+      : settings_(settings), model_(model), out_(model.x.size()) {
+    int level = 0;
+    MPI_T_init_thread(MPI_THREAD_MULTIPLE, &level);  // Open MPI takes it for the whole process
+    for (std::size_t a = 0; a < kAlgorithms.size(); ++a) {
+      const MPI_Comm with = CommunicatorWith(static_cast<int>(a));
+      if (with != MPI_COMM_NULL) sides_.push_back(SideWith(kAlgorithms.at(a), with));
+    }
+    if (sides_.empty()) sides_.push_back(SideWith(kAlgorithms[0], MPI_COMM_WORLD));
+  }
+
+  /// Two turns of each algorithm after one that warms up, by turns; the default comes first.
+  const std::vector<Side>& Race() {
+    for (int turn = -1; turn < 2; ++turn) {
+      for (Side& side : sides_) {
+        const Sample sample = Turn(side, settings_);
+        if (turn >= 0) side.samples.push_back(sample);
+      }
+    }
+    return sides_;
+  }
+
+ private:
+  Side SideWith(const char* name, MPI_Comm with) {
+    return {name,
+            [this, with] {
+              MPI_Allreduce(model_.x.data(), out_.data(), static_cast<int>(model_.x.size()),
+                            MPI_FLOAT, MPI_SUM, with);
+            },
+            {}};
+  }
+
+  const Settings& settings_;
+  const Model& model_;
+  std::vector<float> out_;
+  std::vector<Side> sides_;
+};
+
+// --- sections
+// -------------------------------------------------------------------------------------
+
+using Extras = std::vector<std::pair<const char*, double>>;
+
+class Benchmark {
+ public:
+  explicit Benchmark(const Settings& settings)
+      : settings_(settings),
+        prefix_("all_reduce/" + settings.setting + "/"),
+        gradients_(settings.seed),
+        model_(gradients_, Rank(), SizesFor(settings.values)),
+        reducer_(settings, settings.chunk) {}
+
+  /// False where bits are wrong.
+  bool Run() {
+    if (Wants("formats")) Formats();
+    if (Wants("exchanges") && World() > 2) ExchangesAgainstModel();
+    if (Wants("figure11")) Figure11();
+    return right_;
+  }
+
+ private:
+  [[nodiscard]] bool Wants(const char* part) const {
+    return settings_.parts.find(part) != std::string::npos;
+  }
+
+  /// Reduces once and checks the result.
+  void Check(const std::string& name, const ReduceSpec& spec) {
+    std::fill(model_.out.begin(), model_.out.end(), 0.0F);
+    (void)reducer_.Run(model_, spec);
+    const std::string wrong = CheckBits(model_, gradients_, spec);
+    if (wrong.empty()) return;
+    right_ = false;
+    Line(prefix_ + name).Add("wrong", wrong).Print();
+  }
+
+  /// What a side takes of its link, from the interface's counters.
+  [[nodiscard]] double ShareOf(const Side& side) const {
+    return 8e-9 * side.Middle(&Sample::bytes) / side.Middle(&Sample::seconds) / settings_.gbps;
+  }
+
+  /// `ratio`: how many times faster the row is.
+  void PrintPair(const std::string& name, const Side& row, const Side& baseline,
+                 const std::string& against, const Extras& extras = {}) const {
+    std::vector<double> ratios(row.samples.size());
+    for (std::size_t i = 0; i < ratios.size(); ++i) {
+      ratios[i] = baseline.samples[i].seconds / row.samples[i].seconds;
+    }
+    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+    Line line(prefix_ + name);
+    line.Add("value", 1e3 * row.Middle(&Sample::seconds)).Add("unit", std::string("ms"));
+    line.Add("against", against).Add("baseline", 1e3 * baseline.Middle(&Sample::seconds));
+    line.Add("ratio", Median(ratios)).Add("least", *least).Add("most", *most);
+    line.Add("cpu", 1e3 * row.Middle(&Sample::cpu));
+    line.Add("baseline_cpu", 1e3 * baseline.Middle(&Sample::cpu));
+    if (!settings_.interface.empty() && settings_.gbps > 0) {
+      line.Add("link", ShareOf(row)).Add("baseline_link", ShareOf(baseline));
+    }
+    for (const auto& [key, number] : extras) line.Add(key, number);
+    line.Print();
+  }
+
+  void Formats() {
+    const std::vector<std::pair<const char*, cpd::Aps>> formats{{"e4m3", cpd::Aps::on},
+                                                                {"e3m0", cpd::Aps::on},
+                                                                {"bf16", cpd::Aps::off},
+                                                                {"fp16", cpd::Aps::off}};
+    std::vector<Side> sides;
+    for (const auto& [format, aps] : formats) {
+      const ReduceSpec spec = SpecOf(format, aps);
+      Check(format, spec);
+      sides.push_back(reducer_.SideOf(model_, spec));
+    }
+    Mpi mpi(settings_, model_);
+    sides.push_back(BestOf(mpi.Race()));
+    for (int turn = 0; turn < settings_.repeats; ++turn) {
+      for (auto side = sides.rbegin(); side != sides.rend(); ++side) {
+        side->samples.push_back(Turn(*side, settings_));
+      }
+    }
+    const std::string against = "fp32 MPI_Allreduce (" + sides.back().what + ")";
+    for (std::size_t i = 0; i < formats.size(); ++i) {
+      PrintPair(formats[i].first, sides[i], sides.back(), against);
+    }
+    PrintPair("e4m3-vs-bf16", sides[0], sides[2], "bf16 on the wire");
+    PrintAgreement("bytes", SpecOf("e4m3", cpd::Aps::on));
+  }
+
+  [[nodiscard]] Side BestOf(const std::vector<Side>& algorithms) const {
+    for (std::size_t a = 0; a < algorithms.size(); ++a) {
+      PrintPair("mpi/" + algorithms[a].what, algorithms[a], algorithms.front(), "MPI's default",
+                {{"algorithm", static_cast<double>(a)}});
+    }
+    const auto time = [](const Side& side) { return side.Middle(&Sample::seconds); };
+    Side best = *std::min_element(algorithms.begin(), algorithms.end(),
+                                  [&](const Side& a, const Side& b) { return time(a) < time(b); });
+    best.samples.clear();
+    return best;
+  }
+
+  /// The interface's own counters against what was counted.
+  void PrintAgreement(const std::string& name, const ReduceSpec& spec) {
+    if (settings_.interface.empty()) return;
+    Counters counters;
+    const double ratio = reducer_.AgreementOf(model_, spec, counters);
+    const cpd::Traffic traffic = reducer_.Run(model_, spec);
+    Line line(prefix_ + name);
+    line.Add("value", 1e-6 * counters.sent).Add("unit", std::string("MB"));
+    line.Add("against", std::string("counted: packed values and headers"));
+    line.Add("baseline", 1e-6 * static_cast<double>(traffic.bytes_sent + traffic.header_bytes));
+    line.Add("ratio", ratio).Add("least", ratio).Add("most", ratio);
+    line.Print();
+  }
+
+  /// Seconds that a message of a byte takes to a neighbour.
+  static double Latency() {
+    constexpr int kMessages = 200;
+    std::uint8_t byte = 0;
+    Barrier();
+    const double begin = Now();
+    for (int i = 0; i < kMessages && Rank() < 2; ++i) {
+      for (const int from : {0, 1}) {
+        if (Rank() == from) {
+          MPI_Send(&byte, 1, MPI_BYTE, 1 - from, 0, MPI_COMM_WORLD);
+        } else {
+          MPI_Recv(&byte, 1, MPI_BYTE, from, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        }
+      }
+    }
+    const double each = (Now() - begin) / (2 * kMessages);
+    return Largest(Rank() < 2 ? each : 0);
+  }
+
+  /// The messages of the paper, with the time that the alpha-beta model gives them.
+  void ExchangesAgainstModel() {
+    const double alpha = Latency();
+    const double beta = 8e-9 / settings_.gbps;
+    ReduceSpec owner = SpecOf("e4m3", cpd::Aps::on);
+    ReduceSpec gather = owner;
+    gather.exchange = cpd::Exchange::gather;
+    ReduceSpec ring = owner;
+    ring.order = cpd::Order::ring;
+    ring.exchange = cpd::Exchange::ring;
+    ReduceSpec hierarchical = ring;
+    hierarchical.exchange = cpd::Exchange::hierarchical;
+    hierarchical.group_size = 2;
+    for (const ReduceSpec& spec : {owner, gather, ring, hierarchical}) {
+      PrintExchange(spec, alpha, beta);
+    }
+  }
+
+  void PrintExchange(const ReduceSpec& spec, double alpha, double beta) {
+    const std::string name =
+        "exchange/" + cpd::ToString(spec.exchange) +
+        (spec.group_size > 0 ? std::to_string(spec.group_size) : std::string());
+    Check(name, spec);
+    Side side = reducer_.SideOf(model_, spec);
+    for (int turn = 0; turn < settings_.repeats; ++turn) {
+      side.samples.push_back(Turn(side, settings_));
+    }
+    const cpd::Traffic traffic = reducer_.Run(model_, spec);
+    const cpd::Cost cost = cpd::CostOf(spec, World(), Rank(), model_.sizes, settings_.chunk);
+    const bool agrees = AllSay(cost.bytes_sent == traffic.bytes_sent &&
+                               cost.bytes_received == traffic.bytes_received);
+    const double model = cpd::TimeOf(spec, World(), model_.sizes, alpha, beta);
+    std::vector<double> ratios(side.samples.size());
+    std::transform(side.samples.begin(), side.samples.end(), ratios.begin(),
+                   [&](const Sample& sample) { return model / sample.seconds; });
+    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+    const auto counted = Largest(
+        std::array{static_cast<double>(traffic.steps), static_cast<double>(traffic.bytes_sent)});
+    Line line(prefix_ + name);
+    line.Add("value", 1e3 * side.Middle(&Sample::seconds)).Add("unit", std::string("ms"));
+    line.Add("against", std::string("alpha-beta model"));
+    line.Add("baseline", 1e3 * model).Add("ratio", Median(ratios));
+    line.Add("least", *least).Add("most", *most);
+    line.Add("steps", counted[0], 0).Add("bytes", counted[1], 0).Add("alpha", 1e6 * alpha);
+    if (!agrees) {
+      right_ = false;
+      line.Add("wrong", std::string("bytes differ from the cost model's"));
+    }
+    line.Print();
+  }
+
+  void Figure11();
+  void PrintFigure11(const std::string& name, std::vector<Model>& models, Reducer& one_chunk);
+
+  const Settings& settings_;
+  std::string prefix_;
+  Gradients gradients_;
+  Model model_;
+  Reducer reducer_;
+  bool right_ = true;
+};
+
+// --- Figure 11
+// ------------------------------------------------------------------------------------
+
+/// Seconds of one call by phase, as this rank enters them; of a call in one chunk, whose phases
+/// follow one another.
+class PhaseClock {
+ public:
+  PhaseClock() {
+    cpd::SetFaultHook([this](cpd::Phase phase, std::int64_t, cpd::Transport&) {
+      entered_.at(static_cast<std::size_t>(phase)) = Now();
+    });
+  }
+  PhaseClock(const PhaseClock&) = delete;
+  PhaseClock& operator=(const PhaseClock&) = delete;
+  ~PhaseClock() { cpd::SetFaultHook({}); }
+
+  /// handshake, exponents (with the pass over the values before the handshake), exchange (packing,
+  /// messages there and back, unpacking), fold.
+  std::array<double, 4> Time(const std::function<void()>& call) {
+    const double begin = Now();
+    call();
+    const double end = Now();
+    const auto& [handshake, exponents, exchange, fold, gather] = entered_;
+    return {exponents - handshake, handshake - begin + exchange - exponents,
+            fold - exchange + end - gather, gather - fold};
+  }
+
+ private:
+  std::array<double, 5> entered_{};
+};
+
+/// The APS paper's three layers, reduced one by one and merged: APS with e4m3 against an fp16 ring
+/// without scaling.
+void Benchmark::Figure11() {
+  const std::vector<std::pair<std::string, std::int64_t>> layers{
+      {"2048x512", 2048 * 512}, {"512x512x3x3", 512 * 512 * 9}, {"512x2048", 512 * 2048}};
+  Reducer one_chunk(settings_, std::int64_t{1} << 24);
+  std::vector<std::int64_t> all;
+  std::vector<Model> apart;
+  for (const auto& [name, n] : layers) {
+    const double share = std::min(1.0, static_cast<double>(settings_.values) / resnet50::kValues);
+    all.push_back(std::max<std::int64_t>(1, std::llround(share * static_cast<double>(n))));
+    std::vector<Model> one;
+    one.emplace_back(gradients_, Rank(), std::vector{all.back()});
+    PrintFigure11(name, one, one_chunk);
+    apart.push_back(std::move(one.front()));
+  }
+  PrintFigure11("apart", apart, one_chunk);
+  std::vector<Model> merged;
+  merged.emplace_back(gradients_, Rank(), all);
+  PrintFigure11("merged", merged, one_chunk);
+}
+
+void Benchmark::PrintFigure11(const std::string& name, std::vector<Model>& models,
+                              Reducer& one_chunk) {
+  const ReduceSpec aps = SpecOf("e4m3", cpd::Aps::on);
+  ReduceSpec ring = SpecOf("fp16", cpd::Aps::off);
+  ring.order = cpd::Order::ring;
+  ring.exchange = cpd::Exchange::ring;
+  const auto calls = [&](Reducer& reducer, const ReduceSpec& spec) {
+    return [&] {
+      for (Model& model : models) (void)reducer.Run(model, spec);
+    };
+  };
+  Side with_aps{"", calls(reducer_, aps), {}};
+  Side fp16_ring{"", calls(reducer_, ring), {}};
+  std::array<std::vector<double>, 4> phases;
+  for (int turn = -1; turn < settings_.repeats; ++turn) {
+    const Sample baseline = Turn(fp16_ring, settings_);
+    const Sample sample = Turn(with_aps, settings_);
+    std::array<double, 4> sums{};
+    for (Model& model : models) {
+      Barrier();
+      PhaseClock clock;
+      const auto times = Largest(clock.Time([&] { (void)one_chunk.Run(model, aps); }));
+      for (std::size_t p = 0; p < sums.size(); ++p) sums.at(p) += times.at(p);
+    }
+    if (turn < 0) continue;  // connections are made
+    fp16_ring.samples.push_back(baseline);
+    with_aps.samples.push_back(sample);
+    for (std::size_t p = 0; p < sums.size(); ++p) phases.at(p).push_back(sums.at(p));
+  }
+  PrintPair("fig11/" + name, with_aps, fp16_ring, "fp16 ring, no APS",
+            {{"handshake", 1e3 * Median(phases[0])},
+             {"max_exponent", 1e3 * Median(phases[1])},
+             {"exchange", 1e3 * Median(phases[2])},
+             {"fold", 1e3 * Median(phases[3])}});
+}
+
+int RunAll(int argc, char** argv) {
+  const Settings settings = Parse(argc, argv);
+  Benchmark benchmark(settings);
+  return AllSay(benchmark.Run()) ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  setenv("CPD_NUM_THREADS", "1", 0);  // ranks share the cores of one machine
+  int level = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  int status = 2;
+  try {
+    status = RunAll(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_all_reduce, rank %d: %s\n", Rank(), error.what());
+    MPI_Abort(MPI_COMM_WORLD, 2);
+  }
+  MPI_Finalize();
+  return status;
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where messages lie, and how the host gets at them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpd/backend/cuda.h"
+
+namespace cpd {
+
+class MessageMemory {
+ public:
+  static constexpr std::int64_t kAlign = 64;  ///< of what Allocate gives
+
+  MessageMemory() = default;
+  MessageMemory(const MessageMemory&) = delete;
+  MessageMemory& operator=(const MessageMemory&) = delete;
+  virtual ~MessageMemory();
+
+  [[nodiscard]] virtual std::uint8_t* Allocate(std::int64_t bytes) const = 0;
+  virtual void Free(std::uint8_t* memory) const noexcept = 0;
+  /// Until the work on messages that is queued is done.
+  virtual void Settle() const = 0;
+  /// From and to the host, of settled messages.
+  virtual void Write(std::uint8_t* to, const void* from, std::int64_t bytes) const = 0;
+  virtual void Read(void* to, const std::uint8_t* from, std::int64_t bytes) const = 0;
+  /// CRC-32C of each.
+  [[nodiscard]] virtual std::vector<std::uint32_t> Checksums(
+      std::span<const cuda::Bytes> bytes) const = 0;
+};
+
+using SharedMemory = std::shared_ptr<const MessageMemory>;
+using SharedQueue = std::shared_ptr<const cuda::Queue>;
+
+SharedMemory HostMemory();
+/// Host memory that the queue's kernels reach.
+SharedMemory PinnedMemory(SharedQueue queue);
+SharedMemory DeviceMemory(SharedQueue queue);
+
+}  // namespace cpd

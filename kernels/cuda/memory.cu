@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory and streams for reductions.
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "kernels/cuda/device.cuh"
+
+namespace cpd::cuda {
+namespace {
+
+/// A pool of the device's that keeps its memory when the host waits, as the default one does not.
+cudaError_t pool_of(int device, cudaMemPool_t* pool) {
+  static std::mutex mutex;
+  static auto& pools = *new std::vector<cudaMemPool_t>();  // in use until the process has ended
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto d = static_cast<std::size_t>(device);
+  if (pools.size() <= d) pools.resize(d + 1);
+  if (pools[d] == nullptr) {
+    cudaMemPoolProps props{};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = device;
+    cudaMemPool_t made = nullptr;
+    cudaError_t status = cudaMemPoolCreate(&made, &props);
+    if (status != cudaSuccess) return status;
+    std::uint64_t all = ~std::uint64_t{0};
+    status = cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &all);
+    if (status != cudaSuccess) return status;
+    pools[d] = made;
+  }
+  *pool = pools[d];
+  return cudaSuccess;
+}
+
+}  // namespace
+
+int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const std::size_t size = bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
+  if (kind == MemoryKind::pinned) return cudaHostAlloc(memory, size, cudaHostAllocPortable);
+  if (kind == MemoryKind::device) return cudaMalloc(memory, size);
+  cudaMemPool_t pool = nullptr;
+  const cudaError_t status = pool_of(launch.device, &pool);
+  if (status != cudaSuccess) return status;
+  return cudaMallocFromPoolAsync(memory, size, pool, static_cast<cudaStream_t>(launch.stream));
+}
+
+int release(const Launch& launch, MemoryKind kind, void* memory) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  if (kind == MemoryKind::pinned) return cudaFreeHost(memory);
+  if (kind == MemoryKind::device) return cudaFree(memory);
+  return cudaFreeAsync(memory, static_cast<cudaStream_t>(launch.stream));
+}
+
+int copy(const Launch& launch, void* to, const void* from, std::int64_t bytes) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  const cudaError_t queued =
+      cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream);
+  return queued == cudaSuccess ? cudaStreamSynchronize(stream) : queued;
+}
+
+int open_stream(int device, void** stream) {
+  const OnDevice on(device);
+  if (on.status() != cudaSuccess) return on.status();
+  return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
+}
+
+int close_stream(int device, void* stream) {
+  const OnDevice on(device);
+  if (on.status() != cudaSuccess) return on.status();
+  return cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
+
+int order(const Launch& launch, void* after) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  cudaEvent_t event = nullptr;
+  cudaError_t status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (status != cudaSuccess) return status;
+  status = cudaEventRecord(event, static_cast<cudaStream_t>(launch.stream));
+  if (status == cudaSuccess) {
+    status = cudaStreamWaitEvent(static_cast<cudaStream_t>(after), event, 0);
+  }
+  const cudaError_t destroyed = cudaEventDestroy(event);
+  return status == cudaSuccess ? destroyed : status;
+}
+
+int wait(const Launch& launch) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  return cudaStreamSynchronize(static_cast<cudaStream_t>(launch.stream));
+}
+
+}  // namespace cpd::cuda

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/reduce_tile.h"
+
+namespace cpd::cuda {
+namespace {
+
+static_assert(sizeof(ReduceCall) <= 4000, "a kernel's parameters have at most 4096 bytes");
+
+/// The threads of one block, each of which runs this.
+struct ThreadBlock {
+  std::int64_t number = blockIdx.x;
+  std::int64_t count = gridDim.x;
+
+  template <class Run>
+  CPD_DEVICE void each(Run run) const {
+    run(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+  /// All threads call it, as also the two below.
+  CPD_DEVICE void add(unsigned long long* to, std::uint32_t value) const {
+    const unsigned total = __reduce_add_sync(kAll, value);
+    if (threadIdx.x % 32 == 0 && total != 0) atomicAdd(to, total);
+  }
+  CPD_DEVICE void raise(std::uint32_t* to, std::uint32_t value) const {
+    const unsigned most = __reduce_max_sync(kAll, value);
+    if (threadIdx.x % 32 == 0 && most != 0) atomicMax(to, most);
+  }
+  CPD_DEVICE void flip(std::uint32_t* to, std::uint32_t value) const {
+    const unsigned together = __reduce_xor_sync(kAll, value);
+    if (threadIdx.x % 32 == 0 && together != 0) atomicXor(to, together);
+  }
+
+ private:
+  static constexpr unsigned kAll = 0xFFFFFFFFU;
+};
+
+template <Rounding mode>
+__global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceCall call) {
+  __shared__ ReduceTile tile;
+  pack_block<mode>(ThreadBlock(), call, tile);
+}
+template <Rounding mode>
+__global__ void __launch_bounds__(kThreads) fold(const __grid_constant__ ReduceCall call) {
+  __shared__ ReduceTile tile;
+  fold_block<mode>(ThreadBlock(), call, tile);
+}
+template <Rounding mode>
+__global__ void __launch_bounds__(kThreads) hop(const __grid_constant__ ReduceCall call) {
+  __shared__ ReduceTile tile;
+  hop_block<mode>(ThreadBlock(), call, tile);
+}
+__global__ void __launch_bounds__(kThreads) transcode(const __grid_constant__ ReduceCall call) {
+  __shared__ ReduceTile tile;
+  transcode_block(ThreadBlock(), call, tile);
+}
+__global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ ReduceCall call) {
+  unpack_block(ThreadBlock(), call);
+}
+template <Rounding mode, bool kCasts>
+__global__ void __launch_bounds__(kThreads)
+    count_values(const __grid_constant__ ReduceCall call, SegmentCounts* counts) {
+  count_block<mode, kCasts>(ThreadBlock(), call, counts);
+}
+__global__ void __launch_bounds__(kThreads)
+    find_remainder(Bytes bytes, const __grid_constant__ CrcPowers powers,
+                   std::uint32_t* remainder) {
+  __shared__ std::uint32_t table[256];
+  crc_block(ThreadBlock(), bytes, powers, table, remainder);
+}
+
+/// Device memory in the stream's order.
+template <class T>
+class Array {
+ public:
+  Array(const Launch& launch, std::int64_t n) : launch_(launch), bytes_(n * sizeof(T)) {
+    void* memory = nullptr;
+    status_ = static_cast<cudaError_t>(allocate(launch, MemoryKind::queued, bytes_, &memory));
+    memory_ = static_cast<T*>(memory);
+  }
+  ~Array() {
+    if (memory_ != nullptr) release(launch_, MemoryKind::queued, memory_);
+  }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  [[nodiscard]] cudaError_t status() const { return status_; }
+  [[nodiscard]] T* data() const { return memory_; }
+  /// `from` may be gone when it returns.
+  void fill(const T* from) {
+    if (status_ != cudaSuccess || bytes_ == 0) return;
+    status_ = cudaMemcpyAsync(memory_, from, bytes_, cudaMemcpyHostToDevice, stream());
+  }
+  void clear() {
+    if (status_ == cudaSuccess) status_ = cudaMemsetAsync(memory_, 0, bytes_, stream());
+  }
+  /// Waits for the stream's work.
+  cudaError_t read(T* to) {
+    const cudaError_t copied =
+        cudaMemcpyAsync(to, memory_, bytes_, cudaMemcpyDeviceToHost, stream());
+    return copied == cudaSuccess ? cudaStreamSynchronize(stream()) : copied;
+  }
+
+ private:
+  [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(launch_.stream); }
+
+  const Launch& launch_;
+  std::size_t bytes_;
+  T* memory_ = nullptr;
+  cudaError_t status_ = cudaSuccess;
+};
+
+/// A call whose tables are on the device.
+class DeviceCall {
+ public:
+  DeviceCall(const Launch& launch, const ReduceCall& call)
+      : call_(call), segments_(launch, call.segment_count), from_(launch, call.from_count) {
+    segments_.fill(call.segments);
+    from_.fill(call.from);
+    call_.segments = segments_.data();
+    call_.from = from_.data();
+  }
+  [[nodiscard]] cudaError_t status() const {
+    return segments_.status() == cudaSuccess ? from_.status() : segments_.status();
+  }
+  [[nodiscard]] const ReduceCall& call() const { return call_; }
+
+ private:
+  ReduceCall call_;
+  Array<ReduceSegment> segments_;
+  Array<const std::uint8_t*> from_;
+};
+
+void launch_task(unsigned blocks, cudaStream_t stream, const ReduceCall& call) {
+  switch (call.task) {
+    case ReduceTask::pack:
+      return with_mode(call.cast.mode,
+                       [&]<Rounding mode>() { pack<mode><<<blocks, kThreads, 0, stream>>>(call); });
+    case ReduceTask::fold:
+      return with_mode(call.across.terms.round.mode,
+                       [&]<Rounding mode>() { fold<mode><<<blocks, kThreads, 0, stream>>>(call); });
+    case ReduceTask::hop:
+      return with_mode(call.across.terms.round.mode,
+                       [&]<Rounding mode>() { hop<mode><<<blocks, kThreads, 0, stream>>>(call); });
+    case ReduceTask::transcode:
+      return transcode<<<blocks, kThreads, 0, stream>>>(call);
+    case ReduceTask::unpack:
+      return unpack<<<blocks, kThreads, 0, stream>>>(call);
+  }
+}
+
+}  // namespace
+
+int reduce(const Launch& launch, const ReduceCall& given) {
+  if (given.tiles == 0) return cudaSuccess;
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const DeviceCall device(launch, given);
+  if (device.status() != cudaSuccess) return device.status();
+  launch_task(blocks_for(given.tiles), static_cast<cudaStream_t>(launch.stream), device.call());
+  return cudaGetLastError();
+}
+
+int count(const Launch& launch, const ReduceCall& given, bool casts, SegmentCounts* counts) {
+  if (given.segment_count == 0) return cudaSuccess;
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  const DeviceCall device(launch, given);
+  if (device.status() != cudaSuccess) return device.status();
+  Array<SegmentCounts> found(launch, given.segment_count);
+  found.clear();
+  if (found.status() != cudaSuccess) return found.status();
+  const unsigned blocks = blocks_for(given.tiles);
+  if (blocks > 0 && casts) {
+    with_mode(given.cast.mode, [&]<Rounding mode>() {
+      count_values<mode, true><<<blocks, kThreads, 0, stream>>>(device.call(), found.data());
+    });
+  } else if (blocks > 0) {
+    count_values<Rounding::nearest_even, false>
+        <<<blocks, kThreads, 0, stream>>>(device.call(), found.data());
+  }
+  const cudaError_t queued = cudaGetLastError();
+  return queued == cudaSuccess ? found.read(counts) : queued;
+}
+
+int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs) {
+  if (n == 0) return cudaSuccess;
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  Array<std::uint32_t> remainders(launch, n);
+  remainders.clear();
+  if (remainders.status() != cudaSuccess) return remainders.status();
+  for (int i = 0; i < n; ++i) {
+    const std::int64_t pieces = (bytes[i].count + kCrcPiece - 1) / kCrcPiece;
+    const unsigned blocks = blocks_for((pieces + kThreads - 1) / kThreads);
+    if (blocks == 0) continue;
+    find_remainder<<<blocks, kThreads, 0, stream>>>(bytes[i], kCrcPowers, remainders.data() + i);
+  }
+  const cudaError_t queued = cudaGetLastError();
+  if (queued != cudaSuccess) return queued;
+  const cudaError_t status = remainders.read(crcs);
+  for (int i = 0; i < n; ++i) crcs[i] = bytes[i].count == 0 ? 0 : ~crcs[i];
+  return status;
+}
+
+}  // namespace cpd::cuda

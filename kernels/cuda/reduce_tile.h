@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A reduction over ranks on a GPU: what the threads of a block do, for host and device, so that the
+// tests run it on the CPU. A block takes tiles of a segment's values, one after the other: each
+// thread makes codes of some values, then the tile is packed.
+//
+// `Block` is what runs a block: number, count (of blocks), each(run), which calls run(thread) for
+// each of kThreads threads with a barrier behind it, and add, raise and flip, by which all threads
+// of a block change a sum, a maximum and an exclusive or in global memory.
+#pragma once
+
+#include <type_traits>
+
+#include "cpd/comm/streams.h"
+#include "cpd/numeric/accumulate.h"
+#include "cpd/numeric/crc.h"
+#include "cpd/numeric/philox.h"
+#include "kernels/cuda/code_tile.h"
+#include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/elements.h"
+
+namespace cpd::cuda {
+
+/// A sum that is called from several places in one kernel.
+#ifdef __CUDACC__
+#define CPD_CALL __host__ __device__ __noinline__
+#else
+#define CPD_CALL inline
+#endif
+/// In front of a loop whose body is long: with copies of it the compiler takes minutes.
+#ifdef __CUDA_ARCH__
+#define CPD_ROLLED _Pragma("unroll 1")
+#else
+#define CPD_ROLLED
+#endif
+
+struct ReduceTile {
+  std::uint32_t codes[2][kTile];
+  alignas(16) std::uint8_t bytes[4 * kTile];
+};
+
+// --- values and codes
+// -------------------------------------------------------------------------------
+
+/// Code number i.
+CPD_FN std::uint32_t code_at(const std::uint8_t* packed, std::int64_t i, int bits) {
+  const auto address = reinterpret_cast<std::uintptr_t>(packed);
+  if (bits == 8) return packed[i];
+  if (bits == 16 && address % 2 == 0) return reinterpret_cast<const std::uint16_t*>(packed)[i];
+  if (bits == 32 && address % 4 == 0) return reinterpret_cast<const std::uint32_t*>(packed)[i];
+  const std::int64_t first = i * bits;
+  const std::uint8_t* byte = packed + first / 8;
+  const int skip = static_cast<int>(first % 8);
+  std::uint64_t word = 0;
+  for (int got = 0; got < skip + bits; got += 8) word |= std::uint64_t{*byte++} << got;
+  return static_cast<std::uint32_t>((word >> skip) & ((std::uint64_t{1} << bits) - 1));
+}
+
+CPD_FN float value_of(std::uint32_t code, const RoundPlan& plan) {
+  if (plan.wide) return convert_value<float>(value_of_code<double>(std::uint64_t{code}, plan));
+  return value_of_code<float>(code, plan);
+}
+/// The code of a value of the format; where it has none for NaN, some code.
+CPD_FN std::uint32_t code_of(float value, const RoundPlan& plan) {
+  if (plan.wide) {
+    return static_cast<std::uint32_t>(round_to_whole_code<Rounding::nearest_even>(
+        static_cast<double>(value), std::uint64_t{0}, plan));
+  }
+  return round_to_whole_code<Rounding::nearest_even>(value, 0U, plan);
+}
+
+/// Random bits of element i by an elementwise operation.
+template <Rounding mode>
+CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, std::int64_t i) {
+  if constexpr (mode == Rounding::stochastic) {
+    return random_integer(plan.random_bits, plan.seed, stream, static_cast<std::uint64_t>(i));
+  } else {
+    return 0;
+  }
+}
+
+/// x * 2^shift rounded once.
+template <Rounding mode>
+CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPlan& plan) {
+  const bool in_binary32 = plan.scale_in_binary32 && shift >= -126 && shift <= 127;
+  if (shift == 0 ? !plan.wide : in_binary32) {
+    const auto factor = bits_as<float>(static_cast<std::uint32_t>(shift + 127) << 23);
+    return round<mode>(shift == 0 ? x : x * factor, random, plan);
+  }
+  const double scaled = static_cast<double>(x) * exact_power(shift);
+  return convert_value<float>(round<mode>(scaled, std::uint64_t{random}, plan));
+}
+
+// --- sums
+// -------------------------------------------------------------------------------------------
+
+/// Open trees of at most 2^24 terms.
+constexpr int kMostTrees = 25;
+
+/// One ordered sum of one element, term by term; see FoldStep in ops/reduce.h for what it is.
+template <Rounding mode>
+class ElementSum {
+ public:
+  /// `draws`: how many the terms before took.
+  CPD_FN ElementSum(const SumPlan& plan, std::uint64_t stream, std::int64_t i, std::uint64_t draws)
+      : plan_(plan), draws_(plan.terms.round, stream, i, draws) {
+    trees_[0] = trees_[1] = 0;
+  }
+
+  float sum = 0, second = 0;  ///< planes 0 and 1
+
+  CPD_FN void take(std::int64_t k, float x) {
+    switch (plan_.scheme) {
+      case Scheme::kahan:
+        return take_compensated(k, x);
+      case Scheme::chunked:
+        return take_in_chunk(k, x);
+      case Scheme::pairwise:
+        return take_tree(k, x);
+      default:
+        sum = rounded(plan_.terms, k == 0, sum, x, draws_.next());
+    }
+  }
+  /// The sum of so many terms, in the result's format. Element i of the stream rounds it.
+  CPD_FN float end(std::int64_t terms, std::uint64_t stream, std::int64_t i) {
+    if (plan_.scheme == Scheme::chunked && terms % plan_.chunk != 0) end_chunk(terms / plan_.chunk);
+    if (plan_.scheme == Scheme::pairwise) end_trees(terms);
+    if (!plan_.rounds) return sum;
+    return cast_scaled<mode>(sum, 0, element_draw<mode>(plan_.result, stream, i), plan_.result);
+  }
+
+ private:
+  using R = Rule<mode, Form::general>;
+
+  /// Successive draws; without random bits, nothing.
+  class Draws {
+   public:
+    CPD_FN Draws(const RoundPlan& plan, std::uint64_t stream, std::int64_t i, std::uint64_t first)
+        : draws_(plan.random_bits, plan.seed, stream, static_cast<std::uint64_t>(i), first) {}
+    CPD_FN std::uint32_t next() { return draws_.next(); }
+
+   private:
+    FoldDraws<std::uint32_t> draws_;
+  };
+  struct NoDraws {
+    CPD_FN NoDraws(const RoundPlan&, std::uint64_t, std::int64_t, std::uint64_t) {}
+    CPD_FN static std::uint32_t next() { return 0; }
+  };
+  /// a + b, or b alone as the first term, rounded once.
+  CPD_FN static float rounded(const FoldPlan& plan, bool starts, float a, float b,
+                              std::uint32_t random) {
+    if constexpr (is_nearest(mode)) {
+      if (plan.in_binary32) return round<R>(starts ? b : a + b, random, plan.round);
+    }
+    const double exact = starts ? static_cast<double>(b)
+                                : exact_sum<mode>(static_cast<double>(a), static_cast<double>(b));
+    return convert_value<float>(round<R>(exact, std::uint64_t{random}, plan.round));
+  }
+  /// The same, of the rarer schemes: one piece of code for all of its places.
+  CPD_CALL static float called(const FoldPlan& plan, bool starts, float a, float b,
+                               std::uint32_t random) {
+    return rounded(plan, starts, a, b, random);
+  }
+
+  CPD_FN void take_compensated(std::int64_t k, float x) {
+    if (k == 0) {
+      sum = called(plan_.terms, true, 0, x, draws_.next());
+      second = 0;
+      return;
+    }
+    const float y = called(plan_.terms, false, x, -second, draws_.next());
+    const float t = called(plan_.terms, false, sum, y, draws_.next());
+    const float gained = called(plan_.terms, false, t, -sum, draws_.next());
+    const float lost = called(plan_.terms, false, gained, -y, draws_.next());
+    const std::uint32_t size = bits_as<std::uint32_t>(t) & Pattern<float>::magnitude;
+    second = size < Pattern<float>::infinity ? lost : 0.0F;
+    sum = t;
+  }
+
+  CPD_FN void take_in_chunk(std::int64_t k, float x) {
+    const std::int64_t at = k % plan_.chunk;
+    second = called(plan_.terms, at == 0, second, x, draws_.next());
+    if (at == plan_.chunk - 1) end_chunk(k / plan_.chunk);
+  }
+  CPD_FN void end_chunk(std::int64_t number) {
+    sum = called(plan_.chunks, number == 0, sum, second, draws_.next());
+  }
+
+  CPD_FN void take_tree(std::int64_t k, float x) {
+    trees_[++open_] = x;
+    for (; k % 2 != 0; k >>= 1) merge();
+  }
+  CPD_FN void merge() {
+    --open_;
+    const float smaller = trees_[open_ + 1];
+    trees_[open_] = called(plan_.terms, false, trees_[open_], smaller, draws_.next());
+  }
+  CPD_FN void end_trees(std::int64_t terms) {
+    while (open_ > 1) merge();
+    sum = terms > 1 ? trees_[1] : called(plan_.terms, true, 0, trees_[1], draws_.next());
+  }
+
+  const SumPlan& plan_;
+  std::conditional_t<mode == Rounding::stochastic, Draws, NoDraws> draws_;
+  float trees_[kMostTrees + 1];  // from 1 on
+  int open_ = 0;
+};
+
+/// Draws that the first k terms took; pairwise apart.
+CPD_FN std::uint64_t draws_before(const SumPlan& plan, std::int64_t k) {
+  std::int64_t draws = k;
+  if (plan.scheme == Scheme::kahan && k > 0) draws = 4 * k - 3;
+  if (plan.scheme == Scheme::chunked) draws += k / plan.chunk;
+  return static_cast<std::uint64_t>(draws);
+}
+
+// --- one value
+// --------------------------------------------------------------------------------------
+
+/// Value number `at` of a segment, from from[which].
+CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, std::int64_t which,
+                        Codes codes, std::int64_t at) {
+  const auto c = static_cast<int>(codes);
+  const RoundPlan& plan = call.codes[c];
+  return value_of(code_at(call.from[which] + segment.start[c], at, plan.bits), plan);
+}
+
+template <Rounding mode>
+CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at) {
+  const std::int64_t i = segment.begin + at;
+  const std::uint64_t stream = StreamFrom(call.cast_stream, segment.layer, 0);
+  return cast_scaled<mode>(segment.x[at], segment.shift, element_draw<mode>(call.cast, stream, i),
+                           call.cast);
+}
+
+/// The sum of a group of ranks; from[first] is its first member's message.
+template <Rounding mode>
+CPD_FN float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
+                       std::int64_t unit, std::int64_t first, std::int64_t members) {
+  const std::int64_t i = segment.begin + at;
+  ElementSum<mode> sum(call.group, StreamFrom(call.sum_stream, segment.layer, unit), i, 0);
+  CPD_ROLLED for (std::int64_t m = 0; m < members; ++m) {
+    sum.take(m, load_value(call, segment, first + m, Codes::wire, at));
+  }
+  return sum.end(members, StreamFrom(call.result_stream, segment.layer, unit), i);
+}
+
+template <Rounding mode>
+CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at) {
+  if (call.unit >= 0) {
+    return group_sum<mode>(call, segment, at, call.unit, 0, call.from_count);
+  }
+  const std::int64_t i = segment.begin + at;
+  const Rounds& rounds = call.rounds;
+  const bool ring = rounds.order == Order::ring;
+  std::int64_t unit = rounds.unit_of_term(0, ring ? rounds.slice_of(segment.size, i) : 0);
+  ElementSum<mode> sum(call.across, StreamFrom(call.sum_stream, segment.layer, kAcross), i, 0);
+  CPD_ROLLED for (std::int64_t k = 0; k < rounds.units; ++k) {
+    if (call.group_size > 0) {
+      const std::int64_t first = unit * call.group_size;
+      const std::int64_t left = call.world - first;
+      const std::int64_t members = left < call.group_size ? left : call.group_size;
+      sum.take(k, group_sum<mode>(call, segment, at, unit, first, members));
+    } else {
+      sum.take(k, load_value(call, segment, unit, Codes::wire, at));
+    }
+    if (++unit == rounds.units) unit = 0;
+  }
+  return sum.end(rounds.units, StreamFrom(call.result_stream, segment.layer, kAcross), i);
+}
+
+/// Term k comes to a running sum: its planes, or after the last term the result, as codes.
+template <Rounding mode>
+CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
+                     std::uint32_t& first, std::uint32_t& second) {
+  const std::int64_t i = segment.begin + at;
+  const SumPlan& plan = call.across;
+  ElementSum<mode> sum(plan, StreamFrom(call.sum_stream, segment.layer, kAcross), i,
+                       draws_before(plan, call.k));
+  if (call.k > 0) {
+    sum.sum = load_value(call, segment, 0, Codes::plane0, at);
+    if (plan.planes > 1) sum.second = load_value(call, segment, 0, Codes::plane1, at);
+  }
+  sum.take(call.k, load_value(call, segment, 1, call.from_codes, at));
+  if (call.k + 1 < call.rounds.units) {
+    first = code_of(sum.sum, call.codes[static_cast<int>(Codes::plane0)]);
+    if (plan.planes > 1) {
+      second = code_of(sum.second, call.codes[static_cast<int>(Codes::plane1)]);
+    }
+    return;
+  }
+  const std::uint64_t stream = StreamFrom(call.result_stream, segment.layer, kAcross);
+  first =
+      code_of(sum.end(call.rounds.units, stream, i), call.codes[static_cast<int>(Codes::result)]);
+}
+
+/// (value * 2^-shift) / divisor, each rounded once to binary32.
+CPD_FN float unscaled(float value, int shift, float divisor) {
+  const auto scaled = static_cast<float>(static_cast<double>(value) * exact_power(-shift));
+  const float result = scaled / divisor;
+  return result == result ? result : bits_as<float>(Pattern<float>::quiet_nan);
+}
+
+// --- blocks
+// -----------------------------------------------------------------------------------------
+
+/// The segment that a tile is of.
+CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile) {
+  int low = 0;
+  for (int high = call.segment_count - 1; low < high;) {
+    const int middle = high - (high - low) / 2;
+    if (call.segments[middle].tile <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return call.segments[low];
+}
+
+/// Calls run(segment, begin, count) for the block's tiles.
+template <class Block, class Run>
+CPD_FN void for_tiles(const Block& block, const ReduceCall& call, Run run) {
+  CPD_ROLLED for (std::int64_t tile = block.number; tile < call.tiles; tile += block.count) {
+    const ReduceSegment& segment = segment_of(call, tile);
+    const std::int64_t begin = (tile - segment.tile) * kTile;
+    run(segment, begin, tile_count(begin, segment.count));
+  }
+}
+
+/// Packs a tile's codes and brings them to their place behind value `begin` of the segment.
+template <class Block>
+CPD_FN void store_tile(const Block& block, const ReduceCall& call, const ReduceSegment& segment,
+                       std::int64_t begin, int count, Codes kind, const std::uint32_t* codes,
+                       std::uint8_t* bytes) {
+  const auto c = static_cast<int>(kind);
+  const int bits = call.codes[c].bits;
+  std::uint8_t* to = call.to + segment.start[c] + begin / 8 * bits;
+  block.each([&](int thread) { pack_tile(codes, count, bits, bytes, thread); });
+  block.each([&](int thread) { copy_bytes(to, bytes, byte_count(count, bits), thread); });
+}
+
+/// Codes of what `value(segment, at)` gives.
+template <class Block, class Value>
+CPD_FN void code_block(const Block& block, const ReduceCall& call, ReduceTile& tile, Value value) {
+  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
+        tile.codes[0][i] = code_of(value(segment, begin + i), plan);
+      }
+    });
+    store_tile(block, call, segment, begin, count, call.to_codes, tile.codes[0], tile.bytes);
+  });
+}
+
+template <Rounding mode, class Block>
+CPD_FN void pack_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
+  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
+    return contribution<mode>(call, segment, at);
+  });
+}
+template <Rounding mode, class Block>
+CPD_FN void fold_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
+  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
+    return sum_of<mode>(call, segment, at);
+  });
+}
+template <class Block>
+CPD_FN void transcode_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
+  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
+    return load_value(call, segment, 0, call.from_codes, at);
+  });
+}
+
+template <Rounding mode, class Block>
+CPD_FN void hop_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
+  const bool ends = call.k + 1 == call.rounds.units;
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
+        hop_over<mode>(call, segment, begin + i, tile.codes[0][i], tile.codes[1][i]);
+      }
+    });
+    store_tile(block, call, segment, begin, count, ends ? Codes::result : Codes::plane0,
+               tile.codes[0], tile.bytes);
+    if (ends || call.across.planes == 1) return;
+    store_tile(block, call, segment, begin, count, Codes::plane1, tile.codes[1], tile.bytes);
+  });
+}
+
+template <class Block>
+CPD_FN void unpack_block(const Block& block, const ReduceCall& call) {
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
+        const float value = load_value(call, segment, 0, call.from_codes, begin + i);
+        segment.out[begin + i] =
+            call.unscales ? unscaled(value, segment.shift, call.divisor) : value;
+      }
+    });
+  });
+}
+
+/// Counts in each segment; with `kCasts` also what the cast makes zero.
+template <Rounding mode, bool kCasts, class Block>
+CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCounts* counts) {
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    SegmentCounts& to = counts[&segment - call.segments];
+    block.each([&](int thread) {
+      std::uint32_t largest = 0;
+      std::uint32_t non_finite = 0;
+      std::uint32_t underflowed = 0;
+      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
+        const float x = segment.x[begin + i];
+        const std::uint32_t size = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+        const bool finite = size < Pattern<float>::infinity;
+        if (!finite) ++non_finite;
+        if (finite && size > largest) largest = size;
+        if constexpr (kCasts) {
+          if (x != 0 && contribution<mode>(call, segment, begin + i) == 0) ++underflowed;
+        }
+      }
+      block.raise(&to.largest, largest);
+      block.add(&to.non_finite, non_finite);
+      if constexpr (kCasts) block.add(&to.underflowed, underflowed);
+    });
+  });
+}
+
+// --- checksums
+// --------------------------------------------------------------------------------------
+
+constexpr int kCrcPiece = 512;  ///< bytes that a thread takes at a time
+
+/// powers[k] = x^(8 * 2^k), by which 2^k bytes of zeros multiply a remainder.
+struct CrcPowers {
+  std::uint32_t of_two[40];
+};
+constexpr CrcPowers make_crc_powers() {
+  CrcPowers powers{};
+  std::uint32_t square = 1U << 23;
+  for (std::uint32_t& power : powers.of_two) {
+    power = square;
+    square = crc_multiply(square, square);
+  }
+  return powers;
+}
+constexpr CrcPowers kCrcPowers = make_crc_powers();
+
+CPD_FN std::uint32_t after_zeros(std::uint32_t remainder, std::int64_t n, const CrcPowers& powers) {
+  for (int k = 0; n > 0; n >>= 1, ++k) {
+    if (n % 2 != 0) remainder = crc_multiply(remainder, powers.of_two[k]);
+  }
+  return remainder;
+}
+
+/// Adds the block's pieces to `remainder`, which is then R(~0, bytes) once all blocks have; `table`
+/// is 256 words of shared memory.
+template <class Block>
+CPD_FN void crc_block(const Block& block, const Bytes& bytes, const CrcPowers& powers,
+                      std::uint32_t* table, std::uint32_t* remainder) {
+  block.each([&](int thread) {
+    for (int b = thread; b < 256; b += kThreads) table[b] = crc_of_byte(static_cast<unsigned>(b));
+  });
+  block.each([&](int thread) {
+    std::uint32_t joined = 0;
+    const std::int64_t step = block.count * kThreads;
+    const std::int64_t pieces = (bytes.count + kCrcPiece - 1) / kCrcPiece;
+    for (std::int64_t p = block.number * kThreads + thread; p < pieces; p += step) {
+      const std::int64_t end =
+          (p + 1) * kCrcPiece < bytes.count ? (p + 1) * kCrcPiece : bytes.count;
+      std::uint32_t crc = p == 0 ? ~0U : 0U;
+      for (std::int64_t i = p * kCrcPiece; i < end; ++i) {
+        crc = (crc >> 8) ^ table[(crc ^ bytes.data[i]) & 0xFF];
+      }
+      joined ^= after_zeros(crc, bytes.count - end, powers);
+    }
+    block.flip(remainder, joined);
+  });
+}
+
+}  // namespace cpd::cuda

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Started by mpirun, with its recovery on: the last rank ends or stops in the middle of an
+// exchange; the others notice, agree, and carry on as a group of their own. The first of them then
+// says so, which is what the test asks for: mpirun's own status is that of the rank that was lost.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "tests/testing/mpi_world.h"
+#include "tests/testing/transport_checks.h"
+
+namespace cpd::testing {
+namespace {
+
+/// Process `rank` of all, told by messages.
+pid_t process_of(Transport& transport, int rank) {
+  pid_t mine = getpid();
+  pid_t theirs = mine;
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  if (transport.rank() == rank) {
+    for (int peer = 0; peer < rank; ++peer) out.push_back({peer, &mine, sizeof mine});
+  } else {
+    in.push_back({rank, &theirs, sizeof theirs});
+  }
+  const auto transfer = transport.Start(out, in, 0);
+  await("a process's number", [&] { return transfer->Poll(); });
+  return theirs;
+}
+
+/// Polls for two seconds; whom the exchange then waits for.
+std::vector<int> silent_after_a_while(Exchange& exchange) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  try {
+    while (!exchange.transfer().Poll() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  } catch (const TransportError& error) {
+    std::printf("reported: %s (rank %d)\n", error.what(), error.peer);
+  }
+  return exchange.transfer().Waiting();
+}
+
+/// The last rank does `leave` before or after it has started its messages.
+void check_lost(int signal, bool in_the_middle, std::int64_t bytes) {
+  const TransportEnd end = mpi_end();
+  Transport& transport = end.transport;
+  const int size = transport.size();
+  const int last = size - 1;
+  if (size < 2) GTEST_SKIP() << "needs two processes or more (mpirun)";
+  check_equal_tags(end);
+  const pid_t victim = process_of(transport, last);
+
+  if (transport.rank() == last && !in_the_middle) raise(signal);
+  Exchange exchange(end, 1);
+  exchange_with_all(exchange, transport, bytes);
+  exchange.Start(1);
+  if (transport.rank() == last) {
+    if (in_the_middle) {
+      (void)exchange.transfer().Poll();
+      raise(signal);
+    }
+    FAIL() << "the last rank should be gone";
+  }
+  for (const int rank : silent_after_a_while(exchange)) EXPECT_EQ(rank, last);
+  exchange.Abandon();
+  transport.RaiseAlarm();
+  std::vector<bool> survivors(static_cast<std::size_t>(size), true);
+  survivors.back() = false;
+  await("the survivors' alarms", [&] { return transport.Alarms() == survivors; });
+
+  std::vector<int> ranks(static_cast<std::size_t>(last));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  EXPECT_THROW((void)transport.Subgroup(std::vector<int>{transport.rank(), last}, 0.5),
+               TransportError);
+  const std::unique_ptr<Transport> group = transport.Subgroup(ranks, 30);
+  EXPECT_EQ(group->size(), last);
+  check_sizes({*group});
+  check_waiting({*group});
+  check_many_tags({*group});
+  if (group->rank() == 0) {
+    kill(victim, SIGKILL);  // what was stopped
+    if (!::testing::Test::HasFailure()) std::printf("%d survivors carry on\n", last);
+    std::fflush(stdout);
+  }
+}
+
+constexpr std::int64_t kLong = 5000000;
+constexpr std::int64_t kShort = 200;
+
+TEST(MpiLost, KilledBefore) { check_lost(SIGKILL, false, kLong); }
+TEST(MpiLost, KilledBeforeShort) { check_lost(SIGKILL, false, kShort); }
+TEST(MpiLost, KilledInTheMiddle) { check_lost(SIGKILL, true, kLong); }
+TEST(MpiLost, StoppedBefore) { check_lost(SIGSTOP, false, kLong); }
+TEST(MpiLost, StoppedInTheMiddle) { check_lost(SIGSTOP, true, kLong); }
+
+}  // namespace
+}  // namespace cpd::testing

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MPI that the program itself has started, and may have ended. Started by mpirun, each test in
+// processes of its own.
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include "tests/testing/mpi_world.h"
+#include "tests/testing/transport_checks.h"
+
+namespace cpd::testing {
+namespace {
+
+TEST(MpiStarted, WithTooFewThreads) {
+  int level = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+  if (level < MPI_THREAD_SERIALIZED) {
+    EXPECT_THROW((void)MpiTransport(), Error);
+  } else {
+    check_equal_tags(mpi_end());
+  }
+  MPI_Finalize();
+}
+
+TEST(MpiStarted, AndEndedByTheProgram) {
+  int level = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+  auto early = MpiTransport();
+  check_equal_tags({*early});
+  early.reset();
+  const auto late = MpiTransport();
+  check_equal_tags({*late});
+  MPI_Finalize();
+  EXPECT_THROW((void)MpiTransport(), Error);
+  EXPECT_THROW((void)late->Start({}, {}, 0), TransportError);
+}  // `late` ends after MPI
+
+}  // namespace
+}  // namespace cpd::testing

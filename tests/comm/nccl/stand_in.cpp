@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NCCL's transport over the stand-in for libnccl, in host memory: started by spawn.py, every
+// process runs the same tests.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+
+#include "tests/testing/nccl_world.h"
+#include "tests/testing/transport_checks.h"
+
+namespace cpd::testing {
+namespace {
+
+TEST(NcclTransport, Ends) {
+  const auto transport = open_nccl("ends");
+  EXPECT_EQ(transport->name(), "nccl");
+  EXPECT_EQ(transport->rank(), nccl_rank());
+  EXPECT_EQ(transport->size(), nccl_size());
+  EXPECT_EQ(transport->memory(), Device::cpu);
+  EXPECT_TRUE(transport->Alarms().empty());
+}
+
+TEST(NcclTransport, Messages) {
+  const auto transport = open_nccl("messages");
+  const TransportEnd end{*transport};
+  check_sizes(end);
+  check_some_peers(end);
+  check_many_tags(end);
+  check_equal_tags(end);
+}
+
+TEST(NcclTransport, Refusals) {
+  const auto transport = open_nccl("refusals");
+  check_refusals({*transport});
+  EXPECT_THROW((void)transport->Subgroup(std::array{nccl_rank()}, 1), Error);
+  const NcclId id{};
+  EXPECT_THROW((void)NcclTransport(id, 2, 2, -1, nullptr, 1), Error);
+  EXPECT_THROW((void)NcclTransport(id, 0, 0, -1, nullptr, 1), Error);
+  EXPECT_THROW((void)NcclTransport(id, 0, 1, -2, nullptr, 1), Error);
+  check_equal_tags({*transport});
+}
+
+TEST(NcclTransport, GroupThatDoesNotComeAbout) {
+  const auto together = open_nccl("together");
+  const NcclId id = MakeNcclId();  // nobody else knows it
+  EXPECT_THROW((void)NcclTransport(id, 0, 2, -1, nullptr, 0.2), TransportError);
+  check_equal_tags({*together});
+}
+
+TEST(NcclTransport, SilentPeerThenNewGroup) {
+  if (nccl_size() < 2) GTEST_SKIP() << "one process waits for nobody";
+  auto transport = open_nccl("silent");
+  {
+    const TransportEnd end{*transport};
+    Exchange in_vain(end, 1);
+    if (nccl_rank() == 0) {
+      in_vain.Receive(1, 5000);
+      in_vain.Start(1);
+      EXPECT_FALSE(in_vain.transfer().Poll());
+      EXPECT_EQ(to_text(in_vain.transfer().Waiting()), to_text({1}));
+      in_vain.Abandon();
+      Exchange after(end, 2);
+      after.Send(1, 10);
+      EXPECT_THROW(after.Start(2), TransportError) << "the group was given up";
+    } else {  // rank 0 ends the group before it takes anything
+      Exchange to_nobody(end, 1);
+      to_nobody.Receive(0, 100);
+      EXPECT_THROW(
+          {
+            to_nobody.Start(1);
+            to_nobody.Finish();
+          },
+          TransportError);
+      to_nobody.Abandon();
+    }
+  }
+  transport.reset();
+  const auto fresh = open_nccl("fresh");
+  check_equal_tags({*fresh});
+}
+
+}  // namespace
+}  // namespace cpd::testing

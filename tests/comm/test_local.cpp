@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks as threads of one process, by the checks that every transport must pass.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "cpd/comm/local.h"
+#include "tests/testing/transport_checks.h"
+
+namespace cpd {
+namespace {
+
+using testing::TransportEnd;
+
+/// Every rank of a new group calls the check in a thread of its own; failures keep their texts.
+void OnAllRanks(int size, const std::function<void(const TransportEnd&)>& check) {
+  const auto ends = LocalTransports(size);
+  std::vector<std::string> failures(ends.size());
+  std::vector<std::thread> ranks;
+  for (std::size_t r = 0; r < ends.size(); ++r) {
+    ranks.emplace_back([&, r] {
+      try {
+        check(TransportEnd{*ends[r]});
+      } catch (const std::exception& error) {
+        failures[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (std::size_t r = 0; r < failures.size(); ++r) {
+    EXPECT_EQ(failures[r], "") << "rank " << r << " of " << size;
+  }
+}
+
+class Local : public ::testing::TestWithParam<int> {};
+
+TEST_P(Local, SaysWhoItIs) {
+  OnAllRanks(GetParam(),
+             [](const TransportEnd& end) { testing::check_ends(end, "local", GetParam()); });
+}
+TEST_P(Local, MovesMessagesOfAllSizes) { OnAllRanks(GetParam(), testing::check_sizes); }
+TEST_P(Local, MovesMessagesToSomePeers) { OnAllRanks(GetParam(), testing::check_some_peers); }
+TEST_P(Local, KeepsTagsApart) { OnAllRanks(GetParam(), testing::check_many_tags); }
+TEST_P(Local, KeepsTheOrderOfEqualTags) { OnAllRanks(GetParam(), testing::check_equal_tags); }
+TEST_P(Local, NamesTheSilentPeer) { OnAllRanks(GetParam(), testing::check_waiting); }
+TEST_P(Local, RefusesBadMessages) { OnAllRanks(GetParam(), testing::check_refusals); }
+TEST_P(Local, RefusesBadSubgroups) { OnAllRanks(GetParam(), testing::check_subgroup_refusals); }
+TEST_P(Local, PassesAlarms) { OnAllRanks(GetParam(), testing::check_alarm); }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Local, ::testing::Values(1, 2, 3, 4, 8));
+
+TEST(LocalTransports, RefuseNoRanks) { EXPECT_THROW(LocalTransports(0), Error); }
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The group-size study on a rank of its own, for every transport (spawn.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+import cpd
+from cpd.comm import Communicator
+
+SHAPES = ((40,), (3, 5), (), (0,), (257,))
+
+
+def layers_of(rank: int) -> list[Any]:
+    rng = np.random.default_rng([9, rank])
+    return [np.asarray(rng.normal(size=shape) * 1e-4, np.float32) for shape in SHAPES]
+
+
+def specs() -> list[cpd.ReduceSpec]:
+    return [
+        cpd.ReduceSpec("e4m3", aps=True),
+        cpd.ReduceSpec("e5m2", aps=True, order="tree", average=True, exchange="gather"),
+        cpd.ReduceSpec("e5m2", "e5m2 kahan", aps=True, order="ring", exchange="hierarchical",
+                       group_size=2),
+        cpd.ReduceSpec("e4m3", order="ring", exchange="ring", loss_scale=2.0**12,
+                       rounding="stochastic", seed=3),
+    ]  # fmt: skip
+
+
+def group_sizes(world: int) -> list[int]:
+    return sorted({1, 2, world - 1, world} & set(range(1, world + 1)))
+
+
+def as_json(table: dict[int, Any]) -> list[Any]:
+    """Exactly: Python's floats survive json."""
+    return [
+        [size, [dataclasses.asdict(one) for one in (row if isinstance(row, list) else [row])]]
+        for size, row in table.items()
+    ]
+
+
+def tables(comm: Communicator) -> list[Any]:
+    """What each rank finds, with its own layers alone."""
+    layers = layers_of(comm.rank)
+    sizes = group_sizes(comm.size)
+    return [
+        as_json(cpd.study.roundoff_over(comm, layers, spec, sizes, per_layer=per_layer))
+        for spec in specs()
+        for per_layer in (False, True)
+    ]
+
+
+def virtual_tables(world: int) -> list[Any]:
+    ranks = [layers_of(rank) for rank in range(world)]
+    return [
+        as_json(cpd.study.roundoff(ranks, spec, group_sizes(world), per_layer=per_layer))
+        for spec in specs()
+        for per_layer in (False, True)
+    ]
+
+
+def traffic(comm: Communicator, sizes: list[int]) -> list[Any]:
+    """For every exchange: what moved on this rank, and what the cost model says."""
+    layers = [np.ones(size, np.float32) for size in sizes]
+    found = []
+    for exchange, group_size in (("owner", None), ("gather", None), ("ring", None),
+                                 ("hierarchical", 2)):  # fmt: skip
+        spec = cpd.ReduceSpec(
+            "e2m1", "e5m4", result="e4m3", order="ring", exchange=exchange, group_size=group_size
+        )
+        _, report = comm.all_reduce(layers, spec, report=True)
+        moved = report.traffic
+        cost = cpd.study.cost(spec, comm.size, sizes, comm.rank, chunk=comm.chunk)
+        found.append(
+            [
+                [moved.bytes_sent, moved.bytes_received, moved.steps],
+                [cost.bytes_sent, cost.bytes_received, cost.steps],
+            ]
+        )
+    return found

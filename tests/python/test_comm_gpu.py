@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.comm` with tensors on a GPU: the bits of tensors on the CPU. Without a GPU: skipped, or
+failed if asked."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+cpd = pytest.importorskip("cpd")
+
+import comm_cases  # noqa: E402
+from spawn import spawn_ranks  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::cpd.StallWarning"),
+    pytest.mark.timeout(300),
+]
+FP32 = cpd.ReduceSpec("fp32")
+
+
+@pytest.fixture(autouse=True)
+def _gpu() -> None:
+    if torch.cuda.is_available():
+        return
+    if os.environ.get("CPD_REQUIRE_GPU") == "1":
+        pytest.fail("CPD_REQUIRE_GPU=1, but torch sees no CUDA device")
+    pytest.skip("torch sees no CUDA device")
+
+
+def on_gpu(layers: list[Any]) -> list[Any]:
+    return [torch.from_numpy(layer).cuda() for layer in layers]
+
+
+def on_cpu(layers: list[Any]) -> list[Any]:
+    assert all(layer.is_cuda and layer.dtype == torch.float32 for layer in layers)
+    return [layer.cpu().numpy() for layer in layers]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_all_reduce(world: int) -> None:
+    """Every order, exchange and group; over threads of one process."""
+    sizes = (5000, 0, 1, 33, 70_001)
+    with cpd.comm.local(world, timeout=60, chunk=4096) as group:
+        for index in range(2 * len(comm_cases.ways(world))):
+            spec, special = comm_cases.spec_at(world, index), index % 4 == 3
+
+            def reduce(comm: Any, spec: Any = spec, index: int = index, special: bool = special):
+                mine = comm_cases.layers_of(comm.rank, sizes, index, special)
+                return comm.all_reduce(on_gpu(mine), spec, report=True)
+
+            wanted, reports = comm_cases.virtual(spec, world, sizes, index, special)
+            for got, report in group.run(reduce):
+                assert comm_cases.same(on_cpu(got), wanted), spec
+                assert report.layers == reports, spec
+
+
+def test_other_operations() -> None:
+    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    sizes = (1001, 0, 70_000)
+    wanted, _ = comm_cases.virtual(spec, 3, sizes, 5)
+
+    def calls(comm: Any) -> None:
+        mine = on_gpu(comm_cases.layers_of(comm.rank, sizes, 5))
+        total = comm.reduce(mine, spec, 1)
+        assert (total is None) == (comm.rank != 1)
+        assert total is None or comm_cases.same(on_cpu(total), wanted)
+        parts = [comm_cases.slice_of(x, comm.rank, 3) for x in wanted]
+        assert comm_cases.same(on_cpu(comm.reduce_scatter(mine, spec)), parts)
+        for rank, layers in enumerate(comm.all_gather(mine, "e4m3")):
+            casts = [cpd.cast(x, "e4m3") for x in comm_cases.layers_of(rank, sizes, 5)]
+            assert comm_cases.same(on_cpu(layers), casts)
+
+    with cpd.comm.local(3, timeout=60) as group:
+        group.run(calls)
+
+
+def test_layouts_types_and_out() -> None:
+    x = torch.arange(24, dtype=torch.float32, device="cuda").reshape(4, 6)
+    raw = torch.zeros(24 * 4 + 4, dtype=torch.uint8, device="cuda")
+    kinds = [
+        x,
+        x.t(),
+        x.half(),
+        x.bfloat16(),
+        x[:, ::2],
+        torch._neg_view(-x),
+        raw[4:].view(x.dtype),
+    ]
+
+    def calls(comm: Any) -> None:
+        for layer, got in zip(kinds, comm.all_reduce(kinds, FP32), strict=True):
+            assert torch.equal(got, 2 * layer.float())
+        out = torch.empty_like(x)
+        (same,) = comm.all_reduce([x], FP32, out=[out])
+        assert same is out
+        assert torch.equal(out, 2 * x)
+        mine = x.clone()
+        comm.all_reduce([mine], FP32, out=[mine])
+        assert torch.equal(mine, 2 * x)
+
+    with cpd.comm.local(2, timeout=60) as group:
+        group.run(calls)
+
+
+def test_the_current_stream_counts() -> None:
+    """Work that is queued before the call is in its input, and results are there for what is queued
+    after it, on the caller's stream."""
+
+    def calls(comm: Any) -> float:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.zeros(1 << 22, device="cuda")
+            for _ in range(200):
+                x += 0.5
+            (got,) = comm.all_reduce([x], FP32)
+            return float((got + 1).min())
+
+    with cpd.comm.local(2, timeout=60) as group:
+        assert group.run(calls) == [201.0, 201.0]
+
+
+def test_devices_must_not_mix() -> None:
+    x = torch.ones(3)
+    with cpd.comm.local(1) as group:
+        for layers in ([x, x.cuda()], [x.cuda(), np.ones(3, np.float32)]):
+            with pytest.raises(ValueError, match="layers must all be on one device"):
+                group.ranks[0].all_reduce(layers, FP32)
+        with pytest.raises(ValueError, match="out must be on the layers' device, cuda:0, got cpu"):
+            group.ranks[0].all_reduce([x.cuda()], FP32, out=[x])
+
+
+def reduce_on_gpu(comm: Any) -> list[str]:
+    """A rank that is a process."""
+    wrong = []
+    for index in range(0, 24, 3):
+        spec = comm_cases.spec_at(comm.size, index)
+        wanted, _ = comm_cases.virtual(spec, comm.size, (30_000, 5), index)
+        mine = on_gpu(comm_cases.layers_of(comm.rank, (30_000, 5), index))
+        if not comm_cases.same(on_cpu(comm.all_reduce(mine, spec)), wanted):
+            wrong.append(repr(spec))
+    return wrong
+
+
+@pytest.mark.parametrize("transport", ["mpi", "gloo"])
+def test_processes_that_share_a_gpu(transport: str) -> None:
+    """Messages go through host memory."""
+    ranks = spawn_ranks(transport, 2, "test_comm_gpu:reduce_on_gpu", chunk=4096)
+    assert [rank.result for rank in ranks] == [[], []]
+
+
+def test_nccl_of_one() -> None:
+    try:
+        comm = cpd.comm.nccl(cpd.comm.nccl_id(), 0, 1, timeout=60)
+    except ValueError as error:
+        pytest.skip(f"no NCCL: {error}")
+    with comm:
+        spec = cpd.ReduceSpec("e4m3", aps=True)
+        mine = comm_cases.layers_of(0, (5000, 3), 1)
+        wanted, _ = comm_cases.virtual(spec, 1, (5000, 3), 1)
+        assert comm.name == "nccl"
+        assert comm_cases.same(on_cpu(comm.all_reduce(on_gpu(mine), spec)), wanted)
+
+
+def test_a_torch_group_with_nccl() -> None:
+    import torch.distributed as dist
+
+    if not dist.is_nccl_available():
+        pytest.skip("torch has no NCCL")
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with cpd.comm.torch(timeout=60) as comm:
+            assert (comm.name, comm.size) == ("nccl", 1)
+            (got,) = comm.all_reduce([torch.ones(5, device="cuda")], FP32)
+            assert got.tolist() == [1.0] * 5
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.comm` over ranks that are processes, under MPI and gloo: the virtual ranks' bits, one error
+on all ranks, and ranks that are killed, stopped or cut off in every phase."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import comm_cases
+from comm_cases import Fault
+from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
+
+KINDS = ("kill", "stop", "drop")
+PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
+EXCHANGES = ("owner", "ring", "hierarchical", "gather")
+TIMEOUT = 3.0  # seconds until a rank is lost, where some are
+
+
+# ---- the same bits -------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("transport", "world"), [("mpi", 2), ("mpi", 3), ("mpi", 4), ("gloo", 2), ("gloo", 4)]
+)
+def test_bits(transport: str, world: int) -> None:
+    """All orders, exchanges and groups; the same hash on all ranks."""
+    ways = len(comm_cases.ways(world))
+    ranks = spawn_ranks(transport, world, "comm_cases:every_check", 2 * ways, chunk=2048)
+    for rank in ranks:
+        assert rank.result["compare"][:-1] == []
+        assert rank.result["others"] == []
+    assert len({rank.result["compare"][-1] for rank in ranks}) == 1
+    texts = ranks[0].result["mismatches"]
+    assert all(rank.result["mismatches"] == texts for rank in ranks)
+    assert texts.pop("after") == ""
+    assert [t for t in texts.values() if not t.startswith("the ranks do not agree")] == []
+
+
+# ---- lost ranks ----------------------------------------------------------------------------------
+
+
+def check_faults(transport: str, plan: list[Fault]) -> None:
+    """One job for a list of faults, each in the group that the one before left over: every rank
+    that is left names the lost one in time, keeps its inputs, and goes on with the others."""
+    skip_without(transport)
+    world = len(plan) + 2
+    left = list(range(world))
+    victims = [left.pop(fault.victim) for fault in plan]
+    ranks = spawn_ranks(
+        transport,
+        world,
+        "comm_cases:faults",
+        [vars(fault) for fault in plan],
+        timeout=TIMEOUT,
+        chunk=comm_cases.FAULT_CHUNK,
+        victims=tuple(victims),
+    )
+    for rank, spawned in enumerate(ranks):
+        until = victims.index(rank) if rank in victims else len(plan)
+        check_rank(spawned, rank, plan, until)
+
+
+def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int) -> None:
+    """`until`: the fault whose victim this rank was."""
+    seen = spawned.result
+    if seen is None:  # killed or stopped: it cannot say what it saw
+        assert until < len(plan)
+        assert plan[until].kind != "drop"
+        assert not (plan[until].kind == "stop" and spawned.ended)
+        return
+    for fault, record in zip(plan[:until], seen, strict=False):
+        about = f"{fault}, rank {rank}: {record}"
+        assert record["lost"] == [fault.victim], about
+        assert any(f"in phase {phase}" in record["text"] for phase in seen_in(fault.phase)), about
+        assert record["took"] < TIMEOUT + 3, about
+        assert record["untouched"], about
+        assert record["broken"], about
+        assert record["works"], about
+    if until < len(plan):  # cut off: all others are lost to it
+        assert plan[until].kind == "drop"
+        assert len(seen) == until + 1
+        assert seen[until]["lost"], seen[until]
+        assert seen[until]["untouched"]
+
+
+def seen_in(phase: str) -> tuple[str, ...]:
+    """Where other ranks can be while one is in a phase: chunks overlap."""
+    return PHASES[2:] if phase in PHASES[2:] else (phase,)
+
+
+def plan_of(
+    kinds: list[str], phases: list[str], shift: int, exchange: str = "owner"
+) -> list[Fault]:
+    """The victims come from all places."""
+    plan = []
+    for number, (kind, phase) in enumerate(zip(kinds, phases, strict=True)):
+        world = len(kinds) + 2 - number
+        plan.append(Fault(kind, phase, (shift + 2 * number) % world, exchange))
+    return plan
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("turn", range(3))
+def test_lost_ranks(transport: str, turn: int) -> None:
+    """In three jobs every kind of fault in every phase."""
+    kinds = [KINDS[(turn + number) % 3] for number in range(5)]
+    check_faults(transport, plan_of(kinds, list(PHASES), turn))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("kind", "phase"), list(itertools.product(KINDS, PHASES)))
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_lost_ranks_three_times(transport: str, kind: str, phase: str, exchange: str) -> None:
+    """Each kind in each phase of each exchange, three times."""
+    if exchange == "gather" and phase == "gather":
+        pytest.skip("exchange gather has no such phase: nothing is gathered after the fold")
+    check_faults(transport, plan_of([kind] * 3, [phase] * 3, len(phase), exchange))

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.study`: the group-size study over real ranks, the cost model, and what they recommend."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+import cpd.comm
+import study_ranks
+from spawn import TRANSPORTS, spawn_ranks
+
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.reduce.StallWarning")
+
+
+# ---- round-off over ranks ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [1, 2, 5, 8])
+def test_roundoff_over_local_ranks_is_the_virtual_one(world: int) -> None:
+    wanted = study_ranks.virtual_tables(world)
+    with cpd.comm.local(world) as group:
+        for table in group.run(study_ranks.tables):
+            assert table == wanted
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
+    wanted = study_ranks.virtual_tables(4)
+    for rank in spawn_ranks(transport, 4, "study_ranks:tables"):
+        assert rank.result == wanted
+
+
+def test_roundoff_over_takes_torch_layers() -> None:
+    torch = pytest.importorskip("torch")
+    spec = cpd.ReduceSpec("e4m3", aps=True)
+    ranks = [[torch.randn(7, 3), torch.randn(5).bfloat16()] for _ in range(3)]
+    wanted = cpd.study.roundoff(ranks, spec, [2, 3])
+    with cpd.comm.local(3) as group:
+        got = group.run(lambda c: cpd.study.roundoff_over(c, ranks[c.rank], spec, [2, 3]))
+    assert got == [wanted] * 3
+
+
+def test_roundoff_over_refuses_group_sizes_on_all_ranks() -> None:
+    layers = [np.ones(3, np.float32)]
+    with cpd.comm.local(2) as group, pytest.raises(ValueError, match="1…2"):
+        group.run(lambda c: cpd.study.roundoff_over(c, layers, cpd.ReduceSpec("e4m3"), [3]))
+
+
+# ---- cost ----------------------------------------------------------------------------------------
+
+
+def hierarchical(group_size: int | None, f: str = "e4m3") -> cpd.ReduceSpec:
+    exchange = "ring" if group_size is None else "hierarchical"
+    return cpd.ReduceSpec(f, order="ring", exchange=exchange, group_size=group_size)
+
+
+def test_published_steps() -> None:
+    """4 (k - 1) + 2 (p / k - 1), and 2 (p - 1) around one ring."""
+    assert cpd.study.cost(hierarchical(16), 128, [10_000]).steps == 74
+    assert cpd.study.cost(hierarchical(16), 256, [10_000]).steps == 90
+    assert cpd.study.cost(hierarchical(None), 256, [10_000]).steps == 510
+    assert cpd.study.cost(cpd.ReduceSpec("e4m3"), 256, [10_000]).steps == 510
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 6])
+def test_cost_is_what_moves(world: int) -> None:
+    with cpd.comm.local(world, chunk=512) as group:
+        ranks = group.run(lambda c: study_ranks.traffic(c, [1000, 3, 0, 4097, 17]))
+    for exchange in zip(*ranks, strict=True):
+        for moved, cost in exchange:
+            assert moved[:2] == cost[:2]
+        assert max(moved[2] for moved, _ in exchange) == exchange[0][1][2]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_cost_is_what_moves_between_processes(transport: str) -> None:
+    for rank in spawn_ranks(transport, 3, "study_ranks:traffic", [1000, 3, 4097], chunk=512):
+        for moved, cost in rank.result:
+            assert moved[:2] == cost[:2]
+
+
+def test_modelled_time() -> None:
+    spec = cpd.ReduceSpec("e4m3")
+    n, alpha, beta = 40_000, 3e-6, 2e-9
+    assert cpd.study.transfer_time(spec, 4, [n], alpha=alpha, beta=beta) == pytest.approx(
+        6 * alpha + 2 * 3 / 4 * n * beta
+    )
+    assert cpd.study.transfer_time(spec, 1, [n], alpha=alpha, beta=beta) == 0
+    grouped = cpd.study.transfer_time(hierarchical(4), 16, [n], alpha=alpha, beta=beta)
+    assert grouped == pytest.approx(18 * alpha + (4 * 3 / 4 + 2 * 3 / 4) * n * beta)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        (("e4m3", 4, [10]), TypeError, "ReduceSpec"),
+        ((hierarchical(None), 0, [10]), ValueError, "world"),
+        ((hierarchical(None), 4, [-1]), ValueError, "at least 0, got -1"),
+        ((hierarchical(None), 4, [10], 4), ValueError, "0…3, got 4"),
+        ((hierarchical(None), 4.5, [10]), TypeError, "world"),
+    ],
+)
+def test_cost_of_nonsense(arguments: Any, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        cpd.study.cost(*arguments)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 0.0), (0.0, math.nan), (math.inf, 0.0)])
+def test_time_of_nonsense(alpha: float, beta: float) -> None:
+    with pytest.raises(ValueError, match="alpha and beta"):
+        cpd.study.transfer_time(hierarchical(None), 4, [10], alpha=alpha, beta=beta)
+
+
+# ---- what to take --------------------------------------------------------------------------------
+
+
+def positive_ranks(world: int) -> list[Any]:
+    """Terms that stall long sums: groups near the root of the world lose least."""
+    rng = np.random.default_rng(1)
+    return [[rng.random(300, np.float32), rng.random((2, 40), np.float32)] for _ in range(world)]
+
+
+def test_recommend() -> None:
+    ranks = positive_ranks(64)
+    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    sizes = [2, 4, 8, 16, 64]
+    best = cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=1e-9)
+    table = cpd.study.roundoff(ranks, spec, sizes)
+    assert [choice.group_size for choice in best.choices] == sizes
+    for choice in best.choices:
+        way = hierarchical(None if choice.group_size == 64 else choice.group_size, "e5m2")
+        cost = cpd.study.cost(way, 64, [300, 80])
+        assert choice.roundoff == table[choice.group_size]
+        assert (choice.steps, choice.bytes_sent) == (cost.steps, cost.bytes_sent)
+        assert choice.seconds == cpd.study.transfer_time(way, 64, [300, 80], alpha=1e-5, beta=1e-9)
+    assert best.by_error == min(sizes, key=lambda size: table[size].error) == 8
+    assert best.by_time == min(best.choices, key=lambda choice: choice.seconds).group_size == 4
+    products = {c.group_size: c.roundoff.error * c.seconds for c in best.choices}
+    assert best.compromise == min(products, key=products.__getitem__)
+    assert best.owner_seconds == cpd.study.transfer_time(
+        cpd.ReduceSpec("e5m2"), 64, [300, 80], alpha=1e-5, beta=1e-9
+    )
+
+
+def test_recommend_by_what_counts() -> None:
+    """Dear steps want groups near the square root; dear bytes want one ring."""
+    ranks = positive_ranks(16)
+    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    steps = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=1.0, beta=0.0)
+    assert steps.by_time == 2  # as many as 4, and named first
+    assert [choice.steps for choice in steps.choices] == [18, 18, 30, 30]
+    assert cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=0.0, beta=1.0).by_time == 16
+
+
+def test_recommend_avoids_what_overflows() -> None:
+    """Groups of two reach infinity in (4,3), 200 + 200; the ring of four never does."""
+    ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, -200.0, -200.0)]
+    spec = cpd.ReduceSpec("e4m3", order="ring")
+    best = cpd.study.recommend(ranks, spec, [2, 4], alpha=1e-5, beta=1e-9)
+    assert [choice.roundoff.non_finite for choice in best.choices] == [1, 0]
+    assert [choice.roundoff.error for choice in best.choices] == [0, 0]
+    assert (best.by_error, best.compromise) == (4, 4)
+
+
+def test_recommend_takes_what_any_exchange_says() -> None:
+    ranks = positive_ranks(6)
+    wanted = cpd.study.recommend(
+        ranks, cpd.ReduceSpec("e4m3", order="ring"), [2, 6], alpha=1e-5, beta=1e-9
+    )
+    for spec in (hierarchical(3), hierarchical(None)):
+        assert cpd.study.recommend(ranks, spec, [2, 6], alpha=1e-5, beta=1e-9) == wanted
+
+
+def test_recommend_refuses() -> None:
+    ranks = positive_ranks(4)
+    with pytest.raises(ValueError, match=r"order 'ring'.*got 'sequential'"):
+        cpd.study.recommend(ranks, cpd.ReduceSpec("e4m3"), [2], alpha=0, beta=0)
+    with pytest.raises(ValueError, match="at least one group size"):
+        cpd.study.recommend(ranks, hierarchical(None), [], alpha=0, beta=0)
+    with pytest.raises(ValueError, match="1…4"):
+        cpd.study.recommend(ranks, hierarchical(None), [5], alpha=0, beta=0)

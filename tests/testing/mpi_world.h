@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The processes that mpirun has started, for tests.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+
+#include "cpd/comm/libraries.h"
+#include "tests/testing/transport_checks.h"
+
+namespace cpd::testing {
+
+/// This process's end of MPI_COMM_WORLD; it stays until the process ends.
+inline TransportEnd mpi_end() {
+  static Transport* const transport = MpiTransport().release();
+  return {*transport};
+}
+
+/// How many processes mpirun has started, by its own word; without it one.
+inline int mpi_size() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  return size == nullptr ? 1 : std::atoi(size);
+}
+
+}  // namespace cpd::testing
