@@ -152,40 +152,39 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
   CheckStatus(status);
 }
 
-Queue::Queue(int device) {
+Queue::Queue(int device) : api_(Library()) {
   launch_.device = device;
-  CheckStatus(Library().open_stream(device, &launch_.stream));
+  CheckStatus(api_.open_stream(device, &launch_.stream));
 }
-Queue::~Queue() { static_cast<void>(Library().close_stream(launch_.device, launch_.stream)); }
+Queue::~Queue() { static_cast<void>(api_.close_stream(launch_.device, launch_.stream)); }
 
 void Queue::Follow(void* stream) const {
-  CheckStatus(Library().order({launch_.device, stream}, launch_.stream));
+  CheckStatus(api_.order({launch_.device, stream}, launch_.stream));
 }
-void Queue::Precede(void* stream) const { CheckStatus(Library().order(launch_, stream)); }
-void Queue::Wait() const { CheckStatus(Library().wait(launch_)); }
+void Queue::Precede(void* stream) const noexcept { static_cast<void>(api_.order(launch_, stream)); }
+void Queue::Wait() const { CheckStatus(api_.wait(launch_)); }
 
 void* Queue::Allocate(MemoryKind kind, std::int64_t bytes) const {
   void* memory = nullptr;
-  CheckStatus(Library().allocate(launch_, kind, bytes, &memory));
+  CheckStatus(api_.allocate(launch_, kind, bytes, &memory));
   return memory;
 }
 void Queue::Release(MemoryKind kind, void* memory) const noexcept {
-  static_cast<void>(Library().release(launch_, kind, memory));
+  static_cast<void>(api_.release(launch_, kind, memory));
 }
 void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
-  CheckStatus(Library().copy(launch_, to, from, bytes));
+  CheckStatus(api_.copy(launch_, to, from, bytes));
 }
-void Queue::Reduce(const ReduceCall& call) const { CheckStatus(Library().reduce(launch_, call)); }
+void Queue::Reduce(const ReduceCall& call) const { CheckStatus(api_.reduce(launch_, call)); }
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {
   std::vector<SegmentCounts> counts(static_cast<std::size_t>(call.segment_count));
-  CheckStatus(Library().count(launch_, call, casts, counts.data()));
+  CheckStatus(api_.count(launch_, call, casts, counts.data()));
   return counts;
 }
 std::vector<std::uint32_t> Queue::Checksums(std::span<const Bytes> bytes) const {
   std::vector<std::uint32_t> crcs(bytes.size());
-  CheckStatus(
-      Library().checksums(launch_, static_cast<int>(bytes.size()), bytes.data(), crcs.data()));
+  CheckStatus(api_.checksums(launch_, static_cast<int>(bytes.size()), bytes.data(), crcs.data()));
   return crcs;
 }
 

@@ -53,9 +53,10 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   [[nodiscard]] int device() const { return launch_.device; }
-  /// What comes later here waits for what is queued on `stream`, and the reverse.
+  /// What comes later here waits for what is queued on `stream`, and the reverse (where CUDA
+  /// refuses, which the next call on the device reports, nothing happens).
   void Follow(void* stream) const;
-  void Precede(void* stream) const;
+  void Precede(void* stream) const noexcept;
   /// Until all that is queued here is done.
   void Wait() const;
 
@@ -69,6 +70,7 @@ class Queue {
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;
 
  private:
+  const Api& api_;
   Launch launch_;
 };
 

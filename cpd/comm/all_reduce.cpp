@@ -56,10 +56,7 @@ class StreamOrder {
     for (void* stream : streams_) queue_->Follow(stream);
   }
   ~StreamOrder() {
-    try {
-      for (void* stream : streams_) queue_->Precede(stream);
-    } catch (const Error&) {  // the device is gone: the next call on it says so
-    }
+    for (void* stream : streams_) queue_->Precede(stream);
   }
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
@@ -85,8 +82,9 @@ std::string ToString(Phase phase) {
 namespace {
 
 /// Raised where this rank refuses its own arguments, once the others know.
-struct Refusal {
-  std::string what;
+class Refusal : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 /// Views must not share memory, but out[l] may be x[l].
@@ -183,7 +181,7 @@ class Call {
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
     Handshake(link_, intent, sizes_, refusal);
-    if (!refusal.empty()) throw Refusal{refusal};
+    if (!refusal.empty()) throw Refusal(refusal);
     AgreeOnExponents();
   }
 
@@ -284,29 +282,32 @@ class Call {
   }
 
   void AgreeOnExponents() {
+    const Reduction& reduction = reduction_.value();
     if (WantsExponents()) {
       Enter(Phase::exponents, 0, link_.transport());
       link_.Max(Phase::exponents, exponents_);
     }
     for (std::size_t l = 0; l < x_.size(); ++l) {
-      shifts_.push_back(reduction_->ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
+      shifts_.push_back(reduction.ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
     }
     plain_ = LacksNan(spec_) && MayMeetNan();
   }
 
   [[nodiscard]] bool MayMeetNan() const {
-    // Unsigned formats take numbers below zero for NaN.
-    const bool is_unsigned =
-        std::ranges::any_of(FormatsOf(spec_), [](const Format& f) { return !f.is_signed; });
-    if (exponents_.back() != 0 || is_unsigned) return true;
+    const Reduction& reduction = reduction_.value();
+    // Unsigned formats take numbers below zero for NaN; all but 0 is infinite where max is 0.
+    const bool easily = std::ranges::any_of(
+        FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
+    if (exponents_.back() != 0 || easily) return true;
     return std::any_of(exponents_.begin(), exponents_.end() - 1,
-                       [&](std::uint8_t exponent) { return reduction_->MayOverflow(exponent); });
+                       [&](std::uint8_t exponent) { return reduction.MayOverflow(exponent); });
   }
 
   [[nodiscard]] std::unique_ptr<Work> StartWork() {
+    const Reduction& reduction = reduction_.value();
     const auto progress = [this] { Progress(); };
-    if (queue_ == nullptr) return MakeWork(*reduction_, rank(), MakeLayers(), plain_, progress);
-    return MakeCudaWork(*reduction_, rank(), MakeLayers(), plain_, progress, queue_);
+    if (queue_ == nullptr) return MakeWork(reduction, rank(), MakeLayers(), plain_, progress);
+    return MakeCudaWork(reduction, rank(), MakeLayers(), plain_, progress, queue_);
   }
 
   [[nodiscard]] Layers MakeLayers() const {
@@ -411,7 +412,7 @@ struct Communicator::Impl {
     } catch (const Mismatch&) {
       throw;
     } catch (const Refusal& refusal) {
-      throw Error(refusal.what);
+      throw Error(refusal.what());
     } catch (const std::exception& error) {
       broken = error.what();
       link.GiveUp();

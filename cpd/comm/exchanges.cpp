@@ -9,6 +9,8 @@
 namespace cpd {
 namespace {
 
+std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
 Part Joined(const std::vector<Part>& parts) {
   Part all;
   for (const Part& part : parts) all.Add(part);
@@ -18,14 +20,13 @@ Part Joined(const std::vector<Part>& parts) {
 /// `pieces` parts of nearly equal length.
 std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   std::vector<Part> cut;
+  cut.reserve(Index(pieces));
   for (std::int64_t s = 0; s < pieces; ++s) {
     cut.push_back(
         part.Cut(SliceBegin(part.count, pieces, s), SliceBegin(part.count, pieces, s + 1)));
   }
   return cut;
 }
-
-std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 

@@ -20,7 +20,7 @@ namespace cpd {
 /// when it is done.
 class Task {
  public:
-  struct promise_type {
+  struct promise_type {  // NOLINT(readability-identifier-naming): the language's names
     Pending* waiting = nullptr;
     std::exception_ptr failure;
 

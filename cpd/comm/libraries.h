@@ -21,8 +21,9 @@ CPD_API std::unique_ptr<Transport> MpiTransport();
 /// NCCL's name of a group, to be made by one rank and given to the others.
 using NcclId = std::array<std::uint8_t, 128>;
 CPD_API NcclId MakeNcclId();
-/// One end of a group between GPUs, on the given device and CUDA stream. With device_index -1
-/// messages lie in host memory, which only a stand-in for NCCL takes (tests). Throws Error.
+/// One end of a group between GPUs, on the given device and CUDA stream, which nothing else uses.
+/// With device_index -1 messages lie in host memory, which only a stand-in for NCCL takes (tests).
+/// Throws Error.
 CPD_API std::unique_ptr<Transport> NcclTransport(const NcclId& id, int rank, int size,
                                                  int device_index, void* stream, double timeout);
 

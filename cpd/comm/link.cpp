@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -31,7 +32,7 @@ std::string Ranks(const std::vector<int>& ranks) {
 }
 
 std::string Tenths(double seconds) {
-  const auto tenths = static_cast<std::int64_t>(seconds * 10 + 0.5);
+  const std::int64_t tenths = std::llround(seconds * 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
@@ -241,6 +242,7 @@ void Link::Progress(Pending& pending) {
 
 void Link::Verify(const Pending& pending) {
   std::vector<const Message*> messages;
+  messages.reserve(pending.in.size());
   for (const auto& [peer, message] : pending.in) messages.push_back(message.get());
   const std::vector<Header> all = MakeHeaders(messages, pending.phase, pending.number);
   for (std::size_t i = 0; i < all.size(); ++i) {

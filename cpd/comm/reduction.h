@@ -28,6 +28,8 @@ struct Level {
   /// in terms_in.
   [[nodiscard]] Format plane_format(int q) const {
     const bool inner = accumulator.scheme == Scheme::chunked && q == 1;
+    const bool lost = accumulator.scheme == Scheme::kahan && q == 1;
+    if (lost && !accumulator.format.has_zero()) return kFp32;  // it begins at +0
     return inner ? accumulator.inner.value_or(accumulator.format) : accumulator.format;
   }
 };

@@ -141,6 +141,7 @@ TEST(ReduceTile, Codes) {
       for (const float divisor : {1.0F, 3.0F, 8.0F}) {
         const std::vector<float> expected = decoded(format, -shift, divisor, n, packed);
         std::vector<float> got;
+        got.reserve(values.size());
         for (const float value : values) got.push_back(cuda::unscaled(value, shift, divisor));
         ASSERT_TRUE(
             testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
@@ -316,6 +317,7 @@ class ReduceOnGpu : public ::testing::Test {
     std::vector<std::unique_ptr<Transport>> ends = LocalTransports(world);
     std::vector<std::string> failures(ends.size());
     std::vector<std::thread> threads;
+    threads.reserve(ends.size());
     for (std::size_t r = 0; r < ends.size(); ++r) {
       threads.emplace_back([&, r] {
         try {
@@ -534,8 +536,8 @@ TEST_F(ReduceOnGpu, RefusesOtherPlaces) {
 // -----------------------------------------------------------------------------------
 
 TEST(ReduceTile, Checksums) {
-  std::mt19937_64 bits(7);
   std::vector<std::uint8_t> memory(5 * cuda::kThreads * cuda::kCrcPiece + 91);
+  std::mt19937_64 bits(memory.size());
   for (std::uint8_t& byte : memory) byte = static_cast<std::uint8_t>(bits());
   const auto all = static_cast<std::int64_t>(memory.size());
   for (const std::int64_t count :

@@ -443,6 +443,24 @@ TEST(AllReduce, AnyThreeFormats) {
   }
 }
 
+TEST(AllReduce, FormatsWithoutZero) {
+  Ranks ranks = testing::random_ranks(3, {60, 6}, 6);
+  for (Layers& rank : ranks) {
+    for (auto& layer : rank) {
+      for (float& x : layer) x = std::fabs(x);
+    }
+  }
+  for (const Way& way : ways(3)) {
+    for (const Accumulator& accumulator : accumulators(way, ParseFormat("e8m0"))) {
+      ReduceSpec spec = spec_of(way, 0);
+      spec.format = spec.result = ParseFormat("e4m3");
+      spec.accumulator = accumulator;
+      if (accumulator.inner) spec.accumulator.inner = accumulator.format;
+      expect_virtual(spec, ranks, options_of(1 << 20));
+    }
+  }
+}
+
 TEST(AllReduce, FiniteValuesTravelAtTheirWidth) {
   const Ranks ranks = testing::random_ranks(4, {400, 6}, 6);
   for (const Way& way : ways(4)) {

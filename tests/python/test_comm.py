@@ -61,7 +61,7 @@ def test_chunks_do_not_change_the_bits(chunk):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("world", range(1, 10))
 def test_many_specs(world):
-    assert len(first(world, lambda c: comm_cases.compare(c, 1000, 1500), chunk=4096)) == 1
+    assert len(first(world, lambda c: comm_cases.compare(c, 1000, 300), chunk=4096)) == 1
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])

@@ -4,8 +4,6 @@ on all ranks, and ranks that are killed, stopped or cut off in every phase."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 import comm_cases
@@ -14,7 +12,7 @@ from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
 KINDS = ("kill", "stop", "drop")
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
-EXCHANGES = ("owner", "ring", "hierarchical", "gather")
+EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 3.0  # seconds until a rank is lost, where some are
 
 
@@ -73,8 +71,10 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int) -> No
         return
     for fault, record in zip(plan[:until], seen, strict=False):
         about = f"{fault}, rank {rank}: {record}"
-        assert record["lost"] == [fault.victim], about
-        assert any(f"in phase {phase}" in record["text"] for phase in seen_in(fault.phase)), about
+        assert record.get("lost") == [fault.victim], about
+        where = ("handshake",) if record.get("finished") else seen_in(fault.phase)
+        assert any(f"in phase {phase}" in record["text"] for phase in where), about
+        assert record.get("finished", True), about
         assert record["took"] < TIMEOUT + 3, about
         assert record["untouched"], about
         assert record["broken"], about
@@ -82,7 +82,7 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int) -> No
     if until < len(plan):  # cut off: all others are lost to it
         assert plan[until].kind == "drop"
         assert len(seen) == until + 1
-        assert seen[until]["lost"], seen[until]
+        assert seen[until].get("lost"), seen[until]
         assert seen[until]["untouched"]
 
 
@@ -112,12 +112,21 @@ def test_lost_ranks(transport: str, turn: int) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize(("kind", "phase"), list(itertools.product(KINDS, PHASES)))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_lost_ranks_three_times(transport: str, kind: str, phase: str) -> None:
+    check_faults(transport, plan_of([kind] * 3, [phase] * 3, len(phase)))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_lost_ranks_three_times(transport: str, kind: str, phase: str, exchange: str) -> None:
-    """Each kind in each phase of each exchange, three times."""
-    if exchange == "gather" and phase == "gather":
-        pytest.skip("exchange gather has no such phase: nothing is gathered after the fold")
-    check_faults(transport, plan_of([kind] * 3, [phase] * 3, len(phase), exchange))
+def test_lost_ranks_of_other_exchanges(transport: str, turn: int, exchange: str) -> None:
+    """Here too every kind of fault in every phase."""
+    phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # that has no such phase
+    kinds = [KINDS[(turn + number) % 3] for number in range(len(phases))]
+    check_faults(transport, plan_of(kinds, phases, turn + 1, exchange))

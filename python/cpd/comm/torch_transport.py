@@ -104,7 +104,6 @@ class Transport:
 
     name = ""
     device_index = -1  # messages are in host memory
-    on_cuda = False
 
     def __init__(self, ranks: Sequence[int], timeout: float) -> None:
         self._ranks = list(ranks)

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reductions of layers in a GPU's memory give the virtual ranks' bits: over local ranks, which
+// share the GPU, and over NCCL.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpd/comm/all_reduce.h"
+#include "cpd/comm/libraries.h"
+#include "cpd/comm/local.h"
+#include "cpd/numeric/error.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/cuda_memory.h"
+#include "tests/testing/formats.h"
+#include "tests/testing/reduce.h"
+
+namespace cpd {
+namespace {
+
+using testing::CudaDriver;
+using testing::Layers;
+using testing::OnGpu;
+using testing::Ranks;
+
+/// Layers in the GPU's memory.
+class LayersOnGpu {
+ public:
+  LayersOnGpu(const CudaDriver& driver, const Layers& layers) : layers_(layers) {
+    for (const auto& layer : layers_) {
+      memory_.push_back(std::make_unique<OnGpu>(driver, layer.data(), 4 * layer.size()));
+      views_.push_back(memory_.back()->View(testing::view_of(layer), layer.data()));
+    }
+  }
+  [[nodiscard]] const std::vector<TensorView>& views() const { return views_; }
+  [[nodiscard]] const Layers& Read() {
+    for (std::size_t l = 0; l < layers_.size(); ++l) memory_[l]->Read(layers_[l].data());
+    return layers_;
+  }
+
+ private:
+  Layers layers_;
+  std::vector<std::unique_ptr<OnGpu>> memory_;
+  std::vector<TensorView> views_;
+};
+
+class ReduceGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    driver_ = CudaDriver::Get();
+    if (driver_ != nullptr) return;
+    const char* required = std::getenv("CPD_REQUIRE_GPU");
+    if (required != nullptr && std::string(required) == "1") {
+      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
+    }
+    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
+  }
+
+  /// Ranks' layers and results in the GPU's memory, each rank a thread.
+  void ExpectVirtual(const ReduceSpec& spec, const Ranks& ranks,
+                     std::vector<std::unique_ptr<Transport>> ends) const {
+    SCOPED_TRACE(ToString(spec.exchange) + ", order " + ToString(spec.order) + ", groups of " +
+                 std::to_string(spec.group_size) + ", W = " + std::to_string(ranks.size()) + ", " +
+                 ToString(spec.format) + " " + ToString(spec.rounding.mode) + " -> " +
+                 ToString(spec.accumulator) + " -> " + ToString(spec.result));
+    std::vector<LayerReport> reports;
+    const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
+    std::vector<std::unique_ptr<LayersOnGpu>> x;
+    std::vector<std::unique_ptr<LayersOnGpu>> out;
+    for (const Layers& layers : ranks) {
+      x.push_back(std::make_unique<LayersOnGpu>(*driver_, layers));
+      Layers blank = layers;
+      for (auto& layer : blank) std::ranges::fill(layer, -12345.0F);
+      out.push_back(std::make_unique<LayersOnGpu>(*driver_, blank));
+    }
+    std::vector<std::string> failures(ranks.size());
+    std::vector<ReduceReport> theirs(ranks.size());
+    std::vector<std::thread> threads;
+    threads.reserve(ranks.size());
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      threads.emplace_back([&, r] {
+        try {
+          CommOptions options;
+          options.timeout = 60;
+          options.chunk = 50000;
+          Communicator comm(std::move(ends[r]), options);
+          theirs[r] = comm.AllReduce(x[r]->views(), out[r]->views(), spec, true);
+        } catch (const std::exception& error) {
+          failures[r] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      ASSERT_EQ(failures[r], "");
+      const Layers& got = out[r]->Read();
+      for (std::size_t l = 0; l < expected.size(); ++l) {
+        const LayerReport& report = theirs[r].layers[l];
+        EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected[l]),
+                                        std::span<const float>(got[l])))
+            << "layer " << l << " on rank " << r;
+        EXPECT_EQ(report.shift, reports[l].shift);
+        EXPECT_EQ(report.non_finite, reports[l].non_finite);
+        EXPECT_EQ(report.underflowed, reports[l].underflowed);
+        EXPECT_EQ(report.overflowed, reports[l].overflowed);
+      }
+    }
+  }
+
+  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
+
+ private:
+  const CudaDriver* driver_ = nullptr;
+};
+
+/// Number `pick` of many specs.
+ReduceSpec spec_of(std::size_t pick) {
+  constexpr std::array kFormats = {"e4m3", "e5m2", "e3m0",   "e2m1",
+                                   "bf16", "fp16", "e4m3fn", "fp32"};
+  constexpr std::array kSchemes = {Scheme::sequential, Scheme::kahan, Scheme::chunked,
+                                   Scheme::pairwise};
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat(kFormats[pick % 8]);
+  if (pick % 3 == 1) spec.accumulator.format = ParseFormat("e6m9");
+  spec.accumulator.scheme = kSchemes[pick / 2 % 4];
+  spec.accumulator.chunk = 2;
+  spec.order = std::array{Order::sequential, Order::ring, Order::tree}[pick % 3];
+  if (spec.order == Order::tree) spec.accumulator.scheme = Scheme::sequential;
+  const bool hops = spec.order == Order::ring && spec.accumulator.scheme != Scheme::pairwise;
+  spec.group_size = pick % 4 == 3 ? 2 : 0;
+  if (hops) spec.exchange = spec.group_size > 0 ? Exchange::hierarchical : Exchange::ring;
+  if (!hops && pick % 5 == 0) spec.exchange = Exchange::gather;
+  constexpr std::size_t kModes = testing::kDeterministicModes.size() + 1;
+  const auto mode = [&](std::size_t which) {
+    return which % kModes == 0 ? Rounding::stochastic
+                               : testing::kDeterministicModes[which % kModes - 1];
+  };
+  spec.rounding.mode = mode(pick / 3);
+  spec.accumulator.rounding.mode = mode(pick);
+  spec.accumulator.rounding.random_bits = pick % 2 == 0 ? 8 : 24;
+  spec.rounding.seed = spec.accumulator.rounding.seed = pick;
+  if (pick % 2 == 1) spec.aps = Aps::on;
+  spec.average = pick % 7 == 6;
+  return spec;
+}
+
+TEST_F(ReduceGpu, LocalRanks) {
+  for (const int world : {1, 2, 3, 5}) {
+    const auto w = static_cast<std::size_t>(world);
+    const Ranks ranks = testing::random_ranks(w, {1, 0, 257, 70001, 2047, 300000}, w);
+    for (std::size_t pick = 0; pick < 84; ++pick) {
+      ExpectVirtual(spec_of(pick), ranks, LocalTransports(world));
+    }
+  }
+}
+
+/// One rank: no message, but headers and layers in one GPU's memory; more need more GPUs.
+TEST_F(ReduceGpu, Nccl) {
+  std::unique_ptr<Transport> transport;
+  try {
+    transport = NcclTransport(MakeNcclId(), 0, 1, 0, nullptr, 60);
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  EXPECT_EQ(transport->memory(), Device::cuda);
+  std::vector<std::unique_ptr<Transport>> ends;
+  ends.push_back(std::move(transport));
+  ExpectVirtual(spec_of(1), testing::random_ranks(1, {5, 300000}, 3), std::move(ends));
+}
+
+}  // namespace
+}  // namespace cpd
