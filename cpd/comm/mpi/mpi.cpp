@@ -496,8 +496,13 @@ class MpiGroup final : public Transport {
     std::vector<int> world;
     world.reserve(ranks.size());
     for (const int rank : ranks) world.push_back(World(rank));
-    const int context = AgreeOnContext(job_, world, timeout);
-    return std::make_unique<MpiGroup>(job_, std::move(world), context);
+    try {
+      const int context = AgreeOnContext(job_, world, timeout);
+      return std::make_unique<MpiGroup>(job_, std::move(world), context);
+    } catch (const TransportError&) {
+      g_lost = true;  // a member did not come, and will not come to MPI_Finalize either
+      throw;
+    }
   }
 
   [[noreturn]] void Abort(const std::string& reason) noexcept override {
