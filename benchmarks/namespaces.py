@@ -25,6 +25,11 @@ INTERFACE = "eth0"  # of each host
 BURST = "128kb"
 QUEUE = "50ms"
 
+# TCP's congestion control: one that every kernel has, and that keeps no rate from one call to the
+# next (bbr does, and paces the next call by it).
+CONGESTION = "reno"
+CONGESTION_FILE = "/proc/sys/net/ipv4/tcp_congestion_control"
+
 AGENT = """\
 #!/bin/sh
 # AGENT ADDRESS COMMAND...: what mpirun calls in place of ssh. Enters the host's namespaces.
@@ -72,10 +77,11 @@ def why_not() -> str:
     return ""
 
 
-def _run(command: str) -> str:
-    done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+def _run(command: str, *last: str) -> str:
+    """`last`: further arguments, in which blanks do not separate."""
+    done = subprocess.run([*command.split(), *last], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SetUpError(f"'{command}' failed: {done.stderr.strip()}")
+        raise SetUpError(f"'{' '.join((command, *last))}' failed: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -149,6 +155,7 @@ def hosts(count: int, rate: str) -> Iterator[Hosts]:
             _run(f"ip -n {name} link set lo up")
             _limit(port, rate)
             _limit(INTERFACE, rate, f"ip netns exec {name}")
+            _run(f"ip netns exec {name} sh -c", f"echo {CONGESTION} >{CONGESTION_FILE}")
         folder = Path(made.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
         agent = folder / "agent"
         agent.write_text(AGENT.format(prefix=prefix))

@@ -3,7 +3,6 @@
 // The GPU gives the CPU's bits: cast, encode and decode, every mode, types and strides.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -23,22 +22,7 @@ using testing::CudaDriver;
 using testing::describe;
 using testing::OnGpu;
 
-class Gpu : public ::testing::Test {
- protected:
-  void SetUp() override {
-    driver_ = CudaDriver::Get();
-    if (driver_ != nullptr) return;
-    const char* required = std::getenv("CPD_REQUIRE_GPU");
-    if (required != nullptr && std::string(required) == "1") {
-      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
-    }
-    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
-  }
-  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
-
- private:
-  const CudaDriver* driver_ = nullptr;
-};
+class Gpu : public testing::GpuTest {};
 
 /// Random bits, half of them near the format's own range; zeros, Inf and NaN among them.
 std::vector<float> Inputs(const Format& format, std::size_t n, bool with_nan = true) {

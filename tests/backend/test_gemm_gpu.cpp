@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -59,18 +58,8 @@ class OnGpuView {
 using Product = void (*)(const TensorView&, const TensorView&, const Accumulator&,
                          const TensorView&, const TensorView*);
 
-class GemmGpu : public ::testing::Test {
+class GemmGpu : public testing::GpuTest {
  protected:
-  void SetUp() override {
-    driver_ = CudaDriver::Get();
-    if (driver_ != nullptr) return;
-    const char* required = std::getenv("CPD_REQUIRE_GPU");
-    if (required != nullptr && std::string(required) == "1") {
-      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
-    }
-    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
-  }
-
   Tensor Make(const Shape& shape, Values kind, const Format& format,
               Layout layout = Layout::contiguous, DType type = DType::f32) {
     const auto n = static_cast<std::size_t>(testing::count_of(shape));
@@ -84,18 +73,16 @@ class GemmGpu : public ::testing::Test {
     return {shape, values};
   }
 
-  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
-
   /// out by `product` on the GPU.
   void Run(Product product, const testing::GemmCase& g, const Accumulator& accumulator,
            const Tensor& out) const {
-    const OnGpuView a(*driver_, g.a.view());
-    const OnGpuView b(*driver_, g.b.view());
-    const OnGpuView to(*driver_, out.view());
+    const OnGpuView a(driver(), g.a.view());
+    const OnGpuView b(driver(), g.b.view());
+    const OnGpuView to(driver(), out.view());
     if (g.c == nullptr) {
       product(a.view(), b.view(), accumulator, to.view(), nullptr);
     } else {
-      const OnGpuView c(*driver_, g.c->view());
+      const OnGpuView c(driver(), g.c->view());
       const TensorView addend = c.view();
       product(a.view(), b.view(), accumulator, to.view(), &addend);
     }
@@ -124,8 +111,6 @@ class GemmGpu : public ::testing::Test {
         });
   }
 
- private:
-  const CudaDriver* driver_ = nullptr;
   std::uint64_t seed_ = 0;
 };
 

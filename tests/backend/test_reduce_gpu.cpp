@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -49,18 +48,8 @@ class LayersOnGpu {
   std::vector<TensorView> views_;
 };
 
-class ReduceGpu : public ::testing::Test {
+class ReduceGpu : public testing::GpuTest {
  protected:
-  void SetUp() override {
-    driver_ = CudaDriver::Get();
-    if (driver_ != nullptr) return;
-    const char* required = std::getenv("CPD_REQUIRE_GPU");
-    if (required != nullptr && std::string(required) == "1") {
-      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
-    }
-    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
-  }
-
   /// Ranks' layers and results in the GPU's memory, each rank a thread.
   void ExpectVirtual(const ReduceSpec& spec, const Ranks& ranks,
                      std::vector<std::unique_ptr<Transport>> ends) const {
@@ -73,10 +62,10 @@ class ReduceGpu : public ::testing::Test {
     std::vector<std::unique_ptr<LayersOnGpu>> x;
     std::vector<std::unique_ptr<LayersOnGpu>> out;
     for (const Layers& layers : ranks) {
-      x.push_back(std::make_unique<LayersOnGpu>(*driver_, layers));
+      x.push_back(std::make_unique<LayersOnGpu>(driver(), layers));
       Layers blank = layers;
       for (auto& layer : blank) std::ranges::fill(layer, -12345.0F);
-      out.push_back(std::make_unique<LayersOnGpu>(*driver_, blank));
+      out.push_back(std::make_unique<LayersOnGpu>(driver(), blank));
     }
     std::vector<std::string> failures(ranks.size());
     std::vector<ReduceReport> theirs(ranks.size());
@@ -111,11 +100,6 @@ class ReduceGpu : public ::testing::Test {
       }
     }
   }
-
-  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
-
- private:
-  const CudaDriver* driver_ = nullptr;
 };
 
 /// Number `pick` of many specs.

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -117,6 +119,24 @@ class OnGpu {
   const CudaDriver& driver_;
   std::size_t bytes_;
   void* memory_;
+};
+
+/// Tests on a GPU: skipped where there is none, failures with CPD_REQUIRE_GPU=1.
+class GpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    driver_ = CudaDriver::Get();
+    if (driver_ != nullptr) return;
+    const char* required = std::getenv("CPD_REQUIRE_GPU");
+    if (required != nullptr && std::string(required) == "1") {
+      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
+    }
+    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
+  }
+  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
+
+ private:
+  const CudaDriver* driver_ = nullptr;
 };
 
 }  // namespace cpd::testing

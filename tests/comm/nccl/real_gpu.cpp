@@ -11,19 +11,10 @@
 namespace cpd::testing {
 namespace {
 
-class NcclOnGpu : public ::testing::Test {
+class NcclOnGpu : public GpuTest {
  protected:
-  void SetUp() override {
-    driver_ = CudaDriver::Get();
-    if (driver_ != nullptr) return;
-    const char* required = std::getenv("CPD_REQUIRE_GPU");
-    if (required != nullptr && std::string(required) == "1") {
-      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
-    }
-    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
-  }
   [[nodiscard]] MessageMemory memory() const {
-    const CudaDriver* driver = driver_;
+    const CudaDriver* driver = &this->driver();
     return {[driver](std::int64_t bytes) {
               return std::shared_ptr<void>(driver->Allocate(static_cast<std::size_t>(bytes)),
                                            [driver](void* p) { driver->Free(p); });
@@ -31,9 +22,6 @@ class NcclOnGpu : public ::testing::Test {
             [driver](void* to, const void* from, std::size_t n) { driver->ToDevice(to, from, n); },
             [driver](void* to, const void* from, std::size_t n) { driver->ToHost(to, from, n); }};
   }
-
- private:
-  const CudaDriver* driver_ = nullptr;
 };
 
 /// The library itself loads, and names groups, without a GPU.
