@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks what is inside the kernel objects: `check_objects.py ISA=OBJECT:OBJECT...`.
 
-An object must hold the registers of its own ISA and of no wider one, or forcing a backend would
-force nothing. Its weak symbols must belong to its own inline namespace: the linker keeps one copy
+An object must hold what tells its own ISA (its registers; the checksum's object, which has no use
+for them, the crc32 instruction) and nothing of a wider one, or forcing a backend would force
+nothing. Its weak symbols must belong to its own inline namespace: the linker keeps one copy
 of a weak symbol for the whole library, and a copy made with AVX-512 would crash an older CPU.
 """
 
@@ -10,12 +11,13 @@ import re
 import subprocess
 import sys
 
-# ISA: the register classes that must occur, and those that must not.
-REGISTERS = {
-    "scalar": (set(), {"ymm", "zmm"}),
+# ISA: one of the first must occur, none of the others may.
+FEATURES = {
+    "scalar": (set(), {"ymm", "zmm", "crc32"}),
     "avx2": ({"ymm"}, {"zmm"}),
     "avx512": ({"zmm"}, set()),
 }
+CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")
 WEAK = frozenset("WwVvu")
 # The reference to the personality routine that GCC emits beside unwinding code: a pointer, no code.
 HARMLESS = re.compile(r"^DW\.ref\.")
@@ -35,19 +37,23 @@ def weak_symbols(path: str) -> list[str]:
     return names
 
 
-def registers(path: str) -> set[str]:
+def features(path: str) -> set[str]:
+    """Classes of registers, and crc32 where that instruction occurs."""
     code = output("objdump", "--disassemble", "--no-show-raw-insn", path)
-    return set(re.findall(r"%([xyz]mm)\d", code))
+    found = set(re.findall(r"%([xyz]mm)\d", code))
+    return found | ({"crc32"} if re.search(r"\tcrc32[bwlq] ", code) else set())
 
 
 def faults(isa: str, path: str) -> list[str]:
-    if isa not in REGISTERS:
-        return [f"ISA must be one of {sorted(REGISTERS)}, got '{isa}'"]
-    required, forbidden = REGISTERS[isa]
+    if isa not in FEATURES:
+        return [f"ISA must be one of {sorted(FEATURES)}, got '{isa}'"]
+    required, forbidden = FEATURES[isa]
+    if required and CHECKSUM.search(path):
+        required = {"crc32"}
     own = re.compile(rf"\b{isa}::")
-    found = registers(path)
-    result = [f"holds no {name} register" for name in sorted(required - found)]
-    result += [f"holds a {name} register" for name in sorted(forbidden & found)]
+    found = features(path)
+    result = [f"holds no {name}" for name in sorted(required - found)]
+    result += [f"holds {name}" for name in sorted(forbidden & found)]
     result += [f"weak symbol outside {isa}: {n}" for n in weak_symbols(path) if not own.search(n)]
     return result
 
