@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-# ISA: one of the first must occur, none of the others may.
+# ISA: the first must occur, the others must not.
 FEATURES = {
     "scalar": (set(), {"ymm", "zmm", "crc32"}),
     "avx2": ({"ymm"}, {"zmm"}),
@@ -41,7 +41,7 @@ def features(path: str) -> set[str]:
     """Classes of registers, and crc32 where that instruction occurs."""
     code = output("objdump", "--disassemble", "--no-show-raw-insn", path)
     found = set(re.findall(r"%([xyz]mm)\d", code))
-    return found | ({"crc32"} if re.search(r"\tcrc32[bwlq] ", code) else set())
+    return found | ({"crc32"} if re.search(r"\tcrc32[bwlq]? ", code) else set())
 
 
 def faults(isa: str, path: str) -> list[str]:
