@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -189,7 +190,8 @@ class Call {
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
-      reduction_.emplace(spec_, size(), static_cast<std::int64_t>(x_.size()));
+      reduction_ =
+          std::make_unique<const Reduction>(spec_, size(), static_cast<std::int64_t>(x_.size()));
       check();
       CheckOverlap(x_, out_);
       UseLayers();
@@ -282,7 +284,7 @@ class Call {
   }
 
   void AgreeOnExponents() {
-    const Reduction& reduction = reduction_.value();
+    const Reduction& reduction = *reduction_;
     if (WantsExponents()) {
       Enter(Phase::exponents, 0, link_.transport());
       link_.Max(Phase::exponents, exponents_);
@@ -294,7 +296,7 @@ class Call {
   }
 
   [[nodiscard]] bool MayMeetNan() const {
-    const Reduction& reduction = reduction_.value();
+    const Reduction& reduction = *reduction_;
     // Unsigned formats take numbers below zero for NaN; all but 0 is infinite where max is 0.
     const bool easily = std::ranges::any_of(
         FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
@@ -304,7 +306,7 @@ class Call {
   }
 
   [[nodiscard]] std::unique_ptr<Work> StartWork() {
-    const Reduction& reduction = reduction_.value();
+    const Reduction& reduction = *reduction_;
     const auto progress = [this] { Progress(); };
     if (queue_ == nullptr) return MakeWork(reduction, rank(), MakeLayers(), plain_, progress);
     return MakeCudaWork(reduction, rank(), MakeLayers(), plain_, progress, queue_);
@@ -379,7 +381,7 @@ class Call {
   Delivery delivery_ = Delivery::to_all;
   int root_ = 0;
   std::vector<std::int64_t> sizes_;
-  std::optional<Reduction> reduction_;
+  std::unique_ptr<const Reduction> reduction_;
   std::vector<std::uint8_t> exponents_;
   std::vector<int> shifts_;
   bool plain_ = false;

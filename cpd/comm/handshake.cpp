@@ -30,7 +30,9 @@ std::string ToText(const RoundingOptions& options) {
 
 std::vector<std::uint8_t> Record(const Intent& intent) {
   std::string text;
-  for (const auto& [name, value] : intent) text += name + "\t" + value + "\n";
+  for (const auto& [name, value] : intent) {
+    text.append(name).append("\t").append(value).append("\n");
+  }
   text.resize(kRecord);  // filled with zeros, or cut at the end
   return {text.begin(), text.end()};
 }
