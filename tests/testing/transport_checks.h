@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -104,8 +105,11 @@ class Exchange {
   }
   /// Leaves the messages; their memory stays for ever.
   void Abandon() {
+    static std::mutex mutex;
+    static auto& for_ever = *new std::vector<std::shared_ptr<void>>();
     transfer_.reset();
-    new std::vector<std::shared_ptr<void>>(std::move(kept_));
+    const std::lock_guard<std::mutex> lock(mutex);
+    for_ever.insert(for_ever.end(), kept_.begin(), kept_.end());
   }
 
  private:
