@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "cpd/comm/rounds.h"
+
 namespace cpd {
 
 /// Values begin … begin + count - 1 of a layer.
@@ -28,12 +30,6 @@ struct Part {
   /// What packed codes of so many bits take: each segment starts at a byte.
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
-
-/// Where slice s of n values begins, of `slices`: the first n mod slices are one longer; s = slices
-/// gives n.
-constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s) {
-  return n / slices * s + (s < n % slices ? s : n % slices);
-}
 
 /// Cuts layers into chunks, one after the other.
 class Layout {

@@ -8,6 +8,12 @@
 
 namespace cpd {
 
+/// Where slice s of n values begins, of `slices`: the first n mod slices are one longer; s = slices
+/// gives n.
+constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s) {
+  return n / slices * s + std::min(s, n % slices);
+}
+
 /// Units (ranks, or groups) across which the outer fold runs, in the order in which they come. Unit
 /// u's values are term `term(visit, slice)` of a slice, or none of its.
 struct Rounds {
@@ -33,9 +39,9 @@ struct Rounds {
   [[nodiscard]] constexpr std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
     return order == Order::ring ? (slice + 1 + k) % units : k;
   }
-  /// Where slice s of n values begins; the first n mod slices are one longer.
+  /// Where slice s of n values begins.
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t n, std::int64_t s) const {
-    return n / slices() * s + std::min(s, n % slices());
+    return SliceBegin(n, slices(), s);
   }
   /// The slice that holds value i.
   [[nodiscard]] constexpr std::int64_t slice_of(std::int64_t n, std::int64_t i) const {

@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
@@ -99,7 +100,7 @@ def _bounded(function: Callable[[], T], timeout: float) -> T:
     return value  # type: ignore[return-value]
 
 
-class Transport:
+class Transport(ABC):
     """Messages between some ranks of torch's world, over connections of its own."""
 
     name = ""
@@ -128,8 +129,9 @@ class Transport:
         hosts = self._store.multi_get([f"host/{rank}" for rank in range(self.size)])
         return sum(host == own.encode() for host in hosts)
 
+    @abstractmethod
     def start(self, out: list[Message], in_: list[Message], tag: int) -> Any:
-        raise NotImplementedError
+        """Starts messages; the transfer has poll(), waiting() and abandon()."""
 
     def raise_alarm(self) -> None:
         self._alarms.set()

@@ -6,8 +6,13 @@
 
 #include <array>
 #include <optional>
+#include <span>
+#include <vector>
 
+#include "cpd/comm/all_reduce.h"
+#include "tests/testing/bits.h"
 #include "tests/testing/nccl_world.h"
+#include "tests/testing/reduce.h"
 #include "tests/testing/transport_checks.h"
 
 namespace cpd::testing {
@@ -47,6 +52,36 @@ TEST(NcclTransport, GroupThatDoesNotComeAbout) {
   const NcclId id = MakeNcclId();  // nobody else knows it
   EXPECT_THROW((void)NcclTransport(id, 0, 2, -1, nullptr, 0.2), TransportError);
   check_equal_tags({*together});
+}
+
+TEST(NcclTransport, AllReduceIsThatOfTheVirtualRanks) {
+  const auto world = static_cast<std::size_t>(nccl_size());
+  const auto rank = static_cast<std::size_t>(nccl_rank());
+  Communicator comm(open_nccl("all-reduce"), {.timeout = 60, .chunk = 1000});
+  const Ranks ranks = random_ranks(world, {1, 0, 257, 5000}, 17);
+  for (const cpd::Exchange exchange : {cpd::Exchange::owner, cpd::Exchange::gather,
+                                       cpd::Exchange::ring, cpd::Exchange::hierarchical}) {
+    ReduceSpec spec;
+    spec.format = spec.result = spec.accumulator.format = ParseFormat("e4m3");
+    spec.accumulator.scheme = Scheme::kahan;
+    spec.aps = Aps::on;
+    spec.order = Order::ring;
+    spec.exchange = exchange;
+    spec.group_size = exchange == cpd::Exchange::hierarchical ? 2 : 0;
+    Layers out = ranks[rank];
+    std::vector<TensorView> x;
+    std::vector<TensorView> sums;
+    for (std::size_t l = 0; l < out.size(); ++l) {
+      x.push_back(view_of(ranks[rank][l]));
+      sums.push_back(view_of(out[l]));
+    }
+    comm.AllReduce(x, sums, spec);
+    const Layers expected = virtual_reduce(spec, ranks);
+    for (std::size_t l = 0; l < out.size(); ++l) {
+      EXPECT_TRUE(bits_equal(std::span<const float>(expected[l]), std::span<const float>(out[l])))
+          << ToString(exchange) << ", layer " << l;
+    }
+  }
 }
 
 TEST(NcclTransport, SilentPeerThenNewGroup) {
