@@ -459,6 +459,7 @@ void BindStudy(py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "CPD's core: see the package cpd, whose functions check their arguments.";
   m.attr("__version__") = CPD_VERSION;
+  m.attr("PARTS") = CPD_PARTS;
   cpd::BindFormats(m);
   cpd::BindOptions(m);
   cpd::BindAccumulators(m);

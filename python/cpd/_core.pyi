@@ -8,6 +8,8 @@ import numpy.typing as npt
 _Array = npt.NDArray[Any]
 
 __version__: str
+PARTS: str
+"""The optional parts that the library was built with: of CUDA, BLAS, MPI, NCCL, TORCH."""
 
 class Format:
     def __init__(
