@@ -10,9 +10,14 @@ import sys
 from collections.abc import Sequence
 
 import cpd
+from cpd._core import PARTS
 from cpd.cli import demo, format, roundoff, train
 from cpd.cli.errors import RunError, UsageError, stalls_told
 from cpd.cli.options import Commands, Parser
+
+
+_PACKAGES = {"sklearn": "scikit-learn"}
+"""Modules whose packages bear another name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,9 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "cpd":
             raise
+        module = error.name.split(".")[0]
+        package = _PACKAGES.get(module, module)
         print(
-            f"cpd {options.command}: error: needs the Python package '{error.name}' "
-            "(pip install 'cpd[torch,study]' brings all of them)",
+            f"cpd {options.command}: error: needs the Python package '{package}' "
+            f"(pip install {package})",
             file=sys.stderr,
         )
         return 1
@@ -50,10 +57,15 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
     )
-    parser.add_argument("--version", action="version", version=f"cpd {cpd.__version__}")
+    parser.add_argument("--version", action="version", version=f"cpd {cpd.__version__} ({_parts()})")
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
     for command in (format, train, roundoff, demo):
         command.register(commands)
     return parser
+
+
+def _parts() -> str:
+    """Which optional parts the library has."""
+    return f"built with {', '.join(PARTS.split())}" if PARTS else "built without optional parts"
