@@ -23,6 +23,7 @@
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
+#include "gil.h"
 #include "views.h"
 
 namespace py = pybind11;
@@ -84,7 +85,7 @@ namespace {
 
 template <class Run>
 void WithoutGil(Run run) {
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   run();
 }
 
@@ -149,7 +150,7 @@ void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first,
 Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
   const TensorView h = ViewOf(reference);
   const TensorView l = ViewOf(value);
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return MeasureRoundoff(h, l);
 }
 
@@ -460,6 +461,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "CPD's core: see the package cpd, whose functions check their arguments.";
   m.attr("__version__") = CPD_VERSION;
   m.attr("PARTS") = CPD_PARTS;
+  cpd::BindInterrupt(m);
   cpd::BindFormats(m);
   cpd::BindOptions(m);
   cpd::BindAccumulators(m);

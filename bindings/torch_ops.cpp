@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
@@ -370,20 +371,31 @@ STABLE_TORCH_LIBRARY(cpd, m) {
   m.def("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");
 }
 
+/// An operator as a call of the library (RunningCall); torch has let go of the GIL.
+template <auto Operator>
+struct Entered;
+template <class Result, class... Args, Result (*Operator)(Args...)>
+struct Entered<Operator> {
+  static Result Run(Args... args) {
+    const RunningCall call;
+    return Operator(args...);
+  }
+};
+
 void Implement(torch::stable::detail::StableLibrary& m) {
-  m.impl("cast", TORCH_BOX(&CastNew));
-  m.impl("cast_out", TORCH_BOX(&CastOut));
-  m.impl("add", TORCH_BOX(&BinaryNew<Add>));
-  m.impl("add_out", TORCH_BOX(&BinaryOut<Add>));
-  m.impl("mul", TORCH_BOX(&BinaryNew<Mul>));
-  m.impl("mul_out", TORCH_BOX(&BinaryOut<Mul>));
-  m.impl("fma", TORCH_BOX(&FmaNew));
-  m.impl("fma_out", TORCH_BOX(&FmaOut));
-  m.impl("sum", TORCH_BOX(&SumNew));
-  m.impl("gemm", TORCH_BOX(&GemmNew));
-  m.impl("encode", TORCH_BOX(&EncodeNew));
-  m.impl("decode", TORCH_BOX(&DecodeNew));
-  m.impl("decode_out", TORCH_BOX(&DecodeOut));
+  m.impl("cast", TORCH_BOX(&Entered<&CastNew>::Run));
+  m.impl("cast_out", TORCH_BOX(&Entered<&CastOut>::Run));
+  m.impl("add", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
+  m.impl("add_out", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
+  m.impl("mul", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
+  m.impl("mul_out", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
+  m.impl("fma", TORCH_BOX(&Entered<&FmaNew>::Run));
+  m.impl("fma_out", TORCH_BOX(&Entered<&FmaOut>::Run));
+  m.impl("sum", TORCH_BOX(&Entered<&SumNew>::Run));
+  m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
+  m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
+  m.impl("decode", TORCH_BOX(&Entered<&DecodeNew>::Run));
+  m.impl("decode_out", TORCH_BOX(&Entered<&DecodeOut>::Run));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }
