@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/names.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
@@ -291,6 +292,7 @@ void BindAccumulators(py::module_& m) {
   m.def(
       "preset", [](const std::string& name, const Format& output) { return Preset(name, output); },
       py::arg("name"), py::arg("output"));
+  m.def("names_preset", &NamesPreset, py::arg("word"));
   m.def("presets", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> all;
     for (const PresetInfo& one : Presets()) all.emplace_back(one.name, one.evidence, one.source);
@@ -391,6 +393,9 @@ void BindReduce(py::module_& m) {
            py::arg("accumulator"), py::arg("result"), py::arg("order"), py::arg("exchange"),
            py::arg("group_size"), py::arg("aps"), py::arg("loss_scale"), py::arg("average"),
            py::arg("step"));
+  m.def(
+      "check_world", [](const ReduceSpec& spec, int world) { Check(spec, world); }, py::arg("spec"),
+      py::arg("world"));
   m.def("may_stall", &MayStall, py::arg("spec"), py::arg("world"));
   py::class_<LayerReport>(m, "LayerReport")
       .def_readonly("shift", &LayerReport::shift)

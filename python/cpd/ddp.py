@@ -65,13 +65,21 @@ def ddp_hook(
     An error of a rank, such as a lost one, ends the backward pass with a RuntimeError that has its
     text; `state.error` is the error itself. `state` can be pickled: see `HookState`.
 
-    Raises ValueError or TypeError, RuntimeError where torch.distributed is not initialised.
+    Raises ValueError or TypeError (also where a group of the spec is larger than the number of
+    ranks), RuntimeError where torch.distributed is not initialised.
     """
     schedule = as_schedule(spec)
+    if comm is not None and not isinstance(comm, Communicator):
+        raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
+    _check_module(module)
     if average:
         schedule = _averaging(schedule)
     if schedule.exempt and module is None:
         raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
+    if comm is not None:
+        schedule.check_world(comm.size)
+    elif dist.is_initialized():
+        schedule.check_world(dist.get_world_size(group))
     state = HookState(schedule, schedule.spec.step)
     state.attach(comm or _own_communicator(group), module)
     state._owns_comm = comm is None
@@ -119,7 +127,9 @@ class HookState:
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
         """Uses this communicator and this model's parameters from now on."""
+        _check_module(module)
         if comm is not None:
+            self.schedule.check_world(comm.size)
             self._comm, self._owns_comm = comm, False
         if module is not None:
             named = _parameters(module)
@@ -311,6 +321,11 @@ def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tens
     if torch.empty_like(parameter, device="meta").stride() != strides:
         return gradient
     return gradient.as_strided(parameter.shape, strides)
+
+
+def _check_module(module: Any) -> None:
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
 
 
 def _parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

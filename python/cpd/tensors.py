@@ -151,6 +151,17 @@ def number(name: str, value: Number) -> int:
     return int(value.item()) % _BITS64 if is_torch(value) else index(value)
 
 
+def plain_number(name: str, value: Number) -> Number:
+    """A seed or stream as it is kept: checked, and an int where it is no tensor."""
+    check_number(name, value)
+    return value if is_torch(value) else integer(name, value)
+
+
+def same_number(a: Number, b: Number) -> bool:
+    """Whether two seeds or streams are the same number, be they ints or tensors."""
+    return a is b or number("a", a) == number("b", b)
+
+
 def check_number(name: str, value: Number) -> None:
     """Raises unless `value` is an int in [0, 2^64) or a one-element integer tensor."""
     if not is_torch(value):

@@ -13,7 +13,7 @@ import cpd
 from cpd._core import PARTS
 from cpd.cli import demo, format, roundoff, train
 from cpd.cli.errors import RunError, UsageError, stalls_told
-from cpd.cli.options import Commands, Parser
+from cpd.cli.options import CommandParser, Commands, Parser
 
 
 _PACKAGES = {"sklearn": "scikit-learn"}
@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UsageError as error:
-        print(f"cpd {options.command}: error: {error}", file=sys.stderr)
+        told = f"{error} (see cpd {options.command} --help)"
+        print(f"cpd {options.command}: error: {told}", file=sys.stderr)
         return 2
     except RunError as error:
         print(f"cpd {options.command}: error: {error}", file=sys.stderr)
@@ -59,7 +60,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"cpd {cpd.__version__} ({_parts()})")
     commands: Commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     for command in (format, train, roundoff, demo):
         command.register(commands)

@@ -16,7 +16,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+class CommandParser(Parser):
+    """Tells itself what it does not know, so that the error names the command's own help."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 """To which each command adds its parser."""
 
 

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cpd.cli.errors import UsageError
+from cpd.report.results import STDOUT
 
 
 def new_console(stderr: bool = False, quiet: bool = False) -> Console:
@@ -54,8 +55,13 @@ def percent(value: float) -> str:
 
 
 def check_writable(path: Path | None) -> None:
-    """Finds out before the work whether its result can be written."""
-    if path is None:
+    """Finds out before the work whether its result can be written; - is standard output."""
+    if path is None or path == STDOUT:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: not a file in an existing folder")
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 node', '8 nodes'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
