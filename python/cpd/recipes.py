@@ -81,6 +81,12 @@ class CastSpec:
         """What it is made of, but for seed and stream."""
         return (self.format, self.rounding, self.overflow, self.random_bits, self.variant)
 
+    def __copy__(self) -> CastSpec:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> CastSpec:
+        return self
+
     def __str__(self) -> str:
         shown = [self.format.name]
         for one in fields(self)[1:]:
@@ -190,6 +196,23 @@ class Recipe:
         """
         return replace(self, layer=layer)
 
+    def with_stream(self, stream: Number) -> Recipe:
+        """The same with this stream in all its accumulators and casts.
+
+        >>> drawing = Recipe("e4m3 sequential rounding=stochastic", gradient="e5m2")
+        >>> drawing.with_stream(5).grad_weight.stream
+        5
+        """
+        tensors.check_number("stream", stream)
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
+
+    def __copy__(self) -> Recipe:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Recipe:
+        return self
+
     def __str__(self) -> str:
         parts = [f"forward={str(self.forward)!r}"]
         for name in ("grad_input", "grad_weight"):
@@ -206,6 +229,13 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"cpd.Recipe({self})"
+
+
+def _with_stream(value: Any, stream: Number) -> Any:
+    """An accumulator or a cast with another stream; anything else as it is."""
+    if isinstance(value, Accumulator):
+        return Accumulator.parse(value.text, value.seed, stream)
+    return replace(value, stream=stream) if isinstance(value, CastSpec) else value
 
 
 RecipeLike: TypeAlias = "Recipe | AccumulatorLike"

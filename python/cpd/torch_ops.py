@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cpd import formats, tensors
+from cpd import formats, tensors, torch_derivatives
 from cpd import torch_gemm as torch_gemm  # registers the gradients of gemm
 from cpd.accumulator import Accumulator
 from cpd.formats import Format
@@ -353,7 +353,25 @@ def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor]:
     return (grad.unsqueeze(dim).expand(ctx.shape),)
 
 
-_register_gradient("cast", 1, lambda ctx, grad: (grad,))
+def _setup_cast(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.arguments = len(inputs)
+
+
+def _batched_cast(samples: int, dims: Any, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    return _ops.cast(x, *rest), dims[0]
+
+
+def _cast_draws(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(x, Tensor) for x in args[1:])
+
+
+torch_derivatives.register(
+    "cast",
+    _setup_cast,
+    lambda ctx, grad: (grad, *(None,) * (ctx.arguments - 1)),
+    lambda ctx, tangent, *rest: tangent.view_as(tangent),
+)
+torch_derivatives.register_batches("cast", _batched_cast, _cast_draws)
 _register_gradient("add", 2, lambda ctx, grad: (grad, grad))
 _register_gradient("mul", 2, _mul_backward, saved=2)
 _register_gradient("fma", 3, _fma_backward, saved=2)

@@ -15,7 +15,6 @@ from cpd.cli import demo, format, roundoff, train
 from cpd.cli.errors import RunError, UsageError, stalls_told
 from cpd.cli.options import CommandParser, Commands, Parser
 
-
 _PACKAGES = {"sklearn": "scikit-learn"}
 """Modules whose packages bear another name."""
 
@@ -58,7 +57,9 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
     )
-    parser.add_argument("--version", action="version", version=f"cpd {cpd.__version__} ({_parts()})")
+    parser.add_argument(
+        "--version", action="version", version=f"cpd {cpd.__version__} ({_parts()})"
+    )
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
