@@ -61,7 +61,7 @@ Bound Made(std::unique_ptr<Transport> transport, double timeout, std::int64_t ch
 
 Bound MakeMpi(double timeout, std::int64_t chunk, bool breakable) {
   const py::gil_scoped_release release;
-  return Made(MpiTransport(), timeout, chunk, breakable);
+  return Made(MpiTransport(timeout), timeout, chunk, breakable);
 }
 
 /// An address that Python was given by torch.
@@ -184,6 +184,9 @@ void BindCommunicator(py::module_& m) {
            py::arg("rounding"))
       .def(
           "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())
+      .def(
+          "refuse", [](const Bound& c, const std::string& why) { c.get().Refuse(why); },
+          py::arg("why"), NoGil())
       .def(
           "subgroup",
           [](const Bound& c, const std::vector<int>& ranks) {
