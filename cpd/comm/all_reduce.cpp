@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -409,7 +410,6 @@ struct Communicator::Impl {
   std::unique_ptr<Transport> transport;
   CommOptions options;
   Link link;
-  std::string broken;
 
   Impl(std::unique_ptr<Transport> given, const CommOptions& chosen)
       : transport(std::move(given)), options(chosen), link(*transport, chosen.timeout) {}
@@ -418,7 +418,9 @@ struct Communicator::Impl {
   /// tells the others.
   template <class Body>
   auto Guarded(const Body& body) {
-    if (!broken.empty()) throw RankLost("this group of ranks is broken: " + broken, {});
+    if (const std::string why = Broken(); !why.empty()) {
+      throw RankLost("this group of ranks is broken: " + why, {});
+    }
     const SharedHost shared(transport->ranks_on_host());
     link.traffic() = {};
     try {
@@ -433,11 +435,26 @@ struct Communicator::Impl {
       link.GiveUp();
       throw;
     } catch (const std::exception& error) {
-      broken = error.what();
+      Break(error.what());
       link.GiveUp();
       throw;
     }
   }
+
+  /// Also during a call, from another thread.
+  [[nodiscard]] std::string Broken() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return broken_;
+  }
+
+ private:
+  void Break(const char* why) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    broken_ = why;
+  }
+
+  std::mutex mutex_;  // of broken_
+  std::string broken_;
 };
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, const CommOptions& options) {
@@ -458,7 +475,7 @@ Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 Transport& Communicator::transport() const { return *impl_->transport; }
 int Communicator::rank() const { return impl_->transport->rank(); }
 int Communicator::size() const { return impl_->transport->size(); }
-std::string Communicator::broken() const { return impl_->broken; }
+std::string Communicator::broken() const { return impl_->Broken(); }
 
 ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
                                      const ReduceSpec& spec, bool counts) {
@@ -495,6 +512,14 @@ void Communicator::Barrier() {
   impl_->Guarded([&] {
     Enter(Phase::handshake, 0, *impl_->transport);
     Handshake(impl_->link, {{"operation", "barrier"}}, {}, {});
+  });
+}
+
+void Communicator::Refuse(const std::string& why) {
+  const std::string refusal = why.empty() ? "no reason was given" : why;
+  impl_->Guarded([&] {
+    Enter(Phase::handshake, 0, *impl_->transport);
+    Handshake(impl_->link, {{"operation", "refused"}}, {}, refusal);
   });
 }
 
