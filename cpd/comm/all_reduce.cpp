@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/comm/exchanges.h"
 #include "cpd/comm/fault.h"
@@ -415,6 +416,10 @@ struct Communicator::Impl {
       throw;
     } catch (const Refusal& refusal) {
       throw Error(refusal.what());
+    } catch (const Interrupted&) {
+      broken = "a call was interrupted";
+      link.GiveUp();
+      throw;
     } catch (const std::exception& error) {
       broken = error.what();
       link.GiveUp();

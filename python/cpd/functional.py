@@ -264,9 +264,7 @@ def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Ten
 
 
 def _gradient(spec: CastSpec | None) -> str:
-    if spec is None:
-        return ""
-    return f"{spec.format.name} {spec.rounding} {spec.overflow} {spec.random_bits} {spec.variant}"
+    return "" if spec is None else spec.options.text(spec.format)
 
 
 def _numbers(how: Recipe, x: Tensor) -> Tensor | None:
@@ -304,17 +302,7 @@ def _cast(x: Tensor, spec: CastSpec | None, purpose: int, how: Recipe) -> Tensor
     if spec is None:
         return x
     seed, stream = _pair_of(spec, purpose, how, x)
-    y: Tensor = ops.cast(
-        x,
-        spec.format.name,
-        spec.rounding,
-        spec.overflow,
-        seed,
-        stream,
-        spec.random_bits,
-        spec.variant,
-        None,
-    )
+    y: Tensor = ops.cast(x, spec.options.text(spec.format), seed, stream, None)
     return y
 
 

@@ -4,8 +4,8 @@ carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd.tor
 Documented in `cpd.ops`, `cpd.functional` and `cpd.recipes`. What the operators take of a recipe:
 
 `sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias. `gradient`: how
-the gradient of the output is cast before the backward GEMMs, the arguments of torch.ops.cpd.cast
-separated by spaces; empty: not at all. `numbers`: their seeds and streams, int64, 5 x 2: of the
+the gradient of the output is cast before the backward GEMMs, as the text that torch.ops.cpd.cast
+takes (`Options.text`); empty: not at all. `numbers`: their seeds and streams, int64, 5 x 2: of the
 four sums and of the cast; None where nothing is stochastic.
 """
 
@@ -276,11 +276,9 @@ def cast_gradient(g: Tensor, gradient: str, numbers: Tensor | None) -> Tensor:
     """The gradient of an output as it enters the backward GEMMs."""
     if not gradient:
         return g
-    f, rounding, overflow, random_bits, variant = gradient.split(" ")
-    if not tensors.holds(_name(g.dtype), f):
+    if not tensors.holds(_name(g.dtype), gradient.split(" ")[0]):
         g = g.float()
-    numbers_of_cast = _pair(numbers, 4)
-    return ops.cast(g, f, rounding, overflow, *numbers_of_cast, int(random_bits), variant, None)
+    return ops.cast(g, gradient, *_pair(numbers, 4), None)
 
 
 def backward_sums(ctx: Any, numbers: Tensor | None) -> Products:

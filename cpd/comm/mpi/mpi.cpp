@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/comm/libraries.h"
 #include "cpd/numeric/error.h"
 
@@ -398,6 +399,7 @@ int AgreeOnContext(Job& job, const std::vector<int>& world, double timeout) {
   }
   const Clock::time_point deadline = After(timeout);
   while (std::ranges::find(joined, false) != joined.end()) {
+    CheckInterrupt();
     mailbox.Poll([&](std::size_t i, const Join& theirs) {
       if (theirs.members != mine->members) {  // left by a group that did not come about
         mailbox.Await(i);
@@ -499,7 +501,7 @@ class MpiGroup final : public Transport {
     try {
       const int context = AgreeOnContext(job_, world, timeout);
       return std::make_unique<MpiGroup>(job_, std::move(world), context);
-    } catch (const TransportError&) {
+    } catch (...) {
       g_lost = true;  // a member did not come, and will not come to MPI_Finalize either
       throw;
     }

@@ -12,7 +12,15 @@ from typing import Any, Literal, overload
 from cpd import _core, tensors
 from cpd.comm.layers import Inputs, Outputs
 from cpd.formats import FormatLike, format
-from cpd.reduce import LayerReport, Layers, ReduceSpec, check_spec, layer_report, warn_of_stall
+from cpd.reduce import (
+    LayerReport,
+    Layers,
+    ReduceSpec,
+    check_spec,
+    check_world,
+    layer_report,
+    warn_of_stall,
+)
 from cpd.tensors import Options
 
 _format = format  # a parameter of the same name hides it
@@ -232,6 +240,7 @@ class Communicator:
     def _given(self, layers: Layers, spec: ReduceSpec) -> Inputs:
         check_spec(spec)
         given = Inputs(layers)
+        check_world(spec, self._size)
         warn_of_stall(spec, self._size, stacklevel=4)
         return given
 

@@ -37,6 +37,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from cpd import _core
 from cpd.comm.errors import TransportError
 
 Message: TypeAlias = tuple[int, int, int]
@@ -158,6 +159,7 @@ class Transport(ABC):
 
 @atexit.register
 def _close_all() -> None:
+    _core.end_other_calls()
     for one in list(_open):
         one.close()
 
