@@ -251,6 +251,12 @@ class Accumulator:
         seed, stream = tensors.number("seed", self.seed), tensors.number("stream", self.stream)
         return _core.parse_accumulator(self.text, seed, stream)
 
+    def __copy__(self) -> Accumulator:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Accumulator:
+        return self  # with its stream, if that is a tensor: whoever holds it looks at the same one
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Accumulator):
             return NotImplemented

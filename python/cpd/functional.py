@@ -10,9 +10,12 @@ The bias is what the sums start from (c of `cpd.gemm`), so it is rounded into th
 format first; it may be of another type.
 
 All of it works under autograd, `torch.func` (grad, vjp, jvp, jacrev, jacfwd, vmap,
-functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. Under `torch.vmap`
-each sample has the bits that it has alone; with stochastic rounding the samples are computed one by
-one.
+functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. A tangent is the
+sum, in float32, of two products with the forward accumulator, that of each operand's tangent by the
+other operand as cast, and of the bias's tangent; casts pass tangents straight through. Under
+`torch.vmap` each sample has the bits that it has alone. Where a rounding is stochastic, also one of
+the backward pass, `randomness="same"` says so, and the samples are computed one by one; with
+"different" a sample draws by its place in the whole batch.
 
 Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
 says otherwise. The operands are taken as they are: what they are cast to, the recipe says.
@@ -38,7 +41,6 @@ from cpd.torch_gemm import (
     GRAD_BIAS,
     GRAD_INPUT,
     GRAD_WEIGHT,
-    autocast_type,
     tagged,
 )
 from cpd.torch_library import ops
@@ -218,8 +220,11 @@ def _check_operand(name: str, x: Any, like: str) -> None:
 
 
 def _asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
-    """The result's type as the caller asks for it, or autocast; None: x's own."""
-    return autocast_type(x) if dtype is None else dtype
+    """The result's type as the caller asks for it, or torch.autocast; None: x's own."""
+    place = x.device.type
+    if dtype is not None or not torch.amp.is_autocast_available(place):
+        return dtype
+    return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
 
 
 def _check_places(first: Tensor, **others: Tensor | None) -> None:
