@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import cpd
-from cpd.cli import demo, format, roundoff, train
+from cpd.cli import demo, format, presets, roundoff, train
 from cpd.cli.errors import RunError, UsageError, stalls_told
 from cpd.cli.options import CommandParser, Commands, Parser
 
@@ -55,6 +55,6 @@ def build_parser() -> Parser:
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    for command in (format, train, roundoff, demo):
+    for command in (format, presets, train, roundoff, demo):
         command.register(commands)
     return parser
