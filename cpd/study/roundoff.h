@@ -13,7 +13,9 @@ struct Roundoff {
   double relative_rms = 0;  ///< sqrt(sum (h - l)^2 / sum h^2), zero references included
   std::int64_t count = 0;   ///< values
   std::int64_t zero_references = 0;
-  std::int64_t non_finite = 0;  ///< values where l is not finite: left out of both means
+  std::int64_t non_finite = 0;   ///< values where l is not finite: left out of all sums
+  double error_squares = 0;      ///< sum (h - l)^2
+  double reference_squares = 0;  ///< sum h^2
 };
 
 /// reference: fp64, contiguous; value: fp32, contiguous, of the same size.
