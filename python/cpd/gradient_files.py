@@ -21,8 +21,7 @@ import torch
 
 Arrays = dict[str, torch.Tensor]
 
-_DEEPEST = 32
-_MOST_ARRAYS = 1 << 20
+_LONGEST_NAME = 1000
 
 
 class _RefusedError(ValueError):
@@ -44,8 +43,6 @@ def read_arrays(path: Path) -> Arrays:
         for name, array in reader(path, file):
             if name in arrays:
                 raise _RefusedError(f"holds {shown(name)!r} twice")
-            if len(arrays) == _MOST_ARRAYS:
-                raise _RefusedError(f"holds more than {_MOST_ARRAYS} arrays")
             arrays[name] = array
         return arrays
 
@@ -169,25 +166,28 @@ def _read_torch(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor
         if not all(isinstance(rank, dict | list | tuple) for rank in loaded):
             raise _RefusedError("a list in it must give a dict of tensors for each rank")
         loaded = {f"rank{r}": layers for r, layers in enumerate(loaded)}
-    for name, tensor in _flat("", loaded, 0):
+    for name, tensor in _flat("", loaded, set()):
         if not isinstance(tensor, torch.Tensor):
             raise _RefusedError(f"{shown(name)!r} must be a tensor, got {type(tensor).__name__}")
         yield name, _dense(name, tensor)
 
 
-def _flat(prefix: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    if depth > _DEEPEST:
-        raise _RefusedError(f"is nested more than {_DEEPEST} deep")
-    if isinstance(value, dict):
-        items = list(value.items())
-    elif isinstance(value, list | tuple):
-        items = list(enumerate(value))
-    else:
+def _flat(prefix: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The names and values in nested dicts and lists, each of which stands in one place only: what
+    is read is never more than the file holds."""
+    if not isinstance(value, dict | list | tuple):
         yield prefix, value
         return
+    if id(value) in seen:
+        raise _RefusedError(f"{shown(prefix)!r} in it stands in another place too")
+    if prefix and not value:
+        raise _RefusedError(f"{shown(prefix)!r} in it holds no tensors")
+    if len(prefix) > _LONGEST_NAME:
+        raise _RefusedError(f"the name {shown(prefix[:40])!r}… in it is too long")
+    seen.add(id(value))
     joint = "" if not prefix else "/" if re.fullmatch(r"rank[0-9]+", prefix) else "."
-    for key, part in items:
-        yield from _flat(f"{prefix}{joint}{key}", part, depth + 1)
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _flat(f"{prefix}{joint}{key}", part, seen)
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
