@@ -42,7 +42,7 @@ def read_arrays(path: Path) -> Arrays:
         arrays: Arrays = {}
         for name, array in reader(path, file):
             if name in arrays:
-                raise _RefusedError(f"holds {shown(name)!r} twice")
+                raise _RefusedError(f"holds '{shown(name)}' twice")
             arrays[name] = array
         return arrays
 
@@ -100,9 +100,9 @@ def _read_npz(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor]]
         for member in members:
             name = member.filename.removesuffix(".npy")
             if name == member.filename:
-                raise _RefusedError(f"{shown(name)!r} in it is no .npy array")
+                raise _RefusedError(f"'{shown(name)}' in it is no .npy array")
             with archive.open(member) as stream:
-                yield name, _npy(stream, member.file_size, repr(shown(name)))
+                yield name, _npy(stream, member.file_size, f"'{shown(name)}'")
 
 
 def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
@@ -168,7 +168,7 @@ def _read_torch(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor
         loaded = {f"rank{r}": layers for r, layers in enumerate(loaded)}
     for name, tensor in _flat("", loaded, set()):
         if not isinstance(tensor, torch.Tensor):
-            raise _RefusedError(f"{shown(name)!r} must be a tensor, got {type(tensor).__name__}")
+            raise _RefusedError(f"'{shown(name)}' must be a tensor, got {type(tensor).__name__}")
         yield name, _dense(name, tensor)
 
 
@@ -179,11 +179,11 @@ def _flat(prefix: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         yield prefix, value
         return
     if id(value) in seen:
-        raise _RefusedError(f"{shown(prefix)!r} in it stands in another place too")
+        raise _RefusedError(f"'{shown(prefix)}' in it stands in another place too")
     if prefix and not value:
-        raise _RefusedError(f"{shown(prefix)!r} in it holds no tensors")
+        raise _RefusedError(f"'{shown(prefix)}' in it holds no tensors")
     if len(prefix) > _LONGEST_NAME:
-        raise _RefusedError(f"the name {shown(prefix[:40])!r}… in it is too long")
+        raise _RefusedError(f"the name '{shown(prefix[:40])}…' in it is too long")
     seen.add(id(value))
     joint = "" if not prefix else "/" if re.fullmatch(r"rank[0-9]+", prefix) else "."
     for key, part in value.items() if isinstance(value, dict) else enumerate(value):
@@ -194,11 +194,11 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's values, which must be in the file, each in a place of its own."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise _RefusedError(
-            f"{shown(name)!r} must be a dense tensor with values, got {tensor.layout}"
+            f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout}"
         )
     tensor = tensor.detach()
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise _RefusedError(f"{shown(name)!r} repeats its values, {tuple(tensor.shape)} of them")
+        raise _RefusedError(f"'{shown(name)}' repeats its values, {tuple(tensor.shape)} of them")
     return tensor.resolve_conj().resolve_neg()
 
 

@@ -40,7 +40,7 @@ class NotFinite:
         kinds = [f"{n} {kind}" for n, kind in ((self.nan, "NaN"), (self.infinite, "Inf")) if n]
         ranks = ", ".join(map(str, self.ranks[:5])) + (", …" if len(self.ranks) > 5 else "")
         which = "rank" if len(self.ranks) == 1 else "ranks"
-        return f"layer {shown(self.layer)!r} holds {' and '.join(kinds)} ({which} {ranks})"
+        return f"layer '{shown(self.layer)}' holds {' and '.join(kinds)} ({which} {ranks})"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Gradients:
         """That layer alone. Raises ValueError for a name that is not there."""
         if name not in self.names:
             names = ", ".join(map(shown, self.names))
-            raise ValueError(f"no layer {name!r}; the layers are {names}")
+            raise ValueError(f"no layer '{name}'; the layers are {names}")
         index = self.names.index(name)
         return Gradients([name], [[rank[index]] for rank in self.per_rank])
 
@@ -93,7 +93,7 @@ def load_gradients(path: str | Path, round: bool = False) -> Gradients:
         gradients = _from_stacked(path, tensors)
     elif len(ranked) < len(tensors):
         other = shown(next(name for name in tensors if name not in ranked))
-        raise ValueError(f"{path}: has both 'rank{{r}}/layer' names and {other!r}; use one layout")
+        raise ValueError(f"{path}: has both 'rank{{r}}/layer' names and '{other}'; use one layout")
     else:
         gradients = _from_ranked(path, tensors)
     if sum(layer.numel() for layer in gradients.per_rank[0]) == 0:
@@ -131,15 +131,15 @@ def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> tor
         return tensor.float().contiguous()
     name = shown(name)
     if tensor.dtype != torch.float64:
-        raise ValueError(f"{path}: {name!r} must hold floating-point values, got {tensor.dtype}")
+        raise ValueError(f"{path}: '{name}' must hold floating-point values, got {tensor.dtype}")
     narrow = tensor.float()
     if beyond := int((narrow.isinf() & ~tensor.isinf()).sum()):
-        raise ValueError(f"{path}: {name!r} holds values beyond binary32, {beyond} of them")
+        raise ValueError(f"{path}: '{name}' holds values beyond binary32, {beyond} of them")
     if not round and not torch.equal(
         narrow.double().nan_to_num(nan=0.0), tensor.nan_to_num(nan=0.0)
     ):
         raise ValueError(
-            f"{path}: {name!r} holds binary64 values that are not binary32; --round rounds them"
+            f"{path}: '{name}' holds binary64 values that are not binary32; --round rounds them"
         )
     return narrow.contiguous()
 
@@ -147,7 +147,7 @@ def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> tor
 def _from_stacked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
     for name, tensor in tensors.items():
         if tensor.dim() == 0 or len(tensor) == 0:
-            raise ValueError(f"{path}: {shown(name)!r} has no leading dimension of ranks")
+            raise ValueError(f"{path}: '{shown(name)}' has no leading dimension of ranks")
     sizes = {shown(name): len(tensor) for name, tensor in tensors.items()}
     ranks = next(iter(sizes.values()))
     if len(set(sizes.values())) > 1:

@@ -373,6 +373,9 @@ def test_names_are_shown_without_what_a_terminal_obeys():
 
 def test_inputs_that_are_not_finite_are_named(tmp_path, capsys):
     path, out = tmp_path / "g.npz", tmp_path / "t.json"
+    np.savez(path, **{"\x1b[2J": np.float32([[np.inf]])})
+    assert main(["roundoff", "--gradients", str(path)]) == 0
+    assert "layer '\\x1b[2J' holds 1 Inf (rank 0); " in capsys.readouterr().err
     bad = X.copy()
     bad[1, 0, 0], bad[3, 2, 1], bad[3, 0, 0] = np.nan, np.inf, -np.inf
     np.savez(path, good=X, bad=bad)

@@ -505,11 +505,15 @@ def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     words = ["roundoff", "--gradients", saved, "--format", "e4m3,e5m2", "--per-layer"]
     assert main([*words, "--recommend"]) == 0
+    ring = cpd.study.transfer_time(
+        cpd.ReduceSpec("bf16"), RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
+    )
     lines = [
         line for line in capsys.readouterr().out.splitlines() if "%" in line and "," not in line
     ]
     assert len(lines) == 2 + 6 + 4
     assert max(map(len, lines)) <= columns
+    assert lines[0].rstrip().endswith(f" {ring * 1e3:.4g}")  # the last column is not cut
 
 
 def in_a_process(*words, terminal=False):

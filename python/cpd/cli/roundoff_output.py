@@ -73,24 +73,28 @@ def series_table(series: "Sequence[Series]") -> Table:
 
 
 def _cells(line: "Line") -> list[str]:
+    from cpd.report.roundoff import in_percent
+
     row, choice = line.row, line.choice
-    lost = [str(row.group_size), _brief(row.relative_rms)]
-    counts = [_brief(row.error), str(row.non_finite), str(row.steps)]
+    lost = [str(row.group_size), in_percent(row.relative_rms)]
+    counts = [in_percent(row.error), str(row.non_finite), str(row.steps)]
     if choice is None:
         return [*lost, *counts]
-    spread = "" if choice.spread is None else _brief(choice.spread)
-    times = [f"{choice.bytes_sent / 1e6:.4g}", f"{choice.seconds * 1e3:.4g}"]
+    spread = "" if choice.spread is None else in_percent(choice.spread)
+    times = [_short(choice.bytes_sent / 1e6), _short(choice.seconds * 1e3)]
     return [*lost, spread, *counts, *times]
 
 
-def _brief(value: float) -> str:
-    """A share in per cent: two decimals, or two digits where those would show nothing."""
-    return percent(value) if value == 0 or not abs(value) < 1e-4 else f"{value * 100:.1e}%"
+def _short(value: float) -> str:
+    """Four digits, in seven places at most."""
+    plain = f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+    return plain if len(plain) <= 7 else f"{value:.1e}"
 
 
 def layer_table(series: "Series") -> Table:
     """Relative RMS of each layer, a column for each group size."""
     from cpd.gradient_files import shown
+    from cpd.report.roundoff import in_percent
 
     layers: dict[str, list[RoundoffRow]] = {}
     for line in series.layers:
@@ -107,7 +111,7 @@ def layer_table(series: "Series") -> Table:
         counts = [str(rows[0].count)]
         if some_not_finite:
             counts.append(str(max(row.non_finite for row in rows)))
-        table.add_row(name, *counts, *(_brief(row.relative_rms) for row in rows))
+        table.add_row(name, *counts, *(in_percent(row.relative_rms) for row in rows))
     return _narrow(table)
 
 

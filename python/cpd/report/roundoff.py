@@ -50,6 +50,11 @@ def _row(size: int, measured: Roundoff, nodes: int) -> RoundoffRow:
     return RoundoffRow(group_size=size, **asdict(measured), steps=hierarchical_steps(nodes, size))
 
 
+def in_percent(share: float) -> str:
+    """Two decimals, or two digits where those would show nothing."""
+    return f"{share:.2%}" if share == 0 or not abs(share) < 1e-4 else f"{share * 100:.1e}%"
+
+
 @dataclass
 class Network:
     """What a network is taken to cost."""
@@ -190,10 +195,10 @@ class Advice:
 
     def _named(self, choice: Choice) -> str:
         group = "no groups" if choice.group_size == self.nodes else f"groups of {choice.group_size}"
-        spread = "" if choice.spread is None else f" ± {choice.spread:.2%}"
+        spread = "" if choice.spread is None else f" ± {in_percent(choice.spread)}"
         return (
             f"{group}, exchange {choice.exchange}, relative RMS "
-            f"{choice.roundoff.relative_rms:.2%}{spread}, {choice.seconds * 1e3:.4g} ms"
+            f"{in_percent(choice.roundoff.relative_rms)}{spread}, {choice.seconds * 1e3:.4g} ms"
         )
 
     def json(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plot of `cpd roundoff`: relative RMS by group size, one line for each format."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ SUFFIXES = (".png", ".svg")
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 _MARKERS = ("o-", "s-", "^-", "D-", "v-", "P-")
 _BASELINES = ("--", ":")
+_FAR = 100  # times less than the least error of the formats
 
 
 def check_plot_path(path: Path) -> None:
@@ -27,34 +29,40 @@ def check_plot_path(path: Path) -> None:
 
 
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
-    """Writes the plot. Baselines, which have no groups, are level lines."""
+    """Writes the plot. Baselines, which have no groups, are level lines; one far below the formats
+    is only named, with its error."""
     check_plot_path(path)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "roundoff"}):
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
         axes = figure.subplots()
         formats = [one for one in series if not one.baseline]
-        for index, one in enumerate(formats):
-            _line(axes, one, index)
+        drawn = [_line(axes, one, index) for index, one in enumerate(formats)]
+        errors = [line.row.relative_rms for one in formats for line in one.lines]
         for one, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
             level = one.lines[0].row.relative_rms
-            axes.axhline(level, color=GREY, lw=1.4, ls=dashes, label=f"{one.label}, no groups")
+            near = level * _FAR >= min(errors)
+            label = f"{one.label}, no groups" + ("" if near else f":\n{level:.1e}, far below")
+            drawn.append(axes.plot([], [], color=GREY, lw=1.4, ls=dashes, label=label)[0])
+            if near:
+                axes.axhline(level, color=GREY, lw=1.4, ls=dashes)
+                errors.append(level)
         sizes = sorted({size for one in formats for size in one.sizes})
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, ["none" if size == nodes else str(size) for size in sizes])
         axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        _error_axis(axes, [line.row.relative_rms for one in series for line in one.lines])
+        _error_axis(axes, errors)
         axes.set_xlabel("group size")
         axes.set_ylabel("relative RMS error")
         axes.set_title(f"Round-off of the all-reduce over {nodes} node{'s' * (nodes != 1)}")
-        figure.legend(loc="outside right upper")
+        figure.legend(handles=drawn, loc="outside right upper")
         metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         figure.savefig(path, dpi=160, metadata=metadata)
 
 
-def _line(axes: Axes, one: Series, index: int) -> None:
+def _line(axes: Axes, one: Series, index: int) -> Any:
     spreads = [line.choice.spread if line.choice else None for line in one.lines]
     known = [spread for spread in spreads if spread is not None]
-    axes.errorbar(
+    return axes.errorbar(
         [line.row.group_size for line in one.lines],
         [line.row.relative_rms for line in one.lines],
         yerr=known if len(known) == len(spreads) else None,
@@ -67,15 +75,19 @@ def _line(axes: Axes, one: Series, index: int) -> None:
 
 
 def _error_axis(axes: Axes, errors: list[float]) -> None:
-    """Powers of ten where no error is 0, which has none."""
-    if all(error > 0 for error in errors):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:.0e}"))
-        low, high = min(errors), max(errors)
-        if high / low < 1e3:
-            axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
-            axes.yaxis.set_minor_formatter(matplotlib.ticker.PercentFormatter(1))
-        axes.set_ylim(low / 1.6, high * 1.6)
-    else:
+    """Logarithmic where no error is 0, which has no logarithm."""
+    axes.yaxis.set_major_formatter(_per_cent)
+    low, high = min(errors), max(errors)
+    if not (math.isfinite(high) and low > 0):
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.5, high * 1.5)
+    steps = (1, 2, 5) if high / low < 1000 else (1,)
+    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=steps, numticks=30))
+    axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.yaxis.set_major_formatter(_per_cent)
+
+
+def _per_cent(share: float, _: object) -> str:
+    return f"{100 * share:.3g} %"
