@@ -451,7 +451,9 @@ void BindStudy(py::module_& m) {
       .def_readonly("relative_rms", &Roundoff::relative_rms)
       .def_readonly("count", &Roundoff::count)
       .def_readonly("zero_references", &Roundoff::zero_references)
-      .def_readonly("non_finite", &Roundoff::non_finite);
+      .def_readonly("non_finite", &Roundoff::non_finite)
+      .def_readonly("error_squares", &Roundoff::error_squares)
+      .def_readonly("reference_squares", &Roundoff::reference_squares);
   m.def("roundoff", &RoundoffArrays, py::arg("reference"), py::arg("value"));
   m.def(
       "add_to_reference",

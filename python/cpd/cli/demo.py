@@ -13,7 +13,7 @@ import cpd
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
 from cpd.cli.output import counted, new_console, new_progress, new_table
-from cpd.cli.roundoff import roundoff_table
+from cpd.cli.roundoff_output import roundoff_table
 
 if TYPE_CHECKING:
     from cpd.report.results import Demo, Run

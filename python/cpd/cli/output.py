@@ -18,14 +18,14 @@ def new_console(stderr: bool = False, quiet: bool = False) -> Console:
     return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
-def new_progress(quiet: bool = False) -> Progress:
+def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
     """A bar on standard error where that is a terminal; otherwise only what is printed on it."""
     console = new_console(stderr=True, quiet=quiet)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("epochs"),
+        TextColumn(unit),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
         console=console,
