@@ -80,7 +80,7 @@ def product(
     a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
     """gemm, rounded once more to nearest-even where `dtype` does not hold its sums."""
-    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas)
+    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
     return y.to(dtype)
 
 
@@ -173,7 +173,7 @@ def keep(ctx: Any, a: Tensor, b: Tensor, c: Tensor | None, *numbers: Tensor | No
 
 
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, c, ctx.text, seed, stream, _, ctx.blas = inputs
+    a, b, c, ctx.text, seed, stream, _, ctx.blas, _ = inputs
     keep(ctx, a, b, c, seed, stream)
 
 
@@ -188,12 +188,20 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         drawing(ctx.text, GRAD_WEIGHT),
         drawing("fp32 sequential", GRAD_BIAS),
     )
-    return *_product_gradients(ctx, a, b, g, g, sums, ctx.blas), None, None, None, None, None
+    return *_product_gradients(ctx, a, b, g, g, sums, ctx.blas), *(None,) * 6
 
 
 @torch.library.register_fake("cpd::gemm")
 def _(
-    a: Tensor, b: Tensor, c: Any, text: str, seed: Any, stream: Any, dtype: Any, blas: bool
+    a: Tensor,
+    b: Tensor,
+    c: Any,
+    text: str,
+    seed: Any,
+    stream: Any,
+    dtype: Any,
+    blas: bool,
+    random: Any,
 ) -> Tensor:
     return a.new_empty(tensors.product_shape(a.shape, b.shape), dtype=dtype)
 
