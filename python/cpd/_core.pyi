@@ -131,6 +131,8 @@ class Accumulator:
     def variant(self) -> str: ...
     @property
     def text(self) -> str: ...
+    def sum_draws(self, terms: int) -> int: ...
+    def gemm_draws(self, depth: int) -> int: ...
 
 def parse_accumulator(text: str, seed: int, stream: int) -> Accumulator: ...
 def preset(name: str, output: Format) -> Accumulator: ...
@@ -149,14 +151,44 @@ def encode(
     random: _Array | None = None,
 ) -> None: ...
 def decode(packed: _Array, format: Format, out: _Array) -> None: ...
-def add(x: _Array, y: _Array, format: Format, options: RoundingOptions, out: _Array) -> None: ...
-def mul(x: _Array, y: _Array, format: Format, options: RoundingOptions, out: _Array) -> None: ...
-def fma(
-    x: _Array, y: _Array, z: _Array, format: Format, options: RoundingOptions, out: _Array
+def add(
+    x: _Array,
+    y: _Array,
+    format: Format,
+    options: RoundingOptions,
+    out: _Array,
+    random: _Array | None = None,
 ) -> None: ...
-def sum(x: _Array, dim: int, accumulator: Accumulator, out: _Array) -> None: ...
+def mul(
+    x: _Array,
+    y: _Array,
+    format: Format,
+    options: RoundingOptions,
+    out: _Array,
+    random: _Array | None = None,
+) -> None: ...
+def fma(
+    x: _Array,
+    y: _Array,
+    z: _Array,
+    format: Format,
+    options: RoundingOptions,
+    out: _Array,
+    random: _Array | None = None,
+) -> None: ...
+def sum(
+    x: _Array, dim: int, accumulator: Accumulator, out: _Array, random: _Array | None = None
+) -> None: ...
 def gemm(
-    a: _Array, b: _Array, accumulator: Accumulator, out: _Array, c: _Array | None, blas: bool
+    a: _Array,
+    b: _Array,
+    accumulator: Accumulator,
+    out: _Array,
+    c: _Array | None,
+    random: _Array | None = None,
+) -> None: ...
+def gemm_by_blas(
+    a: _Array, b: _Array, accumulator: Accumulator, out: _Array, c: _Array | None
 ) -> None: ...
 def cpu_blas() -> str:
     """The BLAS that gemm calls on the CPU, or the empty string."""

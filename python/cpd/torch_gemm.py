@@ -88,7 +88,7 @@ def product(
     a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
     """gemm, rounded once more to nearest-even where `dtype` does not hold its sums."""
-    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas)
+    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
     return y.to(dtype)
 
 
@@ -210,7 +210,7 @@ def product_tangent(
 
 
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    a, b, c, ctx.text, seed, stream, ctx.dtype, ctx.blas = inputs
+    a, b, c, ctx.text, seed, stream, ctx.dtype, ctx.blas, _ = inputs
     keep(ctx, a, b, c, seed, stream, forward=forward)
 
 
@@ -232,7 +232,15 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 @torch.library.register_fake("cpd::gemm")
 def _(
-    a: Tensor, b: Tensor, c: Any, text: str, seed: Any, stream: Any, dtype: Any, blas: bool
+    a: Tensor,
+    b: Tensor,
+    c: Any,
+    text: str,
+    seed: Any,
+    stream: Any,
+    dtype: Any,
+    blas: bool,
+    random: Any,
 ) -> Tensor:
     return a.new_empty(tensors.product_shape(a.shape, b.shape), dtype=dtype)
 

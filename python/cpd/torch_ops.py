@@ -47,7 +47,7 @@ _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
     _check("x", x, tensors.FLOATS)
     arguments = _arguments(f, options, x)
-    integers = _random(random, x, options)
+    integers = _random(random, x, x.shape, "x's shape", options)
     tensors.check_carrier(name_of(x.dtype), f.name)
     if out is None:
         return call(_cast, x, *arguments, integers)
@@ -59,7 +59,7 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
 def encode(x: Tensor, f: Format, options: Options, random: Any) -> Tensor:
     _check("x", x, tensors.FLOATS)
     arguments = _arguments(f, options, x)
-    return _ops.encode(x, *arguments, _random(random, x, options))
+    return _ops.encode(x, *arguments, _random(random, x, x.shape, "x's shape", options))
 
 
 def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tensor:
@@ -82,41 +82,53 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     return out
 
 
-def add(x: Tensor, y: Any, f: Format, options: Options, out: Any) -> Tensor:
-    return _arithmetic(_ops.add.default, _ops.add_out.default, {"x": x, "y": y}, f, options, out)
+def add(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+    operators = _ops.add.default, _ops.add_out.default
+    return _arithmetic(operators, {"x": x, "y": y}, f, options, out, random)
 
 
-def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any) -> Tensor:
-    return _arithmetic(_ops.mul.default, _ops.mul_out.default, {"x": x, "y": y}, f, options, out)
+def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+    operators = _ops.mul.default, _ops.mul_out.default
+    return _arithmetic(operators, {"x": x, "y": y}, f, options, out, random)
 
 
-def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any) -> Tensor:
-    return _arithmetic(
-        _ops.fma.default, _ops.fma_out.default, {"x": x, "y": y, "z": z}, f, options, out
-    )
+def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+    operators = _ops.fma.default, _ops.fma_out.default
+    return _arithmetic(operators, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
-def sum(x: Tensor, acc: Accumulator, dim: int) -> Tensor:
+def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
     _check("x", x, tensors.NARROW_FLOATS)
     axis = tensors.dimension(dim, x.dim())
     tensors.check_carrier(name_of(x.dtype), acc.format.name)
-    return call(_sum, x, axis, acc.text, *random_numbers(acc.options, x))
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
+    return call(_sum, x, axis, acc.text, *random_numbers(acc.options, x), integers)
 
 
-def gemm(a: Tensor, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool) -> Tensor:
+def gemm(
+    a: Tensor, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, random: Any
+) -> Tensor:
     element = check_product(a, b, c, dtype, ("a", "b", "c"))
     tensors.check_result(name_of(element), acc.format.name)
-    return call(_gemm, a, b, c, acc.text, *random_numbers(acc.options, a), element, blas)
+    shape = tensors.product_shape(a.shape, b.shape)
+    integers = _draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
+    if integers is not None and a.device.type == "cuda":
+        raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
+    numbers = random_numbers(acc.options, a)
+    return call(_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
 
 
 def _arithmetic(
-    new: Callable[..., Tensor],
-    into: Callable[..., None],
+    operators: tuple[Any, Any],
     operands: dict[str, Any],
     f: Format,
     options: Options,
     out: Any,
+    random: Any,
 ) -> Tensor:
+    """`operators`: the one that makes the result, and the one that writes into `out`."""
+    new, into = operators
     x = operands["x"]
     for name, operand in operands.items():
         _check(name, operand, tensors.NARROW_FLOATS)
@@ -127,10 +139,12 @@ def _arithmetic(
     arguments = _arguments(f, options, x)
     tensors.check_carrier(name_of(x.dtype), f.name)
     views = _broadcast(operands)
+    integers = _random(random, x, views[0].shape, "the result's shape", options)
     if out is None:
-        return call(new, *views, *arguments)
-    _check_out(out, views[0].shape, x, dict(zip(operands, views, strict=True)))
-    write(into, *views, *arguments, out=out)
+        return call(new, *views, *arguments, integers)
+    inputs = dict(zip(operands, views, strict=True))
+    _check_out(out, views[0].shape, x, {**inputs, "random": integers})
+    write(into, *views, *arguments, integers, out=out)
     return out
 
 
@@ -264,17 +278,42 @@ def _number(name: str, value: Number, x: Tensor) -> Tensor:
     return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
 
 
-def _random(random: Any, x: Tensor, options: Options) -> Tensor | None:
-    """The given random integers as int32 (they are below 2^24), checked."""
+def _draws(
+    random: Any,
+    x: Tensor,
+    shape: Sequence[int],
+    acc: Accumulator,
+    draws: Callable[[], int],
+    like: str = "x",
+) -> Tensor | None:
+    """The given random integers of an ordered sum: `draws()` for each element of the result. (How
+    many must not be asked while torch compiles; the library checks it then.)"""
+    if random is None or torch.compiler.is_compiling():
+        return None if random is None else _random(random, x, None, "", acc.options, like)
+    count = draws()
+    wanted = f"the result's shape and {count} draws"
+    return _random(random, x, (*shape, count), wanted, acc.options, like)
+
+
+def _random(
+    random: Any,
+    x: Tensor,
+    shape: Sequence[int] | None,
+    wanted: str,
+    options: Options,
+    like: str = "x",
+) -> Tensor | None:
+    """The given random integers as int32 (they are below 2^24), checked; `wanted` is what their
+    shape is, None leaves it to the library."""
     if random is None:
         return None
     tensors.check_random_is_used(options)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
         raise TypeError(f"random must be a tensor of integers, got {_describe(random)}")
-    if random.shape != x.shape:
-        raise ValueError(f"random must have x's shape, {tuple(x.shape)}, got {tuple(random.shape)}")
+    if shape is not None and tuple(random.shape) != tuple(shape):
+        raise ValueError(f"random must have {wanted}, {tuple(shape)}, got {tuple(random.shape)}")
     if random.device != x.device:
-        raise ValueError(f"random must be on x's device, {x.device}, got {random.device}")
+        raise ValueError(f"random must be on {like}'s device, {x.device}, got {random.device}")
     if not torch.compiler.is_compiling() and random.numel() and not _has_no_memory(random):
         low, high = unwrapped(random).to(torch.int64).aminmax()
         tensors.check_random_range(int(low), int(high), options.random_bits)

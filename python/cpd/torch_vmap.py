@@ -142,7 +142,9 @@ def widen_product(call: Call) -> None:
     if not {"a", "b"} & set(call.along):
         call.widen("a", rank)
     for name in call.along:
-        call.widen(name, rank)
+        call.widen(name, None if name == "random" else rank)
+    if call.given.get("random") is not None and "random" not in call.along:
+        call.widen("random")
 
 
 for _name in ("cast", "add", "mul", "fma"):

@@ -327,24 +327,31 @@ def operators():
     for options in (plain, stochastic):
         yield ops.cast, (x, *options, None), {}
         yield ops.encode, (x, *options, None), {}
-        yield ops.add, (x, y, *options), {}
-        yield ops.mul, (x, y.t().contiguous().t(), *options), {}
-        yield ops.fma, (x, y, z, *options), {}
-    yield ops.sum, (x, 1, "e4m3 kahan", None, None), {}
-    yield ops.sum, (x, 1, f"e4m3 chunked chunk=2 inner=e5m2 {text}", number, number), {}
-    yield ops.cast, (x, *stochastic, random), {}
+        yield ops.add, (x, y, *options, None), {}
+        yield ops.mul, (x, y.t().contiguous().t(), *options, None), {}
+        yield ops.fma, (x, y, z, *options, None), {}
+    yield ops.sum, (x, 1, "e4m3 kahan", None, None, None), {}
+    yield ops.sum, (x, 1, f"e4m3 chunked chunk=2 inner=e5m2 {text}", number, number, None), {}
+    for operator in (ops.cast, ops.encode):
+        yield operator, (x, *stochastic, random), {}
+    for operator in (ops.add, ops.mul):
+        yield operator, (x, y, *stochastic, random), {}
+    yield ops.fma, (x, y, z, *stochastic, random), {}
+    draws = torch.full((3, 5), 200, dtype=torch.int32)
+    yield ops.sum, (x, 1, f"e4m3 sequential {text}", number, number, draws), {}
     yield ops.decode, (codes, "e4m3", (3, 5), torch.float16), {}
     yield ops.cast_out, (x, *plain, None), {"out": torch.empty(3, 5)}
-    yield ops.add_out, (x, y, *plain), {"out": torch.empty(3, 5)}
-    yield ops.mul_out, (x, y, *plain), {"out": torch.empty(3, 5)}
-    yield ops.fma_out, (x, y, z, *plain), {"out": torch.empty(3, 5)}
+    yield ops.add_out, (x, y, *plain, None), {"out": torch.empty(3, 5)}
+    yield ops.mul_out, (x, y, *plain, None), {"out": torch.empty(3, 5)}
+    yield ops.fma_out, (x, y, z, *plain, None), {"out": torch.empty(3, 5)}
+    yield ops.fma_out, (x, y, z, *stochastic, random), {"out": torch.empty(3, 5)}
     yield ops.decode_out, (codes, "e4m3"), {"out": torch.empty(3, 5)}
 
 
-@pytest.mark.parametrize("case", range(19))
+@pytest.mark.parametrize("case", range(25))
 def test_opcheck(case):
     cases = list(operators())
-    assert len(cases) == 19
+    assert len(cases) == 25
     operator, args, kwargs = cases[case]
     torch.library.opcheck(operator.default, args, kwargs)
     differentiable = operator in (getattr(torch.ops.cpd, n) for n in ("cast", "add", "mul", "fma"))
