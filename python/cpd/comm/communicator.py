@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +19,16 @@ from cpd.reduce import LayerReport, Layers, ReduceSpec, check_spec, layer_report
 from cpd.tensors import Options
 
 _format = format  # a parameter of the same name hides it
+
+_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+@atexit.register
+def _give_up_all() -> None:
+    """Where Ctrl-C ends the program, the other ranks do not wait for this one."""
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+        for comm in list(_open):
+            comm._give_up()
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,10 @@ class Communicator:
     then as they were, unless they are `out`. After the latter two the communicator is broken, as
     `broken` and every further call say, and `subgroup` makes one of the ranks that are left.
 
+    Ctrl-C ends a call with KeyboardInterrupt if Python's main thread has made it. The communicator
+    is broken then, `out` perhaps written in part, and the other ranks raise `RankLost` without
+    waiting for the timeout. So they do where Ctrl-C ends the `with` block or the program.
+
     Calls let go of the GIL. Also a context manager, which closes it.
     """
 
@@ -67,6 +84,7 @@ class Communicator:
         self._chunk = chunk
         self._rank, self._size, self._name = native.rank, native.size, native.name
         self._one_call = threading.Lock()
+        _open.add(self)
 
     @property
     def rank(self) -> int:
@@ -223,7 +241,14 @@ class Communicator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self._give_up()
         self.close()
+
+    def _give_up(self) -> None:
+        """Tells the other ranks that this one takes no part any more."""
+        if not self._native.closed:
+            self._native.give_up()
 
     def __repr__(self) -> str:
         state = f", broken: {self.broken}" if self.broken else ""
