@@ -33,6 +33,7 @@ from cpd import tensors, torch_ops
 from cpd.accumulator import AccumulatorLike
 from cpd.recipes import CastSpec, Recipe, RecipeLike, recipe
 from cpd.torch_conv import Windows
+from cpd.torch_derivatives import call
 from cpd.torch_gemm import (
     CAST_ACTIVATION,
     CAST_GRADIENT,
@@ -43,7 +44,6 @@ from cpd.torch_gemm import (
     GRAD_WEIGHT,
     tagged,
 )
-from cpd.torch_derivatives import call
 from cpd.torch_library import ops
 
 Pair: TypeAlias = int | tuple[int, int]

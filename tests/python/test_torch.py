@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -176,6 +177,26 @@ def test_codec_equals_numpy(f):
     into = torch.empty(997, dtype=torch.float64)
     assert cpd.decode(codes, f, 997, out=into) is into
     assert same(into.float(), y)
+
+
+def test_texts_of_many_threads():
+    """What a text means is kept for each thread, in a bounded number."""
+    x = torch.linspace(0, 3, 7)
+    formats = [f"e{exp}m{man}" for exp in range(2, 9) for man in range(24)]
+    texts = [f"{f} {scheme}" for f in formats for scheme in ("sequential", "pairwise")]
+    assert len(texts) > 256
+    wanted = {text: cpd.sum(x.numpy(), text).item() for text in texts}
+
+    def run(turn):
+        order = texts[turn * 40 :] + texts[: turn * 40]
+        return all(
+            cpd.sum(x, text).item() == wanted[text]
+            and cpd.cast(x[:1], text.split(" ")[0], "up").item() == 0
+            for text in order * 2
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(run, range(6)))
 
 
 # ---- layouts -----------------------------------------------------------------------------------
