@@ -62,7 +62,7 @@ Bound Made(std::unique_ptr<Transport> transport, double timeout, std::int64_t ch
 
 Bound MakeMpi(double timeout, std::int64_t chunk, bool breakable) {
   const ReleaseGil release;
-  return Made(MpiTransport(), timeout, chunk, breakable);
+  return Made(MpiTransport(timeout), timeout, chunk, breakable);
 }
 
 /// An address that Python was given by torch.
@@ -185,6 +185,9 @@ void BindCommunicator(py::module_& m) {
            py::arg("rounding"))
       .def(
           "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())
+      .def(
+          "refuse", [](const Bound& c, const std::string& why) { c.get().Refuse(why); },
+          py::arg("why"), NoGil())
       .def(
           "subgroup",
           [](const Bound& c, const std::vector<int>& ranks) {

@@ -18,12 +18,14 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
-/// Throws the Python exception that was just caught as a TransportError; one that is no Exception,
-/// as KeyboardInterrupt, as it is. Wants the GIL.
+/// Throws the Python exception that was just caught: one that names `ranks` as RankLost, others as
+/// TransportError; one that is no Exception, as KeyboardInterrupt, as it is. Wants the GIL.
 [[noreturn]] void Rethrow(const py::error_already_set& error) {
   if (!error.matches(PyExc_Exception)) throw PythonInterrupt(error);
   const py::object peer = py::getattr(error.value(), "peer", py::none());
+  const py::object ranks = py::getattr(error.value(), "ranks", py::none());
   const std::string what = py::str(error.value());
+  if (py::isinstance<py::list>(ranks)) throw RankLost(what, ranks.cast<std::vector<int>>());
   throw TransportError(what.empty() ? error.what() : what,
                        py::isinstance<py::int_>(peer) ? peer.cast<int>() : -1);
 }

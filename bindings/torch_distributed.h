@@ -19,8 +19,8 @@ namespace cpd {
 ///   abort(reason), close()
 /// A transfer has poll() -> bool, waiting() -> list of int, and abandon(), called where it goes
 /// before poll() was true. An exception arrives as TransportError, its attribute `peer`, where it
-/// has one, as the peer. The GIL is taken for each of these calls and held for no longer. Called
-/// with the GIL.
+/// has one, as the peer; one with a list `ranks` as RankLost. The GIL is taken for each of these
+/// calls and held for no longer. Called with the GIL.
 std::unique_ptr<Transport> PythonTransport(const pybind11::object& implementation);
 
 }  // namespace cpd

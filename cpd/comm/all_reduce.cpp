@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -83,10 +84,18 @@ std::string ToString(Phase phase) {
 
 namespace {
 
-/// Raised where this rank refuses its own arguments, once the others know.
+/// Raised where this rank refuses its own arguments, or its machine does, once the others know.
 class Refusal : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  Refusal(const std::string& why, bool by_machine)
+      : std::runtime_error(why), by_machine_(by_machine) {}
+  [[noreturn]] void ThrowAgain() const {
+    if (by_machine_) throw MachineError(what());
+    throw Error(what());
+  }
+
+ private:
+  bool by_machine_;
 };
 
 /// Views must not share memory, but out[l] may be x[l].
@@ -183,11 +192,11 @@ class Call {
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
     Handshake(link_, intent, sizes_, refusal);
-    if (!refusal.empty()) throw Refusal(refusal);
+    if (!refusal.empty()) throw Refusal(refusal, machine_refuses_);
     AgreeOnExponents();
   }
 
-  /// What is wrong with this rank's arguments; empty if nothing is.
+  /// What is wrong with this rank's arguments, or its machine; empty if nothing is.
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
@@ -198,6 +207,9 @@ class Call {
       UseLayers();
       if (WantsExponents()) Measure();
     } catch (const Error& error) {
+      return error.what();
+    } catch (const MachineError& error) {
+      machine_refuses_ = true;
       return error.what();
     }
     return {};
@@ -384,6 +396,7 @@ class Call {
   std::vector<std::int64_t> sizes_;
   std::unique_ptr<const Reduction> reduction_;
   std::vector<std::uint8_t> exponents_;
+  bool machine_refuses_ = false;
   std::vector<int> shifts_;
   bool plain_ = false;
   SharedQueue queue_;  // null on the CPU
@@ -397,7 +410,6 @@ struct Communicator::Impl {
   std::unique_ptr<Transport> transport;
   CommOptions options;
   Link link;
-  std::string broken;
 
   Impl(std::unique_ptr<Transport> given, const CommOptions& chosen)
       : transport(std::move(given)), options(chosen), link(*transport, chosen.timeout) {}
@@ -406,7 +418,9 @@ struct Communicator::Impl {
   /// tells the others.
   template <class Body>
   auto Guarded(const Body& body) {
-    if (!broken.empty()) throw RankLost("this group of ranks is broken: " + broken, {});
+    if (const std::string why = Broken(); !why.empty()) {
+      throw RankLost("this group of ranks is broken: " + why, {});
+    }
     const SharedHost shared(transport->ranks_on_host());
     link.traffic() = {};
     try {
@@ -415,17 +429,32 @@ struct Communicator::Impl {
     } catch (const Mismatch&) {
       throw;
     } catch (const Refusal& refusal) {
-      throw Error(refusal.what());
+      refusal.ThrowAgain();
     } catch (const Interrupted&) {
       broken = "a call was interrupted";
       link.GiveUp();
       throw;
     } catch (const std::exception& error) {
-      broken = error.what();
+      Break(error.what());
       link.GiveUp();
       throw;
     }
   }
+
+  /// Also during a call, from another thread.
+  [[nodiscard]] std::string Broken() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return broken_;
+  }
+
+ private:
+  void Break(const char* why) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    broken_ = why;
+  }
+
+  std::mutex mutex_;  // of broken_
+  std::string broken_;
 };
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, const CommOptions& options) {
@@ -446,7 +475,7 @@ Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 Transport& Communicator::transport() const { return *impl_->transport; }
 int Communicator::rank() const { return impl_->transport->rank(); }
 int Communicator::size() const { return impl_->transport->size(); }
-std::string Communicator::broken() const { return impl_->broken; }
+std::string Communicator::broken() const { return impl_->Broken(); }
 
 ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
                                      const ReduceSpec& spec, bool counts) {
@@ -483,6 +512,14 @@ void Communicator::Barrier() {
   impl_->Guarded([&] {
     Enter(Phase::handshake, 0, *impl_->transport);
     Handshake(impl_->link, {{"operation", "barrier"}}, {}, {});
+  });
+}
+
+void Communicator::Refuse(const std::string& why) {
+  const std::string refusal = why.empty() ? "no reason was given" : why;
+  impl_->Guarded([&] {
+    Enter(Phase::handshake, 0, *impl_->transport);
+    Handshake(impl_->link, {{"operation", "refused"}}, {}, refusal);
   });
 }
 

@@ -27,15 +27,6 @@ namespace cpd {
 enum class Phase : std::uint8_t { handshake, exponents, exchange, fold, gather };
 CPD_API std::string ToString(Phase phase);
 
-/// Ranks that did not answer within the timeout. The group of ranks is broken from then on; a
-/// Subgroup of the others works.
-class CPD_API RankLost : public std::runtime_error {
- public:
-  RankLost(const std::string& what, std::vector<int> lost_ranks)
-      : std::runtime_error(what), ranks(std::move(lost_ranks)) {}
-  std::vector<int> ranks;
-};
-
 /// The ranks were about to do different things; the same text on all of them. Nothing has moved.
 class CPD_API Mismatch : public Error {
  public:
@@ -63,7 +54,7 @@ struct ReduceReport {
 };
 
 struct CommOptions {
-  double timeout = 300;  ///< seconds until a silent rank is lost
+  double timeout = kDefaultTimeout;  ///< seconds until a silent rank is lost
   /// Values that are in work at once, per chunk; memory beside inputs and results is a small
   /// multiple of it. Equal on all ranks.
   std::int64_t chunk = std::int64_t{1} << 20;
@@ -82,7 +73,7 @@ class CPD_API Communicator {
   [[nodiscard]] Transport& transport() const;
   [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;
-  /// Why no more calls are taken; empty while all is well.
+  /// Why no more calls are taken; empty while all is well. May be asked during a call.
   [[nodiscard]] std::string broken() const;
 
   /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
@@ -103,6 +94,9 @@ class CPD_API Communicator {
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding);
   void Barrier();
+  /// In place of the call that the others make: this rank cannot, for it refuses its arguments.
+  /// They get a Mismatch that says so at once. Throws RankLost, Corrupt.
+  void Refuse(const std::string& why);
 
   /// A communicator of some ranks (ascending, this one among them), called by these alone; works
   /// after RankLost.

@@ -19,7 +19,7 @@ const Library& Load(const std::string& file, const char* symbol, int mode,
   auto* get = reinterpret_cast<const Library* (*)()>(dlsym(library, symbol));
   const Library* found = get == nullptr ? nullptr : get();
   if (found == nullptr || found->version != kTransportVersion) {
-    throw Error(file + " belongs to another build of CPD");
+    throw MachineError(file + " belongs to another build of CPD: build and install both anew");
   }
   return *found;
 }
@@ -35,12 +35,12 @@ const NcclLibrary& Nccl() {
 
 }  // namespace
 
-std::unique_ptr<Transport> MpiTransport() {
+std::unique_ptr<Transport> MpiTransport(double timeout) {
   // Open MPI's plugins look for the symbols of libmpi among the global ones.
   static const MpiLibrary& library = Load<MpiLibrary>(
       "libcpd_mpi.so", "cpd_mpi_library", RTLD_NOW | RTLD_GLOBAL,
       "MPI needs libcpd_mpi, which cannot be loaded (was CPD built with Open MPI?)");
-  return std::unique_ptr<Transport>(library.open());
+  return std::unique_ptr<Transport>(library.open(timeout));
 }
 
 NcclId MakeNcclId() {

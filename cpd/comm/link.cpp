@@ -2,10 +2,10 @@
 #include "cpd/comm/link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,17 +20,6 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr double kLookAround = 0.005;  // seconds of waiting between two looks at the alarms
-
-/// How long one that gives up listens for who else is alive.
-double Grace(double timeout) { return std::min(1.0, timeout / 4); }
-
-std::string Ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  return text;
-}
 
 std::string Tenths(double seconds) {
   const std::int64_t tenths = std::llround(seconds * 10);
@@ -89,13 +78,19 @@ void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
   }
 }
 
-/// Memory that a transport may still read and write.
-void KeepForEver(std::vector<Addressed> messages) {
-  static auto& mutex = *new std::mutex();
-  static auto& kept = *new std::vector<std::vector<Addressed>>();
-  const std::lock_guard<std::mutex> lock(mutex);
-  kept.push_back(std::move(messages));
-}
+}  // namespace
+
+struct Shelf {
+  std::vector<Addressed> out, in;
+  Shelf* next = nullptr;
+};
+
+void ShelfDelete::operator()(Shelf* shelf) const noexcept { delete shelf; }
+
+namespace {
+
+/// All that are in use, for ever.
+std::atomic<Shelf*> g_shelves{nullptr};
 
 }  // namespace
 
@@ -161,11 +156,21 @@ SharedQueue Link::UseLayersOn(Device device, int index) {
   return on_gpu ? queue_ : nullptr;
 }
 
+Pending::Pending() = default;
+
 Pending::~Pending() {
   if (transfer == nullptr) return;
   transfer.reset();
-  KeepForEver(std::move(out));
-  KeepForEver(std::move(in));
+  Leave();
+}
+
+void Pending::Leave() noexcept {
+  Shelf* shelf = shelf_.release();
+  shelf->out = std::move(out);
+  shelf->in = std::move(in);
+  shelf->next = g_shelves;
+  while (!g_shelves.compare_exchange_weak(shelf->next, shelf)) {
+  }
 }
 
 Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
@@ -193,15 +198,19 @@ Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Address
     if (counts_as_values) traffic_.bytes_received += message->bytes();
   }
   if (outgoing.empty() && incoming.empty()) return pending;
+  pending.shelf_.reset(new Shelf);
   pending.out = std::move(out);
   pending.in = std::move(in);
+  // Whatever goes wrong, some of the messages may be under way by then.
   try {
     pending.transfer =
         transport_.Start(outgoing, incoming, static_cast<int>(pending.number % kTags));
   } catch (const TransportError& error) {
-    KeepForEver(std::move(pending.out));
-    KeepForEver(std::move(pending.in));
+    pending.Leave();
     Fail(phase, error.what(), error.peer < 0 ? std::vector<int>{} : std::vector{error.peer});
+  } catch (...) {
+    pending.Leave();
+    throw;
   }
   return pending;
 }
@@ -292,7 +301,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   }
   const std::string where = " in phase " + ToString(phase) + " (" + why + ")";
   if (lost.empty()) throw RankLost("the reduction was given up" + where, {});
-  throw RankLost(Ranks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where, lost);
+  throw RankLost(NameRanks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where,
+                 lost);
 }
 
 std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint8_t> own) {

@@ -60,11 +60,18 @@ struct Addressed {
   SharedMessage message;
 };
 
+/// Where messages stay that a transport may still read and write: made before they are started, so
+/// that to leave them there needs no memory.
+struct Shelf;
+struct ShelfDelete {
+  void operator()(Shelf* shelf) const noexcept;
+};
+
 /// Messages of one transfer, under way. Destroyed before it has come to its end, it leaves its
 /// memory to the transport for ever.
 class Pending {
  public:
-  Pending() = default;
+  Pending();
   Pending(Pending&&) noexcept = default;
   Pending& operator=(Pending&&) = delete;
   ~Pending();
@@ -73,6 +80,11 @@ class Pending {
   std::uint32_t number = 0;
   std::unique_ptr<Transfer> transfer;  ///< null: done
   std::vector<Addressed> out, in;
+
+ private:
+  friend class Link;
+  void Leave() noexcept;  // the messages, for ever
+  std::unique_ptr<Shelf, ShelfDelete> shelf_;
 };
 
 class Link {

@@ -24,6 +24,7 @@ struct End {
   const void* from = nullptr;  // a sender's
   void* to = nullptr;          // a receiver's
   std::int64_t bytes = 0;
+  std::int64_t came = -1;  // a receiver's: the bytes of the message that met it
   bool done = false;
   bool abandoned = false;
 };
@@ -47,8 +48,15 @@ class Hub {
     }
     if (queue.senders.empty() && queue.receivers.empty()) queues_.erase({from, to, tag});
   }
-  bool IsDone(const End& end) {
+  /// Throws TransportError where a message of another length has come from `peer`.
+  bool IsDone(const End& end, int peer) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (end.done && end.came >= 0 && end.came != end.bytes) {
+      throw TransportError("a message of " + std::to_string(end.came) + " bytes came from rank " +
+                               std::to_string(peer) + " where one of " + std::to_string(end.bytes) +
+                               " was due",
+                           peer);
+    }
     return end.done;
   }
   void Abandon(End& end) {
@@ -86,8 +94,9 @@ class Hub {
   };
 
   static void Meet(End& sender, End& receiver) {
-    if (sender.abandoned || receiver.abandoned || sender.bytes != receiver.bytes) return;
-    if (sender.bytes > 0) {
+    if (sender.abandoned || receiver.abandoned) return;
+    receiver.came = sender.bytes;
+    if (sender.bytes == receiver.bytes) {
       std::memcpy(receiver.to, sender.from, static_cast<std::size_t>(sender.bytes));
     }
     sender.done = true;
@@ -113,7 +122,12 @@ class LocalTransfer final : public Transfer {
   void Add(int peer, std::shared_ptr<End> end) { ends_.emplace_back(peer, std::move(end)); }
 
   bool Poll() override {
-    std::erase_if(ends_, [&](const auto& end) { return hub_->IsDone(*end.second); });
+    while (!ends_.empty()) {
+      const auto done = std::ranges::find_if(
+          ends_, [&](const auto& end) { return hub_->IsDone(*end.second, end.first); });
+      if (done == ends_.end()) break;
+      ends_.erase(done);
+    }
     return ends_.empty();
   }
   [[nodiscard]] std::vector<int> Waiting() const override {

@@ -19,6 +19,14 @@ void CheckPeer(const Transport& transport, int peer) {
 Transfer::~Transfer() = default;
 Transport::~Transport() = default;
 
+std::string NameRanks(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
 void CheckStart(const Transport& transport, std::span<const Outgoing> out,
                 std::span<const Incoming> in, int tag) {
   if (tag < 0 || tag >= kTags) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/base/tensor.h"
@@ -53,6 +54,22 @@ class CPD_API TransportError : public std::runtime_error {
   int peer;
 };
 
+/// Ranks that did not answer within the timeout. The group of ranks is broken from then on, or was
+/// not made; a Subgroup of the others works.
+class CPD_API RankLost : public std::runtime_error {
+ public:
+  RankLost(const std::string& what, std::vector<int> lost_ranks)
+      : std::runtime_error(what), ranks(std::move(lost_ranks)) {}
+  std::vector<int> ranks;
+};
+/// `rank 2` or `ranks 0, 2`, for messages.
+CPD_API std::string NameRanks(std::span<const int> ranks);
+
+/// Seconds until a silent rank is lost, where nobody says otherwise.
+constexpr double kDefaultTimeout = 300;
+/// How long a rank that gives up listens for who else is alive, of a timeout.
+constexpr double Grace(double timeout) { return timeout < 4 ? timeout / 4 : 1; }
+
 /// Tags are 0 … kTags - 1.
 constexpr int kTags = 1 << 15;
 
@@ -87,7 +104,8 @@ class CPD_API Transport {
   [[nodiscard]] virtual std::vector<bool> Alarms() = 0;
 
   /// A transport among some of the ranks (ascending, this one among them), called by these alone;
-  /// works after an alarm. `timeout` in seconds. Throws Error, TransportError.
+  /// works after an alarm. `timeout` in seconds. Throws Error, TransportError, and RankLost with
+  /// the numbers, in this transport, of those who did not come in time.
   virtual std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) = 0;
 
   /// Ends every rank of the job, where the transport can (MPI_Abort); else this process.

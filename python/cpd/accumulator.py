@@ -291,7 +291,7 @@ def accumulator(acc: AccumulatorLike) -> Accumulator:
     if isinstance(acc, Accumulator):
         return acc
     if isinstance(acc, str):
-        return parsed(acc)
+        return Accumulator.parse(acc)
     if isinstance(acc, BlockFma):
         return Accumulator(unit=acc)
     try:

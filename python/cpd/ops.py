@@ -29,7 +29,9 @@ apart from the inputs or be one of them. Returned as the result. It takes no par
 torch.func's transforms or in vmap (ValueError).
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
-anything is written. Under `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
+anything is written. What the machine cannot do (no GPU, a library that is not there) is a
+RuntimeError, no memory a MemoryError (torch's own: RuntimeError). Under
+`torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
 **Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
 through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs

@@ -48,6 +48,7 @@ TEST_P(Local, KeepsTheOrderOfEqualTags) { OnAllRanks(GetParam(), testing::check_
 TEST_P(Local, NamesTheSilentPeer) { OnAllRanks(GetParam(), testing::check_waiting); }
 TEST_P(Local, RefusesBadMessages) { OnAllRanks(GetParam(), testing::check_refusals); }
 TEST_P(Local, RefusesBadSubgroups) { OnAllRanks(GetParam(), testing::check_subgroup_refusals); }
+TEST_P(Local, RefusesOtherLengths) { OnAllRanks(GetParam(), testing::check_other_length); }
 TEST_P(Local, PassesAlarms) { OnAllRanks(GetParam(), testing::check_alarm); }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Local, ::testing::Values(1, 2, 3, 4, 8));

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -258,12 +259,77 @@ def _mismatch(call: Any) -> str:
     return "no Mismatch was raised"
 
 
+def refusals(comm: Communicator) -> dict[str, list[str]]:
+    """The last rank gives wrong arguments to one call after the other, which Python itself refuses:
+    the error of each rank's call, and of the sum after it ('' where that is right)."""
+    odd = comm.rank == comm.size - 1
+    x = [np.ones(4, np.float32), np.ones(3, np.float32)]
+    spec, empty = cpd.ReduceSpec("fp32"), np.empty(0, np.float32)
+    calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
+    for name, layers, options in (
+        ("dtype", [x[0].astype(np.float64), x[1]], {}),
+        ("no list", x[0], {}),
+        ("no layer", [x[0], "…" * 5000], {}),
+        ("out's shape", x, {"out": [empty, x[1].copy()]}),
+        ("out's layers", x, {"out": x[:1]}),
+        ("out's overlap", x, {"out": [x[0], x[0][:3]]}),
+        ("report", x, {"report": "yes"}),
+    ):
+        calls[name] = (
+            lambda layers=layers, options=options: comm.all_reduce(layers, spec, **options),
+            lambda: comm.all_reduce(x, spec),
+        )
+    calls |= {
+        "spec": (lambda: comm.all_reduce(x, "e4m3"), lambda: comm.barrier()),
+        "root": (lambda: comm.reduce(x, spec, comm.size), lambda: comm.reduce(x, spec)),
+        "scattered": (
+            lambda: comm.reduce_scatter(x, spec, out=[empty, empty, empty]),
+            lambda: comm.reduce_scatter(x, spec),
+        ),
+        "gathered format": (lambda: comm.all_gather(x, "e99m1"), lambda: comm.all_gather(x)),
+        "gathered rounding": (
+            lambda: comm.all_gather(x, rounding="\ud800"),
+            lambda: comm.all_gather(x),
+        ),
+    }
+    told = {}
+    for name, (wrong, right) in calls.items():
+        told[name] = [_error(wrong if odd else right), _error(lambda: _check_sum(comm))]
+    return told
+
+
+def _check_sum(comm: Communicator) -> None:
+    total = comm.all_reduce([np.ones(4, np.float32)], cpd.ReduceSpec("fp32"))[0].tolist()
+    if total != [comm.size] * 4:
+        raise ArithmeticError(f"wrong sum: {total}")
+
+
+def _error(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    return ""
+
+
+def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
+    """The last rank had its own errors; the others were told, and all went on."""
+    *others, odd = ranks
+    assert len(odd) == 12
+    for name, (own, after) in odd.items():
+        assert own.startswith(("TypeError: ", "ValueError: ")), (name, own)
+        assert after == "", name
+        for other in others:
+            assert other[name] == [f"Mismatch: rank {len(others)} refuses: {own}", ""], name
+
+
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
     """All of the above."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
         "mismatches": mismatches(comm),
+        "refusals": refusals(comm),
     }
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,12 @@ def spawn_ranks(
     chunk: int = 4096,
     limit: float = 120.0,
     victims: tuple[int, ...] = (),
+    connects: bool = True,
 ) -> list[Spawned]:
     """Runs `module:function`(comm, *arguments) on `world` ranks; arguments and result go through
-    json. `timeout` and `chunk`: the communicators'. `victims` may die or stop: they are killed when
+    json. With connects=False the function gets (rank, connect, *arguments): connect() makes the
+    communicator; all processes are there by then, torch's group too, but MPI has not been started.
+    `timeout` and `chunk`: the communicators'. `victims` may die or stop: they are killed when
     all others have ended. Skips the test where there is no such transport, fails it where another
     rank raises, or does not end within `limit` seconds, or ends badly (under MPI that is not seen
     where there are victims)."""
@@ -107,6 +111,7 @@ def spawn_ranks(
             "chunk": chunk,
             "folder": folder,
             "victims": victims,
+            "connects": connects,
         }
         command = [sys.executable, __file__, json.dumps(job)]
         if transport == "mpi":
@@ -207,12 +212,25 @@ def _read(folder: Path, rank: int, ended: set[int]) -> Spawned:
 # ---- a rank's side -------------------------------------------------------------------------------
 
 
-def _run_rank(job: dict[str, Any], comm: Any) -> None:
+def _run_rank(job: dict[str, Any], rank: int, connect: Callable[[], Any]) -> None:
     module, _, name = job["function"].partition(":")
-    result = getattr(importlib.import_module(module), name)(comm, *job["arguments"])
-    target = Path(job["folder"], f"{comm.rank}.json")
+    function = getattr(importlib.import_module(module), name)
+    if job["connects"]:
+        result = function(connect(), *job["arguments"])
+    else:
+        _await_all(job, rank)
+        result = function(rank, connect, *job["arguments"])
+    target = Path(job["folder"], f"{rank}.json")
     target.with_suffix(".new").write_text(json.dumps(result))
     target.with_suffix(".new").rename(target)
+
+
+def _await_all(job: dict[str, Any], rank: int) -> None:
+    """Until every rank has come so far."""
+    folder = Path(job["folder"])
+    (folder / f"{rank}.there").touch()
+    while len(list(folder.glob("*.there"))) < job["world"]:
+        time.sleep(0.01)
 
 
 def _note_pid(job: dict[str, Any], rank: int) -> None:
@@ -226,9 +244,14 @@ def _mpi_rank(job: dict[str, Any]) -> None:
     from cpd import _core
     from cpd.comm import Communicator
 
-    _note_pid(job, int(os.environ["OMPI_COMM_WORLD_RANK"]))
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    _note_pid(job, rank)
     options = job["timeout"], job["chunk"]
-    _run_rank(job, Communicator(_core.mpi_communicator(*options, breakable=True), *options))
+
+    def connect() -> Communicator:
+        return Communicator(_core.mpi_communicator(*options, breakable=True), *options)
+
+    _run_rank(job, rank, connect)
 
 
 def _gloo_ranks(job: dict[str, Any]) -> None:
@@ -266,10 +289,14 @@ def _gloo_rank(job: dict[str, Any], rank: int) -> None:
     store = dist.TCPStore("127.0.0.1", int(port.read_text()), is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=job["world"])
     options = job["timeout"], job["chunk"]
-    transport = torch_transport.transport(None, job["timeout"])
-    _run_rank(
-        job, Communicator(_core.python_communicator(transport, *options, breakable=True), *options)
-    )
+
+    def connect() -> Communicator:
+        transport = torch_transport.transport(None, job["timeout"])
+        return Communicator(
+            _core.python_communicator(transport, *options, breakable=True), *options
+        )
+
+    _run_rank(job, rank, connect)
 
 
 if __name__ == "__main__":

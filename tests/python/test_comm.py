@@ -467,6 +467,22 @@ def test_a_refusal_reaches_all_ranks():
     assert run(3, calls) == [[3, 3, 3]] * 3
 
 
+def test_wrong_arguments_of_one_rank_reach_all():
+    """What Python refuses before C++ is called."""
+    comm_cases.check_refusals(run(3, comm_cases.refusals))
+
+
+def test_a_refusal_that_nobody_hears():
+    """The rank has its own error, with a word about the others, and the group is broken."""
+    with cpd.comm.local(2, timeout=0.5) as group:
+        with pytest.raises(TypeError, match="layers must be a list") as caught:
+            group.ranks[0].all_reduce(3, FP32)
+        assert "the other ranks could not be told: rank 1 of 2 lost" in caught.value.__notes__[0]
+        assert "rank 1 of 2 lost" in group.ranks[0].broken
+        with pytest.raises(TypeError, match="layers must be a list"):
+            group.ranks[0].all_reduce(3, FP32)  # told to nobody any more
+
+
 def test_errors_can_be_pickled():
     import pickle
 

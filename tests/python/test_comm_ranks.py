@@ -35,6 +35,7 @@ def test_bits(transport: str, world: int) -> None:
     assert all(rank.result["mismatches"] == texts for rank in ranks)
     assert texts.pop("after") == ""
     assert [t for t in texts.values() if not t.startswith("the ranks do not agree")] == []
+    comm_cases.check_refusals([rank.result["refusals"] for rank in ranks])
 
 
 # ---- lost ranks ----------------------------------------------------------------------------------

@@ -295,6 +295,39 @@ inline void check_subgroup_refusals(const TransportEnd& end) {
   EXPECT_EQ(alone->ranks_on_host(), 1);
 }
 
+/// A message of another length than was due is an error that names both and the sender, here rank
+/// 0's to rank 1. Not for transports whose ranks have no lengths of their own. What follows is
+/// well.
+inline void check_other_length(const TransportEnd& end) {
+  if (end.transport.size() < 2) return;
+  for (const std::int64_t sent : {5, 900, 200000}) {
+    for (const std::int64_t due : {sent - 1, sent + 1, 2 * sent}) {
+      Exchange odd(end, 1);
+      if (end.transport.rank() == 0) odd.Send(1, sent);
+      if (end.transport.rank() == 1) odd.Receive(0, due);
+      odd.Start(9);
+      std::string what = "no error";
+      const auto is_over = [&] {
+        try {
+          return odd.transfer().Poll();
+        } catch (const TransportError& error) {
+          EXPECT_EQ(error.peer, 0);
+          what = error.what();
+          return true;
+        }
+      };
+      await("a message of another length", is_over);
+      if (end.transport.rank() == 1) {
+        EXPECT_NE(what.find(std::to_string(sent) + " bytes came from rank 0"), std::string::npos)
+            << what;
+        EXPECT_NE(what.find("one of " + std::to_string(due) + " was due"), std::string::npos)
+            << what;
+      }
+      check_equal_tags(end);
+    }
+  }
+}
+
 /// More bytes than an int counts, from rank 0 to rank 1.
 inline void check_huge(const TransportEnd& end) {
   constexpr std::int64_t bytes = (std::int64_t{1} << 31) + 12345;

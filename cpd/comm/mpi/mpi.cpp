@@ -8,7 +8,6 @@
 //
 // Where MPI was started with MPI_THREAD_SERIALIZED, one thread at a time may use it.
 #include <mpi.h>
-#include <pthread.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,6 +29,9 @@
 
 #include "cpd/base/interrupt.h"
 #include "cpd/comm/libraries.h"
+#include "cpd/comm/mpi/attendance.h"
+#include "cpd/comm/mpi/quiet_thread.h"
+#include "cpd/comm/mpi/watchdog.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
@@ -44,6 +47,23 @@ constexpr std::int64_t kMostShortPieces = 64;
 /// Set when a rank was lost or messages were abandoned: MPI_Finalize may then wait for ever.
 std::atomic<bool> g_lost{false};
 
+using Clock = std::chrono::steady_clock;
+
+Clock::time_point After(double seconds) {
+  constexpr double most = 1e9;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(std::clamp(seconds, 0.0, most)));
+}
+
+/// Between two looks at what a rank waits for.
+void Pause() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
+
+std::string Seconds(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f s", seconds);
+  return text.data();
+}
+
 void Check(int code, const char* call, int peer = -1) {
   if (code == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -51,49 +71,6 @@ void Check(int code, const char* call, int peer = -1) {
   MPI_Error_string(code, text.data(), &length);
   throw TransportError(std::string(call) + ": " + text.data(), peer);
 }
-
-/// Calls into MPI that move messages: none of them waits. Open MPI 4.1 can lock itself up in one
-/// when a peer dies during a long send over TCP; a process to which that happens is of no use to
-/// itself or others, and is ended.
-class Call {
- public:
-  Call() { ++inside_; }
-  ~Call() {
-    ++returned_;
-    --inside_;
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  /// Starts a thread that looks on. It counts its own turns, not the clock: a process that was
-  /// stopped has had none.
-  static void Watch() {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the other threads
-    std::thread(Look).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-
- private:
-  static void Look() {
-    constexpr int patience = 30;  // seconds; the longest call copies a piece of a message
-    std::uint64_t returned = 0;
-    for (int turns = 0; turns < patience;) {
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-      const bool is_stuck = inside_ > 0 && returned_ == returned;
-      turns = is_stuck ? turns + 1 : 0;
-      returned = returned_;
-    }
-    std::fprintf(stderr, "cpd: a call to MPI did not return in %d s (was a rank lost?)\n",
-                 patience);
-    std::_Exit(1);
-  }
-
-  static inline std::atomic<int> inside_{0};
-  static inline std::atomic<std::uint64_t> returned_{0};
-};
 
 bool IsRunning() {
   int started = 0;
@@ -117,7 +94,54 @@ void IgnoreBrokenPipes() {
   }
 }
 
-void StartMpi() {
+/// Whether a rank did not come to the start; it is the same error ever after.
+std::optional<RankLost>& FailedStart() {
+  static std::optional<RankLost> failure;
+  return failure;
+}
+
+[[noreturn]] void FailStart(const std::string& why, const std::vector<int>& lost, int size) {
+  g_lost = true;
+  const std::string of = size > 0 ? " of " + std::to_string(size) : "";
+  const std::string who =
+      lost.empty() ? "the ranks did not all come" : NameRanks(lost) + of + " lost";
+  throw FailedStart().emplace(who + " before the communicator was made (" + why + ")", lost);
+}
+
+/// MPI_Init_thread in a thread of its own: it waits for all ranks of the job, for ever where one
+/// has died, and the thread with it.
+struct Start {
+  std::atomic<bool> done{false};
+  int code = MPI_SUCCESS;
+  int level = MPI_THREAD_SINGLE;
+};
+
+int InitThread(double timeout) {
+  static Attendance attendance;
+  static Start start;
+  StartQuietThread([] {
+    start.code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &start.level);
+    start.done = true;
+  });
+  const Clock::time_point deadline = After(timeout - Grace(timeout));
+  const char* heard = nullptr;
+  while (!start.done) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CheckInterrupt();
+    if (attendance.HasGivenUp()) heard = "another rank gave up";
+    if (heard == nullptr && Clock::now() < deadline) continue;
+    if (start.done) break;
+    attendance.GiveUp();
+    const std::vector<int> absent = attendance.Absent();
+    FailStart(heard != nullptr ? heard : "MPI did not start for " + Seconds(timeout), absent,
+              attendance.size());
+  }
+  Check(start.code, "MPI_Init_thread");
+  if (std::atexit(EndAtExit) != 0) throw Error("no room to end MPI at exit (atexit)");
+  return start.level;
+}
+
+void StartMpi(double timeout) {
   int started = 0;
   int ended = 0;
   int level = MPI_THREAD_SINGLE;
@@ -125,8 +149,7 @@ void StartMpi() {
   MPI_Finalized(&ended);
   if (ended != 0) throw Error("MPI has been finalised in this process and cannot start again");
   if (started == 0) {
-    Check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
-    if (std::atexit(EndAtExit) != 0) throw Error("no room to end MPI at exit (atexit)");
+    level = InitThread(timeout);
   } else {
     Check(MPI_Query_thread(&level), "MPI_Query_thread");
   }
@@ -147,51 +170,186 @@ struct Job {
   std::vector<int> host;  ///< of each rank: the least rank on its host
 };
 
-MPI_Comm Duplicate(MPI_Comm from) {
-  MPI_Comm copy = MPI_COMM_NULL;
-  Check(MPI_Comm_dup(from, &copy), "MPI_Comm_dup");
-  Check(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  return copy;
+/// In the order of MPI_COMM_WORLD.
+std::vector<int> AllOf(const Job& job) {
+  std::vector<int> world(static_cast<std::size_t>(job.size));
+  std::iota(world.begin(), world.end(), 0);
+  return world;
 }
 
-std::vector<int> Hosts(const Job& job) {
-  MPI_Comm host = MPI_COMM_NULL;
-  Check(MPI_Comm_split_type(job.control, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
-        "MPI_Comm_split_type");
-  int least = job.rank;
-  Check(MPI_Allreduce(MPI_IN_PLACE, &least, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
-  Check(MPI_Comm_free(&host), "MPI_Comm_free");
-  std::vector<int> all(static_cast<std::size_t>(job.size));
-  Check(MPI_Allgather(&least, 1, MPI_INT, all.data(), 1, MPI_INT, job.control), "MPI_Allgather");
-  return all;
-}
+/// Receives on a communicator, one from each peer; those that have not arrived are cancelled at the
+/// end, which asks nothing of the peers.
+template <class Message>
+class Mailbox {
+ public:
+  Mailbox(MPI_Comm comm, int own, std::vector<int> world, int tag)
+      : comm_(comm),
+        tag_(tag),
+        world_(std::move(world)),
+        requests_(world_.size(), MPI_REQUEST_NULL),
+        indices_(world_.size()),
+        messages_(world_.size()) {
+    for (std::size_t i = 0; i < world_.size(); ++i) {
+      if (world_[i] != own) Await(i);
+    }
+  }
+  ~Mailbox() {
+    if (!IsRunning()) return;
+    for (MPI_Request& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Wait(&request, MPI_STATUS_IGNORE);
+    }
+  }
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
 
-/// Collective over MPI_COMM_WORLD.
-Job* MakeJob() {
-  auto job = std::make_unique<Job>();
-  job->data = Duplicate(MPI_COMM_WORLD);
-  job->control = Duplicate(MPI_COMM_WORLD);
-  Check(MPI_Comm_rank(job->data, &job->rank), "MPI_Comm_rank");
-  Check(MPI_Comm_size(job->data, &job->size), "MPI_Comm_size");
+  /// Waits for a message from peer i, again.
+  void Await(std::size_t i) {
+    Check(
+        MPI_Irecv(&messages_[i], sizeof(Message), MPI_BYTE, world_[i], tag_, comm_, &requests_[i]),
+        "MPI_Irecv");
+  }
+  /// Calls arrived(i, message) for each that has come; a receive that failed counts as not come.
+  template <class Function>
+  void Poll(Function arrived) {
+    const MpiCall call;
+    int count = 0;
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                  indices_.data(), MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) return;
+    for (int i = 0; i < count; ++i) {  // MPI_UNDEFINED, where nothing is awaited, is negative
+      const auto peer = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
+      arrived(peer, messages_[peer]);
+    }
+  }
+
+ private:
+  MPI_Comm comm_;
+  int tag_;
+  std::vector<int> world_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> indices_;
+  std::vector<Message> messages_;
+};
+
+/// The greatest tag that this MPI has.
+int LastTag() {
   int* most = nullptr;
   int found = 0;
-  Check(MPI_Comm_get_attr(job->data, MPI_TAG_UB, static_cast<void*>(&most), &found),
+  Check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&most), &found),
         "MPI_Comm_get_attr");
-  const std::int64_t tags = found != 0 ? std::int64_t{*most} + 1 : kTags;
-  job->contexts = static_cast<int>(tags / kTags);
-  job->join_tag = kTags - 1;
-  job->contexts = std::min(job->contexts, job->join_tag);  // alarms have the tags below
-  job->host = Hosts(*job);
-  Call::Watch();
-  return job.release();
+  return found != 0 ? *most : kTags - 1;
 }
 
-Job& TheJob() {
+/// How ranks that make the job's communicators tell that they have given up: on MPI_COMM_WORLD, for
+/// there is no other yet, by a tag that nobody else has and only where a rank is lost. Until the
+/// communicators are made, errors of MPI_COMM_WORLD are returned, not fatal.
+class Farewells {
+ public:
+  explicit Farewells(const Job& job)
+      : rank_(job.rank),
+        size_(job.size),
+        said_(static_cast<std::size_t>(job.size)),
+        mailbox_(MPI_COMM_WORLD, job.rank, AllOf(job), LastTag()) {
+    said_[static_cast<std::size_t>(rank_)] = true;  // of this rank nothing is to be heard
+  }
+
+  /// Whether another rank has given up.
+  bool Heard() {
+    mailbox_.Poll([&](std::size_t peer, std::uint8_t) {
+      said_[peer] = true;
+      heard_ = true;
+    });
+    return heard_;
+  }
+
+  /// Gives up, listens for a moment who else does, and names the others.
+  [[noreturn]] void Fail(const std::string& why, double timeout) {
+    static const std::uint8_t message = 1;  // stays while sends are under way
+    for (int peer = 0; peer < size_; ++peer) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (peer != rank_ && MPI_Isend(&message, 1, MPI_BYTE, peer, LastTag(), MPI_COMM_WORLD,
+                                     &request) == MPI_SUCCESS) {
+        MPI_Request_free(&request);
+      }
+    }
+    const Clock::time_point deadline = After(Grace(timeout));
+    do {
+      Pause();
+      Heard();
+    } while (Clock::now() <
+             deadline);  // MPI moves only while it is called: not less for being done
+    std::vector<int> lost;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!said_[static_cast<std::size_t>(peer)]) lost.push_back(peer);
+    }
+    FailStart(why, lost, size_);
+  }
+
+ private:
+  int rank_, size_;
+  std::vector<bool> said_;
+  bool heard_ = false;
+  Mailbox<std::uint8_t> mailbox_;
+};
+
+/// A duplicate of MPI_COMM_WORLD, which all ranks make; `copy` stays where it is for ever, as MPI
+/// may write it when this rank has given up.
+void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time_point deadline) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  Check(MPI_Comm_idup(MPI_COMM_WORLD, copy, &request), "MPI_Comm_idup");
+  int done = 0;
+  while (true) {
+    {
+      const MpiCall call;
+      Check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    }
+    if (done != 0) break;
+    CheckInterrupt();
+    if (farewells.Heard()) farewells.Fail("another rank gave up", timeout);
+    if (Clock::now() > deadline) farewells.Fail("no answer for " + Seconds(timeout), timeout);
+    Pause();
+  }
+  Check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+/// All ranks of MPI_COMM_WORLD make it. Throws RankLost.
+Job* MakeJob(double timeout) {
+  static Job job;  // stays, also where it does not come about
+  const Clock::time_point deadline = After(timeout - Grace(timeout));
+  Check(MPI_Comm_rank(MPI_COMM_WORLD, &job.rank), "MPI_Comm_rank");
+  Check(MPI_Comm_size(MPI_COMM_WORLD, &job.size), "MPI_Comm_size");
+  MPI_Errhandler users = MPI_ERRHANDLER_NULL;
+  Check(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &users), "MPI_Comm_get_errhandler");
+  Check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  {
+    Farewells farewells(job);
+    Duplicate(&job.data, farewells, timeout, deadline);
+    Duplicate(&job.control, farewells, timeout, deadline);
+  }
+  Check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, users), "MPI_Comm_set_errhandler");
+  Check(MPI_Errhandler_free(&users), "MPI_Errhandler_free");
+  job.join_tag = kTags - 1;
+  const std::int64_t tags = std::int64_t{LastTag()} + 1;
+  job.contexts = static_cast<int>(std::min<std::int64_t>(tags / kTags, job.join_tag));
+  return &job;  // alarms have the tags below join_tag
+}
+
+Job& TheJob(double timeout) {
   static std::mutex mutex;
   static Job* job = nullptr;
   const std::lock_guard lock(mutex);
-  StartMpi();
-  if (job == nullptr) job = MakeJob();
+  if (FailedStart()) throw RankLost(*FailedStart());
+  try {
+    if (job == nullptr || !IsRunning()) StartMpi(timeout);
+    if (job == nullptr) job = MakeJob(timeout);
+  } catch (const Interrupted&) {  // MPI is still at it
+    g_lost = true;
+    FailedStart().emplace("the start of MPI was interrupted", std::vector<int>{});
+    throw;
+  }
+  MpiCall::Watch(timeout);
   return *job;
 }
 
@@ -218,8 +376,10 @@ class MpiTransfer final : public Transfer {
     if (left_ != 0) g_lost = true;  // requests and memory stay as they are
   }
 
+  /// What is under way is on the list, whatever happens: room for it comes first.
   void Receive(const Job& job, const Incoming& in, int world, int tag) {
     const std::int64_t piece = PieceOf(job, world, in.bytes);
+    MakeRoom((in.bytes + piece - 1) / piece);
     for (std::int64_t done = 0; done < in.bytes; done += piece) {
       const auto bytes = static_cast<int>(std::min(piece, in.bytes - done));
       auto* data = static_cast<std::uint8_t*>(in.data) + done;
@@ -230,6 +390,7 @@ class MpiTransfer final : public Transfer {
   }
   void Send(const Job& job, const Outgoing& out, int world, int tag) {
     const std::int64_t piece = PieceOf(job, world, out.bytes);
+    MakeRoom((out.bytes + piece - 1) / piece);
     for (std::int64_t done = 0; done < out.bytes; done += piece) {
       const auto bytes = static_cast<int>(std::min(piece, out.bytes - done));
       const auto* data = static_cast<const std::uint8_t*>(out.data) + done;
@@ -242,7 +403,7 @@ class MpiTransfer final : public Transfer {
 
   bool Poll() override {
     if (left_ == 0) return true;
-    const Call call;
+    const MpiCall call;
     int count = 0;
     const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
                                   indices_.data(), statuses_.data());
@@ -270,6 +431,14 @@ class MpiTransfer final : public Transfer {
     int bytes;  ///< to be received; -1 for what is sent
   };
 
+  void MakeRoom(std::int64_t count) {
+    const std::size_t room = requests_.size() + static_cast<std::size_t>(count);
+    requests_.reserve(room);
+    pieces_.reserve(room);
+    indices_.reserve(room);
+    statuses_.reserve(room);
+  }
+
   void Add(MPI_Request request, int peer, int bytes) {
     requests_.push_back(request);
     pieces_.push_back({peer, bytes});
@@ -281,7 +450,11 @@ class MpiTransfer final : public Transfer {
   void Finish(std::size_t i, const MPI_Status& status, bool has_error) {
     const Piece& piece = pieces_[i];
     --left_;
-    if (has_error) Check(status.MPI_ERROR, piece.bytes < 0 ? "sending" : "receiving", piece.peer);
+    int error = MPI_SUCCESS;
+    if (has_error) MPI_Error_class(status.MPI_ERROR, &error);
+    if (error != MPI_SUCCESS && error != MPI_ERR_TRUNCATE) {
+      Check(status.MPI_ERROR, piece.bytes < 0 ? "sending" : "receiving", piece.peer);
+    }
     if (piece.bytes < 0) return;
     int bytes = 0;
     Check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count", piece.peer);
@@ -300,95 +473,51 @@ class MpiTransfer final : public Transfer {
   std::size_t left_ = 0;
 };
 
-/// Receives on Job::control, one from each peer; those that have not arrived are cancelled at the
-/// end, which asks nothing of the peers.
-template <class Message>
-class Mailbox {
- public:
-  Mailbox(const Job& job, std::vector<int> world, int tag)
-      : job_(job),
-        tag_(tag),
-        world_(std::move(world)),
-        requests_(world_.size(), MPI_REQUEST_NULL),
-        indices_(world_.size()),
-        messages_(world_.size()) {
-    for (std::size_t i = 0; i < world_.size(); ++i) {
-      if (world_[i] != job.rank) Await(i);
-    }
-  }
-  ~Mailbox() {
-    if (!IsRunning()) return;
-    for (MPI_Request& request : requests_) {
-      if (request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Wait(&request, MPI_STATUS_IGNORE);
-    }
-  }
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
-
-  /// Waits for a message from peer i, again.
-  void Await(std::size_t i) {
-    Check(MPI_Irecv(&messages_[i], sizeof(Message), MPI_BYTE, world_[i], tag_, job_.control,
-                    &requests_[i]),
-          "MPI_Irecv");
-  }
-  /// Calls arrived(i, message) for each that has come; a receive that failed counts as not come.
-  template <class Function>
-  void Poll(Function arrived) {
-    const Call call;
-    int count = 0;
-    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
-                                  indices_.data(), MPI_STATUSES_IGNORE);
-    if (code != MPI_SUCCESS) return;
-    for (int i = 0; i < count; ++i) {  // MPI_UNDEFINED, where nothing is awaited, is negative
-      const auto peer = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
-      arrived(peer, messages_[peer]);
-    }
-  }
-
- private:
-  const Job& job_;
-  int tag_;
-  std::vector<int> world_;
-  std::vector<MPI_Request> requests_;
-  std::vector<int> indices_;
-  std::vector<Message> messages_;
-};
-
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point After(double seconds) {
-  constexpr double most = 1e9;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double>(std::clamp(seconds, 0.0, most)));
-}
-
 /// What the members of a new group tell one another.
 struct Join {
   std::uint64_t members;  ///< a hash of their list
   std::int64_t context;   ///< the least that the sender has free
+  std::uint64_t host;     ///< a hash of its name
 };
 
-/// FNV-1a over the ranks.
+constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325U;
+
+/// One step of FNV-1a.
+std::uint64_t Hashed(std::uint64_t hash, std::uint32_t value) {
+  return (hash ^ value) * 0x100000001b3U;
+}
+
 std::uint64_t HashOf(std::span<const int> ranks) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const int rank : ranks) {
-    hash = (hash ^ static_cast<std::uint32_t>(rank)) * 0x100000001b3U;
+  std::uint64_t hash = kHashBegin;
+  for (const int rank : ranks) hash = Hashed(hash, static_cast<std::uint32_t>(rank));
+  return hash;
+}
+
+/// Of this host's name.
+std::uint64_t HostHash() {
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;
+  Check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
+  std::uint64_t hash = kHashBegin;
+  for (int i = 0; i < length; ++i) {
+    hash = Hashed(hash, static_cast<std::uint8_t>(name.at(static_cast<std::size_t>(i))));
   }
   return hash;
 }
 
-/// The context of a new group: the greatest of those that its members propose, as soon as all
-/// have. `world` are their ranks in MPI.
-int AgreeOnContext(Job& job, const std::vector<int>& world, double timeout) {
+/// Everybody's Join, as soon as all have told; `world` are their ranks in MPI, `names` the numbers
+/// by which RankLost names them, of `size`.
+std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
+                       int size, double timeout) {
+  const Clock::time_point deadline = After(timeout);
   // Sends may outlive this call.
-  auto* mine = new Join{HashOf(world), job.next_context};
-  std::int64_t greatest = mine->context;
+  auto* mine = new Join{HashOf(world), job.next_context, HostHash()};
+  std::vector<Join> joins(world.size());
   std::vector<bool> joined(world.size(), false);
-  Mailbox<Join> mailbox(job, world, job.join_tag);
+  Mailbox<Join> mailbox(job.control, job.rank, world, job.join_tag);
   for (std::size_t i = 0; i < world.size(); ++i) {
     if (world[i] == job.rank) {
+      joins[i] = *mine;
       joined[i] = true;
       continue;
     }
@@ -397,27 +526,43 @@ int AgreeOnContext(Job& job, const std::vector<int>& world, double timeout) {
           "MPI_Isend");
     MPI_Request_free(&request);
   }
-  const Clock::time_point deadline = After(timeout);
-  while (std::ranges::find(joined, false) != joined.end()) {
+  while (std::ranges::find(joined, false) != joined.end() && Clock::now() <= deadline) {
     CheckInterrupt();
     mailbox.Poll([&](std::size_t i, const Join& theirs) {
       if (theirs.members != mine->members) {  // left by a group that did not come about
         mailbox.Await(i);
         return;
       }
+      joins[i] = theirs;
       joined[i] = true;
-      greatest = std::max(greatest, theirs.context);
     });
-    if (Clock::now() > deadline) break;
+    Pause();
   }
+  std::vector<int> lost;
   for (std::size_t i = 0; i < world.size(); ++i) {
-    if (!joined[i]) {
-      throw TransportError(
-          "rank " + std::to_string(world[i]) + " of MPI_COMM_WORLD did not join the group in time",
-          static_cast<int>(i));
-    }
+    if (!joined[i]) lost.push_back(names[i]);
   }
-  return TakeContext(job, static_cast<int>(greatest));
+  if (lost.empty()) return joins;
+  g_lost = true;  // they will not come to MPI_Finalize either
+  throw RankLost(NameRanks(lost) + " of " + std::to_string(size) +
+                     " lost before the group was made (no answer for " + Seconds(timeout) + ")",
+                 lost);
+}
+
+/// The context of a new group: the greatest of those that its members propose.
+int ContextOf(Job& job, const std::vector<Join>& joins) {
+  return TakeContext(job, static_cast<int>(std::ranges::max(joins, {}, &Join::context).context));
+}
+
+/// Of each rank, the least on its host.
+std::vector<int> HostsOf(const std::vector<Join>& joins) {
+  std::vector<int> least;
+  least.reserve(joins.size());
+  for (const Join& one : joins) {
+    const auto first = std::ranges::find(joins, one.host, &Join::host);
+    least.push_back(static_cast<int>(first - joins.begin()));
+  }
+  return least;
 }
 
 class MpiGroup final : public Transport {
@@ -428,7 +573,7 @@ class MpiGroup final : public Transport {
         world_(std::move(world)),
         context_(context),
         rank_(static_cast<int>(std::ranges::find(world_, job.rank) - world_.begin())),
-        alarms_(job, world_, context),
+        alarms_(job.control, job.rank, world_, context),
         raised_(world_.size(), false) {}
 
   [[nodiscard]] std::string name() const override { return "mpi"; }
@@ -444,7 +589,7 @@ class MpiGroup final : public Transport {
                                   int tag) override {
     if (!IsRunning()) throw TransportError("MPI has been finalised", -1);
     CheckStart(*this, out, in, tag);
-    const Call call;
+    const MpiCall call;
     const int full_tag = context_ * kTags + tag;
     auto transfer = std::make_unique<MpiTransfer>();
     for (const Incoming& message : in) {
@@ -460,7 +605,7 @@ class MpiGroup final : public Transport {
     raised_[static_cast<std::size_t>(rank_)] = true;
     g_lost = true;
     if (!IsRunning()) return;
-    const Call call;
+    const MpiCall call;
     static const std::uint8_t message = 1;  // stays while sends are under way
     std::vector<MPI_Request> sends;
     for (const int world : world_) {
@@ -499,7 +644,7 @@ class MpiGroup final : public Transport {
     world.reserve(ranks.size());
     for (const int rank : ranks) world.push_back(World(rank));
     try {
-      const int context = AgreeOnContext(job_, world, timeout);
+      const int context = ContextOf(job_, Meet(job_, world, ranks, size(), timeout));
       return std::make_unique<MpiGroup>(job_, std::move(world), context);
     } catch (...) {
       g_lost = true;  // a member did not come, and will not come to MPI_Finalize either
@@ -526,14 +671,16 @@ class MpiGroup final : public Transport {
   std::vector<bool> raised_;
 };
 
-Transport* Open() {
-  Job& job = TheJob();
+Transport* Open(double timeout) {
+  const Clock::time_point deadline = After(timeout);
+  Job& job = TheJob(timeout);
   if (g_lost) throw Error("a rank was lost: MPI_COMM_WORLD cannot be opened again; use Subgroup");
-  std::vector<int> world(static_cast<std::size_t>(job.size));
-  std::iota(world.begin(), world.end(), 0);
-  int context = job.next_context;
-  Check(MPI_Allreduce(MPI_IN_PLACE, &context, 1, MPI_INT, MPI_MAX, job.control), "MPI_Allreduce");
-  return new MpiGroup(job, std::move(world), TakeContext(job, context));
+  std::vector<int> world = AllOf(job);
+  const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
+  const std::vector<Join> joins = Meet(job, world, world, job.size, left);
+  if (job.host.empty()) job.host = HostsOf(joins);
+  const int context = ContextOf(job, joins);
+  return new MpiGroup(job, std::move(world), context);
 }
 
 }  // namespace

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, overload
 
 from cpd import _core, tensors
+from cpd.comm.errors import Corrupt, RankLost, TransportError
 from cpd.comm.layers import Inputs, Outputs
-from cpd.formats import FormatLike, format
+from cpd.formats import FormatLike, flag, format
 from cpd.reduce import (
     LayerReport,
     Layers,
@@ -65,6 +67,10 @@ class Communicator:
     one does not answer within `timeout` seconds, and `Corrupt` for a damaged message; inputs are
     then as they were, unless they are `out`. After the latter two the communicator is broken, as
     `broken` and every further call say, and `subgroup` makes one of the ranks that are left.
+
+    A rank that refuses its own arguments (ValueError, TypeError) tells the others, where it is the
+    same `Mismatch` with its words; it raises when they have made the call, too, and the next call
+    works.
 
     Calls let go of the GIL. Also a context manager, which closes it.
     """
@@ -125,10 +131,12 @@ class Communicator:
         out: layers that take the result: float32, contiguous, each the input of the same number or
         apart from all inputs. With `report=True` (on all ranks) also a `ReduceReport`.
         """
-        given = self._given(layers, spec)
-        results = Outputs(given, given.shapes, out)
+        with self._telling():
+            given = self._given(layers, spec)
+            results = Outputs(given, given.shapes, out)
+            sum_, counts = spec._native(), flag("report", report)
         with self._one_call:
-            made = self._native.all_reduce(given.values, results.values, spec._native(), report)
+            made = self._native.all_reduce(given.values, results.values, sum_, counts)
         return (results.layers, _report(made)) if report else results.layers
 
     @overload
@@ -143,15 +151,17 @@ class Communicator:
         self, layers: Layers, spec: ReduceSpec, root: int = 0, *, report: bool = False
     ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
         """The same sum, on rank `root` alone; None elsewhere. With exchange `owner`."""
-        given = self._given(layers, spec)
-        root = tensors.integer("root", root)
-        if not 0 <= root < self._size:
-            raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
-        here = self._rank == root
-        results = Outputs(given, given.shapes) if here else None
+        with self._telling():
+            given = self._given(layers, spec)
+            root = tensors.integer("root", root)
+            if not 0 <= root < self._size:
+                raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
+            here = self._rank == root
+            results = Outputs(given, given.shapes) if here else None
+            sum_, counts = spec._native(), flag("report", report)
         values = [] if results is None else results.values
         with self._one_call:
-            made = self._native.reduce(given.values, values, spec._native(), root, report)
+            made = self._native.reduce(given.values, values, sum_, root, counts)
         result = None if results is None else results.layers
         return (result, _report(made)) if report else result
 
@@ -173,11 +183,13 @@ class Communicator:
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """Slice `rank` of each layer of the same sum, 1-D: of n values, row-major, the first n mod
         W slices have one more. With exchange `owner`."""
-        given = self._given(layers, spec)
-        slices = [(self._slice(size),) for size in given.sizes]
-        results = Outputs(given, slices, out)
+        with self._telling():
+            given = self._given(layers, spec)
+            slices = [(self._slice(size),) for size in given.sizes]
+            results = Outputs(given, slices, out)
+            sum_, counts = spec._native(), flag("report", report)
         with self._one_call:
-            made = self._native.reduce_scatter(given.values, results.values, spec._native(), report)
+            made = self._native.reduce_scatter(given.values, results.values, sum_, counts)
         return (results.layers, _report(made)) if report else results.layers
 
     def all_gather(
@@ -194,13 +206,13 @@ class Communicator:
     ) -> Any:
         """Every rank's layers, rounded to `format` as in `cpd.cast` and packed on their way:
         [rank][layer]. With `report=True` also a `Traffic`."""
-        given = Inputs(layers)
-        options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
-        stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
+        with self._telling():
+            given = Inputs(layers)
+            options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
+            stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
+            wire = _format(format)._native
         with self._one_call:
-            made = self._native.all_gather(
-                given.values, stacked.values, _format(format)._native, options
-            )
+            made = self._native.all_gather(given.values, stacked.values, wire, options)
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
         return (gathered, _traffic(made)) if report else gathered
 
@@ -236,6 +248,24 @@ class Communicator:
     def __repr__(self) -> str:
         state = f", broken: {self.broken}" if self.broken else ""
         return f"<cpd.comm.Communicator {self._name}, rank {self._rank} of {self._size}{state}>"
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Around what comes before a call: where that raises, the ranks that make it are told."""
+        try:
+            yield
+        except Exception as error:
+            if not self.broken:
+                self._refuse(error)
+            raise
+
+    def _refuse(self, error: Exception) -> None:
+        why = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+        try:
+            with self._one_call:
+                self._native.refuse(why)
+        except (RankLost, Corrupt, TransportError) as failure:
+            error.add_note(f"(the other ranks could not be told: {failure})")
 
     def _given(self, layers: Layers, spec: ReduceSpec) -> Inputs:
         check_spec(spec)

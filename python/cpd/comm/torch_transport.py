@@ -38,7 +38,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from cpd import _core
-from cpd.comm.errors import TransportError
+from cpd.comm.errors import RankLost, TransportError
 
 Message: TypeAlias = tuple[int, int, int]
 """Peer, address, bytes."""
@@ -72,33 +72,78 @@ def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
         backend = "gloo"
     if backend not in makers:
         raise ValueError(f"the group's backend must be gloo or nccl, got {backend}")
-    return _bounded(functools.partial(makers[backend], ranks, timeout), timeout)
+    return _joined(makers[backend](ranks), timeout, range(len(ranks)), len(ranks))
 
 
-def _bounded(function: Callable[[], T], timeout: float) -> T:
-    """What function() returns; TransportError where it takes longer. It then goes on by itself."""
-    results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+def _joined(made: Transport, timeout: float, numbers: Sequence[int], size: int) -> Transport:
+    """`made`, when all its ranks are connected. Who waits in vain, or hears that another does,
+    gives up, listens for a moment who else does, and raises RankLost with the others, by their
+    `numbers` in a group of `size`; TransportError where that is none."""
+    outcome = _started(lambda: made.connect(2 * timeout + 60))  # this wait ends before torch's
+    grace = min(1.0, timeout / 4)
+    deadline = time.monotonic() + timeout - grace
+    why = ""
+    while not why:
+        with contextlib.suppress(queue.Empty):
+            _, error = outcome.get(timeout=0.02)
+            if error is None:
+                return made
+            why = str(error)
+        if not why and any(made.alarms()):
+            why = "another rank gave up"
+        if not why and time.monotonic() > deadline:
+            why = f"no answer for {timeout:.1f} s"
+    raise _lost(made, why, grace, numbers, size)
+
+
+def _lost(
+    made: Transport, why: str, grace: float, numbers: Sequence[int], size: int
+) -> RankLost | TransportError:
+    """What becomes of ranks that were not connected."""
+    made.raise_alarm()
+    deadline = time.monotonic() + grace
+    while not all(there := made.alarms() or [False]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    known = bool(made.alarms())
+    made.close()
+    if known:
+        lost = [numbers[i] for i, is_there in enumerate(there) if not is_there]
+        if not lost:
+            return TransportError(f"the ranks could not be connected: {why}")
+    else:
+        why += ", nor does the store of torch.distributed answer"
+        lost = [numbers[i] for i in made.keeper()]
+        if not lost:
+            return TransportError(f"the ranks could not be connected: {why}")
+    who = "rank" if len(lost) == 1 else "ranks"
+    names = ", ".join(map(str, lost))
+    return RankLost(f"{who} {names} of {size} lost before the group was made ({why})", lost)
+
+
+Outcome: TypeAlias = "queue.SimpleQueue[tuple[T | None, BaseException | None]]"
+
+
+def _started(function: Callable[[], T]) -> Outcome[T]:
+    """Runs function() in a thread that nobody needs to wait for; where its outcome will be."""
+    outcome: Outcome[T] = queue.SimpleQueue()
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
     def run() -> None:
         try:
             if device is not None:
                 torch.cuda.set_device(device)
-            results.put((function(), None))
+            outcome.put((function(), None))
         except BaseException as error:
-            results.put((None, error))
+            outcome.put((None, error))
 
     threading.Thread(target=run, daemon=True, name="cpd-connect").start()
-    try:
-        value, error = results.get(timeout=timeout)
-    except queue.Empty:
-        raise TransportError(
-            f"the ranks did not connect within {timeout:g} s: one of them, or the store of "
-            "torch.distributed (in rank 0's process unless torchrun keeps it), does not answer"
-        ) from None
-    if error is not None:
-        raise TransportError(f"the ranks could not be connected: {error}") from error
-    return value  # type: ignore[return-value]
+    return outcome
+
+
+def _bounded(function: Callable[[], None], timeout: float) -> None:
+    """Calls function(), but goes on where it takes longer; what it raises is lost."""
+    with contextlib.suppress(queue.Empty):
+        _started(function).get(timeout=timeout)
 
 
 class Transport(ABC):
@@ -107,21 +152,46 @@ class Transport(ABC):
     name = ""
     device_index = -1  # messages are in host memory
 
-    def __init__(self, ranks: Sequence[int], timeout: float) -> None:
+    def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = list(ranks)
         self.rank = self._ranks.index(dist.get_rank())
         self.size = len(self._ranks)
         key = tuple(self._ranks)
         count = _made[key] = _made.get(key, 0) + 1
-        name = hashlib.sha256(repr((key, count, self.name)).encode()).hexdigest()
-        default: Any = c10d._get_default_store()
-        store = default.clone()  # a connection of its own: another's may wait for an answer
-        store.set_timeout(timedelta(seconds=timeout))
-        self._store = PrefixStore(f"cpd/{name}", store)
-        self.ranks_on_host = self._count_host()
-        self._alarms = _Alarms(self._store, self.rank, self.size)
+        self._key = hashlib.sha256(repr((key, count, self.name)).encode()).hexdigest()
+        self.ranks_on_host = 1
+        self._alarms: _Alarms | None = None
         self._process = os.getpid()
         _open.add(self)
+
+    def connect(self, timeout: float) -> None:
+        """Returns when all ranks are connected with one another, and know that they are."""
+        self._alarms = _Alarms(self._own_store(timeout), self.rank, self.size)
+        self._store = self._own_store(timeout)
+        self.ranks_on_host = self._count_host()
+        self._connect(timeout)
+        self._store.set(f"connected/{self.rank}", "1")
+        self._store.multi_get([f"connected/{rank}" for rank in range(self.size)])
+
+    @abstractmethod
+    def _connect(self, timeout: float) -> None:
+        """The same for what moves the messages."""
+
+    def _own_store(self, timeout: float) -> Store:
+        """A connection of its own to torch's store: another's may wait for an answer."""
+        default: Any = c10d._get_default_store()
+        store = default.clone()
+        store.set_timeout(timedelta(seconds=timeout))
+        return PrefixStore(f"cpd/{self._key}", store)
+
+    def keeper(self) -> list[int]:
+        """The number of the rank whose process keeps torch's store; none where that is not known,
+        or it is none of these ranks'. It is rank 0's, unless the program brought a store of its
+        own or torchrun's agent has it."""
+        method = getattr(c10d, "_default_pg_init_method", None) or ""
+        by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        in_rank_0 = method.startswith(("env:", "tcp:")) and not by_agent
+        return [self._ranks.index(0)] if in_rank_0 and 0 in self._ranks else []
 
     def _count_host(self) -> int:
         """How many of the ranks have this one's host name; waits for all of them."""
@@ -135,15 +205,16 @@ class Transport(ABC):
         """Starts messages; the transfer has poll(), waiting() and abandon()."""
 
     def raise_alarm(self) -> None:
-        self._alarms.set()
+        if self._alarms is not None:
+            self._alarms.set()
 
     def alarms(self) -> list[bool]:
-        return self._alarms.seen()
+        return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
         """Of some of the ranks, by their numbers here."""
         chosen = [self._ranks[rank] for rank in ranks]
-        return _bounded(lambda: type(self)(chosen, timeout), timeout)
+        return _joined(type(self)(chosen), timeout, ranks, self.size)
 
     def abort(self, reason: str) -> None:
         """Ends this process; torchrun then ends the others."""
@@ -153,8 +224,8 @@ class Transport(ABC):
 
     def close(self) -> None:
         """Ends the transport's threads: no more messages."""
-        if os.getpid() == self._process:  # a forked child has none of them
-            self._alarms.end()
+        if self._alarms is not None and os.getpid() == self._process:
+            self._alarms.end()  # a forked child has none
 
 
 @atexit.register
@@ -187,8 +258,7 @@ class _Alarms:
     def set(self) -> None:
         """Waits a moment for the store to know."""
         self._raised[self._rank] = True
-        with contextlib.suppress(TransportError):
-            _bounded(self._tell, self._FRESH)
+        _bounded(self._tell, self._FRESH)
 
     def seen(self) -> list[bool]:
         now = time.monotonic()
@@ -242,12 +312,15 @@ class GlooTransport(Transport):
 
     name = "gloo"
 
-    def __init__(self, ranks: Sequence[int], timeout: float) -> None:
-        super().__init__(ranks, timeout)
-        self._gloo: Any = c10d.ProcessGroupGloo(
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(ranks)
+        self._gloo: Any = None
+        self._waiters: dict[int, _Waiter] = {}
+
+    def _connect(self, timeout: float) -> None:
+        self._gloo = c10d.ProcessGroupGloo(
             PrefixStore("gloo", self._store), self.rank, self.size, timedelta(seconds=timeout)
         )
-        self._waiters: dict[int, _Waiter] = {}
 
     def start(self, out: list[Message], in_: list[Message], tag: int) -> GlooTransfer:
         transfer = GlooTransfer(self._gloo)
@@ -383,10 +456,9 @@ class NcclGroupTransport(Transport):
 
     name = "nccl"
 
-    def __init__(self, ranks: Sequence[int], timeout: float) -> None:
-        super().__init__(ranks, timeout)
+    def _connect(self, timeout: float) -> None:
         group = dist.new_group(
-            list(ranks),
+            self._ranks,
             timeout=timedelta(seconds=timeout),
             backend="nccl",
             use_local_synchronization=True,

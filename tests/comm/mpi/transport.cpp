@@ -18,6 +18,7 @@ TEST(MpiTransport, ManyTags) { check_many_tags(mpi_end()); }
 TEST(MpiTransport, EqualTags) { check_equal_tags(mpi_end()); }
 TEST(MpiTransport, Waiting) { check_waiting(mpi_end()); }
 TEST(MpiTransport, Refusals) { check_refusals(mpi_end()); }
+TEST(MpiTransport, OtherLengths) { check_other_length(mpi_end()); }
 TEST(MpiTransport, SubgroupRefusals) { check_subgroup_refusals(mpi_end()); }
 
 TEST(MpiTransport, OpensAgain) {

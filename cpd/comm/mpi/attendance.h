@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which ranks of a host have come so far as to start MPI. MPI_Init returns when all ranks of the
+// job have called it, and does not say for whom it waits; so each leaves a file, locked while its
+// process lives, in the folder that the launcher keeps for the job on every host. Where there is no
+// such folder (launchers other than those with PMIx), nothing is known.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace cpd {
+
+class Attendance {
+ public:
+  /// This rank has come. It counts as here for as long as the process lives.
+  Attendance();
+
+  /// Tells those who wait that this rank does not any more.
+  void GiveUp() const noexcept;
+  /// Whether another rank of this host has.
+  [[nodiscard]] bool HasGivenUp() const;
+  /// The ranks that have not come, or whose processes have ended without giving up; ascending.
+  /// Empty where it is not known, as of ranks on other hosts.
+  [[nodiscard]] std::vector<int> Absent() const;
+  [[nodiscard]] int size() const { return size_; }
+
+ private:
+  enum class State : unsigned char { absent, here, given_up };
+  [[nodiscard]] std::string FileOf(int rank) const;
+  [[nodiscard]] State StateOf(int rank) const;
+
+  std::string stem_;  // of the files; empty: nothing is known
+  int rank_ = 0, size_ = 0;
+  bool one_host_ = false;
+  int own_ = -1;  // this rank's file; never closed, for that would unlock it
+};
+
+}  // namespace cpd

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are lost before a communicator exists: every survivor is told in time who, by MPI and
+by gloo; and a subgroup of those that are left works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import lost_before
+from lost_before import ROOM, TIMEOUT, WORLD, trial, trials
+from spawn import TRANSPORTS, skip_without
+
+
+def check(said: dict[int, dict[str, Any]], way: str, victims: list[int]) -> None:
+    assert len(said) == WORLD - len(victims)
+    for rank, one in said.items():
+        about = f"rank {rank}: {one}"
+        assert one["type"] == "RankLost", about
+        assert one["lost"] == victims[-1:], about
+        assert one["text"].startswith(f"rank {victims[-1]} of {WORLD} lost before"), about
+        assert one["took"] < TIMEOUT + ROOM, about
+        if way == "subgroup":
+            assert one["size"] == WORLD - 2, about
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("transport", "way", "kind", "victims"),
+    [
+        ("mpi", "at once", "kill", [2]),
+        ("mpi", "in MPI", "stop", [0]),
+        ("mpi", "subgroup", "kill", [1, 3]),
+        ("gloo", "at once", "exit", [0]),
+        ("gloo", "connecting", "kill", [3]),
+        ("gloo", "subgroup", "stop", [0, 2]),
+    ],
+)
+def test_a_rank_is_lost_before(transport: str, way: str, kind: str, victims: list[int]) -> None:
+    check(trial(transport, way, kind, victims), way, victims)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_twenty_times(transport: str) -> None:
+    for way, kind, victims in trials(transport, 20):
+        check(trial(transport, way, kind, victims), way, victims)
+
+
+STORE_IN_RANK_0 = """
+import os, signal, sys
+import torch.distributed as dist
+import cpd
+dist.init_process_group("gloo", init_method=sys.argv[2], rank=int(sys.argv[1]), world_size=3)
+if sys.argv[1] == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    cpd.comm.torch(timeout=4)
+except cpd.comm.RankLost as error:
+    print(error.ranks, error, flush=True)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_the_rank_that_keeps_the_store() -> None:
+    """Nobody can ask who else is there; but who kept the store is lost for certain."""
+    skip_without("gloo")
+    address = f"tcp://127.0.0.1:{lost_before.free_port()}"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", STORE_IN_RANK_0, str(rank), address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        said = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for out, err in said[1:]:
+        assert out.startswith("[0] rank 0 of 3 lost before the group was made"), out + err
+    assert [rank.returncode for rank in ranks[1:]] == [0, 0], said
