@@ -7,8 +7,8 @@ Two layouts, told apart by the arrays' names:
 A .npy file is one layer of the first; a list of dicts that torch.save wrote is the second, and so
 is a dict of dicts called rank0, rank1, …; the names in other nested dicts are joined by dots.
 Layers keep the file's order (rank 0's in the second layout; safetensors orders names by itself).
-float16, bfloat16 and float32 are taken; binary64 only where every value is a binary32 number, or
-where rounding is asked for. Nothing in a file is executed.
+float32, float16, bfloat16 and torch's 8-bit floats are taken; binary64 only where every value is a
+binary32 number, or where rounding is asked for. Nothing in a file is executed.
 """
 
 import re
@@ -25,7 +25,15 @@ from cpd.gradient_files import read_arrays, shown
 _RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
 _FP32 = _core.parse_format("fp32")
 _NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_FLOATS = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+)
 _MOST_RANKS = 1 << 16
 
 

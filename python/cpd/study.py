@@ -128,29 +128,18 @@ class Measurement:
     layers: list[Roundoff]
     """Of each layer."""
     draws: list[tuple[float, float]]
-    """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values: block b is the b-th part
-    of every layer. Empty where there are fewer than 64 values."""
+    """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, to which every layer
+    gives a part of equal size, as far as it goes. Empty where there are fewer than 64 values."""
 
     @classmethod
     def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
         """Of a reference and of what was reduced, layer by layer."""
         layers = [np.asarray(layer).reshape(-1) for layer in sums]
-        draws = []
-        if sum(layer.size for layer in layers) >= _LEAST_DRAW * DRAWS:
-            parts = [
-                (np.array_split(h, DRAWS), np.array_split(low, DRAWS))
-                for h, low in zip(reference, layers, strict=True)
-            ]
-            for b in range(DRAWS):
-                native = _core.roundoff(
-                    _joined([h[b] for h, _ in parts], np.float64),
-                    _joined([low[b] for _, low in parts], np.float32),
-                )
-                draws.append((native.error_squares, native.reference_squares))
+        enough = sum(layer.size for layer in layers) >= _LEAST_DRAW * DRAWS
         return cls(
             _measure(_joined(reference, np.float64), _joined(layers, np.float32)),
             [_measure(*pair) for pair in zip(reference, layers, strict=True)],
-            draws,
+            _draws(reference, layers) if enough else [],
         )
 
     @property
@@ -169,7 +158,7 @@ class Measurement:
 
 class Contributions:
     """What all ranks give to an all-reduce, to be measured with any number of specs: the reference
-    is summed once.
+    is summed once. `world` is the number of ranks W, `sizes` the number of values in each layer.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
     >>> given.measure(ReduceSpec("e4m3"), 2).total.count
@@ -512,6 +501,25 @@ def _moved(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
     grouped = _grouped(dataclasses.replace(spec, exchange="owner"), size, world)
     exchange = "ring" if size == world else "hierarchical"
     return dataclasses.replace(grouped, exchange=exchange)
+
+
+def _draws(
+    reference: list[npt.NDArray[np.float64]], layers: list[npt.NDArray[np.float32]]
+) -> list[tuple[float, float]]:
+    high: list[list[Any]] = [[] for _ in range(DRAWS)]
+    low: list[list[Any]] = [[] for _ in range(DRAWS)]
+    first = 0  # the block after the last one that got a value too many
+    for h, layer in zip(reference, layers, strict=True):
+        parts = zip(np.array_split(h, DRAWS), np.array_split(layer, DRAWS), strict=True)
+        for b, (above, below) in enumerate(parts):
+            high[(first + b) % DRAWS].append(above)
+            low[(first + b) % DRAWS].append(below)
+        first = (first + layer.size) % DRAWS
+    found = [
+        _core.roundoff(_joined(h, np.float64), _joined(layer, np.float32))
+        for h, layer in zip(high, low, strict=True)
+    ]
+    return [(native.error_squares, native.reference_squares) for native in found]
 
 
 def _joined(parts: list[Any], dtype: type) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import cpd  # noqa: E402
 from cpd.cli import main  # noqa: E402
 from cpd.gradient_files import shown  # noqa: E402
 from cpd.gradients import load_gradients, save_gradients  # noqa: E402
@@ -74,6 +75,12 @@ def test_one_tensor_and_the_older_kind_of_file(tmp_path):
     check(tmp_path / "weight.pt", ["weight"], [X])
     torch.save({"a": A}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     check(tmp_path / "old.pt", ["a"], [X])
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"])
+def test_eight_bit_floats(tmp_path, name):
+    torch.save({"a": A.to(getattr(torch, f"float8_{name}"))}, tmp_path / "g.pt")
+    check(tmp_path / "g.pt", ["a"], [cpd.cast(X, name)])
 
 
 def test_views_of_one_storage(tmp_path):

@@ -241,6 +241,16 @@ def test_no_spread_of_few_values() -> None:
         assert all((choice.spread is None) == (draws == 0) for choice in best.choices)
 
 
+def test_small_layers_fill_all_blocks() -> None:
+    """40 layers of two values each: every block gets five."""
+    rng = np.random.default_rng(0)
+    ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]
+    one = cpd.study.Contributions(ranks).measure(cpd.ReduceSpec("e4m3"), 2)
+    references = [reference for _, reference in one.draws]
+    assert min(references) > 5 * 4
+    assert max(references) < 5 * 16
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_nothing_beats_what_is_named(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -263,7 +263,6 @@ def _measure_and_tell(
         write_text(options.csv, csv_text(study.series, options.per_layer))
     if options.json is not None:
         setting = {
-            "aps": {"off": False, "on": True}.get(options.aps, options.aps),
             "kahan": options.kahan,
             "nodes": gradients.ranks,
             "layers": gradients.names,

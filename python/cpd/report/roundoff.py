@@ -121,6 +121,10 @@ class Series:
             "accumulator": str(self.spec.accumulator),
             "result": str(self.spec.result),
             "order": self.spec.order,
+            "aps": self.spec.aps,
+            "loss_scale": self.spec.loss_scale,
+            "rounding": self.spec.rounding,
+            "overflow": self.spec.overflow,
         }
 
 
