@@ -409,6 +409,7 @@ Accumulator ParseAccumulator(std::string_view text) {
 
 Accumulator Preset(std::string_view name, const Format& output) {
   const Unit& unit = UnitNamed(name);
+  Check(output);
   CheckOutput(unit, output);
   BlockFma rule;
   rule.a = rule.b = unit.operand;

@@ -276,6 +276,7 @@ Format ParseFormat(std::string_view name) {
 }
 
 std::string ToString(const Format& format) {
+  Check(format);
   if (format == kE8m0) return "e8m0";
   const bool default_bias = format.bias == DefaultBias(format.exp, format.encoding);
   if (format.encoding == Encoding::p3109 && default_bias && format.subnormals) {
@@ -295,7 +296,7 @@ std::string ToString(const Format& format) {
 }
 
 std::string ToString(Encoding encoding) {
-  return std::string(kEncodings[static_cast<std::size_t>(encoding)].first);
+  return std::string(kEncodings.at(static_cast<std::size_t>(encoding)).first);
 }
 
 Encoding ParseEncoding(std::string_view name) {

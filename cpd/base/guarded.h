@@ -21,6 +21,7 @@ __attribute__((noinline)) auto CallApart(const Run& run) {
 /// comparisons of values, references.
 template <class Run>
 auto Guarded(const Run& run) {
+  if (Environment::is_current()) return run();
   const Environment environment;
   return detail::CallApart(run);
 }

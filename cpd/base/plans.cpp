@@ -11,8 +11,6 @@ RoundPlan PlanOf(const Format& format, const RoundingOptions& options) {
 }
 
 FoldPlan FoldPlanOf(const Accumulator& accumulator, const Format& terms_in) {
-  Check(accumulator.format);
-  Check(terms_in);
   return Guarded([&] { return make_fold_plan(accumulator, terms_in); });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plans of numeric/plan.h and levels.h as verbs make them: of formats that are checked, in the
-// default floating-point environment.
+// The plans of numeric/plan.h and levels.h as verbs make them: in the default floating-point
+// environment.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace cpd {
 
 /// make_plan. Throws Error for a format that is none.
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {});
-/// make_fold_plan. Throws Error for a format that is none.
+/// make_fold_plan, of an accumulator and a format that Check has seen.
 CPD_API FoldPlan FoldPlanOf(const Accumulator& accumulator, const Format& terms_in);
 /// make_levels, of an accumulator that Check has seen.
 CPD_API Levels LevelsOf(const Accumulator& accumulator, std::int64_t depth);

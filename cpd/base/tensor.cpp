@@ -46,7 +46,6 @@ std::string ToString(DType type) {
 }
 
 void CheckCarrier(DType type, const Format& format) {
-  Check(format);
   if (!IsFloat(type)) {
     throw Error("values are carried in fp32, fp64, bf16 or fp16, got " + ToString(type));
   }

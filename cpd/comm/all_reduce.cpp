@@ -222,6 +222,8 @@ class Call {
   }
 
   void CheckPlace() const {
+    for (const TensorView& x : x_) Check(x, "x");
+    for (const TensorView& out : out_) Check(out, "out");
     const TensorView first = FirstLayer();
     for (std::size_t l = 0; l < x_.size(); ++l) CheckLayer("x", l, x_[l], first);
     for (std::size_t l = 0; l < out_.size(); ++l) CheckLayer("out", l, out_[l], first);

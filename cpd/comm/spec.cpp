@@ -97,6 +97,7 @@ void Check(const ReduceSpec& spec, int world) {
 }
 
 bool MayStall(const ReduceSpec& spec, int world) {
+  Check(spec);
   if (spec.accumulator.scheme != Scheme::sequential || spec.order == Order::tree ||
       !is_nearest(spec.accumulator.rounding.mode)) {
     return false;

@@ -18,14 +18,19 @@ class Environment {
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
+  /// True where this thread is in it as it is, what its operations have signalled aside.
+  CPD_FN static bool is_current() { return (get() & ~kSignals) == kDefault; }
+
  private:
 #if defined(__x86_64__)
   static constexpr unsigned kDefault = 0x1F80;  // MXCSR: all exceptions masked
+  static constexpr unsigned kSignals = 0x3F;    // the exceptions that have occurred
   CPD_FN static unsigned get() { return __builtin_ia32_stmxcsr(); }
   CPD_FN static void set(unsigned value) { __builtin_ia32_ldmxcsr(value); }
   unsigned saved_;
 #elif defined(__aarch64__)
   static constexpr std::uint64_t kDefault = 0;  // FPCR
+  static constexpr std::uint64_t kSignals = 0;  // in a register of their own
   CPD_FN static std::uint64_t get() {
     std::uint64_t value;
     __asm__ volatile("mrs %0, fpcr" : "=r"(value));

@@ -210,6 +210,7 @@ void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int6
                std::int64_t count, std::int64_t first, std::int64_t n, const float* const* terms,
                FoldState state) {
   Check(accumulator);
+  Check(terms_in);
   RefuseUnit(accumulator);
   if (count <= 0 || n <= 0) return;
   if (accumulator.scheme == Scheme::chunked) {
@@ -230,6 +231,7 @@ void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int6
 void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
              std::int64_t first, std::int64_t n, FoldState state) {
   Check(accumulator);
+  Check(terms_in);
   RefuseUnit(accumulator);
   if (accumulator.scheme == Scheme::chunked && terms % accumulator.chunk != 0) {
     const std::int64_t q = terms / accumulator.chunk;

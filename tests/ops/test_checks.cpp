@@ -107,6 +107,8 @@ class Checks : public ::testing::Test {
   }
   Verbs VerbsOf(const Format& f) {
     return {{"Check", [=] { Check(f); }},
+            {"ToString", [=] { ToString(f); }},
+            {"Preset", [=] { Preset("h100-fp16", f); }},
             {"Holds", [=] { Holds(kFp32, f); }},
             {"Holds", [=] { Holds(f, kFp32); }},
             {"CheckCarrier", [=] { CheckCarrier(DType::f32, f); }},
@@ -128,6 +130,7 @@ class Checks : public ::testing::Test {
   }
   static Verbs VerbsOf(const ReduceSpec& spec) {
     return {{"Check", [=] { Check(spec); }},
+            {"MayStall", [=] { MayStall(spec, 2); }},
             {"VirtualReduce", [=] { VirtualReduce(spec, 2, {4}); }},
             {"CostOf", [=] { CostOf(spec, 2, 0, std::array<std::int64_t, 1>{4}, 1); }},
             {"TimeOf", [=] { TimeOf(spec, 2, std::array<std::int64_t, 1>{4}, 1, 1); }}};
