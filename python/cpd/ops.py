@@ -30,6 +30,10 @@ or be one of them. Returned as the result. It takes no part in autograd.
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. Under `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
+**Ctrl-C** ends a call that Python's main thread has made, within a fraction of a second, when its
+threads have ended; `out=` may be written in part. So does any exception that a signal's handler
+raises. Calls on other threads, on a GPU, and with `blas=True` (one call of another library) go on.
+
 **Gradients** (torch): `cast` passes the gradient straight through; add, mul, fma and sum have the
 gradients of the exact operation; those of gemm are GEMMs with the same accumulator; encode and
 decode have none.
