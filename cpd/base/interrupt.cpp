@@ -5,37 +5,30 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdint>
-#include <ctime>
 #include <exception>
 #include <thread>
 
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kPause = 50'000'000;  // nanoseconds between two questions
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPause = std::chrono::milliseconds(50);  // between two questions
 
 std::atomic<InterruptCheck> g_check{nullptr};
 std::atomic<bool> g_ending{false};
 std::atomic<int> g_inside{0};  // threads that are inside a call
 
 thread_local const std::atomic<bool>* t_stop = nullptr;
-thread_local std::int64_t t_next = 0;  // when to ask again
-thread_local int t_calls = 0;          // this thread's, one inside the other
-thread_local bool t_stays = false;     // the thread that ends the others' calls
+thread_local Clock::time_point t_next;  // when to ask again
+thread_local int t_calls = 0;           // this thread's, one inside the other
+thread_local bool t_stays = false;      // the thread that ends the others' calls
 
 /// What a thread throws whose call is over because of another thread.
 class Ended final : public std::exception, public Interrupted {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "the call was ended"; }
 };
-
-/// Nanoseconds, to some milliseconds: a tenth of the price of the exact time.
-std::int64_t Now() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 bool IsOver() { return g_ending.load(std::memory_order_relaxed) && !t_stays; }
 
@@ -57,7 +50,7 @@ void CheckInterrupt() {
   }
   const InterruptCheck check = g_check.load(std::memory_order_relaxed);
   if (check == nullptr) return;
-  const std::int64_t now = Now();
+  const Clock::time_point now = Clock::now();
   if (now < t_next) return;
   t_next = now + kPause;
   check();
@@ -65,7 +58,7 @@ void CheckInterrupt() {
 
 RunningCall::RunningCall() {
   if (++t_calls > 1) return;
-  t_next = Now() + kPause;
+  t_next = Clock::now() + kPause;
   ++g_inside;
 }
 
@@ -76,7 +69,6 @@ RunningCall::~RunningCall() {
 }
 
 bool EndOtherCalls(double seconds) {
-  using Clock = std::chrono::steady_clock;
   t_stays = true;
   g_ending = true;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);

@@ -63,7 +63,9 @@ def ddp_hook(
         average: divide by the number of ranks, as DDP does without a hook; False: as the spec says.
 
     An error of a rank, such as a lost one, ends the backward pass with a RuntimeError that has its
-    text; `state.error` is the error itself. `state` can be pickled: see `HookState`.
+    text; `state.error` is the error itself. Ctrl-C ends it with KeyboardInterrupt where it runs on
+    Python's main thread (not on a GPU's, whose wait is torch's); the communicator is broken then.
+    `state` can be pickled: see `HookState`.
 
     Raises ValueError or TypeError (also where a group of the spec is larger than the number of
     ranks), RuntimeError where torch.distributed is not initialised.

@@ -33,6 +33,10 @@ anything is written. What the machine cannot do (no GPU, a library that is not t
 RuntimeError, no memory a MemoryError (torch's own: RuntimeError). Under
 `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
+**Ctrl-C** ends a call that Python's main thread has made, within a fraction of a second, when its
+threads have ended; `out=` may be written in part. So does any exception that a signal's handler
+raises. Calls on other threads, on a GPU, and with `blas=True` (one call of another library) go on.
+
 **Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
 through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs
 with the same accumulator; codes are integers, so encode and decode have none: a gradient or a

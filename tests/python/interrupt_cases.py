@@ -187,6 +187,57 @@ def waits_at_timeout() -> dict[str, Any]:
         return met_by_ctrl_c(lambda: group.ranks[0].barrier())
 
 
+class PythonTransport:
+    """Rank 0 of 2; Ctrl-C meets its own code, in one method after the other."""
+
+    name, rank, size, ranks_on_host, device_index = "python", 0, 2, 1, -1
+
+    def __init__(self) -> None:
+        self.alarms_raised = 0
+        self.abandoned = 0
+
+    def start(self, out: object, in_: object, tag: int) -> PythonTransport:
+        return self
+
+    def poll(self) -> bool:
+        raise KeyboardInterrupt("in poll")
+
+    def waiting(self) -> list[int]:
+        return [1]
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+    def raise_alarm(self) -> None:
+        self.alarms_raised += 1
+        if self.alarms_raised == 1:
+            raise KeyboardInterrupt("in raise_alarm")
+
+    def alarms(self) -> list[bool]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def python_transport() -> dict[str, Any]:
+    transport = PythonTransport()
+    comm = Communicator(cpd._core.python_communicator(transport, 5.0, 1024), 5.0, 1024)
+    seen: dict[str, Any] = {}
+    try:
+        try:
+            comm.barrier()
+        except KeyboardInterrupt:
+            for _ in range(1000):
+                time.sleep(0.0001)
+    except KeyboardInterrupt as second:
+        seen["first"] = str(second.__context__)
+    seen["broken"] = comm.broken
+    seen["alarms"] = transport.alarms_raised
+    seen["abandoned"] = transport.abandoned
+    return seen
+
+
 def run_waits() -> dict[str, Any]:
     """In LocalGroup.run: rank 0 never comes, rank 1 waits, rank 2 multiplies for minutes."""
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spawn import TRANSPORTS, spawn_ranks
+from spawn import TRANSPORTS, skip_without, spawn_ranks
 
 PROGRAM = Path(__file__).with_name("interrupt_cases.py")
 SOON = 15.0
@@ -124,6 +127,69 @@ def test_a_run_of_threads_is_interrupted() -> None:
     assert said == ""
     assert seen["threads"] == 0
     assert seen["broken"] != ""
+
+
+def test_ctrl_c_in_a_transports_own_python_code() -> None:
+    """The alarm is raised all the same, and the second one comes afterwards."""
+    seen, said = run("python_transport")
+    assert said == ""
+    assert seen == {
+        "first": "in poll",
+        "broken": "a call was interrupted",
+        "alarms": 2,
+        "abandoned": 1,
+    }
+
+
+def train(transport: str, **settings: str) -> subprocess.Popen[str]:
+    words = f"--transport {transport} --format e4m3 --epochs 10000 --batch 90 --depth 2"
+    return subprocess.Popen(
+        [sys.executable, "-m", "cpd", "train", *words.split(), "--timeout", "60"],
+        env=os.environ | {"CPD_NUM_THREADS": "1"} | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def has_begun(process: subprocess.Popen[str]) -> bool:
+    assert process.stdout is not None
+    begun = any(line.startswith("digits:") for line in process.stdout)
+    time.sleep(1)
+    return begun
+
+
+@pytest.mark.timeout(240)
+def test_a_training_is_interrupted() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    process = train("virtual")
+    assert has_begun(process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "cpd train: interrupted\n")
+
+
+@pytest.mark.timeout(240)
+def test_a_training_over_processes_is_interrupted() -> None:
+    """In one of them; the other says in one line which. (torch's store may say more: it was in the
+    first one's process.)"""
+    pytest.importorskip("sklearn")
+    skip_without("gloo")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    first, second = (train("torch", RANK=str(rank), **place) for rank in range(2))
+    assert has_begun(first)
+    second.send_signal(signal.SIGINT)
+    _, said = second.communicate(timeout=60)
+    assert (second.returncode, said) == (130, "cpd train: interrupted\n")
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert said.startswith("cpd train: error: rank 0: "), said
+    assert "Traceback" not in said
+    assert "rank 1" in said
 
 
 @pytest.mark.timeout(180)
