@@ -110,9 +110,9 @@ class Recipe:
     that one's stream, XOR layer << 20, XOR purpose << 60, with purpose 0 for the forward GEMM, 4
     for grad_input, 5 for grad_weight, 6 for grad_bias, 8 for the cast of activations, 9 of
     weights, 10 of gradients, 11 of the output, 12 and 13 for the tangents of the input and of the
-    weight. So the roundings of a layer never meet where streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a tensor, so
-    that a compiled step stays compiled. The same stream gives the same bits: recomputation under
-    activation checkpointing repeats them.
+    weight. So the roundings of a layer never meet where streams stay below 2^60. Give a new stream
+    at each step: its number << 36, say, in a tensor, so that a compiled step stays compiled. The
+    same stream gives the same bits: recomputation under activation checkpointing repeats them.
 
     Immutable, hashable, picklable. Raises ValueError or TypeError for anything else.
 
