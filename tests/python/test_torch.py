@@ -182,7 +182,7 @@ def test_codec_equals_numpy(f):
 def test_texts_of_many_threads():
     """What a text means is kept for each thread, in a bounded number."""
     x = torch.linspace(0, 3, 7)
-    formats = [f"e{exp}m{man}" for exp in range(2, 9) for man in range(24)]
+    formats = [f"e{exp}m{man}" for exp in range(2, 8) for man in range(24)]
     texts = [f"{f} {scheme}" for f in formats for scheme in ("sequential", "pairwise")]
     assert len(texts) > 256
     wanted = {text: cpd.sum(x.numpy(), text).item() for text in texts}
@@ -191,7 +191,7 @@ def test_texts_of_many_threads():
         order = texts[turn * 40 :] + texts[: turn * 40]
         return all(
             cpd.sum(x, text).item() == wanted[text]
-            and cpd.cast(x[:1], text.split(" ")[0], "up").item() == 0
+            and cpd.cast(x[2:3], text.split(" ")[0], "up").item() == 1
             for text in order * 2
         )
 
@@ -261,30 +261,38 @@ def test_negated_views_as_inputs():
         assert same(run(view), cpd.cast(x, E4M3))
 
 
-@pytest.mark.parametrize("run", [lambda f: f, torch.compile], ids=["eager", "compiled"])
-def test_negated_views_as_out(run):
-    x, y = (values((4, 5), seed=s) for s in range(2))
-    options = {"backend": "aot_eager"} if run is torch.compile else {}
-    for make in (
-        lambda: torch._neg_view(torch.empty(4, 5)),
-        lambda: torch._neg_view(torch.empty(5, 4)).t(),
-        lambda: torch.empty(4, 5, dtype=torch.complex64).conj().imag,
-    ):
-        out = make()
-        assert out.is_neg()
-        version = out._version
-        cast = run(lambda x, out: cpd.cast(x, E4M3, out=out), **options)
-        assert same(cast(x, out).resolve_neg(), cpd.cast(x, E4M3))
-        assert same(out.resolve_neg(), cpd.cast(x, E4M3))
-        assert out.is_neg()
-        assert out._version > version
-        assert same(cpd.mul(x, negated(y), E4M3, out=out).resolve_neg(), cpd.mul(x, y, E4M3))
-        codes = cpd.encode(x.nan_to_num(1.0), E4M3)
-        decoded = cpd.decode(codes, E4M3, (4, 5))
-        assert same(cpd.decode(codes, E4M3, (4, 5), out=out).resolve_neg(), decoded)
+NEGATED_OUTS = (
+    lambda: torch._neg_view(torch.empty(4, 5)),
+    lambda: torch._neg_view(torch.empty(5, 4)).t(),
+    lambda: torch.empty(4, 5, dtype=torch.complex64).conj().imag,
+)
+
+
+@pytest.mark.parametrize("make", NEGATED_OUTS)
+def test_negated_views_as_out(make):
+    x, y = (values((4, 5), seed=s).nan_to_num(1.0) for s in range(2))
+    out = make()
+    assert out.is_neg()
+    version = out._version
+    assert cpd.cast(x, E4M3, out=out) is out
+    assert same(out.resolve_neg(), cpd.cast(x, E4M3))
+    assert out.is_neg()
+    assert out._version > version
+    assert same(cpd.mul(x, negated(y), E4M3, out=out).resolve_neg(), cpd.mul(x, y, E4M3))
+    codes = cpd.encode(x, E4M3)
+    decoded = cpd.decode(codes, E4M3, (4, 5))
+    assert same(cpd.decode(codes, E4M3, (4, 5), out=out).resolve_neg(), decoded)
+
+
+def test_a_negated_view_as_out_may_be_x_and_compiled():
+    x = values((4, 5))
     view = negated(x)
     assert cpd.cast(view, E4M3, out=view) is view
     assert same(view.resolve_neg(), cpd.cast(x, E4M3))
+    run, _ = compiled(lambda x, out: cpd.cast(x, E4M3, out=out))
+    out = torch._neg_view(torch.empty(4, 5))
+    run(x, out)
+    assert same(out.resolve_neg(), cpd.cast(x, E4M3))
 
 
 def test_out_must_not_overlap_itself():
