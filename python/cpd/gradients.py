@@ -19,9 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from cpd import _core
 from cpd.gradient_files import read_arrays, shown
 
 _RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
+_FP32 = _core.parse_format("fp32")
+_NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
 _FLOATS = (
     torch.float16,
     torch.bfloat16,
@@ -140,16 +143,19 @@ def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> tor
     name = shown(name)
     if tensor.dtype != torch.float64:
         raise ValueError(f"{path}: '{name}' must hold floating-point values, got {tensor.dtype}")
-    narrow = tensor.float()
-    if beyond := int((narrow.isinf() & ~tensor.isinf()).sum()):
+    # By CPD, and compared by bits: other conversions flush subnormals where the program does.
+    wide = tensor.contiguous().numpy()
+    narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)
+    _core.cast(wide, _FP32, _NEAREST, narrow)
+    if beyond := int((np.isinf(narrow) & ~np.isinf(wide)).sum()):
         raise ValueError(f"{path}: '{name}' holds values beyond binary32, {beyond} of them")
-    if not round and not torch.equal(
-        narrow.double().nan_to_num(nan=0.0), tensor.nan_to_num(nan=0.0)
-    ):
+    _core.cast(narrow, _FP32, _NEAREST, again)
+    same = (again.view(np.int64) == wide.view(np.int64)) | np.isnan(wide)
+    if not (round or same.all()):
         raise ValueError(
             f"{path}: '{name}' holds binary64 values that are not binary32; --round rounds them"
         )
-    return narrow.contiguous()
+    return torch.from_numpy(narrow)
 
 
 def _from_stacked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
