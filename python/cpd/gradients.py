@@ -151,7 +151,7 @@ def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> tor
         raise ValueError(f"{path}: '{name}' holds values beyond binary32, {beyond} of them")
     _core.cast(narrow, _FP32, _NEAREST, again)
     same = (again.view(np.int64) == wide.view(np.int64)) | np.isnan(wide)
-    if not round and not same.all():
+    if not (round or same.all()):
         raise ValueError(
             f"{path}: '{name}' holds binary64 values that are not binary32; --round rounds them"
         )

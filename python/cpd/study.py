@@ -170,7 +170,9 @@ class Contributions:
         source = Source(per_rank)
         self.world = source.world
         self.sizes = source.sizes
-        self._sum: Callable[[], list[npt.NDArray[np.float64]]] = lambda: _reference(per_rank)
+        self._sum: Callable[[ReduceSpec], list[npt.NDArray[np.float64]]] = lambda spec: _reference(
+            per_rank, spec
+        )
         self._reduce: Callable[[ReduceSpec], list[Any]] = lambda spec: simulate_all_reduce(
             per_rank, spec
         )
@@ -183,7 +185,7 @@ class Contributions:
         values: list[npt.NDArray[np.float32]] = []
         Source([layers]).visit(0, lambda _, layer: values.append(layer))
         given.world = comm.size
-        given._sum = lambda: _gathered_reference(comm, values)
+        given._sum = lambda spec: _gathered_reference(comm, values, spec)
         given._reduce = lambda spec: comm.all_reduce(values, spec)
         return given
 
@@ -196,18 +198,12 @@ class Contributions:
         grouped = _grouped(spec, _group_size(group_size, self.world), self.world)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StallWarning)  # what stalls is what is measured
-            return Measurement.of(self._reference(spec.average), self._reduce(grouped))
+            return Measurement.of(self._reference(spec), self._reduce(grouped))
 
-    def _reference(self, average: bool) -> list[npt.NDArray[np.float64]]:
-        if average not in self._references:
-            sums = self._references[False] if average and self._references else self._sum()
-            self._references[average] = [self._mean(layer) for layer in sums] if average else sums
-        return self._references[average]
-
-    def _mean(self, total: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        mean = total.copy()
-        _core.divide_reference(mean, self.world)
-        return mean
+    def _reference(self, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
+        if spec.average not in self._references:
+            self._references[spec.average] = self._sum(spec)
+        return self._references[spec.average]
 
 
 def _table(
@@ -533,7 +529,7 @@ def _group_size(size: Any, world: int) -> int:
     return number
 
 
-def _reference(per_rank: PerRank) -> list[npt.NDArray[np.float64]]:
+def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
     source = Source(per_rank)
     sums = [np.zeros(size) for size in source.sizes]
 
@@ -542,19 +538,24 @@ def _reference(per_rank: PerRank) -> list[npt.NDArray[np.float64]]:
 
     for rank in range(source.world):
         source.visit(rank, add)
+    if spec.average:
+        for total in sums:
+            total /= source.world
     return sums
 
 
 def _gathered_reference(
-    comm: Communicator, layers: list[npt.NDArray[np.float32]]
+    comm: Communicator, values: list[npt.NDArray[np.float32]], spec: ReduceSpec
 ) -> list[npt.NDArray[np.float64]]:
-    sums = []
-    for layer in layers:
+    reference = []
+    for layer in values:
         total = np.zeros(layer.size)
         for (contribution,) in comm.all_gather([layer], "fp32"):
             _core.add_to_reference(contribution, total)
-        sums.append(total)
-    return sums
+        if spec.average:
+            _core.divide_reference(total, comm.size)
+        reference.append(total)
+    return reference
 
 
 def _measure(reference: npt.NDArray[np.float64], value: npt.NDArray[np.float32]) -> Roundoff:

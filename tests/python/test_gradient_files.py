@@ -105,6 +105,21 @@ def test_binary64_is_rounded_only_when_asked(tmp_path, capsys):
     assert "--round needs --gradients" in capsys.readouterr().err
 
 
+def test_binary64_keeps_subnormals_where_the_program_flushes_them(tmp_path):
+    path = tmp_path / "g.npz"
+    least = 2.0**-149
+    np.savez(path, x=np.array([[3 * least, -least, 1.0]]), y=np.array([[1.5 * least]]))
+    torch.set_flush_denormal(True)
+    try:
+        with pytest.raises(ValueError, match="'y' holds binary64 values that are not binary32"):
+            load_gradients(path)
+        x, y = load_gradients(path, round=True).per_rank[0]
+    finally:
+        torch.set_flush_denormal(False)
+    assert x.tolist() == [3 * least, -least, 1.0]
+    assert y.tolist() == [2 * least]
+
+
 # ---- hostile and broken files --------------------------------------------------------------------
 
 
