@@ -80,6 +80,9 @@ struct KernelTable {
   void (*arithmetic)(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
                      const float* x, const float* y, const float* z, const std::uint32_t* random,
                      float* out);
+  void (*arithmetic_f64)(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
+                         const double* x, const double* y, const double* z,
+                         const std::uint32_t* random, double* out);
   /// `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i], terms[1][i], …
   /// (FoldStep in ops/reduce.h). `starts`: the first one makes sum = round(term) by draw number
   /// `draw`, Kahan's compensation +0; any other sum = round(sum + term), or Kahan's four
@@ -88,6 +91,10 @@ struct KernelTable {
   void (*fold)(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
                std::int64_t n, std::int64_t count, const float* const* terms, float* sum,
                float* compensation, GivenDraws given);
+  /// The same for terms that are any binary64 values.
+  void (*fold_f64)(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
+                   std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
+                   double* compensation, GivenDraws given);
   /// Largest finite |x[i]|; adds the number of NaN and Inf to *non_finite.
   float (*max_abs)(std::int64_t n, const float* x, std::int64_t* non_finite);
 

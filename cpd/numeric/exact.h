@@ -14,24 +14,35 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// a + b in V, rounded to odd. Knuth's TwoSum (TAOCP 4.2.2, theorem B) gives the error of
-/// the rounded sum exactly, for any order of magnitudes; an even sum with an error moves one unit
-/// toward it. Inf and NaN come out as binary64 addition makes them. Six additions.
+/// a + b - s, exactly, where s is the sum rounded to nearest: Knuth's TwoSum (TAOCP 4.2.2, theorem
+/// B), for any order of magnitudes.
 template <class V>
-CPD_FN constexpr V add_to_odd(V a, V b) {
+CPD_FN constexpr V error_of_sum(V a, V b, V s) {
+  const V b_part = s - a;
+  return (a - (s - b_part)) + (b - b_part);
+}
+
+/// s + error rounded to odd, where s is that sum rounded to nearest: an even s with an error moves
+/// one unit toward it. A NaN `error`, as beside an infinite s, counts as none.
+template <class V>
+CPD_FN constexpr V toward_odd(V s, V error) {
   using U = Unsigned<V>;
   using I = Signed<V>;
-  const V s = a + b;
-  const V b_part = s - a;
-  const V error = (a - (s - b_part)) + (b - b_part);
   const V zero{};
-  const auto inexact = (error > zero) | (error < zero);  // false for the NaN beside an infinite sum
+  const auto inexact = (error > zero) | (error < zero);
   const U bits = bits_as<U>(s);
   const auto same_sign = (I)(bits ^ bits_as<U>(error)) >= I{};
   const U one = splat<U>(1);
   const U moved = select(same_sign, bits + one, bits - one);
   const auto even = (bits & one) == U{};
   return bits_as<V>(select(inexact & even, moved, bits));
+}
+
+/// a + b in V, rounded to odd. Inf and NaN come out as binary64 addition makes them. Six additions.
+template <class V>
+CPD_FN constexpr V add_to_odd(V a, V b) {
+  const V s = a + b;
+  return toward_odd(s, error_of_sum(a, b, s));
 }
 
 /// a + b as the mode sees it: round-to-odd, and IEEE 754's sign of an exact zero sum (6.3): -0 when

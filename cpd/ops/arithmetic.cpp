@@ -18,10 +18,41 @@ namespace {
 
 void CheckOperand(const TensorView& x, const char* name) {
   CheckFloat(x, name);
-  if (x.dtype == DType::f64) {
-    throw Error(std::string(name) + " must be fp32, bf16 or fp16, got fp64");
-  }
   if (x.device != Device::cpu) throw Error(std::string(name) + " must be on the CPU");
+}
+
+struct Operands {
+  const TensorView &x, &y;
+  const TensorView* z;  ///< null but for fma
+  const TensorView* random;
+};
+
+void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n, const float* x,
+         const float* y, const float* z, const std::uint32_t* random, float* out) {
+  Kernels().arithmetic(op, plan, first, n, x, y, z, random, out);
+}
+void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
+         const double* y, const double* z, const std::uint32_t* random, double* out) {
+  Kernels().arithmetic_f64(op, plan, first, n, x, y, z, random, out);
+}
+
+/// T: float, or double for operands of binary64.
+template <class T>
+void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const TensorView& out) {
+  parallel_for(in.x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Reader<T> read_x(in.x);
+    Reader<T> read_y(in.y);
+    Reader<T> read_z(in.z != nullptr ? *in.z : in.x);
+    Reader<std::uint32_t> read_random(in.random != nullptr ? *in.random : in.x);
+    Writer<T> writer(out);
+    for (std::int64_t i = begin; i < end; i += kStage) {
+      const std::int64_t n = std::min(kStage, end - i);
+      Run(op, plan, i, n, read_x.Read(i, n), read_y.Read(i, n),
+          in.z != nullptr ? read_z.Read(i, n) : nullptr,
+          in.random != nullptr ? read_random.Read(i, n) : nullptr, writer.Target(i, n));
+      writer.Flush(i, n);
+    }
+  });
 }
 
 /// z is null but for fma.
@@ -41,21 +72,10 @@ void Operate(Operation op, const TensorView& x, const TensorView& y, const Tenso
   CheckSameDevice(x, out);
   CheckRandom(random, out, options);
   const RoundPlan plan = PlanOf(format, options);
-  parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Reader<float> read_x(x);
-    Reader<float> read_y(y);
-    Reader<float> read_z(z != nullptr ? *z : x);
-    Reader<std::uint32_t> read_random(random != nullptr ? *random : x);
-    Writer<float> writer(out);
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
-      Kernels().arithmetic(op, plan, i, n, read_x.Read(i, n), read_y.Read(i, n),
-                           z != nullptr ? read_z.Read(i, n) : nullptr,
-                           random != nullptr ? read_random.Read(i, n) : nullptr,
-                           writer.Target(i, n));
-      writer.Flush(i, n);
-    }
-  });
+  const Operands operands{x, y, z, random};
+  const bool wide =
+      x.dtype == DType::f64 || y.dtype == DType::f64 || (z != nullptr && z->dtype == DType::f64);
+  wide ? OperateIn<double>(op, plan, operands, out) : OperateIn<float>(op, plan, operands, out);
 }
 
 /// x with `dim` fixed at index k, shape and strides of the rest.
@@ -69,6 +89,51 @@ TensorView Slice(const TensorView& x, int dim, std::int64_t k) {
   }
   slice.rank = x.rank - 1;
   return slice;
+}
+
+void Step(const Accumulator& accumulator, std::int64_t k, std::int64_t first, std::int64_t n,
+          const float* terms, FoldState state) {
+  FoldStep(accumulator, kFp32, k, first, n, terms, state);
+}
+void Step(const Accumulator& accumulator, std::int64_t k, std::int64_t first, std::int64_t n,
+          const double* terms, FoldState64 state) {
+  FoldStep(accumulator, k, first, n, terms, state);
+}
+void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
+         FoldState state) {
+  if (terms > 0) return FoldEnd(accumulator, kFp32, terms, first, n, state);
+  CastScaled(accumulator.format, {}, 0, first, n, state.planes, state.planes);
+}
+void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
+         FoldState64 state) {
+  if (terms > 0) return FoldEnd(accumulator, terms, first, n, state);
+  Kernels().round_f64(PlanOf(accumulator.format, {}), first, n, state.planes, nullptr,
+                      state.planes);
+}
+
+/// T: float, or double for terms of binary64. given: of out's first element.
+template <class T>
+void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
+           GivenDraws given) {
+  const std::int64_t terms = x.shape[dim];
+  const auto planes = static_cast<std::size_t>(FoldPlanes(accumulator, terms));
+  parallel_for(out.size(), kBlock, kStage, [&](std::int64_t begin, std::int64_t end) {
+    Writer<T> writer(out);
+    std::vector<T> state(planes * static_cast<std::size_t>(kStage));
+    for (std::int64_t i = begin; i < end; i += kStage) {
+      const std::int64_t n = std::min(kStage, end - i);
+      const FoldStateOf<T> sums{state.data(), kStage, given.from(i)};
+      for (std::int64_t k = 0; k < terms; ++k) {
+        if (k % 64 == 63) CheckInterrupt();
+        const TensorView slice = Slice(x, dim, k);
+        Reader<T> reader(slice);
+        Step(accumulator, k, i, n, reader.Read(i, n), sums);
+      }
+      End(accumulator, terms, i, n, sums);
+      std::copy_n(state.data(), n, writer.Target(i, n));
+      writer.Flush(i, n);
+    }
+  });
 }
 
 }  // namespace
@@ -102,28 +167,8 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
   const GivenIntegers integers(random, draws);
-  const auto planes = static_cast<std::size_t>(FoldPlanes(accumulator, terms));
-  parallel_for(out.size(), kBlock, kStage, [&](std::int64_t begin, std::int64_t end) {
-    Writer<float> writer(out);
-    std::vector<float> state(planes * static_cast<std::size_t>(kStage));
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
-      const FoldState sums{state.data(), kStage, integers.draws().from(i)};
-      for (std::int64_t k = 0; k < terms; ++k) {
-        if (k % 64 == 63) CheckInterrupt();
-        const TensorView slice = Slice(x, dim, k);
-        Reader<float> reader(slice);
-        FoldStep(accumulator, kFp32, k, i, n, reader.Read(i, n), sums);
-      }
-      if (terms > 0) {
-        FoldEnd(accumulator, kFp32, terms, i, n, sums);
-      } else {
-        CastScaled(accumulator.format, {}, 0, i, n, state.data(), state.data());
-      }
-      std::copy_n(state.data(), n, writer.Target(i, n));
-      writer.Flush(i, n);
-    }
-  });
+  if (x.dtype == DType::f64) return SumIn<double>(x, dim, accumulator, out, integers.draws());
+  SumIn<float>(x, dim, accumulator, out, integers.draws());
 }
 
 }  // namespace cpd

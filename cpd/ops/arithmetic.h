@@ -8,9 +8,8 @@
 namespace cpd {
 
 /// One exact operation and one rounding into `format`: out = round(x + y), round(x * y),
-/// round(x * y + z). Operands are any values of their type (fp32, bf16 or fp16; fp64 is refused:
-/// its exact product has no carrier), equal shapes, any strides (0 broadcasts). out and `random`:
-/// as in Cast.
+/// round(x * y + z). Operands are any values of their type (fp32, fp64, bf16 or fp16), equal
+/// shapes, any strides (0 broadcasts). out and `random`: as in Cast.
 CPD_API void Add(const TensorView& x, const TensorView& y, const Format& format,
                  const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);

@@ -43,11 +43,25 @@ std::int64_t MergesOf(std::int64_t terms) {
   return terms - std::popcount(static_cast<std::uint64_t>(terms));
 }
 
+/// KernelTable::fold for either type. In binary64 a plan's short routes are not taken, and what it
+/// says of the terms does not matter.
+void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
+          std::int64_t count, const float* const* terms, float* sum, float* compensation,
+          GivenDraws given) {
+  Kernels().fold(plan, starts, draw, first, n, count, terms, sum, compensation, given);
+}
+void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
+          std::int64_t count, const double* const* terms, double* sum, double* compensation,
+          GivenDraws given) {
+  Kernels().fold_f64(plan, starts, draw, first, n, count, terms, sum, compensation, given);
+}
+
 /// Pairwise: one open tree for each bit of the number of terms so far, the largest in plane 0.
+template <class T>
 class Trees {
  public:
   Trees(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
-        std::int64_t first, std::int64_t n, FoldState state)
+        std::int64_t first, std::int64_t n, FoldStateOf<T> state)
       : accumulator_(accumulator),
         terms_in_(KnownOfPairs(terms_in, accumulator.format)),
         first_(first),
@@ -56,71 +70,117 @@ class Trees {
         draw_(MergesOf(terms)),
         open_(std::popcount(static_cast<std::uint64_t>(terms))) {}
 
-  void Push(const float* tree) {
+  void Push(const T* tree) {
     std::copy_n(tree, n_, Plane(open_));
     ++open_;
   }
   /// Adds `tree` to the smallest open one; `of_terms`: one of the two may be a term.
-  void Merge(const float* tree, bool of_terms) {
+  void Merge(const T* tree, bool of_terms) {
     const Format& in = of_terms ? terms_in_ : accumulator_.format;
-    Kernels().fold(PlanOf(accumulator_, accumulator_.format, in), false, draw_++, first_, n_, 1,
-                   &tree, Plane(open_ - 1), nullptr, state_.given);
+    Fold(PlanOf(accumulator_, accumulator_.format, in), false, draw_++, first_, n_, 1, &tree,
+         Plane(open_ - 1), nullptr, state_.given);
   }
   /// Takes the smallest open tree away.
-  const float* Pop() { return Plane(--open_); }
+  const T* Pop() { return Plane(--open_); }
   [[nodiscard]] int open() const { return open_; }
 
  private:
-  [[nodiscard]] float* Plane(int q) const { return state_.planes + q * state_.stride; }
+  [[nodiscard]] T* Plane(int q) const { return state_.planes + q * state_.stride; }
 
   const Accumulator& accumulator_;
   Format terms_in_;
   std::int64_t first_, n_;
-  FoldState state_;
+  FoldStateOf<T> state_;
   std::int64_t draw_;
   int open_;
 };
 
-void StepPairwise(Trees trees, std::int64_t k, const float* terms) {
+template <class T>
+void StepPairwise(Trees<T> trees, std::int64_t k, const T* terms) {
   if (k % 2 == 0) return trees.Push(terms);
   trees.Merge(terms, true);
   for (std::int64_t rest = k >> 1; rest % 2 != 0; rest >>= 1) {
-    const float* tree = trees.Pop();
+    const T* tree = trees.Pop();
     trees.Merge(tree, false);
   }
 }
 
-void EndPairwise(Trees trees, bool odd) {
+template <class T>
+void EndPairwise(Trees<T> trees, bool odd) {
   while (trees.open() > 1) {
-    const float* tree = trees.Pop();
+    const T* tree = trees.Pop();
     trees.Merge(tree, odd);
     odd = false;
   }
 }
 
 /// Chunk number q ends: its sum, in plane 1, is the next term of the outer one.
+template <class T>
 void EndChunk(const Accumulator& accumulator, std::int64_t q, std::int64_t draw, std::int64_t first,
-              std::int64_t n, FoldState state) {
-  const float* inner = state.planes + state.stride;
-  Kernels().fold(PlanOf(accumulator, accumulator.format, InnerOf(accumulator)), q == 0, draw, first,
-                 n, 1, &inner, state.planes, nullptr, state.given);
+              std::int64_t n, FoldStateOf<T> state) {
+  const T* inner = state.planes + state.stride;
+  Fold(PlanOf(accumulator, accumulator.format, InnerOf(accumulator)), q == 0, draw, first, n, 1,
+       &inner, state.planes, nullptr, state.given);
 }
 
+template <class T>
 void StepChunked(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
-                 std::int64_t count, std::int64_t first, std::int64_t n, const float* const* terms,
-                 FoldState state) {
+                 std::int64_t count, std::int64_t first, std::int64_t n, const T* const* terms,
+                 FoldStateOf<T> state) {
   const FoldPlan plan = PlanOf(accumulator, InnerOf(accumulator), terms_in);
   while (count > 0) {
     const std::int64_t q = k / accumulator.chunk;
     const std::int64_t in_chunk = k % accumulator.chunk;
     const std::int64_t run = std::min(count, accumulator.chunk - in_chunk);
-    Kernels().fold(plan, in_chunk == 0, k + q, first, n, run, terms, state.planes + state.stride,
-                   nullptr, state.given);
+    Fold(plan, in_chunk == 0, k + q, first, n, run, terms, state.planes + state.stride, nullptr,
+         state.given);
     k += run;
     terms += run;
     count -= run;
     if (in_chunk + run == accumulator.chunk) EndChunk(accumulator, q, k + q, first, n, state);
   }
+}
+
+template <class T>
+void Steps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
+           std::int64_t count, std::int64_t first, std::int64_t n, const T* const* terms,
+           FoldStateOf<T> state) {
+  Check(accumulator);
+  Check(terms_in);
+  RefuseUnit(accumulator);
+  if (count <= 0 || n <= 0) return;
+  if (accumulator.scheme == Scheme::chunked) {
+    return StepChunked(accumulator, terms_in, k, count, first, n, terms, state);
+  }
+  if (accumulator.scheme == Scheme::pairwise) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      StepPairwise<T>({accumulator, terms_in, k + j, first, n, state}, k + j, terms[j]);
+    }
+    return;
+  }
+  const bool kahan = accumulator.scheme == Scheme::kahan;
+  const std::int64_t draw = kahan && k > 0 ? 4 * k - 3 : k;
+  Fold(FoldPlanOf(accumulator, terms_in), k == 0, draw, first, n, count, terms, state.planes,
+       kahan ? state.planes + state.stride : nullptr, state.given);
+}
+
+template <class T>
+void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
+         std::int64_t first, std::int64_t n, FoldStateOf<T> state) {
+  Check(accumulator);
+  Check(terms_in);
+  RefuseUnit(accumulator);
+  if (accumulator.scheme == Scheme::chunked && terms % accumulator.chunk != 0) {
+    const std::int64_t q = terms / accumulator.chunk;
+    EndChunk(accumulator, q, terms + q, first, n, state);
+  }
+  if (accumulator.scheme != Scheme::pairwise) return;
+  if (terms > 1) {
+    return EndPairwise<T>({accumulator, terms_in, terms, first, n, state}, terms % 2 != 0);
+  }
+  const T* term = state.planes;
+  Fold(PlanOf(accumulator, accumulator.format, terms_in), true, 0, first, n, 1, &term, state.planes,
+       nullptr, state.given);
 }
 
 /// Terms whose sum takes at most `draws` draws.
@@ -203,47 +263,28 @@ void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
 
 void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
               std::int64_t first, std::int64_t n, const float* terms, FoldState state) {
-  FoldSteps(accumulator, terms_in, k, 1, first, n, &terms, state);
+  Steps(accumulator, terms_in, k, 1, first, n, &terms, state);
+}
+
+void FoldStep(const Accumulator& accumulator, std::int64_t k, std::int64_t first, std::int64_t n,
+              const double* terms, FoldState64 state) {
+  Steps(accumulator, kFp32, k, 1, first, n, &terms, state);
 }
 
 void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                std::int64_t count, std::int64_t first, std::int64_t n, const float* const* terms,
                FoldState state) {
-  Check(accumulator);
-  Check(terms_in);
-  RefuseUnit(accumulator);
-  if (count <= 0 || n <= 0) return;
-  if (accumulator.scheme == Scheme::chunked) {
-    return StepChunked(accumulator, terms_in, k, count, first, n, terms, state);
-  }
-  if (accumulator.scheme == Scheme::pairwise) {
-    for (std::int64_t j = 0; j < count; ++j) {
-      StepPairwise({accumulator, terms_in, k + j, first, n, state}, k + j, terms[j]);
-    }
-    return;
-  }
-  const bool kahan = accumulator.scheme == Scheme::kahan;
-  const std::int64_t draw = kahan && k > 0 ? 4 * k - 3 : k;
-  Kernels().fold(FoldPlanOf(accumulator, terms_in), k == 0, draw, first, n, count, terms,
-                 state.planes, kahan ? state.planes + state.stride : nullptr, state.given);
+  Steps(accumulator, terms_in, k, count, first, n, terms, state);
 }
 
 void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
              std::int64_t first, std::int64_t n, FoldState state) {
-  Check(accumulator);
-  Check(terms_in);
-  RefuseUnit(accumulator);
-  if (accumulator.scheme == Scheme::chunked && terms % accumulator.chunk != 0) {
-    const std::int64_t q = terms / accumulator.chunk;
-    EndChunk(accumulator, q, terms + q, first, n, state);
-  }
-  if (accumulator.scheme != Scheme::pairwise) return;
-  if (terms > 1) {
-    return EndPairwise({accumulator, terms_in, terms, first, n, state}, terms % 2 != 0);
-  }
-  const float* term = state.planes;
-  Kernels().fold(PlanOf(accumulator, accumulator.format, terms_in), true, 0, first, n, 1, &term,
-                 state.planes, nullptr, state.given);
+  End(accumulator, terms_in, terms, first, n, state);
+}
+
+void FoldEnd(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
+             FoldState64 state) {
+  End(accumulator, kFp32, terms, first, n, state);
 }
 
 void CastScaled(const Format& format, const RoundingOptions& options, int shift, std::int64_t first,

@@ -16,11 +16,14 @@ namespace cpd {
 /// Where one ordered sum per element stands: plane q of element i at planes[q * stride + i],
 /// FoldPlanes of them, the caller's. Their content before the first term does not matter. `given`:
 /// element 0's random integers and those after it, in place of generated ones.
-struct FoldState {
-  float* planes = nullptr;
+template <class T>
+struct FoldStateOf {
+  T* planes = nullptr;
   std::int64_t stride = 0;
   GivenDraws given{};
 };
+using FoldState = FoldStateOf<float>;
+using FoldState64 = FoldStateOf<double>;
 
 /// Planes that a sum of so many terms needs: 1 (sequential), 2 (kahan: sum, compensation; chunked:
 /// outer sum, inner sum), pairwise one for each bit of `terms`.
@@ -52,6 +55,12 @@ CPD_API void FoldSteps(const Accumulator& accumulator, const Format& terms_in, s
 /// rounded (draw 0).
 CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
                      std::int64_t first, std::int64_t n, FoldState state);
+
+/// FoldStep and FoldEnd for terms that are any binary64 values: the same sums, kept as binary64.
+CPD_API void FoldStep(const Accumulator& accumulator, std::int64_t k, std::int64_t first,
+                      std::int64_t n, const double* terms, FoldState64 state);
+CPD_API void FoldEnd(const Accumulator& accumulator, std::int64_t terms, std::int64_t first,
+                     std::int64_t n, FoldState64 state);
 
 /// How many draws such a sum of so many terms makes, counted from draw 0. 0 where its rounding is
 /// not stochastic.

@@ -7,6 +7,7 @@
 // again, with those cases. Vector operations of a sequential step, loads and stores apart: terms
 // known 6, any terms 10 (with directed roundings) or 17, with all cases 17 to 45.
 #include "cpd/numeric/accumulate.h"
+#include "cpd/numeric/exact64.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/split.h"
 #include "kernels/cpu/tables.h"
@@ -19,17 +20,18 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint64_t;
 
-/// Consecutive steps of n elements; compensation only for Kahan.
-struct Steps {
+/// Consecutive steps of n elements in memory of T; compensation only for Kahan.
+template <class T>
+struct StepsOf {
   int64_t draw, first, n, count;
-  const float* const* terms;
+  const T* const* terms;
   int64_t begin;  ///< the first element's place in each of `terms`
-  float* sum;
-  float* compensation;
+  T* sum;
+  T* compensation;
   GivenDraws given;  ///< of the first element
 
-  [[nodiscard]] CPD_FN Steps part(int64_t i, int64_t elements) const {
-    Steps part = *this;
+  [[nodiscard]] CPD_FN StepsOf part(int64_t i, int64_t elements) const {
+    StepsOf part = *this;
     part.first += i;
     part.n = elements;
     part.begin += i;
@@ -39,6 +41,7 @@ struct Steps {
     return part;
   }
 };
+using Steps = StepsOf<float>;
 
 // --- with all cases
 // -------------------------------------------------------------------------------
@@ -48,14 +51,16 @@ struct Steps {
 template <class R, class V>
 class Draws {
  public:
-  CPD_FN Draws(const RoundPlan&, const Steps&) {}
+  template <class T>
+  CPD_FN Draws(const RoundPlan&, const StepsOf<T>&) {}
   CPD_FN Unsigned<V> next() { return Unsigned<V>{}; }
 };
 template <class R, class V>
   requires(R::mode == Rounding::stochastic)
 class Draws<R, V> {
  public:
-  CPD_FN Draws(const RoundPlan& plan, const Steps& steps)
+  template <class T>
+  CPD_FN Draws(const RoundPlan& plan, const StepsOf<T>& steps)
       : plan_(plan),
         per_word_(static_cast<unsigned>(draws_per_word(plan.random_bits))),
         index_(static_cast<uint64_t>(steps.first)),
@@ -90,14 +95,16 @@ class Draws<R, V> {
 template <class V>
 class Given : public TakenDraws<V> {
  public:
-  CPD_FN Given(const RoundPlan&, const Steps& steps)
+  template <class T>
+  CPD_FN Given(const RoundPlan&, const StepsOf<T>& steps)
       : TakenDraws<V>(steps.given, steps.n, static_cast<uint64_t>(steps.draw)) {}
 };
 
-/// Steps of V's lanes, of which term(j) gives the terms.
-template <class R, class V, class Source, class Term>
-CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const Steps& steps, float* sum,
-                       float* compensation, Term term) {
+/// Steps of V's lanes, of which term(j) gives the terms. (Kahan's compensation is a number of the
+/// format, so that a term less it overflows in no memory.)
+template <class R, class V, class Source, class T, class Term>
+CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const StepsOf<T>& steps, T* sum,
+                       T* compensation, Term term) {
   const bool kahan = plan.scheme == Scheme::kahan;
   Source draws(plan.round, steps);
   int64_t j = 0;
@@ -106,41 +113,43 @@ CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const Steps& steps, fl
   if (starts) {
     s = round<R>(term(j++), draws.next(), plan.round);
   } else {
-    s = load_f32<V>(sum);
-    if (kahan) c = load_f32<V>(compensation);
+    s = load_value<V>(sum);
+    if (kahan) c = load_value<V>(compensation);
   }
   for (; j < steps.count; ++j) {
     if (kahan) {
       accumulate_kahan<R>(term(j), s, c, [&](int) { return draws.next(); }, plan.round);
+    } else if constexpr (sizeof(T) == sizeof(double)) {
+      s = rounded_sum64<R>(s, term(j), draws.next(), plan.round);
     } else {
       accumulate<R>(term(j), s, draws.next(), plan.round);
     }
   }
-  store_f32(sum, s);
-  if (kahan) store_f32(compensation, c);
+  store_value(sum, s);
+  if (kahan) store_value(compensation, c);
 }
 
-template <class R, class V, class Source = Draws<R, V>>
-CPD_FN void fold_span(FoldPlan plan, bool starts, Steps steps) {
+template <class R, class V, class Source = Draws<R, V>, class T>
+CPD_FN void fold_span(FoldPlan plan, bool starts, StepsOf<T> steps) {
   const bool kahan = plan.scheme == Scheme::kahan;
   for_lanes<V>(
       steps.n,
       [&](int64_t i) {
-        const Steps part = steps.part(i, Lanes<V>::count);
+        const StepsOf<T> part = steps.part(i, Lanes<V>::count);
         fold_lanes<R, V, Source>(plan, starts, part, part.sum, part.compensation, [&](int64_t j) {
-          return load_f32<V>(part.terms[j] + part.begin);
+          return load_value<V>(part.terms[j] + part.begin);
         });
       },
       [&](int64_t i, int64_t rest) {
-        const Steps part = steps.part(i, rest);
-        float s[Lanes<V>::count] = {};
-        float c[Lanes<V>::count] = {};
+        const StepsOf<T> part = steps.part(i, rest);
+        T s[Lanes<V>::count] = {};
+        T c[Lanes<V>::count] = {};
         copy(s, part.sum, rest);
         if (kahan) copy(c, part.compensation, rest);
         fold_lanes<R, V, Source>(plan, starts, part, s, c, [&](int64_t j) {
-          float x[Lanes<V>::count] = {};
+          T x[Lanes<V>::count] = {};
           copy(x, part.terms[j] + part.begin, rest);
-          return load_f32<V>(x);
+          return load_value<V>(x);
         });
         copy(part.sum, s, rest);
         if (kahan) copy(part.compensation, c, rest);
@@ -159,6 +168,16 @@ CPD_BODY void fold_any(const FoldPlan* shared, bool starts, const Steps* given) 
     }
     fold_span<R, D>(plan, starts, steps);
   });
+}
+
+CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<double>* given) {
+  const FoldPlan plan = *shared;
+  const StepsOf<double> steps = *given;
+  if (plan.round.mode == Rounding::stochastic && steps.given.random != nullptr) {
+    return fold_span<Rule<Rounding::stochastic>, D, Given<D>>(plan, starts, steps);
+  }
+  with_mode(plan.round.mode,
+            [&]<Rounding mode>() { fold_span<Rule<mode>, D>(plan, starts, steps); });
 }
 
 // --- short roundings
@@ -308,6 +327,13 @@ void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_
           const float* const* terms, float* sum, float* compensation, GivenDraws given) {
   const Steps steps{draw, first, n, count, terms, 0, sum, compensation, given};
   enter<fold_body>(&plan, starts, &steps);
+}
+
+void fold_f64(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n,
+              int64_t count, const double* const* terms, double* sum, double* compensation,
+              GivenDraws given) {
+  const StepsOf<double> steps{draw, first, n, count, terms, 0, sum, compensation, given};
+  enter<fold_f64_body>(&plan, starts, &steps);
 }
 
 }  // namespace CPD_ISA

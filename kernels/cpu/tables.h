@@ -65,6 +65,24 @@ CPD_FN void for_lanes(std::int64_t n, Whole whole, Rest rest) {
   if (i < n) rest(i, n - i);
 }
 
+/// V's lanes from memory of either width, and back.
+template <class V>
+CPD_FN V load_value(const float* x) {
+  return load_f32<V>(x);
+}
+template <class V>
+CPD_FN V load_value(const double* x) {
+  return load<V>(x);
+}
+template <class V>
+CPD_FN void store_value(float* y, V v) {
+  store_f32(y, v);
+}
+template <class V>
+CPD_FN void store_value(double* y, V v) {
+  store(y, v);
+}
+
 /// KernelTable's members of these names.
 void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
           std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
@@ -74,6 +92,9 @@ void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
 void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
           std::int64_t count, const float* const* terms, float* sum, float* compensation,
           GivenDraws given);
+void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
+              std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
+              double* compensation, GivenDraws given);
 std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA

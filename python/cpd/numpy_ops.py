@@ -65,7 +65,7 @@ def fma(x: Any, y: Any, z: Any, f: Format, options: Options, out: Any, random: A
 
 
 def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
-    x = _array("x", x, tensors.NARROW_FLOATS)
+    x = _array("x", x)
     axis = tensors.dimension(dim, x.ndim)
     tensors.check_carrier(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
@@ -108,7 +108,7 @@ def _arithmetic(
     random: Any,
 ) -> Array:
     native = options.native()
-    arrays = {name: _array(name, x, tensors.NARROW_FLOATS) for name, x in operands.items()}
+    arrays = {name: _array(name, x) for name, x in operands.items()}
     first = arrays["x"]
     for name, x in arrays.items():
         if x.dtype != first.dtype:

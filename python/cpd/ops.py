@@ -5,10 +5,11 @@ Each takes torch tensors or NumPy arrays and gives back the same kind; cast, enc
 take CUDA tensors too. Values of an emulated format live in ordinary floating-point tensors, here
 called carriers.
 
-**Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); add,
-mul, fma, sum and gemm take no float64. The result has x's type, which must hold every value of the
-format (else ValueError: float16 holds no bf16). Any layout, any number of dimensions up to 16, also
-none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=` says otherwise.
+**Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
+takes no float64, whose exact products no type holds. The result has x's type, which must hold every
+value of the format (else ValueError: float16 holds no bf16). Any layout, any number of dimensions
+up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=`
+says otherwise.
 
 **Rounding options**, the same for every operation:
 
@@ -158,13 +159,17 @@ def add(
     variant: str = "A",
     random: ArrayT | None = None,
 ) -> ArrayT:
-    """x + y, exact, then rounded once to `f`. The operands are any values of one type; they
-    broadcast. They are used as given: cast them first if they should be values of `f`. `random`:
-    integers R in [0, 2^random_bits), of the result's shape, to be used in place of the generated
-    ones.
+    """x + y, exact, then rounded once to `f`. The operands are any values of one type, float64's
+    whole range too; they broadcast. They are used as given: cast them first if they should be
+    values of `f`. `random`: integers R in [0, 2^random_bits), of the result's shape, to be used in
+    place of the generated ones.
 
     >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
     240.0
+    >>> add(np.float64([1e300]), np.float64([-1e300]), "e4m3").item()
+    0.0
+    >>> add(np.float64([1.0625]), np.float64([1e-300]), "e4m3").item()     # just beyond a tie
+    1.125
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
     return _face(x).add(x, y, format(f), options, out, random)  # type: ignore[no-any-return]
@@ -225,7 +230,7 @@ def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0, *, random: ArrayT | None 
     term, rounded; then s = round(s + term), or Kahan's four operations. `chunked`: so within each
     chunk of terms into `inner`, then so over the chunks' sums. `pairwise`: a tree, neighbours
     first, an odd one passes up, each sum of two rounded; a single term is rounded. An empty sum is
-    +0. The result has x's shape without `dim` and x's type.
+    +0. The result has x's shape without `dim` and x's type; float64 terms are added as they are.
 
     `random`: for stochastic rounding, integers R in [0, 2^random_bits) to be used in place of the
     generated ones: of the result's shape and, last, `acc.sum_draws(terms)`. Those of an element

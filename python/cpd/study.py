@@ -540,7 +540,7 @@ def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float
         source.visit(rank, add)
     if spec.average:
         for total in sums:
-            total /= source.world
+            _core.divide_reference(total, source.world)
     return sums
 
 

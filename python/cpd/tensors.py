@@ -31,7 +31,7 @@ MAX_RANDOM_BITS = 24
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 """Element types that carry emulated values."""
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
-"""Those whose exact sum or product has a carrier."""
+"""Those that matrix products take: their exact products are binary64 numbers."""
 _BITS64 = 2**64
 _MOST_ELEMENTS = 2**58 - 1
 """Whose bits can be counted in 63 bits. A size of 0 does not make the others small: NumPy and torch

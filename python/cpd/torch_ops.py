@@ -98,7 +98,7 @@ def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random
 
 
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
-    _check("x", x, tensors.NARROW_FLOATS)
+    _check("x", x, tensors.FLOATS)
     axis = tensors.dimension(dim, x.dim())
     tensors.check_carrier(name_of(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
@@ -131,7 +131,7 @@ def _arithmetic(
     new, into = operators
     x = operands["x"]
     for name, operand in operands.items():
-        _check(name, operand, tensors.NARROW_FLOATS)
+        _check(name, operand, tensors.FLOATS)
         if operand.dtype != x.dtype:
             raise TypeError(f"{name} must have x's type, {x.dtype}, got {operand.dtype}")
         if operand.device != x.device:

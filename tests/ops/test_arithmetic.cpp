@@ -303,7 +303,7 @@ TEST(Arithmetic, RefusesBadArguments) {
   const Format f = ParseFormat("e4m3");
   EXPECT_THROW(Add(view_of(x), view_of(y), f, {}, view_of(out)), Error);
   EXPECT_THROW(Mul(view_of(x), view_of(x), f, {}, view_of(y)), Error);
-  EXPECT_THROW(Mul(view_of(wide), view_of(wide), f, {}, view_of(wide)), Error);
+  EXPECT_THROW(Mul(view_of(wide), view_of(y), f, {}, view_of(wide)), Error);
   EXPECT_THROW(Fma(view_of(x), view_of(x), view_of(y), f, {}, view_of(out)), Error);
   RoundingOptions bad;
   bad.mode = Rounding::stochastic;

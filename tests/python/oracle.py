@@ -325,32 +325,37 @@ def negate(a: Value) -> Value:
     return Infinity(not a.negative) if isinstance(a, Infinity) else NAN
 
 
-def cast(spec: Spec, bits: int, o: Options = Options()) -> int:
-    return bits_from_value(round_value(spec, value_from_bits(bits), o))
+def as_value(x: int | Value) -> Value:
+    """What a binary32 pattern stands for; a value is itself."""
+    return value_from_bits(x) if isinstance(x, int) else x
+
+
+def cast(spec: Spec, x: int | Value, o: Options = Options()) -> int:
+    return bits_from_value(round_value(spec, as_value(x), o))
 
 
 def cast_double(spec: Spec, x: float, o: Options = Options()) -> int:
     return bits_from_value(round_value(spec, value_from_double(x), o))
 
 
-def add(spec: Spec, a: int, b: int, o: Options = Options()) -> int:
-    exact = add_values(value_from_bits(a), value_from_bits(b), o)
+def add(spec: Spec, a: int | Value, b: int | Value, o: Options = Options()) -> int:
+    exact = add_values(as_value(a), as_value(b), o)
     return bits_from_value(round_value(spec, exact, o))
 
 
-def subtract(spec: Spec, a: int, b: int, o: Options = Options()) -> int:
-    exact = add_values(value_from_bits(a), negate(value_from_bits(b)), o)
+def subtract(spec: Spec, a: int | Value, b: int | Value, o: Options = Options()) -> int:
+    exact = add_values(as_value(a), negate(as_value(b)), o)
     return bits_from_value(round_value(spec, exact, o))
 
 
-def mul(spec: Spec, a: int, b: int, o: Options = Options()) -> int:
-    exact = multiply_values(value_from_bits(a), value_from_bits(b))
+def mul(spec: Spec, a: int | Value, b: int | Value, o: Options = Options()) -> int:
+    exact = multiply_values(as_value(a), as_value(b))
     return bits_from_value(round_value(spec, exact, o))
 
 
-def fma(spec: Spec, a: int, b: int, c: int, o: Options = Options()) -> int:
-    product = multiply_values(value_from_bits(a), value_from_bits(b))
-    return bits_from_value(round_value(spec, add_values(product, value_from_bits(c), o), o))
+def fma(spec: Spec, a: int | Value, b: int | Value, c: int | Value, o: Options = Options()) -> int:
+    product = multiply_values(as_value(a), as_value(b))
+    return bits_from_value(round_value(spec, add_values(product, as_value(c), o), o))
 
 
 def encode(spec: Spec, bits: int, o: Options = Options()) -> int | None:
@@ -367,7 +372,7 @@ def encode(spec: Spec, bits: int, o: Options = Options()) -> int | None:
 
 def fold(
     spec: Spec,
-    terms: Sequence[int],
+    terms: Sequence[int | Value],
     o: Options = Options(),
     kahan: bool = False,
     step: Callable[[Options], Options] = lambda o: o,
@@ -393,7 +398,7 @@ def fold_chunked(
     outer: Spec,
     inner: Spec,
     chunk: int,
-    terms: Sequence[int],
+    terms: Sequence[int | Value],
     o: Options = Options(),
     step: Callable[[Options], Options] = lambda o: o,
 ) -> int:
@@ -407,18 +412,22 @@ def fold_chunked(
 
 def fold_pairwise(
     spec: Spec,
-    terms: Sequence[int],
+    terms: Sequence[int | Value],
     o: Options = Options(),
     step: Callable[[Options], Options] = lambda o: o,
 ) -> int:
     """A tree: the left part is the largest power of two below the number of terms. Left part,
     right part, then their sum. A lone term is rounded."""
 
-    def tree(terms: Sequence[int]) -> int:
+    def tree(terms: Sequence[int | Value]) -> int | Value:
         if len(terms) == 1:
             return terms[0]
         left = 1 << (len(terms) - 1).bit_length() - 1
         a, b = tree(terms[:left]), tree(terms[left:])
         return add(spec, a, b, step(o))
 
-    return cast(spec, terms[0], step(o)) if len(terms) == 1 else tree(terms)
+    if len(terms) == 1:
+        return cast(spec, terms[0], step(o))
+    left = 1 << (len(terms) - 1).bit_length() - 1
+    a, b = tree(terms[:left]), tree(terms[left:])
+    return add(spec, a, b, step(o))

@@ -154,7 +154,7 @@ def test_bad_arguments(verb: Any) -> None:
     with pytest.raises(TypeError):
         verb(x, x.astype(np.float64), "e4m3")
     with pytest.raises(TypeError):
-        verb(x.astype(np.float64), x.astype(np.float64), "e4m3")
+        verb(x.astype(np.float64), x, "e4m3")
     with pytest.raises(TypeError):
         verb(x, 1.0, "e4m3")
     with pytest.raises(ValueError, match="rounding"):

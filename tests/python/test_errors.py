@@ -162,12 +162,13 @@ def test_inputs(x, error, message):
 
 
 @FACES
-def test_float64_has_no_exact_sum(make):
-    x = make(X.astype(np.float64))
+def test_float64_goes_with_itself_and_not_into_gemm(make):
+    x, narrow = make(X.astype(np.float64)), make(X)
     for call in (
-        lambda: cpd.add(x, x, "e4m3"),
-        lambda: cpd.fma(x, x, x, "e4m3"),
-        lambda: cpd.sum(x, "e4m3"),
+        lambda: cpd.add(x, narrow, "e4m3"),
+        lambda: cpd.fma(x, x, narrow, "e4m3"),
+        lambda: cpd.mul(narrow, x, "e4m3"),
+        lambda: cpd.gemm(x, x.T, "e4m3"),
     ):
         with pytest.raises(TypeError, match="float64"):
             call()

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""add, mul, fma and sum of float64: the exact result, rounded once, against rationals."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import cpd
+import oracle
+import reduce_oracle
+from arrays import spec_of
+from cpd import _core
+
+NAMES = [
+    *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "e8m22"),
+    *("binary8p4se", "e5m2:nosub", "e4m3fn:unsigned", "e2m1", "e5m2:bias=-20", "e3m4:bias=120"),
+]
+TINY, LEAST, GREATEST = 2.0**-1074, 2.0**-1022, float.fromhex("0x1.fffffffffffffp1023")
+EDGES = [
+    *(0.0, TINY, 3 * TINY, LEAST, LEAST - TINY, GREATEST, math.inf, math.nan, 1.0, 2.0**-537),
+    *(2.0**k * m for k in (-900, -700, -600, -474, -150, 128, 500, 511, 999) for m in (1, 1.5)),
+    *(2.0**1000 * m for m in (1 - 2.0**-53, 1, 1 + 2.0**-52)),
+]
+
+
+def near(spec: oracle.Spec, generator: random.Random) -> float:
+    """A value of the format, a tie or another point of a gap, or a hair beside it."""
+    code = generator.choice([0, 1, 2, spec.max_code, spec.max_code + 1, 1 << spec.man])
+    code = generator.choice([code, generator.randrange(spec.max_code + 2)])
+    low, high = spec.magnitude(code), spec.magnitude(code + 1)
+    part = generator.choice(
+        [Fraction(0), Fraction(1, 2), Fraction(generator.getrandbits(30), 2**30)]
+    )
+    x = float(low + (high - low) * part)
+    x = generator.choice([x, math.nextafter(x, math.inf), math.nextafter(x, 0)])
+    return generator.choice([x, -x])
+
+
+def anything(spec: oracle.Spec, generator: random.Random) -> float:
+    edge = generator.choice(EDGES)
+    bits = np.uint64(generator.getrandbits(64)).view(np.float64).item()
+    wide = math.ldexp(1 + generator.random(), generator.randrange(-1070, 1023))
+    return generator.choice([near(spec, generator)] * 3 + [edge, -edge, bits, wide, -wide])
+
+
+def operands(spec: oracle.Spec, n: int, seed: int) -> npt.NDArray[np.float64]:
+    """x, y, z of which many sums and products lie beside a tie, cancel, under- or overflow."""
+    generator = random.Random(seed)
+    rows = []
+    with np.errstate(all="ignore"):
+        for i in range(n):
+            x, y, z = (np.float64(anything(spec, generator)) for _ in range(3))
+            scale = np.float64(2.0) ** generator.randrange(-500, 500)
+            part = np.float64(1 + generator.random())
+            match i % 8:
+                case 1:  # x y is a hair beside a point of the format
+                    x = scale * part
+                    y = np.float64(near(spec, generator)) / x
+                case 2:  # z is what x y rounds to, or its neighbour
+                    x, y = scale * part, np.float64(near(spec, generator)) / scale
+                    z = -(x * y)
+                    z = generator.choice([z, np.nextafter(z, 0), np.nextafter(z, np.inf)])
+                case 3:  # the same at either end of the range
+                    size = generator.choice([-1074, -1030, -1000, -900, 1000, 1020, 1023])
+                    half = generator.randrange(-40, 41) + size // 2
+                    x, y = np.ldexp(part, half), np.ldexp(1 + generator.random(), size - half)
+                    z = generator.choice([-(x * y), np.nextafter(-(x * y), 0), z])
+                case 4:  # x + y is a point of the format
+                    y = np.float64(near(spec, generator)) - x
+                case 5:  # a tiny product beside a point of the format
+                    x, y = np.ldexp(part, -generator.randrange(1000)), np.float64(TINY * 5)
+                    z = np.float64(near(spec, generator))
+                case 6:  # exactly cancelled, or but for the last bit
+                    y = -generator.choice([x, np.nextafter(x, np.inf)])
+                    z = -x
+            rows.append((x, y, z))
+    return np.array(rows, np.float64).T
+
+
+def same(got: npt.NDArray[Any], expected: Sequence[int], about: str) -> None:
+    """Compares float64 results with binary32 patterns."""
+    assert got.dtype == np.float64
+    for i, (value, bits) in enumerate(zip(got.ravel().tolist(), expected, strict=True)):
+        if math.isnan(value):
+            assert np.float64(value).view(np.uint64) == 0x7FF8000000000000
+        wanted = oracle.float_from_bits(bits)
+        assert np.float64(wanted).tobytes() == np.float64(value).tobytes() or (
+            math.isnan(wanted) and math.isnan(value)
+        ), f"{about} at {i}: expected {wanted!r}, got {value!r}"
+
+
+def every(verb: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray[Any]:
+    """The result, which all backends share."""
+    results = []
+    try:
+        for backend in _core.backends():
+            _core.force_backend(backend)
+            results.append(verb(*args, **more))
+            about = f"{backend}: {verb.__name__} {args[-1]} {more}"
+            assert results[-1].tobytes() == results[0].tobytes(), about
+    finally:
+        _core.force_backend("")
+    return results[0]  # type: ignore[no-any-return]
+
+
+def values(x: npt.NDArray[Any]) -> list[oracle.Value]:
+    return [oracle.value_from_double(float(v)) for v in x.tolist()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_operation_one_rounding(name: str) -> None:
+    f = cpd.format(name)
+    spec = spec_of(f)
+    x, y, z = operands(spec, 160, 3)
+    a, b, c = values(x), values(y), values(z)
+    for rounding in oracle.DETERMINISTIC_MODES:
+        for overflow in oracle.POLICIES:
+            o = oracle.Options(rounding, overflow)
+            how: dict[str, Any] = {"rounding": rounding, "overflow": overflow}
+            about = f"{rounding} {overflow}"
+            expected = [oracle.add(spec, p, q, o) for p, q in zip(a, b, strict=True)]
+            same(every(cpd.add, x, y, f, **how), expected, f"add {about}")
+            expected = [oracle.mul(spec, p, q, o) for p, q in zip(a, b, strict=True)]
+            same(every(cpd.mul, x, y, f, **how), expected, f"mul {about}")
+            expected = [oracle.fma(spec, p, q, r, o) for p, q, r in zip(a, b, c, strict=True)]
+            same(every(cpd.fma, x, y, z, f, **how), expected, f"fma {about}")
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2", "e8m22", "fp32", "e4m3fnuz", "e8m0"])
+@pytest.mark.parametrize("random_bits", [1, 13, 24])
+def test_stochastic(name: str, random_bits: int) -> None:
+    f = cpd.format(name)
+    spec = spec_of(f)
+    n = 160
+    x, y, z = operands(spec, n, 5)
+    a, b, c = values(x), values(y), values(z)
+    drawn = cpd.random_integers(n, seed=4, stream=9, random_bits=random_bits)
+    given = np.random.default_rng(1).integers(0, 2**random_bits, n)
+    for variant in "ABC":
+        how: dict[str, Any] = {"random_bits": random_bits, "variant": variant}
+        how["rounding"] = "stochastic"
+        for r, more in ((drawn, {"seed": 4, "stream": 9}), (given, {"random": given})):
+            o = [oracle.Options("stochastic", "ieee", variant, random_bits, int(k)) for k in r]
+            expected = [oracle.add(spec, *row) for row in zip(a, b, o, strict=True)]
+            same(every(cpd.add, x, y, f, **how, **more), expected, f"add {variant}")
+            expected = [oracle.mul(spec, *row) for row in zip(a, b, o, strict=True)]
+            same(every(cpd.mul, x, y, f, **how, **more), expected, f"mul {variant}")
+            expected = [oracle.fma(spec, *row) for row in zip(a, b, c, o, strict=True)]
+            same(every(cpd.fma, x, y, z, f, **how, **more), expected, f"fma {variant}")
+
+
+def test_every_random_integer_next_to_a_gaps_point() -> None:
+    """x + y lies 2^-60 beside a multiple of 2^-N of the gap: which integers round away is exact."""
+    bits = 10
+    r = np.arange(2**bits)
+    for direction in (-1, 1):
+        x = np.full(r.shape, 1 + 331 * 2.0**-13)  # 331 / 2^10 of the gap 1…1.125
+        y = np.full(r.shape, direction * 2.0**-60)
+        got = cpd.add(x, y, "e4m3", "stochastic", random_bits=bits, random=r)
+        assert int((got == 1.125).sum()) == (331 if direction > 0 else 330)
+
+
+def sum_of(acc: cpd.Accumulator, x: npt.NDArray[Any], index: int) -> int:
+    draw = -1
+
+    def step(o: oracle.Options) -> oracle.Options:
+        nonlocal draw
+        draw += 1
+        if o.rounding != "stochastic":
+            return o
+        seed, stream = int(acc.seed), int(acc.stream)
+        integer = reduce_oracle.fold_integer(index, draw, o.random_bits, seed, stream)
+        return replace(o, random=integer)
+
+    o = oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits)
+    f, terms = spec_of(acc.format), values(x)
+    if acc.scheme == "chunked":
+        return oracle.fold_chunked(f, spec_of(acc.inner), acc.chunk, terms, o, step)
+    if acc.scheme == "pairwise":
+        return oracle.fold_pairwise(f, terms, o, step)
+    return oracle.fold(f, terms, o, acc.scheme == "kahan", step)
+
+
+@pytest.mark.parametrize("scheme", ["sequential", "kahan", "chunked", "pairwise"])
+@pytest.mark.parametrize("name", ["e4m3", "e5m2fnuz", "bf16", "fp32", "e4m3fn"])
+def test_sums(name: str, scheme: str) -> None:
+    chunks = {"inner": "e5m2", "chunk": 3} if scheme == "chunked" else {}
+    spec = spec_of(cpd.format(name))
+    pool = operands(spec, 40, 8).reshape(-1)
+    generator = np.random.default_rng(4)
+    for terms in (1, 2, 7, 8):
+        x = generator.normal(size=(terms, 23)) * np.exp2(generator.integers(-3, 5, (terms, 23)))
+        x[:, :9] = generator.choice(pool, (terms, 9))
+        x[0, 9], x[-1, 9] = GREATEST, GREATEST
+        x[0, 10], x[-1, 10] = GREATEST, -GREATEST / 2
+        for rounding in oracle.MODES:
+            acc = cpd.Accumulator(
+                name, scheme, rounding=rounding, random_bits=9, seed=2, stream=6, **chunks
+            )
+            expected = [sum_of(acc, column, i) for i, column in enumerate(x.T)]
+            same(every(cpd.sum, x, acc), expected, f"{acc} of {terms}")
+            same(every(cpd.sum, x.T, acc, -1), expected, f"{acc} of {terms}")
+    empty = cpd.sum(np.zeros((0, 2)), cpd.Accumulator(name, scheme, **chunks))
+    same(empty, [0, 0], "empty")
+
+
+def test_float64_of_binary32_numbers_gives_what_float32_gives() -> None:
+    generator = np.random.default_rng(9)
+    x, y, z = (generator.normal(size=10000).astype(np.float32) for _ in range(3))
+    wide = [v.astype(np.float64) for v in (x, y, z)]
+    for rounding in oracle.MODES:
+        how: dict[str, Any] = {"rounding": rounding, "seed": 3}
+        for f in ("e4m3", "e8m12", "fp32"):
+            got = cpd.fma(*wide, f, **how)
+            assert got.dtype == np.float64
+            np.testing.assert_array_equal(got, cpd.fma(x, y, z, f, **how))
+            np.testing.assert_array_equal(cpd.add(*wide[:2], f, **how), cpd.add(x, y, f, **how))
+            np.testing.assert_array_equal(cpd.mul(*wide[:2], f, **how), cpd.mul(x, y, f, **how))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tensors(compiled: bool) -> None:
+    torch = pytest.importorskip("torch")
+    x, y, z = operands(spec_of(cpd.format("e4m3")), 300, 6)
+    tensors = [torch.from_numpy(v.copy()) for v in (x, y, z)]
+
+    def run(verb: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray[Any]:
+        torch._dynamo.reset()
+        called = torch.compile(verb, fullgraph=True, backend="aot_eager") if compiled else verb
+        got: npt.NDArray[Any] = called(*args, **more).numpy()
+        return got
+
+    for more in ({}, {"rounding": "down"}, {"rounding": "stochastic", "seed": 7}):
+        for verb, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):
+            wanted = verb(*(x, y, z)[:n], "e4m3", **more)
+            assert run(verb, *tensors[:n], "e4m3", **more).tobytes() == wanted.tobytes()
+        acc = cpd.Accumulator("e4m3", "kahan", **more)
+        wanted = cpd.sum(x.reshape(10, 30), acc)
+        assert run(cpd.sum, tensors[0].reshape(10, 30), acc).tobytes() == wanted.tobytes()
+
+
+def test_types_do_not_mix_and_gemm_takes_none() -> None:
+    x = np.ones((2, 2))
+    with pytest.raises(TypeError, match="y must have x's type, float64, got float32"):
+        cpd.add(x, x.astype(np.float32), "e4m3")
+    with pytest.raises(TypeError, match="a must be of type"):
+        cpd.gemm(x, x, "e4m3")
