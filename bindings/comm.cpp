@@ -20,6 +20,7 @@
 #include "cpd/comm/fault.h"
 #include "cpd/comm/libraries.h"
 #include "cpd/comm/local.h"
+#include "gil.h"
 #include "torch_distributed.h"
 #include "views.h"
 
@@ -40,7 +41,7 @@ class Bound {
 
   void Close() {
     if (comm_ == nullptr) return;
-    const py::gil_scoped_release release;
+    const ReleaseGil release;
     comm_.reset();
   }
   [[nodiscard]] bool closed() const { return comm_ == nullptr; }
@@ -60,7 +61,7 @@ Bound Made(std::unique_ptr<Transport> transport, double timeout, std::int64_t ch
 }
 
 Bound MakeMpi(double timeout, std::int64_t chunk, bool breakable) {
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return Made(MpiTransport(timeout), timeout, chunk, breakable);
 }
 
@@ -78,7 +79,7 @@ Bound MakeNccl(const py::bytes& id, int rank, int size, int device_index, std::u
                 std::to_string(text.size()));
   }
   std::copy(text.begin(), text.end(), made.begin());
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return Made(NcclTransport(made, rank, size, device_index, Pointer(stream), timeout), timeout,
               chunk, breakable);
 }
@@ -127,7 +128,7 @@ ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& o
                              const ReduceSpec& spec, bool counts) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return comm.get().AllReduce(from, to, spec, counts);
 }
 
@@ -135,7 +136,7 @@ ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
                           const ReduceSpec& spec, int root, bool counts) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return comm.get().Reduce(from, to, spec, root, counts);
 }
 
@@ -143,7 +144,7 @@ ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Array
                                  const ReduceSpec& spec, bool counts) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return comm.get().ReduceScatter(from, to, spec, counts);
 }
 
@@ -151,7 +152,7 @@ Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, c
                         const RoundingOptions& rounding) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return comm.get().AllGather(from, to, format, rounding);
 }
 
@@ -190,7 +191,7 @@ void BindCommunicator(py::module_& m) {
       .def(
           "subgroup",
           [](const Bound& c, const std::vector<int>& ranks) {
-            const py::gil_scoped_release release;
+            const ReleaseGil release;
             return Bound(c.get().Subgroup(ranks));
           },
           py::arg("ranks"))
@@ -224,26 +225,31 @@ using PythonHook = std::function<void(const std::string&, std::int64_t, int, py:
 
 void HookFaults(const std::optional<PythonHook>& hook) {
   if (!hook) {
-    const py::gil_scoped_release release;
+    const ReleaseGil release;
     return SetFaultHook({});
   }
   // Never destroyed: the library may keep it until after Python is gone.
   const auto* kept = new PythonHook(*hook);
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   SetFaultHook([kept](Phase phase, std::int64_t chunk, Transport& transport) {
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     const py::cpp_function drop([&transport] { Break(transport); });
-    (*kept)(ToString(phase), chunk, transport.rank(), drop);
+    OrStay([&] { (*kept)(ToString(phase), chunk, transport.rank(), drop); });
   });
 }
 
 // ---- errors ----------------------------------------------------------------------------------
 
-/// Raises the exception `name` of cpd.comm.errors.
+/// Raises the exception `name` of cpd.comm.errors; where a signal's handler raises one while that
+/// is made, the handler's.
 template <class... Args>
-void Raise(const char* name, Args&&... args) {
-  const py::object type = py::module_::import("cpd.comm.errors").attr(name);
-  PyErr_SetObject(type.ptr(), type(std::forward<Args>(args)...).ptr());
+void Raise(const char* name, const char* what, Args&&... args) {
+  try {
+    const py::object type = py::module_::import("cpd.comm.errors").attr(name);
+    PyErr_SetObject(type.ptr(), type(what, std::forward<Args>(args)...).ptr());
+  } catch (py::error_already_set& interrupt) {
+    interrupt.restore();
+  }
 }
 
 void TranslateErrors(std::exception_ptr error) {

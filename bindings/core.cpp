@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/names.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
@@ -23,6 +24,7 @@
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
+#include "gil.h"
 #include "views.h"
 
 namespace py = pybind11;
@@ -84,7 +86,7 @@ namespace {
 
 template <class Run>
 void WithoutGil(Run run) {
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   run();
 }
 
@@ -149,7 +151,7 @@ void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first,
 Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
   const TensorView h = ViewOf(reference);
   const TensorView l = ViewOf(value);
-  const py::gil_scoped_release release;
+  const ReleaseGil release;
   return MeasureRoundoff(h, l);
 }
 
@@ -290,6 +292,7 @@ void BindAccumulators(py::module_& m) {
   m.def(
       "preset", [](const std::string& name, const Format& output) { return Preset(name, output); },
       py::arg("name"), py::arg("output"));
+  m.def("names_preset", &NamesPreset, py::arg("word"));
   m.def("presets", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> all;
     for (const PresetInfo& one : Presets()) all.emplace_back(one.name, one.evidence, one.source);
@@ -390,6 +393,9 @@ void BindReduce(py::module_& m) {
            py::arg("accumulator"), py::arg("result"), py::arg("order"), py::arg("exchange"),
            py::arg("group_size"), py::arg("aps"), py::arg("loss_scale"), py::arg("average"),
            py::arg("step"));
+  m.def(
+      "check_world", [](const ReduceSpec& spec, int world) { Check(spec, world); }, py::arg("spec"),
+      py::arg("world"));
   m.def("may_stall", &MayStall, py::arg("spec"), py::arg("world"));
   py::class_<LayerReport>(m, "LayerReport")
       .def_readonly("shift", &LayerReport::shift)
@@ -459,6 +465,8 @@ void BindStudy(py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "CPD's core: see the package cpd, whose functions check their arguments.";
   m.attr("__version__") = CPD_VERSION;
+  m.attr("PARTS") = CPD_PARTS;
+  cpd::BindInterrupt(m);
   cpd::BindFormats(m);
   cpd::BindOptions(m);
   cpd::BindAccumulators(m);

@@ -11,14 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "gil.h"
+
 namespace py = pybind11;
 
 namespace cpd {
 namespace {
 
 /// Throws the Python exception that was just caught: one that names `ranks` as RankLost, others as
-/// TransportError. Wants the GIL.
+/// TransportError; one that is no Exception, as KeyboardInterrupt, as it is. Wants the GIL.
 [[noreturn]] void Rethrow(const py::error_already_set& error) {
+  if (!error.matches(PyExc_Exception)) throw PythonInterrupt(error);
   const py::object peer = py::getattr(error.value(), "peer", py::none());
   const py::object ranks = py::getattr(error.value(), "ranks", py::none());
   const std::string what = py::str(error.value());
@@ -34,35 +37,47 @@ class Held {
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
   ~Held() {  // NOLINT(bugprone-exception-escape): only if pybind11 is broken
-    const py::gil_scoped_acquire gil;
-    object_ = py::object();
+    const AcquireGil gil;
+    OrStay([&] { object_ = py::object(); });
   }
 
   /// Calls a method; its result becomes a T before the GIL goes.
   template <class T, class... Args>
   T Call(const char* method, Args&&... args) const {
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     try {
-      return object_.attr(method)(std::forward<Args>(args)...).template cast<T>();
+      return OrStay(
+          [&] { return object_.attr(method)(std::forward<Args>(args)...).template cast<T>(); });
     } catch (const py::error_already_set& error) {
       Rethrow(error);
     }
   }
 
-  /// The same where nothing may be thrown.
+  /// The same where nothing may be thrown. Interrupted by Ctrl-C, the method is called once more,
+  /// and the interrupt is the program's, later.
   template <class... Args>  // NOLINTNEXTLINE(bugprone-exception-escape): as above
-  void CallQuietly(const char* method, Args&&... args) const noexcept {
-    const py::gil_scoped_acquire gil;
-    try {
-      object_.attr(method)(std::forward<Args>(args)...);
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable(method);
-    }
+  void CallQuietly(const char* method, const Args&... args) const noexcept {
+    const AcquireGil gil;
+    if (!TryQuietly(method, args...)) return;
+    TryQuietly(method, args...);
+    PyErr_SetInterrupt();
   }
 
   [[nodiscard]] const py::object& object() const { return object_; }
 
  private:
+  /// True where KeyboardInterrupt ended the method.
+  template <class... Args>  // NOLINTNEXTLINE(bugprone-exception-escape): as above
+  bool TryQuietly(const char* method, const Args&... args) const noexcept {
+    try {
+      OrStay([&] { object_.attr(method)(args...); });
+    } catch (py::error_already_set& error) {
+      if (error.matches(PyExc_KeyboardInterrupt)) return true;
+      error.discard_as_unraisable(method);
+    }
+    return false;
+  }
+
   py::object object_;
 };
 
@@ -124,10 +139,12 @@ class PyTransport final : public Transport {
 
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     try {
-      return std::make_unique<PyTransfer>(
-          python_.object().attr("start")(Listed(out), Listed(in), tag));
+      return OrStay([&] {
+        return std::make_unique<PyTransfer>(
+            python_.object().attr("start")(Listed(out), Listed(in), tag));
+      });
     } catch (const py::error_already_set& error) {
       Rethrow(error);
     }
@@ -139,10 +156,12 @@ class PyTransport final : public Transport {
   }
 
   std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     try {
-      return PythonTransport(
-          python_.object().attr("subgroup")(std::vector<int>(ranks.begin(), ranks.end()), timeout));
+      return OrStay([&] {
+        const std::vector<int> chosen(ranks.begin(), ranks.end());
+        return PythonTransport(python_.object().attr("subgroup")(chosen, timeout));
+      });
     } catch (const py::error_already_set& error) {
       Rethrow(error);
     }

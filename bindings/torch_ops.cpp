@@ -6,9 +6,13 @@
 // python/cpd/torch_ops.py and torch_gemm.py. A cpd::Error is a std::invalid_argument and arrives as
 // ValueError.
 //
-// seed and stream are one-element int64 tensors (a missing one is 0) that hold the 64 bits of the
-// unsigned number, so that a compiled program takes a new stream without being compiled anew.
-// cast, encode and gemm leave those on x's GPU there: the kernel reads them when it runs.
+// Formats, roundings and accumulators arrive as one canonical text a call, parsed once: an
+// accumulator's (ToString), or for operators of elements a format and the same options
+// ("e4m3 rounding=stochastic random_bits=8"). A text means the same in every process, so programs
+// may be exported. seed and stream are one-element int64 tensors (a missing one is 0) that hold the
+// 64 bits of the unsigned number, so that a compiled program takes a new stream without being
+// compiled anew. cast, encode and gemm leave those on x's GPU there: the kernel reads them when it
+// runs.
 #include <dlfcn.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
@@ -17,10 +21,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
@@ -135,96 +144,141 @@ void TakeNumber(const OptionalTensor& given, const char* what, const Tensor& x,
   on_device = static_cast<const std::uint64_t*>(data);
 }
 
-RoundingOptions Options(const Tensor& x, const std::string& rounding, const std::string& overflow,
-                        const OptionalTensor& seed, const OptionalTensor& stream,
-                        std::int64_t random_bits, const std::string& variant) {
-  RoundingOptions options;
-  options.mode = ParseRounding(rounding);
-  options.overflow = ParseOverflow(overflow);
-  options.variant = ParseVariant(variant);
-  options.random_bits =
-      random_bits >= 0 && random_bits <= kMaxRandomBits ? static_cast<int>(random_bits) : -1;
-  if (options.mode == Rounding::stochastic) {
-    TakeNumber(seed, "seed", x, options.seed, options.device_seed);
-    TakeNumber(stream, "stream", x, options.stream, options.device_stream);
+/// A string argument: the copy of it that torch hands over, which is deleted here. (torch's own
+/// conversion to std::string never frees what it makes.)
+class Text {
+ public:
+  explicit Text(StringHandle handle) : handle_(handle) {}
+  Text(const Text&) = delete;
+  Text& operator=(const Text&) = delete;
+  ~Text() { torch_delete_string(handle_); }
+
+  [[nodiscard]] std::string_view view() const {
+    const char* data = nullptr;
+    std::size_t length = 0;
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle_, &data));
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_string_length(handle_, &length));
+    return {data, length};
   }
-  Check(options, x.is_cuda());
-  return options;
+
+ private:
+  StringHandle handle_;
+};
+
+/// The text of operators of elements: that of a sequential accumulator without the scheme.
+Accumulator ParseElementwise(std::string_view text) {
+  const std::size_t end = std::min(text.find(' '), text.size());
+  return ParseAccumulator(std::string(text.substr(0, end)) + " sequential" +
+                          std::string(text.substr(end)));
 }
 
-// ---- operators: each has a form that writes into `out` and one that makes it
-// ----------------------
+/// What texts mean, each parsed once by `Parse`. Every thread has its own, of bounded size: no
+/// lock.
+template <auto Parse>
+const Accumulator& Parsed(std::string_view text) {
+  constexpr std::size_t kMost = 256;
+  thread_local std::map<std::string, Accumulator, std::less<>> known;
+  if (const auto found = known.find(text); found != known.end()) return found->second;
+  Accumulator parsed = Parse(text);
+  if (known.size() >= kMost) known.clear();
+  return known.emplace(text, std::move(parsed)).first->second;
+}
 
-void CastOut(const Tensor& x, const std::string& format, const std::string& rounding,
-             const std::string& overflow, const OptionalTensor& seed, const OptionalTensor& stream,
-             std::int64_t random_bits, const std::string& variant, const OptionalTensor& random,
-             const Tensor& out) {
+/// The accumulator of a text, with seed and stream where its rounding uses them.
+template <auto Parse = ParseAccumulator>
+Accumulator Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& stream,
+                  const Tensor& x) {
+  Accumulator taken = Parsed<Parse>(text.view());
+  RoundingOptions& rounding = taken.rounding;
+  if (rounding.mode == Rounding::stochastic) {
+    TakeNumber(seed, "seed", x, rounding.seed, rounding.device_seed);
+    TakeNumber(stream, "stream", x, rounding.stream, rounding.device_stream);
+  }
+  Check(rounding, x.is_cuda());
+  return taken;
+}
+
+/// The same for operators of elements, which use its format and rounding alone.
+constexpr auto TakenElementwise = Taken<ParseElementwise>;
+
+// ---- operators: most have a form that makes the result and one that writes into `out`
+// ------------
+
+void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
+              const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
+  const Accumulator to = TakenElementwise(how, seed, stream, x);
   const auto integers = Input(random);
-  Cast(Input(x), ParseFormat(format), options, Output(out), integers ? &*integers : nullptr);
+  Cast(Input(x), to.format, to.rounding, Output(out), integers ? &*integers : nullptr);
 }
 
-Tensor CastNew(const Tensor& x, const std::string& format, const std::string& rounding,
-               const std::string& overflow, const OptionalTensor& seed,
-               const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
-               const OptionalTensor& random) {
+void CastOut(const Tensor& x, StringHandle how, const OptionalTensor& seed,
+             const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
+  CastInto(x, Text(how), seed, stream, random, out);
+}
+
+Tensor CastNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
+               const OptionalTensor& stream, const OptionalTensor& random) {
+  const Text text(how);
   const Tensor out = torch::stable::empty_like(x);
-  CastOut(x, format, rounding, overflow, seed, stream, random_bits, variant, random, out);
+  CastInto(x, text, seed, stream, random, out);
   return out;
 }
 
 template <auto Operation>
-void BinaryOut(const Tensor& x, const Tensor& y, const std::string& format,
-               const std::string& rounding, const std::string& overflow, const OptionalTensor& seed,
-               const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
-               const Tensor& out) {
+void BinaryInto(const Tensor& x, const Tensor& y, const Text& how, const OptionalTensor& seed,
+                const OptionalTensor& stream, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
-  Operation(Input(x), Input(y), ParseFormat(format), options, Output(out));
+  const Accumulator to = TakenElementwise(how, seed, stream, x);
+  Operation(Input(x), Input(y), to.format, to.rounding, Output(out));
 }
 
 template <auto Operation>
-Tensor BinaryNew(const Tensor& x, const Tensor& y, const std::string& format,
-                 const std::string& rounding, const std::string& overflow,
-                 const OptionalTensor& seed, const OptionalTensor& stream, std::int64_t random_bits,
-                 const std::string& variant) {
+void BinaryOut(const Tensor& x, const Tensor& y, StringHandle how, const OptionalTensor& seed,
+               const OptionalTensor& stream, const Tensor& out) {
+  BinaryInto<Operation>(x, y, Text(how), seed, stream, out);
+}
+
+template <auto Operation>
+Tensor BinaryNew(const Tensor& x, const Tensor& y, StringHandle how, const OptionalTensor& seed,
+                 const OptionalTensor& stream) {
+  const Text text(how);
   const Tensor out = torch::stable::new_empty(x, x.sizes());
-  BinaryOut<Operation>(x, y, format, rounding, overflow, seed, stream, random_bits, variant, out);
+  BinaryInto<Operation>(x, y, text, seed, stream, out);
   return out;
 }
 
-void FmaOut(const Tensor& x, const Tensor& y, const Tensor& z, const std::string& format,
-            const std::string& rounding, const std::string& overflow, const OptionalTensor& seed,
-            const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
-            const Tensor& out) {
+void FmaInto(const Tensor& x, const Tensor& y, const Tensor& z, const Text& how,
+             const OptionalTensor& seed, const OptionalTensor& stream, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
-  Fma(Input(x), Input(y), Input(z), ParseFormat(format), options, Output(out));
+  const Accumulator to = TakenElementwise(how, seed, stream, x);
+  Fma(Input(x), Input(y), Input(z), to.format, to.rounding, Output(out));
 }
 
-Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, const std::string& format,
-              const std::string& rounding, const std::string& overflow, const OptionalTensor& seed,
-              const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant) {
+void FmaOut(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle how,
+            const OptionalTensor& seed, const OptionalTensor& stream, const Tensor& out) {
+  FmaInto(x, y, z, Text(how), seed, stream, out);
+}
+
+Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle how,
+              const OptionalTensor& seed, const OptionalTensor& stream) {
+  const Text text(how);
   const Tensor out = torch::stable::new_empty(x, x.sizes());
-  FmaOut(x, y, z, format, rounding, overflow, seed, stream, random_bits, variant, out);
+  FmaInto(x, y, z, text, seed, stream, out);
   return out;
 }
 
-Tensor SumNew(const Tensor& x, std::int64_t dim, const std::string& format,
-              const std::string& scheme, const std::string& rounding, const std::string& overflow,
-              const OptionalTensor& seed, const OptionalTensor& stream, std::int64_t random_bits,
-              const std::string& variant) {
+Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
+              const OptionalTensor& seed, const OptionalTensor& stream) {
+  const Text text(accumulator);
   if (dim < 0 || dim >= x.dim()) {
     throw Error("dim must be 0…" + std::to_string(x.dim() - 1) + ", got " + std::to_string(dim));
   }
   const OnDeviceOf guard(x);
-  const Accumulator accumulator{ParseFormat(format), ParseScheme(scheme),
-                                Options(x, rounding, overflow, seed, stream, random_bits, variant)};
   std::vector<std::int64_t> shape(x.sizes().begin(), x.sizes().end());
   shape.erase(shape.begin() + dim);
   const Tensor out = torch::stable::new_empty(x, {shape.data(), shape.size()});
-  Sum(Input(x), static_cast<int>(dim), accumulator, Output(out));
+  Sum(Input(x), static_cast<int>(dim), Taken<>(text, seed, stream, x), Output(out));
   return out;
 }
 
@@ -247,89 +301,101 @@ std::vector<std::int64_t> ProductShape(const Tensor& a, const Tensor& b) {
   return shape;
 }
 
-Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
-               const std::string& accumulator, const OptionalTensor& seed,
-               const OptionalTensor& stream, ScalarType dtype, bool blas) {
+Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, StringHandle accumulator,
+               const OptionalTensor& seed, const OptionalTensor& stream, ScalarType dtype,
+               bool blas) {
+  const Text text(accumulator);
   const OnDeviceOf guard(a);
-  Accumulator parsed = ParseAccumulator(accumulator);
-  if (parsed.rounding.mode == Rounding::stochastic) {
-    TakeNumber(seed, "seed", a, parsed.rounding.seed, parsed.rounding.device_seed);
-    TakeNumber(stream, "stream", a, parsed.rounding.stream, parsed.rounding.device_stream);
-  }
+  const Accumulator how = Taken<>(text, seed, stream, a);
   const auto shape = ProductShape(a, b);
   const Tensor out = torch::stable::new_empty(a, {shape.data(), shape.size()}, dtype);
   const auto addend = Input(c);
-  (blas ? GemmByBlas : Gemm)(Input(a), Input(b), parsed, Output(out), addend ? &*addend : nullptr);
+  (blas ? GemmByBlas : Gemm)(Input(a), Input(b), how, Output(out), addend ? &*addend : nullptr);
   return out;
 }
 
-Tensor EncodeNew(const Tensor& x, const std::string& format, const std::string& rounding,
-                 const std::string& overflow, const OptionalTensor& seed,
-                 const OptionalTensor& stream, std::int64_t random_bits, const std::string& variant,
-                 const OptionalTensor& random) {
+Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
+                 const OptionalTensor& stream, const OptionalTensor& random) {
+  const Text text(how);
   const OnDeviceOf guard(x);
-  const Format to = ParseFormat(format);
-  const auto options = Options(x, rounding, overflow, seed, stream, random_bits, variant);
-  const std::int64_t bytes = PackedBytes(to, x.numel());
+  const Accumulator to = TakenElementwise(text, seed, stream, x);
+  const std::int64_t bytes = PackedBytes(to.format, x.numel());
   const Tensor packed = torch::stable::new_empty(x, {&bytes, 1}, ScalarType::Byte);
   const auto integers = Input(random);
-  Encode(Input(x), to, options, Output(packed), integers ? &*integers : nullptr);
+  Encode(Input(x), to.format, to.rounding, Output(packed), integers ? &*integers : nullptr);
   return packed;
 }
 
-void DecodeOut(const Tensor& codes, const std::string& format, const Tensor& out) {
+void DecodeInto(const Tensor& codes, const Text& format, const Tensor& out) {
   const OnDeviceOf guard(codes);
-  Decode(Input(codes), ParseFormat(format), Output(out));
+  Decode(Input(codes), Parsed<ParseElementwise>(format.view()).format, Output(out));
 }
 
-Tensor DecodeNew(const Tensor& codes, const std::string& format,
-                 const std::vector<std::int64_t>& shape, ScalarType dtype) {
+void DecodeOut(const Tensor& codes, StringHandle format, const Tensor& out) {
+  DecodeInto(codes, Text(format), out);
+}
+
+Tensor DecodeNew(const Tensor& codes, StringHandle format, const std::vector<std::int64_t>& shape,
+                 ScalarType dtype) {
+  const Text text(format);
   const Tensor out = torch::stable::new_empty(codes, {shape.data(), shape.size()}, dtype);
-  DecodeOut(codes, format, out);
+  DecodeInto(codes, text, out);
   return out;
 }
 
 // No defaults: torch leaves default arguments out where it traces, and fake kernels would miss
 // them.
-#define CPD_ROUNDING \
-  "str rounding, str overflow, Tensor? seed, Tensor? stream, int random_bits, str variant"
-
 STABLE_TORCH_LIBRARY(cpd, m) {
-  m.def("cast(Tensor x, str format, " CPD_ROUNDING ", Tensor? random) -> Tensor");
-  m.def("cast_out(Tensor x, str format, " CPD_ROUNDING
-        ", Tensor? random, *, Tensor(a!) out) -> ()");
-  m.def("add(Tensor x, Tensor y, str format, " CPD_ROUNDING ") -> Tensor");
-  m.def("add_out(Tensor x, Tensor y, str format, " CPD_ROUNDING ", *, Tensor(a!) out) -> ()");
-  m.def("mul(Tensor x, Tensor y, str format, " CPD_ROUNDING ") -> Tensor");
-  m.def("mul_out(Tensor x, Tensor y, str format, " CPD_ROUNDING ", *, Tensor(a!) out) -> ()");
-  m.def("fma(Tensor x, Tensor y, Tensor z, str format, " CPD_ROUNDING ") -> Tensor");
-  m.def("fma_out(Tensor x, Tensor y, Tensor z, str format, " CPD_ROUNDING
-        ", *, Tensor(a!) out) -> ()");
-  m.def("sum(Tensor x, int dim, str format, str scheme, " CPD_ROUNDING ") -> Tensor");
+  m.def("cast(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
+  m.def(
+      "cast_out(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
+      "Tensor(a!) out) -> ()");
+  m.def("add(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream) -> Tensor");
+  m.def(
+      "add_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, *, Tensor(a!) out) "
+      "-> ()");
+  m.def("mul(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream) -> Tensor");
+  m.def(
+      "mul_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, *, Tensor(a!) out) "
+      "-> ()");
+  m.def("fma(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream) -> Tensor");
+  m.def(
+      "fma_out(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, *, "
+      "Tensor(a!) out) -> ()");
+  m.def("sum(Tensor x, int dim, str accumulator, Tensor? seed, Tensor? stream) -> Tensor");
   m.def(
       "gemm(Tensor a, Tensor b, Tensor? c, str accumulator, Tensor? seed, Tensor? stream, "
       "ScalarType dtype, bool blas) -> Tensor");
-  m.def("encode(Tensor x, str format, " CPD_ROUNDING ", Tensor? random) -> Tensor");
+  m.def("encode(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
   m.def("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
   m.def("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");
 }
 
-#undef CPD_ROUNDING
+/// An operator as a call of the library (RunningCall); torch has let go of the GIL.
+template <auto Operator>
+struct Entered;
+template <class Result, class... Args, Result (*Operator)(Args...)>
+struct Entered<Operator> {
+  static Result Run(Args... args) {
+    const RunningCall call;
+    return Operator(args...);
+  }
+};
 
 void Implement(torch::stable::detail::StableLibrary& m) {
-  m.impl("cast", TORCH_BOX(&CastNew));
-  m.impl("cast_out", TORCH_BOX(&CastOut));
-  m.impl("add", TORCH_BOX(&BinaryNew<Add>));
-  m.impl("add_out", TORCH_BOX(&BinaryOut<Add>));
-  m.impl("mul", TORCH_BOX(&BinaryNew<Mul>));
-  m.impl("mul_out", TORCH_BOX(&BinaryOut<Mul>));
-  m.impl("fma", TORCH_BOX(&FmaNew));
-  m.impl("fma_out", TORCH_BOX(&FmaOut));
-  m.impl("sum", TORCH_BOX(&SumNew));
-  m.impl("gemm", TORCH_BOX(&GemmNew));
-  m.impl("encode", TORCH_BOX(&EncodeNew));
-  m.impl("decode", TORCH_BOX(&DecodeNew));
-  m.impl("decode_out", TORCH_BOX(&DecodeOut));
+  m.impl("cast", TORCH_BOX(&Entered<&CastNew>::Run));
+  m.impl("cast_out", TORCH_BOX(&Entered<&CastOut>::Run));
+  m.impl("add", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
+  m.impl("add_out", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
+  m.impl("mul", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
+  m.impl("mul_out", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
+  m.impl("fma", TORCH_BOX(&Entered<&FmaNew>::Run));
+  m.impl("fma_out", TORCH_BOX(&Entered<&FmaOut>::Run));
+  m.impl("sum", TORCH_BOX(&Entered<&SumNew>::Run));
+  m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
+  m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
+  m.impl("decode", TORCH_BOX(&Entered<&DecodeNew>::Run));
+  m.impl("decode_out", TORCH_BOX(&Entered<&DecodeOut>::Run));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }

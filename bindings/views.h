@@ -10,8 +10,6 @@
 
 namespace cpd {
 
-using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;
-
 /// The view of a NumPy array of any layout; its strides must be whole elements. Throws Error.
 TensorView ViewOf(const pybind11::array& x);
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <charconv>
 #include <set>
-#include <span>
 
+#include "cpd/base/format_names.h"
 #include "cpd/base/names.h"
 
 namespace cpd {
@@ -18,6 +18,13 @@ constexpr std::array<std::string_view, 5> kSchemes{"sequential", "kahan", "chunk
 constexpr std::array<std::string_view, 6> kSchemeWords{"sequential", "kahan",     "chunked",
                                                        "pairwise",   "block_fma", "fma"};
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
+/// Options of the text form, those of a unit last.
+constexpr std::array<std::string_view, 16> kOptions{"product",      "inner",    "chunk",
+                                                    "rounding",     "overflow", "variant",
+                                                    "random_bits",  "a",        "b",
+                                                    "block",        "sum",      "fraction_bits",
+                                                    "min_exponent", "promote",  "sum_rounding",
+                                                    "addend"};
 
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 constexpr int kMostBlock = 64;
@@ -200,22 +207,43 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
   }
   if (ParseRoundingOption(accumulator.rounding, name, text)) return;
   if (accumulator.unit && ParseUnitOption(*accumulator.unit, name, text)) return;
-  throw Error("unknown option '" + std::string(name) +
-              "' of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
+  throw Error("unknown option " + Quoted(name) +
+              " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
               "random_bits, and with block_fma a, b, block, fraction_bits, min_exponent, sum, "
-              "sum_rounding, "
-              "addend and promote");
+              "sum_rounding, addend and promote" +
+              DidYouMean(name, kOptions));
 }
 
+/// The words between spaces; those within parentheses, as in `(4, 3)`, do not count.
 std::vector<std::string_view> Words(std::string_view text) {
   std::vector<std::string_view> words;
   while (true) {
     text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
     if (text.empty()) return words;
-    const std::size_t end = std::min(text.find(' '), text.size());
+    std::size_t end = 0;
+    for (bool inside = false; end < text.size() && (inside || text[end] != ' '); ++end) {
+      if (text[end] == '(') inside = true;
+      if (text[end] == ')') inside = false;
+    }
     words.push_back(text.substr(0, end));
     text.remove_prefix(end);
   }
+}
+
+bool IsOption(std::string_view word) { return word.find('=') != std::string_view::npos; }
+
+/// Takes the scheme out of the words behind a format: the first that is no option.
+std::string_view TakeScheme(std::vector<std::string_view>& words, std::string_view text) {
+  const auto found = std::ranges::find_if_not(words, IsOption);
+  if (found == words.end()) {
+    throw Error(
+        "an accumulator is a format, a scheme and options, as in 'e6m9 chunked chunk=64', "
+        "or a preset and options, as in 'h100-fp8 a=e5m2'; got " +
+        Quoted(text));
+  }
+  const std::string_view scheme = *found;
+  words.erase(found);
+  return scheme;
 }
 
 // --- presets
@@ -266,22 +294,25 @@ constexpr std::array<Unit, 16> kUnits{{
     {"deepseek-promoted", kE4m3fn, 32, 13, -139, 128, kLiterature, kDeepSeek},
 }};
 
+constexpr std::string_view kRefused = "b200-fp8";
+
+/// In any letter case.
 const Unit* FindUnit(std::string_view name) {
-  const auto* const found = std::ranges::find(kUnits, name, &Unit::name);
+  const auto* const found = std::ranges::find(kUnits, Lower(name), &Unit::name);
   return found == kUnits.end() ? nullptr : found;
 }
 
 const Unit& UnitNamed(std::string_view name) {
   if (const Unit* unit = FindUnit(name)) return *unit;
-  if (name == "b200-fp8") {
+  if (Lower(name) == kRefused) {
     throw Error(
         "no preset b200-fp8: no known rule reproduces the published results of B200's FP8 unit");
   }
+  std::array<std::string_view, kUnits.size()> names;
+  std::ranges::transform(kUnits, names.begin(), &Unit::name);
   std::string known;
-  for (const Unit& unit : kUnits) {
-    known += (known.empty() ? "" : ", ") + std::string(unit.name);
-  }
-  throw Error("unknown preset '" + std::string(name) + "'; there are " + known);
+  for (const std::string_view one : names) known += (known.empty() ? "" : ", ") + std::string(one);
+  throw Error("unknown preset " + Quoted(name) + "; there are " + known + DidYouMean(name, names));
 }
 
 void CheckOutput(const Unit& unit, const Format& output) {
@@ -328,32 +359,36 @@ std::string ToString(const Accumulator& accumulator) {
   return text;
 }
 
+bool NamesPreset(std::string_view word) {
+  if (FindUnit(word) != nullptr || Lower(word) == kRefused) return true;
+  const bool hyphen = word.find('-') != std::string_view::npos;
+  return hyphen && word.find_first_of(":=( ") == std::string_view::npos &&
+         FormatMeant(word).empty();
+}
+
 Accumulator ParseAccumulator(std::string_view text) {
-  const std::vector<std::string_view> words = Words(text);
-  const bool is_preset = !words.empty() && FindUnit(words[0]) != nullptr;
-  if (!is_preset && words.size() < 2) {
-    throw Error(
-        "an accumulator is a format, a scheme and options, as in 'e6m9 chunked chunk=64', "
-        "or a preset and options, as in 'h100-fp8 a=e5m2'; got '" +
-        std::string(text) + "'");
-  }
+  std::vector<std::string_view> words = Words(text);
   Accumulator accumulator;
   bool is_fma = false;
-  if (is_preset) {
+  if (!words.empty() && NamesPreset(words[0])) {
     accumulator = Preset(words[0]);
+    words.erase(words.begin());
   } else {
-    accumulator.format = ParseFormat(words[0]);
-    is_fma = ParseSchemeWord(accumulator, words[1]);
+    const std::string_view format = words.empty() ? "" : words[0];
+    if (!words.empty()) words.erase(words.begin());
+    const std::string_view scheme = TakeScheme(words, text);
+    accumulator.format = ParseFormat(format);
+    is_fma = ParseSchemeWord(accumulator, scheme);
   }
   std::set<std::string_view> given;
-  for (const std::string_view word : std::span(words).subspan(is_preset ? 1 : 2)) {
-    const std::size_t equals = word.find('=');
-    if (equals == std::string_view::npos) {
-      throw Error("an accumulator's options are name=value, got '" + std::string(word) + "'");
+  for (const std::string_view word : words) {
+    if (!IsOption(word)) {
+      throw Error("an accumulator's options are name=value, got " + Quoted(word));
     }
+    const std::size_t equals = word.find('=');
     const std::string_view name = word.substr(0, equals);
     if (!given.insert(name).second) {
-      throw Error("option '" + std::string(name) + "' of an accumulator is given twice");
+      throw Error("option " + Quoted(name) + " of an accumulator is given twice");
     }
     ParseOption(accumulator, name, word.substr(equals + 1));
   }

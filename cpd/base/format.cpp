@@ -5,6 +5,8 @@
 #include <charconv>
 #include <utility>
 
+#include "cpd/base/format_names.h"
+#include "cpd/base/names.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
@@ -78,30 +80,55 @@ std::optional<Format> ParseP3109(std::string_view text) {
   return MakeFormat(exp, p - 1, encoding, 1 << (exp - 1), is_signed);
 }
 
-/// The options behind a name: `:bias=B`, `:nosub`, `:unsigned`.
+/// The options behind a name: `:bias=B`, `:nosub`, `:unsigned`, each at most once.
 struct Options {
   std::optional<int> bias;
   bool is_signed = true;
   bool subnormals = true;
 };
-std::optional<Options> ParseOptions(std::string_view text) {
+
+/// Whether the option at the front of `text` is known, and taken off and set.
+bool TakeOption(std::string_view& text, Options& options) {
+  const std::size_t end = std::min(text.find(':', 1), text.size());
+  std::string_view one = text.substr(0, end);
+  text.remove_prefix(end);
+  int bias = 0;
+  if (one == ":nosub") {
+    return std::exchange(options.subnormals, false);
+  }
+  if (one == ":unsigned") {
+    return std::exchange(options.is_signed, false);
+  }
+  if (options.bias || !TakePrefix(one, ":bias=") || !TakeInt(one, bias) || !one.empty()) {
+    return false;
+  }
+  options.bias = bias;
+  return true;
+}
+
+Options ParseOptions(std::string_view text, std::string_view name) {
   Options options;
   while (!text.empty()) {
-    int bias = 0;
-    if (TakePrefix(text, ":bias=") && TakeInt(text, bias)) {
-      options.bias = bias;
-    } else if (TakePrefix(text, ":nosub")) {
-      options.subnormals = false;
-    } else if (TakePrefix(text, ":unsigned")) {
-      options.is_signed = false;
-    } else {
-      return std::nullopt;
-    }
+    const std::string_view rest = text;
+    if (TakeOption(text, options)) continue;
+    throw Error("format " + Quoted(name) + ": after its name there may be :bias=B, :nosub and " +
+                ":unsigned, each once, got " + Quoted(rest.substr(0, rest.size() - text.size())));
   }
   return options;
 }
 
-/// eXmY with an encoding's suffix, without options.
+/// The two numbers of `(4,3)`.
+bool TakePair(std::string_view text, int& exp, int& man) {
+  const auto skip = [&] {
+    while (TakePrefix(text, " ")) {
+    }
+    return true;
+  };
+  return TakePrefix(text, "(") && skip() && TakeInt(text, exp) && skip() && TakePrefix(text, ",") &&
+         skip() && TakeInt(text, man) && skip() && text == ")";
+}
+
+/// eXmY with an encoding's suffix, or the papers' (X,Y), without options.
 struct Base {
   int exp = 0;
   int man = 0;
@@ -112,6 +139,7 @@ std::optional<Base> ParseBase(std::string_view text) {
     if (name == text) return Base{format.exp, format.man, format.encoding};
   }
   Base base;
+  if (TakePair(text, base.exp, base.man)) return base;
   if (!TakePrefix(text, "e") || !TakeInt(text, base.exp) || !TakePrefix(text, "m") ||
       !TakeInt(text, base.man)) {
     return std::nullopt;
@@ -190,21 +218,21 @@ Format MakeFormat(int exp, int man, Encoding encoding, std::optional<int> bias, 
 }
 
 Format ParseFormat(std::string_view name) {
-  if (const auto format = ParseP3109(name)) return *format;
-  const std::size_t colon = std::min(name.find(':'), name.size());
-  const auto base = ParseBase(name.substr(0, colon));
-  const auto options = ParseOptions(name.substr(colon));
-  if (!base || !options) {
-    throw Error("unknown format '" + std::string(name) +
-                "'; names are like e4m3, e4m3fn, e5m2fnuz, e3m2ieee, e2m1, e8m0, fp32, tf32, bf16, "
-                "fp16, binary8p4se, with options as in e4m3fn:bias=11:nosub:unsigned");
-  }
+  std::string text = Lower(name);
+  const std::string_view own = OwnNameOf(std::string_view(text).substr(0, text.find(':')));
+  if (!own.empty()) text.replace(0, text.find(':'), own);
+  if (const auto format = ParseP3109(text)) return *format;
+  const std::string_view whole = text;
+  const std::size_t colon = std::min(whole.find(':'), whole.size());
+  const auto base = ParseBase(whole.substr(0, colon));
+  if (!base) throw Error(NoSuchFormat(name));
+  const Options options = ParseOptions(whole.substr(colon), name);
   if (base->encoding == Encoding::e8m0) {
-    return MakeFormat(base->exp, base->man, base->encoding, options->bias, false,
-                      options->subnormals);
+    return MakeFormat(base->exp, base->man, base->encoding, options.bias, false,
+                      options.subnormals);
   }
-  return MakeFormat(base->exp, base->man, base->encoding, options->bias, options->is_signed,
-                    options->subnormals);
+  return MakeFormat(base->exp, base->man, base->encoding, options.bias, options.is_signed,
+                    options.subnormals);
 }
 
 std::string ToString(const Format& format) {

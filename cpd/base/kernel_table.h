@@ -97,7 +97,7 @@ struct KernelTable {
   /// Adds the block's products to the sums.
   void (*gemm)(const GemmPlan& plan, const GemmBlock& block);
   /// The same for Scheme::block_fma; block.count is a multiple of the unit's block but for the
-  /// last.
+  /// last, and 0 where a sum has no products at all.
   void (*block_fma)(const BlockFmaPlan& plan, const GemmBlock& block);
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,

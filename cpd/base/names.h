@@ -6,9 +6,28 @@
 #include <string>
 #include <string_view>
 
+#include "cpd/base/export.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
+
+/// `name` with A…Z as a…z.
+std::string Lower(std::string_view name);
+
+/// `name` in quotes for a message, cut where it is long.
+std::string Quoted(std::string_view name);
+
+/// The one of `names` that `name` differs from least, letter case apart: by one letter (left out,
+/// added, changed, or swapped with its neighbour), by two where it has six or more. Empty where
+/// none is so near.
+std::string_view Nearest(std::string_view name, std::span<const std::string_view> names);
+
+/// "; did you mean 'x'?" of the nearest name, or nothing.
+std::string DidYouMean(std::string_view name, std::span<const std::string_view> names);
+
+/// Whether a text's first word can only be meant as a matrix unit's: the name of a preset, or of a
+/// unit that is refused, or with the hyphen that all but one have and no format.
+CPD_API bool NamesPreset(std::string_view word);
 
 /// The enumerator of E that stands at `name`'s place among names; Error lists them.
 template <class E>
@@ -18,7 +37,8 @@ E ParseName(const char* what, std::span<const std::string_view> names, std::stri
     if (names[i] == name) return static_cast<E>(i);
     allowed += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + std::string(names[i]);
   }
-  throw Error(std::string(what) + " must be " + allowed + ", got '" + std::string(name) + "'");
+  throw Error(std::string(what) + " must be " + allowed + ", got " + Quoted(name) +
+              DidYouMean(name, names));
 }
 
 }  // namespace cpd

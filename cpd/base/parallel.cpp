@@ -4,18 +4,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/numeric/environment.h"
 #include "cpd/numeric/error.h"
 
-#ifdef CPD_THREADS_STD
-#include <thread>
-#else
+#ifndef CPD_THREADS_STD
 #include <omp.h>
 #endif
 
@@ -41,17 +44,98 @@ bool IsNested() {
   return g_inside;
 }
 
-/// Runs worker(0) … worker(count - 1), each in a thread of its own.
-void RunThreads(int count, const std::function<void(int)>& worker) {
+/// Values between two questions whether to go on; the pieces of a loop over elements.
+constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+
+using Body = std::function<void(std::int64_t, std::int64_t)>;
+
+/// body(begin, end), piece by piece.
+void RunPieces(std::int64_t begin, std::int64_t end, std::int64_t grain, const Body& body) {
+  const Environment environment;
+  const std::int64_t piece = (kPiece + grain - 1) / grain * grain;
+  for (std::int64_t i = begin; i < end; i += piece) {
+    if (i > begin) CheckInterrupt();
+    body(i, std::min(end, i + piece));
+  }
+}
+
+/// Threads at work on one loop. The one that has made the call looks for a reason to leave it, also
+/// while it waits for the others, who then stop.
+class Team {
+ public:
+  explicit Team(int parts) : left_(parts) {}
+
+  /// On one of the other threads.
+  void Work(const std::function<void()>& part) {
+    const StopWith stop(stop_);
+    Try(part);
+    --left_;
+  }
+  /// On the calling thread.
+  void Lead(const std::function<void()>& part) {
+    Try(part);
+    --left_;
+  }
+  void AwaitOthers() {
+    Try([&] {
+      for (int turns = 0; left_ > 0; ++turns) {
+        CheckInterrupt();
+        if (turns < kYields) std::this_thread::yield();
+        if (turns >= kYields) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
+  }
+  void Rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  static constexpr int kYields = 2000;  // about a millisecond
+
+  void Try(const std::function<void()>& part) {
+    const bool before = std::exchange(g_inside, true);
+    try {
+      part();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      stop_ = true;
+    }
+    g_inside = before;
+  }
+
+  std::atomic<int> left_;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+/// Runs part(0) … part(count - 1), each in a thread of its own, part(0) in this one.
+void RunThreads(int count, const std::function<void(int)>& part) {
+  Team team(count);
 #ifdef CPD_THREADS_STD
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) threads.emplace_back(worker, i);
-  for (std::thread& thread : threads) thread.join();
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(static_cast<std::size_t>(count));
+    for (int i = 1; i < count; ++i) {
+      threads.emplace_back([&, i] { team.Work([&] { part(i); }); });
+    }
+    team.Lead([&] { part(0); });
+    team.AwaitOthers();
+  }
 #else
-#pragma omp parallel for num_threads(count) schedule(static, 1)
-  for (int i = 0; i < count; ++i) worker(i);
+#pragma omp parallel num_threads(count)
+  {
+    const int step = omp_get_num_threads();  // may be fewer
+    const int first = omp_get_thread_num();
+    for (int i = first; i < count; i += step) {
+      if (first == 0) team.Lead([&] { part(i); });
+      if (first > 0) team.Work([&] { part(i); });
+    }
+    if (first == 0) team.AwaitOthers();
+  }
 #endif
+  team.Rethrow();
 }
 
 }  // namespace
@@ -80,27 +164,12 @@ void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
   const std::int64_t grains = (n + grain - 1) / grain;
   const bool serial = n <= serial_below || IsNested() || getpid() != kFirstProcess;
   const auto threads = serial ? 1 : static_cast<int>(std::min<std::int64_t>(MaxThreads(), grains));
-  if (threads == 1) {
-    const Environment environment;
-    return body(0, n);
-  }
-
-  std::exception_ptr failure;
-  std::mutex mutex;
+  if (threads == 1) return RunPieces(0, n, grain, body);
   RunThreads(threads, [&](int i) {
     const std::int64_t begin = grains * i / threads * grain;
     const std::int64_t end = std::min(n, grains * (i + 1) / threads * grain);
-    g_inside = true;
-    try {
-      const Environment environment;
-      if (begin < end) body(begin, end);
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (!failure) failure = std::current_exception();
-    }
-    g_inside = false;
+    RunPieces(begin, end, grain, body);
   });
-  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace cpd

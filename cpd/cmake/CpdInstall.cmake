@@ -45,3 +45,16 @@ install(
   LIBRARY DESTINATION cpd
           COMPONENT python
           EXCLUDE_FROM_ALL)
+if(CPD_WHEEL AND NOT CPD_THREADS_STD)
+  execute_process(
+    COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libgomp.so.1
+    OUTPUT_VARIABLE gomp
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  file(REAL_PATH "${gomp}" gomp)
+  install(
+    FILES "${gomp}"
+    RENAME libgomp.so.1
+    DESTINATION cpd/openmp
+    COMPONENT python
+    EXCLUDE_FROM_ALL)
+endif()

@@ -61,6 +61,12 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 set(CMAKE_BUILD_RPATH "$ORIGIN")
 set(CMAKE_INSTALL_RPATH "$ORIGIN")
+option(CPD_WHEEL "For a wheel that is carried to other machines: it brings its OpenMP" OFF)
+if(CPD_WHEEL)
+  # One OpenMP in a process: torch's own where it lies beside the package, else the one that the wheel brings. Both bear
+  # the name libgomp.so.1, so that whichever is loaded first serves both.
+  list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../torch/lib" "$ORIGIN/openmp")
+endif()
 
 # What a target needs whose code includes cpd/numeric: the arithmetic is exact only if no compiler contracts a*b+c.
 # Exported with the package.

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/comm/exchanges.h"
 #include "cpd/comm/fault.h"
@@ -417,6 +418,10 @@ struct Communicator::Impl {
       throw;
     } catch (const Refusal& refusal) {
       throw Error(refusal.what());
+    } catch (const Interrupted&) {
+      Break("a call was interrupted");
+      link.GiveUp();
+      throw;
     } catch (const std::exception& error) {
       Break(error.what());
       link.GiveUp();

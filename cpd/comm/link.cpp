@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {
@@ -230,12 +231,13 @@ void Link::Wait(Pending& pending) {
   double next_look = 2 * kLookAround;
   Patience pause;
   while (!Poll(pending)) {
+    CheckInterrupt();
     pause.Wait();
     const double waited = Seconds(Clock::now() - begin).count();
     if (waited < next_look) continue;
     next_look = waited + kLookAround;
-    if (HeardAlarm()) {
-      Fail(pending.phase, "another rank gave up", pending.transfer->Waiting());
+    if (const std::string heard = HeardAlarm(); !heard.empty()) {
+      Fail(pending.phase, heard, pending.transfer->Waiting());
     }
     if (waited > patience) {
       Fail(pending.phase, "no answer for " + Tenths(timeout_), pending.transfer->Waiting());
@@ -268,16 +270,17 @@ void Link::Verify(const Pending& pending) {
   }
 }
 
-bool Link::HeardAlarm() {
+std::string Link::HeardAlarm() {
   const std::vector<bool> alarms = transport_.Alarms();
+  std::vector<int> raised;
   for (int rank = 0; rank < static_cast<int>(alarms.size()); ++rank) {
-    if (rank != transport_.rank() && alarms[static_cast<std::size_t>(rank)]) return true;
+    if (rank != transport_.rank() && alarms[static_cast<std::size_t>(rank)]) raised.push_back(rank);
   }
-  return false;
+  return raised.empty() ? "" : NameRanks(raised) + " gave up";
 }
 
 void Link::CheckAlarms(Phase phase) {
-  if (HeardAlarm()) Fail(phase, "another rank gave up before", {});
+  if (const std::string heard = HeardAlarm(); !heard.empty()) Fail(phase, heard + " before", {});
 }
 
 void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& suspects) {

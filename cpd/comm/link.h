@@ -122,7 +122,8 @@ class Link {
  private:
   void Verify(const Pending& pending);
   [[nodiscard]] bool Poll(Pending& pending);
-  [[nodiscard]] bool HeardAlarm();
+  /// Which other ranks have given up, in words; empty where none has.
+  [[nodiscard]] std::string HeardAlarm();
   /// Raises the alarm, listens who else lives, and throws RankLost. `suspects`: whom this rank
   /// waits for.
   [[noreturn]] void Fail(Phase phase, const std::string& why, const std::vector<int>& suspects);

@@ -26,8 +26,7 @@ std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
 
 Reduction::Reduction(const ReduceSpec& spec, int world, std::int64_t layers)
     : spec_(spec), world_(world) {
-  Check(spec_);
-  if (world < 1) throw Error("world must be at least 1, got " + std::to_string(world));
+  Check(spec_, world);
   CheckFold(spec_.accumulator, world);
   StreamOf(Purpose::wire, spec_.step, layers - 1, world - 1);
   rounds_ = {spec_.order, grouped() ? (world - 1) / spec_.group_size + 1 : world};

@@ -49,6 +49,13 @@ void CheckOrder(const ReduceSpec& spec) {
   }
 }
 
+/// One stream serves no reduction: every rank, layer, level and step draws from its own.
+void CheckStream(const char* whose, const RoundingOptions& rounding) {
+  if (rounding.stream == 0) return;
+  throw Error(std::string(whose) + " stream must be 0, got " + std::to_string(rounding.stream) +
+              ": a reduction makes its streams of step, layer and rank; vary step, or the seed");
+}
+
 }  // namespace
 
 Order ParseOrder(std::string_view name) { return ParseName<Order>("order", kOrders, name); }
@@ -69,8 +76,19 @@ void Check(const ReduceSpec& spec) {
     throw Error("group_size must be at least 1 (0: no groups), got " +
                 std::to_string(spec.group_size));
   }
+  CheckStream("the cast's", spec.rounding);
+  CheckStream("the accumulator's", spec.accumulator.rounding);
   CheckLossScale(spec);
   CheckOrder(spec);
+}
+
+void Check(const ReduceSpec& spec, int world) {
+  Check(spec);
+  if (world < 1) throw Error("world must be at least 1, got " + std::to_string(world));
+  if (spec.group_size > world) {
+    throw Error("group_size must be 1…" + std::to_string(world) + " (the ranks), got " +
+                std::to_string(spec.group_size));
+  }
 }
 
 bool MayStall(const ReduceSpec& spec, int world) {

@@ -33,15 +33,18 @@ struct ReduceSpec {
   Format result = kFp32;       ///< a wider accumulator is rounded once more to it, each level
   Order order = Order::sequential;
   Exchange exchange = Exchange::owner;
-  int group_size = 0;  ///< 0: no groups; else each group in rank order to its first rank
+  int group_size = 0;  ///< 0: no groups; else at most W: each group in rank order to its first rank
   Aps aps = Aps::off;
   double loss_scale = 1;   ///< constant power of two for all layers, undone at the end; APS's rival
   bool average = false;    ///< divide once, in binary32, at the end
   std::uint64_t step = 0;  ///< enters the random streams
 };
 
-/// Throws Error where an option is out of range or two exclude each other.
+/// Throws Error where an option is out of range or two exclude each other, or a stream is given:
+/// a reduction draws from its own (streams.h).
 CPD_API void Check(const ReduceSpec& spec);
+/// The same once the number of ranks is known, which no group may exceed.
+CPD_API void Check(const ReduceSpec& spec, int world);
 
 /// True where a sequential sum, rounded to nearest, has more than 2^precision terms at one level:
 /// with terms of equal value the later ones change nothing.

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
@@ -169,6 +170,7 @@ void HostWork::Each(const Part& part, const std::function<void(const Block&)>& b
     parallel_for(std::min(batch, count - first), 1, 8, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) body(blocks[static_cast<std::size_t>(first + i)]);
     });
+    CheckInterrupt();
     Progress();
   }
 }
@@ -376,6 +378,7 @@ std::vector<Losses> HostWork::CountLosses() const {
   for (std::size_t l = 0; l < layers().sizes.size(); ++l) {
     Losses losses;
     for (std::int64_t i = 0; i < layers().sizes[l]; i += kStage) {
+      if (i / kStage % 64 == 63) CheckInterrupt();
       const std::int64_t n = std::min(kStage, layers().sizes[l] - i);
       const float* x = layers().x[l] + i;
       reduction().ToWire(static_cast<std::int64_t>(l), rank(), layers().shifts[l], i, n, x, terms);

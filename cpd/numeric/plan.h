@@ -84,6 +84,12 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
   return is_nearest(mode) && p_a <= p && p_b <= p && 2 * p + 2 <= 24;
 }
 
+/// The exponent of the binade of the largest value; where there is none but zero (e1m0), of the one
+/// below 2^emin, the first number that overflows. Twice the next binade's power of two overflows.
+constexpr int top_exponent(const Format& format) {
+  return format.max() > 0 ? format.emax() : format.emin() - 1;
+}
+
 constexpr Form form_of(const RoundPlan& plan, const Format& format) {
   const bool simple = plan.plain && plan.has_zero && !plan.flush && !plan.overflow_is_nan;
   if (!simple) return Form::general;
@@ -97,8 +103,8 @@ constexpr Form form_of(const RoundPlan& plan, const Format& format) {
   }
   if (plan.mode != Rounding::nearest_even) return Form::simple;
   if (plan.grid32.emin_field == 1) return Form::in_place;
-  // 2^(emax + 2) * 2^cut must be a binary32 value, and man + 2 bits fit beside its leading bit.
-  const bool fits = format.emax() + 2 + plan.grid32.cut <= 127 && format.man <= 22;
+  // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit beside its leading bit.
+  const bool fits = top_exponent(format) + 2 + plan.grid32.cut <= 127 && format.man <= 22;
   return fits ? Form::addition : Form::simple;
 }
 
@@ -143,7 +149,7 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
     plan.scaled_below = plan.grid32.emin_field << 23;
     plan.to_units = static_cast<float>(Format::power_of_two(format.man + plan.random_bits - emin));
   }
-  plan.beyond = (format.emax() + 2 + 127) << 23;
+  if (plan.form == Form::addition) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
   // A product below 2^-126 loses bits, but lies so far under the spacing that nearest gives zero
   // and stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is
   // beyond every format whose own max stays below 2^127.

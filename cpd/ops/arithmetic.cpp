@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
@@ -98,6 +99,7 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
       const std::int64_t n = std::min(kStage, end - i);
       const FoldState sums{state.data(), kStage};
       for (std::int64_t k = 0; k < terms; ++k) {
+        if (k % 64 == 63) CheckInterrupt();
         const TensorView slice = Slice(x, dim, k);
         Reader<float> reader(slice);
         FoldStep(accumulator, kFp32, k, i, n, reader.Read(i, n), sums);

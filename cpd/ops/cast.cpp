@@ -6,6 +6,7 @@
 
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
+#include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
@@ -62,6 +63,7 @@ void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOp
   const std::uint32_t limit = 1U << options.random_bits;
   Reader<std::uint32_t> integers(*random);
   for (std::int64_t i = 0, size = random->size(); i < size; i += kStage) {
+    if (i / kStage % 64 == 63) CheckInterrupt();
     const std::int64_t n = std::min(kStage, size - i);
     const std::uint32_t* values = integers.Read(i, n);
     const std::uint32_t most = *std::max_element(values, values + n);

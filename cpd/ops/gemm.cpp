@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
+#include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/product.h"
 #include "cpd/numeric/error.h"
@@ -21,6 +23,7 @@ namespace {
 constexpr std::int64_t kMostRows = 512;     ///< of a task's block of sums
 constexpr std::int64_t kMostColumns = 512;  ///< the same
 constexpr std::int64_t kMostDepth = 128;    ///< values of k packed at once
+constexpr std::int64_t kBand = 128;         ///< rows between two questions whether to go on
 constexpr std::int64_t kSerialWork = std::int64_t{1}
                                      << 17;  ///< products that one thread does alone
 
@@ -149,21 +152,23 @@ class Worker {
  public:
   Worker(const MatrixProduct& product, const Levels& levels, std::int64_t rows,
          std::int64_t columns)
-      : product_(product),
+      : buffers_(std::exchange(g_buffers, {})),
+        product_(product),
         levels_(levels),
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
         depth_(std::min(product.depth, DepthStep(levels))),
-        a_(rows, depth_, Kernels().gemm_rows, g_buffers.a, g_buffers.a_ranges,
-           LogsFor(levels, g_buffers.a_logs)),
-        b_(columns, depth_, Kernels().gemm_columns, g_buffers.b, g_buffers.b_ranges,
-           LogsFor(levels, g_buffers.b_logs)),
-        state_(Sized(g_buffers.state, plane_ * levels.planes)),
-        outer_(Sized(g_buffers.outer, levels.chunk > 0 ? plane_ : 0)),
+        a_(rows, depth_, Kernels().gemm_rows, buffers_.a, buffers_.a_ranges,
+           LogsFor(levels, buffers_.a_logs)),
+        b_(columns, depth_, Kernels().gemm_columns, buffers_.b, buffers_.b_ranges,
+           LogsFor(levels, buffers_.b_logs)),
+        state_(Sized(buffers_.state, plane_ * levels.planes)),
+        outer_(Sized(buffers_.outer, levels.chunk > 0 ? plane_ : 0)),
         row_(static_cast<std::size_t>(state_columns_)) {}
   ~Worker() {
-    if (g_buffers.state.size() > kMostKept) g_buffers.state = {};
-    if (g_buffers.outer.size() > kMostKept) g_buffers.outer = {};
+    if (buffers_.state.size() > kMostKept) buffers_.state = {};
+    if (buffers_.outer.size() > kMostKept) buffers_.outer = {};
+    g_buffers = std::move(buffers_);
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -264,10 +269,26 @@ class Worker {
               plan.exact_products);
       b_.Pack(Part(product_, product_.b, task_.batch, k, block.count, task_.column, task_.columns),
               true, plan.exact_products);
+      AddBlock(plan, block);
+    }
+  }
+
+  /// The products of a block, some rows at a time.
+  void AddBlock(const GemmPlan& plan, const GemmBlock& block) const {
+    const std::int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
+    for (std::int64_t row = 0; row < block.rows; row += kBand) {
+      CheckInterrupt();
+      GemmBlock band = block;
+      band.rows = std::min(kBand, block.rows - row);
+      band.a += row * block.count;
+      band.a_range += row / Kernels().gemm_rows * groups;
+      if (band.a_logs != nullptr) band.a_logs += row * block.count;
+      band.state += row * block.state_columns;
+      band.index += static_cast<std::uint64_t>(row) * block.index_row;
       if (levels_.scheme == Scheme::block_fma) {
-        Kernels().block_fma(levels_.unit, block);
+        Kernels().block_fma(levels_.unit, band);
       } else {
-        Kernels().gemm(plan, block);
+        Kernels().gemm(plan, band);
       }
     }
   }
@@ -286,6 +307,7 @@ class Worker {
     }
   }
 
+  Buffers buffers_;  ///< the thread's: a signal's handler that multiplies has others
   const MatrixProduct& product_;
   const Levels& levels_;
   std::int64_t state_columns_, plane_, depth_;
@@ -326,6 +348,7 @@ void CheckOperands(const TensorView& x, const Format& format, const char* name) 
     const std::int64_t n = std::min(kStage, x.size() - i);
     const float* values = reader.Read(i, n);
     const std::int64_t found = FirstOutside(Kernels(), format, n, values);
+    if (i / kStage % 64 == 63) CheckInterrupt();
     if (found < 0) continue;
     throw Error(std::string(name) + " must hold values of " + ToString(format) + ", got " +
                 std::to_string(values[found]) + " at element " + std::to_string(i + found));

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
 
@@ -18,6 +19,7 @@ Roundoff Measure(std::int64_t n, const double* high, const float* low) {
   double reference_squares = 0;
   std::int64_t counted = 0;
   for (std::int64_t i = 0; i < n; ++i) {
+    if (i % (1 << 20) == (1 << 20) - 1) CheckInterrupt();
     if (high[i] == 0) ++result.zero_references;
     if (!std::isfinite(low[i])) {
       ++result.non_finite;

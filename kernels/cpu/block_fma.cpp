@@ -296,7 +296,19 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
+/// Sums of no products: where nothing is promoted, the unit's, which is c's, is still to be
+/// rounded.
+CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
+  if (plan.promote > 0) return;
+  for (int64_t row = 0; row < block.rows; row += kRows) {
+    for (int64_t column = 0; column < block.columns; column += kLanes) {
+      promote(&plan, &block, row, column, 0);
+    }
+  }
+}
+
 CPD_BODY void block_fma_body(const BlockFmaPlan* plan, const GemmBlock* block) {
+  if (block->count == 0) return end_empty(*plan, *block);
   for (int64_t column = 0; column < block->columns; column += kGemmColumns) {
     const float* b = block->b + column * block->count;
     const Range b_range = exponents_of(b, block->count * kGemmColumns, plan->emin_b, nullptr);

@@ -313,8 +313,10 @@ class UnitSum {
     });
   }
 
-  CPD_FN float end(const GemmCall& call) const {
-    return result_of(call.levels.unit.promote > 0 ? sum_ : unit_);
+  CPD_FN float end(const GemmCall& call) {
+    const bool promotes = call.levels.unit.promote > 0;
+    if (call.product.depth == 0 && !promotes) promote(call, 0);
+    return result_of(promotes ? sum_ : unit_);
   }
 
  private:

@@ -13,7 +13,7 @@ Loaded when they are first used: `cpd.comm` (reductions over real ranks) and, im
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cpd import study
+from cpd import loading, study
 from cpd._core import __version__, backend
 from cpd.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.formats import Format, format
@@ -56,6 +56,9 @@ __all__ = [
     "study",
     "sum",
 ]
+
+
+loading.tell_torch()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from cpd import _core, tensors
 from cpd.compiling import constant
-from cpd.formats import Format, FormatLike, flag, format
+from cpd.formats import Format, FormatLike, flag, format, format_text
 from cpd.tensors import Number, Options
 
 SCHEMES = ("sequential", "kahan", "fma", "chunked", "pairwise", "block_fma")
@@ -111,13 +112,15 @@ class BlockFma:
         )
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Accumulator:
     """An ordered sum: its format, its scheme, and how each of its operations is rounded.
 
     Args:
-        format: of the running sum (a `Format` or its name). With `preset` or `unit`: of the result
-            and of promoted sums; default: the unit's own.
+        format: of the running sum (what `cpd.format` takes). With `preset` or `unit`: of the result
+            and of promoted sums; default: the unit's own. Or, alone: a `BlockFma` (the same as
+            `unit`), the name of a preset (the same as `preset`), or the text of an accumulator,
+            with `seed` and `stream` only.
         scheme: how the terms are added; in `cpd.gemm` the terms p are products, k ascending, and
             the sum s starts from c (+0 where there is none), rounded:
 
@@ -144,10 +147,16 @@ class Accumulator:
         rounding, overflow, random_bits, variant: as in `cpd.cast`, for each operation.
         seed, stream: of stochastic rounding; ints or one-element integer tensors.
 
-    `str()` gives its canonical text (without seed and stream). Functions that take an accumulator
-    take such a text too, the name of a preset (also with options: `h100-fp8 a=e5m2`), or a format,
-    whose plain sequential sum is then meant. Immutable, hashable, picklable; equal if all of its
-    fields are.
+    `str()` gives its canonical text (without seed and stream). A text is a format, a scheme and
+    options, `e6m9 chunked chunk=32 product=exact`, of which options may also stand before the
+    scheme; or the name of a preset and options, `h100-fp8 a=e5m2`. Functions that take an
+    accumulator take such a text too, a `BlockFma`, or a format, whose plain sequential sum is then
+    meant.
+
+    Immutable, hashable, picklable; equal if all of its fields are. A seed or stream counts by its
+    value, be it an int or a tensor, whose value may change: so these two leave the hash as it is.
+    `dataclasses.replace` keeps `product` and `inner`, which are formats of their own: give them
+    along with another `format`.
 
     Raises ValueError or TypeError for anything else.
 
@@ -159,6 +168,10 @@ class Accumulator:
     True
     >>> Accumulator(preset="h100-fp16").unit.block
     16
+    >>> Accumulator("h100-fp8") == Accumulator(preset="h100-fp8")
+    True
+    >>> str(Accumulator("e4m3 rounding=stochastic kahan", seed=7))
+    'e4m3 kahan rounding=stochastic'
     """
 
     format: Format
@@ -178,7 +191,7 @@ class Accumulator:
 
     def __init__(
         self,
-        format: FormatLike | None = None,
+        format: FormatLike | BlockFma | None = None,
         scheme: str | None = None,
         *,
         product: FormatLike | None = None,
@@ -195,6 +208,8 @@ class Accumulator:
         variant: str = "A",
     ) -> None:
         Options(rounding, overflow, seed, stream, random_bits, variant).check()
+        if isinstance(format, BlockFma) and unit is None:
+            format, unit = None, format
         parts = resolved(
             _name("format", format),
             _text("scheme", scheme),
@@ -206,16 +221,13 @@ class Accumulator:
             _names(operands),
             rounding,
             overflow,
-            random_bits,
+            tensors.integer("random_bits", random_bits),
             variant,
         )
         for name, value in zip(parts._fields, parts, strict=True):
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "overflow", overflow)
-        object.__setattr__(self, "seed", seed)
-        object.__setattr__(self, "stream", stream)
-        object.__setattr__(self, "random_bits", random_bits)
-        object.__setattr__(self, "variant", variant)
+        object.__setattr__(self, "seed", tensors.plain_number("seed", seed))
+        object.__setattr__(self, "stream", tensors.plain_number("stream", stream))
 
     @classmethod
     def parse(cls, text: str, seed: Number = 0, stream: Number = 0) -> Accumulator:
@@ -239,6 +251,18 @@ class Accumulator:
         seed, stream = tensors.number("seed", self.seed), tensors.number("stream", self.stream)
         return _core.parse_accumulator(self.text, seed, stream)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Accumulator):
+            return NotImplemented
+        return (
+            self.text == other.text
+            and tensors.same_number(self.seed, other.seed)
+            and tensors.same_number(self.stream, other.stream)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
     def __str__(self) -> str:
         return self.text
 
@@ -251,22 +275,26 @@ class Accumulator:
         return f"cpd.Accumulator.parse({self.text!r}{numbers})"
 
 
-AccumulatorLike: TypeAlias = Accumulator | Format | str
-"""An `Accumulator`, its text, a preset's name, or a format, whose sequential sum is then meant."""
+AccumulatorLike: TypeAlias = "Accumulator | BlockFma | FormatLike"
+"""An `Accumulator`, its text, a preset's name, a matrix unit's rule, or a format, whose sequential
+sum is then meant."""
 
 
 def accumulator(acc: AccumulatorLike) -> Accumulator:
     """`acc` itself, what a text says, or the sequential accumulator of a format."""
     if isinstance(acc, Accumulator):
         return acc
-    if isinstance(acc, Format):
-        return Accumulator(acc)
     if isinstance(acc, str):
-        return Accumulator.parse(acc)
-    raise TypeError(
-        "an accumulator must be a cpd.Accumulator, its text, a preset's name, or a format, "
-        f"got {type(acc).__name__}"
-    )
+        return parsed(acc)
+    if isinstance(acc, BlockFma):
+        return Accumulator(unit=acc)
+    try:
+        return Accumulator(format_text("format", acc))
+    except TypeError:
+        raise TypeError(
+            "an accumulator must be a cpd.Accumulator, its text, a preset's name, a cpd.BlockFma, "
+            f"or a format, got {type(acc).__name__}"
+        ) from None
 
 
 def sum_accumulator(acc: AccumulatorLike) -> Accumulator:
@@ -327,18 +355,18 @@ class _UnitKey(NamedTuple):
 class _Given(NamedTuple):
     """The arguments of an Accumulator, but for seed and stream."""
 
-    format: str | None
-    scheme: str | None
-    product: str | None
-    inner: str | None
-    chunk: int
-    preset: str | None
-    unit: tuple[Any, ...] | None
-    operands: tuple[str, str] | None
-    rounding: str
-    overflow: str
-    random_bits: int
-    variant: str
+    format: str | None = None
+    scheme: str | None = None
+    product: str | None = None
+    inner: str | None = None
+    chunk: int = DEFAULT_CHUNK
+    preset: str | None = None
+    unit: tuple[Any, ...] | None = None
+    operands: tuple[str, str] | None = None
+    rounding: str = "nearest_even"
+    overflow: str = "ieee"
+    random_bits: int = 24
+    variant: str = "A"
 
 
 class _Parts(NamedTuple):
@@ -351,6 +379,9 @@ class _Parts(NamedTuple):
     chunk: int
     unit: BlockFma | None
     rounding: str
+    overflow: str
+    random_bits: int
+    variant: str
     text: str
 
 
@@ -374,6 +405,16 @@ def check_unit(*key: Any) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _resolved(given: _Given) -> _Parts:
+    if given.format is not None and _is_text(given.format):
+        if given != _Given(given.format):
+            raise ValueError(
+                f"{given.format!r} is a whole accumulator, besides which there may be seed and "
+                "stream: write the other options in it"
+            )
+        whole_text = _parsed(given.format)
+        return _Parts(*(getattr(whole_text, name) for name in _Parts._fields))
+    if given.format is not None and given.preset is None and _core.names_preset(given.format):
+        given = given._replace(format=None, preset=given.format)
     scheme = _scheme(given)
     exact = scheme in ("fma", "block_fma")
     if exact and given.product not in (None, "exact"):
@@ -403,7 +444,19 @@ def _resolved(given: _Given) -> _Parts:
         chunk=given.chunk,
         unit=None if unit is None else _UnitKey(*unit._key()).native(),
     )
-    return _Parts(whole, scheme, product, inner, given.chunk, unit, rounding, native.text)
+    return _Parts(
+        whole,
+        scheme,
+        product,
+        inner,
+        given.chunk,
+        unit,
+        rounding,
+        given.overflow,
+        given.random_bits,
+        given.variant,
+        native.text,
+    )
 
 
 def _scheme(given: _Given) -> str:
@@ -426,13 +479,14 @@ def _scheme(given: _Given) -> str:
 
 def _unit_of(given: _Given) -> tuple[Format, BlockFma | None, str]:
     """The accumulator's format, its matrix unit, and how it rounds."""
-    if _is_preset(given.format):
-        raise ValueError(f"{given.format!r} is a preset, no format: write preset={given.format!r}")
     if given.preset is None:
         unit = None if given.unit is None else _UnitKey(*given.unit).unit()
-        if unit is not None and given.format is None:
-            return unit.sum, unit, given.rounding
-        return _format(given.format), unit, given.rounding  # type: ignore[arg-type]
+        if given.format is not None:
+            return _format_or_text(given.format), unit, given.rounding
+        if unit is None:
+            format_text("format", None)  # raises
+        assert unit is not None
+        return unit.sum, unit, given.rounding
     if given.rounding != "nearest_even":
         raise ValueError(
             f"preset {given.preset!r} says how it rounds, got rounding={given.rounding!r}"
@@ -448,8 +502,8 @@ def _unit_of(given: _Given) -> tuple[Format, BlockFma | None, str]:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Accumulator:
-    if " " not in text and not _is_preset(text):
-        return _sequential(text)
+    if not _is_text(text):
+        return Accumulator(text)
     native = _core.parse_accumulator(text, 0, 0)
     chunked = native.scheme == "chunked"
     return Accumulator(
@@ -466,23 +520,22 @@ def _parsed(text: str) -> Accumulator:
     )
 
 
-def _sequential(name: str) -> Accumulator:
-    """The accumulator of one word that is no preset: of a format."""
+def _is_text(text: str) -> bool:
+    """Whether there is more than one word, so that it is no format and no preset's name."""
+    return re.fullmatch(r"[^ (]*(\([^)]*\)[^ ]*)?", text) is None
+
+
+def _format_or_text(name: str) -> Format:
+    """The format of one word, which might have been meant as a text or a preset."""
     try:
-        return Accumulator(name)
+        return _format(name)
     except ValueError as error:
         if not str(error).startswith("unknown format"):
             raise
-        if "-" in name:  # no format's name has one
-            _core.preset(name, _format("fp32")._native)  # which says what presets there are
         raise ValueError(
             f"{error}; an accumulator may also be a text such as 'e4m3 kahan', or a preset such as "
             "'h100-fp8' (see cpd.presets)"
         ) from None
-
-
-def _is_preset(name: str | None) -> bool:
-    return any(one.name == name for one in presets())
 
 
 def _format_of(native: _core.Format | None) -> Format | None:
@@ -507,12 +560,8 @@ def _check_unit(key: _UnitKey) -> None:
 
 
 def _name(what: str, value: Any) -> str | None:
-    """A format by its name."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, Format):
-        return value.name
-    raise TypeError(f"{what} must be a cpd.Format or its name, got {type(value).__name__}")
+    """A format by its text."""
+    return None if value is None else format_text(what, value)
 
 
 def _names(operands: Any) -> tuple[str, str] | None:
@@ -539,13 +588,11 @@ def _unit_key(unit: Any) -> tuple[Any, ...] | None:
 
 
 def _with_numbers(acc: Accumulator, seed: Number, stream: Number) -> Accumulator:
-    tensors.check_number("seed", seed)
-    tensors.check_number("stream", stream)
     made = object.__new__(Accumulator)
     for name in Accumulator.__dataclass_fields__:
         object.__setattr__(made, name, getattr(acc, name))
-    object.__setattr__(made, "seed", seed)
-    object.__setattr__(made, "stream", stream)
+    object.__setattr__(made, "seed", tensors.plain_number("seed", seed))
+    object.__setattr__(made, "stream", tensors.plain_number("stream", stream))
     return made
 
 

@@ -3,9 +3,12 @@
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with types.
 
+import contextlib
 import dataclasses
+import functools
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -16,11 +19,15 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 import cpd.comm
+from cpd import _core
 from cpd.comm import Communicator
 from cpd.reduce import ReduceSpec
 from cpd.schedule import Schedule, all_reduce_numbered, as_schedule
 
 Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
+
+_PATIENCE = 5.0
+"""Seconds for a reduction to end that Ctrl-C has met."""
 
 
 def ddp_hook(
@@ -58,13 +65,21 @@ def ddp_hook(
     An error of a rank, such as a lost one, ends the backward pass with a RuntimeError that has its
     text; `state.error` is the error itself. `state` can be pickled: see `HookState`.
 
-    Raises ValueError or TypeError, RuntimeError where torch.distributed is not initialised.
+    Raises ValueError or TypeError (also where a group of the spec is larger than the number of
+    ranks), RuntimeError where torch.distributed is not initialised.
     """
     schedule = as_schedule(spec)
+    if comm is not None and not isinstance(comm, Communicator):
+        raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
+    _check_module(module)
     if average:
         schedule = _averaging(schedule)
     if schedule.exempt and module is None:
         raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
+    if comm is not None:
+        schedule.check_world(comm.size)
+    elif dist.is_initialized():
+        schedule.check_world(dist.get_world_size(group))
     state = HookState(schedule, schedule.spec.step)
     state.attach(comm or _own_communicator(group), module)
     state._owns_comm = comm is None
@@ -107,12 +122,14 @@ class HookState:
         self._owns_comm = False
         self._numbers: dict[torch.Tensor, int] = {}
         self._waiting: list[_Bucket] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cpd-ddp")
+        self._worker = _Worker()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
         """Uses this communicator and this model's parameters from now on."""
+        _check_module(module)
         if comm is not None:
+            self.schedule.check_world(comm.size)
             self._comm, self._owns_comm = comm, False
         if module is not None:
             named = _parameters(module)
@@ -132,15 +149,34 @@ class HookState:
         if self._numbers:
             waiting, self._waiting = self._waiting, []
             for one in waiting:
-                self._thread.submit(self._run, one, self._layers(one), self.step)
+                layers = self._layers(one)
+                self._worker.submit(functools.partial(self._run, one, layers, self.step))
         if bucket.is_last():
             self.step += 1
+            self._await_in_backward(taken)
         return taken.result
+
+    def _await_in_backward(self, last: "_Bucket") -> None:
+        """Lets the backward pass end with a wait that Ctrl-C ends, before torch's own, which it
+        does not. Only Python's main thread hears of it: on a GPU's, torch waits as ever."""
+        if threading.current_thread() is threading.main_thread():
+            with contextlib.suppress(RuntimeError):  # DDP reduces after the pass (static graphs)
+                torch.autograd.Variable._execution_engine.queue_callback(
+                    functools.partial(self._await, last)
+                )
+
+    def _await(self, last: "_Bucket") -> None:
+        try:
+            last.ended.wait()
+        except BaseException:
+            self._worker.interrupt()
+            last.ended.wait(_PATIENCE)
+            raise
 
     def close(self) -> None:
         """Ends the thread when its work is done, and closes the communicator if the state has made
         it. No more buckets are taken."""
-        self._thread.shutdown()
+        self._worker.end()
         if self._owns_comm and self._comm is not None:
             self._comm.close()
 
@@ -178,9 +214,12 @@ class HookState:
                 taken.buffer.record_stream(stream)
                 self._all_reduce(layers, step)
                 taken.done.set_result(taken.buffer)
-        except Exception as error:
+        except BaseException as error:
             self.error = self.error or error
-            taken.done.set_exception(cast(Any, error))
+            told = error if isinstance(error, Exception) else RuntimeError("interrupted")
+            taken.done.set_exception(cast(Any, told))
+        finally:
+            taken.ended.set()
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         if device not in self._streams:
@@ -208,6 +247,41 @@ class HookState:
         return [(spec, numbers) for spec, numbers in chosen if numbers]
 
 
+class _Worker:
+    """A thread that runs what it is given, in that order. The program does not wait for it when it
+    ends."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._stop = _core.Stop()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        if self._ended:
+            raise RuntimeError("the state is closed, and takes no more buckets")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="cpd-ddp", daemon=True)
+            self._thread.start()
+        self._queue.put(work)
+
+    def interrupt(self) -> None:
+        """Ends the call of CPD that it is in, and every further one, with KeyboardInterrupt."""
+        self._stop.set()
+
+    def end(self) -> None:
+        """Waits for what is under way. Takes nothing more."""
+        self._ended = True
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._stop.enter()
+        while (work := self._queue.get()) is not None:
+            work()
+
+
 class _Bucket(NamedTuple):
     """A bucket under way: DDP's own object does not outlive the hook."""
 
@@ -217,6 +291,7 @@ class _Bucket(NamedTuple):
     ready: torch.cuda.Event | None
     done: Future[torch.Tensor]
     result: Future[torch.Tensor]
+    ended: threading.Event
 
     @classmethod
     def of(cls, bucket: GradBucket) -> "_Bucket":
@@ -235,7 +310,7 @@ class _Bucket(NamedTuple):
         # An exception set on a future is one of Python's alone; one that a callback raises is seen
         # by DDP, too.
         result = done.then(lambda finished: finished.value())
-        return cls(buffer, parameters, gradients, ready, done, result)
+        return cls(buffer, parameters, gradients, ready, done, result, threading.Event())
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -246,6 +321,11 @@ def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tens
     if torch.empty_like(parameter, device="meta").stride() != strides:
         return gradient
     return gradient.as_strided(parameter.shape, strides)
+
+
+def _check_module(module: Any) -> None:
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
 
 
 def _parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

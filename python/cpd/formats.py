@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
 from cpd.compiling import constant
+
+if TYPE_CHECKING:
+    import torch
 
 _MAX_LISTED_BITS = 24
 
@@ -125,28 +129,67 @@ class Format:
         return format, (self.name,)
 
 
-FormatLike: TypeAlias = Format | str
-"""A `Format` or its name."""
+FormatLike: TypeAlias = (
+    "Format | str | tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
+)
+"""A `Format`, its name, a pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
 
 
 def format(name: FormatLike) -> Format:
     """The format of that name; a `Format` is given back as it is.
 
-    Names: `eXmY` is IEEE-like (`e4m3` has Inf and a max of 240), with suffix `fn`, `fnuz`, `p3109`,
-    `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then options:
-    `e4m3fn:bias=11:nosub:unsigned`. Others: `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's
-    `binary8p4se`. Raises ValueError for anything else.
+    Names, in any letter case:
+
+    - `eXmY` is IEEE-like (`e4m3` has Inf and a max of 240), with suffix `fn`, `fnuz`, `p3109`,
+      `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then options, each at
+      most once: `e4m3fn:bias=11:nosub:unsigned`.
+    - `(X,Y)`, as the papers write it, is always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` `e3m2ieee`.
+    - `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's `binary8p4se`.
+    - What other libraries call a format means what their type of that name holds: `float32`,
+      `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
+      `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn` (torch:
+      `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`). So `float8_e4m3`,
+      which ml_dtypes has, is IEEE-like; OCP's and NVIDIA's E4M3 is `e4m3fn`, as is torch's
+      `float8_e4m3fn`.
+
+    A pair of ints `(4, 3)` is the text `(4,3)`; a dtype of torch, NumPy or ml_dtypes (or NumPy's
+    type of its scalars) is its name. Wherever a format may stand, all of these may.
+
+    Raises ValueError for any other name (also of integers and of binary64), which names the one
+    that was probably meant, and TypeError for other objects.
 
     >>> format("e4m3fn").max
     448.0
     >>> str(format("e5m10"))
     'fp16'
+    >>> format("FLOAT8_E4M3FN") == format("e4m3fn"), format((5, 2)) == format("e5m2")
+    (True, True)
+    >>> import ml_dtypes
+    >>> format(np.float16), format(ml_dtypes.float8_e4m3b11fnuz)
+    (cpd.format('fp16'), cpd.format('e4m3fnuz:bias=11'))
     """
-    if isinstance(name, Format):
-        return name
-    if isinstance(name, str):
-        return named(name)
-    raise TypeError(f"a format must be a cpd.Format or its name, got {type(name).__name__}")
+    return name if isinstance(name, Format) else named(format_text("a format", name))
+
+
+def format_text(what: str, value: Any) -> str:
+    """The text that `format` reads for a format in any shape. Raises TypeError for what is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Format):
+        return value.name
+    if isinstance(value, tuple) and len(value) == 2:
+        return f"({_small_int('exp', value[0])},{_small_int('man', value[1])})"
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return value.__name__
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    raise TypeError(
+        f"{what} must be a cpd.Format or its name, got {type(value).__name__}; a pair (exp, man) "
+        "and a dtype are taken too"
+    )
 
 
 @constant

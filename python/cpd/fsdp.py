@@ -54,8 +54,9 @@ class ReduceScatter:
     Args:
         spec: a `ReduceSpec` with exchange `"owner"`, or a `Schedule` of such. Whether the sum is
             averaged is FSDP's choice (SUM or AVG), not `spec.average`'s.
-        comm: a communicator of the ranks among which parameters are sharded, which nothing else
-            uses; default: one is made in the first backward pass.
+        comm: a communicator of the ranks among which parameters are sharded, at least as many as a
+            group of `spec` has, which nothing else uses; default: one is made in the first backward
+            pass.
         name: of the module, for the schedule.
         layer: its number in random streams; each module has its own.
 
@@ -76,6 +77,8 @@ class ReduceScatter:
         layer: int = 0,
     ) -> None:
         self.schedule = as_schedule(spec)
+        if comm is not None:
+            self.schedule.check_world(comm.size)
         self.name = name
         self.layer = layer
         self.step = self.schedule.spec.step

@@ -9,7 +9,13 @@ that does not hold the sums they are formed in float32 and rounded once into it,
 The bias is what the sums start from (c of `cpd.gemm`), so it is rounded into the accumulator's
 format first; it may be of another type.
 
-All of it works under autograd, `torch.compile(fullgraph=True)` and activation checkpointing.
+All of it works under autograd, `torch.func` (grad, vjp, jvp, jacrev, jacfwd, vmap,
+functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. Under `torch.vmap`
+each sample has the bits that it has alone; with stochastic rounding the samples are computed one by
+one.
+
+Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
+says otherwise. The operands are taken as they are: what they are cast to, the recipe says.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from cpd.torch_gemm import (
     GRAD_BIAS,
     GRAD_INPUT,
     GRAD_WEIGHT,
+    autocast_type,
     tagged,
 )
 from cpd.torch_library import ops
@@ -77,13 +84,14 @@ def matmul(
         acc = Recipe(acc, backward, backward)
     how = _recipe(acc)
     for name, x in (("a", a), ("b", b)):
-        torch_ops.check_float(name, x, like="a")
+        _check_operand(name, x, like="a")
         if x.dim() == 0:
             raise ValueError(f"{name} must have at least one dimension, got none")
     x = a.unsqueeze(0) if a.dim() == 1 else a
     y = b.unsqueeze(1) if b.dim() == 1 else b
     tensors.product_shape(x.shape, y.shape)
     _check_places(a, b=b)
+    dtype = _asked(a, dtype)
     arguments = _recipe_arguments(how, a, b, dtype)
     x = _cast(x, how.activation, CAST_ACTIVATION, how)
     y = _cast(y, how.weight, CAST_WEIGHT, how)
@@ -115,17 +123,18 @@ def linear(
     [16.0, 16.0, 16.0]
     """
     how = _recipe(recipe)
-    torch_ops.check_float("input", input, like="input")
-    torch_ops.check_float("weight", weight, like="input")
+    _check_operand("input", input, like="input")
+    _check_operand("weight", weight, like="input")
     if weight.dim() != 2 or input.dim() == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(
             "input must be … × in and weight out × in, "
             f"got shapes {tuple(input.shape)}, {tuple(weight.shape)}"
         )
     if bias is not None:
-        torch_ops.check_float("bias", bias, like="input")
+        _check_operand("bias", bias, like="input")
         _check_bias(bias, weight)
     _check_places(input, weight=weight, bias=bias)
+    dtype = _asked(input, dtype)
     arguments = _recipe_arguments(how, input, weight, dtype)
     x = _cast(input, how.activation, CAST_ACTIVATION, how)
     w = _cast(weight, how.weight, CAST_WEIGHT, how)
@@ -189,12 +198,28 @@ def conv2d(
             f"the kernel must be at least 1 × 1 and, dilated by {moves[1]}, fit into the padded "
             f"input, {padded}; got {tuple(kernel)}"
         )
+    dtype = _asked(input, dtype)
     arguments = _recipe_arguments(how, input, weight, dtype)
     x = _pad(_cast(input, how.activation, CAST_ACTIVATION, how), edges, padding_mode)
     w = _cast(weight, how.weight, CAST_WEIGHT, how)
     images = x if x.dim() == 4 else x.unsqueeze(0)
     y = _result(ops.conv2d(images, w, bias, *moves, number, *arguments), how, input, dtype)
     return y if x.dim() == 4 else y.squeeze(0)
+
+
+def _check_operand(name: str, x: Any, like: str) -> None:
+    """Raises unless `x` is a tensor that products take."""
+    if isinstance(x, Tensor) and x.is_nested:
+        raise TypeError(
+            f"{name} must be a dense tensor, got a nested one (torch.nn.TransformerEncoder makes "
+            "them of padded batches: give it enable_nested_tensor=False)"
+        )
+    torch_ops.check_float(name, x, like)
+
+
+def _asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
+    """The result's type as the caller asks for it, or autocast; None: x's own."""
+    return autocast_type(x) if dtype is None else dtype
 
 
 def _check_places(first: Tensor, **others: Tensor | None) -> None:
@@ -239,9 +264,7 @@ def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Ten
 
 
 def _gradient(spec: CastSpec | None) -> str:
-    if spec is None:
-        return ""
-    return f"{spec.format.name} {spec.rounding} {spec.overflow} {spec.random_bits} {spec.variant}"
+    return "" if spec is None else spec.options.text(spec.format)
 
 
 def _numbers(how: Recipe, x: Tensor) -> Tensor | None:
@@ -279,17 +302,7 @@ def _cast(x: Tensor, spec: CastSpec | None, purpose: int, how: Recipe) -> Tensor
     if spec is None:
         return x
     seed, stream = _pair_of(spec, purpose, how, x)
-    y: Tensor = ops.cast(
-        x,
-        spec.format.name,
-        spec.rounding,
-        spec.overflow,
-        seed,
-        stream,
-        spec.random_bits,
-        spec.variant,
-        None,
-    )
+    y: Tensor = ops.cast(x, spec.options.text(spec.format), seed, stream, None)
     return y
 
 
@@ -300,7 +313,7 @@ def _check_images(input: Any, weight: Any, bias: Any) -> None:
     for name, x in (("input", input), ("weight", weight), ("bias", bias)):
         if name == "bias" and bias is None:
             continue
-        torch_ops.check_float(name, x, like="input")
+        _check_operand(name, x, like="input")
     _check_places(input, weight=weight, bias=bias)
     if input.dim() not in (3, 4):
         raise ValueError(f"input must be (N ×) C × H × W, got shape {tuple(input.shape)}")

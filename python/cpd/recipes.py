@@ -5,7 +5,7 @@ cast to, and `CastSpec`, one such cast."""
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cpd import tensors
 from cpd.accumulator import Accumulator, AccumulatorLike, accumulator
@@ -15,9 +15,12 @@ from cpd.tensors import Number, Options
 MAX_LAYERS = 2**16
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, eq=False)
 class CastSpec:
     """A cast: the format and how it rounds; the arguments are those of `cpd.cast`.
+
+    Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and leave
+    the hash as it is.
 
     >>> CastSpec("e5m2", "stochastic", random_bits=8).format
     cpd.format('e5m2')
@@ -47,9 +50,9 @@ class CastSpec:
             "format": _format(format),
             "rounding": rounding,
             "overflow": overflow,
-            "seed": seed,
-            "stream": stream,
-            "random_bits": random_bits,
+            "seed": tensors.plain_number("seed", seed),
+            "stream": tensors.plain_number("stream", stream),
+            "random_bits": tensors.integer("random_bits", random_bits),
             "variant": variant,
         }
         for name, value in values.items():
@@ -61,6 +64,28 @@ class CastSpec:
         return Options(
             self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
         )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CastSpec):
+            return NotImplemented
+        return (
+            self._key() == other._key()
+            and tensors.same_number(self.seed, other.seed)
+            and tensors.same_number(self.stream, other.stream)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        """What it is made of, but for seed and stream."""
+        return (self.format, self.rounding, self.overflow, self.random_bits, self.variant)
+
+    def __copy__(self) -> CastSpec:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> CastSpec:
+        return self
 
     def __str__(self) -> str:
         shown = [self.format.name]
@@ -74,7 +99,7 @@ class CastSpec:
 
 _format = format  # the parameter of the same name hides it
 
-CastLike: TypeAlias = CastSpec | Format | str
+CastLike: TypeAlias = "CastSpec | FormatLike"
 """A `CastSpec`, or a format, to which is then rounded to nearest-even."""
 
 
@@ -171,6 +196,23 @@ class Recipe:
         """
         return replace(self, layer=layer)
 
+    def with_stream(self, stream: Number) -> Recipe:
+        """The same with this stream in all its accumulators and casts.
+
+        >>> drawing = Recipe("e4m3 sequential rounding=stochastic", gradient="e5m2")
+        >>> drawing.with_stream(5).grad_weight.stream
+        5
+        """
+        tensors.check_number("stream", stream)
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
+
+    def __copy__(self) -> Recipe:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Recipe:
+        return self
+
     def __str__(self) -> str:
         parts = [f"forward={str(self.forward)!r}"]
         for name in ("grad_input", "grad_weight"):
@@ -189,7 +231,14 @@ class Recipe:
         return f"cpd.Recipe({self})"
 
 
-RecipeLike: TypeAlias = Recipe | Accumulator | Format | str
+def _with_stream(value: Any, stream: Number) -> Any:
+    """An accumulator or a cast with another stream; anything else as it is."""
+    if isinstance(value, Accumulator):
+        return Accumulator.parse(value.text, value.seed, stream)
+    return replace(value, stream=stream) if isinstance(value, CastSpec) else value
+
+
+RecipeLike: TypeAlias = "Recipe | AccumulatorLike"
 """A `Recipe`, or one accumulator for all three GEMMs."""
 
 

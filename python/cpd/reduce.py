@@ -38,9 +38,10 @@ class ReduceSpec:
     """What an all-reduce does: casts each contribution to `format`, sums in `accumulator`.
 
     Args:
-        format: of the contributions (on the wire), a `Format` or its name.
+        format: of the contributions (on the wire): what `cpd.format` takes.
         accumulator: of the sum (`sequential`, `kahan`, `chunked` or `pairwise`); default
-            `Accumulator(format)`, a sequential sum to nearest-even.
+            `Accumulator(format)`, a sequential sum to nearest-even. Its `stream` must be 0: the
+            streams of a reduction are made of purpose, step, layer and rank.
         order: `sequential`, rank ascending; `ring`: each layer is cut into W slices, the first n
             mod W one longer, and slice s is summed from rank s + 1 on, around to rank s; or `tree`:
             neighbours first, an odd one passes up, each sum rounded (with a sequential
@@ -51,7 +52,8 @@ class ReduceSpec:
             around a ring (order `ring`, no groups); `hierarchical`: members to their group's first
             rank, a ring of these, and back (order `ring`, with `group_size`).
         group_size: None, or: each group of that many ranks is summed in rank order to its first
-            rank, then the groups' sums in `order`; the last group may be short.
+            rank, then the groups' sums in `order`; the last group may be short. At most the number
+            of ranks, which is checked where that is known.
         aps: scale each layer by a power of two so that its sum just fits (`True`: one less where
             the rounding can go outward; `"paper"`: the paper's exponent), undone at the end. Its
             exponent travels in a byte and is at least -118: what a layer of smaller gradients
@@ -119,7 +121,7 @@ class ReduceSpec:
             "rounding": rounding,
             "overflow": overflow,
             "seed": tensors.number("seed", seed),
-            "random_bits": random_bits,
+            "random_bits": tensors.integer("random_bits", random_bits),
             "variant": variant,
             "result": wire if result is None else _format(result),
             "step": tensors.number("step", step),
@@ -198,6 +200,7 @@ def simulate_all_reduce(
     """
     check_spec(spec)
     source = Source(per_rank)
+    check_world(spec, source.world)
     warn_of_stall(spec, source.world, stacklevel=3)
     reduce = _core.VirtualReduce(spec._native(), source.world, source.sizes)
     if reduce.wants_ranges():
@@ -219,6 +222,11 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
 def check_spec(spec: ReduceSpec) -> None:
     if not isinstance(spec, ReduceSpec):
         raise TypeError(f"spec must be a cpd.ReduceSpec, got {type(spec).__name__}")
+
+
+def check_world(spec: ReduceSpec, world: int) -> None:
+    """Raises ValueError where the spec's groups are larger than the number of ranks."""
+    _core.check_world(spec._native(), world)
 
 
 def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:

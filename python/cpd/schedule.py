@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from cpd import tensors
-from cpd.reduce import Layer, LayerReport, Layers, PerRank, ReduceSpec, simulate_all_reduce
+from cpd.reduce import (
+    Layer,
+    LayerReport,
+    Layers,
+    PerRank,
+    ReduceSpec,
+    check_world,
+    layer_list,
+    simulate_all_reduce,
+)
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator, ReduceReport
@@ -90,6 +99,14 @@ class Schedule:
                 raise ValueError(
                     f"exempt {pattern!r} matches no layer; the layers are {', '.join(names)}"
                 )
+
+    def check_world(self, world: int) -> None:
+        """Raises ValueError where a spec's groups are larger than the number of ranks."""
+        for name in ("spec", "exempt_spec", "first_spec"):
+            try:
+                check_world(getattr(self, name), world)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
 
     def parts(self, names: Sequence[str], step: int) -> list[tuple[ReduceSpec, list[int]]]:
         """The calls of one step: each distinct spec with the numbers of its layers, ascending.
@@ -168,13 +185,19 @@ class Schedule:
         """`comm.all_reduce` of the layers `names` at this step, one call for each spec.
 
         `layers`, `out` and what is returned are as there; the report's traffic is that of all calls
-        together. Every rank gives the same names in the same order.
+        together. Every rank gives the same names in the same order. Raises ValueError before
+        anything is sent where `layers` or `out` are not as many as the names, or where a spec's
+        groups are larger than the number of ranks.
         """
         sums: list[Any] = [None] * len(names)
         reports: list[Any] = [None] * len(names)
         traffic: list[Any] = []
-        layers = list(layers)
-        _check_count(layers, names)
+        layers = layer_list("layers", layers)
+        _check_count("layers", layers, names)
+        if out is not None:
+            out = layer_list("out", out)
+            _check_count("layers in out", out, names)
+        self.check_world(comm.size)
         for spec, numbers in self.parts(names, step):
             chosen = {number: layers[number] for number in numbers}
             into = None if out is None else {number: out[number] for number in numbers}
@@ -240,13 +263,13 @@ def _empty_like(layer: Layer) -> Layer:
 
 def _chosen(rank: Any, names: Sequence[str], numbers: list[int]) -> list[Any]:
     layers = list(rank() if callable(rank) else rank)
-    _check_count(layers, names)
+    _check_count("layers", layers, names)
     return numbered({number: layers[number] for number in numbers})
 
 
-def _check_count(layers: list[Any], names: Sequence[str]) -> None:
+def _check_count(what: str, layers: Sequence[Any], names: Sequence[str]) -> None:
     if len(layers) != len(names):
-        raise ValueError(f"there are {len(names)} names but {len(layers)} layers")
+        raise ValueError(f"there are {len(names)} names but {len(layers)} {what}")
 
 
 def _total(traffic: list[Any]) -> Any:

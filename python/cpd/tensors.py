@@ -57,6 +57,12 @@ class Options(NamedTuple):
         check_number("seed", self.seed)
         check_number("stream", self.stream)
 
+    def text(self, f: formats.Format) -> str:
+        """Checked, with a format, as torch's operators of elements take them: "e4m3
+        rounding=stochastic". Seed and stream are no part of it."""
+        self.check()
+        return cast_text(f.name, self.rounding, self.overflow, self.random_bits, self.variant)
+
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
         self.check()
@@ -69,6 +75,12 @@ class Options(NamedTuple):
 def check_names(rounding: str, overflow: str, variant: str) -> None:
     """Raises ValueError for a name that does not exist. A constant to torch.compile."""
     _known_names(rounding, overflow, variant)
+
+
+@constant
+def cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: str) -> str:
+    """The canonical text of a rounding to a format. A constant to torch.compile."""
+    return _cast_text(f, rounding, overflow, index(random_bits), variant)
 
 
 @constant
@@ -106,6 +118,17 @@ def _known_names(rounding: str, overflow: str, variant: str) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
+def _cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: str) -> str:
+    """A sequential accumulator's text without its scheme: its format and its options."""
+    from cpd.accumulator import Accumulator  # which imports this module
+
+    text = Accumulator(
+        f, rounding=rounding, overflow=overflow, random_bits=random_bits, variant=variant
+    ).text
+    return text.replace(" sequential", "", 1)
+
+
+@functools.lru_cache(maxsize=1024)
 def _known_carrier(dtype: str, f: str) -> None:
     _core.check_carrier(dtype, formats.named(f)._native)
 
@@ -126,6 +149,17 @@ def number(name: str, value: Number) -> int:
     """A seed or stream as an int in [0, 2^64)."""
     check_number(name, value)
     return int(value.item()) % _BITS64 if is_torch(value) else index(value)
+
+
+def plain_number(name: str, value: Number) -> Number:
+    """A seed or stream as it is kept: checked, and an int where it is no tensor."""
+    check_number(name, value)
+    return value if is_torch(value) else integer(name, value)
+
+
+def same_number(a: Number, b: Number) -> bool:
+    """Whether two seeds or streams are the same number, be they ints or tensors."""
+    return a is b or number("a", a) == number("b", b)
 
 
 def check_number(name: str, value: Number) -> None:

@@ -8,12 +8,17 @@ Documented in `cpd.functional`; what it takes of a recipe, in `cpd.torch_gemm`."
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import grad as convolution
 
+from cpd import torch_derivatives
 from cpd.accumulator import parsed
+from cpd.torch_derivatives import Dim, spread
 from cpd.torch_gemm import (
     RECIPE,
     Ints,
@@ -27,6 +32,7 @@ from cpd.torch_gemm import (
     keep,
     product,
     taken,
+    tangent,
 )
 from cpd.torch_library import ops
 
@@ -217,7 +223,7 @@ def _fake_conv2d_gradient(x: Tensor, y: Tensor, size: Ints, *rest: Any) -> Tenso
 
 def _setup_conv2d(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, w, bias, ctx.stride, ctx.dilation, ctx.groups, ctx.sums, ctx.gradient, numbers, _ = inputs
-    keep(ctx, x, w, bias, numbers)
+    keep(ctx, output, x, w, bias, numbers)
 
 
 def _conv2d_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -242,7 +248,7 @@ def _conv2d_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 _MOVES = "int[] stride, int[] dilation, int groups"
 _OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
-_name_of_conv2d = define(
+define(
     f"conv2d(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {RECIPE}) -> Tensor",
     _conv2d,
     _fake_conv2d,
@@ -257,12 +263,131 @@ define(
     _conv2d_weight,
     _fake_conv2d_gradient,
 )
-torch.library.register_autograd(_name_of_conv2d, _conv2d_backward, setup_context=_setup_conv2d)
 
 
-def _no_second_gradient(ctx: Any, g: Tensor) -> None:
-    raise RuntimeError("cpd's conv2d has no gradients of its gradients")
+# ---- forward mode --------------------------------------------------------------------------------
 
 
-for _name_of_gradient in ("conv2d_input", "conv2d_weight"):
-    torch.library.register_autograd(f"cpd::{_name_of_gradient}", _no_second_gradient)
+def _conv2d_tangent(ctx: Any, for_x: Any, for_w: Any, for_bias: Any, *rest: Any) -> Tensor:
+    def multiply(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(x, w, None, ctx.stride, 0, ctx.dilation, ctx.groups)
+
+    return tangent(ctx, multiply, for_x, for_w, None if for_bias is None else _image(for_bias))
+
+
+def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    first, second, ctx.size, ctx.stride, ctx.dilation, ctx.groups, *_ = inputs
+    keep(ctx, output, first, second, None)
+
+
+def _input_tangent(ctx: Any, for_g: Any, for_w: Any, *rest: Any) -> Tensor:
+    def multiply(g: Tensor, w: Tensor) -> Tensor:
+        return convolution.conv2d_input(ctx.size, w, g, ctx.stride, 0, ctx.dilation, ctx.groups)
+
+    return tangent(ctx, multiply, for_g, for_w, None)
+
+
+def _weight_tangent(ctx: Any, for_g: Any, for_x: Any, *rest: Any) -> Tensor:
+    def multiply(g: Tensor, x: Tensor) -> Tensor:
+        return convolution.conv2d_weight(x, ctx.size, g, ctx.stride, 0, ctx.dilation, ctx.groups)
+
+    return tangent(ctx, multiply, for_g, for_x, None)
+
+
+def _no_second_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    raise RuntimeError(
+        "cpd's conv2d has no gradients of its gradients; forward mode over them there is "
+        "(torch.func.jvp, jacfwd)"
+    )
+
+
+torch_derivatives.register("conv2d", _setup_conv2d, _conv2d_backward, _conv2d_tangent)
+torch_derivatives.register("conv2d_input", _setup_gradient, _no_second_gradient, _input_tangent)
+torch_derivatives.register("conv2d_weight", _setup_gradient, _no_second_gradient, _weight_tangent)
+
+
+# ---- torch.vmap ----------------------------------------------------------------------------------
+# Each sample's sums are those of a group of its own; where all samples share the weight, those of
+# images of its own.
+
+
+def _image(bias: Tensor) -> Tensor:
+    return bias.view(-1, 1, 1)
+
+
+def _joined(x: Tensor, dim: Dim, samples: int, into: int) -> Tensor:
+    """The samples of `x` beside each other in its dimension `into`."""
+    return spread(x, dim, samples).movedim(0, into).flatten(into, into + 1)
+
+
+def _batched_conv2d(
+    samples: int,
+    dims: Sequence[Dim],
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    dilation: Ints,
+    groups: int,
+    *recipe: Any,
+) -> tuple[Tensor, int]:
+    of_x, of_w, of_bias = dims[:3]
+    if of_w is None and of_bias is None:
+        y = ops.conv2d(_joined(x, of_x, samples, 0), w, bias, stride, dilation, groups, *recipe)
+        return y.unflatten(0, (samples, -1)), 0
+    y = ops.conv2d(
+        _joined(x, of_x, samples, 1),
+        _joined(w, of_w, samples, 0),
+        None if bias is None else _joined(bias, of_bias, samples, 0),
+        stride,
+        dilation,
+        groups * samples,
+        *recipe,
+    )
+    return y.unflatten(1, (samples, -1)), 1
+
+
+def _batched_input(
+    samples: int,
+    dims: Sequence[Dim],
+    g: Tensor,
+    w: Tensor,
+    size: Ints,
+    stride: Ints,
+    dilation: Ints,
+    groups: int,
+    *how: Any,
+) -> tuple[Tensor, int]:
+    images, channels, *image = size
+    if dims[1] is None:
+        g, size = _joined(g, dims[0], samples, 0), (images * samples, channels, *image)
+        y = ops.conv2d_input(g, w, size, stride, dilation, groups, *how)
+        return y.unflatten(0, (samples, images)), 0
+    g, w = _joined(g, dims[0], samples, 1), _joined(w, dims[1], samples, 0)
+    size = images, channels * samples, *image
+    y = ops.conv2d_input(g, w, size, stride, dilation, groups * samples, *how)
+    return y.unflatten(1, (samples, channels)), 1
+
+
+def _batched_weight(
+    samples: int,
+    dims: Sequence[Dim],
+    g: Tensor,
+    x: Tensor,
+    size: Ints,
+    stride: Ints,
+    dilation: Ints,
+    groups: int,
+    *how: Any,
+) -> tuple[Tensor, int]:
+    g, x = (_joined(t, dim, samples, 1) for t, dim in zip((g, x), dims, strict=False))
+    size, outputs = (size[0] * samples, *size[1:]), size[0]
+    y = ops.conv2d_weight(g, x, size, stride, dilation, groups * samples, *how)
+    return y.unflatten(0, (samples, outputs)), 0
+
+
+torch_derivatives.register_batches("conv2d", _batched_conv2d, lambda args: args[8] is not None)
+torch_derivatives.register_batches("conv2d_input", _batched_input, lambda args: args[7] is not None)
+torch_derivatives.register_batches(
+    "conv2d_weight", _batched_weight, lambda args: args[7] is not None
+)

@@ -4,8 +4,8 @@ carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd.tor
 Documented in `cpd.ops`, `cpd.functional` and `cpd.recipes`. What the operators take of a recipe:
 
 `sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias. `gradient`: how
-the gradient of the output is cast before the backward GEMMs, the arguments of torch.ops.cpd.cast
-separated by spaces; empty: not at all. `numbers`: their seeds and streams, int64, 5 x 2: of the
+the gradient of the output is cast before the backward GEMMs, as the text that torch.ops.cpd.cast
+takes (`Options.text`); empty: not at all. `numbers`: their seeds and streams, int64, 5 x 2: of the
 four sums and of the cast; None where nothing is stochastic.
 """
 
@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cpd import tensors
+from cpd import tensors, torch_derivatives
 from cpd.accumulator import parsed
+from cpd.torch_derivatives import leading
 from cpd.torch_library import ops
 
 GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = 4, 5, 6
@@ -82,6 +83,14 @@ def product(
     """gemm, rounded once more to nearest-even where `dtype` does not hold its sums."""
     y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas)
     return y.to(dtype)
+
+
+def autocast_type(x: Tensor) -> torch.dtype | None:
+    """The type that torch.autocast gives on x's device; None where it is off."""
+    place = x.device.type
+    if not torch.amp.is_autocast_available(place) or not torch.is_autocast_enabled(place):
+        return None
+    return torch.get_autocast_dtype(place)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -165,16 +174,44 @@ def _product_gradients(
     )
 
 
-def keep(ctx: Any, a: Tensor, b: Tensor, c: Tensor | None, *numbers: Tensor | None) -> None:
-    """Saves each factor only where the other one's gradient is asked for."""
+def keep(
+    ctx: Any, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, *numbers: Tensor | None
+) -> None:
+    """Saves each factor of the result `y` for as long as forward mode takes, and from then on only
+    where the other one's gradient is asked for."""
     ctx.like = _like(a), _like(b), _like(c)
+    ctx.result = Operand(y.shape, y.dtype)
     for_a, for_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if for_b else None, b if for_a else None, *numbers)
+    ctx.save_for_forward(a, b, *numbers)
+
+
+def tangent(
+    ctx: Any,
+    multiply: Callable[[Tensor, Tensor], Tensor],
+    for_a: Tensor | None,
+    for_b: Tensor | None,
+    for_c: Tensor | None,
+) -> Tensor:
+    """That of c + a b, from those of a, b and c (as wide as the result): the exact operation's, in
+    plain binary32, as torch's `multiply` computes it. A recipe says nothing of tangents."""
+    a, b = ctx.saved_tensors[:2]
+    # Autocast leaves binary64 alone; beneath torch.func's transforms it cannot be turned off.
+    wide = torch.float32 if autocast_type(a) is None else torch.float64
+    parts = []
+    if for_a is not None:
+        parts.append(multiply(for_a.to(wide), b.to(wide)))
+    if for_b is not None:
+        parts.append(multiply(a.to(wide), for_b.to(wide)))
+    if for_c is not None:
+        parts.append(for_c.to(wide))
+    total = functools.reduce(torch.add, parts)
+    return total.expand(ctx.result.shape).to(ctx.result.dtype)
 
 
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     a, b, c, ctx.text, seed, stream, _, ctx.blas = inputs
-    keep(ctx, a, b, c, seed, stream)
+    keep(ctx, output, a, b, c, seed, stream)
 
 
 def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -198,7 +235,28 @@ def _(
     return a.new_empty(tensors.product_shape(a.shape, b.shape), dtype=dtype)
 
 
-torch.library.register_autograd("cpd::gemm", _gemm_backward, setup_context=_setup_gemm)
+def _product_tangent(ctx: Any, *tangents: Any) -> Tensor:
+    return tangent(ctx, torch.matmul, *tangents[:3])
+
+
+def _batched(operator: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, int]]:
+    """The rule of torch.vmap for a product: samples are a batch before the others."""
+
+    def rule(
+        samples: int, dims: Sequence[Any], a: Tensor, b: Tensor, c: Tensor | None, *rest: Any
+    ) -> tuple[Tensor, int]:
+        of_a, of_b, of_c = dims[:3]
+        if of_a is None and of_b is None:
+            a, of_a = a.expand(samples, *a.shape), 0
+        rank = max(a.dim() - (of_a is not None), b.dim() - (of_b is not None))
+        a, b = leading(a, of_a, rank), leading(b, of_b, rank)
+        return operator(a, b, None if c is None else leading(c, of_c, rank), *rest), 0
+
+    return rule
+
+
+torch_derivatives.register("gemm", _setup_gemm, _gemm_backward, _product_tangent)
+torch_derivatives.register_batches("gemm", _batched(ops.gemm), lambda args: args[4] is not None)
 
 
 # ---- operators made of gemm ----------------------------------------------------------------------
@@ -206,24 +264,21 @@ torch.library.register_autograd("cpd::gemm", _gemm_backward, setup_context=_setu
 _library = torch.library.Library("cpd", "FRAGMENT")
 
 
-def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]) -> str:
-    """An operator of that schema; gives its name."""
+def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]) -> None:
+    """An operator of that schema."""
     name = schema[: schema.index("(")]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"cpd::{name}")(fake)
-    return f"cpd::{name}"
 
 
 def cast_gradient(g: Tensor, gradient: str, numbers: Tensor | None) -> Tensor:
     """The gradient of an output as it enters the backward GEMMs."""
     if not gradient:
         return g
-    f, rounding, overflow, random_bits, variant = gradient.split(" ")
-    if not tensors.holds(_name(g.dtype), f):
+    if not tensors.holds(_name(g.dtype), gradient.split(" ")[0]):
         g = g.float()
-    numbers_of_cast = _pair(numbers, 4)
-    return ops.cast(g, f, rounding, overflow, *numbers_of_cast, int(random_bits), variant, None)
+    return ops.cast(g, gradient, *_pair(numbers, 4), None)
 
 
 def backward_sums(ctx: Any, numbers: Tensor | None) -> Products:
@@ -255,7 +310,7 @@ def _fake_matmul(
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     a, b, c, ctx.sums, ctx.gradient, numbers, _ = inputs
-    keep(ctx, a, b, c, numbers)
+    keep(ctx, output, a, b, c, numbers)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -265,7 +320,6 @@ def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return *gradients, None, None, None, None
 
 
-_name_of_matmul = define(
-    f"matmul(Tensor a, Tensor b, Tensor? c, {RECIPE}) -> Tensor", _matmul, _fake_matmul
-)
-torch.library.register_autograd(_name_of_matmul, _matmul_backward, setup_context=_setup_matmul)
+define(f"matmul(Tensor a, Tensor b, Tensor? c, {RECIPE}) -> Tensor", _matmul, _fake_matmul)
+torch_derivatives.register("matmul", _setup_matmul, _matmul_backward, _product_tangent)
+torch_derivatives.register_batches("matmul", _batched(ops.matmul), lambda args: args[5] is not None)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cpd import formats, tensors
+from cpd import formats, tensors, torch_derivatives
 from cpd import torch_gemm as torch_gemm  # registers the gradients of gemm
 from cpd.accumulator import Accumulator
 from cpd.formats import Format
@@ -31,7 +31,7 @@ _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 
 def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
     _check("x", x, tensors.FLOATS)
-    arguments = (f.name, *_arguments(options, x))
+    arguments = _arguments(f, options, x)
     integers = _random(random, x, options)
     tensors.check_carrier(name_of(x.dtype), f.name)
     if out is None:
@@ -43,8 +43,8 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
 
 def encode(x: Tensor, f: Format, options: Options, random: Any) -> Tensor:
     _check("x", x, tensors.FLOATS)
-    arguments = _arguments(options, x)
-    return _ops.encode(x, f.name, *arguments, _random(random, x, options))
+    arguments = _arguments(f, options, x)
+    return _ops.encode(x, *arguments, _random(random, x, options))
 
 
 def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tensor:
@@ -83,7 +83,7 @@ def sum(x: Tensor, acc: Accumulator, dim: int) -> Tensor:
     _check("x", x, tensors.NARROW_FLOATS)
     axis = tensors.dimension(dim, x.dim())
     tensors.check_carrier(name_of(x.dtype), acc.format.name)
-    return _ops.sum(x, axis, acc.format.name, acc.scheme, *_arguments(acc.options, x))
+    return _ops.sum(x, axis, acc.text, *random_numbers(acc.options, x))
 
 
 def gemm(a: Tensor, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool) -> Tensor:
@@ -107,7 +107,7 @@ def _arithmetic(
             raise TypeError(f"{name} must have x's type, {x.dtype}, got {operand.dtype}")
         if operand.device != x.device:
             raise ValueError(f"{name} must be on x's device, {x.device}, got {operand.device}")
-    arguments = (f.name, *_arguments(options, x))
+    arguments = _arguments(f, options, x)
     tensors.check_carrier(name_of(x.dtype), f.name)
     views = _broadcast(operands)
     if out is None:
@@ -218,11 +218,10 @@ def _region(x: Tensor) -> Region:
     return Region(x.data_ptr(), size, tuple(x.shape), tuple(s * size for s in x.stride()))
 
 
-def _arguments(options: Options, x: Tensor) -> tuple[Any, ...]:
-    """The options as an operator takes them: seed and stream as tensors, and only where used."""
-    options.check()
-    numbers = random_numbers(options, x)
-    return options.rounding, options.overflow, *numbers, options.random_bits, options.variant
+def _arguments(f: Format, options: Options, x: Tensor) -> tuple[str, Tensor | None, Tensor | None]:
+    """Format and options as an operator of elements takes them, checked: their text, and seed and
+    stream where they are used."""
+    return options.text(f), *random_numbers(options, x)
 
 
 def random_numbers(options: Options, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -307,8 +306,9 @@ def _(x: Tensor, dim: int, *args: Any) -> Tensor:
 
 
 @torch.library.register_fake("cpd::encode")
-def _(x: Tensor, f: str, *args: Any) -> Tensor:
-    return x.new_empty((x.numel() * formats.named(f).bits + 7) // 8, dtype=torch.uint8)
+def _(x: Tensor, how: str, *args: Any) -> Tensor:
+    bits = formats.named(how.split(" ")[0]).bits
+    return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
 
 
 @torch.library.register_fake("cpd::decode")
@@ -353,7 +353,25 @@ def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor]:
     return (grad.unsqueeze(dim).expand(ctx.shape),)
 
 
-_register_gradient("cast", 1, lambda ctx, grad: (grad,))
+def _setup_cast(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.arguments = len(inputs)
+
+
+def _batched_cast(samples: int, dims: Any, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    return _ops.cast(x, *rest), dims[0]
+
+
+def _cast_draws(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(x, Tensor) for x in args[1:])
+
+
+torch_derivatives.register(
+    "cast",
+    _setup_cast,
+    lambda ctx, grad: (grad, *(None,) * (ctx.arguments - 1)),
+    lambda ctx, tangent, *rest: tangent.view_as(tangent),
+)
+torch_derivatives.register_batches("cast", _batched_cast, _cast_draws)
 _register_gradient("add", 2, lambda ctx, grad: (grad, grad))
 _register_gradient("mul", 2, _mul_backward, saved=2)
 _register_gradient("fma", 3, _fma_backward, saved=2)

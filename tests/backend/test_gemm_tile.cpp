@@ -15,6 +15,7 @@
 #include "cpd/base/product.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/gemm_wide.h"
+#include "tests/testing/few_products.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/near_ties.h"
 
@@ -115,9 +116,11 @@ void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& 
   }
 }
 
+template <class Arithmetic = testing::WideArithmetic>
 ::testing::AssertionResult tiles_match(const testing::GemmCase& g, const Accumulator& accumulator) {
   const Shape shape = testing::out_shape(g);
-  const std::vector<float> expected = testing::oracle_gemm(g.a, g.b, accumulator, shape, g.c);
+  const std::vector<float> expected =
+      testing::oracle_gemm<Arithmetic>(g.a, g.b, accumulator, shape, g.c);
   TensorView addend;
   if (g.c != nullptr) addend = g.c->view();
   const bool has_wide = cuda::takes_wide(make_levels(accumulator, g.a.shape().back()));
@@ -346,6 +349,24 @@ TEST_F(GemmTile, LayoutsTypesAndBatches) {
         Accumulator accumulator = all[turn % all.size()];
         if (turn % 2 == 0) accumulator.rounding.mode = Rounding::stochastic;
         ASSERT_TRUE(tiles_match({a, b, &c, lo, kTypes[turn / 9 % 3]}, accumulator));
+      }
+    }
+  }
+}
+
+// Sums of no products, and of fewer than a unit's block.
+TEST_F(GemmTile, FewProducts) {
+  const std::vector<float> addends = testing::few_product_addends();
+  const Tensor c({2, 6}, addends);
+  for (Accumulator accumulator : testing::few_product_sums()) {
+    for (const Rounding mode : testing::kFewModes) {
+      accumulator.rounding.mode = mode;
+      for (const std::int64_t k : {0, 1, 5}) {
+        const auto n = static_cast<std::size_t>(k);
+        const Tensor a({2, k}, std::vector<float>(2 * n, 1.5F));
+        const Tensor b({k, 6}, std::vector<float>(n * 6, -0.25F));
+        ASSERT_TRUE(tiles_match<reference::ExactArithmetic>({a, b, nullptr}, accumulator));
+        ASSERT_TRUE(tiles_match<reference::ExactArithmetic>({a, b, &c}, accumulator));
       }
     }
   }

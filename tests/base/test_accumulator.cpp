@@ -5,6 +5,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/numeric/accumulator.h"
@@ -66,6 +67,42 @@ TEST(Accumulator, Texts) {
     EXPECT_EQ(ToString(ParseAccumulator(text)), text);
   }
   expect_same(ParseAccumulator("  fp32   kahan "), ParseAccumulator("fp32 kahan"), "spaces");
+}
+
+TEST(Accumulator, OptionsMayStandBeforeTheScheme) {
+  const std::pair<const char*, const char*> pairs[] = {
+      {"e6m9 chunk=64 chunked", "e6m9 chunked"},
+      {"e6m9 chunk=32 inner=e4m3 chunked product=exact",
+       "e6m9 chunked chunk=32 inner=e4m3 product=exact"},
+      {"e4m3 rounding=stochastic kahan", "e4m3 kahan rounding=stochastic"},
+      {"fp32 a=fp16 b=fp16 block=4 block_fma", "fp32 block_fma a=fp16 b=fp16 block=4"},
+      {"e4m3 product=exact fma", "e4m3 fma"},
+      {"(4, 3) inner=( 5,2) chunked", "e4m3 chunked inner=e5m2"},
+      {"E4M3FN kahan product=Float16", "e4m3fn kahan product=fp16"},
+      {"H100-FP8 a=E5M2", "h100-fp8 a=e5m2"},
+  };
+  for (const auto& [given, usual] : pairs) {
+    EXPECT_EQ(ToString(ParseAccumulator(given)), ToString(ParseAccumulator(usual))) << given;
+  }
+  EXPECT_NE(parse_error("e4m3 chunk=64").find("got 'e4m3 chunk=64'"), std::string::npos);
+  EXPECT_NE(parse_error("e4m3 chunk=8 chunked chunk=8").find("given twice"), std::string::npos);
+  EXPECT_NE(parse_error("e4m3 chunk=8 kahan").find("chunk is for scheme chunked"),
+            std::string::npos);
+}
+
+TEST(Accumulator, NearMissesAreSuggested) {
+  EXPECT_NE(parse_error("fp32 khan").find("got 'khan'; did you mean 'kahan'?"), std::string::npos);
+  EXPECT_NE(parse_error("fp32 Chunked").find("did you mean 'chunked'?"), std::string::npos);
+  EXPECT_NE(parse_error("fp32 kahan roundin=up").find("did you mean 'rounding'?"),
+            std::string::npos);
+  EXPECT_NE(parse_error("fp32 kahan rounding=stochastik").find("did you mean 'stochastic'?"),
+            std::string::npos);
+  EXPECT_NE(parse_error("h200-fp8").find("unknown preset 'h200-fp8'; there are v100, a100"),
+            std::string::npos);
+  EXPECT_NE(parse_error("h200-fp8 a=e5m2").find("; did you mean 'h100-fp8'?"), std::string::npos);
+  EXPECT_NE(parse_error("e4m3-fn kahan").find("did you mean 'e4m3fn'?"), std::string::npos);
+  EXPECT_NE(parse_error("b200-fp8").find("no known rule reproduces"), std::string::npos);
+  EXPECT_NE(parse_error("B200-FP8 a=e5m2").find("no known rule reproduces"), std::string::npos);
 }
 
 TEST(Accumulator, FmaMeansSequentialWithExactProducts) {

@@ -232,8 +232,10 @@ struct Way {
 
 std::vector<Way> ways(int world) {
   std::vector<Way> all;
-  std::vector<int> groups = {0, 1, 3, world};
-  if (world > 4) groups.push_back(4);
+  std::vector<int> groups = {0, 1, world};
+  for (const int group : {3, 4}) {
+    if (world > group) groups.push_back(group);
+  }
   for (const int group : groups) {
     for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
       all.push_back({order, Exchange::owner, group});
@@ -616,6 +618,12 @@ TEST(AllReduce, RefusesMisuse) {
   EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
   bad = spec;
   bad.accumulator = Preset("h100-fp8");
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
+  bad = spec;
+  bad.group_size = 2;
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
+  bad = spec;
+  bad.accumulator.rounding.stream = 1;
   EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
   bad = spec;
   bad.exchange = Exchange::gather;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 
 #include "cpd/comm/spec.h"
 #include "cpd/numeric/error.h"
@@ -66,6 +67,32 @@ TEST(ReduceSpec, OptionsThatExcludeEachOther) {
   EXPECT_NE(objection([](S& s) { s.group_size = -1; }), "");
   EXPECT_NE(objection([](S& s) { s.loss_scale = 3; }), "");
   EXPECT_NE(objection([](S& s) { s.loss_scale = 2, s.aps = Aps::on; }), "");
+}
+
+TEST(ReduceSpec, StreamsOfItsOwn) {
+  using S = ReduceSpec;
+  const std::string sum = objection([](S& s) { s.accumulator.rounding.stream = 7; });
+  EXPECT_EQ(sum,
+            "the accumulator's stream must be 0, got 7: a reduction makes its streams of step, "
+            "layer and rank; vary step, or the seed");
+  EXPECT_NE(objection([](S& s) { s.rounding.stream = 1; }).find("the cast's stream must be 0"),
+            std::string::npos);
+}
+
+TEST(ReduceSpec, GroupsAreAtMostTheRanks) {
+  ReduceSpec spec;
+  spec.group_size = 16;
+  EXPECT_NO_THROW(Check(spec));
+  EXPECT_NO_THROW(Check(spec, 16));
+  EXPECT_NO_THROW(Check(spec, 17));  // the last group is short
+  EXPECT_THROW(Check(spec, 15), Error);
+  EXPECT_THROW(Check(spec, 0), Error);
+  try {
+    Check(spec, 3);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "group_size must be 1…3 (the ranks), got 16");
+  }
 }
 
 TEST(ReduceSpec, SumsThatStall) {

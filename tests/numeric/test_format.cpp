@@ -3,8 +3,11 @@
 // Format: derived figures against the oracle's grid, names, refusals.
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "cpd/numeric/format.h"
 #include "tests/testing/formats.h"
@@ -243,6 +246,120 @@ TEST(Format, OptionsOfNames) {
   EXPECT_EQ(ParseFormat("e4m3finite"), MakeFormat(4, 3, Encoding::finite));
   EXPECT_EQ(ParseFormat("e4m3p3109"), ParseFormat("binary8p4se"));
   EXPECT_EQ(ParseFormat("binary8p4sf"), ParseFormat("e4m3fnuz"));
+}
+
+std::string parse_error(const std::string& text) {
+  try {
+    ParseFormat(text);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Format, NamesOfOtherLibrariesAreTheSameFormats) {
+  const std::pair<const char*, const char*> pairs[] = {
+      {"float32", "fp32"},
+      {"float", "fp32"},
+      {"single", "fp32"},
+      {"binary32", "fp32"},
+      {"float16", "fp16"},
+      {"half", "fp16"},
+      {"binary16", "fp16"},
+      {"bfloat16", "bf16"},
+      {"float8_e3m4", "e3m4"},
+      {"float8_e4m3", "e4m3"},
+      {"float8_e4m3fn", "e4m3fn"},
+      {"float8_e4m3fnuz", "e4m3fnuz"},
+      {"float8_e5m2", "e5m2"},
+      {"float8_e5m2fnuz", "e5m2fnuz"},
+      {"float8_e8m0fnu", "e8m0"},
+      {"e8m0fnu", "e8m0"},
+      {"float6_e2m3fn", "e2m3"},
+      {"float6_e3m2fn", "e3m2"},
+      {"float4_e2m1fn", "e2m1"},
+      {"float4_e2m1fn_x2", "e2m1"},
+      {"e4m3b11fnuz", "e4m3fnuz:bias=11"},
+      {"float8_e4m3b11fnuz", "e4m3fnuz:bias=11"},
+      {"(4,3)", "e4m3"},
+      {"( 5 , 2 )", "e5m2"},
+      {"(3,2)", "e3m2ieee"},
+      {"(8,23)", "fp32"},
+      {"(3,0)", "e3m0"},
+  };
+  for (const auto& [theirs, ours] : pairs) {
+    EXPECT_EQ(ToString(ParseFormat(theirs)), ours) << theirs;
+    EXPECT_EQ(ParseFormat(theirs), ParseFormat(ours)) << theirs;
+  }
+  EXPECT_EQ(ParseFormat("float8_e4m3fn:nosub"), ParseFormat("e4m3fn:nosub"));
+  EXPECT_EQ(ParseFormat("(4,3):bias=9"), ParseFormat("e4m3:bias=9"));
+  // `fn` of a bare name stays the encoding, whatever float4_… calls its finite format.
+  EXPECT_EQ(ParseFormat("e2m1fn"), MakeFormat(2, 1, Encoding::fn));
+}
+
+TEST(Format, LetterCaseDoesNotMatter) {
+  for (const char* name :
+       {"E4M3", "E4M3FN", "e4M3fnUZ", "FP16", "BFloat16", "Float8_E4M3FN", "Half", "Binary8p4se",
+        "BINARY8P3UE", "E8M0", "E4M3FN:BIAS=11:NoSub:Unsigned"}) {
+    std::string lower(name);
+    for (char& letter : lower) letter = static_cast<char>(std::tolower(letter));
+    EXPECT_EQ(ParseFormat(name), ParseFormat(lower)) << name;
+  }
+}
+
+TEST(Format, ErrorsOfNamesSuggestTheNearest) {
+  const std::pair<const char*, const char*> meant[] = {
+      {"e4m3fnn", "'e4m3fn'"},
+      {"e4m3fnz", "'e4m3fnuz'"},
+      {"e6m9fun", "'e6m9fn'"},
+      {"e4m3_fn", "'e4m3fn'"},
+      {"e4m3-fnuz", "'e4m3fnuz'"},
+      {"fp33", "'fp32'"},
+      {"bf61", "'bf16'"},
+      {"bfolat16", "'bfloat16'"},
+      {"floaf16", "'float16'"},
+      {"float8-e4m3fn", "'e4m3fn'"},
+      {"torch.float8_e5m2", "'e5m2'"},
+      {"S1E5M2", "'e5m2'"},
+      {"binary8p4", "'binary8p4se'"},
+      {"FP8", "'e4m3fn' or 'e5m2'"},
+      {"fp6", "'e2m3' or 'e3m2'"},
+      {"float4", "'e2m1'"},
+  };
+  for (const auto& [given, own] : meant) {
+    const std::string text = parse_error(given);
+    EXPECT_NE(text.find("unknown format '" + std::string(given) + "'; did you mean " + own + "?"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("Names are like e4m3, (4,3), e4m3fn"), std::string::npos) << text;
+  }
+  for (const char* given :
+       {"", "e", "m3", "foo", "x8", "(4,3", "(4;3)", "(4,3,1)", "(4 3)", "e4m"}) {
+    const std::string text = parse_error(given);
+    EXPECT_NE(text.find("unknown format '" + std::string(given) + "'"), std::string::npos) << text;
+    EXPECT_EQ(text.find("did you mean ''"), std::string::npos) << text;
+  }
+  EXPECT_LT(parse_error(std::string(100'000, 'e')).size(), 400U);
+  EXPECT_LT(parse_error("e4m3:" + std::string(100'000, 'x')).size(), 400U);
+}
+
+TEST(Format, OtherTypesAreRefusedByTheirKind) {
+  for (const char* name : {"int8", "INT8", "uint4", "int32", "qint8", "quint8", "bool", "int"}) {
+    EXPECT_NE(parse_error(name).find("type of integers"), std::string::npos) << name;
+  }
+  for (const char* name : {"float64", "double", "fp64", "complex64"}) {
+    EXPECT_NE(parse_error(name).find("at most 8 exponent and 23 mantissa bits"), std::string::npos)
+        << name;
+  }
+}
+
+TEST(Format, OptionsAreKnownAndGivenOnce) {
+  for (const char* name : {"e4m3:x", "e4m3:bias=", "e4m3:bias=3x", "e4m3:bias=3:bias=3", "e4m3:",
+                           "e4m3:nosub:nosub", "e4m3:nosubs", "float8_e4m3b11fnuz:bias=7"}) {
+    const std::string text = parse_error(name);
+    EXPECT_NE(text.find(":bias=B, :nosub and :unsigned, each once, got ':"), std::string::npos)
+        << text;
+  }
 }
 
 }  // namespace

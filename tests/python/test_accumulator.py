@@ -71,6 +71,154 @@ def test_what_the_arguments_mean():
     assert (chunked.inner.name, chunked.chunk, chunked.product.name) == ("e5m2", 64, "e6m9")
 
 
+def test_a_text_a_preset_or_a_unit_alone_says_it_all():
+    """As GEMM takes them."""
+    for text in ("h100-fp8", "H100-FP8", "v100", "h100-fp8 a=e5m2", "e4m3 kahan", "e4m3"):
+        assert cpd.Accumulator(text) == accumulator(text) == cpd.Accumulator.parse(text)
+    assert cpd.Accumulator("h100-fp8") == cpd.Accumulator(preset="h100-fp8")
+    assert cpd.Accumulator("h100-fp8", operands=("e5m2", "e4m3fn")) == accumulator(
+        "h100-fp8 a=e5m2"
+    )
+    assert cpd.Accumulator(UNIT) == cpd.Accumulator(unit=UNIT) == accumulator(UNIT)
+    assert cpd.Recipe(UNIT).grad_weight == cpd.Accumulator(unit=UNIT)
+    seeded = cpd.Accumulator("e4m3 rounding=stochastic kahan", seed=3, stream=4)
+    assert seeded == cpd.Accumulator("e4m3", "kahan", rounding="stochastic", seed=3, stream=4)
+    a, b = np.ones((2, 8), np.float32), np.ones((8, 2), np.float32)
+    for acc in (UNIT, "H100-FP8", cpd.Accumulator("h100-fp8")):
+        assert (cpd.gemm(a, b, acc) == 8).all()
+
+
+def test_refused_units_are_refused_alike():
+    a = np.ones((1, 1), np.float32)
+    told = set()
+    for call in (
+        lambda: cpd.Accumulator("b200-fp8"),
+        lambda: cpd.Accumulator(preset="b200-fp8"),
+        lambda: cpd.Accumulator.parse("b200-fp8"),
+        lambda: cpd.Accumulator.parse("B200-FP8 a=e5m2"),
+        lambda: cpd.gemm(a, a, "b200-fp8"),
+        lambda: cpd.Recipe("b200-fp8"),
+    ):
+        with pytest.raises(ValueError, match="no known rule reproduces") as raised:
+            call()
+        told.add(str(raised.value))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [
+        ("e6m9 chunk=64 chunked", "e6m9 chunked chunk=64"),
+        ("e4m3 rounding=stochastic kahan", "e4m3 kahan rounding=stochastic"),
+        ("e6m9 inner=(4, 3) chunk=8 chunked", "e6m9 chunked chunk=8 inner=e4m3"),
+        ("(5, 2) kahan product=Float16", "e5m2 kahan product=fp16"),
+        ("(4, 3)", "e4m3 sequential"),
+        ("FLOAT8_E4M3FN", "e4m3fn sequential"),
+    ],
+)
+def test_texts_that_people_write(given, canonical):
+    assert str(accumulator(given)) == str(cpd.Accumulator(given)) == canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("e4m3 khan", "kahan"),
+        ("e4m3 KAHAN", "kahan"),
+        ("e4m3 kahan roundin=up", "rounding"),
+        ("h200-fp8", "h100-fp8"),
+        ("e4m3fnn kahan", "e4m3fn"),
+        ("float8-e4m3fn", "e4m3fn"),
+    ],
+)
+def test_near_misses_are_suggested(text, meant):
+    with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+        accumulator(text)
+
+
+def numbers(value):
+    """A number in every shape that a seed may have."""
+    torch = pytest.importorskip("torch")
+    return [
+        value,
+        np.int64(value),
+        np.uint8(value),
+        torch.tensor(value),
+        torch.tensor([value]),
+        torch.tensor([[value]], dtype=torch.int32),
+    ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **n: cpd.Accumulator("e4m3", rounding="stochastic", **n),
+        lambda **n: cpd.Accumulator.parse("e4m3 kahan", **n),
+        lambda **n: cpd.CastSpec("e4m3", "stochastic", **n),
+        lambda **n: cpd.Recipe(cpd.Accumulator("e4m3", **n), weight=cpd.CastSpec("e5m2", **n)),
+    ],
+)
+@pytest.mark.parametrize("name", ["seed", "stream"])
+def test_equal_ones_hash_equal_whatever_their_numbers_are(make, name):
+    """Ints, NumPy's, and tensors, which count by their values."""
+    all_made = [make(**{name: number}) for number in numbers(7)]
+    for one in all_made:
+        for other in (*all_made, copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+            assert one == other
+            assert hash(one) == hash(other)
+        assert one != make(**{name: 8})
+        assert one != make()
+    assert len(set(all_made)) == 1
+    assert make(**{name: numbers(8)[3]}) not in set(all_made)
+
+
+def test_a_tensor_may_change_under_a_hash():
+    torch = pytest.importorskip("torch")
+    seed = torch.tensor(3)
+    acc = cpd.Accumulator("e4m3", seed=seed)
+    kept = {acc: "mine"}
+    seed += 1
+    assert kept[acc] == "mine"
+    assert acc == cpd.Accumulator("e4m3", seed=4)
+    assert cpd.Accumulator("e4m3", seed=torch.tensor(-1)) == cpd.Accumulator("e4m3", seed=2**64 - 1)
+
+
+def test_numpy_numbers_are_kept_as_ints():
+    acc = cpd.Accumulator(
+        "e4m3", "chunked", chunk=np.int32(8), seed=np.uint64(2**64 - 1), random_bits=np.int8(8)
+    )
+    assert repr(acc) == (
+        "cpd.Accumulator.parse('e4m3 chunked chunk=8 random_bits=8', seed=18446744073709551615)"
+    )
+    assert type(acc.seed) is type(acc.chunk) is type(acc.random_bits) is int
+    cast = cpd.CastSpec("e4m3", seed=np.int64(3), random_bits=np.int8(8))
+    assert type(cast.seed) is type(cast.random_bits) is int
+    assert type(cpd.ReduceSpec("e4m3", random_bits=np.int8(8)).random_bits) is int
+
+
+@pytest.mark.parametrize("acc", SOME, ids=str)
+def test_replacing_a_part(acc):
+    torch = pytest.importorskip("torch")
+    seed = torch.tensor(5)
+    again = dataclasses.replace(acc, seed=seed, stream=np.int64(2))
+    assert again.seed is seed
+    assert again == cpd.Accumulator.parse(str(acc), seed=5, stream=2)
+    assert dataclasses.replace(again, seed=0, stream=0) == acc
+    assert dataclasses.replace(acc, rounding="up").rounding == "up"
+    assert str(dataclasses.replace(acc, rounding=acc.rounding)) == str(acc)
+
+
+def test_replacing_the_format_leaves_the_others():
+    """`product` and `inner` are formats of their own."""
+    acc = cpd.Accumulator("e4m3", "chunked", chunk=8)
+    wider = dataclasses.replace(acc, format="e6m9")
+    assert str(wider) == "e6m9 chunked chunk=8 inner=e4m3 product=e4m3"
+    whole = {"format": "e6m9", "product": "e6m9", "inner": "e6m9"}
+    assert str(dataclasses.replace(acc, **whole)) == "e6m9 chunked chunk=8"
+    with pytest.raises(ValueError, match="inner and chunk are for scheme 'chunked' only"):
+        dataclasses.replace(cpd.Accumulator("e4m3"), format="e6m9")
+
+
 def test_matrix_units():
     v100 = cpd.Accumulator(preset="v100")
     assert (v100.scheme, v100.product, v100.format.name) == ("block_fma", "exact", "fp32")
@@ -101,7 +249,15 @@ GOOD = {"format": "e4m3"}
 WRONG = [
     ({}, TypeError, "format must be a cpd.Format or its name, got NoneType"),
     ({"format": 8}, TypeError, "format must be"),
-    ({"format": "v100"}, ValueError, "'v100' is a preset, no format: write preset='v100'"),
+    ({"format": "v100", "scheme": "kahan"}, ValueError, "go with scheme 'block_fma', got 'kahan'"),
+    ({"format": "v100", "rounding": "up"}, ValueError, "preset 'v100' says how it rounds"),
+    ({"format": "b200-fp8"}, ValueError, "no preset b200-fp8: no known rule"),
+    ({"format": "h200-fp8"}, ValueError, "unknown preset 'h200-fp8'; there are v100"),
+    ({"format": "h200"}, ValueError, "unknown format 'h200'.*a text such as.*cpd.presets"),
+    ({"format": "e4m3 kahan", "rounding": "up"}, ValueError, "'e4m3 kahan' is a whole accumulator"),
+    ({"format": "e4m3 kahan", "chunk": 8}, ValueError, "'e4m3 kahan' is a whole accumulator"),
+    ({"format": UNIT, "unit": UNIT}, TypeError, "format must be a cpd.Format or its name"),
+    ({"format": UNIT, "preset": "v100"}, ValueError, "preset and unit both name"),
     (GOOD | {"scheme": "tree"}, ValueError, "scheme must be one of sequential.*got 'tree'"),
     (GOOD | {"scheme": 1}, TypeError, "scheme must be a str, got int"),
     (GOOD | {"scheme": "block_fma"}, ValueError, "needs preset"),
@@ -248,6 +404,7 @@ def test_recipe_errors(arguments, error, message):
     ("arguments", "error", "message"),
     [
         ({"format": None}, TypeError, "format"),
+        ({"format": UNIT}, TypeError, "format must be a cpd.Format"),
         ({"rounding": "nearest"}, ValueError, "rounding"),
         ({"random_bits": 0}, ValueError, "random_bits"),
         ({"seed": 1.0}, TypeError, "seed"),

@@ -116,6 +116,24 @@ def test_a_mistake_gives_one_line_and_status_2(capsys, arguments, told):
     assert told in captured.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["roundoff", "--group-sizes", "0"],
+        ["roundoff", "--group-sizes", "4,x"],
+        ["roundoff", "--colour", "blue"],
+        ["train", "--nodes", "0", "--depth", "1"],
+        ["format", "what"],
+        ["report", "no-such-folder", "another"],
+    ],
+)
+def test_a_mistake_points_to_the_commands_own_help(capsys, arguments):
+    assert run(*arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"cpd {arguments[0]}: error: ")
+    assert told.endswith(f" (see cpd {arguments[0]} --help)\n")
+
+
 @pytest.mark.parametrize("command", ["format", "train", "roundoff", "demo", "report"])
 def test_help(capsys, command):
     assert run(command, "--help") == 0

@@ -339,6 +339,26 @@ def stalls(spec, world, call):
     return [str(w.message) for w in caught if w.category is cpd.StallWarning]
 
 
+@pytest.mark.parametrize("exchange", ["owner", "gather", "hierarchical"])
+def test_groups_are_at_most_the_ranks(exchange):
+    """Every rank is told before anything is sent, and goes on; as the virtual ranks are."""
+    spec = cpd.ReduceSpec("e4m3", order="ring", exchange=exchange, group_size=16)
+    layers = [np.ones(3, np.float32)]
+    told = r"group_size must be 1…3 \(the ranks\), got 16"
+
+    def work(comm):
+        for call in (comm.all_reduce, comm.reduce, comm.reduce_scatter):
+            with pytest.raises(ValueError, match=told):
+                call(layers, spec)
+        assert layers[0].tolist() == [1, 1, 1]
+        whole = dataclasses.replace(spec, group_size=3)
+        return comm.all_reduce(layers, whole)[0].tolist(), comm.broken
+
+    assert run(3, work) == [([3.0, 3.0, 3.0], "")] * 3
+    with cpd.comm.local(3) as group, pytest.raises(ValueError, match=told):
+        group.all_reduce([layers] * 3, spec)
+
+
 def simulated(spec, world):
     cpd.simulate_all_reduce([[np.ones(1, np.float32)]] * world, spec)
 

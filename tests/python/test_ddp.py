@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import cpd  # noqa: E402
 import spawn  # noqa: E402
 from ddp_ranks import CASES  # noqa: E402
 
@@ -26,6 +28,52 @@ def told() -> list[dict[str, str]]:
 def test_over_gloo(told, case):
     for rank in range(WORLD):
         assert not told[rank][case], f"rank {rank}: {told[rank][case]}"
+
+
+SPEC = cpd.ReduceSpec("e4m3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"module": 3}, TypeError, "module must be a torch.nn.Module, got int"),
+        ({"module": "model"}, TypeError, "module must be a torch.nn.Module, got str"),
+        ({"module": [torch.nn.Linear(1, 1)]}, TypeError, "got list"),
+        ({"comm": 3}, TypeError, "comm must be a cpd.comm.Communicator, got int"),
+        ({"spec": "e4m3"}, TypeError, "spec must be a ReduceSpec or a Schedule, got str"),
+        (
+            {"spec": cpd.Schedule(SPEC, exempt=["bias"]), "module": 3},
+            TypeError,
+            "module must be a torch.nn.Module",
+        ),
+        (
+            {"spec": replace(SPEC, group_size=2)},
+            ValueError,
+            r"group_size must be 1…1 \(the ranks\)",
+        ),
+        (
+            {"spec": cpd.Schedule(SPEC, first_spec=replace(SPEC, group_size=9), first_steps=1)},
+            ValueError,
+            "first_spec: group_size must be 1…1",
+        ),
+    ],
+)
+def test_mistakes_are_told_at_once(arguments, error, message):
+    with cpd.comm.local(1) as group:
+        given = {"spec": SPEC, "comm": group.ranks[0]} | arguments
+        with pytest.raises(error, match=message):
+            cpd.ddp_hook(**given)
+
+
+def test_a_state_takes_what_the_hook_takes():
+    with cpd.comm.local(1) as group:
+        state, _ = cpd.ddp_hook(SPEC, group.ranks[0], module=torch.nn.Linear(2, 1))
+        with pytest.raises(TypeError, match="module must be"):
+            state.attach(module=3)
+        grouped, _ = cpd.ddp_hook(replace(SPEC, group_size=1), group.ranks[0])
+        grouped.schedule = cpd.Schedule(replace(SPEC, group_size=2))
+        with pytest.raises(ValueError, match="group_size"):
+            grouped.attach(group.ranks[0])
 
 
 @pytest.mark.gpu

@@ -7,10 +7,13 @@ import pickle
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import cpd
+import cpd.accumulator
+import cpd.recipes
 import oracle
 from arrays import spec_of
 
@@ -130,3 +133,174 @@ def test_bad_names(name: str) -> None:
 def test_bad_name_types(bad: Any) -> None:
     with pytest.raises(TypeError):
         cpd.format(bad)
+
+
+# Theirs and ours. What the values are is compared with ml_dtypes and torch in test_mldtypes.py.
+ALIASES = [
+    *(("float32", "fp32"), ("float", "fp32"), ("single", "fp32"), ("binary32", "fp32")),
+    *(("float16", "fp16"), ("half", "fp16"), ("binary16", "fp16"), ("bfloat16", "bf16")),
+    *(("float8_e3m4", "e3m4"), ("float8_e4m3", "e4m3"), ("float8_e4m3fn", "e4m3fn")),
+    *(("float8_e4m3fnuz", "e4m3fnuz"), ("float8_e5m2", "e5m2"), ("float8_e5m2fnuz", "e5m2fnuz")),
+    *(("float8_e4m3b11fnuz", "e4m3fnuz:bias=11"), ("e4m3b11fnuz", "e4m3fnuz:bias=11")),
+    *(("float8_e8m0fnu", "e8m0"), ("e8m0fnu", "e8m0"), ("float6_e2m3fn", "e2m3")),
+    *(("float6_e3m2fn", "e3m2"), ("float4_e2m1fn", "e2m1"), ("float4_e2m1fn_x2", "e2m1")),
+    *(("(4,3)", "e4m3"), ("( 5, 2 )", "e5m2"), ("(3,2)", "e3m2ieee"), ("(2,1)", "e2m1ieee")),
+    *(("E4M3", "e4m3"), ("E4M3FN", "e4m3fn"), ("FP16", "fp16"), ("Binary8p4se", "binary8p4se")),
+    *(("Float8_E5M2FNUZ", "e5m2fnuz"), ("E4M3FN:Bias=11:NOSUB", "e4m3fn:bias=11:nosub")),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), ALIASES)
+def test_aliases_are_the_same_formats_and_print_as_before(theirs: str, ours: str) -> None:
+    f = cpd.format(theirs)
+    assert f == cpd.format(ours)
+    assert str(f) == cpd.format(ours).name == ours
+    assert cpd.format(theirs.upper()) == cpd.format(theirs.lower()) == f
+    assert eval(repr(f), {"cpd": cpd}) == f
+
+
+def wherever(f: Any) -> list[cpd.Format]:
+    """The format in every place where one may stand."""
+    x = np.float32([1.0, 2.0])
+    recipe = cpd.Recipe(f, grad_bias=f, weight=f, output=f)
+    unit = cpd.BlockFma(f, f, sum=f)
+    chunked = cpd.Accumulator(f, "chunked", product=f, inner=f)
+    spec = cpd.ReduceSpec(f, f, result=f)
+    assert chunked.product == chunked.inner
+    assert cpd.cast(x, f).tolist() == x.tolist()
+    assert cpd.decode(cpd.encode(x, f), f, 2).tolist() == x.tolist()
+    assert cpd.add(x, x, f).tolist() == cpd.mul(x, np.float32(2), f).tolist() == [2.0, 4.0]
+    assert cpd.fma(x, x, x, f).tolist() == [2.0, 6.0]
+    assert cpd.sum(x, f).item() == 3
+    assert cpd.gemm(x.reshape(1, 2), x.reshape(2, 1), f).item() == 5
+    assert cpd.simulate_all_reduce([[x], [x]], spec)[0].tolist() == [2.0, 4.0]
+    assert cpd.recipes.recipe(f).forward == recipe.forward
+    operands = cpd.Accumulator(preset="h100-fp8", operands=(f, f))
+    assert operands.unit is not None
+    return [
+        cpd.format(f),
+        cpd.CastSpec(f).format,
+        cpd.Accumulator(f).format,
+        cpd.accumulator.accumulator(f).format,
+        chunked.format,
+        chunked.inner,
+        *(unit.a, unit.b, unit.sum, operands.unit.a, operands.unit.b),
+        *(recipe.forward.format, recipe.grad_bias.format),
+        *(recipe.weight.format, recipe.output.format),  # type: ignore[union-attr]
+        *(spec.format, spec.accumulator.format, spec.result),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("E4M3", "e4m3"),
+        ("float8_e4m3fn", "e4m3fn"),
+        ("(4,3)", "e4m3"),
+        ((4, 3), "e4m3"),
+        ((np.int64(5), np.int8(2)), "e5m2"),
+        (np.float16, "fp16"),
+        (np.dtype(np.float16), "fp16"),
+        (np.dtype(">f4"), "fp32"),
+        (ml_dtypes.float8_e4m3, "e4m3"),
+        (np.dtype(ml_dtypes.float8_e4m3b11fnuz), "e4m3fnuz:bias=11"),
+        (ml_dtypes.bfloat16, "bf16"),
+    ],
+)
+def test_whatever_stands_for_a_format(given: Any, name: str) -> None:
+    assert {f.name for f in wherever(given)} == {name}
+
+
+def test_torch_types_stand_for_formats() -> None:
+    torch = pytest.importorskip("torch")
+    for given, name in (
+        (torch.float8_e4m3fn, "e4m3fn"),
+        (torch.float8_e5m2, "e5m2"),
+        (torch.half, "fp16"),
+        (torch.bfloat16, "bf16"),
+        (torch.float, "fp32"),
+    ):
+        assert {f.name for f in wherever(given)} == {name}
+    assert cpd.format(torch.float8_e8m0fnu).name == "e8m0"
+    assert cpd.format(torch.float4_e2m1fn_x2).name == "e2m1"
+
+
+def test_types_of_no_format_are_refused_by_their_kind() -> None:
+    torch = pytest.importorskip("torch")
+    integers = [np.int8, np.dtype("u2"), np.bool_, ml_dtypes.int4, torch.int8, torch.uint16]
+    for bad in (*integers, torch.bool, torch.quint8, torch.int, "int8", "UINT4", "bool"):
+        with pytest.raises(ValueError, match=r"no format '\w+': that is a type of integers"):
+            cpd.format(bad)
+        with pytest.raises(ValueError, match="type of integers"):
+            cpd.Accumulator(bad)
+    for bad in (np.float64, np.dtype("f8"), torch.double, torch.complex64, "float64", "FP64"):
+        with pytest.raises(ValueError, match="at most 8 exponent and 23 mantissa bits"):
+            cpd.format(bad)
+    for bad in (np.floating, np.dtype("V4"), np.dtype("datetime64[s]"), np.dtype([("a", "f4")])):
+        with pytest.raises(ValueError, match="unknown format"):
+            cpd.format(bad)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ((4,), TypeError),
+        ((4, 3, 7), TypeError),
+        ((4, 3.0), TypeError),
+        ((True, 3), TypeError),
+        (("4", "3"), TypeError),
+        ([4, 3], TypeError),
+        (float, TypeError),
+        ((9, 3), ValueError),
+        ((4, 24), ValueError),
+        ((10**30, 3), ValueError),
+    ],
+)
+def test_pairs_that_are_no_formats(bad: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        cpd.format(bad)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("e4m3fnn", "'e4m3fn'"),
+        ("fp33", "'fp32'"),
+        ("bfolat16", "'bfloat16'"),
+        ("float8-e4m3fn", "'e4m3fn'"),
+        ("e4m3_fn", "'e4m3fn'"),
+        ("e4m3 ", "'e4m3'"),
+        ("torch.float8_e5m2", "'e5m2'"),
+        ("S1E5M2", "'e5m2'"),
+        ("fp8", "'e4m3fn' or 'e5m2'"),
+        ("FLOAT4", "'e2m1'"),
+    ],
+)
+def test_near_misses_are_suggested(given: str, meant: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"unknown format '{given}'; did you mean {meant}\? Names"
+    ):
+        cpd.format(given)
+
+
+def test_a_suggestion_is_always_a_name() -> None:
+    """Random one- and two-letter slips of known names: what is suggested parses."""
+    import random
+    import re
+
+    generator = random.Random(3)
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789_"
+    suggested = 0
+    for name in [ours for _, ours in ALIASES] + [theirs for theirs, _ in ALIASES]:
+        for _ in range(20):
+            text = list(name)
+            for _ in range(generator.randrange(1, 3)):
+                at = generator.randrange(len(text))
+                text[at : at + generator.randrange(2)] = generator.choice(letters)
+            try:
+                cpd.format("".join(text))
+            except ValueError as error:
+                for meant in re.findall("'([^']*)'", str(error).partition("did you mean")[2]):
+                    assert cpd.format(meant).bits > 0
+                    suggested += 1
+    assert suggested > 300

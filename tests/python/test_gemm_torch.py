@@ -317,15 +317,16 @@ def operators():
     numbers = torch.arange(10).view(5, 2)
     plain = "e5m2 chunked chunk=2 inner=e4m3"
     sums = [STOCHASTIC, "e4m3 kahan", STOCHASTIC, "fp32 sequential"]
+    gradient = "e5m2 rounding=stochastic random_bits=8"
     ops = torch.ops.cpd
     yield ops.gemm, (a, b, None, "e4m3 sequential", None, None, torch.float32, False)
     yield ops.gemm, (a, b, c, plain, None, None, torch.bfloat16, False)
     yield ops.gemm, (a, b.t().contiguous().t(), c, STOCHASTIC, number, number, torch.float16, False)
-    yield ops.matmul, (a, b, c, sums, "e5m2 stochastic ieee 8 A", numbers, torch.float32)
+    yield ops.matmul, (a, b, c, sums, gradient, numbers, torch.float32)
     yield ops.matmul, (a, b, None, [plain] * 4, "", None, torch.float32)
     x, w, bias = values(2, 4, 5, 6), values(6, 2, 3, 2, seed=1), values(6, seed=2)
     moves = [2, 1], [1, 2], 2
-    yield ops.conv2d, (x, w, bias, *moves, sums, "e5m2 stochastic ieee 8 A", numbers, torch.float32)
+    yield ops.conv2d, (x, w, bias, *moves, sums, gradient, numbers, torch.float32)
     yield ops.conv2d, (x, w, None, *moves, [plain] * 4, "", None, torch.float32)
     g = values(2, 6, 2, 4, seed=3)
     rest = STOCHASTIC, number, number, torch.float32

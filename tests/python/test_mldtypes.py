@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -25,13 +27,44 @@ PAIRS = [
     ("float4_e2m1fn", "e2m1"),
     ("bfloat16", "bf16"),
 ]
+TORCH_NAMES = [
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("bfloat16", "float16", "half"),
+]
 
 
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS)
 def test_every_code(theirs: str, ours: str) -> None:
-    f = cpd.format(ours)
+    kind = getattr(ml_dtypes, theirs)
+    assert_codes(cpd.format(ours), lambda codes: codes.view(kind).astype(np.float32))
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [*PAIRS, ("float16", "fp16")])
+def test_their_names_and_types_are_ours(theirs: str, ours: str) -> None:
+    kind = getattr(ml_dtypes if hasattr(ml_dtypes, theirs) else np, theirs)
+    for given in (theirs, theirs.upper(), kind, np.dtype(kind)):
+        f = cpd.format(given)
+        assert f == cpd.format(ours)
+        assert str(f) == ours
+        assert_codes(f, lambda codes: codes.view(kind).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", TORCH_NAMES)
+def test_every_code_of_torchs_types(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, name)
+
+    def values(codes: np.ndarray) -> np.ndarray:
+        return torch.from_numpy(codes).view(kind).float().numpy()  # type: ignore[no-any-return]
+
+    for given in (kind, name, str(kind).removeprefix("torch.")):
+        assert_codes(cpd.format(given), values)
+
+
+def assert_codes(f: cpd.Format, values: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Every code means the value that another library says it does."""
     codes = np.arange(1 << f.bits, dtype=np.uint16 if f.bits > 8 else np.uint8)
-    expected = codes.view(getattr(ml_dtypes, theirs)).astype(np.float32)
+    expected = values(codes)
     got = cpd.decode(pack(codes.tolist(), f.bits), f, codes.size)
     nan = np.isnan(expected)
     np.testing.assert_array_equal(np.isnan(got), nan)

@@ -119,7 +119,13 @@ def test_orders_and_schemes(world):
 def test_groups(world, group_size):
     ranks = gradients(world)
     for order, acc in sums("e4m3"):
-        check(ranks, cpd.ReduceSpec("e4m3", acc, order=order, group_size=group_size))
+        spec = cpd.ReduceSpec("e4m3", acc, order=order, group_size=group_size)
+        if group_size <= world:
+            check(ranks, spec)
+            continue
+        wrong = rf"group_size must be 1…{world} \(the ranks\), got {group_size}"
+        with pytest.raises(ValueError, match=wrong):
+            cpd.simulate_all_reduce(ranks, spec)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -172,7 +178,8 @@ def test_sums_that_may_stall_are_told():
     ):
         with pytest.warns(StallWarning, match="17 ranks"):
             cpd.simulate_all_reduce(ranks, spec)
-        cpd.simulate_all_reduce(ranks[:16], spec)
+        if spec.group_size is None:
+            cpd.simulate_all_reduce(ranks[:16], spec)
     for spec in (
         cpd.ReduceSpec("e4m3", order="tree"),
         cpd.ReduceSpec("e4m3", group_size=4),
@@ -500,6 +507,35 @@ def test_errors_of_a_rank_arrive():
 def test_bad_specs(arguments, error, message):
     with pytest.raises(error, match=message):
         cpd.ReduceSpec(**{"format": "e4m3"} | arguments)
+
+
+def test_an_accumulators_stream_is_refused():
+    """A reduction draws from streams of its own: another one would be ignored."""
+    told = "accumulator's stream must be 0, got 5: a reduction makes its streams of step, layer"
+    streams = [5, np.int64(5)]
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        streams.append(torch.tensor(5))
+    for stream in streams:
+        acc = cpd.Accumulator("e4m3", rounding="stochastic", stream=stream)
+        with pytest.raises(ValueError, match=told):
+            cpd.ReduceSpec("e4m3", acc)
+        with pytest.raises(ValueError, match=told):
+            dataclasses.replace(cpd.ReduceSpec("e4m3"), accumulator=acc)
+
+
+def test_a_stream_that_is_given_later_is_refused_too():
+    torch = pytest.importorskip("torch")
+    stream = torch.tensor(0)
+    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e4m3", rounding="stochastic", stream=stream))
+    ranks = gradients(2)
+    cpd.simulate_all_reduce(ranks, spec)
+    stream += 1
+    with pytest.raises(ValueError, match="stream must be 0, got 1"):
+        cpd.simulate_all_reduce(ranks, spec)
 
 
 def test_spec_must_be_one():

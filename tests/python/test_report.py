@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-from cpd.cli import _build_parser, _train_options, main
+from cpd.cli import build_parser, main
+from cpd.cli.train import train_options
 from cpd.report.demo import DemoOptions, best_of, measure, total_epochs
 from cpd.report.figures import percent, share_lost
 from cpd.report.page import render, write_report
@@ -76,8 +77,8 @@ def test_results_file(folder):
 def test_a_rows_options_repeat_it(folder):
     results = json.loads((folder / "results.json").read_text())
     for row in (results["accuracy"][3], results["loss_scale_search"][2], results["shallow"][1]):
-        parsed = _build_parser().parse_args(["train", *row["options"].split()])
-        again = train(_train_options(parsed, parsed.nodes or 8))
+        parsed = build_parser().parse_args(["train", *row["options"].split()])
+        again = train(train_options(parsed, parsed.nodes or 8))
         assert (again.weights, again.accuracy) == (row["weights"], row["accuracy"])
 
 

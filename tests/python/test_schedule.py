@@ -120,6 +120,57 @@ def test_a_communicator_gives_the_same(in_place):
         assert report == told
 
 
+def test_out_must_be_as_many_as_the_names():
+    """Also where no layer of a part lies behind the end."""
+    layers = contributions(1)[0]
+    schedule = cpd.Schedule(STOCHASTIC, ["*.bias"])
+    blank = [np.full_like(layer, 7) for layer in layers]
+
+    def wrong(comm):
+        for out in (blank[:3], [], [*blank, np.zeros(3, np.float32)]):
+            told = f"there are 4 names but {len(out)} layers in out"
+            with pytest.raises(ValueError, match=told):
+                schedule.all_reduce(comm, NAMES, layers, step=0, out=out)
+        with pytest.raises(TypeError, match="out must be a list of layers, got ndarray"):
+            schedule.all_reduce(comm, NAMES, layers, step=0, out=blank[0])
+        with pytest.raises(ValueError, match="4 names but 3 layers"):
+            schedule.all_reduce(comm, NAMES, layers[:3], step=0)
+        assert all((layer == 7).all() for layer in blank)
+        sums = schedule.all_reduce(comm, NAMES, layers, step=0, out=iter(blank))
+        assert all(a is b for a, b in zip(sums, blank, strict=True))
+
+    cpd.comm.local(1).run(wrong)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [
+        (cpd.Schedule(replace(STOCHASTIC, group_size=3)), "^spec: group_size must be 1…2 "),
+        (
+            cpd.Schedule(STOCHASTIC, ["*.bias"], cpd.ReduceSpec("fp32", group_size=16)),
+            r"^exempt_spec: group_size must be 1…2 \(the ranks\), got 16$",
+        ),
+        (
+            cpd.Schedule(
+                STOCHASTIC, first_steps=9, first_spec=cpd.ReduceSpec("e5m2", group_size=4)
+            ),
+            "^first_spec: group_size",
+        ),
+    ],
+)
+def test_groups_are_at_most_the_ranks(schedule, told):
+    """Whichever spec's turn it is."""
+
+    def work(comm):
+        with pytest.raises(ValueError, match=told):
+            schedule.all_reduce(comm, NAMES, contributions(2)[comm.rank], step=20)
+
+    cpd.comm.local(2).run(work)
+    with pytest.raises(ValueError, match=told):
+        schedule.check_world(2)
+    schedule.check_world(16)
+
+
 def test_values_are_compared_hashed_and_pickled():
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"], first_steps=3)
     again = pickle.loads(pickle.dumps(schedule))

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import cpd
+import oracle
+import reduce_oracle
+from arrays import from_bits, spec_of, to_bits
 
 torch = pytest.importorskip("torch")
 
@@ -104,13 +107,60 @@ def test_arithmetic_equals_numpy(name):
         assert same(run(*operands, f, mode, seed=3), wanted)
 
 
-@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
+SUMS = (
+    "e5m2",
+    "e5m2 sequential overflow=saturate",
+    "e5m2 kahan",
+    "e5m2 chunked",
+    "e5m2 chunked chunk=8",
+    "e4m3 chunked chunk=3 inner=e6m9",
+    "e4m3 chunked chunk=7 inner=e3m2 overflow=saturate",
+    "e5m2 pairwise",
+    "e4m3 pairwise overflow=saturate",
+)
+ROUNDINGS = ("", " rounding=toward_zero", " rounding=stochastic random_bits=9 variant=C")
+
+
+def wanted_sum(x, acc):
+    """The sums of a matrix's rows by exact rationals, each element's bits as an int."""
+    options = oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits)
+    spec, inner = spec_of(acc.format), spec_of(acc.inner)
+    for i, row in enumerate(x.numpy()):
+        terms = to_bits(row)
+        step = reduce_oracle._draws(i, int(acc.seed), int(acc.stream))
+        if acc.scheme == "chunked":
+            yield oracle.fold_chunked(spec, inner, acc.chunk, terms, options, step)
+        elif acc.scheme == "pairwise":
+            yield oracle.fold_pairwise(spec, terms, options, step)
+        else:
+            yield oracle.fold(spec, terms, options, acc.scheme == "kahan", step)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=str.strip)
+@pytest.mark.parametrize("scheme", SUMS)
+def test_sum_is_that_of_the_oracle_on_every_face(scheme, rounding):
+    x = torch.randn(6, 50, generator=torch.Generator().manual_seed(4)) * 4
+    text = str(cpd.Accumulator.parse(scheme)) + rounding
+    acc = cpd.Accumulator.parse(text, seed=8, stream=2**64 - 2)
+    wanted = from_bits(wanted_sum(x, acc))
+    assert same(cpd.sum(x.numpy(), acc, 1), wanted)
+    assert same(cpd.sum(x, acc, 1), wanted)
+    assert same(cpd.sum(x.t().contiguous(), acc, 0), wanted)
+    run, _ = compiled(lambda x: cpd.sum(x, acc, -1))
+    assert same(run(x), wanted)
+
+
+def test_sum_takes_the_chunks_of_its_accumulator():
+    x = torch.ones(40)
+    for acc, total in (("e4m3", 16), ("e4m3 chunked chunk=8", 40), ("e4m3 pairwise", 40)):
+        assert cpd.sum(x, acc).item() == cpd.sum(x.numpy(), acc).item() == total
+
+
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_sum_equals_numpy(scheme, dim):
+def test_sum_equals_numpy(dim):
     x = torch.randn(6, 50, 11, generator=torch.Generator().manual_seed(4))
-    for mode in ("nearest_even", "stochastic"):
-        acc = cpd.Accumulator("e5m2", scheme, rounding=mode, seed=8)
-        assert same(cpd.sum(x, acc, dim), cpd.sum(x.numpy(), acc, dim))
+    for scheme in SUMS:
+        assert same(cpd.sum(x, scheme, dim), cpd.sum(x.numpy(), scheme, dim))
 
 
 @pytest.mark.parametrize(
@@ -179,8 +229,9 @@ def test_arithmetic_into_an_operand():
 def operators():
     x, y, z = (values((3, 5), seed=s).nan_to_num(1.0, 1.0, 1.0) for s in range(3))
     number = torch.tensor(5)
-    plain = ("e4m3", "nearest_even", "ieee", None, None, 24, "A")
-    stochastic = ("e4m3", "stochastic", "saturate", number, number, 8, "B")
+    plain = ("e4m3", None, None)
+    text = "rounding=stochastic overflow=saturate variant=B random_bits=8"
+    stochastic = (f"e4m3 {text}", number, number)
     random = torch.full((3, 5), 3, dtype=torch.int32)
     codes = cpd.encode(x, "e4m3")
     ops = torch.ops.cpd
@@ -190,7 +241,8 @@ def operators():
         yield ops.add, (x, y, *options), {}
         yield ops.mul, (x, y.t().contiguous().t(), *options), {}
         yield ops.fma, (x, y, z, *options), {}
-        yield ops.sum, (x, 1, options[0], "kahan", *options[1:]), {}
+    yield ops.sum, (x, 1, "e4m3 kahan", None, None), {}
+    yield ops.sum, (x, 1, f"e4m3 chunked chunk=2 inner=e5m2 {text}", number, number), {}
     yield ops.cast, (x, *stochastic, random), {}
     yield ops.decode, (codes, "e4m3", (3, 5), torch.float16), {}
     yield ops.cast_out, (x, *plain, None), {"out": torch.empty(3, 5)}

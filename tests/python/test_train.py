@@ -15,7 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from cpd.cli import _build_parser, _train_options, main  # noqa: E402
+from cpd.cli import build_parser, main  # noqa: E402
+from cpd.cli.train import train_options  # noqa: E402
 from cpd.training import (  # noqa: E402
     TrainOptions,
     VirtualRanks,
@@ -86,8 +87,8 @@ def test_first_weights_depend_on_the_seed_alone():
     ],
 )
 def test_arguments_give_the_same_options_back(options):
-    parsed = _build_parser().parse_args(["train", *shlex.split(options.arguments())])
-    assert _train_options(parsed, options.nodes) == options
+    parsed = build_parser().parse_args(["train", *shlex.split(options.arguments())])
+    assert train_options(parsed, options.nodes) == options
 
 
 def test_layer_names_are_the_models():

@@ -14,7 +14,15 @@ from cpd import _core, tensors
 from cpd.comm.errors import Corrupt, RankLost, TransportError
 from cpd.comm.layers import Inputs, Outputs
 from cpd.formats import FormatLike, flag, format
-from cpd.reduce import LayerReport, Layers, ReduceSpec, check_spec, layer_report, warn_of_stall
+from cpd.reduce import (
+    LayerReport,
+    Layers,
+    ReduceSpec,
+    check_spec,
+    check_world,
+    layer_report,
+    warn_of_stall,
+)
 from cpd.tensors import Options
 
 _format = format  # a parameter of the same name hides it
@@ -262,6 +270,7 @@ class Communicator:
     def _given(self, layers: Layers, spec: ReduceSpec) -> Inputs:
         check_spec(spec)
         given = Inputs(layers)
+        check_world(spec, self._size)
         warn_of_stall(spec, self._size, stacklevel=4)
         return given
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,6 +14,9 @@ from cpd.comm.communicator import Communicator
 from cpd.reduce import PerRank, ReduceSpec, simulate_all_reduce
 
 T = TypeVar("T")
+
+_PATIENCE = 1.0, 3.0
+"""Seconds for the threads of an interrupted run to end: in CPD's calls, then in Python."""
 
 
 class LocalGroup:
@@ -33,37 +37,51 @@ class LocalGroup:
         """function(comm) for each rank, in a thread of its own; the results, rank ascending.
 
         Where one raises, the others are told and do not wait for it in vain; the first exception
-        is raised again, and all communicators are closed."""
-        results: list[Any] = [None] * self.size
-        errors: list[tuple[int, BaseException]] = []
-
-        def rank_thread(comm: Communicator) -> None:
-            try:
-                results[comm.rank] = function(comm)
-            except BaseException as error:
-                errors.append((comm.rank, error))
-                comm._native.give_up()
-
-        threads = [
-            threading.Thread(target=rank_thread, args=(comm,), name=f"cpd-rank-{comm.rank}")
-            for comm in self.ranks
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
+        is raised again, and all communicators are closed. Ctrl-C, too, ends the ranks: those in a
+        call of CPD at once, others as soon as they run Python code; one that waits for something
+        else is left behind after some seconds, and does not keep the program from ending."""
+        stop = _core.Stop()
+        ranks = [_Rank(comm, function, stop) for comm in self.ranks]
+        try:
+            for rank in ranks:
+                rank.start()
+            for (
+                rank
+            ) in ranks:  # not by join: in Python 3.11 Ctrl-C ends it as if the thread had ended
+                rank.ended.wait()
+        except BaseException:  # Ctrl-C, or what else a signal's handler raises
+            stop.set()
+            self._end([rank for rank in ranks if rank.ident is not None])
+            raise
+        for rank in ranks:
+            rank.join()
+        failed = [rank for rank in ranks if rank.error is not None]
+        if failed:
             self.close()
-            rank, error = errors[0]
-            error.add_note(f"(raised on rank {rank} of {self.size})")
-            raise error
-        return results
+            first = min(failed, key=lambda rank: rank.when)
+            assert first.error is not None
+            first.error.add_note(f"(raised on rank {first.comm.rank} of {self.size})")
+            raise first.error
+        return [rank.result for rank in ranks]
 
     def all_reduce(self, per_rank: PerRank, spec: ReduceSpec) -> list[Any]:
         """`cpd.simulate_all_reduce` for this many ranks: no threads, no messages, the same bits."""
         if len(per_rank) != self.size:
             raise ValueError(f"per_rank must have {self.size} ranks, got {len(per_rank)}")
         return simulate_all_reduce(per_rank, spec)
+
+    def _end(self, ranks: Sequence[_Rank]) -> None:
+        """Ends the ranks of an interrupted run, and closes their communicators."""
+        for comm in self.ranks:
+            _give_up(comm)
+        if not _wait(ranks, _PATIENCE[0]):
+            for rank in ranks:
+                if rank.ident is not None and not rank.ended.is_set():
+                    _core.interrupt_thread(rank.ident)
+        if _wait(ranks, _PATIENCE[1]):
+            for rank in ranks:
+                rank.join()
+            self.close()
 
     def close(self) -> None:
         for comm in self.ranks:
@@ -79,3 +97,47 @@ class LocalGroup:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Rank(threading.Thread):
+    """A rank's thread."""
+
+    def __init__(
+        self, comm: Communicator, function: Callable[[Communicator], Any], stop: _core.Stop
+    ) -> None:
+        super().__init__(name=f"cpd-rank-{comm.rank}", daemon=True)
+        self.comm = comm
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.when = 0.0
+        self.ended = threading.Event()
+        self._function = function
+        self._stop_flag = stop
+
+    def run(self) -> None:
+        self._stop_flag.enter()
+        try:
+            self._call()
+        except KeyboardInterrupt:  # once more, as the first one was dealt with
+            pass
+        finally:
+            self.ended.set()
+
+    def _call(self) -> None:
+        try:
+            self.result = self._function(self.comm)
+        except BaseException as error:
+            self.when = time.monotonic()
+            self.error = error
+            _give_up(self.comm)
+
+
+def _give_up(comm: Communicator) -> None:
+    if not comm._native.closed:
+        comm._native.give_up()
+
+
+def _wait(ranks: Sequence[_Rank], seconds: float) -> bool:
+    """Whether all end in so many seconds."""
+    end = time.monotonic() + seconds
+    return all(rank.ended.wait(max(0.0, end - time.monotonic())) for rank in ranks)

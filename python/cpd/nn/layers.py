@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from cpd.functional import Pair, conv2d, linear
+from cpd.nn import bypasses
 from cpd.recipes import Recipe, RecipeLike
 from cpd.recipes import recipe as _recipe
 
-LayerT = TypeVar("LayerT", bound=nn.Module)
+LayerT = TypeVar("LayerT", bound="Linear | Conv2d")
 
 
 class Linear(nn.Linear):
@@ -53,12 +57,21 @@ class Linear(nn.Linear):
     def from_torch(
         cls, module: nn.Linear, recipe: RecipeLike, *, layer: int | None = None
     ) -> Linear:
-        """The same layer, computed by `recipe`. It shares the parameters of `module`.
+        """The same layer, computed by `recipe`.
+
+        It shares the parameters of `module` (the same objects, so optimizers and tied weights stay
+        as they are) and has its other state: buffers, mode, hooks, pruning, torch.nn.utils'
+        weight_norm and spectral_norm, attributes of one's own. A handle of a hook goes on to mean
+        the hook of `module`.
+
+        Raises TypeError or ValueError, which name the way out, for what cannot be kept: a subclass
+        with a forward of its own, a module that is parametrized, compiled by itself or lazy, and
+        out_proj of torch.nn.MultiheadAttention, which never calls it.
 
         >>> Linear.from_torch(torch.nn.Linear(3, 4, bias=False), "fp32")
         Linear(in_features=3, out_features=4, bias=False, forward='fp32 sequential')
         """
-        _check_module(module, nn.Linear)
+        _check_module(module, nn.Linear, cls)
         made = cls(
             module.in_features,
             module.out_features,
@@ -126,8 +139,8 @@ class Conv2d(nn.Conv2d):
     def from_torch(
         cls, module: nn.Conv2d, recipe: RecipeLike, *, layer: int | None = None
     ) -> Conv2d:
-        """The same layer, computed by `recipe`. It shares the parameters of `module`."""
-        _check_module(module, nn.Conv2d)
+        """The same layer, computed by `recipe`; as `Linear.from_torch`."""
+        _check_module(module, nn.Conv2d, cls)
         made = cls(
             module.in_channels,
             module.out_channels,
@@ -166,13 +179,58 @@ def _of_layer(recipe: RecipeLike, layer: int | None) -> Recipe:
     return how if layer is None else how.for_layer(layer)
 
 
-def _check_module(module: Any, wanted: type[nn.Module]) -> None:
+# ---- from torch's layers -------------------------------------------------------------------------
+
+_COMPUTING = ("forward", "_conv_forward", "__call__", "__getattr__", "weight", "bias")
+"""What a subclass may have of its own that a layer of ours would not have."""
+_CONTAINERS = frozenset(vars(nn.Module()))
+
+
+def _check_module(module: Any, wanted: type[nn.Module], ours: type[nn.Module]) -> None:
+    """Raises unless `module` computes as `wanted` does, of which `ours` is a subclass."""
     if not isinstance(module, wanted):
         raise TypeError(f"module must be a torch.nn.{wanted.__name__}, got {type(module).__name__}")
+    if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
+        raise TypeError(bypasses.message("MultiheadAttention"))
+    if parametrize.is_parametrized(module):
+        raise ValueError(
+            "module is parametrized, which cannot be taken over: make it a layer of ours first and "
+            "parametrize that, or remove_parametrizations"
+        )
+    if any(is_lazy(x) for x in (*module.parameters(), *module.buffers())):
+        raise ValueError("module is lazy, its shapes not known yet: call it on an input first")
+    if vars(module).get("_compiled_call_impl") is not None:
+        raise ValueError("module was compiled by itself: compile the layer made of it instead")
+    own = _own_computing(module, wanted, ours)
+    if own:
+        raise TypeError(
+            f"module must compute as torch.nn.{wanted.__name__} does, but {type(module).__name__} "
+            f"has its own {own[0]}, which would be lost: write it with cpd.functional instead"
+        )
+
+
+def _own_computing(module: nn.Module, wanted: type[nn.Module], ours: type[nn.Module]) -> list[str]:
+    """What `module` has of its own of what computes."""
+    own = ["forward"] if "forward" in vars(module) else []
+    for name in _COMPUTING:
+        known = getattr(wanted, name, None), getattr(ours, name, None)
+        if getattr(type(module), name, None) not in known:
+            own.append(name)
+    return own
 
 
 def _taking(made: LayerT, module: nn.Module) -> LayerT:
-    """`made` with the parameters and the mode of `module`."""
-    for name in ("weight", "bias"):
-        made.register_parameter(name, getattr(module, name))
-    return made.train(module.training)
+    """`made` with the state of `module`."""
+    recipe = made.recipe
+    for name, value in vars(module).items():
+        made.__dict__[name] = copy.copy(value) if name in _CONTAINERS else value
+    made.recipe = recipe
+    bound: Any = made  # to which hooks of load_state_dict are bound; torch types them not
+    hooks: Any = list(module._load_state_dict_pre_hooks.values())
+    bound._load_state_dict_pre_hooks.clear()
+    for hook in hooks:
+        bound._register_load_state_dict_pre_hook(hook.hook, hook.with_module)
+    return made
+
+
+bypasses.watch((Linear, Conv2d))

@@ -8,6 +8,7 @@ not finite is null.
 
 import json
 import math
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 RESULTS = "results.json"
 DETAILS = "details.json"
 REPORT = "report.html"
+STDOUT = Path("-")
+"""What stands for standard output in the place of a file."""
 
 Json = dict[str, Any]
 
@@ -213,10 +216,17 @@ class Demo:
 
 def write_json(path: Path, data: Any, indent: int | None = 2) -> None:
     """Writes strict JSON: NaN and Inf become null."""
-    path.write_text(
-        json.dumps(_finite(data), indent=indent, ensure_ascii=False, allow_nan=False) + "\n",
-        encoding="utf-8",
+    write_text(
+        path, json.dumps(_finite(data), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
     )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, or to standard output."""
+    if path == STDOUT:
+        sys.stdout.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
 
 
 def _read_json(path: Path) -> Json:

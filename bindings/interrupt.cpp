@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Signals and the process's end for calls of the library (cpd/base/interrupt.h).
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "gil.h"
+
+namespace py = pybind11;
+
+namespace cpd {
+namespace {
+
+std::atomic<unsigned long> g_main_thread{0};  // as threading.get_ident() gives it
+
+/// Ends the calls of threads that have entered it. Python: _core.Stop.
+class Stop {
+ public:
+  /// From now on this thread's calls end with KeyboardInterrupt once it is set.
+  void Enter() const { t_entered_ = set_; }
+  void Set() const { *set_ = true; }
+  static bool IsSet() { return t_entered_ != nullptr && *t_entered_; }
+
+ private:
+  using Flag = std::shared_ptr<std::atomic<bool>>;
+  static thread_local Flag t_entered_;
+  Flag set_ = std::make_shared<std::atomic<bool>>(false);
+};
+thread_local Stop::Flag Stop::t_entered_;
+
+unsigned long ThisThread() { return static_cast<unsigned long>(pthread_self()); }
+
+/// Runs the handlers of signals that have come, as Python does between two instructions.
+void AskPython() {
+  const bool is_stopped = Stop::IsSet();
+  if (!is_stopped && ThisThread() != g_main_thread) return;
+  const AcquireGil gil;
+  if (is_stopped) PyErr_SetNone(PyExc_KeyboardInterrupt);
+  if (is_stopped || OrStay([] { return PyErr_CheckSignals(); }) != 0) throw PythonInterrupt();
+}
+
+/// CPython's main thread in a forked child is the one that has forked.
+void TakeOver() { g_main_thread = ThisThread(); }
+
+bool HasOtherThreads() {
+  PyThreadState* first = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+  return PyThreadState_Next(first) != nullptr;
+}
+
+/// At exit. A thread on its way out of a call has a moment to get the GIL and to come to its next
+/// call, where it stays.
+bool EndCalls(double seconds) {
+  if (!HasOtherThreads()) return true;
+  const ReleaseGil release;
+  const bool ended = EndOtherCalls(seconds);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return ended && EndOtherCalls(seconds);
+}
+
+/// Raises KeyboardInterrupt in a Python thread when it runs its next instruction.
+bool InterruptThread(unsigned long ident) {
+  return PyThreadState_SetAsyncExc(ident, PyExc_KeyboardInterrupt) != 0;
+}
+
+}  // namespace
+
+void BindInterrupt(py::module_& m) {
+  constexpr double patience = 5;  // seconds at exit
+  py::class_<Stop>(m, "Stop").def(py::init<>()).def("enter", &Stop::Enter).def("set", &Stop::Set);
+  m.def("interrupt_thread", &InterruptThread, py::arg("ident"));
+  m.def("end_other_calls", &EndCalls, py::arg("seconds") = patience);
+  const py::object main = py::module_::import("threading").attr("main_thread")();
+  g_main_thread = main.attr("ident").cast<unsigned long>();
+  pthread_atfork(nullptr, nullptr, &TakeOver);
+  SetInterruptCheck(&AskPython);
+  py::module_::import("atexit").attr("register")(m.attr("end_other_calls"));
+}
+
+}  // namespace cpd

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd demo` and `cpd report`: accuracy without and with APS, round-off, and an HTML report."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress
+
+import cpd
+from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.options import Commands, add_command, integer
+from cpd.cli.output import new_console, new_progress, new_table
+from cpd.cli.roundoff import roundoff_table
+
+if TYPE_CHECKING:
+    from cpd.report.results import Demo, Run
+
+
+def register(commands: Commands) -> None:
+    parser = add_command(
+        commands, "demo", _run, "accuracy without and with APS, round-off, and an HTML report"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/demo"), metavar="DIR", help="default out/demo"
+    )
+    integer(parser, "seed", 0)
+    integer(parser, "epochs", 40, "of every training run")
+    integer(parser, "jobs", None, "training runs at once; default: one for each core, at most 8")
+    parser = add_command(
+        commands, "report", _report, "make report.html anew from what `cpd demo` stored"
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the demo's --out folder")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from cpd.report.demo import DemoOptions, base_options, measure, total_epochs
+    from cpd.report.page import write_report
+
+    with users_mistakes():
+        chosen = DemoOptions(seed=options.seed, epochs=options.epochs)
+        base_options(chosen)
+        if options.jobs is not None and options.jobs < 1:
+            raise UsageError(f"jobs must be at least 1, got {options.jobs}")
+        options.out.mkdir(parents=True, exist_ok=True)
+    console = new_console()
+    with new_progress() as progress:
+        demo = measure(chosen, _DemoProgress(progress, total_epochs(chosen)), options.jobs)
+    demo.save(options.out)
+    page = write_report(demo, options.out)
+    _print_demo(console, demo)
+    console.print(f"\nreport  {page}\nresults {options.out / 'results.json'}", soft_wrap=True)
+    return 0
+
+
+class _DemoProgress:
+    """The demo's progress: one bar over all epochs, one line for each finished run."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._bar = progress.add_task("training", total=total, note="")
+
+    def epoch(self, count: int) -> None:
+        self._progress.advance(self._bar, count)
+
+    def done(self, run: "Run") -> None:
+        depth = f"{run.depth} hidden layers"
+        self._progress.console.print(
+            f"  {run.label:<14} {depth}  accuracy {run.accuracy:.3f}  {run.seconds:4.1f} s  "
+            f"{'' if run.state == 'finished' else run.state}".rstrip()
+        )
+
+
+def _print_demo(console: Console, demo: "Demo") -> None:
+    from cpd.report.figures import percent
+
+    table = new_table("Gradients", "Bits", "Accuracy", "Lost to zero", "State", "Weights")
+    for run in demo.table:
+        table.add_row(
+            run.label,
+            str(cpd.format(run.format).bits),
+            f"{run.accuracy:.3f}",
+            percent(run.underflow),
+            run.state,
+            run.weights,
+        )
+    table.title = "Held-out accuracy, 8 nodes" if demo.settings["nodes"] == 8 else None
+    console.print(table)
+    shallow = ", ".join(f"{run.label} {run.accuracy:.3f}" for run in demo.shallow)
+    console.print(f"With {demo.shallow[0].depth} hidden layers instead: {shallow}\n")
+    rounded = roundoff_table(demo.roundoff.series[0].rows)
+    wire = cpd.format(demo.roundoff.format)
+    rounded.title = (
+        f"Round-off of ({wire.exp},{wire.man}) + APS, {demo.roundoff.nodes} nodes, "
+        "ring across groups"
+    )
+    console.print(rounded)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from cpd.report.page import write_report
+    from cpd.report.results import Demo
+
+    with users_mistakes():
+        demo = Demo.load(options.folder)
+        page = write_report(demo, options.folder)
+    new_console().print(f"report {page}", soft_wrap=True)
+    return 0

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command says of a mistake, a failure and a warning."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import cpd
+
+
+class UsageError(Exception):
+    """A mistake of the user's: its text is all that is shown."""
+
+
+class RunError(Exception):
+    """A failure between ranks: its text is all that is shown."""
+
+
+@contextmanager
+def users_mistakes() -> Iterator[None]:
+    """What CPD and the file system refuse while options are read is the user's mistake."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        raise UsageError(f"{where}{error.strerror or error}") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+
+
+@contextmanager
+def stalls_told(command: str) -> Iterator[None]:
+    """That a sum may stall is told once, in one line, by rank 0 of a training. The other commands
+    measure what a sum loses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("once" if command == "train" else "ignore", cpd.StallWarning)
+        show = warnings.showwarning
+
+        def showwarning(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if category is cpd.StallWarning:
+                print(f"cpd {command}: warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = showwarning
+        yield

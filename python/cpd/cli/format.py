@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd format`: what numbers a format holds."""
+
+import argparse
+import json
+import math
+from typing import Any
+
+import numpy as np
+from rich.columns import Columns
+from rich.console import Console
+from rich.table import Table
+
+import cpd
+from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.options import Commands, add_command
+from cpd.cli.output import new_console, new_table
+
+LISTED_BITS = 8
+"""The widest format whose values `--values` lists."""
+_COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
+
+
+def register(commands: Commands) -> None:
+    parser = add_command(commands, "format", _run, "what numbers a format holds")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="e4m3, e4m3fn, e5m2fnuz, e6m9:bias=40, bf16, binary8p4se …; default: common ones",
+    )
+    parser.add_argument(
+        "--values",
+        action="store_true",
+        help=f"list every code and its value (formats of up to {LISTED_BITS} bits)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _run(options: argparse.Namespace) -> int:
+    with users_mistakes():
+        formats = [cpd.format(name) for name in options.names or _COMMON]
+    if options.values:
+        for wire in formats:
+            if wire.bits > LISTED_BITS:
+                raise UsageError(
+                    f"--values lists formats of up to {LISTED_BITS} bits, {wire} has {wire.bits}"
+                )
+    if options.json:
+        rows = [_describe(wire, options.values) for wire in formats]
+        print(json.dumps(rows, indent=2, allow_nan=False))
+        return 0
+    console = new_console()
+    console.print(_format_table(formats))
+    if options.values:
+        for wire in formats:
+            _print_values(console, wire)
+    return 0
+
+
+def _describe(wire: cpd.Format, values: bool) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": str(wire),
+        "exp": wire.exp,
+        "man": wire.man,
+        "bias": wire.bias,
+        "encoding": wire.encoding,
+        "signed": wire.signed,
+        "subnormals": wire.subnormals,
+        "bits": wire.bits,
+        "max": wire.max,
+        "min_normal": wire.min_normal,
+        "min_subnormal": wire.min_subnormal,
+        "epsilon": wire.epsilon,
+        "num_values": wire.num_values,
+    }
+    if values:
+        described["values"] = [
+            {"code": code, "value": value if math.isfinite(value) else str(value)}
+            for code, value in enumerate(_code_values(wire))
+        ]
+    return described
+
+
+def _format_table(formats: list[cpd.Format]) -> Table:
+    table = new_table(
+        "Format", "Bits", "e,m,bias", "Max", "Min\nnormal", "Min\nsubn.", "Eps", "Values"
+    )
+    for wire in formats:
+        table.add_row(
+            str(wire),
+            str(wire.bits),
+            f"{wire.exp},{wire.man},{wire.bias}",
+            _number(wire.max),
+            _number(wire.min_normal),
+            _number(wire.min_subnormal) if wire.subnormals else "none",
+            _number(wire.epsilon),
+            f"{wire.num_values}",
+        )
+    return table
+
+
+def _print_values(console: Console, wire: cpd.Format) -> None:
+    digits = -(-wire.bits // 4)
+    cells = [f"{code:0{digits}x}  {_exact(value)}" for code, value in enumerate(_code_values(wire))]
+    console.print(f"{wire}: codes (hexadecimal) and values")
+    console.print(Columns(cells, equal=True, column_first=True, padding=(0, 3)))
+
+
+def _code_values(wire: cpd.Format) -> list[float]:
+    """The value of every code, ascending by code."""
+    codes = np.arange(2**wire.bits, dtype=np.uint8)
+    return [float(cpd.decode(codes[i : i + 1], wire, (1,))[0]) for i in range(len(codes))]
+
+
+def _number(value: float | None) -> str:
+    """A power of two far from 1 as 2^k, any other value in up to six digits."""
+    if value is None:
+        return "none"
+    mantissa, exponent = math.frexp(abs(value))
+    if mantissa == 0.5 and not -4 < exponent < 12:
+        return f"{'-' if value < 0 else ''}2^{exponent - 1}"
+    return f"{value:.6g}"
+
+
+def _exact(value: float) -> str:
+    """The value without rounding: in decimal where that is short, else as m·2^k."""
+    decimal = f"{value:.12g}"
+    if not math.isfinite(value) or (float(decimal) == value and len(decimal) <= 12):
+        return decimal
+    numerator, denominator = value.as_integer_ratio()
+    twos = (numerator & -numerator).bit_length() - 1
+    odd = numerator >> twos
+    power = f"2^{twos - (denominator.bit_length() - 1)}"
+    return power if odd == 1 else f"-{power}" if odd == -1 else f"{odd}·{power}"

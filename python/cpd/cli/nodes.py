@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of `--transport`: opening them, agreeing on options, and what goes wrong in between."""
+
+import argparse
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import cpd.comm
+from cpd.cli.errors import RunError, UsageError, users_mistakes
+
+if TYPE_CHECKING:
+    from cpd.training import Ranks
+
+T = TypeVar("T")
+
+
+@contextmanager
+def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks"]:
+    """The nodes of `--transport`. What goes wrong between processes is told in one line."""
+    from cpd.training import open_ranks
+
+    with ExitStack() as stack:
+        try:
+            with users_mistakes():
+                opened = open_ranks(options.transport, nodes, options.timeout)
+                ranks = stack.enter_context(opened)
+        except cpd.comm.TransportError as error:
+            raise RunError(str(error)) from error
+        with _failures_between(ranks):
+            yield ranks
+
+
+@contextmanager
+def _failures_between(ranks: "Ranks") -> Iterator[None]:
+    """What goes wrong between processes names the one that tells it."""
+    from cpd.comm import Corrupt, Mismatch, RankLost, TransportError
+    from cpd.training import RanksDiffer
+
+    try:
+        yield
+    except (RankLost, Mismatch, Corrupt, TransportError, RanksDiffer) as error:
+        raise RunError(f"rank {ranks.mine[0]}: {error}") from error
+    except Exception as error:
+        if len(ranks.mine) < ranks.world:
+            error.add_note(f"on rank {ranks.mine[0]} of {ranks.world}")
+        raise
+
+
+def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -> T | None:
+    """What `make` gives if no process finds a user's mistake in it, which else the first of these
+    tells, and if all have the same options.
+
+    Raises UsageError in that process and returns None in the others, which end without an error so
+    that no launcher stops the one that has something to say.
+    """
+    from cpd.training import gather_integers
+
+    made, mistake = None, None
+    try:
+        with users_mistakes():
+            made = make()
+    except UsageError as error:
+        mistake = error
+    own = [int(mistake is not None), _digest(options)]
+    found = gather_integers(ranks, [own for _ in ranks.mine])
+    mistaken = [rank for rank, (flag, _) in enumerate(found) if flag]
+    if mistake is not None and mistaken[0] in ranks.mine:
+        raise mistake if mistaken[0] == 0 else UsageError(f"rank {mistaken[0]}: {mistake}")
+    others = [rank for rank, (_, digest) in enumerate(found) if digest != found[0][1]]
+    if others and not mistaken and 0 in ranks.mine:
+        raise UsageError(f"rank {others[0]} was started with other options than rank 0")
+    return None if mistaken or others else made
+
+
+def _digest(options: argparse.Namespace) -> int:
+    """64 bits of the options that decide a result."""
+    apart = ("run", "json", "save_gradients", "gradients")
+    deciding = sorted((name, value) for name, value in vars(options).items() if name not in apart)
+    return int.from_bytes(hashlib.sha256(repr(deciding).encode()).digest()[:8])

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands' options are made of, and those that several commands have."""
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import NoReturn, TypeAlias
+
+import cpd
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports an error in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class CommandParser(Parser):
+    """Tells itself what it does not know, so that the error names the command's own help."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
+"""To which each command adds its parser."""
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    help: str,
+    text: str = "",
+) -> Parser:
+    """The parser of one command, which calls `run`; its help shows `text`, or else `help`."""
+    made = commands.add_parser(
+        name,
+        help=help,
+        description=text or help,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.set_defaults(run=run)
+    return made
+
+
+def reduce_arguments(parser: argparse.ArgumentParser, format: str, aps: str) -> None:
+    group = parser.add_argument_group("the all-reduce")
+    group.add_argument("--format", default=format, metavar="NAME", help=f"default {format}")
+    group.add_argument(
+        "--aps",
+        nargs="?",
+        const="on",
+        default=aps,
+        choices=("off", "on", "paper"),
+        help="scale each layer by its own power of two; 'paper' never leaves one exponent free "
+        f"for rounding outward; default {aps}",
+    )
+    group.add_argument("--no-aps", dest="aps", action="store_const", const="off")
+    group.add_argument(
+        "--loss-scale",
+        type=_loss_scale,
+        default=1.0,
+        metavar="S",
+        help="a constant power of two for all layers, as 4096 or 2^12; default 1",
+    )
+    group.add_argument(
+        "--kahan", action="store_true", help="Kahan summation, each operation rounded"
+    )
+    group.add_argument(
+        "--order",
+        choices=cpd.reduce.ORDERS,
+        default="sequential",
+        help="of the sum over nodes (over groups, where there are some); default sequential",
+    )
+    group.add_argument("--rounding", default="nearest_even", choices=_roundings(), metavar="MODE")
+    group.add_argument("--overflow", default="ieee", choices=("ieee", "saturate"))
+
+
+def _roundings() -> tuple[str, ...]:
+    return (
+        "nearest_even",
+        "nearest_away",
+        "toward_zero",
+        "up",
+        "down",
+        "to_odd",
+        "stochastic",
+    )
+
+
+def nodes_arguments(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    group = parser.add_argument_group("the nodes")
+    group.add_argument(
+        "--transport",
+        choices=("virtual", "mpi", "torch"),
+        default="virtual",
+        help="how nodes reach each other: all in this process, by MPI, or by torch.distributed "
+        "with gloo; default virtual",
+    )
+    group.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds until a silent rank of a transport is lost; default 300",
+    )
+    return group
+
+
+def integer(
+    parser: "argparse.ArgumentParser | argparse._ArgumentGroup",
+    name: str,
+    default: int | None,
+    help: str = "",
+) -> None:
+    if default is not None:
+        help = f"{help}; default {default}" if help else f"default {default}"
+    parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
+
+
+def integers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be integers like 4,8,16, got {text!r}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be seconds above 0, got {text!r}")
+    return value
+
+
+def _loss_scale(text: str) -> float:
+    base, caret, exponent = text.partition("^")
+    try:
+        value = math.ldexp(1.0, int(exponent)) if caret and base == "2" else float(text)
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not (math.isfinite(value) and value > 0 and math.frexp(value)[0] == 0.5):
+        raise argparse.ArgumentTypeError(f"must be a power of two like 4096 or 2^12, got {text!r}")
+    return value

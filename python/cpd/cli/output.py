@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands' output is made of: consoles, tables, progress bars."""
+
+from pathlib import Path
+from typing import Literal
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cpd.cli.errors import UsageError
+from cpd.report.results import STDOUT
+
+
+def new_console(stderr: bool = False, quiet: bool = False) -> Console:
+    return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+
+
+def new_progress(quiet: bool = False) -> Progress:
+    """A bar on standard error where that is a terminal; otherwise only what is printed on it."""
+    console = new_console(stderr=True, quiet=quiet)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("epochs"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+
+
+def new_table(*columns: str, title: str | None = None) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for index, name in enumerate(columns):
+        left = index == 0 or name in ("State", "Weights")
+        # Words may be broken where the window is narrow, numbers not.
+        justify: Literal["left", "right"] = "left" if left else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=not left)
+    return table
+
+
+def percent(value: float) -> str:
+    """A share in per cent: two decimals, or three digits where those would show nothing."""
+    return f"{value:.2%}" if value == 0 or not abs(value) < 1e-4 else f"{value * 100:.2e}%"
+
+
+def check_writable(path: Path | None) -> None:
+    """Finds out before the work whether its result can be written; - is standard output."""
+    if path is None or path == STDOUT:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: not a file in an existing folder")
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 node', '8 nodes'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

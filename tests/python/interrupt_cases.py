@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs for test_interrupt.py, each run in a process of its own: calls that would last for
+minutes and are met by Ctrl-C, and threads that are still in a call when the program ends.
+
+    interrupt_cases.py NAME [TRANSPORT]    prints one line of json, or nothing where it just ends
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import cpd
+from cpd.comm import Communicator, LocalGroup
+
+DELAY = 0.7  # seconds until Ctrl-C
+SPEC = cpd.ReduceSpec("e4m3")
+SLOW = cpd.Accumulator("e6m9", "kahan", rounding="stochastic", seed=1)
+SIDE = 6000  # of matrices whose product lasts for minutes
+
+
+class Interrupts:
+    """Sends this process SIGINT once it has begun; `took`: seconds since."""
+
+    def __init__(self, delay: float = DELAY) -> None:
+        self._sent = 0.0
+        self._timer = threading.Timer(delay, self._send)
+
+    def _send(self) -> None:
+        self._sent = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def begin(self) -> None:
+        self._timer.start()
+
+    def took(self) -> float:
+        return time.monotonic() - self._sent
+
+
+def met_by_ctrl_c(call: Callable[[], Any]) -> dict[str, Any]:
+    """What became of a call that is interrupted."""
+    interrupts = Interrupts()
+    interrupts.begin()
+    try:
+        call()
+    except BaseException as error:
+        took = interrupts.took()
+        seen = {"raised": type(error).__name__, "said": str(error), "took": took}
+    else:
+        seen = {"raised": "", "said": "", "took": interrupts.took()}
+    try:  # one that was kept back comes now
+        for _ in range(1000):
+            time.sleep(0.0001)
+    except KeyboardInterrupt:
+        seen["late"] = True
+    return seen
+
+
+def values(*shape: int) -> Any:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+# ---- long calls ----------------------------------------------------------------------------------
+
+
+def gemm() -> dict[str, Any]:
+    a = values(SIDE, SIDE)
+    seen = met_by_ctrl_c(lambda: cpd.gemm(a, a, SLOW))
+    b = a[:8, :8]
+    seen["works"] = bool((cpd.gemm(b, b, "fp32") == cpd.gemm(b.copy(), b.copy(), "fp32")).all())
+    return seen
+
+
+def total() -> dict[str, Any]:
+    terms = np.broadcast_to(np.float32(1), (1 << 24, 8192))
+    return met_by_ctrl_c(lambda: cpd.sum(terms, SLOW, 0))
+
+
+def handler() -> dict[str, Any]:
+    """A handler's own exception, as it is."""
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def raise_enough(*_: Any) -> None:
+        raise Enough("handled")
+
+    signal.signal(signal.SIGINT, raise_enough)
+    a = values(SIDE, SIDE)
+    return met_by_ctrl_c(lambda: cpd.gemm(a, a, SLOW))
+
+
+def quiet_handler() -> dict[str, Any]:
+    """One that returns: the call goes on to its end."""
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    a = values(1024, 1024)
+    expected = cpd.gemm(a, a, SLOW)
+    rounds = 0
+    interrupts = Interrupts(0.2)
+    interrupts.begin()
+    same = True
+    while not heard and rounds < 500:
+        same = same and bool((cpd.gemm(a, a, SLOW) == expected).all())
+        rounds += 1
+    return {"heard": len(heard), "same": same}
+
+
+def torch_gemm() -> dict[str, Any]:
+    import torch
+
+    a = torch.from_numpy(values(SIDE, SIDE))
+    return met_by_ctrl_c(lambda: cpd.gemm(a, a, SLOW))
+
+
+def torch_sum() -> dict[str, Any]:
+    import torch
+
+    terms = torch.ones(1).expand(1 << 24, 8192)
+    return met_by_ctrl_c(lambda: cpd.sum(terms, SLOW, 0))
+
+
+def torch_backward() -> dict[str, Any]:
+    """The forward pass is short, the backward pass long."""
+    import torch
+
+    a = torch.ones(2048, 2048, requires_grad=True)
+    y = cpd.functional.matmul(a, a, "fp32", backward=SLOW)
+    return met_by_ctrl_c(lambda: y.sum().backward())
+
+
+def torch_compiled() -> dict[str, Any]:
+    import torch
+
+    a = torch.from_numpy(values(SIDE, SIDE))
+    multiply = torch.compile(lambda x: cpd.gemm(x, x, SLOW), backend="aot_eager")
+    multiply(a[:64, :64])
+    return met_by_ctrl_c(lambda: multiply(a))
+
+
+# ---- waits ---------------------------------------------------------------------------------------
+
+
+def waits_local() -> dict[str, Any]:
+    """Rank 0 is this thread, rank 1 waits too, rank 2 comes late."""
+    others: dict[int, Any] = {}
+    with cpd.comm.local(3, timeout=60) as group:
+
+        def wait(comm: Communicator, delay: float) -> None:
+            time.sleep(delay)
+            others[comm.rank] = told(lambda: comm.all_reduce([values(1000)], SPEC))
+
+        threads = [
+            threading.Thread(target=wait, args=(group.ranks[1], 0)),
+            threading.Thread(target=wait, args=(group.ranks[2], DELAY + 2)),
+        ]
+        for thread in threads:
+            thread.start()
+        seen = met_by_ctrl_c(lambda: group.ranks[0].all_reduce([values(1000)], SPEC))
+        seen["broken"] = group.ranks[0].broken
+        seen["again"] = told(lambda: group.ranks[0].barrier())
+        for thread in threads:
+            thread.join()
+    seen["others"] = [others[1], others[2]]
+    return seen
+
+
+def told(call: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        call()
+    except BaseException as error:
+        return {"raised": type(error).__name__, "said": str(error)}
+    return {"raised": "", "said": ""}
+
+
+def waits_at_timeout() -> dict[str, Any]:
+    """Ctrl-C in the moment in which the wait ends by itself."""
+    with cpd.comm.local(2, timeout=DELAY + 0.02) as group:
+        return met_by_ctrl_c(lambda: group.ranks[0].barrier())
+
+
+def run_waits() -> dict[str, Any]:
+    """In LocalGroup.run: rank 0 never comes, rank 1 waits, rank 2 multiplies for minutes."""
+
+    def work(comm: Communicator) -> None:
+        if comm.rank == 0:
+            while True:
+                time.sleep(0.01)
+        if comm.rank == 1:
+            comm.barrier()
+        a = values(SIDE, SIDE)
+        cpd.gemm(a, a, SLOW)
+
+    before = threading.active_count()
+    group = cpd.comm.local(3, timeout=60)
+    seen = met_by_ctrl_c(lambda: group.run(work))
+    seen["threads"] = threading.active_count() - before
+    seen["broken"] = group.ranks[1].broken
+    return seen
+
+
+def rank(comm: Communicator, victim: int) -> dict[str, Any]:
+    """For spawn_ranks, of three: the victim is interrupted as it waits, one waits too, the last
+    comes late."""
+    layers = [values(1000)]
+    comm.all_reduce(layers, SPEC)
+    if comm.rank == victim:
+        seen = met_by_ctrl_c(lambda: comm.all_reduce(layers, SPEC))
+    else:
+        late = comm.rank == (victim + 2) % comm.size
+        time.sleep(DELAY + 2 if late else 0)
+        began = time.monotonic()
+        seen = told(lambda: comm.all_reduce(layers, SPEC))
+        seen["waited"] = time.monotonic() - began
+    seen["broken"] = comm.broken
+    time.sleep(1 if comm.rank == victim else 0)
+    return seen
+
+
+# ---- threads at the program's end ----------------------------------------------------------------
+
+
+def in_a_thread(call: Callable[[], Any], *, again: bool = True) -> None:
+    """Returns while a daemon thread is inside the call."""
+
+    def loop() -> None:
+        call()
+        while again:
+            call()
+
+    threading.Thread(target=loop, daemon=True).start()
+    time.sleep(0.3)
+
+
+def ends_in_gemm() -> None:
+    a = values(SIDE, SIDE)
+    in_a_thread(lambda: cpd.gemm(a, a, SLOW))
+
+
+def ends_in_cast() -> None:
+    x = values(1 << 20)
+    in_a_thread(lambda: cpd.cast(x, "e4m3"))
+
+
+def ends_in_short_casts() -> None:
+    x = values(10)
+    in_a_thread(lambda: cpd.cast(x, "e4m3"))
+
+
+def ends_in_torch_gemm() -> None:
+    import torch
+
+    a = torch.from_numpy(values(SIDE, SIDE))
+    in_a_thread(lambda: cpd.gemm(a, a, SLOW))
+
+
+def ends_in_torch_cast() -> None:
+    import torch
+
+    x = torch.from_numpy(values(1 << 20))
+    in_a_thread(lambda: cpd.cast(x, "e4m3"))
+
+
+GROUPS: list[LocalGroup] = []  # stay until the end
+
+
+def ends_in_local_wait() -> None:
+    GROUPS.append(cpd.comm.local(2, timeout=60))
+    in_a_thread(GROUPS[0].ranks[0].barrier, again=False)
+
+
+def ends_in_local_loop() -> None:
+    """Both ranks reduce for ever."""
+    GROUPS.append(cpd.comm.local(2, timeout=60))
+    x = [values(10_000)]
+    for comm in GROUPS[0].ranks:
+        in_a_thread(lambda comm=comm: comm.all_reduce(x, SPEC))
+
+
+def rank_ends(comm: Communicator) -> bool:
+    """For spawn_ranks: every process ends while a thread of rank 0's and 1's waits for rank 2."""
+    if comm.rank < 2:
+        in_a_thread(comm.barrier, again=False)
+    else:
+        time.sleep(1.5)
+    return True
+
+
+if __name__ == "__main__":
+    seen = globals()[sys.argv[1]]()
+    if seen is not None:
+        print(json.dumps(seen), flush=True)

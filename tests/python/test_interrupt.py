@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C in long calls and in waits, and threads that are inside a call when the program ends. The
+programs are in interrupt_cases.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spawn import TRANSPORTS, spawn_ranks
+
+PROGRAM = Path(__file__).with_name("interrupt_cases.py")
+SOON = 15.0
+"""Seconds from Ctrl-C to the exception: it takes well below one on an idle machine, minutes where
+nobody looks."""
+LONG = ["gemm", "total", "torch_gemm", "torch_sum", "torch_backward", "torch_compiled"]
+ENDINGS = [
+    "ends_in_gemm",
+    "ends_in_cast",
+    "ends_in_short_casts",
+    "ends_in_local_wait",
+    "ends_in_local_loop",
+    "ends_in_torch_gemm",
+    "ends_in_torch_cast",
+]
+
+
+def run(name: str, threads: str = "2") -> tuple[Any, str]:
+    """What a program printed as json, None if nothing, and what it said besides. It ends well."""
+    if name.partition("ends_in_")[2].startswith("torch") or name.startswith("torch"):
+        pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), name],
+        env=os.environ | {"CPD_NUM_THREADS": threads},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name}: status {done.returncode}:\n{done.stderr[-3000:]}"
+    return json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def check_interrupted(seen: dict[str, Any]) -> None:
+    assert seen["raised"] == "KeyboardInterrupt", seen
+    assert seen["said"] == "", seen
+    assert seen["took"] < SOON, seen
+    assert "late" not in seen, seen
+
+
+# ---- long calls ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_call_is_interrupted(name: str) -> None:
+    seen, said = run(name)
+    check_interrupted(seen)
+    assert said == ""
+    assert seen.get("works", True)
+
+
+def test_one_thread_is_interrupted_too() -> None:
+    check_interrupted(run("gemm", threads="1")[0])
+
+
+def test_a_handlers_exception_arrives_as_it_is() -> None:
+    seen, _ = run("handler")
+    assert (seen["raised"], seen["said"]) == ("Enough", "handled")
+    assert seen["took"] < SOON
+
+
+def test_a_handler_that_returns_changes_nothing() -> None:
+    assert run("quiet_handler")[0] == {"heard": 1, "same": True}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["gemm", "torch_gemm", "waits_local", "run_waits"])
+def test_twenty_times(name: str) -> None:
+    for _ in range(20):
+        seen, _said = run(name)
+        check_interrupted(seen)
+
+
+# ---- waits ---------------------------------------------------------------------------------------
+
+
+def test_a_wait_between_threads_is_interrupted() -> None:
+    seen, said = run("waits_local")
+    check_interrupted(seen)
+    assert said == ""
+    assert seen["broken"] == "a call was interrupted"
+    assert seen["again"]["raised"] == "RankLost"
+    assert "a call was interrupted" in seen["again"]["said"]
+    for other in seen["others"]:
+        check_other(other, 0)
+
+
+def check_other(other: dict[str, Any], victim: int) -> None:
+    """What a rank says whose peer was interrupted. One that comes late hears of all that gave up by
+    then."""
+    assert other["raised"] == "RankLost", other
+    assert re.search(rf"\branks? ([\d, ]*, )?{victim}(, [\d, ]*)? gave up", other["said"]), other
+
+
+def test_ctrl_c_is_not_lost_where_a_wait_ends_by_itself() -> None:
+    """Whichever comes first, each is what it is: never a plain RuntimeError."""
+    for _ in range(3):
+        seen, _ = run("waits_at_timeout")
+        assert seen["raised"] in ("KeyboardInterrupt", "RankLost"), seen
+        assert (seen["raised"] == "KeyboardInterrupt") != seen.get("late", False), seen
+
+
+def test_a_run_of_threads_is_interrupted() -> None:
+    seen, said = run("run_waits")
+    check_interrupted(seen)
+    assert said == ""
+    assert seen["threads"] == 0
+    assert seen["broken"] != ""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_wait_between_processes_is_interrupted(transport: str) -> None:
+    check_ranks(transport, 0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_twenty_times_between_processes(transport: str) -> None:
+    for trial in range(20):
+        check_ranks(transport, trial % 3)
+
+
+def check_ranks(transport: str, victim: int) -> None:
+    ranks = spawn_ranks(transport, 3, "interrupt_cases:rank", victim, timeout=60.0)
+    for rank, spawned in enumerate(ranks):
+        seen = spawned.result
+        if rank == victim:
+            check_interrupted(seen)
+            assert seen["broken"] == "a call was interrupted"
+        else:
+            check_other(seen, victim)
+            assert seen["waited"] < SOON + 5, seen
+
+
+# ---- threads at the program's end ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
+    for _ in range(2):
+        assert run(name) == (None, "")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_program_ends_24_times(name: str) -> None:
+    for _ in range(24):
+        assert run(name) == (None, "")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_processes_end_while_threads_wait(transport: str) -> None:
+    """spawn_ranks fails where one does not end well."""
+    ranks = spawn_ranks(transport, 3, "interrupt_cases:rank_ends", timeout=60.0)
+    assert all(spawned.result for spawned in ranks)

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of the products and layers beyond a plain backward pass: forward mode, torch.func,
+torch.vmap. With fp32 sums torch's own results, to a tolerance; with narrow and stochastic ones, the
+bits of samples computed one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.func import (  # noqa: E402
+    functional_call,
+    grad,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from cpd import functional  # noqa: E402
+
+NARROW = cpd.Recipe(
+    "e4m3",
+    "e5m2 kahan",
+    "e6m9 chunked chunk=5 product=exact",
+    grad_bias="e5m3",
+    activation="e4m3",
+    weight=cpd.CastSpec("e3m2", "toward_zero", "saturate"),
+    gradient="e5m2",
+    output="e5m3",
+)
+SOME = "e4m3 sequential rounding=stochastic random_bits=8"
+DRAWING = cpd.Recipe(
+    SOME,
+    activation=cpd.CastSpec("e4m3", "stochastic", random_bits=8, seed=3),
+    gradient=cpd.CastSpec("e5m2", "stochastic", random_bits=8, seed=4),
+)
+ALL = (0, 1, 2)
+
+
+def values(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def linear(recipe):
+    return lambda x, w, b: functional.linear(x, w, b, recipe=recipe)
+
+
+def matmul(recipe):
+    return lambda x, w, b: functional.matmul(x, w, recipe) + b
+
+
+def conv2d(recipe, **moves):
+    return lambda x, w, b: functional.conv2d(x, w, b, **moves, recipe=recipe)
+
+
+MOVES = {"stride": (1, 2), "padding": 1, "dilation": (2, 1), "groups": 2}
+LINEAR = linear, F.linear, ((3, 4), (5, 4), (5,))
+PRODUCTS = {
+    "linear": LINEAR,
+    "linear of a vector": (linear, F.linear, ((4,), (5, 4), (5,))),
+    "matmul": (
+        matmul,
+        lambda x, w, b: torch.matmul(x, w) + b,
+        ((2, 1, 3, 4), (6, 4, 5), (5,)),
+    ),
+    "conv2d": (conv2d, F.conv2d, ((2, 3, 5, 4), (4, 3, 3, 2), (4,))),
+    "conv2d, moved": (
+        lambda recipe: conv2d(recipe, **MOVES),
+        lambda x, w, b: F.conv2d(x, w, b, **MOVES),
+        ((2, 4, 5, 4), (4, 2, 3, 2), (4,)),
+    ),
+    "conv2d of an image": (conv2d, F.conv2d, ((3, 5, 4), (4, 3, 3, 2), (4,))),
+}
+
+
+def operands(shapes):
+    return tuple(values(*shape, seed=i) for i, shape in enumerate(shapes))
+
+
+def loss(f):
+    return lambda *args: f(*args).square().sum()
+
+
+def close(a, b):
+    pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
+    return bool(pairs) and all(
+        p.shape == q.shape and torch.allclose(p, q, rtol=1e-3, atol=1e-3) for p, q in pairs
+    )
+
+
+def same(a, b):
+    pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
+    return bool(pairs) and all(
+        p.dtype == q.dtype
+        and torch.equal(p.contiguous().view(torch.int32), q.contiguous().view(torch.int32))
+        for p, q in pairs
+    )
+
+
+def second_gradients(f, args):
+    return grad(lambda *a: sum(g.square().sum() for g in grad(loss(f), ALL)(*a)), ALL)(*args)
+
+
+TRANSFORMS = {
+    "grad": lambda f, args: grad(loss(f), ALL)(*args),
+    "vjp": lambda f, args: vjp(f, *args)[1](f(*args)),
+    "jvp": lambda f, args: jvp(f, args, tuple(x.cos() for x in args)),
+    "jacrev": lambda f, args: jacrev(f, ALL)(*args),
+    "jacfwd": lambda f, args: jacfwd(f, ALL)(*args),
+    "forward over reverse": lambda f, args: jacfwd(jacrev(loss(f), ALL), ALL)(*args),
+    "reverse over forward": lambda f, args: jacrev(jacfwd(loss(f), ALL), ALL)(*args),
+    "forward over forward": lambda f, args: jacfwd(jacfwd(loss(f), 0), 0)(*args),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+@pytest.mark.parametrize(("ours", "torchs", "shapes"), PRODUCTS.values(), ids=PRODUCTS)
+def test_transforms_are_torchs(transform, ours, torchs, shapes):
+    args = operands(shapes)
+    assert close(transform(ours("fp32"), args), transform(torchs, args))
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_second_gradients_are_torchs_or_an_error(name):
+    ours, torchs, shapes = PRODUCTS[name]
+    args = operands(shapes)
+    if "conv2d" not in name:
+        assert close(second_gradients(ours("fp32"), args), second_gradients(torchs, args))
+        return
+    with pytest.raises(RuntimeError, match="no gradients of its gradients"):
+        second_gradients(ours("fp32"), args)
+
+
+# ---- forward mode --------------------------------------------------------------------------------
+
+
+def test_tangents_pass_straight_through():
+    """Those of the exact product of the operands as cast."""
+    args = operands(LINEAR[2])
+    x, w, b = args
+    for_x, for_w, for_b = (t.cos() for t in args)
+    cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2", "toward_zero", "saturate")
+    wanted = F.linear(for_x, cast_w) + F.linear(cast_x, for_w) + for_b
+    primal, tangent = jvp(linear(NARROW), args, (for_x, for_w, for_b))
+    assert same(primal, linear(NARROW)(*args))
+    assert close(tangent, wanted)
+    with forward_ad.dual_level():
+        dual = linear(NARROW)(x, forward_ad.make_dual(w, for_w), b)
+        assert close(forward_ad.unpack_dual(dual).tangent, F.linear(cast_x, for_w))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tangents_have_the_results_type(dtype):
+    x, w = (t.to(dtype) for t in operands(((3, 4), (5, 4))))
+    how = cpd.Recipe("fp32", output="bf16" if dtype == torch.bfloat16 else "fp16")
+    primal, tangent = jvp(lambda x: functional.linear(x, w, recipe=how), (x,), (x,))
+    assert primal.dtype == tangent.dtype == dtype
+    assert torch.allclose(tangent.float(), F.linear(x.float(), w.float()), rtol=1e-2, atol=1e-2)
+
+
+def test_autocast_takes_no_part_in_tangents():
+    x, w, b = operands(LINEAR[2])
+    with torch.autocast("cpu", torch.bfloat16):
+        _, tangent = jvp(
+            lambda x: functional.linear(x, w, b, recipe="fp32", dtype=torch.float32), (x,), (x,)
+        )
+    assert torch.allclose(tangent, F.linear(x, w), rtol=1e-6, atol=1e-6)
+
+
+def test_no_tangents_for_what_has_none():
+    x, w, b = operands(LINEAR[2])
+    with forward_ad.dual_level():
+        assert forward_ad.unpack_dual(linear(NARROW)(x, w, b)).tangent is None
+
+
+def test_operators_called_directly_have_tangents_too():
+    x, w, _ = operands(LINEAR[2])
+    for operator in (
+        lambda x: torch.ops.cpd.gemm(
+            x, w.t(), None, "fp32 sequential", None, None, torch.float32, False
+        ),
+        lambda x: torch.ops.cpd.matmul(
+            x, w.t(), None, ["fp32 sequential"] * 4, "", None, torch.float32
+        ),
+    ):
+        assert close(jvp(operator, (x,), (x,))[1], F.linear(x, w))
+
+
+# ---- torch.vmap ----------------------------------------------------------------------------------
+
+DIMS = [
+    dims
+    for dims in itertools.product((0, None), (1, None), (-1, None))
+    if any(d is not None for d in dims)
+]
+
+
+def stacked(args, dims, samples=3):
+    """`args` with samples of each at those dimensions, and the samples one by one."""
+    each = [
+        [x if dim is None else x * 2**i for x, dim in zip(args, dims, strict=True)]
+        for i in range(samples)
+    ]
+    together = [
+        x if dim is None else torch.stack([one[k] for one in each], dim)
+        for k, (x, dim) in enumerate(zip(args, dims, strict=True))
+    ]
+    return together, each
+
+
+@pytest.mark.parametrize(
+    "recipe", [NARROW, DRAWING, "h100-bf16"], ids=["narrow", "drawing", "unit"]
+)
+@pytest.mark.parametrize(("ours", "torchs", "shapes"), PRODUCTS.values(), ids=PRODUCTS)
+def test_each_sample_has_the_bits_it_has_alone(recipe, ours, torchs, shapes):
+    args = [x.bfloat16().float() for x in operands(shapes)]
+    f = ours(recipe)
+    functions = [f]
+    if recipe != "h100-bf16":  # whose gradients would have to be bf16
+        functions.append(grad(loss(f), ALL))
+    for dims, function in itertools.product(DIMS, functions):
+        together, each = stacked(args, dims)
+        got = vmap(function, dims)(*together)
+        alone = [tree_leaves(function(*one)) for one in each]
+        assert same(tree_leaves(got), [torch.stack(t) for t in zip(*alone, strict=True)]), dims
+
+
+def test_a_batch_of_streams():
+    x, w, b = operands(LINEAR[2])
+    streams = torch.arange(4) << 36
+
+    def f(stream):
+        how = cpd.Accumulator.parse(SOME, 1, stream)
+        return functional.linear(x, w, b, recipe=cpd.Recipe(how, activation="e4m3"))
+
+    got = vmap(f)(streams)
+    assert same(got, torch.stack([f(stream) for stream in streams]))
+    assert not torch.equal(got[0], got[1])
+
+
+def test_vmap_of_vmap_and_of_nothing():
+    x, w, b = operands(((2, 3, 6, 4), (5, 4), (5,)))
+    f = linear(NARROW)
+    got = vmap(vmap(f, (0, None, None)), (1, None, None))(x, w, b)
+    assert same(got, f(x, w, b).transpose(0, 1))
+    for recipe in (NARROW, DRAWING):
+        assert vmap(linear(recipe), (0, None, None))(x[:0], w, b).shape == (0, 3, 6, 5)
+
+
+# ---- layers --------------------------------------------------------------------------------------
+
+
+def network(recipe, layer=0):
+    torch.manual_seed(layer)
+    return torch.nn.Sequential(
+        cpd.nn.Conv2d(1, 2, 3, padding=1, stride=2, recipe=recipe, layer=1),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        cpd.nn.Linear(18, 4, recipe=recipe, layer=2),
+    )
+
+
+@pytest.mark.parametrize("recipe", [NARROW, DRAWING], ids=["narrow", "drawing"])
+def test_per_sample_gradients(recipe):
+    model = network(recipe)
+    parameters = dict(model.named_parameters())
+    x, y = values(4, 1, 6, 6), torch.tensor([0, 3, 1, 1])
+
+    def of_one(parameters, x, y):
+        return F.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
+
+    got = vmap(grad(of_one), (None, 0, 0))({k: v.detach() for k, v in parameters.items()}, x, y)
+    for i in range(4):
+        of_sample = F.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
+        wanted = torch.autograd.grad(of_sample, list(parameters.values()))
+        assert same([got[name][i] for name in parameters], wanted)
+
+
+def test_an_ensemble():
+    models = [network(NARROW, seed) for seed in range(3)]
+    parameters, buffers = stack_module_state(models)
+    x = values(4, 1, 6, 6)
+    got = vmap(lambda p, b: functional_call(models[0], (p, b), (x,)))(parameters, buffers)
+    assert same(got, torch.stack([model(x) for model in models]))
+
+
+PROGRAMS = {
+    "grad": lambda f, args: grad(loss(f), ALL)(*args),
+    "jvp": lambda f, args: jvp(f, args, args)[1],
+    "vmap": lambda f, args: vmap(f, (0, None, None))(torch.stack([args[0]] * 2), *args[1:]),
+    "per sample": lambda f, args: vmap(grad(loss(f), 1), (0, None, None))(
+        torch.stack([args[0]] * 2), *args[1:]
+    ),
+}
+
+
+@pytest.mark.parametrize("transform", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize("recipe", [NARROW, DRAWING], ids=["narrow", "drawing"])
+def test_compiled_transforms(transform, recipe):
+    torch._dynamo.reset()
+    args = operands(LINEAR[2])
+    program = torch.compile(
+        lambda *args: transform(linear(recipe), args), fullgraph=True, backend="aot_eager"
+    )
+    assert same(program(*args), transform(linear(recipe), args))
+
+
+def test_compiled_dual_numbers():
+    torch._dynamo.reset()
+    x, w, b = operands(LINEAR[2])
+
+    def tangent(x):
+        with forward_ad.dual_level():
+            dual = linear(NARROW)(forward_ad.make_dual(x, x), w, b)
+            return forward_ad.unpack_dual(dual).tangent
+
+    assert same(torch.compile(tangent, fullgraph=True, backend="aot_eager")(x), tangent(x))
+
+
+def test_operators_pass_opcheck():
+    x, w, b = (t.requires_grad_() for t in operands(LINEAR[2]))
+    how = (
+        ["e4m3 sequential", "e5m2 kahan", "e4m3 sequential", "fp32 sequential"],
+        "",
+        None,
+        torch.float32,
+    )
+    torch.library.opcheck(torch.ops.cpd.matmul.default, (x, w.t(), b, *how))
+    x, w, b = (t.requires_grad_() for t in operands(PRODUCTS["conv2d"][2]))
+    moves = [1, 1], [1, 1], 1
+    torch.library.opcheck(torch.ops.cpd.conv2d.default, (x, w, b, *moves, *how))
+    g = values(2, 4, 3, 3, seed=4)
+    one = "e4m3 sequential", None, None, torch.float32
+    torch.library.opcheck(
+        torch.ops.cpd.conv2d_input.default, (g, w.detach(), list(x.shape), *moves, *one)
+    )
+    torch.library.opcheck(
+        torch.ops.cpd.conv2d_weight.default, (g, x.detach(), list(w.shape), *moves, *one)
+    )

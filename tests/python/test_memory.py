@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls keep no memory: each verb again and again on a few elements, forward and backward, while
+the C library's heap and Python's are watched."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import cpd.functional as F  # noqa: E402
+
+CALLS = 20_000
+ALL_CALLS = 100_000
+SPARE_BYTES = 16 * 1024
+"""What a heap may grow by chance, however many the calls: less than 17 bytes for each of them."""
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def heap_bytes() -> int:
+    """Bytes that the process has of malloc, in all arenas and mapped ones."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+def has_mallinfo2() -> bool:
+    return hasattr(ctypes.CDLL(None), "mallinfo2")
+
+
+def growth(run, calls: int) -> tuple[int, int]:
+    """By how many bytes of malloc and blocks of Python's allocator `calls` calls grow the process;
+    the least of two rounds, for caches fill in the first one."""
+    for _ in range(200):
+        run()
+    rounds = []
+    for _ in range(2):
+        gc.collect()
+        before = heap_bytes(), sys.getallocatedblocks()
+        for _ in range(calls // 2):
+            run()
+        gc.collect()
+        after = heap_bytes(), sys.getallocatedblocks()
+        rounds.append((after[0] - before[0], after[1] - before[1]))
+    return min(r[0] for r in rounds), min(r[1] for r in rounds)
+
+
+def stochastic(f):
+    return cpd.Accumulator(f, "chunked", chunk=2, inner="e5m2", rounding="stochastic", seed=3)
+
+
+def forward():
+    """One call of each verb, by name."""
+    x, y, z = (torch.rand(2, 2) for _ in range(3))
+    out, packed = torch.empty(2, 2), cpd.encode(x, "e4m3")
+    a, b = x.numpy(), y.numpy()
+    number = torch.tensor(5)
+    integers = torch.ones(2, 2, dtype=torch.int32)
+    image, kernel = torch.rand(1, 1, 2, 2), torch.rand(1, 1, 1, 1)
+    drawn = {"rounding": "stochastic", "seed": 3, "stream": number}
+    return {
+        "cast": lambda: cpd.cast(x, "e4m3"),
+        "cast stochastic": lambda: cpd.cast(x, "e4m3", overflow="saturate", variant="B", **drawn),
+        "cast random": lambda: cpd.cast(x, "e4m3", "stochastic", random=integers),
+        "cast out": lambda: cpd.cast(x, "e4m3", out=out),
+        "encode": lambda: cpd.encode(x, "e4m3", **drawn),
+        "decode": lambda: cpd.decode(packed, "e4m3", (2, 2)),
+        "decode out": lambda: cpd.decode(packed, "e4m3", (2, 2), out=out),
+        "add": lambda: cpd.add(x, y, "e4m3"),
+        "mul": lambda: cpd.mul(x, y, "e4m3", **drawn),
+        "mul out": lambda: cpd.mul(x, y, "e4m3", out=out),
+        "fma": lambda: cpd.fma(x, y, z, "e4m3"),
+        "sum": lambda: cpd.sum(x, "e4m3 chunked chunk=2"),
+        "sum stochastic": lambda: cpd.sum(x, stochastic("e4m3")),
+        "gemm": lambda: cpd.gemm(x, y, "e4m3"),
+        "gemm stochastic": lambda: cpd.gemm(x, y, stochastic("e4m3"), z),
+        "linear": lambda: F.linear(x, y, recipe=cpd.Recipe("e4m3")),
+        "conv2d": lambda: F.conv2d(image, kernel, recipe=cpd.Recipe("e4m3")),
+        "numpy cast": lambda: cpd.cast(a, "e4m3"),
+        "numpy encode": lambda: cpd.encode(a, "e4m3"),
+        "numpy fma": lambda: cpd.fma(a, b, b, "e4m3"),
+        "numpy sum": lambda: cpd.sum(a, "e4m3 chunked chunk=2"),
+        "numpy gemm": lambda: cpd.gemm(a, b, "e4m3"),
+    }
+
+
+def backward():
+    """A call and its gradient, of each verb that has one."""
+    x, y, z = (torch.rand(2, 2, requires_grad=True) for _ in range(3))
+    image = torch.rand(1, 1, 2, 2, requires_grad=True)
+    kernel = torch.rand(1, 1, 1, 1, requires_grad=True)
+    recipe = cpd.Recipe("e4m3", gradient=cpd.CastSpec("e5m2", "stochastic"))
+
+    def gradient(run, *operands):
+        return lambda: torch.autograd.grad(run().sum(), operands)
+
+    return {
+        "cast": gradient(lambda: cpd.cast(x, "e4m3"), x),
+        "fma": gradient(lambda: cpd.fma(x, y, z, "e4m3"), x, y, z),
+        "sum": gradient(lambda: cpd.sum(x, "e4m3"), x),
+        "gemm": gradient(lambda: cpd.gemm(x, y, stochastic("e4m3"), z), x, y, z),
+        "linear": gradient(lambda: F.linear(x, y, recipe=recipe), x, y),
+        "conv2d": gradient(lambda: F.conv2d(image, kernel, recipe=recipe), image, kernel),
+    }
+
+
+def check(run, calls: int) -> None:
+    heap, blocks = growth(run, calls)
+    assert heap < SPARE_BYTES, f"{calls} calls keep {heap} bytes"
+    assert blocks < 500, f"{calls} calls keep {blocks} of Python's blocks"
+
+
+pytestmark = pytest.mark.skipif(not has_mallinfo2(), reason="this C library has no mallinfo2")
+
+
+@pytest.mark.parametrize("verb", list(forward()))
+def test_calls_keep_no_memory(verb):
+    check(forward()[verb], CALLS // 10 if verb in ("linear", "conv2d") else CALLS)
+
+
+@pytest.mark.parametrize("verb", list(backward()))
+def test_gradients_keep_no_memory(verb):
+    check(backward()[verb], CALLS // 10 if verb in ("linear", "conv2d") else CALLS // 4)
+
+
+def test_refused_calls_keep_no_memory():
+    """An argument that only the operator refuses: what was made on the way is given back."""
+    x = torch.full((2, 2), float("nan"))
+
+    def run():
+        with pytest.raises(ValueError, match="NaN"):
+            cpd.encode(x, "e2m1")
+
+    check(run, CALLS // 4)
+
+
+def test_the_heap_is_watched():
+    """What the tests above look for is seen: some bytes that each call keeps."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+    kept = []
+    heap, blocks = growth(lambda: kept.append(libc.malloc(40)), 2000)
+    assert heap >= 1000 * 48
+    assert blocks > 500
+    for address in kept:
+        libc.free(address)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("verb", list(forward()))
+def test_many_calls_keep_no_memory(verb):
+    check(forward()[verb], 2 * ALL_CALLS)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("verb", list(backward()))
+def test_many_gradients_keep_no_memory(verb):
+    check(backward()[verb], 2 * ALL_CALLS)

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of no products, and of fewer than a matrix unit's block.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/testing/gemm.h"
+
+namespace cpd::testing {
+
+/// Every scheme in these formats, and matrix units whose result has another format than their sum,
+/// with and without promotion.
+inline std::vector<Accumulator> few_product_sums() {
+  std::vector<Accumulator> all;
+  for (const char* name : {"e4m3", "e5m2", "e4m3fn", "e8m0", "e2m1", "e5m2:nosub:unsigned"}) {
+    const Format format = ParseFormat(name);
+    for (const Scheme scheme :
+         {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
+      Accumulator a{format, scheme};
+      if (scheme == Scheme::chunked) a.chunk = 2;
+      all.push_back(a);
+      a.exact_products = true;
+      all.push_back(a);
+    }
+    for (const char* sum : {"fp32", "e8m13", "fp16"}) {
+      for (const std::int64_t promote : {0, 8}) {
+        Accumulator a{format, Scheme::block_fma};
+        a.unit = BlockFma{ParseFormat("e4m3"), ParseFormat("e5m2"), 4, 13, true, -139};
+        a.unit->sum = ParseFormat(sum);
+        a.unit->promote = promote;
+        if (promote == 8) a.unit->rounding = Rounding::nearest_even;
+        all.push_back(a);
+      }
+    }
+  }
+  for (const PresetInfo& preset : Presets()) {
+    all.push_back(Preset(preset.name));
+    all.back().format = ParseFormat("bf16");
+  }
+  return all;
+}
+
+inline constexpr std::array kFewModes = {Rounding::nearest_even, Rounding::down,
+                                         Rounding::stochastic};
+
+/// c's: values that the sums' formats lack, ties, zeros of both signs, and what is not finite.
+inline std::vector<float> few_product_addends() {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  return {
+      4124.0f, -0.0f, 1.0f + 0x1p-20f, kInf,      -kInf, std::numeric_limits<float>::quiet_NaN(),
+      1.0625f, 3.5f,  -1.0f,           0x1p-130f, 3e38f, 17.0f};
+}
+
+}  // namespace cpd::testing
