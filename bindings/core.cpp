@@ -2,7 +2,8 @@
 //
 // cpd._core: formats, operations on NumPy arrays, virtual ranks. It turns Python objects into the
 // C++ ones, lets go of the GIL and calls the library; arguments are named and checked for type in
-// python/cpd, for value by the library, whose cpd::Error arrives as ValueError.
+// python/cpd, for value by the library, whose cpd::Error arrives as ValueError, cpd::MachineError
+// as RuntimeError and std::bad_alloc as MemoryError.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
 #include "cpd/base/names.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/numeric/error.h"
@@ -160,10 +162,12 @@ Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
 /// The distinct finite values, ascending. Every format's values are binary32 values.
 py::array_t<float> Values(const Format& format) {
   std::vector<float> positive;
-  for (std::uint32_t code = format.has_zero() ? 1 : 0; code <= format.max_code(); ++code) {
-    const double value = format.magnitude(code);
-    if (value != 0) positive.push_back(static_cast<float>(value));
-  }
+  Guarded([&] {
+    for (std::uint32_t code = format.has_zero() ? 1 : 0; code <= format.max_code(); ++code) {
+      const double value = format.magnitude(code);
+      if (value != 0) positive.push_back(static_cast<float>(value));
+    }
+  });
   const auto n = static_cast<py::ssize_t>(positive.size());
   const py::ssize_t below = (format.is_signed ? n : 0) + (format.has_zero() ? 1 : 0);
   py::array_t<float> values(below + n);
@@ -449,6 +453,18 @@ void BindStudy(py::module_& m) {
       .def_readonly("zero_references", &Roundoff::zero_references)
       .def_readonly("non_finite", &Roundoff::non_finite);
   m.def("roundoff", &RoundoffArrays, py::arg("reference"), py::arg("value"));
+  m.def(
+      "add_to_reference",
+      [](const py::array& x, const py::array& sum) {
+        WithoutGil([&, x = ViewOf(x), sum = ViewOf(sum)] { AddToReference(x, sum); });
+      },
+      py::arg("x"), py::arg("sum"));
+  m.def(
+      "divide_reference",
+      [](const py::array& sum, double divisor) {
+        WithoutGil([&, sum = ViewOf(sum)] { DivideReference(sum, divisor); });
+      },
+      py::arg("sum"), py::arg("divisor"));
   py::class_<Cost>(m, "Cost")
       .def_readonly("steps", &Cost::steps)
       .def_readonly("bytes_sent", &Cost::bytes_sent)

@@ -131,10 +131,11 @@ Library::Library(const std::string& file) {
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    throw Error("the BLAS cannot be loaded: " + std::string(why == nullptr ? file : why));
+    throw MachineError("the BLAS cannot be loaded (OpenBLAS; Debian: libopenblas0): " +
+                       std::string(why == nullptr ? file : why));
   }
   sgemm_ = dlsym(library, "cblas_sgemm");
-  if (sgemm_ == nullptr) throw Error(file + " is not a BLAS: it has no cblas_sgemm");
+  if (sgemm_ == nullptr) throw MachineError(file + " is not a BLAS: it has no cblas_sgemm");
   get_threads_ = dlsym(library, "openblas_get_num_threads");
   set_threads_ = dlsym(library, "openblas_set_num_threads");
   name_ = NameOf(library, file);
@@ -184,7 +185,7 @@ namespace cpd::blas {
 namespace {
 
 [[noreturn]] void Fail() {
-  throw Error("CPD was built without a CPU BLAS (OpenBLAS; Debian: libopenblas-dev)");
+  throw MachineError("CPD was built without a CPU BLAS (OpenBLAS; Debian: libopenblas-dev)");
 }
 
 }  // namespace

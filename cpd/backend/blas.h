@@ -21,7 +21,8 @@ struct Matrix {
 /// A library with the C interface to BLAS.
 class Library {
  public:
-  /// Loads `file`, a path or a name that the loader finds. Throws Error where that fails.
+  /// Loads `file`, a path or a name that the loader finds. Throws MachineError where that
+  /// fails.
   CPD_API explicit Library(const std::string& file);
 
   /// Name and version, e.g. `OpenBLAS 0.3.21`; for others the file.
@@ -42,7 +43,7 @@ class Library {
   void* set_threads_ = nullptr;
 };
 
-/// The library that CPD was configured with. Throws Error where there is none.
+/// The library that CPD was configured with. Throws MachineError where there is none.
 CPD_API const Library& Cpu();
 
 }  // namespace cpd::blas

@@ -8,24 +8,24 @@
 #include <string>
 
 #include "cpd/base/library_path.h"
+#include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/numeric/error.h"
-#include "cpd/numeric/levels.h"
 
 namespace cpd::cuda {
 namespace {
 
 const Api& Load() {
   const std::string file = "libcpd_cuda.so";
-  void* library = LoadBeside(
-      file, RTLD_NOW | RTLD_LOCAL,
-      "CUDA tensors need libcpd_cuda, which cannot be loaded (was CPD built with nvcc?)");
+  void* library = LoadBeside(file, RTLD_NOW | RTLD_LOCAL,
+                             "CUDA tensors need libcpd_cuda, which cannot be loaded (build CPD "
+                             "with nvcc: CUDA's compiler)");
   auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
   const Api* api = get == nullptr ? nullptr : get();
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(GemmCall) ||
       api->reduce_size != sizeof(ReduceCall)) {
-    throw Error(file + " belongs to another build of CPD");
+    throw MachineError(file + " belongs to another build of CPD: build and install both anew");
   }
   return *api;
 }
@@ -38,8 +38,16 @@ const Api& Library() {
   return api;
 }
 
+constexpr int kInsufficientDriver = 35;  ///< cudaErrorInsufficientDriver: too old, or none
+constexpr int kNoDevice = 100;           ///< cudaErrorNoDevice
+
 void CheckStatus(int status) {
-  if (status != 0) throw Error(std::string("CUDA: ") + Library().describe(status));
+  if (status == 0) return;
+  const bool no_gpu = status == kInsufficientDriver || status == kNoDevice;
+  throw MachineError(std::string("CUDA: ") + Library().describe(status) +
+                     (no_gpu ? " (CUDA tensors need an NVIDIA GPU and its driver; Debian: "
+                               "nvidia-driver)"
+                             : ""));
 }
 
 Launch LaunchOf(const TensorView& x) { return {x.device_index, x.stream}; }
@@ -128,8 +136,7 @@ void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& o
 std::int64_t FirstOutside(const TensorView& x, const Format& format) {
   if (x.size() == 0 || format == kFp32) return -1;
   std::int64_t first = -1;
-  CheckStatus(
-      Library().first_outside(LaunchOf(x), make_plan(format, {}), x.size(), Merge(x), &first));
+  CheckStatus(Library().first_outside(LaunchOf(x), PlanOf(format), x.size(), Merge(x), &first));
   return first;
 }
 
@@ -140,7 +147,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
     CheckInside(b, accumulator.unit->b, "b");
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
-  const Levels levels = make_levels(accumulator, product.depth);
+  const Levels levels = LevelsOf(accumulator, product.depth);
   CheckStatus(Library().gemm(LaunchOf(out), {product, levels, KeyOf(accumulator.rounding)}));
 }
 
@@ -148,7 +155,7 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c) {
   const char* error = nullptr;
   const int status = Library().blas(LaunchOf(out), MakeProduct(a, b, out, c), &error);
-  if (error != nullptr) throw Error(std::string("cuBLAS: ") + error);
+  if (error != nullptr) throw MachineError(std::string("cuBLAS: ") + error);
   CheckStatus(status);
 }
 

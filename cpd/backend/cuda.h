@@ -2,7 +2,7 @@
 //
 // The GPU kernels, in a library of their own that is loaded when the first CUDA tensor comes.
 // Called by ops/ with checked arguments; x.stream is the CUDA stream on which work is queued.
-// Throws Error where the library is not there or CUDA reports an error.
+// Throws MachineError where the library is not there or CUDA reports an error.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
           const TensorView& out, const TensorView* c);
 
 /// out = a * b + c by cuBLAS in plain binary32 (no TF32). All fp32, checked, broadcast as in Gemm;
-/// out is not empty. Throws Error where cuBLAS is not there.
+/// out is not empty. Throws MachineError where cuBLAS is not there.
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c);
 

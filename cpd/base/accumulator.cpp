@@ -49,6 +49,10 @@ void CheckOperand(const char* name, const Format& format) {
 }
 
 void CheckUnit(const BlockFma& unit) {
+  Check(unit.a);
+  Check(unit.b);
+  Check(unit.sum);
+  Check(RoundingOptions{.mode = unit.rounding});
   CheckOperand("a", unit.a);
   CheckOperand("b", unit.b);
   CheckBetween("block_fma: block", 1, kMostBlock, unit.block);
@@ -69,14 +73,14 @@ void CheckUnit(const BlockFma& unit) {
 
 /// Fields that only one scheme has, and products, which block_fma has its own way with.
 void CheckFields(const Accumulator& accumulator) {
-  const std::string given = ", got scheme " + ToString(accumulator.scheme);
+  const auto refuse = [&](const char* what) {
+    throw Error(what + (", got scheme " + ToString(accumulator.scheme)));
+  };
   const bool is_chunked = accumulator.scheme == Scheme::chunked;
   const bool is_unit = accumulator.scheme == Scheme::block_fma;
-  if (accumulator.inner && !is_chunked) throw Error("inner is for scheme chunked" + given);
-  if (accumulator.chunk != kDefaultChunk && !is_chunked) {
-    throw Error("chunk is for scheme chunked" + given);
-  }
-  if (accumulator.unit && !is_unit) throw Error("a unit is for scheme block_fma" + given);
+  if (accumulator.inner && !is_chunked) refuse("inner is for scheme chunked");
+  if (accumulator.chunk != kDefaultChunk && !is_chunked) refuse("chunk is for scheme chunked");
+  if (accumulator.unit && !is_unit) refuse("a unit is for scheme block_fma");
   if (!accumulator.unit && is_unit) {
     throw Error("scheme block_fma needs its unit: a preset (v100, h100-fp8, …) or a BlockFma");
   }
@@ -340,7 +344,11 @@ std::string ToString(Scheme scheme) {
 }
 
 void Check(const Accumulator& accumulator, bool on_gpu) {
+  Check(accumulator.format);
   Check(accumulator.rounding, on_gpu);
+  CheckName("scheme", kSchemes, accumulator.scheme);
+  if (accumulator.product) Check(*accumulator.product);
+  if (accumulator.inner) Check(*accumulator.inner);
   CheckFields(accumulator);
   if (accumulator.chunk < 1) {
     throw Error("chunk must be at least 1, got " + std::to_string(accumulator.chunk));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/numeric/format.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <utility>
 
@@ -168,6 +170,16 @@ std::string BaseName(const Format& format) {
   return plain + ToString(format.encoding);
 }
 
+void CheckWidths(int exp, int man, int bias) {
+  if (exp < 1 || exp > 8) throw Error(Range("exp", 1, 8, exp));
+  if (man < 0 || man > 23) throw Error(Range("man", 0, 23, man));
+  if (bias < -255 || bias > 255) throw Error(Range("bias", -255, 255, bias));
+}
+
+[[noreturn]] void RefuseE8m0() {
+  throw Error("e8m0 is exp = 8, man = 0, bias = 127, unsigned; nothing else");
+}
+
 /// Half of a format's grid is not checked by its largest value: see MakeFormat.
 void CheckRange(const Format& format) {
   const int man = format.man;
@@ -187,22 +199,33 @@ void CheckRange(const Format& format) {
   }
 }
 
+/// log2 of the distance between the numbers of [2^e, 2^(e + 1)).
+int SpacingExponent(const Format& format, int e) { return std::max(e, format.emin()) - format.man; }
+
+/// log2 of the binade of the least positive value.
+int LeastExponent(const Format& format) {
+  const bool grid_goes_on = format.subnormals && format.has_zero();
+  return grid_goes_on ? format.min_quantum_exponent() : format.emin();
+}
+
+/// True where the largest value is a power of two, alone in its binade.
+bool TopIsAlone(const Format& format) {
+  const std::uint32_t code = format.max_code();
+  if (code < format.min_normal_code()) return std::has_single_bit(code);
+  return (code & ((1U << format.man) - 1)) == 0;
+}
+
 }  // namespace
 
 Format MakeFormat(int exp, int man, Encoding encoding, std::optional<int> bias, bool is_signed,
                   bool subnormals) {
   if (encoding == Encoding::e8m0) {
     if (exp != 8 || man != 0 || bias.value_or(127) != 127 || is_signed || !subnormals) {
-      throw Error("e8m0 is exp = 8, man = 0, bias = 127, unsigned; nothing else");
+      RefuseE8m0();
     }
     return kE8m0;
   }
-  if (exp < 1 || exp > 8) throw Error(Range("exp", 1, 8, exp));
-  if (man < 0 || man > 23) throw Error(Range("man", 0, 23, man));
-  if (encoding == Encoding::fnuz && !is_signed) {
-    throw Error("fnuz is signed: its NaN is the code of -0");
-  }
-  if (bias && (*bias < -255 || *bias > 255)) throw Error(Range("bias", -255, 255, *bias));
+  CheckWidths(exp, man, bias.value_or(0));
   const int chosen = bias.value_or(DefaultBias(exp, encoding));
   const Format format{.exp = static_cast<std::uint8_t>(exp),
                       .man = static_cast<std::uint8_t>(man),
@@ -210,11 +233,28 @@ Format MakeFormat(int exp, int man, Encoding encoding, std::optional<int> bias, 
                       .encoding = encoding,
                       .is_signed = is_signed,
                       .subnormals = subnormals};
-  if (encoding == Encoding::p3109 && !is_signed && format.magnitude_bits() < 2) {
+  Check(format);
+  return format;
+}
+
+void Check(const Format& format) {
+  if (format.encoding == Encoding::e8m0) {
+    if (format != kE8m0) RefuseE8m0();
+    return;
+  }
+  CheckWidths(format.exp, format.man, format.bias);
+  if (static_cast<std::size_t>(format.encoding) >= kEncodings.size()) {
+    throw Error("encoding must be one of the " + std::to_string(kEncodings.size()) +
+                " that Encoding names, got number " +
+                std::to_string(static_cast<int>(format.encoding)));
+  }
+  if (format.encoding == Encoding::fnuz && !format.is_signed) {
+    throw Error("fnuz is signed: its NaN is the code of -0");
+  }
+  if (format.encoding == Encoding::p3109 && !format.is_signed && format.magnitude_bits() < 2) {
     throw Error("unsigned p3109 needs exp + man >= 2, got 1: no code is left for zero");
   }
   CheckRange(format);
-  return format;
 }
 
 Format ParseFormat(std::string_view name) {
@@ -267,12 +307,22 @@ Encoding ParseEncoding(std::string_view name) {
 }
 
 bool Holds(const Format& outer, const Format& inner) {
-  const auto low_bit = [](const Format& f) {
-    return f.subnormals || !f.has_zero() ? f.min_quantum_exponent() : f.emin() - f.man;
-  };
-  if (inner.max() > outer.max() || inner.lowest() < outer.lowest()) return false;
-  if (inner.max() > 0 && (inner.man > outer.man || low_bit(inner) < low_bit(outer))) return false;
-  return !inner.has_inf() || outer.has_inf();
+  Check(outer);
+  Check(inner);
+  if (outer == kFp32) return true;
+  if (inner.has_zero() && !outer.has_zero()) return false;
+  if (inner.has_inf() && !outer.has_inf()) return false;
+  if (inner.max() == 0) return true;
+  if (inner.max() > outer.max() || (inner.is_signed && !outer.is_signed)) return false;
+  if (LeastExponent(inner) < LeastExponent(outer)) return false;
+  // A spacing changes its slope at emin alone, so that these binades tell of all below the top one.
+  const int top = inner.emax();
+  for (const int e : {LeastExponent(inner), inner.emin(), outer.emin(), top - 1}) {
+    if (e < LeastExponent(inner) || e >= top) continue;
+    if (SpacingExponent(inner, e) < SpacingExponent(outer, e)) return false;
+  }
+  const int needed = TopIsAlone(inner) ? top : SpacingExponent(inner, top);
+  return needed >= SpacingExponent(outer, top);
 }
 
 }  // namespace cpd

@@ -25,7 +25,7 @@ void* LoadBeside(const std::string& file, int mode, const std::string& needs) {
   void* library = dlopen(path.c_str(), mode);
   if (library == nullptr) {
     const char* why = dlerror();
-    throw Error(needs + ": " + (why == nullptr ? path : why));
+    throw MachineError(needs + ": " + (why == nullptr ? path : why));
   }
   return library;
 }

@@ -7,8 +7,8 @@
 
 namespace cpd {
 
-/// dlopen (with its `mode`) of `file` in the folder of libcpd. Throws Error: `needs` ("X needs …,
-/// which cannot be loaded"), then the loader's reason.
+/// dlopen (with its `mode`) of `file` in the folder of libcpd. Throws MachineError: `needs` ("X
+/// needs …, which cannot be loaded"), then the loader's reason.
 void* LoadBeside(const std::string& file, int mode, const std::string& needs);
 
 }  // namespace cpd

@@ -41,4 +41,12 @@ E ParseName(const char* what, std::span<const std::string_view> names, std::stri
               DidYouMean(name, names));
 }
 
+/// Throws Error unless `value` is an enumerator of E, of which names has one each.
+template <class E>
+void CheckName(const char* what, std::span<const std::string_view> names, E value) {
+  if (static_cast<std::size_t>(value) < names.size()) return;
+  throw Error(std::string(what) + " must be one of the " + std::to_string(names.size()) +
+              " that its type names, got number " + std::to_string(static_cast<int>(value)));
+}
+
 }  // namespace cpd

@@ -16,6 +16,9 @@ constexpr std::array<std::string_view, 3> kVariants{"A", "B", "C"};
 }  // namespace
 
 void Check(const RoundingOptions& options, bool on_gpu) {
+  CheckName("rounding", kModes, options.mode);
+  CheckName("overflow", kPolicies, options.overflow);
+  CheckName("variant", kVariants, options.variant);
   if (options.random_bits < 1 || options.random_bits > kMaxRandomBits) {
     throw Error("random_bits must be 1…" + std::to_string(kMaxRandomBits) + ", got " +
                 std::to_string(options.random_bits));

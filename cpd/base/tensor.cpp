@@ -46,6 +46,7 @@ std::string ToString(DType type) {
 }
 
 void CheckCarrier(DType type, const Format& format) {
+  Check(format);
   if (!IsFloat(type)) {
     throw Error("values are carried in fp32, fp64, bf16 or fp16, got " + ToString(type));
   }
@@ -68,7 +69,9 @@ TensorView View(const void* data, DType dtype, std::span<const std::int64_t> sha
   for (int d = view.rank - 1; d >= 0; --d) {
     view.shape[d] = shape[static_cast<std::size_t>(d)];
     view.stride[d] = stride;
-    stride *= view.shape[d];
+    // What wraps here is refused by Check, or has an extent of 0.
+    stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) *
+                                       static_cast<std::uint64_t>(view.shape[d]));
   }
   return view;
 }
@@ -76,6 +79,35 @@ TensorView View(const void* data, DType dtype, std::span<const std::int64_t> sha
 TensorView View(const void* data, DType dtype, std::int64_t n) {
   const std::array<std::int64_t, 1> shape{n};
   return View(data, dtype, shape);
+}
+
+void Check(const TensorView& x, const char* name) {
+  if (x.rank < 0 || x.rank > TensorView::kMaxRank) {
+    throw Error(std::string(name) + " must have 0…" + std::to_string(TensorView::kMaxRank) +
+                " dimensions, got " + std::to_string(x.rank));
+  }
+  bool is_empty = false;
+  for (int d = 0; d < x.rank; ++d) {
+    if (x.shape[d] < 0) {
+      throw Error(std::string(name) + " must have extents of at least 0, got " + ShapeText(x));
+    }
+    is_empty = is_empty || x.shape[d] == 0;
+  }
+  if (is_empty) return;
+  const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
+  std::int64_t bytes = size;
+  std::int64_t reach = 0;
+  bool fits = true;
+  for (int d = 0; d < x.rank; ++d) {
+    std::int64_t along = 0;
+    fits = fits && !__builtin_mul_overflow(bytes, x.shape[d], &bytes) &&
+           !__builtin_mul_overflow(x.shape[d] - 1, x.stride[d], &along) &&
+           !__builtin_mul_overflow(along, size, &along) && along != INT64_MIN &&
+           !__builtin_add_overflow(reach, along < 0 ? -along : along, &reach);
+  }
+  if (fits) return;
+  throw Error(std::string(name) + " must have fewer than 2^63 bytes, got shape " + ShapeText(x) +
+              " of " + ToString(x.dtype));
 }
 
 void CheckSameShape(const TensorView& a, const TensorView& b, const char* what) {

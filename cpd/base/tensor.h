@@ -27,16 +27,16 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> stride{};
 
   [[nodiscard]] std::int64_t size() const {
-    std::int64_t n = 1;
-    for (int d = 0; d < rank; ++d) n *= shape[d];
-    return n;
+    std::uint64_t n = 1;  // which may wrap on the way to 0
+    for (int d = 0; d < rank; ++d) n *= static_cast<std::uint64_t>(shape[d]);
+    return static_cast<std::int64_t>(n);
   }
   /// Row-major without gaps, so that element i lies at data + i.
   [[nodiscard]] bool is_contiguous() const {
-    std::int64_t expected = 1;
+    std::uint64_t expected = 1;
     for (int d = rank - 1; d >= 0; --d) {
-      if (shape[d] != 1 && stride[d] != expected) return size() == 0;
-      expected *= shape[d];
+      if (shape[d] != 1 && static_cast<std::uint64_t>(stride[d]) != expected) return size() == 0;
+      expected *= static_cast<std::uint64_t>(shape[d]);
     }
     return true;
   }
@@ -48,6 +48,11 @@ CPD_API TensorView View(const void* data, DType dtype, std::span<const std::int6
 inline TensorView View(std::span<const float> x) {
   return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
 }
+
+/// Throws Error unless x's rank is 0…kMaxRank, its extents are not negative, and all its elements'
+/// bytes, and the distance from the first to the last in memory, can be counted in 64 bits. Every
+/// function that takes a TensorView calls it first; `name` is what the message calls x.
+CPD_API void Check(const TensorView& x, const char* name);
 
 /// Throws Error unless both have the same shape; `what` names them in the message.
 CPD_API void CheckSameShape(const TensorView& a, const TensorView& b, const char* what);

@@ -84,10 +84,18 @@ std::string ToString(Phase phase) {
 
 namespace {
 
-/// Raised where this rank refuses its own arguments, once the others know.
+/// Raised where this rank refuses its own arguments, or its machine does, once the others know.
 class Refusal : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  Refusal(const std::string& why, bool by_machine)
+      : std::runtime_error(why), by_machine_(by_machine) {}
+  [[noreturn]] void ThrowAgain() const {
+    if (by_machine_) throw MachineError(what());
+    throw Error(what());
+  }
+
+ private:
+  bool by_machine_;
 };
 
 /// Views must not share memory, but out[l] may be x[l].
@@ -184,11 +192,11 @@ class Call {
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
     Handshake(link_, intent, sizes_, refusal);
-    if (!refusal.empty()) throw Refusal(refusal);
+    if (!refusal.empty()) throw Refusal(refusal, machine_refuses_);
     AgreeOnExponents();
   }
 
-  /// What is wrong with this rank's arguments; empty if nothing is.
+  /// What is wrong with this rank's arguments, or its machine; empty if nothing is.
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
@@ -199,6 +207,9 @@ class Call {
       UseLayers();
       if (WantsExponents()) Measure();
     } catch (const Error& error) {
+      return error.what();
+    } catch (const MachineError& error) {
+      machine_refuses_ = true;
       return error.what();
     }
     return {};
@@ -385,6 +396,7 @@ class Call {
   std::vector<std::int64_t> sizes_;
   std::unique_ptr<const Reduction> reduction_;
   std::vector<std::uint8_t> exponents_;
+  bool machine_refuses_ = false;
   std::vector<int> shifts_;
   bool plain_ = false;
   SharedQueue queue_;  // null on the CPU
@@ -417,7 +429,7 @@ struct Communicator::Impl {
     } catch (const Mismatch&) {
       throw;
     } catch (const Refusal& refusal) {
-      throw Error(refusal.what());
+      refusal.ThrowAgain();
     } catch (const Interrupted&) {
       Break("a call was interrupted");
       link.GiveUp();

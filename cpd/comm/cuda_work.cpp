@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "cpd/base/plans.h"
 #include "cpd/comm/streams.h"
 #include "cpd/comm/work.h"
 #include "kernels/cuda/code_tile.h"
@@ -26,13 +27,13 @@ cuda::SumPlan PlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
   const Format inner = accumulator.inner.value_or(accumulator.format);
   const auto plan = [&](const Format& format, const Format& terms_in) {
-    return make_fold_plan({format, accumulator.scheme, accumulator.rounding}, terms_in);
+    return FoldPlanOf({format, accumulator.scheme, accumulator.rounding}, terms_in);
   };
   cuda::SumPlan sum;
   sum.scheme = accumulator.scheme;
   sum.chunk = accumulator.chunk;
   sum.rounds = level.result != accumulator.format;
-  sum.result = make_plan(level.result, level.rounding);
+  sum.result = PlanOf(level.result, level.rounding);
   if (accumulator.scheme == Scheme::pairwise) {
     // Terms meet before either has been rounded: only the format's own are known to be in it.
     const bool known = level.terms_in == accumulator.format;
@@ -165,9 +166,9 @@ class CudaWork final : public Work {
     const ReduceSpec& spec = reduction().spec();
     const Level across = reduction().Across(0);
     ReduceCall call;
-    call.cast = make_plan(spec.format, spec.rounding);
+    call.cast = PlanOf(spec.format, spec.rounding);
     const auto codes = [&](Codes kind, const Format& format) {
-      call.codes[Index(kind)] = make_plan(Travelling(format), {});
+      call.codes[Index(kind)] = PlanOf(Travelling(format));
     };
     codes(Codes::wire, spec.format);
     codes(Codes::result, spec.result);

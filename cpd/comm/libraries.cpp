@@ -19,7 +19,7 @@ const Library& Load(const std::string& file, const char* symbol, int mode,
   auto* get = reinterpret_cast<const Library* (*)()>(dlsym(library, symbol));
   const Library* found = get == nullptr ? nullptr : get();
   if (found == nullptr || found->version != kTransportVersion) {
-    throw Error(file + " belongs to another build of CPD");
+    throw MachineError(file + " belongs to another build of CPD: build and install both anew");
   }
   return *found;
 }

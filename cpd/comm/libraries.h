@@ -27,14 +27,14 @@ using NcclId = std::array<std::uint8_t, 128>;
 CPD_API NcclId MakeNcclId();
 /// One end of a group between GPUs, on the given device and CUDA stream, which nothing else uses.
 /// With device_index -1 messages lie in host memory, which only a stand-in for NCCL takes (tests).
-/// Throws Error.
+/// Throws Error, or MachineError where NCCL cannot be loaded.
 CPD_API std::unique_ptr<Transport> NcclTransport(const NcclId& id, int rank, int size,
                                                  int device_index, void* stream, double timeout);
 
 /// What the libraries export.
 struct MpiLibrary {
   std::uint32_t version;               ///< kTransportVersion
-  Transport* (*open)(double timeout);  ///< throws Error, TransportError, RankLost
+  Transport* (*open)(double timeout);  ///< throws Error, MachineError, TransportError, RankLost
 };
 struct NcclLibrary {
   std::uint32_t version;

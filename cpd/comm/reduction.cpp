@@ -5,18 +5,21 @@
 #include <limits>
 #include <string>
 
+#include "cpd/base/guarded.h"
 #include "cpd/comm/streams.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
 
 Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
-  Losses losses;
-  for (std::int64_t i = 0; i < n; ++i) {
-    losses.non_finite += static_cast<std::int64_t>(!std::isfinite(x[i]));
-    losses.underflowed += static_cast<std::int64_t>(x[i] != 0 && terms[i] == 0);
-  }
-  return losses;
+  return Guarded([&] {
+    Losses losses;
+    for (std::int64_t i = 0; i < n; ++i) {
+      losses.non_finite += static_cast<std::int64_t>(!std::isfinite(x[i]));
+      losses.underflowed += static_cast<std::int64_t>(x[i] != 0 && terms[i] == 0);
+    }
+    return losses;
+  });
 }
 
 std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
@@ -99,12 +102,14 @@ void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* 
 }
 
 void Reduction::Finish(int shift, std::int64_t n, float* values) const {
-  const double unscale = std::ldexp(1.0, -shift);
-  const float divide = divisor();
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float value = static_cast<float>(values[i] * unscale) / divide;
-    values[i] = std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
-  }
+  Guarded([&] {
+    const double unscale = std::ldexp(1.0, -shift);
+    const float divide = divisor();
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float value = static_cast<float>(values[i] * unscale) / divide;
+      values[i] = std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
+    }
+  });
 }
 
 }  // namespace cpd

@@ -70,8 +70,13 @@ std::string ToString(Exchange exchange) {
 }
 
 void Check(const ReduceSpec& spec) {
+  Check(spec.format);
   Check(spec.rounding);
-  Check(spec.accumulator.rounding);
+  Check(spec.accumulator);
+  Check(spec.result);
+  CheckName("order", kOrders, spec.order);
+  CheckName("exchange", kExchanges, spec.exchange);
+  Check(spec.aps);
   if (spec.group_size < 0) {
     throw Error("group_size must be at least 1 (0: no groups), got " +
                 std::to_string(spec.group_size));

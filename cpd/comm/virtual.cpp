@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kStage = 4096;  // values worked on at once, a multiple of kBlock
 constexpr std::int64_t kSerialBelow = 1 << 15;
+constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // whose bytes can be counted
 
 /// One binary32 value per element, in half the memory where every value has at most 8 significant
 /// bits and so zeros in the low half of its pattern.
@@ -69,6 +70,7 @@ struct Layer {
   std::int64_t size = 0;
   std::uint8_t exponent = 0;  // largest of all ranks
   int observed = 0;           // ranks
+  bool given = false;         // by the rank whose turn it is
   int shift = 0;
   Sums group, across;
   std::atomic<std::int64_t> non_finite{0};
@@ -116,7 +118,9 @@ struct VirtualReduce::Impl {
     const int across = reduction.Across(0).planes();
     const int group = reduction.Group(0, 0).planes();
     for (std::size_t l = 0; l < sizes.size(); ++l) {
-      if (sizes[l] < 0) throw Error("layer sizes must not be negative");
+      if (sizes[l] < 0 || sizes[l] > kMostValues) {
+        throw Error("a layer's size must be 0…2^56, got " + std::to_string(sizes[l]));
+      }
       layers[l].size = sizes[l];
       layers[l].across.Resize(sizes[l], across, halves);
       if (reduction.grouped()) layers[l].group.Resize(sizes[l], group, false);
@@ -135,7 +139,16 @@ struct VirtualReduce::Impl {
     }
   }
 
+  /// The rank whose turn it is; Error after the schedule's last.
+  [[nodiscard]] int Rank() const {
+    if (position < static_cast<std::int64_t>(ranks.size())) {
+      return ranks[static_cast<std::size_t>(position)];
+    }
+    throw Error("every rank of the schedule has contributed");
+  }
+
   [[nodiscard]] Layer& At(int layer, const TensorView& x) {
+    Check(x, "a layer");
     if (layer < 0 || layer >= static_cast<int>(layers.size())) {
       throw Error("layer must be 0…" + std::to_string(layers.size() - 1) + ", got " +
                   std::to_string(layer));
@@ -195,9 +208,13 @@ struct VirtualReduce::Impl {
   }
 
   void EndRank() {
-    if (position >= static_cast<std::int64_t>(ranks.size())) {
-      throw Error("every rank of the schedule has contributed");
+    const int rank = Rank();
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (layers[l].given) continue;
+      throw Error("rank " + std::to_string(rank) + " has not contributed layer " +
+                  std::to_string(l) + " yet");
     }
+    for (Layer& layer : layers) layer.given = false;
     ++position;
     if (++member < reduction.group_size(rounds().unit(visit))) return;
     if (reduction.grouped()) EndGroup();
@@ -220,6 +237,10 @@ bool VirtualReduce::wants_ranges() const { return impl_->reduction.spec().aps !=
 void VirtualReduce::Observe(int layer, const TensorView& x) {
   Layer& observed = impl_->At(layer, x);
   if (impl_->contributed) throw Error("Observe comes before the first Contribute");
+  if (observed.observed == impl_->reduction.world()) {
+    throw Error("layer " + std::to_string(layer) + " was observed on all " +
+                std::to_string(observed.observed) + " ranks");
+  }
   ++observed.observed;
   observed.exponent =
       std::max(observed.exponent, ApsExponent(MeasureRange(x).max_abs, impl_->reduction.world()));
@@ -229,14 +250,17 @@ std::vector<int> VirtualReduce::schedule() const { return impl_->ranks; }
 
 void VirtualReduce::Contribute(int layer, const TensorView& x) {
   Layer& into = impl_->At(layer, x);
-  if (impl_->position >= static_cast<std::int64_t>(impl_->ranks.size())) {
-    throw Error("every rank of the schedule has contributed");
+  const int rank = impl_->Rank();
+  if (into.given) {
+    throw Error("rank " + std::to_string(rank) + " has contributed layer " + std::to_string(layer) +
+                " before EndRank; each rank gives each layer once");
   }
   if (wants_ranges() && into.observed != impl_->reduction.world()) {
     throw Error("APS needs Observe for each of the " + std::to_string(impl_->reduction.world()) +
                 " ranks before the first Contribute, got " + std::to_string(into.observed));
   }
   impl_->contributed = true;
+  into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
   const auto* values = static_cast<const float*>(x.data);
   parallel_for(into.size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {

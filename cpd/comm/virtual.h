@@ -4,9 +4,12 @@
 // one at a time, so that memory holds one rank's values and the running sums.
 //
 //   VirtualReduce reduce(spec, world, sizes);
-//   if (reduce.wants_ranges()) for each rank r, layer l: reduce.Observe(r, l, x);
-//   for (int r : reduce.schedule()) { for each layer l: reduce.Contribute(l, x_of(r, l));
-//   reduce.EndRank(); } for each layer l: reduce.Result(l, out);
+//   if (reduce.wants_ranges()) for each rank r, layer l: reduce.Observe(l, x_of(r, l));
+//   for (int r : reduce.schedule()) {
+//     for each layer l: reduce.Contribute(l, x_of(r, l));
+//     reduce.EndRank();
+//   }
+//   for each layer l: reduce.Result(l, out);
 #pragma once
 
 #include <cstdint>
@@ -36,14 +39,16 @@ class CPD_API VirtualReduce {
 
   /// True where APS needs every rank's Observe before the first Contribute.
   [[nodiscard]] bool wants_ranges() const;
+  /// Throws Error for a layer that was observed `world` times.
   void Observe(int layer, const TensorView& x);
 
   /// The ranks in the order in which they must contribute: each once, or nearly twice for `ring`,
   /// whose slices start at different ranks.
   [[nodiscard]] std::vector<int> schedule() const;
-  /// The next rank of the schedule gives layer `layer` (float32, contiguous, the layer's size).
+  /// The next rank of the schedule gives layer `layer` (float32, contiguous, the layer's size),
+  /// each layer once, in any order. Throws Error for a second time.
   void Contribute(int layer, const TensorView& x);
-  /// That rank has given all its layers.
+  /// That rank has given all its layers. Throws Error where one is missing.
   void EndRank();
 
   /// The reduced layer, after the schedule's last rank. out: float32, contiguous.

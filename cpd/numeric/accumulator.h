@@ -58,7 +58,8 @@ struct Accumulator {
 CPD_API Scheme ParseScheme(std::string_view name);
 CPD_API std::string ToString(Scheme scheme);
 
-/// Throws Error where the fields do not fit together: what is given and what is allowed.
+/// Throws Error where a field is out of range or none of its type's, or where fields do not fit
+/// together: what is given and what is allowed.
 CPD_API void Check(const Accumulator& accumulator, bool on_gpu = false);
 
 /// The canonical text, `e6m9 chunked chunk=64 product=exact rounding=stochastic random_bits=8`:

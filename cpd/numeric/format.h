@@ -30,7 +30,8 @@ enum class Encoding : std::uint8_t {
   e8m0,    ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
 };
 
-/// A number format. Make one with MakeFormat or ParseFormat; equality compares all six fields.
+/// A number format. Make one with MakeFormat or ParseFormat, or Check it; equality compares all six
+/// fields.
 struct Format {
   std::uint8_t exp = 8;   ///< exponent bits, 1…8
   std::uint8_t man = 23;  ///< mantissa bits, 0…23
@@ -144,7 +145,12 @@ struct Format {
 
 constexpr Format kFp32{};
 
-/// True where every finite value of `inner` is one of `outer`, and Inf too where `inner` has it.
+/// Throws Error unless the fields are those of a format that MakeFormat gives. Every function that
+/// takes a Format calls it first, since anyone may write one down.
+CPD_API void Check(const Format& format);
+
+/// True where every finite value of `inner` is one of `outer` (-0 counts as 0), and Inf too where
+/// `inner` has it. Throws Error as Check does.
 CPD_API bool Holds(const Format& outer, const Format& inner);
 
 /// Makes and checks a format. exp 1…8, man 0…23; the default bias is 2^(exp-1) - 1, for fnuz and

@@ -48,8 +48,8 @@ struct RoundingOptions {
   const std::uint64_t* device_stream = nullptr;
 };
 
-/// Throws Error where random_bits is not 1…24, or where device_seed or device_stream is given and
-/// the rounding is not done `on_gpu`.
+/// Throws Error where mode, overflow or variant is none of its type's, where random_bits is not
+/// 1…24, or where device_seed or device_stream is given and the rounding is not done `on_gpu`.
 CPD_API void Check(const RoundingOptions& options, bool on_gpu = false);
 
 CPD_API Rounding ParseRounding(std::string_view name);

@@ -7,6 +7,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
+#include "cpd/base/plans.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
@@ -33,11 +34,12 @@ void Operate(Operation op, const TensorView& x, const TensorView& y, const Tenso
     CheckOperand(*z, "z");
     CheckSameShape(x, *z, "x and z");
   }
+  Check(out, "out");
   CheckCarrier(out.dtype, format);
   CheckSameShape(x, out, "x and out");
   CheckSameDevice(x, out);
   Check(options);
-  const RoundPlan plan = make_plan(format, options);
+  const RoundPlan plan = PlanOf(format, options);
   parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<float> read_x(x);
     Reader<float> read_y(y);
@@ -85,6 +87,7 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   if (dim < 0 || dim >= x.rank) {
     throw Error("dim must be 0…" + std::to_string(x.rank - 1) + ", got " + std::to_string(dim));
   }
+  Check(out, "out");
   CheckCarrier(out.dtype, accumulator.format);
   CheckSameShape(Slice(x, dim, 0), out, "x without dim and out");
   CheckSameDevice(x, out);

@@ -8,6 +8,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
+#include "cpd/base/plans.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
@@ -51,6 +52,7 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options) {
   Check(options, x.device == Device::cuda);
   if (random == nullptr) return;
+  Check(*random, "random");
   if (options.mode != Rounding::stochastic) {
     throw Error("random integers are for stochastic rounding, got " + ToString(options.mode));
   }
@@ -75,6 +77,7 @@ void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOp
 }
 
 void CheckFloat(const TensorView& x, const char* name) {
+  Check(x, name);
   if (!IsFloat(x.dtype)) {
     throw Error(std::string(name) + " must be fp32, fp64, bf16 or fp16, got " + ToString(x.dtype));
   }
@@ -89,11 +92,12 @@ void CheckSameDevice(const TensorView& a, const TensorView& b) {
 void Cast(const TensorView& x, const Format& format, const RoundingOptions& options,
           const TensorView& out, const TensorView* random) {
   CheckFloat(x, "x");
+  Check(out, "out");
   CheckCarrier(out.dtype, format);
   CheckSameShape(x, out, "x and out");
   CheckSameDevice(x, out);
   CheckRandom(random, x, options);
-  const RoundPlan plan = make_plan(format, options);
+  const RoundPlan plan = PlanOf(format, options);
   if (x.size() == 0) return;
   if (x.device == Device::cuda) return cuda::Cast(x, plan, out, random, cuda::KeyOf(options));
   if (x.dtype == DType::f64) return CastAs<double>(x, plan, out, random);
@@ -102,6 +106,7 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
 
 void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const TensorView& out) {
   Check(options);
+  Check(out, "out");
   if (out.dtype != DType::u32 || !out.is_contiguous() || out.device != Device::cpu) {
     throw Error("out must be a contiguous uint32 tensor on the CPU");
   }

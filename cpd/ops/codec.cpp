@@ -8,6 +8,7 @@
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
+#include "cpd/base/plans.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
@@ -15,7 +16,10 @@
 namespace cpd {
 namespace {
 
+constexpr std::int64_t kMostCodes = std::int64_t{1} << 60;  ///< whose bytes can be counted
+
 void CheckPacked(const TensorView& packed, const Format& format, std::int64_t n) {
+  Check(packed, "packed");
   if (packed.dtype != DType::u8 || !packed.is_contiguous()) {
     throw Error("packed codes must be contiguous uint8, got " + ToString(packed.dtype));
   }
@@ -65,7 +69,11 @@ std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* 
 }  // namespace
 
 std::int64_t PackedBytes(const Format& format, std::int64_t n) {
+  Check(format);
   const std::int64_t bits = format.bits();
+  if (n < 0 || n > kMostCodes) {
+    throw Error("codes must be 0…2^60 in number, got " + std::to_string(n));
+  }
   return n / 8 * bits + (n % 8 * bits + 7) / 8;
 }
 
@@ -75,7 +83,7 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
   CheckPacked(packed, format, x.size());
   CheckSameDevice(x, packed);
   CheckRandom(random, x, options);
-  const RoundPlan plan = make_plan(format, options);
+  const RoundPlan plan = PlanOf(format, options);
   if (x.size() == 0) return;
   std::int64_t nan = -1;
   auto* to = static_cast<std::uint8_t*>(packed.data);
@@ -93,10 +101,11 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
 }
 
 void Decode(const TensorView& packed, const Format& format, const TensorView& out) {
+  Check(out, "out");
   CheckCarrier(out.dtype, format);
   CheckPacked(packed, format, out.size());
   CheckSameDevice(packed, out);
-  const RoundPlan plan = make_plan(format, {});
+  const RoundPlan plan = PlanOf(format);
   const std::int64_t size = out.size();
   if (size == 0) return;
   if (out.device == Device::cuda) return cuda::Decode(packed, plan, out);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/plans.h"
 
 namespace cpd {
 namespace {
@@ -73,8 +74,8 @@ void WithElement(DType type, Run run) {
 
 /// bf16 and fp16 are formats like any other: their memory holds packed 16-bit codes.
 const RoundPlan& HalfPlan(DType type) {
-  static const RoundPlan bf16 = make_plan(MakeFormat(8, 7), {});
-  static const RoundPlan f16 = make_plan(MakeFormat(5, 10), {});
+  static const RoundPlan bf16 = PlanOf(MakeFormat(8, 7));
+  static const RoundPlan f16 = PlanOf(MakeFormat(5, 10));
   return type == DType::bf16 ? bf16 : f16;
 }
 bool IsHalf(DType type) { return type == DType::bf16 || type == DType::f16; }

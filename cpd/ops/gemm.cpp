@@ -8,11 +8,12 @@
 
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
+#include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/numeric/error.h"
-#include "cpd/numeric/levels.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/operands.h"
@@ -245,7 +246,8 @@ class Worker {
     }
   }
 
-  /// Products of k = begin … end - 1.
+  /// Products of k = begin … end - 1. A unit's sum of none ends as any other: its kernel rounds it
+  /// into the accumulator's format.
   void AddProducts(const GemmPlan& plan, std::int64_t begin, std::int64_t end) {
     GemmBlock block;
     block.rows = task_.rows;
@@ -261,6 +263,10 @@ class Worker {
     block.state_columns = state_columns_;
     block.index = IndexOf(0);
     block.index_row = static_cast<std::uint64_t>(product_.columns);
+    if (begin == end && levels_.scheme == Scheme::block_fma) {
+      block.last = true;
+      return Kernels().block_fma(levels_.unit, block);
+    }
     for (std::int64_t k = begin; k < end; k += depth_) {
       block.first_k = k;
       block.count = std::min(depth_, end - k);
@@ -364,11 +370,13 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   if (out.device == Device::cuda) return cuda::Gemm(a, b, accumulator, out, c);
 
   if (accumulator.unit) {
-    CheckOperands(a, accumulator.unit->a, "a");
-    CheckOperands(b, accumulator.unit->b, "b");
+    Guarded([&] {
+      CheckOperands(a, accumulator.unit->a, "a");
+      CheckOperands(b, accumulator.unit->b, "b");
+    });
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
-  const Levels levels = make_levels(accumulator, product.depth);
+  const Levels levels = LevelsOf(accumulator, product.depth);
   const std::int64_t batch = product.batch();
   std::int64_t rows = std::min(product.rows, kMostRows);
   std::int64_t columns = std::min(product.columns, kMostColumns);
@@ -383,7 +391,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   }
   const std::int64_t across = (product.columns + columns - 1) / columns;
   const std::int64_t down = (product.rows + rows - 1) / rows;
-  const bool small = product.rows * product.columns * batch * (product.depth + 1) < kSerialWork;
+  const bool small = product.depth < (kSerialWork - 1) / out.size();
   parallel_for(tasks(), 1, small ? tasks() : 0, [&](std::int64_t begin, std::int64_t end) {
     Worker worker(product, levels, rows, columns);
     for (std::int64_t t = begin; t < end; ++t) {

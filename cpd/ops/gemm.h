@@ -11,8 +11,8 @@ namespace cpd {
 /// a: … × M × K, b: … × K × N (fp32, bf16 or fp16, also one each; any strides), out: … × M × N, of
 /// a type that holds accumulator.format (fp32, bf16, fp16), apart from the inputs. The dimensions
 /// before the last two broadcast to out's, and so does all of `c` (fewer dimensions or ones; null:
-/// +0). M, N, K may be 0; K = 0 gives c rounded. Operands are any values of their type, used as
-/// given.
+/// +0). M, N, K may be 0; K = 0 gives c rounded as below, block_fma's sum into `format` too.
+/// Operands are any values of their type, used as given.
 ///
 /// c is rounded into accumulator.format first (block_fma: into unit.sum, or, with promotion, into
 /// `format`). Then, with p(k) = round_product(a * b), or the exact product:
@@ -39,7 +39,7 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
 /// The same product by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS.
 /// All fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
 /// the library's own. c starts the sums as above; out lies apart from the inputs here too. Throws
-/// Error where the library is not there.
+/// MachineError where the library is not there.
 CPD_API void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                         const TensorView& out, const TensorView* c = nullptr);
 

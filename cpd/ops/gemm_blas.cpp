@@ -91,7 +91,7 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& acc
 std::string_view CpuBlas() {
   try {
     return blas::Cpu().name();
-  } catch (const Error&) {
+  } catch (const MachineError&) {
     return {};
   }
 }

@@ -22,6 +22,7 @@ std::string Shapes(const TensorView& a, const TensorView& b, const TensorView& o
 }
 
 void CheckType(const TensorView& x, const char* name) {
+  Check(x, name);
   if (!IsFloat(x.dtype) || x.dtype == DType::f64) {
     throw Error(std::string(name) + " must be fp32, bf16 or fp16, got " + ToString(x.dtype));
   }

@@ -7,17 +7,18 @@
 #include <cstdint>
 
 #include "cpd/base/kernel_table.h"
-#include "cpd/numeric/format.h"
+#include "cpd/base/plans.h"
 
 namespace cpd {
 
 /// The least i for which x[i] is not a value of the format, or -1. NaN and Inf are values where the
-/// format has them, -0 is one everywhere.
+/// format has them, -0 is one everywhere. Called in the default floating-point environment: it
+/// compares values.
 inline std::int64_t FirstOutside(const KernelTable& kernels, const Format& format, std::int64_t n,
                                  const float* x) {
   if (format == kFp32) return -1;
   constexpr std::int64_t kRun = 4 * kBlock;
-  const RoundPlan plan = make_plan(format, RoundingOptions{});
+  const RoundPlan plan = PlanOf(format);
   float rounded[kRun];
   for (std::int64_t begin = 0; begin < n; begin += kRun) {
     const std::int64_t count = std::min(kRun, n - begin);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/plans.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/ops/elementwise.h"
@@ -15,7 +16,7 @@ namespace {
 
 /// A plain sum of numbers in `terms_in` into `format`.
 FoldPlan PlanOf(const Accumulator& accumulator, const Format& format, const Format& terms_in) {
-  return make_fold_plan({format, accumulator.scheme, accumulator.rounding}, terms_in);
+  return FoldPlanOf({format, accumulator.scheme, accumulator.rounding}, terms_in);
 }
 
 Format InnerOf(const Accumulator& accumulator) {
@@ -173,6 +174,7 @@ int FoldPlanes(const Accumulator& accumulator, std::int64_t terms) {
 }
 
 void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
+  Check(accumulator);
   RefuseUnit(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   const std::int64_t draws =
@@ -192,6 +194,7 @@ void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64
 void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                std::int64_t count, std::int64_t first, std::int64_t n, const float* const* terms,
                FoldState state) {
+  Check(accumulator);
   RefuseUnit(accumulator);
   if (count <= 0 || n <= 0) return;
   if (accumulator.scheme == Scheme::chunked) {
@@ -205,12 +208,13 @@ void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int6
   }
   const bool kahan = accumulator.scheme == Scheme::kahan;
   const std::int64_t draw = kahan && k > 0 ? 4 * k - 3 : k;
-  Kernels().fold(make_fold_plan(accumulator, terms_in), k == 0, draw, first, n, count, terms,
+  Kernels().fold(FoldPlanOf(accumulator, terms_in), k == 0, draw, first, n, count, terms,
                  state.planes, kahan ? state.planes + state.stride : nullptr);
 }
 
 void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
              std::int64_t first, std::int64_t n, FoldState state) {
+  Check(accumulator);
   RefuseUnit(accumulator);
   if (accumulator.scheme == Scheme::chunked && terms % accumulator.chunk != 0) {
     const std::int64_t q = terms / accumulator.chunk;
@@ -227,7 +231,8 @@ void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_
 
 void CastScaled(const Format& format, const RoundingOptions& options, int shift, std::int64_t first,
                 std::int64_t n, const float* x, float* y) {
-  const RoundPlan plan = make_plan(format, options);
+  Check(options);
+  const RoundPlan plan = PlanOf(format, options);
   WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
     Kernels().round_scaled(plan, Bounded(shift), first + i, count, x + i, random, y + i);
   });
@@ -236,7 +241,8 @@ void CastScaled(const Format& format, const RoundingOptions& options, int shift,
 std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, int shift,
                           std::int64_t first, std::int64_t n, const float* x,
                           std::uint8_t* packed) {
-  const RoundPlan plan = make_plan(format, options);
+  Check(options);
+  const RoundPlan plan = PlanOf(format, options);
   std::int64_t nan = -1;
   WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
     const std::int64_t found =
@@ -249,7 +255,7 @@ std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, 
 
 void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n,
                   const std::uint8_t* packed, float* y) {
-  Kernels().decode_scaled(make_plan(format, {}), Bounded(shift), divisor, n, packed, y,
+  Kernels().decode_scaled(PlanOf(format), Bounded(shift), divisor, n, packed, y,
                           n >= kStreamingFrom);
 }
 

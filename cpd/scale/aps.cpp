@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <mutex>
+#include <string>
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
@@ -33,6 +34,7 @@ bool RoundsOutward(const Format& format, Rounding mode) {
 }  // namespace
 
 LayerRange MeasureRange(const TensorView& x) {
+  Check(x, "x");
   if (x.dtype != DType::f32 || !x.is_contiguous() || x.device != Device::cpu) {
     throw Error("a layer must be contiguous fp32 on the CPU, got " + ToString(x.dtype));
   }
@@ -50,7 +52,9 @@ LayerRange MeasureRange(const TensorView& x) {
 }
 
 std::uint8_t ApsExponent(float max_abs, int world) {
-  if (max_abs == 0) return 0;
+  // By its bits: a comparison would take a subnormal for zero where the program flushes them.
+  if (std::bit_cast<std::uint32_t>(max_abs) << 1 == 0) return 0;
+  if (world < 1) throw Error("world must be at least 1, got " + std::to_string(world));
   const int e = CeilLog2(max_abs, world);
   if (e > kMaxExponent) {
     throw Error("APS: largest gradient times ranks is above 2^" + std::to_string(kMaxExponent) +
@@ -59,7 +63,14 @@ std::uint8_t ApsExponent(float max_abs, int world) {
   return static_cast<std::uint8_t>(std::max(e + kApsOffset, 1));
 }
 
+void Check(Aps aps) {
+  if (aps == Aps::off || aps == Aps::on || aps == Aps::paper) return;
+  throw Error("aps must be off, on or paper, got number " + std::to_string(static_cast<int>(aps)));
+}
+
 int ApsShift(std::uint8_t exponent, const Format& format, Rounding mode, Aps aps) {
+  Check(format);
+  Check(aps);
   if (exponent == 0 || aps == Aps::off) return 0;
   const bool reserve = aps == Aps::on && RoundsOutward(format, mode);
   return format.emax() - (reserve ? 1 : 0) - (static_cast<int>(exponent) - kApsOffset);

@@ -31,6 +31,9 @@ enum class Aps : std::uint8_t {
   paper,  ///< always the paper's emax
 };
 
+/// Throws Error for a number that is none of the three.
+CPD_API void Check(Aps aps);
+
 /// The exponent t of a layer's scale 2^t, from the largest ApsExponent of all ranks:
 /// emax - e, or emax - 1 - e (see Aps); 0 for a layer of zeros. emax: Format::emax.
 CPD_API int ApsShift(std::uint8_t exponent, const Format& format, Rounding mode, Aps aps);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/base/guarded.h"
 #include "cpd/comm/layout.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/numeric/error.h"
@@ -203,8 +204,16 @@ std::int64_t LongestBytes(const Reduction& reduction, const std::vector<Part>& p
 }
 
 Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes) {
+  std::int64_t values = 0;
+  bool fits = true;
   for (const std::int64_t size : sizes) {
     if (size < 0) throw Error("a layer's size must be at least 0, got " + std::to_string(size));
+    fits = fits && !__builtin_add_overflow(values, size, &values);
+  }
+  constexpr std::int64_t kBytes = 64;  // more than a value and its share of headers ever are
+  std::int64_t bytes = 0;
+  if (!fits || __builtin_mul_overflow(values, kBytes * std::max(world, 1), &bytes)) {
+    throw Error("layers must have fewer than 2^57 values over all ranks together");
   }
   return {spec, world, static_cast<std::int64_t>(sizes.size())};
 }
@@ -235,8 +244,10 @@ double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> s
   }
   Layout layout(sizes, SlicesOf(reduction), kOneChunk);
   if (layout.done()) return 0;
-  return static_cast<double>(StepsOf(reduction)) * alpha +
-         static_cast<double>(LongestBytes(reduction, layout.Next())) * beta;
+  const std::int64_t bytes = LongestBytes(reduction, layout.Next());
+  return Guarded([&] {
+    return static_cast<double>(StepsOf(reduction)) * alpha + static_cast<double>(bytes) * beta;
+  });
 }
 
 }  // namespace cpd

@@ -2,7 +2,9 @@
 #include "cpd/study/roundoff.h"
 
 #include <cmath>
+#include <string>
 
+#include "cpd/base/guarded.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
@@ -37,20 +39,59 @@ Roundoff Measure(std::int64_t n, const double* high, const float* low) {
   return result;
 }
 
+constexpr std::int64_t kGrain = 4096;
+constexpr std::int64_t kSerialBelow = 1 << 16;
+
+void CheckReference(const TensorView& sum) {
+  Check(sum, "sum");
+  if (sum.dtype != DType::f64 || !sum.is_contiguous() || sum.device != Device::cpu) {
+    throw Error("the reference must be contiguous fp64 on the CPU, got " + ToString(sum.dtype));
+  }
+}
+
+template <class T>
+void AddAs(const T* x, std::int64_t n, double* sum) {
+  parallel_for(n, kGrain, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) sum[i] += static_cast<double>(x[i]);
+  });
+}
+
 }  // namespace
 
+void AddToReference(const TensorView& x, const TensorView& sum) {
+  CheckReference(sum);
+  Check(x, "x");
+  if ((x.dtype != DType::f32 && x.dtype != DType::f64) || !x.is_contiguous() ||
+      x.device != Device::cpu) {
+    throw Error("x must be contiguous fp32 or fp64 on the CPU, got " + ToString(x.dtype));
+  }
+  CheckSameShape(x, sum, "x and sum");
+  auto* to = static_cast<double*>(sum.data);
+  if (x.dtype == DType::f64) return AddAs(static_cast<const double*>(x.data), x.size(), to);
+  AddAs(static_cast<const float*>(x.data), x.size(), to);
+}
+
+void DivideReference(const TensorView& sum, double divisor) {
+  CheckReference(sum);
+  if (!Guarded([&] { return divisor != 0; })) throw Error("divisor must not be 0");
+  auto* values = static_cast<double*>(sum.data);
+  parallel_for(sum.size(), kGrain, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) values[i] /= divisor;
+  });
+}
+
 Roundoff MeasureRoundoff(const TensorView& reference, const TensorView& value) {
+  Check(reference, "reference");
+  Check(value, "value");
   if (reference.dtype != DType::f64 || value.dtype != DType::f32 || !reference.is_contiguous() ||
       !value.is_contiguous()) {
     throw Error("the reference must be contiguous fp64 and the value contiguous fp32");
   }
   CheckSameShape(reference, value, "reference and value");
-  Roundoff result;
-  parallel_for(1, 1, 1, [&](std::int64_t, std::int64_t) {  // for its floating-point environment
-    result = Measure(reference.size(), static_cast<const double*>(reference.data),
-                     static_cast<const float*>(value.data));
+  return Guarded([&] {
+    return Measure(reference.size(), static_cast<const double*>(reference.data),
+                   static_cast<const float*>(value.data));
   });
-  return result;
 }
 
 }  // namespace cpd

@@ -16,7 +16,14 @@ struct Roundoff {
   std::int64_t non_finite = 0;  ///< values where l is not finite: left out of both means
 };
 
-/// reference: fp64, contiguous; value: fp32, contiguous, of the same size.
+/// sum += x, each in binary64: what references are made of. sum: fp64, x: fp32 or fp64, both
+/// contiguous and of the same shape. Throws Error.
+CPD_API void AddToReference(const TensorView& x, const TensorView& sum);
+
+/// sum /= divisor, in binary64; sum: fp64, contiguous. Throws Error for a divisor of 0.
+CPD_API void DivideReference(const TensorView& sum, double divisor);
+
+/// reference: fp64, contiguous; value: fp32, contiguous, of the same shape. Throws Error.
 CPD_API Roundoff MeasureRoundoff(const TensorView& reference, const TensorView& value);
 
 }  // namespace cpd

@@ -18,7 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from cpd import _core
+
 _RANKED = re.compile(r"rank(\d+)/(.+)")
+_FP32 = _core.parse_format("fp32")
+_NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -118,12 +122,17 @@ def _as_float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.float().contiguous()
     if tensor.dtype != torch.float64:
         raise ValueError(f"{path}: {name!r} must hold floating-point values, got {tensor.dtype}")
-    narrow = tensor.float()
-    if not torch.equal(narrow.double().nan_to_num(nan=0.0), tensor.nan_to_num(nan=0.0)):
+    # By CPD, and compared by bits: other conversions flush subnormals where the program does.
+    wide = tensor.contiguous().numpy()
+    narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)
+    _core.cast(wide, _FP32, _NEAREST, narrow)
+    _core.cast(narrow, _FP32, _NEAREST, again)
+    same = (again.view(np.int64) == wide.view(np.int64)) | np.isnan(wide)
+    if not same.all():
         raise ValueError(
             f"{path}: {name!r} holds binary64 values that are not binary32; round them first"
         )
-    return narrow.contiguous()
+    return torch.from_numpy(narrow)
 
 
 def _from_stacked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:

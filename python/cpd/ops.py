@@ -28,7 +28,9 @@ none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=
 or be one of them. Returned as the result. It takes no part in autograd.
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
-anything is written. Under `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
+anything is written. What the machine cannot do (no GPU, a library that is not there) is a
+RuntimeError, no memory a MemoryError (torch's own: RuntimeError). Under
+`torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
 **Gradients** (torch): `cast` passes the gradient straight through; add, mul, fma and sum have the
 gradients of the exact operation; those of gemm are GEMMs with the same accumulator; encode and

@@ -130,8 +130,10 @@ def roundoff_over(
     for layer in values:
         total = np.zeros(layer.size)
         for (contribution,) in comm.all_gather([layer], "fp32"):
-            total += contribution
-        reference.append(total / comm.size if spec.average else total)
+            _core.add_to_reference(contribution, total)
+        if spec.average:
+            _core.divide_reference(total, comm.size)
+        reference.append(total)
     return {
         size: _compared(
             reference, comm.all_reduce(values, _grouped(spec, size, comm.size)), per_layer
@@ -361,13 +363,13 @@ def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float
     sums = [np.zeros(size) for size in source.sizes]
 
     def add(index: int, layer: npt.NDArray[np.float32]) -> None:
-        sums[index] += layer
+        _core.add_to_reference(layer, sums[index])
 
     for rank in range(source.world):
         source.visit(rank, add)
     if spec.average:
         for total in sums:
-            total /= source.world
+            _core.divide_reference(total, source.world)
     return sums
 
 

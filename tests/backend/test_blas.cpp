@@ -163,11 +163,12 @@ TEST_F(Blas, NamesTheLibrary) {
   EXPECT_EQ(CpuBlas(), blas::Cpu().name());
 }
 
+template <class Kind = Error>
 void expect_error(const std::string& what, const std::function<void()>& call) {
   try {
     call();
     ADD_FAILURE() << "nothing was thrown; expected: " << what;
-  } catch (const Error& error) {
+  } catch (const Kind& error) {
     EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
   }
 }
@@ -223,13 +224,15 @@ TEST(BlasErrors, OutInAnInputsMemory) {
   EXPECT_EQ(x.read(), std::vector<float>(4, 1.0F));
 }
 
+// The machine's failure, not the arguments'; it says what to install.
 TEST(BlasErrors, ALibraryThatIsNotThere) {
   if (CpuBlas().empty()) {
-    expect_error("CPU BLAS", [] { blas::Cpu(); });
+    expect_error<MachineError>("OpenBLAS; Debian: libopenblas", [] { blas::Cpu(); });
     return;
   }
-  expect_error("the BLAS cannot be loaded", [] { blas::Library("libno_such_blas.so.0"); });
-  expect_error("it has no cblas_sgemm", [] { blas::Library("libc.so.6"); });
+  expect_error<MachineError>("the BLAS cannot be loaded (OpenBLAS; Debian: libopenblas0)",
+                             [] { blas::Library("libno_such_blas.so.0"); });
+  expect_error<MachineError>("it has no cblas_sgemm", [] { blas::Library("libc.so.6"); });
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_F(ReduceGpu, Nccl) {
   std::unique_ptr<Transport> transport;
   try {
     transport = NcclTransport(MakeNcclId(), 0, 1, 0, nullptr, 60);
-  } catch (const Error& error) {
+  } catch (const MachineError& error) {
     GTEST_SKIP() << error.what();
   }
   EXPECT_EQ(transport->memory(), Device::cuda);

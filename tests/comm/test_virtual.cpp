@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
 
 #include "cpd/comm/virtual.h"
 #include "cpd/numeric/error.h"
@@ -305,6 +307,55 @@ TEST(VirtualReduce, RefusesMisuse) {
   unobserved.Observe(0, testing::view_of(x));
   EXPECT_THROW(unobserved.Contribute(0, testing::view_of(x)), Error);  // one rank is missing
   EXPECT_THROW(two.Contribute(0, testing::view_of(x)), Error);
+}
+
+// --- Who gives what ------------------------------------------------------------------------------
+
+void expect_error(const std::string& what, const std::function<void()>& call) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown; expected: " << what;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+  }
+}
+
+// A layer left out would sum what the last rank left behind; one given twice would count twice.
+TEST(VirtualReduce, EachRankGivesEachLayerOnce) {
+  const std::vector<float> x(5, 1.0f);
+  const std::vector<float> y(3, 2.0f);
+  for (const int group_size : {0, 2}) {
+    ReduceSpec spec;
+    spec.group_size = group_size;
+    VirtualReduce reduce(spec, 2, {5, 3});
+    reduce.Contribute(1, testing::view_of(y));  // in any order
+    expect_error("rank 0 has contributed layer 1 before",
+                 [&] { reduce.Contribute(1, testing::view_of(y)); });
+    expect_error("rank 0 has not contributed layer 0 yet", [&] { reduce.EndRank(); });
+    reduce.Contribute(0, testing::view_of(x));
+    reduce.EndRank();
+    expect_error("rank 1 has not contributed layer 0 yet", [&] { reduce.EndRank(); });
+    reduce.Contribute(0, testing::view_of(x));
+    reduce.Contribute(1, testing::view_of(y));
+    reduce.EndRank();
+    std::vector<float> out(5);
+    reduce.Result(0, testing::view_of(out));
+    EXPECT_EQ(out, std::vector<float>(5, 2.0f));
+    expect_error("every rank of the schedule has contributed",
+                 [&] { reduce.Contribute(0, testing::view_of(x)); });
+    expect_error("every rank of the schedule has contributed", [&] { reduce.EndRank(); });
+  }
+}
+
+TEST(VirtualReduce, EachRankIsObservedOnce) {
+  ReduceSpec spec;
+  spec.aps = Aps::on;
+  VirtualReduce reduce(spec, 2, {2});
+  const std::vector<float> x(2, 1.0f);
+  reduce.Observe(0, testing::view_of(x));
+  reduce.Observe(0, testing::view_of(x));
+  expect_error("layer 0 was observed on all 2 ranks",
+               [&] { reduce.Observe(0, testing::view_of(x)); });
 }
 
 }  // namespace

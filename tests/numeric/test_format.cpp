@@ -3,6 +3,7 @@
 // Format: derived figures against the oracle's grid, names, refusals.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <set>
@@ -360,6 +361,70 @@ TEST(Format, OptionsAreKnownAndGivenOnce) {
     EXPECT_NE(text.find(":bias=B, :nosub and :unsigned, each once, got ':"), std::string::npos)
         << text;
   }
+}
+
+// Every pair of formats of at most 5 bits, and some wider, at biases around each other's ends.
+TEST(Format, HoldsEveryValue) {
+  struct Held {
+    Format format;
+    std::set<double> values;
+  };
+  std::vector<Held> all;
+  const auto push = [&](const Format& f) {
+    const Spec s = reference::spec_of(f);
+    Held held{f, {}};
+    for (std::uint64_t code = 0; code <= s.max_code(); ++code) {
+      const double value = magnitude_of(s, code);
+      held.values.insert(value);
+      if (s.is_signed) held.values.insert(-value);
+    }
+    all.push_back(held);
+  };
+  for (const Encoding encoding :
+       {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109, Encoding::finite}) {
+    for (const auto& [exp, man] : {std::pair{1, 0},
+                                   {1, 1},
+                                   {1, 2},
+                                   {1, 3},
+                                   {2, 0},
+                                   {2, 1},
+                                   {2, 2},
+                                   {3, 0},
+                                   {3, 1},
+                                   {4, 0}}) {
+      for (const int bias : {-1, 0, 1, 2, 3, 4}) {
+        for (const bool is_signed : {true, false}) {
+          for (const bool subnormals : {true, false}) {
+            if (!testing::is_admissible({exp, man, bias, encoding, is_signed, subnormals}))
+              continue;
+            push(MakeFormat(exp, man, encoding, bias, is_signed, subnormals));
+          }
+        }
+      }
+    }
+  }
+  for (const char* name : {"e8m0", "bf16", "fp16", "e4m3fn", "e8m3:nosub", "e5m2:bias=142"}) {
+    push(ParseFormat(name));
+  }
+  std::size_t held = 0;
+  int failures = 0;
+  for (const Held& outer : all) {
+    for (const Held& inner : all) {
+      const bool expected = (!inner.format.has_inf() || outer.format.has_inf()) &&
+                            std::includes(outer.values.begin(), outer.values.end(),
+                                          inner.values.begin(), inner.values.end());
+      held += expected ? 1 : 0;
+      if (Holds(outer.format, inner.format) == expected) continue;
+      ADD_FAILURE() << ToString(outer.format) << (expected ? " holds " : " does not hold ")
+                    << ToString(inner.format);
+      if (++failures > 8) FAIL() << "more than 8 failures; the rest is left out";
+    }
+    EXPECT_TRUE(Holds(kFp32, outer.format));
+  }
+  EXPECT_GT(held, all.size());
+  // A carrier that flushes holds no subnormals.
+  EXPECT_FALSE(Holds(ParseFormat("e5m2:nosub"), ParseFormat("e5m2")));
+  EXPECT_TRUE(Holds(ParseFormat("e5m2:nosub"), ParseFormat("e4m2:nosub")));
 }
 
 }  // namespace

@@ -308,3 +308,19 @@ def test_types_that_do_not_fit() -> None:
             cpd.gemm(a, b, "e4m3")
     with pytest.raises((TypeError, ValueError)):
         cpd.gemm(real.astype(np.float16), real.astype(np.float16), "bf16")
+
+
+@pytest.mark.parametrize("promote", [0, 8])
+@pytest.mark.parametrize("scheme", [*SCHEMES, "block_fma a=e4m3 b=e4m3 block=4 sum=fp32"])
+def test_no_products_give_the_addend_rounded(scheme: str, promote: int) -> None:
+    """Whatever format a matrix unit sums in, its result is the accumulator's."""
+    if promote:
+        if not scheme.startswith("block_fma"):
+            return
+        scheme += f" promote={promote}"
+    a, b = np.zeros((2, 0), np.float32), np.zeros((0, 5), np.float32)
+    c = np.float32([4124, 1.0625, -0.0, np.inf, np.nan])
+    for name in ("e4m3", "e5m2", "e4m3fn", "fp16"):
+        got = cpd.gemm(a, b, f"{name} {scheme}", c)
+        assert_same_bits(got, 2 * to_bits(cpd.cast(c, name)))
+        assert_same_bits(cpd.gemm(a, b, f"{name} {scheme}"), [0] * 10)

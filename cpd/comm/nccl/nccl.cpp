@@ -65,9 +65,10 @@ void* OpenLibrary() {
 #endif
   if (library == nullptr) {
     const char* why = dlerror();
-    throw Error(std::string("NCCL cannot be loaded (PyPI: nvidia-nccl-cu13; or name the library in "
-                            "CPD_NCCL_LIBRARY): ") +
-                (why == nullptr ? name : why));
+    throw MachineError(
+        std::string("NCCL cannot be loaded (PyPI: nvidia-nccl-cu13; or name the library in "
+                    "CPD_NCCL_LIBRARY): ") +
+        (why == nullptr ? name : why));
   }
   return library;
 }
@@ -75,7 +76,7 @@ void* OpenLibrary() {
 template <class Function>
 void Find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) throw Error(std::string("this NCCL has no ") + name);
+  if (function == nullptr) throw MachineError(std::string("this NCCL has no ") + name);
 }
 
 Api Load() {

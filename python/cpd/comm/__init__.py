@@ -51,7 +51,7 @@ def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Comm
         chunk: values that are in work at once; memory beside inputs and results is a small
             multiple of it. The same on all ranks.
 
-    Raises ValueError where MPI, or the library that was built with it, is not there.
+    Raises RuntimeError where MPI, or the library that was built with it, is not there.
     """
     timeout, chunk = _options(timeout, chunk)
     return Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
@@ -78,7 +78,7 @@ def nccl(
         device: index of the CUDA device; default: torch's current one.
         timeout, chunk: as in `mpi`.
 
-    Raises ValueError where NCCL, or the library that was built with it, is not there.
+    Raises RuntimeError where NCCL, or the library that was built with it, is not there.
     """
     timeout, chunk = _options(timeout, chunk)
     if not isinstance(id, bytes):

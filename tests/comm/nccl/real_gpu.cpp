@@ -28,7 +28,7 @@ class NcclOnGpu : public GpuTest {
 TEST(NcclLibrary, NamesGroups) {
   try {
     EXPECT_NE(MakeNcclId(), MakeNcclId());
-  } catch (const Error& error) {
+  } catch (const MachineError& error) {
     GTEST_SKIP() << error.what();
   }
 }

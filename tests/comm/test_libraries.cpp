@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A transport's library that is not there: the machine's failure, which says what is missing.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "cpd/comm/libraries.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+TEST(Libraries, NcclThatIsNotThere) {
+  setenv("CPD_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
+  for (int turn = 0; turn < 2; ++turn) {  // a second call says the same
+    try {
+      MakeNcclId();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const MachineError& error) {
+      const std::string what = error.what();
+      const bool built = what.find("PyPI: nvidia-nccl") != std::string::npos;
+      const bool unbuilt = what.find("NCCL needs libcpd_nccl") != std::string::npos;
+      EXPECT_TRUE(built || unbuilt) << what;
+    }
+  }
+  unsetenv("CPD_NCCL_LIBRARY");
+}
+
+}  // namespace
+}  // namespace cpd

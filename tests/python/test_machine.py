@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the machine cannot do is no ValueError: a library that is not there is a RuntimeError that
+says what to install, no memory a MemoryError (torch's own allocator: RuntimeError)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd import _core
+
+torch = pytest.importorskip("torch")
+
+BLAS = pytest.mark.skipif(not _core.cpu_blas(), reason="CPD was built without a CPU BLAS")
+
+
+@BLAS
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_blas_hidden(tmp_path, face):
+    """In a process of its own, where the loader finds a file of that name that is no library."""
+    (tmp_path / "libopenblas.so.0").write_text("no library")
+    script = f"""
+import numpy as np, torch, cpd
+a = np.ones((2, 2), np.float32) if {face!r} == "numpy" else torch.ones(2, 2)
+try:
+    cpd.gemm(a, a, "fp32", blas=True)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    out = subprocess.run(
+        [sys.executable, "-c", script],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert out.stdout.startswith("RuntimeError "), out.stdout
+    assert "Debian: libopenblas0" in out.stdout
+
+
+def test_nccl_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("CPD_NCCL_LIBRARY", "/nowhere/libnccl.so.2")
+    with pytest.raises(RuntimeError, match="NCCL") as raised:
+        cpd.comm.nccl_id()
+    assert not isinstance(raised.value, ValueError)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def repeated(face, *shape):
+    """One element that stands for all."""
+    if face == "numpy":
+        return np.broadcast_to(np.float32(1), shape)
+    return torch.ones(1).expand(*shape)
+
+
+def test_no_memory_for_virtual_ranks():
+    spec = cpd.ReduceSpec("fp32")
+    with pytest.raises(MemoryError):
+        _core.VirtualReduce(spec._native(), 2, [2**56])
+
+
+@BLAS
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_no_memory_within_the_library(face):
+    """A BLAS reads rows one after the other: these would be copied, four pebibytes of them."""
+    a, b = repeated(face, 2**10, 2**40), repeated(face, 2**40, 1)
+    with pytest.raises(MemoryError):
+        cpd.gemm(a, b, "fp32", blas=True)
+
+
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+@pytest.mark.parametrize("verb", ["cast", "add", "encode", "sum", "gemm"])
+def test_no_memory_for_results(face, verb):
+    error = MemoryError if face == "numpy" else RuntimeError
+    x = repeated(face, 2**25, 2**25)
+    run = {
+        "cast": lambda: cpd.cast(x, "e4m3"),
+        "add": lambda: cpd.add(x, x, "e4m3"),
+        "encode": lambda: cpd.encode(x, "e4m3"),
+        "sum": lambda: cpd.sum(repeated(face, 2**50, 2), cpd.Accumulator("e4m3"), dim=1),
+        "gemm": lambda: cpd.gemm(repeated(face, 2**25, 1), repeated(face, 1, 2**25), "fp32"),
+    }[verb]
+    with pytest.raises(error) as raised:
+        run()
+    assert not isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize("verb", ["sum", "gemm", "add"])
+def test_sizes_whose_bytes_cannot_be_counted(verb):
+    """A bad argument. (NumPy makes no such array.)"""
+    x = repeated("torch", 2**31, 2**31)
+    run = {
+        "sum": lambda: cpd.sum(repeated("torch", 2**60, 4, 1), cpd.Accumulator("fp32"), dim=0),
+        "gemm": lambda: cpd.gemm(repeated("torch", 1, 2**61), repeated("torch", 2**61, 1), "fp32"),
+        "add": lambda: cpd.add(x, x, "e4m3", out=x),
+    }[verb]
+    with pytest.raises(ValueError, match=r"2\^63 bytes|out must"):
+        run()
