@@ -23,6 +23,7 @@
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/ops/reduce.h"
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
@@ -119,29 +120,43 @@ void DecodeArray(const py::array& packed, const Format& format, const py::array&
 
 template <auto Operation>
 void BinaryArrays(const py::array& x, const py::array& y, const Format& format,
-                  const RoundingOptions& options, const py::array& out) {
+                  const RoundingOptions& options, const py::array& out,
+                  const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), y = ViewOf(y), out = ViewOf(out)] {
-    Operation(x, y, format, options, out);
+    Operation(x, y, format, options, out, r ? &*r : nullptr);
   });
 }
 
 void FmaArrays(const py::array& x, const py::array& y, const py::array& z, const Format& format,
-               const RoundingOptions& options, const py::array& out) {
+               const RoundingOptions& options, const py::array& out, const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), y = ViewOf(y), z = ViewOf(z), out = ViewOf(out)] {
-    Fma(x, y, z, format, options, out);
+    Fma(x, y, z, format, options, out, r ? &*r : nullptr);
   });
 }
 
-void SumArray(const py::array& x, int dim, const Accumulator& accumulator, const py::array& out) {
-  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] { Sum(x, dim, accumulator, out); });
+void SumArray(const py::array& x, int dim, const Accumulator& accumulator, const py::array& out,
+              const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  WithoutGil(
+      [&, x = ViewOf(x), out = ViewOf(out)] { Sum(x, dim, accumulator, out, r ? &*r : nullptr); });
 }
 
 void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
-                const py::array& out, const OptionalArray& c, bool blas) {
+                const py::array& out, const OptionalArray& c, const OptionalArray& random) {
   const auto addend = OptionalViewOf(c);
-  const TensorView* from = addend ? &*addend : nullptr;
+  const auto r = OptionalViewOf(random);
   WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
-    blas ? GemmByBlas(a, b, accumulator, out, from) : Gemm(a, b, accumulator, out, from);
+    Gemm(a, b, accumulator, out, addend ? &*addend : nullptr, r ? &*r : nullptr);
+  });
+}
+
+void GemmArraysByBlas(const py::array& a, const py::array& b, const Accumulator& accumulator,
+                      const py::array& out, const OptionalArray& c) {
+  const auto addend = OptionalViewOf(c);
+  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
+    GemmByBlas(a, b, accumulator, out, addend ? &*addend : nullptr);
   });
 }
 
@@ -283,7 +298,9 @@ void BindAccumulators(py::module_& m) {
                              [](const Accumulator& a) { return a.rounding.random_bits; })
       .def_property_readonly("variant",
                              [](const Accumulator& a) { return ToString(a.rounding.variant); })
-      .def_property_readonly("text", [](const Accumulator& a) { return ToString(a); });
+      .def_property_readonly("text", [](const Accumulator& a) { return ToString(a); })
+      .def("sum_draws", &DrawsOfSum, py::arg("terms"))
+      .def("gemm_draws", &DrawsOfGemm, py::arg("depth"));
   m.def(
       "parse_accumulator",
       [](const std::string& text, std::uint64_t seed, std::uint64_t stream) {
@@ -331,14 +348,17 @@ void BindOperations(py::module_& m) {
         py::arg("packed"), no_array);
   m.def("decode", &DecodeArray, py::arg("packed"), py::arg("format"), py::arg("out"));
   m.def("add", &BinaryArrays<Add>, py::arg("x"), py::arg("y"), py::arg("format"),
-        py::arg("options"), py::arg("out"));
+        py::arg("options"), py::arg("out"), no_array);
   m.def("mul", &BinaryArrays<Mul>, py::arg("x"), py::arg("y"), py::arg("format"),
-        py::arg("options"), py::arg("out"));
+        py::arg("options"), py::arg("out"), no_array);
   m.def("fma", &FmaArrays, py::arg("x"), py::arg("y"), py::arg("z"), py::arg("format"),
-        py::arg("options"), py::arg("out"));
-  m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"));
+        py::arg("options"), py::arg("out"), no_array);
+  m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"),
+        no_array);
   m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
-        py::arg("c"), py::arg("blas"));
+        py::arg("c"), no_array);
+  m.def("gemm_by_blas", &GemmArraysByBlas, py::arg("a"), py::arg("b"), py::arg("accumulator"),
+        py::arg("out"), py::arg("c"));
   m.def("cpu_blas", [] { return std::string(CpuBlas()); });
   m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
         py::arg("out"));
@@ -451,7 +471,9 @@ void BindStudy(py::module_& m) {
       .def_readonly("relative_rms", &Roundoff::relative_rms)
       .def_readonly("count", &Roundoff::count)
       .def_readonly("zero_references", &Roundoff::zero_references)
-      .def_readonly("non_finite", &Roundoff::non_finite);
+      .def_readonly("non_finite", &Roundoff::non_finite)
+      .def_readonly("error_squares", &Roundoff::error_squares)
+      .def_readonly("reference_squares", &Roundoff::reference_squares);
   m.def("roundoff", &RoundoffArrays, py::arg("reference"), py::arg("value"));
   m.def(
       "add_to_reference",

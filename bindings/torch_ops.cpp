@@ -108,7 +108,17 @@ TensorView Describe(const Tensor& x, void* data) {
 }
 
 TensorView Input(const Tensor& x) { return Describe(x, const_cast<void*>(x.const_data_ptr())); }
-TensorView Output(const Tensor& x) { return Describe(x, x.mutable_data_ptr()); }
+
+TensorView Output(const Tensor& x) {
+  const TensorView view = Describe(x, x.mutable_data_ptr());
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.shape[d] > 1 && view.stride[d] == 0) {
+      throw Error("out must not overlap itself, got stride 0 in dimension " + std::to_string(d));
+    }
+  }
+  return view;
+}
+
 std::optional<TensorView> Input(const OptionalTensor& x) {
   return x ? std::optional(Input(*x)) : std::nullopt;
 }
@@ -227,49 +237,57 @@ Tensor CastNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
 
 template <auto Operation>
 void BinaryInto(const Tensor& x, const Tensor& y, const Text& how, const OptionalTensor& seed,
-                const OptionalTensor& stream, const Tensor& out) {
+                const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
   const Accumulator to = TakenElementwise(how, seed, stream, x);
-  Operation(Input(x), Input(y), to.format, to.rounding, Output(out));
+  const auto integers = Input(random);
+  Operation(Input(x), Input(y), to.format, to.rounding, Output(out),
+            integers ? &*integers : nullptr);
 }
 
 template <auto Operation>
 void BinaryOut(const Tensor& x, const Tensor& y, StringHandle how, const OptionalTensor& seed,
-               const OptionalTensor& stream, const Tensor& out) {
-  BinaryInto<Operation>(x, y, Text(how), seed, stream, out);
+               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
+  BinaryInto<Operation>(x, y, Text(how), seed, stream, random, out);
 }
 
 template <auto Operation>
 Tensor BinaryNew(const Tensor& x, const Tensor& y, StringHandle how, const OptionalTensor& seed,
-                 const OptionalTensor& stream) {
+                 const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(how);
   const Tensor out = torch::stable::new_empty(x, x.sizes());
-  BinaryInto<Operation>(x, y, text, seed, stream, out);
+  BinaryInto<Operation>(x, y, text, seed, stream, random, out);
   return out;
 }
 
 void FmaInto(const Tensor& x, const Tensor& y, const Tensor& z, const Text& how,
-             const OptionalTensor& seed, const OptionalTensor& stream, const Tensor& out) {
+             const OptionalTensor& seed, const OptionalTensor& stream, const OptionalTensor& random,
+             const Tensor& out) {
   const OnDeviceOf guard(x);
   const Accumulator to = TakenElementwise(how, seed, stream, x);
-  Fma(Input(x), Input(y), Input(z), to.format, to.rounding, Output(out));
+  const auto integers = Input(random);
+  Fma(Input(x), Input(y), Input(z), to.format, to.rounding, Output(out),
+      integers ? &*integers : nullptr);
 }
 
 void FmaOut(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle how,
-            const OptionalTensor& seed, const OptionalTensor& stream, const Tensor& out) {
-  FmaInto(x, y, z, Text(how), seed, stream, out);
+            const OptionalTensor& seed, const OptionalTensor& stream, const OptionalTensor& random,
+            const Tensor& out) {
+  FmaInto(x, y, z, Text(how), seed, stream, random, out);
 }
 
 Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle how,
-              const OptionalTensor& seed, const OptionalTensor& stream) {
+              const OptionalTensor& seed, const OptionalTensor& stream,
+              const OptionalTensor& random) {
   const Text text(how);
   const Tensor out = torch::stable::new_empty(x, x.sizes());
-  FmaInto(x, y, z, text, seed, stream, out);
+  FmaInto(x, y, z, text, seed, stream, random, out);
   return out;
 }
 
 Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
-              const OptionalTensor& seed, const OptionalTensor& stream) {
+              const OptionalTensor& seed, const OptionalTensor& stream,
+              const OptionalTensor& random) {
   const Text text(accumulator);
   if (dim < 0 || dim >= x.dim()) {
     throw Error("dim must be 0…" + std::to_string(x.dim() - 1) + ", got " + std::to_string(dim));
@@ -278,7 +296,9 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
   std::vector<std::int64_t> shape(x.sizes().begin(), x.sizes().end());
   shape.erase(shape.begin() + dim);
   const Tensor out = torch::stable::new_empty(x, {shape.data(), shape.size()});
-  Sum(Input(x), static_cast<int>(dim), Taken<>(text, seed, stream, x), Output(out));
+  const auto integers = Input(random);
+  Sum(Input(x), static_cast<int>(dim), Taken<>(text, seed, stream, x), Output(out),
+      integers ? &*integers : nullptr);
   return out;
 }
 
@@ -303,14 +323,21 @@ std::vector<std::int64_t> ProductShape(const Tensor& a, const Tensor& b) {
 
 Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, StringHandle accumulator,
                const OptionalTensor& seed, const OptionalTensor& stream, ScalarType dtype,
-               bool blas) {
+               bool blas, const OptionalTensor& random) {
   const Text text(accumulator);
   const OnDeviceOf guard(a);
   const Accumulator how = Taken<>(text, seed, stream, a);
   const auto shape = ProductShape(a, b);
   const Tensor out = torch::stable::new_empty(a, {shape.data(), shape.size()}, dtype);
   const auto addend = Input(c);
-  (blas ? GemmByBlas : Gemm)(Input(a), Input(b), how, Output(out), addend ? &*addend : nullptr);
+  const TensorView* from = addend ? &*addend : nullptr;
+  if (blas) {
+    if (random) throw Error("a BLAS takes no random integers");
+    GemmByBlas(Input(a), Input(b), how, Output(out), from);
+  } else {
+    const auto integers = Input(random);
+    Gemm(Input(a), Input(b), how, Output(out), from, integers ? &*integers : nullptr);
+  }
   return out;
 }
 
@@ -350,22 +377,26 @@ STABLE_TORCH_LIBRARY(cpd, m) {
   m.def(
       "cast_out(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
       "Tensor(a!) out) -> ()");
-  m.def("add(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream) -> Tensor");
+  m.def("add(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
   m.def(
-      "add_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, *, Tensor(a!) out) "
-      "-> ()");
-  m.def("mul(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream) -> Tensor");
-  m.def(
-      "mul_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, *, Tensor(a!) out) "
-      "-> ()");
-  m.def("fma(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream) -> Tensor");
-  m.def(
-      "fma_out(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, *, "
+      "add_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
       "Tensor(a!) out) -> ()");
-  m.def("sum(Tensor x, int dim, str accumulator, Tensor? seed, Tensor? stream) -> Tensor");
+  m.def("mul(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
+  m.def(
+      "mul_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
+      "Tensor(a!) out) -> ()");
+  m.def(
+      "fma(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, Tensor? random) "
+      "-> Tensor");
+  m.def(
+      "fma_out(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, "
+      "Tensor? random, *, Tensor(a!) out) -> ()");
+  m.def(
+      "sum(Tensor x, int dim, str accumulator, Tensor? seed, Tensor? stream, Tensor? random) "
+      "-> Tensor");
   m.def(
       "gemm(Tensor a, Tensor b, Tensor? c, str accumulator, Tensor? seed, Tensor? stream, "
-      "ScalarType dtype, bool blas) -> Tensor");
+      "ScalarType dtype, bool blas, Tensor? random) -> Tensor");
   m.def("encode(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
   m.def("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
   m.def("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "cpd/numeric/given_draws.h"
 #include "cpd/numeric/plan.h"
 
 namespace cpd {
@@ -39,6 +40,9 @@ struct GemmBlock {
   std::int64_t plane = 0, state_columns = 0;
   /// Sum (i, j) is element number index + i * index_row + j of the result (for random bits).
   std::uint64_t index = 0, index_row = 0;
+  /// Of a stochastic plan: given draws, where element i of the result counts from sum (0, 0); draw
+  /// GemmPlan::first_draw is the loop's first (block_fma: draw 1).
+  GivenDraws given;
 };
 
 struct BlockFmaPlan;  // numeric/block_fma.h
@@ -74,14 +78,16 @@ struct KernelTable {
 
   /// out[i] = round(x[i] op y[i] (+ z[i])); z only for fma.
   void (*arithmetic)(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
-                     const float* x, const float* y, const float* z, float* out);
+                     const float* x, const float* y, const float* z, const std::uint32_t* random,
+                     float* out);
   /// `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i], terms[1][i], …
   /// (FoldStep in ops/reduce.h). `starts`: the first one makes sum = round(term) by draw number
   /// `draw`, Kahan's compensation +0; any other sum = round(sum + term), or Kahan's four
-  /// operations, by the next draws. With count 1 the terms may be `sum`; any `first`.
+  /// operations, by the next draws. With count 1 the terms may be `sum`; any `first`. `given`: of
+  /// the first element.
   void (*fold)(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
                std::int64_t n, std::int64_t count, const float* const* terms, float* sum,
-               float* compensation);
+               float* compensation, GivenDraws given);
   /// Largest finite |x[i]|; adds the number of NaN and Inf to *non_finite.
   float (*max_abs)(std::int64_t n, const float* x, std::int64_t* non_finite);
 

@@ -34,12 +34,12 @@ class SumDraws<Rule<Rounding::stochastic, form>, V> {
 /// Takes products k = first_k … first_k + count - 1 into the sums of V's lanes. `operands` has a(k)
 /// and b(k), k counted from first_k, as V. `state` has load(plane) and store(plane, V): plane 0 is
 /// the sum, plane 1 Kahan's compensation; a tree's plane q holds the finished tree of 2^q products
-/// where bit q of their number is set.
-template <class R, class V, bool kExactProducts, class Operands, class State>
+/// where bit q of their number is set. `Draws` has next(), as SumDraws.
+template <class R, class V, bool kExactProducts, class Operands, class State,
+          class Draws = SumDraws<R, V>>
 class GemmSums {
  public:
-  CPD_FN constexpr GemmSums(const GemmPlan& plan, Operands operands, State state,
-                            SumDraws<R, V> draws)
+  CPD_FN constexpr GemmSums(const GemmPlan& plan, Operands operands, State state, Draws draws)
       : plan_(plan), operands_(operands), state_(state), draws_(draws) {}
 
   CPD_FN constexpr void sequential(std::int64_t count) {
@@ -102,7 +102,7 @@ class GemmSums {
   const GemmPlan& plan_;
   Operands operands_;
   State state_;
-  SumDraws<R, V> draws_;
+  Draws draws_;
 };
 
 }  // namespace CPD_ISA

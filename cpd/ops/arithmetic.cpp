@@ -26,7 +26,8 @@ void CheckOperand(const TensorView& x, const char* name) {
 
 /// z is null but for fma.
 void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
-             const Format& format, const RoundingOptions& options, const TensorView& out) {
+             const Format& format, const RoundingOptions& options, const TensorView& out,
+             const TensorView* random) {
   CheckOperand(x, "x");
   CheckOperand(y, "y");
   CheckSameShape(x, y, "x and y");
@@ -38,17 +39,20 @@ void Operate(Operation op, const TensorView& x, const TensorView& y, const Tenso
   CheckCarrier(out.dtype, format);
   CheckSameShape(x, out, "x and out");
   CheckSameDevice(x, out);
-  Check(options);
+  CheckRandom(random, out, options);
   const RoundPlan plan = PlanOf(format, options);
   parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<float> read_x(x);
     Reader<float> read_y(y);
     Reader<float> read_z(z != nullptr ? *z : x);
+    Reader<std::uint32_t> read_random(random != nullptr ? *random : x);
     Writer<float> writer(out);
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
       Kernels().arithmetic(op, plan, i, n, read_x.Read(i, n), read_y.Read(i, n),
-                           z != nullptr ? read_z.Read(i, n) : nullptr, writer.Target(i, n));
+                           z != nullptr ? read_z.Read(i, n) : nullptr,
+                           random != nullptr ? read_random.Read(i, n) : nullptr,
+                           writer.Target(i, n));
       writer.Flush(i, n);
     }
   });
@@ -70,19 +74,20 @@ TensorView Slice(const TensorView& x, int dim, std::int64_t k) {
 }  // namespace
 
 void Add(const TensorView& x, const TensorView& y, const Format& format,
-         const RoundingOptions& options, const TensorView& out) {
-  Operate(Operation::add, x, y, nullptr, format, options, out);
+         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+  Operate(Operation::add, x, y, nullptr, format, options, out, random);
 }
 void Mul(const TensorView& x, const TensorView& y, const Format& format,
-         const RoundingOptions& options, const TensorView& out) {
-  Operate(Operation::mul, x, y, nullptr, format, options, out);
+         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+  Operate(Operation::mul, x, y, nullptr, format, options, out, random);
 }
 void Fma(const TensorView& x, const TensorView& y, const TensorView& z, const Format& format,
-         const RoundingOptions& options, const TensorView& out) {
-  Operate(Operation::fma, x, y, &z, format, options, out);
+         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+  Operate(Operation::fma, x, y, &z, format, options, out, random);
 }
 
-void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out) {
+void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
+         const TensorView* random) {
   CheckOperand(x, "x");
   if (dim < 0 || dim >= x.rank) {
     throw Error("dim must be 0…" + std::to_string(x.rank - 1) + ", got " + std::to_string(dim));
@@ -94,13 +99,16 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   Check(accumulator);
   const std::int64_t terms = x.shape[dim];
   CheckFold(accumulator, terms);
+  const std::int64_t draws = DrawsOfSum(accumulator, terms);
+  CheckDraws(random, out, draws, accumulator.rounding);
+  const GivenIntegers integers(random, draws);
   const auto planes = static_cast<std::size_t>(FoldPlanes(accumulator, terms));
   parallel_for(out.size(), kBlock, kStage, [&](std::int64_t begin, std::int64_t end) {
     Writer<float> writer(out);
     std::vector<float> state(planes * static_cast<std::size_t>(kStage));
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
-      const FoldState sums{state.data(), kStage};
+      const FoldState sums{state.data(), kStage, integers.draws().from(i)};
       for (std::int64_t k = 0; k < terms; ++k) {
         if (k % 64 == 63) CheckInterrupt();
         const TensorView slice = Slice(x, dim, k);

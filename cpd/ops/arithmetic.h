@@ -9,17 +9,23 @@ namespace cpd {
 
 /// One exact operation and one rounding into `format`: out = round(x + y), round(x * y),
 /// round(x * y + z). Operands are any values of their type (fp32, bf16 or fp16; fp64 is refused:
-/// its exact product has no carrier), equal shapes, any strides (0 broadcasts). out: as in Cast.
+/// its exact product has no carrier), equal shapes, any strides (0 broadcasts). out and `random`:
+/// as in Cast.
 CPD_API void Add(const TensorView& x, const TensorView& y, const Format& format,
-                 const RoundingOptions& options, const TensorView& out);
+                 const RoundingOptions& options, const TensorView& out,
+                 const TensorView* random = nullptr);
 CPD_API void Mul(const TensorView& x, const TensorView& y, const Format& format,
-                 const RoundingOptions& options, const TensorView& out);
+                 const RoundingOptions& options, const TensorView& out,
+                 const TensorView* random = nullptr);
 CPD_API void Fma(const TensorView& x, const TensorView& y, const TensorView& z,
-                 const Format& format, const RoundingOptions& options, const TensorView& out);
+                 const Format& format, const RoundingOptions& options, const TensorView& out,
+                 const TensorView* random = nullptr);
 
 /// The ordered sum of x over dimension `dim`, index ascending; see FoldStep (reduce.h) for what
-/// each step does. out: x's shape without `dim`. An empty sum is +0.
+/// each step does. out: x's shape without `dim`. An empty sum is +0. `random` (u32; stochastic
+/// only): out's shape and, last, DrawsOfSum(accumulator, x.shape[dim]); integer [i, t] is the R <
+/// 2^N of draw t of element i.
 CPD_API void Sum(const TensorView& x, int dim, const Accumulator& accumulator,
-                 const TensorView& out);
+                 const TensorView& out, const TensorView* random = nullptr);
 
 }  // namespace cpd

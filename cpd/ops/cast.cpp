@@ -47,24 +47,24 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
   });
 }
 
-}  // namespace
-
-void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options) {
-  Check(options, x.device == Device::cuda);
-  if (random == nullptr) return;
-  Check(*random, "random");
+/// What given integers are for, their type and place.
+void CheckIntegers(const TensorView& random, const TensorView& x, const RoundingOptions& options) {
+  Check(random, "random");
   if (options.mode != Rounding::stochastic) {
     throw Error("random integers are for stochastic rounding, got " + ToString(options.mode));
   }
-  if (random->dtype != DType::u32) {
-    throw Error("random integers must be uint32, got " + ToString(random->dtype));
+  if (random.dtype != DType::u32) {
+    throw Error("random integers must be uint32, got " + ToString(random.dtype));
   }
-  CheckSameShape(x, *random, "x and random");
-  CheckSameDevice(x, *random);
-  if (random->device != Device::cpu) return;
-  const std::uint32_t limit = 1U << options.random_bits;
-  Reader<std::uint32_t> integers(*random);
-  for (std::int64_t i = 0, size = random->size(); i < size; i += kStage) {
+  CheckSameDevice(x, random);
+}
+
+/// Looks on the CPU only: for a GPU's tensor it would have to wait.
+void CheckRange(const TensorView& random, int random_bits) {
+  if (random.device != Device::cpu) return;
+  const std::uint32_t limit = 1U << random_bits;
+  Reader<std::uint32_t> integers(random);
+  for (std::int64_t i = 0, size = random.size(); i < size; i += kStage) {
     if (i / kStage % 64 == 63) CheckInterrupt();
     const std::int64_t n = std::min(kStage, size - i);
     const std::uint32_t* values = integers.Read(i, n);
@@ -74,6 +74,31 @@ void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOp
                   ", got " + std::to_string(most));
     }
   }
+}
+
+}  // namespace
+
+void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options) {
+  Check(options, x.device == Device::cuda);
+  if (random == nullptr) return;
+  CheckIntegers(*random, x, options);
+  CheckSameShape(x, *random, "x and random");
+  CheckRange(*random, options.random_bits);
+}
+
+void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
+                const RoundingOptions& options) {
+  if (random == nullptr) return;
+  CheckIntegers(*random, out, options);
+  if (out.rank == TensorView::kMaxRank) {
+    throw Error("a result with random integers must have at most " +
+                std::to_string(TensorView::kMaxRank - 1) + " dimensions, got " +
+                std::to_string(out.rank));
+  }
+  TensorView all = out;
+  all.shape[all.rank++] = draws;
+  CheckSameShape(all, *random, "out's shape with the number of draws, and random");
+  CheckRange(*random, options.random_bits);
 }
 
 void CheckFloat(const TensorView& x, const char* name) {

@@ -14,6 +14,9 @@ void CheckFloat(const TensorView& x, const char* name);
 void CheckSameDevice(const TensorView& a, const TensorView& b);
 /// Throws Error unless options hold and the given integers, if any, fit x and the options.
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options);
+/// The same for an ordered sum: random's shape is out's and, last, `draws`.
+void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
+                const RoundingOptions& options);
 /// Throws Error unless out = a * b + c is a batched matrix product (ops/gemm.h) of fp32, bf16 or
 /// fp16 tensors on one device, where out's elements lie apart from each other and from the inputs.
 /// c may be null.

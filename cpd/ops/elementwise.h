@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
+#include "cpd/numeric/given_draws.h"
 
 namespace cpd {
 
@@ -40,6 +41,27 @@ class Reader {
   bool contiguous_;
   std::vector<T> values_;
   std::vector<std::uint64_t> raw_;
+};
+
+/// A tensor of integers, `draws` for each element of a result, as the kernels of ordered sums take
+/// it. A null one gives none.
+class GivenIntegers {
+ public:
+  GivenIntegers(const TensorView* random, std::int64_t draws) {
+    if (random == nullptr || random->size() == 0) return;
+    draws_ = {static_cast<const std::uint32_t*>(random->data), draws};
+    if (random->is_contiguous()) return;
+    copy_.resize(static_cast<std::size_t>(random->size()));
+    Gather(*random, 0, random->size(), copy_.data());
+    draws_.random = copy_.data();
+  }
+  GivenIntegers(const GivenIntegers&) = delete;
+  GivenIntegers& operator=(const GivenIntegers&) = delete;
+  [[nodiscard]] GivenDraws draws() const { return draws_; }
+
+ private:
+  GivenDraws draws_;
+  std::vector<std::uint32_t> copy_;
 };
 
 /// Writes contiguous binary32 or binary64 values into ranges of one tensor, converting values that

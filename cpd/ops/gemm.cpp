@@ -118,16 +118,17 @@ class Panels {
   std::vector<float> wide_;
 };
 
-/// Adds term number k to n sums; `index` is the first one's element number. The kernel's ranges end
-/// where bits 32 and up of the index change.
+/// Adds term number k to n sums; `index` is the first one's element number, `given` its draws. The
+/// kernel's ranges end where bits 32 and up of the index change.
 void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
-          const float* terms, float* sum) {
+          const float* terms, float* sum, GivenDraws given) {
   while (n > 0) {
     const std::uint64_t left = (std::uint64_t{1} << 32) - (index & 0xFFFFFFFFU);
     const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(left, n));
     Kernels().fold(plan, k == 0, k, static_cast<std::int64_t>(index), count, 1, &terms, sum,
-                   nullptr);
+                   nullptr, given);
     index += left;
+    given = given.from(count);
     n -= count;
     terms += count;
     sum += count;
@@ -151,11 +152,13 @@ struct Task {
 /// One thread's buffers, and the computation of its tasks.
 class Worker {
  public:
-  Worker(const MatrixProduct& product, const Levels& levels, std::int64_t rows,
+  /// given: the draws of the result's first element and those after it.
+  Worker(const MatrixProduct& product, const Levels& levels, GivenDraws given, std::int64_t rows,
          std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(product),
         levels_(levels),
+        given_(given),
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
         depth_(std::min(product.depth, DepthStep(levels))),
@@ -198,6 +201,10 @@ class Worker {
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 
+  [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
+    return given_.from(static_cast<std::int64_t>(index));
+  }
+
   /// The sums before the first product: c, rounded, or +0.
   void Start(float* sums) {
     const bool given = product_.c.data != nullptr;
@@ -211,8 +218,8 @@ class Worker {
         const TensorView part = given ? RowOf(c, i, j, n) : TensorView{};
         Reader<float> reader(part);
         const float* terms = given ? reader.Read(0, n) : row_.data() + j;
-        Fold(levels_.first, 0, IndexOf(i) + static_cast<std::uint64_t>(j), n, terms,
-             sums + i * state_columns_ + j);
+        const std::uint64_t index = IndexOf(i) + static_cast<std::uint64_t>(j);
+        Fold(levels_.first, 0, index, n, terms, sums + i * state_columns_ + j, GivenAt(index));
       }
     }
   }
@@ -241,7 +248,7 @@ class Worker {
       const auto draw = static_cast<std::int64_t>(plan.first_draw + draws_before(plan, end));
       for (std::int64_t i = 0; i < task_.rows; ++i) {
         Fold(levels_.outer, draw, IndexOf(i), task_.columns, state_ + i * state_columns_,
-             outer_ + i * state_columns_);
+             outer_ + i * state_columns_, GivenAt(IndexOf(i)));
       }
     }
   }
@@ -263,6 +270,7 @@ class Worker {
     block.state_columns = state_columns_;
     block.index = IndexOf(0);
     block.index_row = static_cast<std::uint64_t>(product_.columns);
+    block.given = GivenAt(block.index);
     if (begin == end && levels_.scheme == Scheme::block_fma) {
       block.last = true;
       return Kernels().block_fma(levels_.unit, block);
@@ -316,6 +324,7 @@ class Worker {
   Buffers buffers_;  ///< the thread's: a signal's handler that multiplies has others
   const MatrixProduct& product_;
   const Levels& levels_;
+  GivenDraws given_;
   std::int64_t state_columns_, plane_, depth_;
   Panels a_, b_;
   float* state_;
@@ -328,10 +337,15 @@ class Worker {
 // ---------------------------------------------------------------------------------------
 
 void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-               const TensorView& out, const TensorView* c) {
+               const TensorView& out, const TensorView* c, const TensorView* random) {
   CheckProduct(a, b, out, c);
   Check(accumulator, out.device == Device::cuda);
   CheckCarrier(out.dtype, accumulator.format);
+  const std::int64_t depth = a.shape[a.rank - 1];
+  CheckDraws(random, out, DrawsOfGemm(accumulator, depth), accumulator.rounding);
+  if (random != nullptr && out.device != Device::cpu) {
+    throw Error("random integers are for products on the CPU; a GPU's take seed and stream");
+  }
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   if (out.size() > std::int64_t{1} << 40) {
     throw Error("stochastic rounding numbers at most 2^40 elements, got " +
@@ -340,7 +354,6 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
   // Block numbers have 24 bits; a product takes at most five draws and, over a chunk, one more.
   const auto per_block = static_cast<std::int64_t>(first_draw(accumulator.rounding));
   const std::int64_t most = ((std::int64_t{1} << 24) - 2) * per_block / 6;
-  const std::int64_t depth = a.shape[a.rank - 1];
   if (depth > most) {
     throw Error("a stochastic product takes at most " + std::to_string(most) +
                 " values of k with these options, got " + std::to_string(depth));
@@ -363,9 +376,23 @@ void CheckOperands(const TensorView& x, const Format& format, const char* name) 
 
 }  // namespace
 
+std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
+  if (accumulator.rounding.mode != Rounding::stochastic) return 0;
+  const std::int64_t k = std::max<std::int64_t>(0, depth);
+  if (accumulator.scheme == Scheme::block_fma) {
+    const std::int64_t promote = accumulator.unit ? accumulator.unit->promote : 0;
+    return 1 + (promote > 0 ? (k + promote - 1) / promote : 1);
+  }
+  const std::int64_t products = accumulator.exact_products ? 0 : k;
+  const std::int64_t sums = accumulator.scheme == Scheme::kahan ? 4 * k : k;
+  const bool chunked = accumulator.scheme == Scheme::chunked;
+  const std::int64_t chunks = chunked ? (k + accumulator.chunk - 1) / accumulator.chunk : 0;
+  return 1 + products + sums + chunks;
+}
+
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c) {
-  CheckGemm(a, b, accumulator, out, c);
+          const TensorView& out, const TensorView* c, const TensorView* random) {
+  CheckGemm(a, b, accumulator, out, c, random);
   if (out.size() == 0) return;
   if (out.device == Device::cuda) return cuda::Gemm(a, b, accumulator, out, c);
 
@@ -376,7 +403,9 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
     });
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
-  const Levels levels = LevelsOf(accumulator, product.depth);
+  Levels levels = LevelsOf(accumulator, product.depth);
+  const GivenIntegers integers(random, DrawsOfGemm(accumulator, product.depth));
+  if (random != nullptr) levels.sum.first_draw = 1;  // behind c's
   const std::int64_t batch = product.batch();
   std::int64_t rows = std::min(product.rows, kMostRows);
   std::int64_t columns = std::min(product.columns, kMostColumns);
@@ -393,7 +422,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const std::int64_t down = (product.rows + rows - 1) / rows;
   const bool small = product.depth < (kSerialWork - 1) / out.size();
   parallel_for(tasks(), 1, small ? tasks() : 0, [&](std::int64_t begin, std::int64_t end) {
-    Worker worker(product, levels, rows, columns);
+    Worker worker(product, levels, integers.draws(), rows, columns);
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t row = t / across % down * rows;
       const std::int64_t column = t % across * columns;

@@ -30,11 +30,20 @@ namespace cpd {
 /// element number (below 2^40); draw 0 rounds c; the other roundings take successive draws from the
 /// next block on (draw 4 s, s as in philox.h), in program order: product (where it is rounded),
 /// then its sum(s).
+/// `random` (u32; stochastic only): those integers from the caller, out's shape and, last,
+/// DrawsOfGemm(accumulator, K); integer [i, 0] is the R < 2^N that rounds c (where there is no c it
+/// does nothing), those from [i, 1] on serve element i's other roundings in program order. On the
+/// CPU only; no short route takes them.
 ///
 /// The result depends on neither threads nor tiles nor backend. Throws Error, before anything is
 /// written, for shapes, types and devices that do not fit.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-                  const TensorView& out, const TensorView* c = nullptr);
+                  const TensorView& out, const TensorView* c = nullptr,
+                  const TensorView* random = nullptr);
+
+/// How many integers `random` holds for each element: 1 for c, and one for each other rounding of a
+/// product of so many values of k. 0 where the accumulator's rounding is not stochastic.
+CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
 /// The same product by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS.
 /// All fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is

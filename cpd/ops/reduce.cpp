@@ -64,7 +64,7 @@ class Trees {
   void Merge(const float* tree, bool of_terms) {
     const Format& in = of_terms ? terms_in_ : accumulator_.format;
     Kernels().fold(PlanOf(accumulator_, accumulator_.format, in), false, draw_++, first_, n_, 1,
-                   &tree, Plane(open_ - 1), nullptr);
+                   &tree, Plane(open_ - 1), nullptr, state_.given);
   }
   /// Takes the smallest open tree away.
   const float* Pop() { return Plane(--open_); }
@@ -103,7 +103,7 @@ void EndChunk(const Accumulator& accumulator, std::int64_t q, std::int64_t draw,
               std::int64_t n, FoldState state) {
   const float* inner = state.planes + state.stride;
   Kernels().fold(PlanOf(accumulator, accumulator.format, InnerOf(accumulator)), q == 0, draw, first,
-                 n, 1, &inner, state.planes, nullptr);
+                 n, 1, &inner, state.planes, nullptr, state.given);
 }
 
 void StepChunked(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
@@ -115,7 +115,7 @@ void StepChunked(const Accumulator& accumulator, const Format& terms_in, std::in
     const std::int64_t in_chunk = k % accumulator.chunk;
     const std::int64_t run = std::min(count, accumulator.chunk - in_chunk);
     Kernels().fold(plan, in_chunk == 0, k + q, first, n, run, terms, state.planes + state.stride,
-                   nullptr);
+                   nullptr, state.given);
     k += run;
     terms += run;
     count -= run;
@@ -173,6 +173,21 @@ int FoldPlanes(const Accumulator& accumulator, std::int64_t terms) {
   }
 }
 
+std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
+  RefuseUnit(accumulator);
+  if (accumulator.rounding.mode != Rounding::stochastic || terms <= 0) return 0;
+  switch (accumulator.scheme) {
+    case Scheme::kahan:
+      return 4 * terms - 3;
+    case Scheme::chunked:
+      return terms + (terms - 1) / accumulator.chunk + 1;
+    case Scheme::pairwise:
+      return std::max<std::int64_t>(1, terms - 1);
+    default:
+      return terms;
+  }
+}
+
 void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
   Check(accumulator);
   RefuseUnit(accumulator);
@@ -209,7 +224,7 @@ void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int6
   const bool kahan = accumulator.scheme == Scheme::kahan;
   const std::int64_t draw = kahan && k > 0 ? 4 * k - 3 : k;
   Kernels().fold(FoldPlanOf(accumulator, terms_in), k == 0, draw, first, n, count, terms,
-                 state.planes, kahan ? state.planes + state.stride : nullptr);
+                 state.planes, kahan ? state.planes + state.stride : nullptr, state.given);
 }
 
 void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
@@ -226,7 +241,7 @@ void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_
   }
   const float* term = state.planes;
   Kernels().fold(PlanOf(accumulator, accumulator.format, terms_in), true, 0, first, n, 1, &term,
-                 state.planes, nullptr);
+                 state.planes, nullptr, state.given);
 }
 
 void CastScaled(const Format& format, const RoundingOptions& options, int shift, std::int64_t first,

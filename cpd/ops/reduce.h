@@ -9,14 +9,17 @@
 #include <cstdint>
 
 #include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/given_draws.h"
 
 namespace cpd {
 
 /// Where one ordered sum per element stands: plane q of element i at planes[q * stride + i],
-/// FoldPlanes of them, the caller's. Their content before the first term does not matter.
+/// FoldPlanes of them, the caller's. Their content before the first term does not matter. `given`:
+/// element 0's random integers and those after it, in place of generated ones.
 struct FoldState {
   float* planes = nullptr;
   std::int64_t stride = 0;
+  GivenDraws given{};
 };
 
 /// Planes that a sum of so many terms needs: 1 (sequential), 2 (kahan: sum, compensation; chunked:
@@ -49,6 +52,10 @@ CPD_API void FoldSteps(const Accumulator& accumulator, const Format& terms_in, s
 /// rounded (draw 0).
 CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
                      std::int64_t first, std::int64_t n, FoldState state);
+
+/// How many draws such a sum of so many terms makes, counted from draw 0. 0 where its rounding is
+/// not stochastic.
+CPD_API std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms);
 
 /// Throws Error where a stochastic sum of so many terms would run out of random bits (philox.h:
 /// block numbers have 24 bits), or for a scheme that sums no plain terms (block_fma).

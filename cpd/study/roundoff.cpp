@@ -17,8 +17,6 @@ Roundoff Measure(std::int64_t n, const double* high, const float* low) {
   Roundoff result;
   result.count = n;
   double relative = 0;
-  double squares = 0;
-  double reference_squares = 0;
   std::int64_t counted = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     if (i % (1 << 20) == (1 << 20) - 1) CheckInterrupt();
@@ -28,14 +26,16 @@ Roundoff Measure(std::int64_t n, const double* high, const float* low) {
       continue;
     }
     const double error = high[i] - low[i];
-    squares += error * error;
-    reference_squares += high[i] * high[i];
+    result.error_squares += error * error;
+    result.reference_squares += high[i] * high[i];
     if (high[i] == 0) continue;
     relative += std::fabs(error / high[i]);
     ++counted;
   }
   result.error = counted == 0 ? 0 : relative / static_cast<double>(counted);
-  result.relative_rms = reference_squares == 0 ? 0 : std::sqrt(squares / reference_squares);
+  result.relative_rms = result.reference_squares == 0
+                            ? 0
+                            : std::sqrt(result.error_squares / result.reference_squares);
   return result;
 }
 

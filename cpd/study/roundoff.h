@@ -13,7 +13,9 @@ struct Roundoff {
   double relative_rms = 0;  ///< sqrt(sum (h - l)^2 / sum h^2), zero references included
   std::int64_t count = 0;   ///< values
   std::int64_t zero_references = 0;
-  std::int64_t non_finite = 0;  ///< values where l is not finite: left out of both means
+  std::int64_t non_finite = 0;   ///< values where l is not finite: left out of all sums
+  double error_squares = 0;      ///< sum (h - l)^2
+  double reference_squares = 0;  ///< sum h^2
 };
 
 /// sum += x, each in binary64: what references are made of. sum: fp64, x: fp32 or fp64, both

@@ -196,12 +196,20 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   });
 }
 
-/// Draw number `draw` past the first for elements index, index + 1, …
+/// Draw number `draw` past the first for elements (i, j), (i, j + 1), … of the block; a given draw
+/// only where those are elements of the result.
 template <class R>
-CPD_FN Unsigned<D> draw_of(const RoundPlan& plan, uint64_t index, uint64_t draw) {
+CPD_FN Unsigned<D> draw_of(const RoundPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
+                           uint64_t draw) {
   if constexpr (R::mode == Rounding::stochastic) {
+    const auto element = i * static_cast<int64_t>(block.index_row) + j;
+    if (block.given.random != nullptr) {
+      const int64_t lanes = i < block.rows ? block.columns - j : 0;
+      return TakenDraws<D>(block.given.from(element), lanes, 1 + draw).next();
+    }
     const auto first = 4 * static_cast<uint64_t>(draws_per_word(plan.random_bits));
-    FoldDraws<typename Narrow<D>::U32> draws(plan.random_bits, plan.seed, plan.stream, index,
+    FoldDraws<typename Narrow<D>::U32> draws(plan.random_bits, plan.seed, plan.stream,
+                                             block.index + static_cast<uint64_t>(element),
                                              first + draw);
     return convert<Unsigned<D>>(draws.next());
   } else {
@@ -218,9 +226,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
     for (int64_t i = row; i < row + kRows; ++i) {
       for (int64_t j = column; j < column + kLanes; j += Lanes<D>::count) {
         float* sum = block->state + i * block->state_columns + j;
-        const auto index =
-            block->index + static_cast<uint64_t>(i) * block->index_row + static_cast<uint64_t>(j);
-        const Unsigned<D> random = draw_of<R>(plan->promoted, index, draw);
+        const Unsigned<D> random = draw_of<R>(plan->promoted, *block, i, j, draw);
         D exact = load_f32<D>(sum);
         if (adds) {
           float* unit = sum + block->plane;

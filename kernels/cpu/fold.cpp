@@ -26,6 +26,7 @@ struct Steps {
   int64_t begin;  ///< the first element's place in each of `terms`
   float* sum;
   float* compensation;
+  GivenDraws given;  ///< of the first element
 
   [[nodiscard]] CPD_FN Steps part(int64_t i, int64_t elements) const {
     Steps part = *this;
@@ -34,6 +35,7 @@ struct Steps {
     part.begin += i;
     part.sum += i;
     if (compensation != nullptr) part.compensation += i;
+    part.given = given.from(i);
     return part;
   }
 };
@@ -41,22 +43,23 @@ struct Steps {
 // --- with all cases
 // -------------------------------------------------------------------------------
 
-/// Draws from number t on of the elements in V's lanes, the first of which is `index`.
+/// Draws from number steps.draw on of the elements in V's lanes, the first of which has the index
+/// steps.first.
 template <class R, class V>
 class Draws {
  public:
-  CPD_FN Draws(const RoundPlan&, int64_t, int64_t) {}
+  CPD_FN Draws(const RoundPlan&, const Steps&) {}
   CPD_FN Unsigned<V> next() { return Unsigned<V>{}; }
 };
 template <class R, class V>
   requires(R::mode == Rounding::stochastic)
 class Draws<R, V> {
  public:
-  CPD_FN Draws(const RoundPlan& plan, int64_t index, int64_t t)
+  CPD_FN Draws(const RoundPlan& plan, const Steps& steps)
       : plan_(plan),
         per_word_(static_cast<unsigned>(draws_per_word(plan.random_bits))),
-        index_(static_cast<uint64_t>(index)),
-        t_(static_cast<uint64_t>(t)) {
+        index_(static_cast<uint64_t>(steps.first)),
+        t_(static_cast<uint64_t>(steps.draw)) {
     renew();
   }
   CPD_FN Unsigned<V> next() {
@@ -83,12 +86,20 @@ class Draws<R, V> {
   Words<U> words_{};
 };
 
+/// The draws that the caller gave.
+template <class V>
+class Given : public TakenDraws<V> {
+ public:
+  CPD_FN Given(const RoundPlan&, const Steps& steps)
+      : TakenDraws<V>(steps.given, steps.n, static_cast<uint64_t>(steps.draw)) {}
+};
+
 /// Steps of V's lanes, of which term(j) gives the terms.
-template <class R, class V, class Term>
+template <class R, class V, class Source, class Term>
 CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const Steps& steps, float* sum,
                        float* compensation, Term term) {
   const bool kahan = plan.scheme == Scheme::kahan;
-  Draws<R, V> draws(plan.round, steps.first, steps.draw);
+  Source draws(plan.round, steps);
   int64_t j = 0;
   V s;
   V c{};
@@ -109,15 +120,16 @@ CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const Steps& steps, fl
   if (kahan) store_f32(compensation, c);
 }
 
-template <class R, class V>
+template <class R, class V, class Source = Draws<R, V>>
 CPD_FN void fold_span(FoldPlan plan, bool starts, Steps steps) {
   const bool kahan = plan.scheme == Scheme::kahan;
   for_lanes<V>(
       steps.n,
       [&](int64_t i) {
         const Steps part = steps.part(i, Lanes<V>::count);
-        fold_lanes<R, V>(plan, starts, part, part.sum, part.compensation,
-                         [&](int64_t j) { return load_f32<V>(part.terms[j] + part.begin); });
+        fold_lanes<R, V, Source>(plan, starts, part, part.sum, part.compensation, [&](int64_t j) {
+          return load_f32<V>(part.terms[j] + part.begin);
+        });
       },
       [&](int64_t i, int64_t rest) {
         const Steps part = steps.part(i, rest);
@@ -125,7 +137,7 @@ CPD_FN void fold_span(FoldPlan plan, bool starts, Steps steps) {
         float c[Lanes<V>::count] = {};
         copy(s, part.sum, rest);
         if (kahan) copy(c, part.compensation, rest);
-        fold_lanes<R, V>(plan, starts, part, s, c, [&](int64_t j) {
+        fold_lanes<R, V, Source>(plan, starts, part, s, c, [&](int64_t j) {
           float x[Lanes<V>::count] = {};
           copy(x, part.terms[j] + part.begin, rest);
           return load_f32<V>(x);
@@ -138,6 +150,9 @@ CPD_FN void fold_span(FoldPlan plan, bool starts, Steps steps) {
 CPD_BODY void fold_any(const FoldPlan* shared, bool starts, const Steps* given) {
   const FoldPlan plan = *shared;
   const Steps steps = *given;
+  if (plan.round.mode == Rounding::stochastic && steps.given.random != nullptr) {
+    return fold_span<Rule<Rounding::stochastic>, D, Given<D>>(plan, starts, steps);
+  }
   with_rule(plan.round, [&]<class R>() {
     if constexpr (is_nearest(R::mode)) {
       if (plan.in_binary32) return fold_span<R, F>(plan, starts, steps);
@@ -290,8 +305,8 @@ CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
 }  // namespace
 
 void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n, int64_t count,
-          const float* const* terms, float* sum, float* compensation) {
-  const Steps steps{draw, first, n, count, terms, 0, sum, compensation};
+          const float* const* terms, float* sum, float* compensation, GivenDraws given) {
+  const Steps steps{draw, first, n, count, terms, 0, sum, compensation, given};
   enter<fold_body>(&plan, starts, &steps);
 }
 

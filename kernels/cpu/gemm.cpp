@@ -152,6 +152,7 @@ struct Place {
   const float* b;  ///< the first lane's; the next is kGemmColumns further
   float* state;
   uint64_t index;
+  GivenDraws given;  ///< from the first lane's element on
 };
 
 /// Operands and state for GemmSums.
@@ -169,11 +170,22 @@ struct PlaneState {
   CPD_FN void store(int q, V x) const { store_f32(sums + q * plane, x); }
 };
 
-template <class R, class V, bool kExactProducts>
-CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, Place at) {
-  const SumDraws<R, V> draws(plan.sum.random_bits, plan.sum.seed, plan.sum.stream, at.index,
-                             plan.first_draw + draws_before(plan, block.first_k));
-  GemmSums<R, V, kExactProducts, PackedOperands<V>, PlaneState<V>> sums(
+/// The lanes' draws from number `first` on; so many lanes are elements of the result.
+template <class R, class V, bool kGiven>
+CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, int64_t lanes, uint64_t first) {
+  if constexpr (kGiven) {
+    return TakenDraws<V>(at.given, lanes, first);
+  } else {
+    const RoundPlan& sum = plan.sum;
+    return SumDraws<R, V>(sum.random_bits, sum.seed, sum.stream, at.index, first);
+  }
+}
+
+template <class R, class V, bool kExactProducts, bool kGiven>
+CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, Place at, int64_t lanes) {
+  auto draws =
+      draws_of<R, V, kGiven>(plan, at, lanes, plan.first_draw + draws_before(plan, block.first_k));
+  GemmSums<R, V, kExactProducts, PackedOperands<V>, PlaneState<V>, decltype(draws)> sums(
       plan, {at.a, at.b}, {at.state, block.plane}, draws);
   switch (plan.scheme) {
     case Scheme::kahan:
@@ -191,14 +203,14 @@ struct Tile {
   Place at;
 };
 
-template <class R, class V, bool kExactProducts>
+template <class R, class V, bool kExactProducts, bool kGiven = false>
 CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile* tile) {
   for (int64_t i = 0; i < tile->rows; ++i) {
     for (int64_t j = 0; j < tile->columns; j += Lanes<V>::count) {
-      const Place at{
-          tile->at.a + i, tile->at.b + j, tile->at.state + i * block->state_columns + j,
-          tile->at.index + static_cast<uint64_t>(i) * block->index_row + static_cast<uint64_t>(j)};
-      sum_lanes<R, V, kExactProducts>(*plan, *block, at);
+      const auto element = i * static_cast<int64_t>(block->index_row) + j;
+      const Place at{tile->at.a + i, tile->at.b + j, tile->at.state + i * block->state_columns + j,
+                     tile->at.index + static_cast<uint64_t>(element), tile->at.given.from(element)};
+      sum_lanes<R, V, kExactProducts, kGiven>(*plan, *block, at, tile->columns - j);
     }
   }
 }
@@ -213,6 +225,13 @@ CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Til
     }
     sum_tile<General, D, false>(&plan, &block, &tile);
   });
+}
+
+/// With the draws that the caller gave.
+CPD_FN void given_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile) {
+  using General = Rule<Rounding::stochastic, Form::general>;
+  if (plan.exact_products) return sum_tile<General, D, true, true>(&plan, &block, &tile);
+  sum_tile<General, D, false, true>(&plan, &block, &tile);
 }
 
 // --- short roundings (split.h)
@@ -676,6 +695,9 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
 
 CPD_FN void run_tile(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
+  if (bounded.block->given.random != nullptr) {
+    return given_tile(plan, *bounded.block, bounded.tile);
+  }
   if constexpr (Lanes<F>::count > 1) {
     switch (split_of(bounded)) {
       case Split::plain:
@@ -706,10 +728,10 @@ CPD_FN void gemm_tile(const GemmPlan& plan, const GemmBlock& block, int64_t i, i
   const int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
   const PanelRange* a = block.a_range + i / kGemmRows * groups;
   const PanelRange* b = block.b_range + j / kGemmColumns * groups;
-  const Place at{
-      block.a + i * block.count, block.b + j * block.count,
-      block.state + i * block.state_columns + j,
-      block.index + static_cast<uint64_t>(i) * block.index_row + static_cast<uint64_t>(j)};
+  const auto element = i * static_cast<int64_t>(block.index_row) + j;
+  const Place at{block.a + i * block.count, block.b + j * block.count,
+                 block.state + i * block.state_columns + j,
+                 block.index + static_cast<uint64_t>(element), block.given.from(element)};
   const Tile tile{block.rows - i < kGemmRows ? block.rows - i : kGemmRows,
                   block.columns - j < kGemmColumns ? block.columns - j : kGemmColumns, at};
   run_tile({&plan, &block, tile, a, b, fits_binary32(plan, a->fraction, b->fraction)});

@@ -435,10 +435,11 @@ CPD_FN void operate(const RoundPlan& plan, int64_t n, const float* x, const floa
 }
 
 CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t first, int64_t n,
-                              const float* x, const float* y, const float* z, float* out) {
+                              const float* x, const float* y, const float* z,
+                              const uint32_t* random, float* out) {
   const RoundPlan plan = *shared;
   with_rule(plan, [&]<class R>() {
-    with_random<R>(plan, first, n, nullptr, n, [&](int64_t i, int64_t count, const uint32_t* r) {
+    with_random<R>(plan, first, n, random, n, [&](int64_t i, int64_t count, const uint32_t* r) {
       switch (op) {
         case Operation::add:
           return operate<Operation::add, R>(plan, count, x + i, y + i, nullptr, r, out + i);
@@ -523,8 +524,8 @@ constexpr KernelTable kTable = {
       enter<decode_scaled_body>(&plan, shift, divisor, n, packed, y, streaming);
     },
     [](Operation op, const RoundPlan& plan, int64_t first, int64_t n, const float* x,
-       const float* y, const float* z,
-       float* out) { enter<arithmetic_body>(op, &plan, first, n, x, y, z, out); },
+       const float* y, const float* z, const uint32_t* random,
+       float* out) { enter<arithmetic_body>(op, &plan, first, n, x, y, z, random, out); },
     fold,
     [](int64_t n, const float* x, int64_t* non_finite) {
       return enter<max_abs_body>(n, x, non_finite);

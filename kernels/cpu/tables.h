@@ -72,7 +72,8 @@ void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t l
 void gemm(const GemmPlan& plan, const GemmBlock& block);
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
 void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
-          std::int64_t count, const float* const* terms, float* sum, float* compensation);
+          std::int64_t count, const float* const* terms, float* sum, float* compensation,
+          GivenDraws given);
 std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA

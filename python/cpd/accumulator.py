@@ -247,9 +247,36 @@ class Accumulator:
             self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
         )
 
+    def sum_draws(self, terms: int) -> int:
+        """How many random integers `cpd.sum` of so many terms takes for each sum: the last
+        dimension of its `random=`, in the order of the sum's operations. 0 unless the rounding is
+        stochastic.
+
+        >>> Accumulator("e4m3", "kahan", rounding="stochastic").sum_draws(3)
+        9
+        """
+        return _core.parse_accumulator(self.text, 0, 0).sum_draws(_count("terms", terms))
+
+    def gemm_draws(self, k: int) -> int:
+        """How many random integers `cpd.gemm` of so many products takes for each element of the
+        result: the last dimension of its `random=`. The first is for the rounding of c (without
+        effect where there is none), the others serve products and sums in program order. 0 unless
+        the rounding is stochastic.
+
+        >>> Accumulator("e4m3", rounding="stochastic").gemm_draws(3)
+        7
+        """
+        return _core.parse_accumulator(self.text, 0, 0).gemm_draws(_count("k", k))
+
     def _native(self) -> _core.Accumulator:
         seed, stream = tensors.number("seed", self.seed), tensors.number("stream", self.stream)
         return _core.parse_accumulator(self.text, seed, stream)
+
+    def __copy__(self) -> Accumulator:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Accumulator:
+        return self  # with its stream, if that is a tensor: whoever holds it looks at the same one
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Accumulator):
@@ -285,7 +312,7 @@ def accumulator(acc: AccumulatorLike) -> Accumulator:
     if isinstance(acc, Accumulator):
         return acc
     if isinstance(acc, str):
-        return parsed(acc)
+        return Accumulator.parse(acc)
     if isinstance(acc, BlockFma):
         return Accumulator(unit=acc)
     try:
@@ -598,6 +625,14 @@ def _with_numbers(acc: Accumulator, seed: Number, stream: Number) -> Accumulator
 
 def _int32(name: str, value: Any) -> int:
     return _ranged(name, value, 31)
+
+
+def _count(name: str, value: Any) -> int:
+    """A number of terms."""
+    count = _int64(name, value)
+    if not 0 <= count < 2**58:  # a few draws each are still an int64
+        raise ValueError(f"{name} must be 0…2^58 - 1, got {count}")
+    return count
 
 
 def _int64(name: str, value: Any) -> int:

@@ -10,9 +10,12 @@ The bias is what the sums start from (c of `cpd.gemm`), so it is rounded into th
 format first; it may be of another type.
 
 All of it works under autograd, `torch.func` (grad, vjp, jvp, jacrev, jacfwd, vmap,
-functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. Under `torch.vmap`
-each sample has the bits that it has alone; with stochastic rounding the samples are computed one by
-one.
+functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. A tangent is the
+sum, in float32, of two products with the forward accumulator, that of each operand's tangent by the
+other operand as cast, and of the bias's tangent; casts pass tangents straight through. Under
+`torch.vmap` each sample has the bits that it has alone. Where a rounding is stochastic, also one of
+the backward pass, `randomness="same"` says so, and the samples are computed one by one; with
+"different" a sample draws by its place in the whole batch.
 
 Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
 says otherwise. The operands are taken as they are: what they are cast to, the recipe says.
@@ -30,6 +33,7 @@ from cpd import tensors, torch_ops
 from cpd.accumulator import AccumulatorLike
 from cpd.recipes import CastSpec, Recipe, RecipeLike, recipe
 from cpd.torch_conv import Windows
+from cpd.torch_derivatives import call
 from cpd.torch_gemm import (
     CAST_ACTIVATION,
     CAST_GRADIENT,
@@ -38,7 +42,6 @@ from cpd.torch_gemm import (
     GRAD_BIAS,
     GRAD_INPUT,
     GRAD_WEIGHT,
-    autocast_type,
     tagged,
 )
 from cpd.torch_library import ops
@@ -96,7 +99,7 @@ def matmul(
     x = _cast(x, how.activation, CAST_ACTIVATION, how)
     y = _cast(y, how.weight, CAST_WEIGHT, how)
     in_one = y.dim() == 2
-    out = ops.matmul(x.flatten(0, -2) if in_one else x, y, None, *arguments)
+    out = call(ops.matmul, x.flatten(0, -2) if in_one else x, y, None, *arguments)
     out = _result(out, how, a, dtype)
     if in_one:
         out = out.reshape((*x.shape[:-1], y.shape[1]))
@@ -139,7 +142,7 @@ def linear(
     x = _cast(input, how.activation, CAST_ACTIVATION, how)
     w = _cast(weight, how.weight, CAST_WEIGHT, how)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
-    y = _result(ops.matmul(x, w.t(), bias, *arguments), how, input, dtype)
+    y = _result(call(ops.matmul, x, w.t(), bias, *arguments), how, input, dtype)
     return y.reshape((*input.shape[:-1], weight.shape[0]))
 
 
@@ -203,7 +206,7 @@ def conv2d(
     x = _pad(_cast(input, how.activation, CAST_ACTIVATION, how), edges, padding_mode)
     w = _cast(weight, how.weight, CAST_WEIGHT, how)
     images = x if x.dim() == 4 else x.unsqueeze(0)
-    y = _result(ops.conv2d(images, w, bias, *moves, number, *arguments), how, input, dtype)
+    y = _result(call(ops.conv2d, images, w, bias, *moves, number, *arguments), how, input, dtype)
     return y if x.dim() == 4 else y.squeeze(0)
 
 
@@ -218,8 +221,11 @@ def _check_operand(name: str, x: Any, like: str) -> None:
 
 
 def _asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
-    """The result's type as the caller asks for it, or autocast; None: x's own."""
-    return autocast_type(x) if dtype is None else dtype
+    """The result's type as the caller asks for it, or torch.autocast; None: x's own."""
+    place = x.device.type
+    if dtype is not None or not torch.amp.is_autocast_available(place):
+        return dtype
+    return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
 
 
 def _check_places(first: Tensor, **others: Tensor | None) -> None:
@@ -302,7 +308,7 @@ def _cast(x: Tensor, spec: CastSpec | None, purpose: int, how: Recipe) -> Tensor
     if spec is None:
         return x
     seed, stream = _pair_of(spec, purpose, how, x)
-    y: Tensor = ops.cast(x, spec.options.text(spec.format), seed, stream, None)
+    y: Tensor = call(ops.cast, x, spec.options.text(spec.format), seed, stream, None)
     return y
 
 

@@ -21,7 +21,7 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     native = options.native()
     x = _array("x", x)
     tensors.check_carrier(_name(x.dtype), f.name)
-    integers = _random(random, x.shape, options)
+    integers = _random(random, x.shape, "x's shape", options)
     y = _output(out, x.shape, x.dtype, {"x": x, "random": integers}, like=x)
     _core.cast(x, f._native, native, y, integers)
     return y
@@ -30,7 +30,7 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
 def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
     native = options.native()
     x = _array("x", x)
-    integers = _random(random, x.shape, options)
+    integers = _random(random, x.shape, "x's shape", options)
     packed = np.empty(f._native.packed_bytes(x.size), np.uint8)
     _core.encode(x, f._native, native, packed, integers)
     return packed
@@ -52,28 +52,30 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     return y
 
 
-def add(x: Any, y: Any, f: Format, options: Options, out: Any) -> Array:
-    return _arithmetic(_core.add, {"x": x, "y": y}, f, options, out)
+def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.add, {"x": x, "y": y}, f, options, out, random)
 
 
-def mul(x: Any, y: Any, f: Format, options: Options, out: Any) -> Array:
-    return _arithmetic(_core.mul, {"x": x, "y": y}, f, options, out)
+def mul(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.mul, {"x": x, "y": y}, f, options, out, random)
 
 
-def fma(x: Any, y: Any, z: Any, f: Format, options: Options, out: Any) -> Array:
-    return _arithmetic(_core.fma, {"x": x, "y": y, "z": z}, f, options, out)
+def fma(x: Any, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.fma, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
-def sum(x: Any, acc: Accumulator, dim: int) -> Array:
+def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
     x = _array("x", x, tensors.NARROW_FLOATS)
     axis = tensors.dimension(dim, x.ndim)
     tensors.check_carrier(_name(x.dtype), acc.format.name)
-    y = np.empty(x.shape[:axis] + x.shape[axis + 1 :], x.dtype)
-    _core.sum(x, axis, acc._native(), y)
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    integers = _draws(random, shape, acc.sum_draws(x.shape[axis]), acc)
+    y = np.empty(shape, x.dtype)
+    _core.sum(x, axis, acc._native(), y, integers)
     return y
 
 
-def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool) -> Array:
+def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, random: Any) -> Array:
     a = _array("a", a, tensors.NARROW_FLOATS, like="a")
     b = _array("b", b, tensors.NARROW_FLOATS, like="a")
     c = None if c is None else _array("c", c, tensors.NARROW_FLOATS, like="a")
@@ -82,8 +84,12 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool) -> Ar
         tensors.check_addend(c.shape, shape)
     element = a.dtype if dtype is None else _element(dtype, tensors.NARROW_FLOATS)
     tensors.check_result(_name(element), acc.format.name)
+    integers = _draws(random, shape, acc.gemm_draws(a.shape[-1]), acc)
     y = np.empty(shape, element)
-    _core.gemm(a, b, acc._native(), y, c, blas)
+    if blas:
+        _core.gemm_by_blas(a, b, acc._native(), y, c)
+    else:
+        _core.gemm(a, b, acc._native(), y, c, integers)
     return y
 
 
@@ -94,7 +100,12 @@ def random_integers(shape: Shape, options: Options) -> npt.NDArray[np.uint32]:
 
 
 def _arithmetic(
-    run: Callable[..., None], operands: dict[str, Any], f: Format, options: Options, out: Any
+    run: Callable[..., None],
+    operands: dict[str, Any],
+    f: Format,
+    options: Options,
+    out: Any,
+    random: Any,
 ) -> Array:
     native = options.native()
     arrays = {name: _array(name, x, tensors.NARROW_FLOATS) for name, x in operands.items()}
@@ -105,8 +116,9 @@ def _arithmetic(
     shape = _common_shape(arrays)
     tensors.check_carrier(_name(first.dtype), f.name)
     views = {name: np.broadcast_to(x, shape) for name, x in arrays.items()}
-    y = _output(out, shape, first.dtype, dict(views))
-    run(*views.values(), f._native, native, y)
+    integers = _random(random, shape, "the result's shape", options)
+    y = _output(out, shape, first.dtype, {**views, "random": integers})
+    run(*views.values(), f._native, native, y, integers)
     return y
 
 
@@ -160,15 +172,21 @@ def _output(
     return out
 
 
-def _random(random: Any, shape: tuple[int, ...], options: Options) -> Array | None:
-    """The given random integers as uint32, checked."""
+def _draws(random: Any, shape: tuple[int, ...], draws: int, acc: Accumulator) -> Array | None:
+    """The given random integers of an ordered sum: `draws` for each element of the result."""
+    wanted = f"the result's shape and {draws} draws"
+    return _random(random, (*shape, draws), wanted, acc.options)
+
+
+def _random(random: Any, shape: tuple[int, ...], wanted: str, options: Options) -> Array | None:
+    """The given random integers as uint32, checked; `wanted` is what their shape is."""
     if random is None:
         return None
     tensors.check_random_is_used(options)
     if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":
         raise TypeError(f"random must be an array of integers, got {_describe(random)}")
     if random.shape != shape:
-        raise ValueError(f"random must have x's shape, {shape}, got {random.shape}")
+        raise ValueError(f"random must have {wanted}, {shape}, got {random.shape}")
     if random.size:
         tensors.check_random_range(int(random.min()), int(random.max()), options.random_bits)
     return np.asarray(random, dtype=np.uint32, order="C")

@@ -24,17 +24,25 @@ none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=
 - `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
 - `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
 
-**out=** must have the result's shape, type and device, be writable, and lie apart from the inputs
-or be one of them. Returned as the result. It takes no part in autograd.
+**out=** must have the result's shape, type and device, be writable, not overlap itself, and lie
+apart from the inputs or be one of them. Returned as the result. It takes no part in autograd, in
+torch.func's transforms or in vmap (ValueError).
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. What the machine cannot do (no GPU, a library that is not there) is a
 RuntimeError, no memory a MemoryError (torch's own: RuntimeError). Under
 `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
-**Gradients** (torch): `cast` passes the gradient straight through; add, mul, fma and sum have the
-gradients of the exact operation; those of gemm are GEMMs with the same accumulator; encode and
-decode have none.
+**Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
+through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs
+with the same accumulator; codes are integers, so encode and decode have none: a gradient or a
+tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms take all of them.
+
+**torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
+`randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
+`same`: each example draws the bits of its own elements, as in a call of its own (and takes one);
+`different`: those of the elements of the whole batch, which stands in front (not for encode).
+Examples with a seed or stream of their own, or with given `random` integers, need not say.
 """
 
 from __future__ import annotations
@@ -144,15 +152,18 @@ def add(
     stream: Number = 0,
     random_bits: int = 24,
     variant: str = "A",
+    random: ArrayT | None = None,
 ) -> ArrayT:
     """x + y, exact, then rounded once to `f`. The operands are any values of one type; they
-    broadcast. They are used as given: cast them first if they should be values of `f`.
+    broadcast. They are used as given: cast them first if they should be values of `f`. `random`:
+    integers R in [0, 2^random_bits), of the result's shape, to be used in place of the generated
+    ones.
 
     >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
     240.0
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).add(x, y, format(f), options, out)  # type: ignore[no-any-return]
+    return _face(x).add(x, y, format(f), options, out, random)  # type: ignore[no-any-return]
 
 
 def mul(
@@ -167,6 +178,7 @@ def mul(
     stream: Number = 0,
     random_bits: int = 24,
     variant: str = "A",
+    random: ArrayT | None = None,
 ) -> ArrayT:
     """x * y, exact, then rounded once to `f`; operands as in `add`.
 
@@ -174,7 +186,7 @@ def mul(
     1.25
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).mul(x, y, format(f), options, out)  # type: ignore[no-any-return]
+    return _face(x).mul(x, y, format(f), options, out, random)  # type: ignore[no-any-return]
 
 
 def fma(
@@ -190,6 +202,7 @@ def fma(
     stream: Number = 0,
     random_bits: int = 24,
     variant: str = "A",
+    random: ArrayT | None = None,
 ) -> ArrayT:
     """x * y + z, exact, then rounded once to `f`; operands as in `add`.
 
@@ -198,10 +211,10 @@ def fma(
     0.015625
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).fma(x, y, z, format(f), options, out)  # type: ignore[no-any-return]
+    return _face(x).fma(x, y, z, format(f), options, out, random)  # type: ignore[no-any-return]
 
 
-def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0) -> ArrayT:
+def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0, *, random: ArrayT | None = None) -> ArrayT:
     """The ordered sum of `x` over dimension `dim`, index ascending, rounded at each step.
 
     `acc`: an `Accumulator`, or a format for its plain sequential sum. The sum starts from the first
@@ -210,13 +223,23 @@ def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0) -> ArrayT:
     first, an odd one passes up, each sum of two rounded; a single term is rounded. An empty sum is
     +0. The result has x's shape without `dim` and x's type.
 
+    `random`: for stochastic rounding, integers R in [0, 2^random_bits) to be used in place of the
+    generated ones: of the result's shape and, last, `acc.sum_draws(terms)`. Those of an element
+    serve its roundings in the order in which the sum makes them: sequential term by term; kahan the
+    first term's, then four for each further term; chunked each chunk's as its terms come, and after
+    its last term the outer sum's; pairwise as soon as two equal trees stand side by side, at the
+    end those that are left, the smallest first.
+
     >>> x = np.ones(40, np.float32)
     >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
     16.0
     >>> sum(x, "e4m3 pairwise").item()
     40.0
+    >>> acc = "e4m3 sequential rounding=stochastic random_bits=1"
+    >>> sum(np.float32([16, 1, 1]), acc, random=np.array([0, 1, 0])).item()
+    18.0
     """
-    return _face(x).sum(x, sum_accumulator(acc), dim)  # type: ignore[no-any-return]
+    return _face(x).sum(x, sum_accumulator(acc), dim, random)  # type: ignore[no-any-return]
 
 
 def gemm(
@@ -227,6 +250,7 @@ def gemm(
     *,
     dtype: Any = None,
     blas: bool = False,
+    random: ArrayT | None = None,
 ) -> ArrayT:
     """The matrix product of `a`, … × M × K, and `b`, … × K × N, each sum kept in `acc`.
 
@@ -250,12 +274,22 @@ def gemm(
     Random bits of stochastic rounding depend on seed, stream and the number of the element in the
     result, row-major, alone: not on the number of threads, strides or the backend.
 
+    `random`: integers R in [0, 2^random_bits) to be used in their place, of the result's shape and,
+    last, `acc.gemm_draws(K)`. An element's first is for the rounding of c (where there is no c it
+    does nothing); the others serve its roundings in program order: for each k that of the product,
+    unless products are exact, then its sum's (kahan: four; pairwise: of each two trees that stand
+    side by side, and at the end of those left and of c; chunked: after a chunk's last also the
+    outer sum's); of a matrix unit, the promotions or the result. On the CPU only (ValueError for
+    CUDA tensors), by the general route, which is slower. Gradients draw from seed and stream.
+
     Gradients (torch): a's is a GEMM of the gradient with b transposed, b's one of a transposed with
     the gradient, both with `acc` and `blas`; where a or b was broadcast, k runs over the dimensions
     broadcast too, before the matrix's own. c's is the gradient, summed in fp32 in row-major order
     over the dimensions that were broadcast. They draw from the streams XOR 4 << 60, 5 << 60 and
     6 << 60 (see `cpd.Recipe`, which chooses their accumulators). What the type of a, b or c does
-    not hold is formed in float32 and rounded once into it, to nearest-even.
+    not hold is formed in float32 and rounded once into it, to nearest-even. Tangents: the GEMM of
+    a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13 << 60), both with `acc`
+    and `blas`, and c's tangent, added in float32.
 
     >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
     >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8
@@ -265,7 +299,7 @@ def gemm(
     >>> gemm(a, b, "fp32", np.float32([0.25])).item()
     32.25
     """
-    options = accumulator(acc), c, dtype, flag("blas", blas)
+    options = accumulator(acc), c, dtype, flag("blas", blas), random
     return _face(a).gemm(a, b, *options)  # type: ignore[no-any-return]
 
 

@@ -134,7 +134,8 @@ class Recipe:
     Each rounding of stochastic mode draws from the seed of its own accumulator or cast, and from
     that one's stream, XOR layer << 20, XOR purpose << 60, with purpose 0 for the forward GEMM, 4
     for grad_input, 5 for grad_weight, 6 for grad_bias, 8 for the cast of activations, 9 of
-    weights, 10 of gradients, 11 of the output. So the roundings of a layer never meet where
+    weights, 10 of gradients, 11 of the output; in forward mode 12 and 13 for the products of the
+    input's and the weight's tangent. So the roundings of a layer never meet where
     streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a tensor, so
     that a compiled step stays compiled. The same stream gives the same bits: recomputation under
     activation checkpointing repeats them.

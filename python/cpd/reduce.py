@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -229,10 +230,15 @@ def check_world(spec: ReduceSpec, world: int) -> None:
     _core.check_world(spec._native(), world)
 
 
+def may_stall(spec: ReduceSpec, world: int) -> bool:
+    """Whether `warn_of_stall` has something to say."""
+    return _core.may_stall(spec._native(), world)
+
+
 def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
     """Warns where a plain sum has more than 2^precision terms: of terms of equal value the last
     ones change nothing, for each is less than half a unit in the last place of the sum."""
-    if not _core.may_stall(spec._native(), world):
+    if not may_stall(spec, world):
         return
     precision = spec.accumulator.format.man + 1
     warnings.warn(
@@ -314,6 +320,8 @@ def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> No
         if layer.device.type not in devices:
             allowed = " or ".join(device.upper() for device in devices)
             raise ValueError(f"{where} must be on the {allowed}, got {layer.device}")
+        if _is_plain(layer):
+            return
         if str(layer.layout) != "torch.strided":
             raise TypeError(f"{where} must be a dense tensor, got {layer.layout}")
         name = str(layer.dtype).removeprefix("torch.")
@@ -331,9 +339,19 @@ def host_values(layer: Any) -> npt.NDArray[np.float32]:
     """The values of a layer on the CPU, row-major, 1-D; without a copy where it is contiguous,
     aligned float32."""
     if tensors.is_torch(layer):
-        layer = layer.detach().resolve_neg().float().numpy()
-    values: npt.NDArray[np.float32] = np.require(layer, np.float32, ["C", "ALIGNED"])
+        if layer.requires_grad:
+            layer = layer.detach()
+        layer = (layer if _is_plain(layer) else layer.resolve_neg().float()).numpy()
+    values: npt.NDArray[np.float32] = layer
+    if layer.dtype != np.float32 or not (layer.flags.c_contiguous and layer.flags.aligned):
+        values = np.require(layer, np.float32, ["C", "ALIGNED"])
     return values.reshape(-1)
+
+
+def _is_plain(layer: torch.Tensor) -> bool:
+    """Whether a tensor is dense float32 whose memory holds its values."""
+    torch = sys.modules["torch"]
+    return layer.dtype is torch.float32 and layer.layout is torch.strided and not layer.is_neg()
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:

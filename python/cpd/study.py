@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 DEFAULT_CHUNK = 1 << 20
 """Values in work at once in a communicator that was not told otherwise."""
+DRAWS = 16
+"""Blocks of the values whose differences say how far an error is known."""
+_LEAST_DRAW = 4  # values in a block
+_SURE = 2.131  # Student's t of 15 degrees of freedom: 95 % of differences by chance lie within
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,7 @@ def roundoff(
     >>> round(result.error, 4), result.count, result.zero_references
     (0.0588, 2, 1)
     """
-    world = len(per_rank)
-    sizes = [_group_size(size, world) for size in group_sizes]
-    reference = _reference(per_rank, spec)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StallWarning)  # what stalls is what is measured
-        return {
-            size: _compared(
-                reference, simulate_all_reduce(per_rank, _grouped(spec, size, world)), per_layer
-            )
-            for size in sizes
-        }
+    return _table(Contributions(per_rank), spec, group_sizes, per_layer)
 
 
 @overload
@@ -122,24 +116,118 @@ def roundoff_over(
     no groups, and the other way round); the contributions, for the reference, by an all-gather in
     binary32, one layer at a time.
     """
-    sizes = [_group_size(size, comm.size) for size in group_sizes]
-    own = Source([layers])
-    values: list[npt.NDArray[np.float32]] = []
-    own.visit(0, lambda _, layer: values.append(layer))
-    reference = []
-    for layer in values:
-        total = np.zeros(layer.size)
-        for (contribution,) in comm.all_gather([layer], "fp32"):
-            _core.add_to_reference(contribution, total)
-        if spec.average:
-            _core.divide_reference(total, comm.size)
-        reference.append(total)
-    return {
-        size: _compared(
-            reference, comm.all_reduce(values, _grouped(spec, size, comm.size)), per_layer
+    return _table(Contributions.over(comm, layers), spec, group_sizes, per_layer)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One all-reduce held against its reference."""
+
+    total: Roundoff
+    """Of all layers together."""
+    layers: list[Roundoff]
+    """Of each layer."""
+    draws: list[tuple[float, float]]
+    """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values: block b is the b-th part
+    of every layer. Empty where there are fewer than 64 values."""
+
+    @classmethod
+    def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
+        """Of a reference and of what was reduced, layer by layer."""
+        layers = [np.asarray(layer).reshape(-1) for layer in sums]
+        draws = []
+        if sum(layer.size for layer in layers) >= _LEAST_DRAW * DRAWS:
+            parts = [
+                (np.array_split(h, DRAWS), np.array_split(low, DRAWS))
+                for h, low in zip(reference, layers, strict=True)
+            ]
+            for b in range(DRAWS):
+                native = _core.roundoff(
+                    _joined([h[b] for h, _ in parts], np.float64),
+                    _joined([low[b] for _, low in parts], np.float32),
+                )
+                draws.append((native.error_squares, native.reference_squares))
+        return cls(
+            _measure(_joined(reference, np.float64), _joined(layers, np.float32)),
+            [_measure(*pair) for pair in zip(reference, layers, strict=True)],
+            draws,
         )
-        for size in sizes
-    }
+
+    @property
+    def spread(self) -> float | None:
+        """The standard error of `total.relative_rms` (see `recommend`); None without draws."""
+        return _standard_error(self._left_out()) if self.draws else None
+
+    def _left_out(self) -> npt.NDArray[np.float64]:
+        """The relative RMS without each of the draws in turn."""
+        errors, references = np.array(self.draws).T
+        rest = ~np.eye(DRAWS, dtype=bool)
+        above, below = (np.array([x[keep].sum() for keep in rest]) for x in (errors, references))
+        shares = np.divide(above, below, out=np.zeros(DRAWS), where=below > 0)
+        return np.asarray(np.sqrt(shares), np.float64)
+
+
+class Contributions:
+    """What all ranks give to an all-reduce, to be measured with any number of specs: the reference
+    is summed once.
+
+    >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
+    >>> given.measure(ReduceSpec("e4m3"), 2).total.count
+    1
+    """
+
+    def __init__(self, per_rank: PerRank) -> None:
+        """`per_rank`: as for `simulate_all_reduce`."""
+        source = Source(per_rank)
+        self.world = source.world
+        self.sizes = source.sizes
+        self._sum: Callable[[], list[npt.NDArray[np.float64]]] = lambda: _reference(per_rank)
+        self._reduce: Callable[[ReduceSpec], list[Any]] = lambda spec: simulate_all_reduce(
+            per_rank, spec
+        )
+        self._references: dict[bool, list[npt.NDArray[np.float64]]] = {}
+
+    @classmethod
+    def over(cls, comm: Communicator, layers: Layers) -> Contributions:
+        """The layers of this rank and of all others, which measure with the same arguments."""
+        given = cls([layers])
+        values: list[npt.NDArray[np.float32]] = []
+        Source([layers]).visit(0, lambda _, layer: values.append(layer))
+        given.world = comm.size
+        given._sum = lambda: _gathered_reference(comm, values)
+        given._reduce = lambda spec: comm.all_reduce(values, spec)
+        return given
+
+    def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
+        """What the all-reduce of `spec` loses with that group size; W stands for no groups.
+
+        Raises ValueError for a group size that is not 1…W, TypeError for another spec.
+        """
+        check_spec(spec)
+        grouped = _grouped(spec, _group_size(group_size, self.world), self.world)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StallWarning)  # what stalls is what is measured
+            return Measurement.of(self._reference(spec.average), self._reduce(grouped))
+
+    def _reference(self, average: bool) -> list[npt.NDArray[np.float64]]:
+        if average not in self._references:
+            sums = self._references[False] if average and self._references else self._sum()
+            self._references[average] = [self._mean(layer) for layer in sums] if average else sums
+        return self._references[average]
+
+    def _mean(self, total: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        mean = total.copy()
+        _core.divide_reference(mean, self.world)
+        return mean
+
+
+def _table(
+    given: Contributions, spec: ReduceSpec, group_sizes: Sequence[int], per_layer: bool
+) -> dict[int, Any]:
+    check_spec(spec)
+    sizes = [_group_size(size, given.world) for size in group_sizes]
+    found = {size: given.measure(spec, size) for size in sizes}
+    return {size: one.layers if per_layer else one.total for size, one in found.items()}
 
 
 # ---- what it costs -------------------------------------------------------------------------------
@@ -214,7 +302,7 @@ def transfer_time(
 
 @dataclass(frozen=True)
 class Choice:
-    """One group size: what it loses and what it takes."""
+    """One group size and exchange: what it loses and what it takes."""
 
     group_size: int
     roundoff: Roundoff
@@ -223,23 +311,49 @@ class Choice:
     """By rank 0, a master, which has most to send."""
     seconds: float
     """In the alpha-beta model."""
+    exchange: str
+    """`hierarchical`, for a group size of W `ring`; or `owner`, which gives the same bits."""
+    spread: float | None
+    """The standard error of `roundoff.relative_rms`; None where there are fewer than 64 values."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Which group size to take."""
+    """Which group size and exchange to take. No other choice has both less error and less time than
+    one that is named here, nor is as good in one of them and better in the other."""
 
     choices: list[Choice]
-    by_error: int
-    """The group size of the least error (fewest results that are not finite, then Eq. 5)."""
-    by_time: int
-    """The group size of the least modelled time."""
-    compromise: int
-    """The group size of the least product of error and time, among those with as few results that
-    are not finite as any: nothing else is better in one by a larger factor than it is worse in the
-    other."""
-    owner_seconds: float
-    """What exchange `owner` takes in the same model, whatever the group size: the same bits."""
+    """One for each group size, by `hierarchical` or `ring`."""
+    owner: list[Choice]
+    """The same group sizes, and sums, by exchange `owner`."""
+    draws: int
+    """Blocks of the values that the spreads stand on; 0 where there are too few values."""
+    most_exact: Choice
+    """The fastest of those whose error cannot be told from the least."""
+    fastest: Choice
+    """The one of the least modelled time."""
+    balanced: Choice
+    """The fastest of those whose product of error and time cannot be told from the least."""
+
+    @property
+    def by_error(self) -> int:
+        """The group size of `most_exact`."""
+        return self.most_exact.group_size
+
+    @property
+    def by_time(self) -> int:
+        """The group size of `fastest`."""
+        return self.fastest.group_size
+
+    @property
+    def compromise(self) -> int:
+        """The group size of `balanced`."""
+        return self.balanced.group_size
+
+    @property
+    def owner_seconds(self) -> float:
+        """What exchange `owner` takes in the same model, whatever the group size: the same bits."""
+        return self.owner[0].seconds
 
 
 def recommend(
@@ -250,11 +364,18 @@ def recommend(
     alpha: float,
     beta: float,
 ) -> Recommendation:
-    """The group size to take, by round-off (see `roundoff`) and by modelled time.
+    """The group size and exchange to take, by round-off (see `roundoff`) and by modelled time.
 
-    The time is that of exchange `hierarchical`, for a group size of W of `ring`, with `alpha`
-    seconds a step and `beta` seconds a byte (see `transfer_time`). These sum in order `ring`, so
-    the spec must. Of group sizes that are equal in what counts the first is taken.
+    The error is the relative RMS; where results are not finite, fewer of these come first. The time
+    is that of exchange `hierarchical`, for a group size of W of `ring`, or of `owner`, with `alpha`
+    seconds a step and `beta` seconds a byte (see `transfer_time`). The first two sum in order
+    `ring`, so the spec must. Of choices that are equal in both the first is taken.
+
+    How far an error is known, the values themselves say, by the jackknife: each layer is cut into
+    `DRAWS` = 16 blocks, and the relative RMS is computed without each block in turn. A standard
+    error is the root of 15 / 16 of the sum of squares of what that changes. Two errors, or two
+    products of error and time, count as equal where their difference is at most 2.13 of its own
+    standard errors (Student's t, 95 %): of the same blocks, so that what is common cancels.
 
     Raises ValueError for another order, for no group sizes and as `roundoff` does.
 
@@ -265,9 +386,7 @@ def recommend(
     >>> best.by_error, best.by_time, [choice.steps for choice in best.choices]
     (4, 2, [18, 18, 30])
     """
-    _check_order(spec, group_sizes)
-    table = roundoff(per_rank, spec, group_sizes)
-    return _recommendation(table, spec, len(per_rank), Source(per_rank).sizes, alpha, beta)
+    return _recommended(Contributions(per_rank), spec, group_sizes, alpha, beta)
 
 
 def recommend_over(
@@ -280,12 +399,20 @@ def recommend_over(
     beta: float,
 ) -> Recommendation:
     """`recommend` over real ranks, each of which gives its own layers: see `roundoff_over`."""
-    _check_order(spec, group_sizes)
-    table = roundoff_over(comm, layers, spec, group_sizes)
-    return _recommendation(table, spec, comm.size, Source([layers]).sizes, alpha, beta)
+    return _recommended(Contributions.over(comm, layers), spec, group_sizes, alpha, beta)
 
 
-def _check_order(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
+def _recommended(
+    given: Contributions, spec: ReduceSpec, group_sizes: Sequence[int], alpha: float, beta: float
+) -> Recommendation:
+    check_recommended(spec, group_sizes)
+    sizes = [_group_size(size, given.world) for size in group_sizes]
+    found = {size: given.measure(spec, size) for size in sizes}
+    return choose(found, spec, given.world, given.sizes, alpha=alpha, beta=beta)
+
+
+def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
+    """Raises TypeError or ValueError for what `recommend` does not take."""
     check_spec(spec)
     if spec.order != "ring":
         raise ValueError(
@@ -296,30 +423,77 @@ def _check_order(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
         raise ValueError("at least one group size is needed, got none")
 
 
-def _recommendation(
-    table: dict[int, Roundoff],
+def choose(
+    measured: Mapping[int, Measurement],
     spec: ReduceSpec,
     world: int,
     sizes: Sequence[int],
+    *,
     alpha: float,
     beta: float,
 ) -> Recommendation:
-    choices = []
-    for size, lost in table.items():
-        way = _moved(spec, size, world)
+    """What `recommend` says of measurements by group size; `sizes`: values in each layer."""
+
+    def choice(size: int, way: ReduceSpec) -> Choice:
         took = cost(way, world, sizes)
         seconds = transfer_time(way, world, sizes, alpha=alpha, beta=beta)
-        choices.append(Choice(size, lost, took.steps, took.bytes_sent, seconds))
-    fewest = min(choice.roundoff.non_finite for choice in choices)
-    sound = [choice for choice in choices if choice.roundoff.non_finite == fewest]
-    owner = dataclasses.replace(spec, exchange="owner", group_size=None)
+        one = measured[size]
+        return Choice(
+            size, one.total, took.steps, took.bytes_sent, seconds, way.exchange, one.spread
+        )
+
+    def named(figure: Callable[[Choice], float]) -> Choice:
+        return _least(front, measured, figure)
+
+    hops = [choice(size, _moved(spec, size, world)) for size in measured]
+    plain = dataclasses.replace(spec, exchange="owner", group_size=None)
+    owner = [choice(size, plain) for size in measured]
+    front = [one for one in hops + owner if not any(_beats(other, one) for other in hops + owner)]
+    draws = min(len(one.draws) for one in measured.values())
     return Recommendation(
-        choices,
-        by_error=min(sound, key=lambda choice: choice.roundoff.error).group_size,
-        by_time=min(choices, key=lambda choice: choice.seconds).group_size,
-        compromise=min(sound, key=lambda choice: choice.roundoff.error * choice.seconds).group_size,
-        owner_seconds=transfer_time(owner, world, sizes, alpha=alpha, beta=beta),
+        hops,
+        owner,
+        draws,
+        most_exact=named(lambda one: 1.0),
+        fastest=min(front, key=lambda one: one.seconds),
+        balanced=named(lambda one: one.seconds),
     )
+
+
+def _beats(one: Choice, other: Choice) -> bool:
+    """Whether `one` is nowhere worse, and somewhere better."""
+    mine, yours = (
+        ((x.roundoff.non_finite, x.roundoff.relative_rms), x.seconds) for x in (one, other)
+    )
+    return mine[0] <= yours[0] and mine[1] <= yours[1] and mine != yours
+
+
+def _least(
+    front: Sequence[Choice],
+    measured: Mapping[int, Measurement],
+    weight: Callable[[Choice], float],
+) -> Choice:
+    """The fastest of those whose relative RMS times `weight` cannot be told from the least."""
+    fewest = min(one.roundoff.non_finite for one in front)
+    sound = [one for one in front if one.roundoff.non_finite == fewest]
+    best = min(sound, key=lambda one: one.roundoff.relative_rms * weight(one))
+
+    def as_good(one: Choice) -> bool:
+        if one is best:
+            return True
+        mine, least = weight(one), weight(best)
+        more = one.roundoff.relative_rms * mine - best.roundoff.relative_rms * least
+        a, b = measured[one.group_size], measured[best.group_size]
+        if more == 0 or not (a.draws and b.draws):
+            return more == 0
+        return more <= _SURE * _standard_error(a._left_out() * mine - b._left_out() * least)
+
+    return min(filter(as_good, sound), key=lambda one: one.seconds)
+
+
+def _standard_error(left_out: npt.NDArray[np.float64]) -> float:
+    """The jackknife's, of a figure that is `left_out[b]` without block b."""
+    return float(np.sqrt((DRAWS - 1) / DRAWS * np.square(left_out - left_out.mean()).sum()))
 
 
 # ---- helpers -------------------------------------------------------------------------------------
@@ -340,13 +514,6 @@ def _moved(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
     return dataclasses.replace(grouped, exchange=exchange)
 
 
-def _compared(reference: list[npt.NDArray[np.float64]], sums: list[Any], per_layer: bool) -> Any:
-    layers = [np.asarray(layer).reshape(-1) for layer in sums]
-    if per_layer:
-        return [_measure(*pair) for pair in zip(reference, layers, strict=True)]
-    return _measure(_joined(reference, np.float64), _joined(layers, np.float32))
-
-
 def _joined(parts: list[Any], dtype: type) -> npt.NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
@@ -358,7 +525,7 @@ def _group_size(size: Any, world: int) -> int:
     return number
 
 
-def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
+def _reference(per_rank: PerRank) -> list[npt.NDArray[np.float64]]:
     source = Source(per_rank)
     sums = [np.zeros(size) for size in source.sizes]
 
@@ -367,9 +534,18 @@ def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float
 
     for rank in range(source.world):
         source.visit(rank, add)
-    if spec.average:
-        for total in sums:
-            _core.divide_reference(total, source.world)
+    return sums
+
+
+def _gathered_reference(
+    comm: Communicator, layers: list[npt.NDArray[np.float32]]
+) -> list[npt.NDArray[np.float64]]:
+    sums = []
+    for layer in layers:
+        total = np.zeros(layer.size)
+        for (contribution,) in comm.all_gather([layer], "fp32"):
+            _core.add_to_reference(contribution, total)
+        sums.append(total)
     return sums
 
 

@@ -8,19 +8,18 @@ Documented in `cpd.functional`; what it takes of a recipe, in `cpd.torch_gemm`."
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import grad as convolution
 
-from cpd import torch_derivatives
 from cpd.accumulator import parsed
-from cpd.torch_derivatives import Dim, spread
+from cpd.torch_derivatives import Tangents, differentiable, saved, total
 from cpd.torch_gemm import (
     RECIPE,
+    TANGENT_A,
+    TANGENT_B,
     Ints,
     Operand,
     Strings,
@@ -31,10 +30,11 @@ from cpd.torch_gemm import (
     define,
     keep,
     product,
+    tagged,
     taken,
-    tangent,
 )
 from cpd.torch_library import ops
+from cpd.torch_vmap import Call, batched, text_of_recipe
 
 _COLUMN_BYTES = 1 << 28
 """Of images unfolded at a time, where the result does not depend on it."""
@@ -221,9 +221,10 @@ def _fake_conv2d_gradient(x: Tensor, y: Tensor, size: Ints, *rest: Any) -> Tenso
     return x.new_empty(size, dtype=rest[-1])
 
 
-def _setup_conv2d(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, w, bias, ctx.stride, ctx.dilation, ctx.groups, ctx.sums, ctx.gradient, numbers, _ = inputs
-    keep(ctx, output, x, w, bias, numbers)
+def _setup_conv2d(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    x, w, bias, ctx.stride, ctx.dilation, ctx.groups, *recipe = inputs
+    ctx.sums, ctx.gradient, numbers, ctx.dtype = recipe
+    keep(ctx, x, w, bias, numbers, forward=forward)
 
 
 def _conv2d_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -243,7 +244,7 @@ def _conv2d_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     if needs[2]:
         along = Operand((1, *like_bias.shape, 1, 1), like_bias.dtype)
         of_bias = addend_gradient(g, along, sums.grad_bias).view(like_bias.shape)
-    return (of_input, of_weight, of_bias, *(None,) * 7)
+    return of_input, of_weight, of_bias
 
 
 _MOVES = "int[] stride, int[] dilation, int groups"
@@ -265,33 +266,61 @@ define(
 )
 
 
-# ---- forward mode --------------------------------------------------------------------------------
+# ---- derivatives ---------------------------------------------------------------------------------
 
 
-def _conv2d_tangent(ctx: Any, for_x: Any, for_w: Any, for_bias: Any, *rest: Any) -> Tensor:
-    def multiply(x: Tensor, w: Tensor) -> Tensor:
-        return F.conv2d(x, w, None, ctx.stride, 0, ctx.dilation, ctx.groups)
-
-    return tangent(ctx, multiply, for_x, for_w, None if for_bias is None else _image(for_bias))
-
-
-def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    first, second, ctx.size, ctx.stride, ctx.dilation, ctx.groups, *_ = inputs
-    keep(ctx, output, first, second, None)
+def _redrawn(numbers: Tensor | None, purpose: int) -> Tensor | None:
+    """A recipe's numbers with other random bits for the forward sums."""
+    if numbers is None:
+        return None
+    seed, stream = numbers[0]
+    first = torch.stack([seed, tagged(stream, purpose << 60)])
+    return torch.cat([first.unsqueeze(0), numbers[1:]])
 
 
-def _input_tangent(ctx: Any, for_g: Any, for_w: Any, *rest: Any) -> Tensor:
-    def multiply(g: Tensor, w: Tensor) -> Tensor:
-        return convolution.conv2d_input(ctx.size, w, g, ctx.stride, 0, ctx.dilation, ctx.groups)
+def _conv2d_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    """As that of a matrix product: see `cpd.torch_gemm.product_tangent`."""
+    x, w, numbers = saved(ctx)
+    of_x, of_w, of_bias = tangents[:3]
 
-    return tangent(ctx, multiply, for_g, for_w, None)
+    def convolve(x: Tensor, w: Tensor, purpose: int) -> Tensor:
+        how = ctx.sums, ctx.gradient, _redrawn(numbers, purpose), torch.float32
+        return ops.conv2d(x, w, None, ctx.stride, ctx.dilation, ctx.groups, *how)
+
+    shape = _conv2d_shape(
+        x.shape, w.shape, Windows(w.shape[2:], ctx.stride, ctx.dilation, ctx.groups)
+    )
+    terms = (
+        None if of_x is None else convolve(of_x, w, TANGENT_A),
+        None if of_w is None else convolve(x, of_w, TANGENT_B),
+        None if of_bias is None else of_bias.float().view(-1, 1, 1).expand(shape),
+    )
+    return total(*terms).to(ctx.dtype)
 
 
-def _weight_tangent(ctx: Any, for_g: Any, for_x: Any, *rest: Any) -> Tensor:
-    def multiply(g: Tensor, x: Tensor) -> Tensor:
-        return convolution.conv2d_weight(x, ctx.size, g, ctx.stride, 0, ctx.dilation, ctx.groups)
+def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    first, second, *ctx.moves, ctx.text, seed, stream, ctx.dtype = inputs
+    keep(ctx, first, second, None, seed, stream, forward=forward)
 
-    return tangent(ctx, multiply, for_g, for_x, None)
+
+def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
+    """Of conv2d_input or conv2d_weight, which are products of their two operands as well."""
+
+    def tangent(ctx: Any, tangents: Tangents) -> Tensor:
+        first, second, seed, stream = saved(ctx)
+        of_first, of_second = tangents[:2]
+
+        def term(x: Tensor, y: Tensor, purpose: int) -> Tensor:
+            how = Sum(ctx.text, seed, stream).drawing(purpose)
+            return operator(x, y, *ctx.moves, *how, torch.float32)
+
+        terms = (
+            None if of_first is None else term(of_first, second, TANGENT_A),
+            None if of_second is None else term(first, of_second, TANGENT_B),
+        )
+        return total(*terms).to(ctx.dtype)
+
+    return tangent
 
 
 def _no_second_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -301,93 +330,67 @@ def _no_second_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-torch_derivatives.register("conv2d", _setup_conv2d, _conv2d_backward, _conv2d_tangent)
-torch_derivatives.register("conv2d_input", _setup_gradient, _no_second_gradient, _input_tangent)
-torch_derivatives.register("conv2d_weight", _setup_gradient, _no_second_gradient, _weight_tangent)
+differentiable("conv2d", _setup_conv2d, _conv2d_backward, _conv2d_tangent)
+for _name, _operator in (("conv2d_input", ops.conv2d_input), ("conv2d_weight", ops.conv2d_weight)):
+    differentiable(_name, _setup_gradient, _no_second_gradient, _tangent_of_gradient(_operator))
 
 
 # ---- torch.vmap ----------------------------------------------------------------------------------
-# Each sample's sums are those of a group of its own; where all samples share the weight, those of
-# images of its own.
+# Each example's sums are those of groups of its own; where all share the weight, those of images of
+# its own.
+
+_Parted = Callable[[Tensor], Tensor]
 
 
-def _image(bias: Tensor) -> Tensor:
-    return bias.view(-1, 1, 1)
+def _in_images(call: Call, *names: str) -> _Parted:
+    """Puts the examples of these operands among the images."""
+    for name in names:
+        call.widen(name)
+        call.given[name] = call.given[name].flatten(0, 1)
+    return lambda y: y.unflatten(0, (call.size, -1))
 
 
-def _joined(x: Tensor, dim: Dim, samples: int, into: int) -> Tensor:
-    """The samples of `x` beside each other in its dimension `into`."""
-    return spread(x, dim, samples).movedim(0, into).flatten(into, into + 1)
+def _in_channels(call: Call, *names: str) -> _Parted:
+    """Puts the examples of these operands of images among the channels, in groups of their own."""
+    for name in names:
+        call.widen(name)
+        call.given[name] = call.given[name].movedim(0, 1).flatten(1, 2)
+    call.given["groups"] *= call.size
+    return lambda y: y.unflatten(1, (call.size, -1)).movedim(1, 0)
 
 
-def _batched_conv2d(
-    samples: int,
-    dims: Sequence[Dim],
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Ints,
-    dilation: Ints,
-    groups: int,
-    *recipe: Any,
-) -> tuple[Tensor, int]:
-    of_x, of_w, of_bias = dims[:3]
-    if of_w is None and of_bias is None:
-        y = ops.conv2d(_joined(x, of_x, samples, 0), w, bias, stride, dilation, groups, *recipe)
-        return y.unflatten(0, (samples, -1)), 0
-    y = ops.conv2d(
-        _joined(x, of_x, samples, 1),
-        _joined(w, of_w, samples, 0),
-        None if bias is None else _joined(bias, of_bias, samples, 0),
-        stride,
-        dilation,
-        groups * samples,
-        *recipe,
-    )
-    return y.unflatten(1, (samples, -1)), 1
+def _in_outputs(call: Call, *names: str) -> None:
+    """Puts the examples of weights and biases among the outputs."""
+    for name in names:
+        if call.given[name] is not None:
+            call.widen(name)
+            call.given[name] = call.given[name].flatten(0, 1)
 
 
-def _batched_input(
-    samples: int,
-    dims: Sequence[Dim],
-    g: Tensor,
-    w: Tensor,
-    size: Ints,
-    stride: Ints,
-    dilation: Ints,
-    groups: int,
-    *how: Any,
-) -> tuple[Tensor, int]:
-    images, channels, *image = size
-    if dims[1] is None:
-        g, size = _joined(g, dims[0], samples, 0), (images * samples, channels, *image)
-        y = ops.conv2d_input(g, w, size, stride, dilation, groups, *how)
-        return y.unflatten(0, (samples, images)), 0
-    g, w = _joined(g, dims[0], samples, 1), _joined(w, dims[1], samples, 0)
-    size = images, channels * samples, *image
-    y = ops.conv2d_input(g, w, size, stride, dilation, groups * samples, *how)
-    return y.unflatten(1, (samples, channels)), 1
+def _widen_conv2d(call: Call) -> _Parted:
+    if not {"w", "bias"} & set(call.along):
+        return _in_images(call, "x")
+    _in_outputs(call, "w", "bias")
+    return _in_channels(call, "x")
 
 
-def _batched_weight(
-    samples: int,
-    dims: Sequence[Dim],
-    g: Tensor,
-    x: Tensor,
-    size: Ints,
-    stride: Ints,
-    dilation: Ints,
-    groups: int,
-    *how: Any,
-) -> tuple[Tensor, int]:
-    g, x = (_joined(t, dim, samples, 1) for t, dim in zip((g, x), dims, strict=False))
-    size, outputs = (size[0] * samples, *size[1:]), size[0]
-    y = ops.conv2d_weight(g, x, size, stride, dilation, groups * samples, *how)
-    return y.unflatten(0, (samples, outputs)), 0
+def _widen_input(call: Call) -> _Parted:
+    images, channels, *image = call.given["size"]
+    if "w" not in call.along:
+        call.given["size"] = [images * call.size, channels, *image]
+        return _in_images(call, "g")
+    call.given["size"] = [images, channels * call.size, *image]
+    _in_outputs(call, "w")
+    return _in_channels(call, "g")
 
 
-torch_derivatives.register_batches("conv2d", _batched_conv2d, lambda args: args[8] is not None)
-torch_derivatives.register_batches("conv2d_input", _batched_input, lambda args: args[7] is not None)
-torch_derivatives.register_batches(
-    "conv2d_weight", _batched_weight, lambda args: args[7] is not None
-)
+def _widen_weight(call: Call) -> _Parted:
+    outputs, *kernel = call.given["size"]
+    call.given["size"] = [outputs * call.size, *kernel]
+    _in_channels(call, "g", "x")
+    return lambda y: y.unflatten(0, (call.size, outputs))
+
+
+batched("conv2d", _widen_conv2d, text_of_recipe)
+batched("conv2d_input", _widen_input, lambda given: given["text"])
+batched("conv2d_weight", _widen_weight, lambda given: given["text"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products on torch tensors: gradients of torch.ops.cpd.gemm, and the operator matmul, which
-carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd.torch_conv`).
+"""Matrix products on torch tensors: derivatives of torch.ops.cpd.gemm, and the operator matmul,
+which carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd.torch_conv`).
 Documented in `cpd.ops`, `cpd.functional` and `cpd.recipes`. What the operators take of a recipe:
 
 `sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias. `gradient`: how
@@ -22,13 +22,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cpd import tensors, torch_derivatives
+from cpd import tensors
 from cpd.accumulator import parsed
-from cpd.torch_derivatives import leading
+from cpd.torch_derivatives import Tangents, differentiable, saved, total
 from cpd.torch_library import ops
 
 GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = 4, 5, 6
 CAST_ACTIVATION, CAST_WEIGHT, CAST_GRADIENT, CAST_OUTPUT = 8, 9, 10, 11
+TANGENT_A, TANGENT_B = 12, 13
 """What a random stream is for, its bits 60…63: 0 is the forward GEMM; collectives have 1…3."""
 
 Strings = Sequence[str]
@@ -53,6 +54,12 @@ class Sum(NamedTuple):
 
     def is_stochastic(self) -> bool:
         return parsed(self.text).rounding == "stochastic"
+
+    def drawing(self, purpose: int) -> Sum:
+        """With the random bits of another purpose."""
+        if self.stream is None:
+            return self
+        return self._replace(stream=tagged(self.stream, purpose << 60))
 
     def swapped(self) -> Sum:
         """For the product's transpose, whose operands have changed places."""
@@ -81,16 +88,8 @@ def product(
     a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
     """gemm, rounded once more to nearest-even where `dtype` does not hold its sums."""
-    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas)
+    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
     return y.to(dtype)
-
-
-def autocast_type(x: Tensor) -> torch.dtype | None:
-    """The type that torch.autocast gives on x's device; None where it is off."""
-    place = x.device.type
-    if not torch.amp.is_autocast_available(place) or not torch.is_autocast_enabled(place):
-        return None
-    return torch.get_autocast_dtype(place)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -175,88 +174,78 @@ def _product_gradients(
 
 
 def keep(
-    ctx: Any, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, *numbers: Tensor | None
+    ctx: Any,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    *numbers: Tensor | None,
+    forward: bool = False,
 ) -> None:
-    """Saves each factor of the result `y` for as long as forward mode takes, and from then on only
-    where the other one's gradient is asked for."""
+    """Saves each factor only where the other one's gradient is asked for. `forward`: for tangents
+    too."""
     ctx.like = _like(a), _like(b), _like(c)
-    ctx.result = Operand(y.shape, y.dtype)
     for_a, for_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if for_b else None, b if for_a else None, *numbers)
-    ctx.save_for_forward(a, b, *numbers)
+    if forward:
+        ctx.save_for_forward(a, b, *numbers)
 
 
-def tangent(
-    ctx: Any,
-    multiply: Callable[[Tensor, Tensor], Tensor],
-    for_a: Tensor | None,
-    for_b: Tensor | None,
-    for_c: Tensor | None,
+def product_tangent(
+    tangents: Tangents, a: Tensor, b: Tensor, how: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
-    """That of c + a b, from those of a, b and c (as wide as the result): the exact operation's, in
-    plain binary32, as torch's `multiply` computes it. A recipe says nothing of tangents."""
-    a, b = ctx.saved_tensors[:2]
-    # Autocast leaves binary64 alone; beneath torch.func's transforms it cannot be turned off.
-    wide = torch.float32 if autocast_type(a) is None else torch.float64
-    parts = []
-    if for_a is not None:
-        parts.append(multiply(for_a.to(wide), b.to(wide)))
-    if for_b is not None:
-        parts.append(multiply(a.to(wide), for_b.to(wide)))
-    if for_c is not None:
-        parts.append(for_c.to(wide))
-    total = functools.reduce(torch.add, parts)
-    return total.expand(ctx.result.shape).to(ctx.result.dtype)
+    """The tangent of c + a b: two products with the accumulator of the forward one, each with its
+    own random bits, and c's tangent; they are added in float32."""
+    of_a, of_b, of_c = tangents[:3]
+    shape = tensors.product_shape(a.shape, b.shape)
+    terms = (
+        None
+        if of_a is None
+        else product(of_a, b, None, how.drawing(TANGENT_A), torch.float32, blas),
+        None
+        if of_b is None
+        else product(a, of_b, None, how.drawing(TANGENT_B), torch.float32, blas),
+        None if of_c is None else of_c.float().expand(shape),
+    )
+    return total(*terms).to(dtype)
 
 
-def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, c, ctx.text, seed, stream, _, ctx.blas = inputs
-    keep(ctx, output, a, b, c, seed, stream)
+def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    a, b, c, ctx.text, seed, stream, ctx.dtype, ctx.blas, _ = inputs
+    keep(ctx, a, b, c, seed, stream, forward=forward)
+
+
+def _gemm_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    a, b, seed, stream = saved(ctx)
+    return product_tangent(tangents, a, b, Sum(ctx.text, seed, stream), ctx.dtype, ctx.blas)
 
 
 def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, seed, stream = ctx.saved_tensors
-
-    def drawing(text: str, purpose: int) -> Sum:
-        return Sum(text, seed, None if stream is None else tagged(stream, purpose << 60))
-
+    how = Sum(ctx.text, seed, stream)
     sums = Products(
-        drawing(ctx.text, GRAD_INPUT),
-        drawing(ctx.text, GRAD_WEIGHT),
-        drawing("fp32 sequential", GRAD_BIAS),
+        how.drawing(GRAD_INPUT),
+        how.drawing(GRAD_WEIGHT),
+        how._replace(text="fp32 sequential").drawing(GRAD_BIAS),
     )
-    return *_product_gradients(ctx, a, b, g, g, sums, ctx.blas), None, None, None, None, None
+    return _product_gradients(ctx, a, b, g, g, sums, ctx.blas)
 
 
 @torch.library.register_fake("cpd::gemm")
 def _(
-    a: Tensor, b: Tensor, c: Any, text: str, seed: Any, stream: Any, dtype: Any, blas: bool
+    a: Tensor,
+    b: Tensor,
+    c: Any,
+    text: str,
+    seed: Any,
+    stream: Any,
+    dtype: Any,
+    blas: bool,
+    random: Any,
 ) -> Tensor:
     return a.new_empty(tensors.product_shape(a.shape, b.shape), dtype=dtype)
 
 
-def _product_tangent(ctx: Any, *tangents: Any) -> Tensor:
-    return tangent(ctx, torch.matmul, *tangents[:3])
-
-
-def _batched(operator: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, int]]:
-    """The rule of torch.vmap for a product: samples are a batch before the others."""
-
-    def rule(
-        samples: int, dims: Sequence[Any], a: Tensor, b: Tensor, c: Tensor | None, *rest: Any
-    ) -> tuple[Tensor, int]:
-        of_a, of_b, of_c = dims[:3]
-        if of_a is None and of_b is None:
-            a, of_a = a.expand(samples, *a.shape), 0
-        rank = max(a.dim() - (of_a is not None), b.dim() - (of_b is not None))
-        a, b = leading(a, of_a, rank), leading(b, of_b, rank)
-        return operator(a, b, None if c is None else leading(c, of_c, rank), *rest), 0
-
-    return rule
-
-
-torch_derivatives.register("gemm", _setup_gemm, _gemm_backward, _product_tangent)
-torch_derivatives.register_batches("gemm", _batched(ops.gemm), lambda args: args[4] is not None)
+differentiable("gemm", _setup_gemm, _gemm_backward, _gemm_tangent)
 
 
 # ---- operators made of gemm ----------------------------------------------------------------------
@@ -264,12 +253,13 @@ torch_derivatives.register_batches("gemm", _batched(ops.gemm), lambda args: args
 _library = torch.library.Library("cpd", "FRAGMENT")
 
 
-def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]) -> None:
-    """An operator of that schema."""
+def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]) -> str:
+    """An operator of that schema; gives its name."""
     name = schema[: schema.index("(")]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"cpd::{name}")(fake)
+    return f"cpd::{name}"
 
 
 def cast_gradient(g: Tensor, gradient: str, numbers: Tensor | None) -> Tensor:
@@ -308,18 +298,21 @@ def _fake_matmul(
     return a.new_empty(tensors.product_shape(a.shape, b.shape), dtype=dtype)
 
 
-def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, c, ctx.sums, ctx.gradient, numbers, _ = inputs
-    keep(ctx, output, a, b, c, numbers)
+def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    a, b, c, ctx.sums, ctx.gradient, numbers, ctx.dtype = inputs
+    keep(ctx, a, b, c, numbers, forward=forward)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, numbers = ctx.saved_tensors
     cast = cast_gradient(g, ctx.gradient, numbers)
-    gradients = _product_gradients(ctx, a, b, g, cast, backward_sums(ctx, numbers), False)
-    return *gradients, None, None, None, None
+    return _product_gradients(ctx, a, b, g, cast, backward_sums(ctx, numbers), False)
+
+
+def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    a, b, numbers = saved(ctx)
+    return product_tangent(tangents, a, b, taken(ctx.sums, numbers, 0), ctx.dtype)
 
 
 define(f"matmul(Tensor a, Tensor b, Tensor? c, {RECIPE}) -> Tensor", _matmul, _fake_matmul)
-torch_derivatives.register("matmul", _setup_matmul, _matmul_backward, _product_tangent)
-torch_derivatives.register_batches("matmul", _batched(ops.matmul), lambda args: args[5] is not None)
+differentiable("matmul", _setup_matmul, _matmul_backward, _matmul_tangent)

@@ -60,6 +60,8 @@ class Accumulation:
     options: Options = field(default_factory=Options)
     seed: int = 0
     stream: int = 0
+    given: Sequence[Sequence[int]] | None = None
+    """Of each element of the result: the integer for c, then the others in program order."""
 
 
 class _Roundings:
@@ -69,7 +71,7 @@ class _Roundings:
         self.acc, self.index = acc, index
         n = acc.options.random_bits
         self.per_word = 1 if n > 16 else 2 if n > 8 else 4
-        self.next_draw = 4 * self.per_word
+        self.next_draw = 4 * self.per_word if acc.given is None else 1
 
     def addend(self, spec: Spec, x: Value) -> Value:
         return self._round(spec, x, 0)
@@ -88,6 +90,8 @@ class _Roundings:
         return round_value(spec, x, o)
 
     def _integer(self, draw: int) -> int:
+        if self.acc.given is not None:
+            return self.acc.given[self.index][draw]
         words = _words(self.index, draw // (4 * self.per_word), self.acc.seed, self.acc.stream)
         word = words[draw // self.per_word % 4]
         mask = (1 << self.acc.options.random_bits) - 1

@@ -102,13 +102,13 @@ def quiet_handler() -> dict[str, Any]:
     """One that returns: the call goes on to its end."""
     heard: list[int] = []
     signal.signal(signal.SIGINT, lambda *_: heard.append(1))
-    a = values(1024, 1024)
+    a = values(400, 400)
     expected = cpd.gemm(a, a, SLOW)
     rounds = 0
     interrupts = Interrupts(0.2)
     interrupts.begin()
     same = True
-    while not heard and rounds < 500:
+    while not heard and rounds < 5000:
         same = same and bool((cpd.gemm(a, a, SLOW) == expected).all())
         rounds += 1
     return {"heard": len(heard), "same": same}
@@ -221,8 +221,50 @@ def rank(comm: Communicator, victim: int) -> dict[str, Any]:
         seen = told(lambda: comm.all_reduce(layers, SPEC))
         seen["waited"] = time.monotonic() - began
     seen["broken"] = comm.broken
-    time.sleep(1 if comm.rank == victim else 0)
     return seen
+
+
+def backward(comm: Communicator, victim: int) -> dict[str, Any]:
+    """The same in a backward pass of DDP, whose hook has a communicator of its own."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = torch.nn.Linear(8, 4)
+    ddp = DistributedDataParallel(model)
+    state, hook = cpd.ddp_hook(SPEC, module=model, comm=comm)
+    ddp.register_comm_hook(state, hook)
+
+    def step() -> None:
+        ddp(torch.ones(2, 8)).sum().backward()
+
+    for _ in range(2):  # DDP makes its buckets anew in the second forward pass, together
+        step()
+    if comm.rank == victim:
+        seen = met_by_ctrl_c(step)
+    else:
+        late = comm.rank == (victim + 2) % comm.size
+        time.sleep(DELAY + 2 if late else 0)
+        began = time.monotonic()
+        seen = told(step)
+        seen["waited"] = time.monotonic() - began
+    seen["broken"] = comm.broken
+    seen["error"] = type(state.error).__name__
+    return seen
+
+
+def backward_ends(comm: Communicator) -> bool:
+    """For spawn_ranks: rank 0 ends while the hook's thread waits for rank 1."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = torch.nn.Linear(8, 4)
+    ddp = DistributedDataParallel(model)
+    ddp.register_comm_hook(*cpd.ddp_hook(SPEC, module=model, comm=comm))
+    if comm.rank == 0:
+        in_a_thread(lambda: ddp(torch.ones(2, 8)).sum().backward(), again=False)
+    else:
+        time.sleep(1.5)
+    return True
 
 
 # ---- threads at the program's end ----------------------------------------------------------------

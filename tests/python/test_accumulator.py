@@ -413,3 +413,16 @@ def test_recipe_errors(arguments, error, message):
 def test_cast_spec_errors(arguments, error, message):
     with pytest.raises(error, match=message):
         cpd.CastSpec(**{"format": "e4m3"} | arguments)
+
+
+@pytest.mark.parametrize("acc", [UNIT, "H100-FP8", "e4m3 chunk=2 chunked", "(4, 3) kahan"], ids=str)
+def test_compiled_programs_take_units_and_texts(acc):
+    torch = pytest.importorskip("torch")
+    x = cpd.cast(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)), "e2m1")
+    torch._dynamo.reset()
+    for program in (
+        lambda x: cpd.gemm(x, x, acc),
+        lambda x: cpd.gemm(x, x, cpd.Accumulator(acc, seed=3)),
+    ):
+        compiled = torch.compile(program, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(x), program(x))

@@ -304,3 +304,23 @@ def test_a_suggestion_is_always_a_name() -> None:
                     assert cpd.format(meant).bits > 0
                     suggested += 1
     assert suggested > 300
+
+
+COMPILED: list[Any] = ["E4M3", (4, 3), np.float16, np.dtype(np.float16), ml_dtypes.float8_e4m3]
+
+
+@pytest.mark.parametrize("given", [*COMPILED, "torch.float8_e4m3fn", "torch.half"], ids=str)
+def test_compiled_programs_take_them_all(given: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if isinstance(given, str) and given.startswith("torch."):
+        given = getattr(torch, given.removeprefix("torch."))
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+
+    def program(x: Any) -> Any:
+        y = cpd.cast(x, given)
+        return cpd.gemm(y, y, given), cpd.sum(x, given), cpd.functional.linear(x, y, recipe=given)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, fullgraph=True, backend="eager")
+    for got, wanted in zip(compiled(x), program(x), strict=True):
+        assert torch.equal(got, wanted)

@@ -324,9 +324,12 @@ def operators():
     sums = [STOCHASTIC, "e4m3 kahan", STOCHASTIC, "fp32 sequential"]
     gradient = "e5m2 rounding=stochastic random_bits=8"
     ops = torch.ops.cpd
-    yield ops.gemm, (a, b, None, "e4m3 sequential", None, None, torch.float32, False)
-    yield ops.gemm, (a, b, c, plain, None, None, torch.bfloat16, False)
-    yield ops.gemm, (a, b.t().contiguous().t(), c, STOCHASTIC, number, number, torch.float16, False)
+    drawing = STOCHASTIC, number, number, torch.float16, False
+    random = torch.full((2, 3, 4, cpd.Accumulator.parse(STOCHASTIC).gemm_draws(5)), 5)
+    yield ops.gemm, (a, b, None, "e4m3 sequential", None, None, torch.float32, False, None)
+    yield ops.gemm, (a, b, c, plain, None, None, torch.bfloat16, False, None)
+    yield ops.gemm, (a, b.t().contiguous().t(), c, *drawing, None)
+    yield ops.gemm, (a, b, c, *drawing, random.to(torch.int32))
     yield ops.matmul, (a, b, c, sums, gradient, numbers, torch.float32)
     yield ops.matmul, (a, b, None, [plain] * 4, "", None, torch.float32)
     x, w, bias = values(2, 4, 5, 6), values(6, 2, 3, 2, seed=1), values(6, seed=2)
@@ -339,10 +342,10 @@ def operators():
     yield ops.conv2d_weight, (g, x, list(w.shape), *moves, *rest)
 
 
-@pytest.mark.parametrize("case", range(9))
+@pytest.mark.parametrize("case", range(10))
 def test_opcheck(case):
     cases = list(operators())
-    assert len(cases) == 9
+    assert len(cases) == 10
     operator, args = cases[case]
     torch.library.opcheck(operator.default, args)
     if operator in (torch.ops.cpd.gemm, torch.ops.cpd.matmul, torch.ops.cpd.conv2d):

@@ -141,7 +141,9 @@ def test_twenty_times_between_processes(transport: str) -> None:
 
 
 def check_ranks(transport: str, victim: int) -> None:
-    ranks = spawn_ranks(transport, 3, "interrupt_cases:rank", victim, timeout=60.0)
+    ranks = spawn_ranks(
+        transport, 3, "interrupt_cases:rank", victim, timeout=60.0, victims=(victim,)
+    )
     for rank, spawned in enumerate(ranks):
         seen = spawned.result
         if rank == victim:
@@ -150,6 +152,25 @@ def check_ranks(transport: str, victim: int) -> None:
         else:
             check_other(seen, victim)
             assert seen["waited"] < SOON + 5, seen
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_backward_pass_of_ddp_is_interrupted(victim: int) -> None:
+    pytest.importorskip("torch")
+    ranks = spawn_ranks(
+        "gloo", 3, "interrupt_cases:backward", victim, timeout=60.0, victims=(victim,)
+    )
+    for rank, spawned in enumerate(ranks):
+        seen = spawned.result
+        if rank == victim:
+            check_interrupted(seen)
+            assert seen["error"] == "KeyboardInterrupt"
+            assert seen["broken"] == "a call was interrupted"
+        else:  # DDP makes one of its own, with the text
+            assert seen["raised"] == "RuntimeError", seen
+            assert seen["error"] == "RankLost", seen
+            check_other(seen | {"raised": "RankLost"}, victim)
 
 
 # ---- threads at the program's end ----------------------------------------------------------------
@@ -170,8 +191,9 @@ def test_a_program_ends_24_times(name: str) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_processes_end_while_threads_wait(transport: str) -> None:
+@pytest.mark.parametrize(("name", "world"), [("rank_ends", 3), ("backward_ends", 2)])
+def test_processes_end_while_threads_wait(name: str, world: int) -> None:
     """spawn_ranks fails where one does not end well."""
-    ranks = spawn_ranks(transport, 3, "interrupt_cases:rank_ends", timeout=60.0)
+    pytest.importorskip("torch")
+    ranks = spawn_ranks("gloo", world, f"interrupt_cases:{name}", timeout=60.0)
     assert all(spawned.result for spawned in ranks)

@@ -145,19 +145,64 @@ def test_second_gradients_are_torchs_or_an_error(name):
 # ---- forward mode --------------------------------------------------------------------------------
 
 
+def tangent_by_hand(product, cast_x, cast_w, of_x, of_w, of_b):
+    """Two products with the forward accumulator, of the operands as cast, summed in binary32."""
+    return product(of_x, cast_w) + product(cast_x, of_w) + of_b
+
+
 def test_tangents_pass_straight_through():
-    """Those of the exact product of the operands as cast."""
-    args = operands(LINEAR[2])
-    x, w, b = args
-    for_x, for_w, for_b = (t.cos() for t in args)
+    args = x, w, b = operands(LINEAR[2])
+    tangents = of_x, of_w, of_b = tuple(t.cos() for t in args)
     cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2", "toward_zero", "saturate")
-    wanted = F.linear(for_x, cast_w) + F.linear(cast_x, for_w) + for_b
-    primal, tangent = jvp(linear(NARROW), args, (for_x, for_w, for_b))
+
+    def product(x, w):
+        return cpd.gemm(x, w.t(), "e4m3")
+
+    primal, tangent = jvp(linear(NARROW), args, tangents)
     assert same(primal, linear(NARROW)(*args))
-    assert close(tangent, wanted)
+    assert same(tangent, tangent_by_hand(product, cast_x, cast_w, of_x, of_w, of_b))
     with forward_ad.dual_level():
-        dual = linear(NARROW)(x, forward_ad.make_dual(w, for_w), b)
-        assert close(forward_ad.unpack_dual(dual).tangent, F.linear(cast_x, for_w))
+        dual = linear(NARROW)(x, forward_ad.make_dual(w, of_w), b)
+        assert same(forward_ad.unpack_dual(dual).tangent, product(cast_x, of_w))
+
+
+def test_tangents_of_images_pass_straight_through():
+    args = x, w, _ = operands(PRODUCTS["conv2d"][2])
+    tangents = of_x, of_w, of_b = tuple(t.cos() for t in args)
+    cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2", "toward_zero", "saturate")
+
+    def product(x, w):
+        return functional.conv2d(x, w, recipe="e4m3")
+
+    _, tangent = jvp(conv2d(NARROW), args, tangents)
+    wanted = tangent_by_hand(product, cast_x, cast_w, of_x, of_w, of_b.view(-1, 1, 1))
+    assert same(tangent, wanted)
+
+
+def test_tangents_draw_bits_of_their_own():
+    """The table in cpd.Recipe's documentation."""
+    x, w, _ = operands(((6, 9), (5, 9), ()))
+    of_x, of_w = x.cos(), w.cos()
+    acc = cpd.Accumulator.parse(SOME, 3, 9)
+
+    def drawing(purpose):
+        return cpd.Accumulator.parse(SOME, 3, 9 ^ purpose << 60 ^ 2 << 20)
+
+    how = cpd.Recipe(acc, layer=2)
+    _, tangent = jvp(lambda *a: functional.linear(*a, recipe=how), (x, w), (of_x, of_w))
+    wanted = cpd.gemm(of_x, w.t(), drawing(12)) + cpd.gemm(x, of_w.t(), drawing(13))
+    assert same(tangent, wanted)
+    images, kernels = x.view(1, 6, 3, 3), w.view(5, 1, 3, 3).expand(5, 6, 3, 3).contiguous()
+    of_images, of_kernels = images.cos(), kernels.cos()
+
+    def convolve(x, w, acc):
+        return cpd.gemm(w.flatten(1), x.view(54, 1), acc).view(1, 5, 1, 1)
+
+    _, tangent = jvp(
+        lambda *a: functional.conv2d(*a, recipe=how), (images, kernels), (of_images, of_kernels)
+    )
+    wanted = convolve(of_images, kernels, drawing(12)) + convolve(images, of_kernels, drawing(13))
+    assert same(tangent, wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -175,7 +220,7 @@ def test_autocast_takes_no_part_in_tangents():
         _, tangent = jvp(
             lambda x: functional.linear(x, w, b, recipe="fp32", dtype=torch.float32), (x,), (x,)
         )
-    assert torch.allclose(tangent, F.linear(x, w), rtol=1e-6, atol=1e-6)
+    assert torch.allclose(tangent, F.linear(x, w), rtol=1e-5, atol=1e-5)
 
 
 def test_no_tangents_for_what_has_none():
@@ -231,7 +276,7 @@ def test_each_sample_has_the_bits_it_has_alone(recipe, ours, torchs, shapes):
         functions.append(grad(loss(f), ALL))
     for dims, function in itertools.product(DIMS, functions):
         together, each = stacked(args, dims)
-        got = vmap(function, dims)(*together)
+        got = vmap(function, dims, randomness="same")(*together)
         alone = [tree_leaves(function(*one)) for one in each]
         assert same(tree_leaves(got), [torch.stack(t) for t in zip(*alone, strict=True)]), dims
 
@@ -249,13 +294,40 @@ def test_a_batch_of_streams():
     assert not torch.equal(got[0], got[1])
 
 
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+def test_random_bits_of_a_batch(name):
+    """An error, unless torch.vmap is told which; only backward may draw."""
+    ours, _, shapes = PRODUCTS[name]
+    args = operands(shapes)
+    for how in (DRAWING, cpd.Recipe("e4m3", grad_weight=SOME)):
+        f = ours(how)
+        many = torch.stack([args[0]] * 3)
+        with pytest.raises(RuntimeError, match="randomness='same'"):
+            vmap(f, (0, None, None))(many, *args[1:])
+        for randomness, alike in (("same", True), ("different", how != DRAWING)):
+            y = vmap(f, (0, None, None), randomness=randomness)(many, *args[1:])
+            assert torch.equal(y[0], y[1]) == alike
+
+    def of_batch(w):
+        f = ours(cpd.Recipe("e4m3", grad_weight=SOME))
+        y = vmap(lambda x: f(x, w, args[2]), randomness="same")(many)
+        return y.square().sum()
+
+    def one_by_one(w):
+        f = ours(cpd.Recipe("e4m3", grad_weight=SOME))
+        return torch.stack([f(x, w, args[2]) for x in many]).square().sum()
+
+    assert same(grad(of_batch)(args[1]), grad(one_by_one)(args[1]))
+
+
 def test_vmap_of_vmap_and_of_nothing():
     x, w, b = operands(((2, 3, 6, 4), (5, 4), (5,)))
     f = linear(NARROW)
     got = vmap(vmap(f, (0, None, None)), (1, None, None))(x, w, b)
     assert same(got, f(x, w, b).transpose(0, 1))
     for recipe in (NARROW, DRAWING):
-        assert vmap(linear(recipe), (0, None, None))(x[:0], w, b).shape == (0, 3, 6, 5)
+        empty = vmap(linear(recipe), (0, None, None), randomness="same")
+        assert empty(x[:0], w, b).shape == (0, 3, 6, 5)
 
 
 # ---- layers --------------------------------------------------------------------------------------
@@ -280,7 +352,9 @@ def test_per_sample_gradients(recipe):
     def of_one(parameters, x, y):
         return F.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
 
-    got = vmap(grad(of_one), (None, 0, 0))({k: v.detach() for k, v in parameters.items()}, x, y)
+    got = vmap(grad(of_one), (None, 0, 0), randomness="same")(
+        {k: v.detach() for k, v in parameters.items()}, x, y
+    )
     for i in range(4):
         of_sample = F.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
         wanted = torch.autograd.grad(of_sample, list(parameters.values()))
@@ -298,8 +372,10 @@ def test_an_ensemble():
 PROGRAMS = {
     "grad": lambda f, args: grad(loss(f), ALL)(*args),
     "jvp": lambda f, args: jvp(f, args, args)[1],
-    "vmap": lambda f, args: vmap(f, (0, None, None))(torch.stack([args[0]] * 2), *args[1:]),
-    "per sample": lambda f, args: vmap(grad(loss(f), 1), (0, None, None))(
+    "vmap": lambda f, args: vmap(f, (0, None, None), randomness="same")(
+        torch.stack([args[0]] * 2), *args[1:]
+    ),
+    "per sample": lambda f, args: vmap(grad(loss(f), 1), (0, None, None), randomness="same")(
         torch.stack([args[0]] * 2), *args[1:]
     ),
 }

@@ -321,6 +321,15 @@ def test_a_deep_copy_goes_on_with_its_stream():
     assert len(seen) == 4
 
 
+def test_copies_of_specs_look_at_the_same_stream():
+    stream = torch.zeros((), dtype=torch.int64)
+    acc = cpd.Accumulator.parse(SOME, 1, stream)
+    cast = cpd.CastSpec("e4m3", "stochastic", stream=stream)
+    for spec in (acc, cast, cpd.Recipe(acc, weight=cast)):
+        assert copy.copy(spec) is spec
+        assert copy.deepcopy({"spec": spec})["spec"] is spec
+
+
 def test_a_loaded_layer_gets_a_stream_of_its_own():
     stream = torch.tensor(5 << 36)
     layer = linear(40, 30, recipe=cpd.Recipe(cpd.Accumulator.parse(SOME, 1, stream)))

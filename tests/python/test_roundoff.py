@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients in files, and `cpd roundoff`."""
 
+import csv
+import io
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -230,7 +236,11 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
         "by_error": best.by_error,
         "by_time": best.by_time,
         "compromise": best.compromise,
+        "by_error_exchange": best.most_exact.exchange,
+        "by_time_exchange": best.fastest.exchange,
+        "compromise_exchange": best.balanced.exchange,
         "owner_seconds": best.owner_seconds,
+        "draws": 0,
         "alpha_us": 5.0,
         "bandwidth_gbps": 2.0,
     }
@@ -240,11 +250,13 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
         assert row["steps"] == choice.steps
         assert row["bytes_sent"] == choice.bytes_sent
         assert row["seconds"] == choice.seconds
+        assert row["spread"] is choice.spread is None
     lines = capsys.readouterr().out.splitlines()
     (by_error,) = (line for line in lines if line.startswith("by error: "))
     (by_time,) = (line for line in lines if line.startswith("by modelled time: "))
     names = {2: "groups of 2", 4: "groups of 4", 12: "no groups"}
     assert by_error.startswith(f"by error: {names[best.by_error]}, ")
+    assert f"exchange {best.most_exact.exchange}, " in by_error
     assert by_time.startswith(f"by modelled time: {names[best.by_time]}, ")
     assert any(line.startswith("compromise ") for line in lines)
     assert any("exchange owner" in line for line in lines)
@@ -298,6 +310,243 @@ def test_seed_goes_with_a_file(tmp_path, per_rank):
         assert main(["roundoff", *arguments, "--seed", seed]) == 0
         tables.append(json.loads(out.read_text())["roundoff"])
     assert tables[0] != tables[1]
+
+
+# ---- formats, accumulators, baselines, files -----------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path, per_rank):
+    path = tmp_path / "g.npz"
+    save_gradients(path, ["a.weight", "b"], per_rank)
+    return str(path)
+
+
+def as_json(capsys, *arguments):
+    """What `cpd roundoff ARGUMENTS --json -` prints: nothing else."""
+    capsys.readouterr()
+    assert main(["roundoff", *arguments, "--json", "-"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def as_csv(capsys, *arguments):
+    capsys.readouterr()
+    assert main(["roundoff", *arguments, "--csv", "-"]) == 0
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def test_accumulator_and_result(capsys, saved, per_rank):
+    told = as_json(
+        capsys, "--gradients", saved, "--accumulator", "e6m9 kahan", "--result", "fp16", "--no-aps"
+    )
+    spec = cpd.ReduceSpec("e5m2", "e6m9 kahan", result="fp16")
+    expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12])
+    assert (told["accumulator"], told["result"]) == ("e6m9 kahan", "fp16")
+    assert [row["relative_rms"] for row in told["roundoff"]] == [
+        one.relative_rms for one in expected.values()
+    ]
+
+
+def test_a_stochastic_accumulator_has_the_seed(capsys, saved, per_rank):
+    words = (
+        "--gradients",
+        saved,
+        "--accumulator",
+        "e6m9 sequential rounding=stochastic",
+        "--no-aps",
+    )
+    told = as_json(capsys, *words, "--seed", "3")
+    accumulator = cpd.Accumulator("e6m9", rounding="stochastic", seed=3)
+    spec = cpd.ReduceSpec("e5m2", accumulator, seed=3)
+    expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12])
+    assert told["roundoff"][2]["error"] == expected[12].error
+    assert as_json(capsys, *words, "--seed", "4")["roundoff"] != told["roundoff"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--format", "e4m3,e5m2", "--format", "e3m0"],
+        ["--format", "e4m3", "--format", "e5m2", "--format=e3m0"],
+        ["--format", "e4m3, e5m2 ,e3m0"],
+    ],
+)
+def test_several_formats(capsys, saved, words):
+    told = as_json(capsys, "--gradients", saved, "--recommend", *words)
+    assert [one["format"] for one in told["formats"]] == ["e4m3", "e5m2", "e3m0"]
+    for one in told["formats"]:
+        alone = as_json(capsys, "--gradients", saved, "--recommend", "--format", one["format"])
+        assert one["roundoff"] == alone["roundoff"]
+        assert one["recommend"] == alone["recommend"]
+    assert main(["roundoff", "--gradients", saved, "--recommend", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("e4m3 + APS, e5m2 + APS, e3m0 + APS, 12 nodes, ring")
+    for name in ("e4m3", "e5m2", "e3m0"):
+        assert sum(line.lstrip().startswith(f"{name} + APS  ") for line in lines) == 3
+        assert f"{name} + APS:" in lines
+
+
+def test_baselines_are_todays_stacks(capsys, saved, per_rank):
+    ring, owner = as_json(capsys, "--gradients", saved, "--order", "tree")["baselines"]
+    for told, spec in (
+        (ring, cpd.ReduceSpec("bf16", "bf16", order="ring")),
+        (owner, cpd.ReduceSpec("fp32", "fp32")),
+    ):
+        (row,) = told["roundoff"]
+        expected = cpd.study.roundoff(per_rank, spec, [RANKS])[RANKS]
+        assert (row["group_size"], row["steps"]) == (RANKS, 2 * (RANKS - 1))
+        assert (row["error"], row["relative_rms"]) == (expected.error, expected.relative_rms)
+    assert (ring["name"], owner["name"]) == ("bf16 ring", "fp32 owner")
+    assert as_json(capsys, "--gradients", saved, "--no-baselines")["baselines"] == []
+    (timed, _) = as_json(capsys, "--gradients", saved, "--recommend")["baselines"]
+    spec = cpd.ReduceSpec("bf16", order="ring", exchange="ring")
+    assert timed["roundoff"][0]["seconds"] == cpd.study.transfer_time(
+        spec, RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
+    )
+
+
+def test_csv_holds_what_json_holds(capsys, saved):
+    words = ("--gradients", saved, "--recommend", "--format", "e4m3,e5m2", "--per-layer")
+    rows, told = as_csv(capsys, *words), as_json(capsys, *words)
+    assert [row["name"] for row in rows[:2]] == ["bf16 ring", "bf16 ring"]
+    whole = [row for row in rows if row["layer"] == "" and row["baseline"] == "0"]
+    wanted = [line for one in told["formats"] for line in one["roundoff"]]
+    assert len(whole) == len(wanted) == 6
+    for row, line in zip(whole, wanted, strict=True):
+        for name, value in line.items():
+            assert row[name] == ("" if value is None else str(value))
+    layers = [row for row in rows if row["layer"] and row["baseline"] == "0"]
+    assert [row["layer"] for row in layers[:4]] == ["a.weight", "b", "a.weight", "b"]
+    assert [int(row["count"]) for row in layers[:2]] == [35, 11]
+
+
+def test_per_layer(capsys, saved, per_rank):
+    told = as_json(capsys, "--gradients", saved, "--per-layer")
+    spec = cpd.ReduceSpec("e5m2", aps=True)
+    expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12], per_layer=True)
+    assert [
+        (row["layer"], row["group_size"], row["relative_rms"]) for row in told["per_layer"]
+    ] == [
+        (name, size, one.relative_rms)
+        for size, layers in expected.items()
+        for name, one in zip(("a.weight", "b"), layers, strict=True)
+    ]
+    assert main(["roundoff", "--gradients", saved, "--per-layer"]) == 0
+    out = capsys.readouterr().out
+    (line,) = (line for line in out.splitlines() if line.startswith(" a.weight"))
+    for layers in expected.values():
+        assert f"{layers[0].relative_rms:.2%}" in line
+    assert "relative RMS of each layer" in out
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_plot(tmp_path, saved, suffix):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"plot{suffix}"
+    words = ["roundoff", "--gradients", saved, "--format", "e4m3,e5m2", "--plot", str(path)]
+    for recommend in ([], ["--recommend"]):
+        assert main([*words, *recommend]) == 0
+        content = path.read_bytes()
+        if suffix == ".png":
+            assert content.startswith(b"\x89PNG")
+        else:
+            for text in (b"e4m3 + APS", b"e5m2 + APS", b"bf16 ring", b"fp32 owner", b"group size"):
+                assert text in content
+    assert main([*words, *recommend]) == 0
+    assert path.read_bytes() == content
+
+
+def test_plot_without_error(tmp_path):
+    """Sums that are exact have no place on a logarithmic axis."""
+    pytest.importorskip("matplotlib")
+    save_gradients(tmp_path / "g.npz", ["a"], [[torch.ones(100)]] * 2)
+    words = ["--gradients", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "p.svg")]
+    assert main(["roundoff", *words]) == 0
+    assert b"<svg" in (tmp_path / "p.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--accumulator", "e6m9 stochastic"], "scheme must be"),
+        (["--accumulator", "h100-fp8"], "block_fma"),
+        (["--accumulator", "fp32", "--kahan"], "'fp32 kahan'"),
+        (["--accumulator", ""], ""),
+        (["--result", "e99m1"], "1…8, got 99"),
+        (["--format", "e4m3,what"], "what"),
+        (["--format", "e4m3,,e5m2"], ""),
+        (["--csv", "-", "--json", "-"], "only one of --csv and --json"),
+        (["--csv", "no/such/folder/x.csv"], "no/such/folder"),
+        (["--plot", "x.jpg"], ".png or .svg"),
+        (["--plot", "no/such/folder/x.png"], "no/such/folder"),
+        (["--plot", "-"], ".png or .svg"),
+        (["--nodes", "5"], "holds 12 ranks, not 5"),
+    ],
+)
+def test_options_that_are_refused(capsys, saved, words, told):
+    assert main(["roundoff", "--gradients", saved, *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert told in said.err
+    assert said.err.count("\n") == 1
+    assert said.err.endswith("(see cpd roundoff --help)\n")
+
+
+def test_one_node_and_one_value(tmp_path, capsys):
+    save_gradients(tmp_path / "g.npz", ["a"], [[torch.tensor([0.0])]])
+    assert main(["roundoff", "--gradients", str(tmp_path / "g.npz")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "1 node, " in first
+    assert "a (1 value); 1 reference is zero" in first
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = ["roundoff", "--gradients", saved, "--format", "e4m3,e5m2", "--per-layer"]
+    assert main([*words, "--recommend"]) == 0
+    ring = cpd.study.transfer_time(
+        cpd.ReduceSpec("bf16"), RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
+    )
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if "%" in line and "," not in line
+    ]
+    assert len(lines) == 2 + 6 + 4
+    assert max(map(len, lines)) <= columns
+    assert lines[0].rstrip().endswith(f" {ring * 1e3:.4g}")  # the last column is not cut
+
+
+def in_a_process(*words, terminal=False):
+    """Standard output and error of `cpd roundoff WORDS`; both one text of a terminal if there is
+    one."""
+    command = [sys.executable, "-m", "cpd", "roundoff", *words]
+    if terminal:
+        command = ["script", "-qec", shlex.join(command), "/dev/null"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout, done.stderr
+
+
+def test_a_pipe_gets_no_codes_of_a_terminal(saved):
+    out, error = in_a_process("--gradients", saved, "--recommend", "--per-layer")
+    assert "\x1b" not in out
+    assert error == ""
+    assert "by error: " in out
+
+
+def test_a_terminal_shows_progress(saved):
+    if shutil.which("script") is None:
+        pytest.skip("no script(1)")
+    out, _ = in_a_process("--gradients", saved, terminal=True)
+    assert "measuring" in out
+    assert re.search(r"[0-5]/5 sums", re.sub(r"\x1b\[[0-9;]*m", "", out))
 
 
 # ---- between processes ---------------------------------------------------------------------------

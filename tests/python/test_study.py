@@ -133,28 +133,40 @@ def test_recommend() -> None:
     table = cpd.study.roundoff(ranks, spec, sizes)
     assert [choice.group_size for choice in best.choices] == sizes
     for choice in best.choices:
+        assert choice.exchange == ("ring" if choice.group_size == 64 else "hierarchical")
         way = hierarchical(None if choice.group_size == 64 else choice.group_size, "e5m2")
         cost = cpd.study.cost(way, 64, [300, 80])
         assert choice.roundoff == table[choice.group_size]
         assert (choice.steps, choice.bytes_sent) == (cost.steps, cost.bytes_sent)
         assert choice.seconds == cpd.study.transfer_time(way, 64, [300, 80], alpha=1e-5, beta=1e-9)
-    assert best.by_error == min(sizes, key=lambda size: table[size].error) == 8
+    assert best.by_error == min(sizes, key=lambda size: table[size].relative_rms) == 8
     assert best.by_time == min(best.choices, key=lambda choice: choice.seconds).group_size == 4
-    products = {c.group_size: c.roundoff.error * c.seconds for c in best.choices}
+    products = {c.group_size: c.roundoff.relative_rms * c.seconds for c in best.choices}
     assert best.compromise == min(products, key=products.__getitem__)
+    assert [choice.roundoff for choice in best.owner] == [c.roundoff for c in best.choices]
+    assert {(choice.exchange, choice.seconds) for choice in best.owner} == {
+        ("owner", best.owner_seconds)
+    }
     assert best.owner_seconds == cpd.study.transfer_time(
         cpd.ReduceSpec("e5m2"), 64, [300, 80], alpha=1e-5, beta=1e-9
     )
 
 
 def test_recommend_by_what_counts() -> None:
-    """Dear steps want groups near the square root; dear bytes want one ring."""
+    """Dear steps want groups near the square root, of those that take as many the one that loses
+    less; dear bytes want one ring."""
     ranks = positive_ranks(16)
     spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
     steps = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=1.0, beta=0.0)
-    assert steps.by_time == 2  # as many as 4, and named first
+    assert steps.by_time == 4  # as many as 2, and exacter
+    assert steps.choices[1].roundoff.relative_rms < steps.choices[0].roundoff.relative_rms
     assert [choice.steps for choice in steps.choices] == [18, 18, 30, 30]
-    assert cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=0.0, beta=1.0).by_time == 16
+    dear = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=0.0, beta=1.0)
+    assert min(dear.choices, key=lambda choice: choice.seconds).group_size == 16
+    assert (
+        dear.fastest.exchange == "owner"
+    )  # as long as one ring, for the group size of least error
+    assert dear.owner_seconds == dear.choices[3].seconds
 
 
 def test_recommend_avoids_what_overflows() -> None:
@@ -165,6 +177,136 @@ def test_recommend_avoids_what_overflows() -> None:
     assert [choice.roundoff.non_finite for choice in best.choices] == [1, 0]
     assert [choice.roundoff.error for choice in best.choices] == [0, 0]
     assert (best.by_error, best.compromise) == (4, 4)
+
+
+def test_recommend_counts_owner_in() -> None:
+    """Where a step costs nothing, owner moves least, and any group size may be had for it."""
+    ranks = positive_ranks(64)
+    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    best = cpd.study.recommend(ranks, spec, [2, 8, 32], alpha=0.0, beta=1e-9)
+    for named in (best.most_exact, best.fastest, best.balanced):
+        assert (named.exchange, named.group_size) == ("owner", 8)
+        assert named.seconds == best.owner_seconds < min(c.seconds for c in best.choices)
+
+
+def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [[rng.standard_normal(count).astype(np.float32) * 1e-3] for _ in range(world)]
+
+
+@pytest.mark.parametrize(("world", "size"), [(16, 4), (64, 8)])
+def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
+    """By Eq. 5, which a few tiny references decide, draws of the same kind disagree."""
+    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    sizes = [2, 4, 8, 16, world]
+    named, by_equation_5 = set(), set()
+    for seed in range(4):
+        ranks = normal_ranks(world, seed)
+        best = cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=8e-10)
+        named.add((best.by_error, best.by_time, best.compromise))
+        by_equation_5.add(min(best.choices, key=lambda c: c.roundoff.error).group_size)
+        assert best.draws == cpd.study.DRAWS
+    assert {by_error for by_error, _, _ in named} == {size}
+    assert len(named) == 1
+    assert len(by_equation_5) > 1
+
+
+def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
+    """Sums of one value: the order does not matter but for chance, so the fastest is named."""
+    rng = np.random.default_rng(0)
+    ranks = [[rng.standard_normal(4000).astype(np.float32)] for _ in range(4)]
+    spec = cpd.ReduceSpec("e4m3", "fp32", order="ring", result="fp32")
+    best = cpd.study.recommend(ranks, spec, [2, 3, 4], alpha=1e-5, beta=8e-10)
+    lost = {choice.group_size: choice.roundoff.relative_rms for choice in best.choices}
+    assert max(lost.values()) < min(lost.values()) * 1.001
+    assert best.most_exact == best.fastest
+
+
+def test_the_spread_is_how_far_draws_differ() -> None:
+    """The standard error of one draw against what 40 draws of the same kind come to."""
+    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    found = [
+        cpd.study.Contributions(normal_ranks(8, seed, 2000)).measure(spec, 4) for seed in range(40)
+    ]
+    spreads = [one.spread for one in found]
+    deviation = np.std([one.total.relative_rms for one in found], ddof=1)
+    assert np.mean(spreads) == pytest.approx(deviation, rel=0.35)
+
+
+def test_no_spread_of_few_values() -> None:
+    spec = cpd.ReduceSpec("e4m3", order="ring")
+    for count, draws in ((63, 0), (64, 16)):
+        best = cpd.study.recommend(normal_ranks(4, 0, count), spec, [2, 4], alpha=1e-5, beta=1e-9)
+        assert best.draws == draws
+        assert all((choice.spread is None) == (draws == 0) for choice in best.choices)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_nothing_beats_what_is_named(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    world = int(rng.choice([1, 2, 6, 16, 24]))
+    kind = rng.integers(3)
+    ranks = []
+    for _ in range(world):
+        x = rng.standard_normal(int(10 ** (1 + seed % 3))).astype(np.float32)
+        scales = (1.0, np.exp2(rng.integers(-12, 8)), 0.0)
+        ranks.append([np.abs(x) if kind == 0 else x * np.float32(scales[kind])])
+    sizes = sorted({int(k) for k in rng.integers(1, world + 1, 4)} | {world})
+    name = str(rng.choice(["e4m3", "e5m2", "e3m0", "bf16", "fp32"]))
+    spec = cpd.ReduceSpec(name, order="ring", aps=bool(rng.integers(2)))
+    alpha, beta = (float(x) for x in rng.choice([0.0, 1e-9, 1e-6, 1e-5], 2))
+    best = cpd.study.recommend(ranks, spec, sizes, alpha=alpha, beta=beta)
+    everything = best.choices + best.owner
+    for named in (best.most_exact, best.fastest, best.balanced):
+        assert named in everything
+        mine = (named.roundoff.non_finite, named.roundoff.relative_rms)
+        for other in everything:
+            theirs = (other.roundoff.non_finite, other.roundoff.relative_rms)
+            assert not (theirs <= mine and other.seconds < named.seconds)
+            assert not (theirs < mine and other.seconds <= named.seconds)
+    assert best.fastest.seconds == min(choice.seconds for choice in everything)
+
+
+def test_measurements_are_those_of_roundoff() -> None:
+    ranks = positive_ranks(6)
+    given = cpd.study.Contributions(ranks)
+    for average in (False, True, False):
+        spec = cpd.ReduceSpec("e4m3", order="tree", aps=True, average=average)
+        one = given.measure(spec, 3)
+        assert one.total == cpd.study.roundoff(ranks, spec, [3])[3]
+        assert one.layers == cpd.study.roundoff(ranks, spec, [3], per_layer=True)[3]
+        errors, references = np.array(one.draws).sum(axis=0)
+        assert math.sqrt(errors / references) == pytest.approx(one.total.relative_rms, rel=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["e4m3", cpd.format("e4m3"), None])
+def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
+    ranks = positive_ranks(2)
+    times = {"alpha": 0.0, "beta": 0.0}
+    calls = {
+        "roundoff": lambda: cpd.study.roundoff(ranks, spec, [1]),
+        "recommend": lambda: cpd.study.recommend(ranks, spec, [1], **times),
+        "measure": lambda: cpd.study.Contributions(ranks).measure(spec, 1),
+        "cost": lambda: cpd.study.cost(spec, 2, [3]),
+        "transfer_time": lambda: cpd.study.transfer_time(spec, 2, [3], **times),
+        "simulate_all_reduce": lambda: cpd.simulate_all_reduce(ranks, spec),
+    }
+
+    def over(call: Any) -> Any:
+        with cpd.comm.local(2) as group:
+            return group.run(call)
+
+    for name in ("all_reduce", "reduce", "reduce_scatter"):
+        calls[name] = lambda name=name: over(lambda c: getattr(c, name)(ranks[c.rank], spec))
+    calls["roundoff_over"] = lambda: over(
+        lambda c: cpd.study.roundoff_over(c, ranks[c.rank], spec, [1])
+    )
+    calls["recommend_over"] = lambda: over(
+        lambda c: cpd.study.recommend_over(c, ranks[c.rank], spec, [1], **times)
+    )
+    for call in calls.values():
+        with pytest.raises(TypeError, match=r"spec must be a cpd\.ReduceSpec.*got "):
+            call()
 
 
 def test_recommend_takes_what_any_exchange_says() -> None:

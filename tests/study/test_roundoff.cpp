@@ -19,6 +19,8 @@ TEST(Roundoff, FollowsEquation5) {
   const Roundoff r = measure({1, -2, 4, 0}, {1, -1, 5, 3});
   EXPECT_DOUBLE_EQ(r.error, (0 + 0.5 + 0.25) / 3);  // the zero reference is counted apart
   EXPECT_DOUBLE_EQ(r.relative_rms, std::sqrt((1.0 + 1 + 9) / 21));
+  EXPECT_EQ(r.error_squares, 1 + 1 + 9);
+  EXPECT_EQ(r.reference_squares, 21);
   EXPECT_EQ(r.count, 4);
   EXPECT_EQ(r.zero_references, 1);
   EXPECT_EQ(r.non_finite, 0);

@@ -358,8 +358,14 @@ Job& TheJob(double timeout) {
   static Job* job = nullptr;
   const std::lock_guard lock(mutex);
   if (FailedStart()) throw RankLost(*FailedStart());
-  if (job == nullptr || !IsRunning()) StartMpi(timeout);
-  if (job == nullptr) job = MakeJob(timeout);
+  try {
+    if (job == nullptr || !IsRunning()) StartMpi(timeout);
+    if (job == nullptr) job = MakeJob(timeout);
+  } catch (const Interrupted&) {  // MPI is still at it
+    g_lost = true;
+    FailedStart().emplace("the start of MPI was interrupted", std::vector<int>{});
+    throw;
+  }
   MpiCall::Watch(timeout);
   return *job;
 }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import cpd
 from cpd._core import PARTS
-from cpd.cli import demo, format, roundoff, train
+from cpd.cli import demo, format, presets, roundoff, train
 from cpd.cli.errors import RunError, UsageError, stalls_told
 from cpd.cli.options import CommandParser, Commands, Parser
 
@@ -63,7 +63,7 @@ def build_parser() -> Parser:
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    for command in (format, train, roundoff, demo):
+    for command in (format, presets, train, roundoff, demo):
         command.register(commands)
     return parser
 

@@ -2,6 +2,7 @@
 """`cpd demo` and `cpd report`: accuracy without and with APS, round-off, and an HTML report."""
 
 import argparse
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ from rich.progress import Progress
 import cpd
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
-from cpd.cli.output import new_console, new_progress, new_table
-from cpd.cli.roundoff import roundoff_table
+from cpd.cli.output import counted, new_console, new_progress, new_table
+from cpd.cli.roundoff_output import roundoff_table
 
 if TYPE_CHECKING:
     from cpd.report.results import Demo, Run
@@ -25,7 +26,8 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("out/demo"), metavar="DIR", help="default out/demo"
     )
-    integer(parser, "seed", 0)
+    integer(parser, "seed", 0, "the first one")
+    integer(parser, "seeds", 3, "seeds of each row of the accuracy table, which gives the range")
     integer(parser, "epochs", 40, "of every training run")
     integer(parser, "jobs", None, "training runs at once; default: one for each core, at most 8")
     parser = add_command(
@@ -35,12 +37,13 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.report.demo import DemoOptions, base_options, measure, total_epochs
+    from cpd.report.demo import DemoOptions, base_options, measure, other_seeds, total_epochs
     from cpd.report.page import write_report
 
     with users_mistakes():
-        chosen = DemoOptions(seed=options.seed, epochs=options.epochs)
+        chosen = DemoOptions(seed=options.seed, seeds=options.seeds, epochs=options.epochs)
         base_options(chosen)
+        other_seeds(chosen)
         if options.jobs is not None and options.jobs < 1:
             raise UsageError(f"jobs must be at least 1, got {options.jobs}")
         options.out.mkdir(parents=True, exist_ok=True)
@@ -65,30 +68,41 @@ class _DemoProgress:
         self._progress.advance(self._bar, count)
 
     def done(self, run: "Run") -> None:
-        depth = f"{run.depth} hidden layers"
         self._progress.console.print(
-            f"  {run.label:<14} {depth}  accuracy {run.accuracy:.3f}  {run.seconds:4.1f} s  "
-            f"{'' if run.state == 'finished' else run.state}".rstrip()
+            f"  {run.label:<14} {counted(run.depth, 'hidden layer')}  seed {run.seed}  "
+            f"accuracy {run.accuracy:.3f}  {run.seconds:4.1f} s  "
+            f"{'' if run.state == 'finished' else run.state}".rstrip(),
+            soft_wrap=True,
         )
 
 
 def _print_demo(console: Console, demo: "Demo") -> None:
     from cpd.report.figures import percent
+    from cpd.report.results import accuracy_range, state_of
 
     table = new_table("Gradients", "Bits", "Accuracy", "Lost to zero", "State", "Weights")
     for run in demo.table:
+        every = demo.of_all_seeds(run)
         table.add_row(
             run.label,
             str(cpd.format(run.format).bits),
-            f"{run.accuracy:.3f}",
+            accuracy_range(every),
             percent(run.underflow),
-            run.state,
+            state_of(every),
             run.weights,
         )
-    table.title = "Held-out accuracy, 8 nodes" if demo.settings["nodes"] == 8 else None
+    seeds = 1 + len({run.seed for run in demo.repeats})
+    table.title = f"Held-out accuracy, {counted(demo.settings['nodes'], 'node')}"
+    if seeds > 1:
+        first = demo.table[0].seed
+        table.title += f"; ranges over {seeds} seeds, the rest of seed {first}"
     console.print(table)
     shallow = ", ".join(f"{run.label} {run.accuracy:.3f}" for run in demo.shallow)
-    console.print(f"With {demo.shallow[0].depth} hidden layers instead: {shallow}\n")
+    depth = counted(demo.shallow[0].depth, "hidden layer")
+    console.print(f"With {depth} instead: {shallow}", soft_wrap=True)
+    for line in stall_lines(demo):
+        console.print(line, soft_wrap=True)
+    console.print()
     rounded = roundoff_table(demo.roundoff.series[0].rows)
     wire = cpd.format(demo.roundoff.format)
     rounded.title = (
@@ -96,6 +110,22 @@ def _print_demo(console: Console, demo: "Demo") -> None:
         "ring across groups"
     )
     console.print(rounded)
+
+
+def stall_lines(demo: "Demo") -> list[str]:
+    """For each format whose sums may stall, the runs that they are in."""
+    runs = demo.runs
+    found = Counter(run.format for run in runs if run.may_stall)
+    nodes = demo.settings["nodes"]
+    lines = []
+    for name, count in found.items():
+        wire = cpd.format(name)
+        lines.append(
+            f"Sums in ({wire.exp},{wire.man}) may have stalled, in {count} of "
+            f"{counted(len(runs), 'run')}: of {nodes} equal terms the first {2 ** (wire.man + 1)} "
+            "count"
+        )
+    return lines
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 import cpd
+from cpd.cli.compare import compare, comparison_rows
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
-from cpd.cli.output import new_console, new_table
+from cpd.cli.output import exact, new_console, new_table, short
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
@@ -27,19 +28,33 @@ def register(commands: Commands) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="e4m3, e4m3fn, e5m2fnuz, e6m9:bias=40, bf16, binary8p4se …; default: common ones",
+        help="e4m3, (4,3), e4m3fn, float8_e5m2, e5m2fnuz, e6m9:bias=40, bf16, binary8p4se …; "
+        "default: common ones",
     )
     parser.add_argument(
         "--values",
         action="store_true",
         help=f"list every code and its value (formats of up to {LISTED_BITS} bits)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="two formats side by side: figures, spacing, and the values that one alone has",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON instead of tables (also '--json -')"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
+    names = options.names
+    if options.json and "-" in names:
+        names = [name for name in names if name != "-"]
+    if options.compare is not None and names:
+        raise UsageError(f"--compare takes two formats and no more, got {' '.join(names)} too")
     with users_mistakes():
-        formats = [cpd.format(name) for name in options.names or _COMMON]
+        formats = [cpd.format(name) for name in options.compare or names or _COMMON]
     if options.values:
         for wire in formats:
             if wire.bits > LISTED_BITS:
@@ -47,11 +62,16 @@ def _run(options: argparse.Namespace) -> int:
                     f"--values lists formats of up to {LISTED_BITS} bits, {wire} has {wire.bits}"
                 )
     if options.json:
-        rows = [_describe(wire, options.values) for wire in formats]
+        rows: Any = [_describe(wire, options.values) for wire in formats]
+        if options.compare is not None:
+            rows = {"formats": rows, **comparison_rows(*formats)}
         print(json.dumps(rows, indent=2, allow_nan=False))
         return 0
     console = new_console()
-    console.print(_format_table(formats))
+    if options.compare is not None:
+        compare(console, *formats)
+    else:
+        console.print(_format_table(formats))
     if options.values:
         for wire in formats:
             _print_values(console, wire)
@@ -91,10 +111,10 @@ def _format_table(formats: list[cpd.Format]) -> Table:
             str(wire),
             str(wire.bits),
             f"{wire.exp},{wire.man},{wire.bias}",
-            _number(wire.max),
-            _number(wire.min_normal),
-            _number(wire.min_subnormal) if wire.subnormals else "none",
-            _number(wire.epsilon),
+            short(wire.max),
+            short(wire.min_normal),
+            short(wire.min_subnormal) if wire.subnormals else "none",
+            short(wire.epsilon),
             f"{wire.num_values}",
         )
     return table
@@ -102,7 +122,7 @@ def _format_table(formats: list[cpd.Format]) -> Table:
 
 def _print_values(console: Console, wire: cpd.Format) -> None:
     digits = -(-wire.bits // 4)
-    cells = [f"{code:0{digits}x}  {_exact(value)}" for code, value in enumerate(_code_values(wire))]
+    cells = [f"{code:0{digits}x}  {exact(value)}" for code, value in enumerate(_code_values(wire))]
     console.print(f"{wire}: codes (hexadecimal) and values")
     console.print(Columns(cells, equal=True, column_first=True, padding=(0, 3)))
 
@@ -111,25 +131,3 @@ def _code_values(wire: cpd.Format) -> list[float]:
     """The value of every code, ascending by code."""
     codes = np.arange(2**wire.bits, dtype=np.uint8)
     return [float(cpd.decode(codes[i : i + 1], wire, (1,))[0]) for i in range(len(codes))]
-
-
-def _number(value: float | None) -> str:
-    """A power of two far from 1 as 2^k, any other value in up to six digits."""
-    if value is None:
-        return "none"
-    mantissa, exponent = math.frexp(abs(value))
-    if mantissa == 0.5 and not -4 < exponent < 12:
-        return f"{'-' if value < 0 else ''}2^{exponent - 1}"
-    return f"{value:.6g}"
-
-
-def _exact(value: float) -> str:
-    """The value without rounding: in decimal where that is short, else as m·2^k."""
-    decimal = f"{value:.12g}"
-    if not math.isfinite(value) or (float(decimal) == value and len(decimal) <= 12):
-        return decimal
-    numerator, denominator = value.as_integer_ratio()
-    twos = (numerator & -numerator).bit_length() - 1
-    odd = numerator >> twos
-    power = f"2^{twos - (denominator.bit_length() - 1)}"
-    return power if odd == 1 else f"-{power}" if odd == -1 else f"{odd}·{power}"

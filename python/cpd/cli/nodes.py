@@ -76,6 +76,6 @@ def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -
 
 def _digest(options: argparse.Namespace) -> int:
     """64 bits of the options that decide a result."""
-    apart = ("run", "json", "save_gradients", "gradients")
+    apart = ("run", "json", "csv", "plot", "save_gradients", "gradients")
     deciding = sorted((name, value) for name, value in vars(options).items() if name not in apart)
     return int.from_bytes(hashlib.sha256(repr(deciding).encode()).digest()[:8])

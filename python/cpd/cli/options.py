@@ -3,6 +3,7 @@
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
@@ -48,9 +49,21 @@ def add_command(
     return made
 
 
-def reduce_arguments(parser: argparse.ArgumentParser, format: str, aps: str) -> None:
+def reduce_arguments(
+    parser: argparse.ArgumentParser, format: str, aps: str, several: bool = False
+) -> None:
+    """`several`: formats may be given, by repetition or with commas; the default is then None."""
     group = parser.add_argument_group("the all-reduce")
-    group.add_argument("--format", default=format, metavar="NAME", help=f"default {format}")
+    if several:
+        group.add_argument(
+            "--format",
+            action="extend",
+            type=_names,
+            metavar="NAME,…",
+            help=f"one or several, also by giving the option again; default {format}",
+        )
+    else:
+        group.add_argument("--format", default=format, metavar="NAME", help=f"default {format}")
     group.add_argument(
         "--aps",
         nargs="?",
@@ -121,6 +134,11 @@ def integer(
     if default is not None:
         help = f"{help}; default {default}" if help else f"default {default}"
     parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
+
+
+def _names(text: str) -> list[str]:
+    """Words between commas, where these do not stand in parentheses."""
+    return [word.strip() for word in re.split(r",(?![^(]*\))", text)]
 
 
 def integers(text: str) -> list[int]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the commands' output is made of: consoles, tables, progress bars."""
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -17,14 +18,14 @@ def new_console(stderr: bool = False, quiet: bool = False) -> Console:
     return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
-def new_progress(quiet: bool = False) -> Progress:
+def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
     """A bar on standard error where that is a terminal; otherwise only what is printed on it."""
     console = new_console(stderr=True, quiet=quiet)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("epochs"),
+        TextColumn(unit),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
         console=console,
@@ -65,3 +66,30 @@ def check_writable(path: Path | None) -> None:
 def counted(number: int, noun: str) -> str:
     """'1 node', '8 nodes'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def is_stdout(path: Path | None) -> bool:
+    """Whether a result goes to standard output, which then takes nothing else."""
+    return path == STDOUT
+
+
+def short(value: float | None) -> str:
+    """A power of two far from 1 as 2^k, any other value in up to six digits."""
+    if value is None:
+        return "none"
+    mantissa, exponent = math.frexp(abs(value))
+    if mantissa == 0.5 and not -4 < exponent < 12:
+        return f"{'-' if value < 0 else ''}2^{exponent - 1}"
+    return f"{value:.6g}"
+
+
+def exact(value: float) -> str:
+    """The value without rounding: in decimal where that is short, else as m·2^k."""
+    decimal = f"{value:.12g}"
+    if not math.isfinite(value) or (float(decimal) == value and len(decimal) <= 12):
+        return decimal
+    numerator, denominator = value.as_integer_ratio()
+    twos = (numerator & -numerator).bit_length() - 1
+    odd = numerator >> twos
+    power = f"2^{twos - (denominator.bit_length() - 1)}"
+    return power if odd == 1 else f"-{power}" if odd == -1 else f"{odd}·{power}"

@@ -2,11 +2,10 @@
 """`cpd roundoff`: the round-off of an all-reduce by group size."""
 
 import argparse
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 import cpd
 from cpd.cli.errors import UsageError
@@ -19,33 +18,45 @@ from cpd.cli.options import (
     nodes_arguments,
     reduce_arguments,
 )
-from cpd.cli.output import check_writable, new_console, new_progress, new_table, percent
+from cpd.cli.output import check_writable, counted, new_console, new_progress
+from cpd.cli.roundoff_output import csv_text, json_of, print_series
+from cpd.report.results import STDOUT, write_json, write_text
 
 if TYPE_CHECKING:
-    from cpd.gradients import Gradients
-    from cpd.report.results import RoundoffRow
-    from cpd.report.roundoff import Advice, Contributions, Network
+    from cpd.comm import Communicator
+    from cpd.gradients import Gradients, NotFinite
+    from cpd.report.roundoff import Network, Series
 
 _TEXT = """\
 Round-off of an all-reduce by group size, against the binary64 sum of the
-contributions before cast and scaling: the mean of |(h - l) / h| over the
-references h that are not zero (Eq. 5 of the APS paper), and the relative RMS,
-sqrt(sum (h - l)^2 / sum h^2). Steps are those of the hierarchical all-reduce,
-4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without groups 2(p - 1).
+contributions before cast and scaling: the relative RMS, sqrt(sum (h - l)^2 /
+sum h^2), and the mean of |(h - l) / h| over the references h that are not zero
+(Eq. 5 of the APS paper), which a few tiny references can decide. 'Not finite'
+counts results that are NaN or infinite; they are left out of both. Steps are
+those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups
+of k; without groups 2(p - 1).
+
+The first rows are what today's stacks do, without scaling or groups: a ring in
+bf16, whose partial sums are rounded at each hop as NCCL's are, and fp32, each
+slice summed by its owner.
 
 With --transport each process contributes its own gradients, and they are summed
 between processes; the table is that of as many virtual nodes.
 
 --recommend measures in order ring, models the time of the hierarchical exchange
-(without groups: of a ring) as steps × alpha + bytes / bandwidth, each step as
-long as its longest message, and names the group sizes of the least error, of the
-least time and of the least product of both. MB are those that a master sends.
+(without groups: of a ring) and of exchange owner as steps × alpha + bytes /
+bandwidth, each step as long as its longest message, and names what to take for
+the least relative RMS, the least time and the least product of both: never what
+another beats in both. Errors that differ by less than chance would let them count
+as equal, and the faster is named: chance is judged by leaving out each of 16
+blocks of the values in turn (a jackknife). MB are those that a master sends.
 
 Without --gradients, the digit classifier of `cpd train` is trained in fp32 for
 --epochs, then each of the virtual nodes computes gradients on --batch training
-images of its own drawing. A file is .npz or .safetensors and holds either one
-array for each layer, whose leading dimension is the rank, or arrays named
-rank{r}/layer.
+images of its own drawing. A file is .npz, .safetensors, .pt or .pth and holds
+either one array for each layer, whose leading dimension is the rank, or arrays
+named rank{r}/layer (in a .pt: a list with a dict for each rank); or it is .npy,
+one such layer. Nothing in a file is executed.
 """
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
@@ -54,9 +65,31 @@ NETWORK_DEFAULTS = {"alpha": 10.0, "bandwidth": 10.0}
 """Microseconds a step and Gb/s."""
 
 
+_FORMAT = "e5m2"
+
+
 def register(commands: Commands) -> None:
     parser = add_command(commands, "roundoff", _run, "round-off by group size", _TEXT)
-    reduce_arguments(parser, "e5m2", "on")
+    reduce_arguments(parser, _FORMAT, "on", several=True)
+    group = parser.add_argument_group("the sum")
+    group.add_argument(
+        "--accumulator",
+        metavar="TEXT",
+        help="of the sum, as 'fp32', 'e6m9 kahan' or 'e6m9 chunked chunk=32 rounding=up'; "
+        "--rounding and --overflow are then of the cast alone; default: the format, sequential",
+    )
+    group.add_argument(
+        "--result",
+        metavar="FORMAT",
+        help="to which a wider accumulator is rounded at each level, and sent on; default: the "
+        "format",
+    )
+    group.add_argument(
+        "--no-baselines",
+        dest="baselines",
+        action="store_false",
+        help="leave out the rows of today's stacks",
+    )
     parser.set_defaults(order=None)  # sequential; ring to recommend
     parser.add_argument(
         "--group-sizes",
@@ -71,7 +104,11 @@ def register(commands: Commands) -> None:
         "default 256, or the file's ranks, or with a transport the processes (and no others)",
     )
     parser.add_argument("--layer", metavar="NAME", help="that layer alone; default: all together")
+    parser.add_argument("--per-layer", action="store_true", help="show each layer by itself too")
     parser.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
+    parser.add_argument(
+        "--round", action="store_true", help="round a file's binary64 values to binary32 first"
+    )
     integer(parser, "seed", 0, "of the model and of stochastic rounding")
     nodes_arguments(parser)
     group = parser.add_argument_group("which group size to take")
@@ -98,55 +135,48 @@ def register(commands: Commands) -> None:
     ):
         default = f"default {MODEL_DEFAULTS[name]}"
         integer(group, name.replace("_", "-"), None, what + default)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
+    group = parser.add_argument_group(
+        "files to write (- is standard output, and nothing else then)"
+    )
+    group.add_argument("--csv", type=Path, metavar="FILE", help="the table as CSV")
+    group.add_argument("--json", type=Path, metavar="FILE", help="the table as JSON")
+    group.add_argument(
+        "--plot", type=Path, metavar="FILE", help="relative RMS by group size, as .png or .svg"
+    )
 
 
 @dataclass
 class _Study:
     """What `cpd roundoff` was asked, and about what."""
 
-    spec: cpd.ReduceSpec
-    sizes: list[int]
+    series: "list[Series]"
     gradients: "Gradients"
     network: "Network | None"
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.report.roundoff import Contributions
-
     with connected(options, nodes=1) as ranks:
         comm = getattr(ranks, "comm", None)
         study = agreed(
             ranks, options, lambda: _study(options, None if comm is None else ranks.world)
         )
         if study is not None:
-            given = Contributions(study.gradients.per_rank, comm)
-            _measure_and_tell(study, given, options, tells=0 in ranks.mine)
+            _measure_and_tell(study, comm, options, tells=0 in ranks.mine)
     return 0
 
 
 def _study(options: argparse.Namespace, world: int | None) -> _Study:
     """`world`: the number of processes that are the nodes."""
-    from cpd.report.roundoff import check_group_sizes, group_sizes_for
-    from cpd.training.options import reduce_spec
+    from cpd.report.roundoff import Series, baselines, check_group_sizes, group_sizes_for
 
     network = _network(options)
     order = options.order or ("sequential" if network is None else "ring")
-    spec = reduce_spec(
-        format=options.format,
-        aps=options.aps,
-        loss_scale=options.loss_scale,
-        kahan=options.kahan,
-        order=order,
-        rounding=options.rounding,
-        overflow=options.overflow,
-        seed=options.seed,
-    )
     if network is not None and order != "ring":
         raise UsageError(
             f"--recommend models the time of exchanges that sum in order ring, not in order {order}"
         )
-    check_writable(options.json)
+    specs = [_spec(options, name, order) for name in options.format or [_FORMAT]]
+    _check_files(options)
     nodes = _nodes(options, world)
     if options.gradients is None:
         check_group_sizes(options.group_sizes or [], nodes or 256)
@@ -155,7 +185,55 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
         gradients = gradients.layer(options.layer)
     sizes = options.group_sizes or group_sizes_for(gradients.ranks)
     check_group_sizes(sizes, gradients.ranks)
-    return _Study(spec, sizes, gradients, network)
+    series = baselines(gradients.ranks) if options.baselines else []
+    series += [Series(_label(spec, options), spec, sizes) for spec in specs]
+    return _Study(series, gradients, network)
+
+
+def _spec(options: argparse.Namespace, format: str, order: str) -> cpd.ReduceSpec:
+    from cpd.training.options import reduce_spec
+
+    spec = reduce_spec(
+        format=format,
+        aps=options.aps,
+        loss_scale=options.loss_scale,
+        kahan=options.kahan,
+        order=order,
+        rounding=options.rounding,
+        overflow=options.overflow,
+        seed=options.seed,
+    )
+    if options.result is not None:
+        spec = replace(spec, result=cpd.format(options.result))
+    if options.accumulator is None:
+        return spec
+    if options.kahan:
+        raise UsageError(
+            "--kahan is of the format's own sum; write the scheme into --accumulator, as "
+            f"'{options.accumulator.split()[0] if options.accumulator.split() else 'fp32'} kahan'"
+        )
+    accumulator = replace(cpd.Accumulator.parse(options.accumulator), seed=options.seed)
+    return replace(spec, accumulator=accumulator)
+
+
+def _label(spec: cpd.ReduceSpec, options: argparse.Namespace) -> str:
+    """The format and how its values are scaled."""
+    scaling = {"off": "", "on": " + APS", "paper": " + APS (paper)"}[options.aps]
+    if options.loss_scale != 1:
+        scaling = f" × {options.loss_scale:g}"
+    return f"{spec.format}{scaling}"
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Finds out before the work whether its results can be written."""
+    for path in (options.csv, options.json, options.plot):
+        check_writable(path)
+    if options.csv == options.json == STDOUT:
+        raise UsageError("only one of --csv and --json can go to standard output")
+    if options.plot is not None:
+        from cpd.report.roundoff_plot import check_plot_path
+
+        check_plot_path(options.plot)
 
 
 def _nodes(options: argparse.Namespace, world: int | None) -> int | None:
@@ -168,43 +246,89 @@ def _nodes(options: argparse.Namespace, world: int | None) -> int | None:
 
 
 def _measure_and_tell(
-    study: _Study, given: "Contributions", options: argparse.Namespace, tells: bool
+    study: _Study, comm: "Communicator | None", options: argparse.Namespace, tells: bool
 ) -> None:
     """Measures with the other processes, where there are some; the one of node 0 tells."""
-    from cpd.report.results import write_json
-    from cpd.report.roundoff import Advice, measure_roundoff
-
-    console = new_console(quiet=not tells)
-    gradients, order = study.gradients, study.spec.order
-    scaling = {"off": "", "on": " + APS", "paper": " + APS (paper)"}[options.aps]
-    values = sum(layer.numel() for layer in gradients.per_rank[0])
-    console.print(
-        f"{study.spec.format}{scaling}{', Kahan' if options.kahan else ''}, "
-        f"{gradients.ranks} nodes, {order} across groups, "
-        f"{options.layer or f'all {len(gradients.names)} layers'} ({values} values)",
-        soft_wrap=True,
-    )
-    found: dict[str, Any]
-    if study.network is None:
-        rows = measure_roundoff(given, study.spec, study.sizes)
-        console.print(roundoff_table(rows))
-        found = {"roundoff": [row.row() for row in rows]}
-    else:
-        advice = Advice.of(given, study.spec, study.sizes, study.network)
-        console.print(_advice_table(advice))
-        for line in advice.lines():
-            console.print(line, soft_wrap=True)
-        found = {"roundoff": advice.json_rows(), "recommend": advice.json()}
-    if tells and options.json is not None:
+    gradients = study.gradients
+    not_finite = gradients.not_finite()
+    if tells:
+        _warn_of(not_finite, options)
+    _measure(study, comm, quiet=not tells)
+    if not tells:
+        return
+    console = new_console(quiet=STDOUT in (options.csv, options.json))
+    console.print(_headline(study, options), soft_wrap=True)
+    print_series(console, study.series, options.per_layer)
+    if options.csv is not None:
+        write_text(options.csv, csv_text(study.series, options.per_layer))
+    if options.json is not None:
         setting = {
-            "format": str(study.spec.format),
             "aps": {"off": False, "on": True}.get(options.aps, options.aps),
             "kahan": options.kahan,
-            "order": order,
             "nodes": gradients.ranks,
             "layers": gradients.names,
+            "not_finite": [asdict(one) for one in not_finite],
         }
-        write_json(options.json, {**setting, **found})
+        write_json(options.json, {**setting, **json_of(study.series, options.per_layer)})
+    if options.plot is not None:
+        from cpd.report.roundoff_plot import draw
+
+        draw(options.plot, study.series, gradients.ranks)
+
+
+def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
+    from cpd.report.roundoff import measure_series
+    from cpd.study import Contributions
+
+    per_rank = study.gradients.per_rank
+    given = (
+        Contributions(per_rank) if comm is None else Contributions.over(comm, per_rank[comm.rank])
+    )
+    total = sum(len(one.sizes) for one in study.series)
+    with new_progress(quiet=quiet, unit="sums") as progress:
+        bar = progress.add_task("measuring", total=total, note="")
+        for one in study.series:
+            progress.update(bar, note=one.label)
+            measure_series(
+                given, one, study.gradients.names, study.network, lambda: progress.advance(bar)
+            )
+
+
+def _headline(study: _Study, options: argparse.Namespace) -> str:
+    gradients = study.gradients
+    chosen = [one for one in study.series if not one.baseline]
+    spec = chosen[0].spec
+    parts = [", ".join(one.label for one in chosen)]
+    if options.kahan:
+        parts.append("Kahan")
+    if options.accumulator is not None:
+        parts.append(f"summed in {spec.accumulator}")
+    if options.result is not None:
+        parts.append(f"sent on in {spec.result}")
+    from cpd.gradient_files import shown
+
+    layers = len(gradients.names)
+    which = f"all {layers} layers" if layers > 1 else shown(gradients.names[0])
+    values = sum(layer.numel() for layer in gradients.per_rank[0])
+    nodes = counted(gradients.ranks, "node")
+    parts += [nodes, f"{spec.order} across groups", f"{which} ({counted(values, 'value')})"]
+    zeros = chosen[0].lines[0].row.zero_references
+    return f"{', '.join(parts)}; {counted(zeros, 'reference')} {'is' if zeros == 1 else 'are'} zero"
+
+
+def _warn_of(not_finite: "list[NotFinite]", options: argparse.Namespace) -> None:
+    """Names inputs that are not finite, so that nobody blames the format."""
+    source = "the model's gradients" if options.gradients is None else options.gradients
+    most = 5
+    for one in not_finite[:most]:
+        _warn(f"{source}: {one}; no sum with it is finite")
+    if len(not_finite) > most:
+        more = counted(len(not_finite) - most, "more layer")
+        _warn(f"{source}: {more} with NaN or Inf")
+
+
+def _warn(text: str) -> None:
+    print(f"cpd roundoff: warning: {text}", file=sys.stderr)
 
 
 def _network(options: argparse.Namespace) -> "Network | None":
@@ -224,23 +348,6 @@ def _network(options: argparse.Namespace) -> "Network | None":
     return None
 
 
-def _advice_table(advice: "Advice") -> Table:
-    table = new_table(
-        "Group size", "Eq. 5 error", "Relative RMS", "Not finite", "Steps", "MB", "ms"
-    )
-    for row, choice in zip(advice.rows(), advice.best.choices, strict=True):
-        table.add_row(
-            str(row.group_size),
-            percent(row.error),
-            percent(row.relative_rms),
-            str(row.non_finite),
-            str(choice.steps),
-            f"{choice.bytes_sent / 1e6:.4g}",
-            f"{choice.seconds * 1e3:.4g}",
-        )
-    return table
-
-
 def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
     from cpd.gradients import Gradients, load_gradients
     from cpd.training import TrainOptions, load_digits, sampled_gradients, train
@@ -252,10 +359,14 @@ def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
                 raise UsageError(
                     f"--{name.replace('_', '-')} is the model's, --gradients takes no model"
                 )
-        loaded = load_gradients(options.gradients)
+        loaded = load_gradients(options.gradients, options.round)
         if nodes not in (None, loaded.ranks):
-            raise UsageError(f"{options.gradients} holds {loaded.ranks} ranks, not {nodes}")
+            raise UsageError(
+                f"{options.gradients} holds {counted(loaded.ranks, 'rank')}, not {nodes}"
+            )
         return loaded
+    if options.round:
+        raise UsageError("--round needs --gradients")
     for name, default in MODEL_DEFAULTS.items():
         model[name] = default if model[name] is None else model[name]
     chosen = TrainOptions(nodes=model.pop("train_nodes"), seed=options.seed, **model)
@@ -270,19 +381,3 @@ def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
         )
         per_rank = sampled_gradients(result.model, digits, nodes or 256, chosen.batch, chosen.seed)
     return Gradients([layer.name for layer in result.layers], per_rank)
-
-
-def roundoff_table(rows: "list[RoundoffRow]") -> Table:
-    table = new_table(
-        "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
-    )
-    for row in rows:
-        table.add_row(
-            str(row.group_size),
-            percent(row.error),
-            percent(row.relative_rms),
-            str(row.zero_references),
-            str(row.non_finite),
-            str(row.steps),
-        )
-    return table

@@ -53,8 +53,8 @@ def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Comm
 
     Raises RuntimeError where MPI, or the library that was built with it, is not there.
 
-    Raises RankLost with those that have not come within the timeout; before MPI runs, those of other
-    hosts are not known by name. MPI cannot be had in this process after that.
+    Raises RankLost with those that have not come within the timeout; before MPI runs, those of
+    other hosts are not known by name. MPI cannot be had in this process after that.
     """
     timeout, chunk = _options(timeout, chunk)
     return Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +29,16 @@ from cpd.reduce import (
 from cpd.tensors import Options
 
 _format = format  # a parameter of the same name hides it
+
+_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+@atexit.register
+def _give_up_all() -> None:
+    """Where Ctrl-C ends the program, the other ranks do not wait for this one."""
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+        for comm in list(_open):
+            comm._give_up()
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,10 @@ class Communicator:
     same `Mismatch` with its words; it raises when they have made the call, too, and the next call
     works.
 
+    Ctrl-C ends a call with KeyboardInterrupt if Python's main thread has made it. The communicator
+    is broken then, `out` perhaps written in part, and the other ranks raise `RankLost` without
+    waiting for the timeout. So they do where Ctrl-C ends the `with` block or the program.
+
     Calls let go of the GIL. Also a context manager, which closes it.
     """
 
@@ -81,6 +98,7 @@ class Communicator:
         self._chunk = chunk
         self._rank, self._size, self._name = native.rank, native.size, native.name
         self._one_call = threading.Lock()
+        _open.add(self)
 
     @property
     def rank(self) -> int:
@@ -243,7 +261,14 @@ class Communicator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self._give_up()
         self.close()
+
+    def _give_up(self) -> None:
+        """Tells the other ranks that this one takes no part any more."""
+        if not self._native.closed:
+            self._native.give_up()
 
     def __repr__(self) -> str:
         state = f", broken: {self.broken}" if self.broken else ""

@@ -73,7 +73,7 @@ class LocalGroup:
     def _end(self, ranks: Sequence[_Rank]) -> None:
         """Ends the ranks of an interrupted run, and closes their communicators."""
         for comm in self.ranks:
-            _give_up(comm)
+            comm._give_up()
         if not _wait(ranks, _PATIENCE[0]):
             for rank in ranks:
                 if rank.ident is not None and not rank.ended.is_set():
@@ -129,12 +129,7 @@ class _Rank(threading.Thread):
         except BaseException as error:
             self.when = time.monotonic()
             self.error = error
-            _give_up(self.comm)
-
-
-def _give_up(comm: Communicator) -> None:
-    if not comm._native.closed:
-        comm._native.give_up()
+            self.comm._give_up()
 
 
 def _wait(ranks: Sequence[_Rank], seconds: float) -> bool:

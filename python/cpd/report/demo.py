@@ -10,10 +10,11 @@ import platform
 import queue
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import cpd
 from cpd.report.results import Demo, Json, Roundoff, RoundoffSeries, Run
@@ -27,9 +28,11 @@ ROUNDOFF_FORMAT = "e5m2"
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What `cpd demo` can vary."""
+    """What `cpd demo` can vary. The rows of the accuracy table are run with `seeds` seeds, `seed`
+    and those behind it; all else is of the first one."""
 
     seed: int = 0
+    seeds: int = 1
     epochs: int = 40
     nodes: int = 8
     roundoff_nodes: int = 256
@@ -55,6 +58,14 @@ class Progress(Protocol):
 
     def done(self, run: Run) -> None:
         """A training run has finished."""
+
+
+def other_seeds(options: DemoOptions) -> list[TrainOptions]:
+    """The base options of all seeds but the first. Raises ValueError for less than one seed."""
+    if options.seeds < 1:
+        raise ValueError(f"seeds must be at least 1, got {options.seeds}")
+    base = base_options(options)
+    return [replace(base, seed=options.seed + i) for i in range(1, options.seeds)]
 
 
 def base_options(options: DemoOptions) -> TrainOptions:
@@ -85,7 +96,9 @@ def shallow_options(base: TrainOptions) -> list[TrainOptions]:
 def total_epochs(options: DemoOptions) -> int:
     """How many epochs the demo's progress counts in all."""
     base = base_options(options)
-    runs = len(table_options(base)) + len(options.search_exponents) + len(shallow_options(base))
+    table = len(table_options(base))
+    runs = table + len(options.search_exponents) + len(shallow_options(base))
+    runs += (table + 1) * (options.seeds - 1)
     return runs * options.epochs + options.roundoff_epochs
 
 
@@ -106,8 +119,18 @@ def measure(options: DemoOptions, progress: Progress, jobs: int | None = None) -
     study = RoundoffOptions(
         training=replace(base, epochs=options.roundoff_epochs), nodes=options.roundoff_nodes
     )
-    tasks: list[Any] = [*table, study, *search, *shallow]
-    results = _run_all(tasks, progress, jobs or min(_cores(), 8))
+    others = other_seeds(options)
+    repeats = [task for one in others for task in table_options(one)]
+    tasks: list[Any] = [study, *search, *table, *shallow, *repeats]
+
+    def found(results: dict[Any, Run | Roundoff]) -> list[TrainOptions] | None:
+        """What the search leaves to do, once it is finished: its best scale with other seeds."""
+        if not all(task in results for task in search):
+            return None
+        scale = best_of([_run_of(results, task) for task in search]).loss_scale
+        return [replace(one, format="e4m3", loss_scale=scale) for one in others]
+
+    results, scaled = _run_all(tasks, found, progress, jobs or min(_cores(), 8))
     runs = {task: result for task, result in results.items() if isinstance(result, Run)}
     best = best_of([runs[task] for task in search])
     rows = [runs[task] for task in table]
@@ -120,7 +143,14 @@ def measure(options: DemoOptions, progress: Progress, jobs: int | None = None) -
         search=[runs[task] for task in search],
         roundoff=roundoff,
         settings=_settings(base, options, time.monotonic() - start),
+        repeats=[runs[task] for task in (*repeats, *scaled)],
     )
+
+
+def _run_of(results: "dict[Any, Run | Roundoff]", task: TrainOptions) -> Run:
+    run = results[task]
+    assert isinstance(run, Run)
+    return run
 
 
 def study_roundoff(
@@ -167,7 +197,9 @@ def run_training(
 
     start = time.monotonic()
     epochs = (1, options.epochs) if options.format == "fp32" else ()
-    result = train(options, on_epoch=on_epoch, histogram_epochs=epochs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cpd.StallWarning)  # the run's `may_stall` says it
+        result = train(options, on_epoch=on_epoch, histogram_epochs=epochs)
     return Run.of(result, time.monotonic() - start)
 
 
@@ -177,14 +209,26 @@ def _execute(task: Any, on_epoch: Callable[[int, float], None]) -> Run | Roundof
     return run_training(task, on_epoch)
 
 
-def _run_all(tasks: list[Any], progress: Progress, jobs: int) -> dict[Any, Run | Roundoff]:
+Results: TypeAlias = dict[Any, Run | Roundoff]
+Follow: TypeAlias = Callable[[Results], list[TrainOptions] | None]
+"""What is still to do, from the results so far; None: not known yet."""
+
+
+def _run_all(
+    tasks: list[Any], follow: Follow, progress: Progress, jobs: int
+) -> tuple[Results, list[TrainOptions]]:
+    """The results of all tasks, and of those that follow from them; and these."""
     if jobs == 1:
-        results = {}
-        for task in tasks:
+        results: Results = {}
+        waiting, following = list(tasks), None
+        while waiting:
+            task = waiting.pop(0)
             results[task] = _execute(task, lambda _epoch, _accuracy: progress.epoch(1))
             _finished(task, results[task], progress)
-        return results
-    return _run_parallel(tasks, progress, min(jobs, len(tasks)))
+            if following is None and (following := follow(results)):
+                waiting += following
+        return results, following or []
+    return _run_parallel(tasks, follow, progress, min(jobs, len(tasks)))
 
 
 def _finished(task: Any, result: Run | Roundoff, progress: Progress) -> None:
@@ -206,11 +250,14 @@ def _in_worker(task: Any) -> Run | Roundoff:
     return _execute(task, lambda _epoch, _accuracy: _epochs.put(1))
 
 
-def _run_parallel(tasks: list[Any], progress: Progress, jobs: int) -> dict[Any, Run | Roundoff]:
+def _run_parallel(
+    tasks: list[Any], follow: Follow, progress: Progress, jobs: int
+) -> tuple[Results, list[TrainOptions]]:
     # spawn: a forked child of a process that uses OpenMP can hang.
     context = multiprocessing.get_context("spawn")
     epochs = context.Queue()
-    results: dict[Any, Run | Roundoff] = {}
+    results: Results = {}
+    following: list[TrainOptions] | None = None
     pool = ProcessPoolExecutor(
         jobs, mp_context=context, initializer=_start_worker, initargs=(epochs,)
     )
@@ -226,9 +273,11 @@ def _run_parallel(tasks: list[Any], progress: Progress, jobs: int) -> dict[Any, 
                 task = running.pop(future)
                 results[task] = future.result()
                 _finished(task, results[task], progress)
+            if following is None and (following := follow(results)):
+                running.update({pool.submit(_in_worker, task): task for task in following})
     finally:
         pool.shutdown(cancel_futures=True)
-    return results
+    return results, following or []
 
 
 def _drain(epochs: Any) -> Iterator[int]:
@@ -261,6 +310,7 @@ def _settings(base: TrainOptions, options: DemoOptions, seconds: float) -> Json:
         "batch": base.batch,
         "epochs": base.epochs,
         "seed": base.seed,
+        "seeds": options.seeds,
         "lr": base.lr,
         "momentum": base.momentum,
         "search_exponents": list(options.search_exponents),

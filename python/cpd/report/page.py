@@ -9,7 +9,7 @@ from pathlib import Path
 import cpd
 from cpd.report import figures
 from cpd.report.figures import percent
-from cpd.report.results import REPORT, Demo, Run
+from cpd.report.results import REPORT, Demo, Run, accuracy_range, state_of
 from cpd.training.options import power_of_two
 
 _CSS = """
@@ -121,13 +121,20 @@ def _accuracy(demo: Demo) -> str:
         (
             run.label,
             _bits(run),
-            f"{run.accuracy:.3f}",
+            accuracy_range(demo.of_all_seeds(run)),
             percent(run.underflow),
             f"{run.total('overflowed'):,}",
-            run.state,
+            state_of(demo.of_all_seeds(run)),
         )
         for run in demo.table
     ]
+    seeds = len(demo.of_all_seeds(demo.table[0]))
+    ranges = (
+        f" Accuracies are ranges over {seeds} seeds, {demo.table[0].seed} and those behind it; all "
+        "else on this page is of the first."
+        if seeds > 1
+        else ""
+    )
     table = _table(
         ("Gradients", "Bits", "Accuracy", "Lost to zero", "Overflows", "State"),
         rows,
@@ -138,7 +145,7 @@ def _accuracy(demo: Demo) -> str:
 {table}
 <p class="note">‘Lost to zero’: the share of nonzero gradient values that the cast turned into
 zero, over all layers, nodes and steps. ‘Overflows’: sums that became infinite though no
-contribution was. Labels like × {power_of_two(8)} name a constant loss scale.</p>
+contribution was. Labels like × {power_of_two(8)} name a constant loss scale.{ranges}</p>
 {
         _figure(
             figures.accuracy_curves(demo.table),

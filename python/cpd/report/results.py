@@ -9,11 +9,13 @@ not finite is null.
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cpd
+from cpd.reduce import may_stall
 
 if TYPE_CHECKING:
     from cpd.training import TrainResult
@@ -59,6 +61,8 @@ class Run:
     loss: list[float | None]  # None: not a number, after a divergence
     layers: list[Layer]
     seconds: float = 0.0
+    may_stall: bool = False  # its sums have more terms than their precision counts
+    seed: int = 0
 
     @classmethod
     def of(cls, result: "TrainResult", seconds: float = 0.0) -> "Run":
@@ -90,6 +94,8 @@ class Run:
                 for layer in result.layers
             ],
             seconds=seconds,
+            may_stall=may_stall(options.schedule(steps_per_epoch=1).spec, options.nodes),
+            seed=options.seed,
         )
 
     @classmethod
@@ -173,10 +179,26 @@ class Demo:
     search: list[Run]
     roundoff: Roundoff
     settings: Json
+    repeats: list[Run] = field(default_factory=list)
+    """The table's rows with the other seeds."""
+
+    def of_all_seeds(self, run: Run) -> list[Run]:
+        """A row of the table, and the same with the other seeds."""
+        return [run, *(other for other in self.repeats if other.label == run.label)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every training run, each once."""
+        searched = {id(run) for run in self.search}
+        table = [run for run in self.table if id(run) not in searched]
+        return [*table, *self.search, *self.shallow, *self.repeats]
 
     def save(self, folder: Path) -> None:
         results = {
-            "accuracy": [run.row() for run in self.table],
+            "accuracy": [
+                {**run.row(), "accuracies": {one.seed: one.accuracy for one in every}}
+                for run, every in ((run, self.of_all_seeds(run)) for run in self.table)
+            ],
             "roundoff": [row.row() for row in self.roundoff.series[0].rows],
             "roundoff_options": self.roundoff.options,
             "shallow": [run.row() for run in self.shallow],
@@ -203,6 +225,7 @@ class Demo:
                     }
                 ),
                 settings=details["settings"],
+                repeats=[Run.from_json(run) for run in details.get("repeats", [])],
             )
             same = [row["weights"] for row in results["accuracy"]] == [
                 run.weights for run in demo.table
@@ -212,6 +235,20 @@ class Demo:
         if not same:
             raise ValueError(f"{folder}: {RESULTS} and {DETAILS} are of different runs")
         return demo
+
+
+def accuracy_range(runs: Sequence[Run]) -> str:
+    """'0.955', or of several seeds '0.948–0.961'."""
+    low, high = (f"{pick(run.accuracy for run in runs):.3f}" for pick in (min, max))
+    return low if low == high else f"{low}–{high}"
+
+
+def state_of(runs: Sequence[Run]) -> str:
+    """The state of a run, or of several seeds."""
+    diverged = sum(run.diverged for run in runs)
+    if len(runs) == 1 or diverged == 0:
+        return runs[0].state
+    return f"{diverged} of {len(runs)} diverged"
 
 
 def write_json(path: Path, data: Any, indent: int | None = 2) -> None:

@@ -3,15 +3,15 @@
 one to take."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 import cpd
-from cpd.comm import Communicator
 from cpd.report.results import RoundoffRow
+from cpd.study import Choice, Contributions, Measurement, Recommendation, Roundoff
 
 DEFAULT_GROUP_SIZES = (4, 8, 16, 32, 64, 256)
 
@@ -38,53 +38,21 @@ def hierarchical_steps(nodes: int, group_size: int) -> int:
     return 4 * (group_size - 1) + 2 * (groups - 1)
 
 
-class Contributions:
-    """The layers that all nodes give, in this process; or with `comm` those of this process's node
-    alone, and the others are reached through it."""
-
-    def __init__(
-        self, per_rank: Sequence[Sequence[torch.Tensor]], comm: Communicator | None = None
-    ) -> None:
-        self.nodes = len(per_rank)
-        self._per_rank = per_rank
-        self._comm = comm
-
-    def roundoff(self, spec: cpd.ReduceSpec, sizes: Sequence[int]) -> dict[int, cpd.study.Roundoff]:
-        if self._comm is None:
-            return cpd.study.roundoff(self._per_rank, spec, group_sizes=sizes)
-        own = self._per_rank[self._comm.rank]
-        return cpd.study.roundoff_over(self._comm, own, spec, group_sizes=sizes)
-
-    def recommend(
-        self, spec: cpd.ReduceSpec, sizes: Sequence[int], alpha: float, beta: float
-    ) -> cpd.study.Recommendation:
-        if self._comm is None:
-            return cpd.study.recommend(self._per_rank, spec, sizes, alpha=alpha, beta=beta)
-        own = self._per_rank[self._comm.rank]
-        return cpd.study.recommend_over(self._comm, own, spec, sizes, alpha=alpha, beta=beta)
-
-
 def measure_roundoff(
-    per_rank: Sequence[Sequence[torch.Tensor]] | Contributions,
-    spec: cpd.ReduceSpec,
-    sizes: Sequence[int],
+    per_rank: Sequence[Sequence[torch.Tensor]], spec: cpd.ReduceSpec, sizes: Sequence[int]
 ) -> list[RoundoffRow]:
     """One row for each group size, all layers together."""
-    given = per_rank if isinstance(per_rank, Contributions) else Contributions(per_rank)
-    table = given.roundoff(spec, list(sizes))
-    return [_row(size, measured, given.nodes) for size, measured in table.items()]
+    table = cpd.study.roundoff(per_rank, spec, group_sizes=list(sizes))
+    return [_row(size, measured, len(per_rank)) for size, measured in table.items()]
 
 
-def _row(size: int, measured: cpd.study.Roundoff, nodes: int) -> RoundoffRow:
-    return RoundoffRow(
-        group_size=size,
-        error=float(measured.error),
-        relative_rms=float(measured.relative_rms),
-        count=int(measured.count),
-        zero_references=int(measured.zero_references),
-        non_finite=int(measured.non_finite),
-        steps=hierarchical_steps(nodes, size),
-    )
+def _row(size: int, measured: Roundoff, nodes: int) -> RoundoffRow:
+    return RoundoffRow(group_size=size, **asdict(measured), steps=hierarchical_steps(nodes, size))
+
+
+def in_percent(share: float) -> str:
+    """Two decimals, or two digits where those would show nothing."""
+    return f"{share:.2%}" if share == 0 or not abs(share) < 1e-4 else f"{share * 100:.1e}%"
 
 
 @dataclass
@@ -112,53 +80,138 @@ class Network:
 
 
 @dataclass
+class Line:
+    """One line of a table: one way to sum with one group size, of all layers or of one."""
+
+    row: RoundoffRow
+    layer: str | None = None
+    choice: Choice | None = None
+    """What it takes, where a network was given."""
+
+    def json(self) -> dict[str, Any]:
+        data = self.row.row()
+        if self.choice is not None:
+            data |= {
+                "spread": self.choice.spread,
+                "bytes_sent": self.choice.bytes_sent,
+                "seconds": self.choice.seconds,
+            }
+        return data
+
+
+@dataclass
+class Series:
+    """One way to sum, by group size."""
+
+    label: str
+    spec: cpd.ReduceSpec
+    sizes: list[int]
+    baseline: bool = False
+    """Whether it is there to be compared with: one of today's ways, and not advised."""
+    lines: list[Line] = field(default_factory=list)
+    """Of all layers together."""
+    layers: list[Line] = field(default_factory=list)
+    """Of each layer, group size by group size."""
+    advice: "Advice | None" = None
+
+    def setting(self) -> dict[str, Any]:
+        """What the sum is, for programs."""
+        return {
+            "format": str(self.spec.format),
+            "accumulator": str(self.spec.accumulator),
+            "result": str(self.spec.result),
+            "order": self.spec.order,
+        }
+
+
+def baselines(nodes: int) -> list[Series]:
+    """What today's stacks do, without scaling or groups: a ring in bf16, whose partial sums are
+    rounded to bf16 at each hop, as NCCL's are; and fp32, each slice summed by its owner."""
+    ring = cpd.ReduceSpec("bf16", order="ring", exchange="ring")
+    return [
+        Series("bf16 ring", ring, [nodes], baseline=True),
+        Series("fp32 owner", cpd.ReduceSpec("fp32"), [nodes], baseline=True),
+    ]
+
+
+def measure_series(
+    given: Contributions,
+    series: Series,
+    names: Sequence[str],
+    network: Network | None,
+    done: Callable[[], None],
+) -> None:
+    """Fills in the series' lines and, with a network, its advice; calls `done` for each group
+    size. `names`: the layers'."""
+    measured: dict[int, Measurement] = {}
+    for size in series.sizes:
+        measured[size] = given.measure(series.spec, size)
+        done()
+    choices = (
+        [None] * len(measured) if network is None else _choices(given, series, measured, network)
+    )
+    for (size, one), choice in zip(measured.items(), choices, strict=True):
+        series.lines.append(Line(_row(size, one.total, given.world), choice=choice))
+        for name, layer in zip(names, one.layers, strict=True):
+            series.layers.append(Line(_row(size, layer, given.world), name))
+
+
+def _choices(
+    given: Contributions, series: Series, measured: Mapping[int, Measurement], network: Network
+) -> Sequence[Choice]:
+    """What each group size takes. What is no baseline is advised on too."""
+    times = {"alpha": network.alpha, "beta": network.beta}
+    if not series.baseline:
+        best = cpd.study.choose(measured, series.spec, given.world, given.sizes, **times)
+        series.advice = Advice(given.world, network, best)
+        return best.choices
+    took = cpd.study.cost(series.spec, given.world, given.sizes)
+    seconds = cpd.study.transfer_time(series.spec, given.world, given.sizes, **times)
+    exchange = series.spec.exchange
+    return [
+        Choice(size, one.total, took.steps, took.bytes_sent, seconds, exchange, one.spread)
+        for size, one in measured.items()
+    ]
+
+
+@dataclass
 class Advice:
-    """Which group size to take for some gradients on a network."""
+    """Which group size and exchange to take for some gradients on a network."""
 
     nodes: int
     network: Network
-    best: cpd.study.Recommendation
-
-    @classmethod
-    def of(
-        cls, given: Contributions, spec: cpd.ReduceSpec, sizes: Sequence[int], network: Network
-    ) -> "Advice":
-        best = given.recommend(spec, list(sizes), network.alpha, network.beta)
-        return cls(given.nodes, network, best)
-
-    def rows(self) -> list[RoundoffRow]:
-        return [
-            _row(choice.group_size, choice.roundoff, self.nodes) for choice in self.best.choices
-        ]
+    best: Recommendation
 
     def lines(self) -> list[str]:
         """What is recommended, in words."""
         best = self.best
         return [
-            f"by error: {self._named(best.by_error)}",
-            f"by modelled time: {self._named(best.by_time)}",
-            f"compromise (least error × time): {self._named(best.compromise)}",
+            f"by error: {self._named(best.most_exact)}",
+            f"by modelled time: {self._named(best.fastest)}",
+            f"compromise (least error × time): {self._named(best.balanced)}",
             f"exchange owner gives the same bits in {best.owner_seconds * 1e3:.4g} ms for every "
             "group size",
         ]
 
-    def _named(self, size: int) -> str:
-        (choice,) = (one for one in self.best.choices if one.group_size == size)
-        group = "no groups" if size == self.nodes else f"groups of {size}"
-        return f"{group}, error {choice.roundoff.error:.4%}, {choice.seconds * 1e3:.4g} ms"
-
-    def json_rows(self) -> list[dict[str, Any]]:
-        return [
-            {**row.row(), "bytes_sent": choice.bytes_sent, "seconds": choice.seconds}
-            for row, choice in zip(self.rows(), self.best.choices, strict=True)
-        ]
+    def _named(self, choice: Choice) -> str:
+        group = "no groups" if choice.group_size == self.nodes else f"groups of {choice.group_size}"
+        spread = "" if choice.spread is None else f" ± {in_percent(choice.spread)}"
+        return (
+            f"{group}, exchange {choice.exchange}, relative RMS "
+            f"{in_percent(choice.roundoff.relative_rms)}{spread}, {choice.seconds * 1e3:.4g} ms"
+        )
 
     def json(self) -> dict[str, Any]:
+        best = self.best
         return {
-            "by_error": self.best.by_error,
-            "by_time": self.best.by_time,
-            "compromise": self.best.compromise,
-            "owner_seconds": self.best.owner_seconds,
+            "by_error": best.by_error,
+            "by_time": best.by_time,
+            "compromise": best.compromise,
+            "by_error_exchange": best.most_exact.exchange,
+            "by_time_exchange": best.fastest.exchange,
+            "compromise_exchange": best.balanced.exchange,
+            "owner_seconds": best.owner_seconds,
+            "draws": best.draws,
             "alpha_us": self.network.step_us,
             "bandwidth_gbps": self.network.gigabits,
         }

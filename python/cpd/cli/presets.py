@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd presets`: the matrix units that an accumulator can be."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+import cpd
+from cpd.cli.options import Commands, add_command
+from cpd.cli.output import check_writable, is_stdout, new_console, new_table
+
+_TEXT = """\
+The matrix units that an accumulator can be: `cpd.gemm(a, b, "h100-fp8")`. A
+block of products is aligned with the running sum, cut to so many fraction bits,
+summed exactly and rounded once into the sum's format, as it says.
+
+'replayed' presets give every published result of the unit bit for bit;
+'literature' ones follow what was measured and published of it. Units that no
+known rule reproduces are refused by name: B200's FP8 unit, and FP8 units with
+fp16 output.
+"""
+
+
+def register(commands: Commands) -> None:
+    parser = add_command(commands, "presets", _run, "matrix units and their evidence", _TEXT)
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=Path("-"),
+        type=Path,
+        metavar="FILE",
+        help="write JSON instead of the table; default and '-': standard output",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from cpd.report.results import write_json
+
+    check_writable(options.json)
+    presets = cpd.presets()
+    if options.json is not None:
+        write_json(options.json, [_describe(one) for one in presets])
+    if options.json is None or not is_stdout(options.json):
+        console = new_console()
+        console.print(_table(presets))
+        for line in _sources(presets):
+            console.print(line, soft_wrap=True)
+    return 0
+
+
+def _describe(preset: cpd.PresetInfo) -> dict[str, Any]:
+    made = cpd.Accumulator(preset=preset.name)
+    unit = _unit(preset)
+    return {
+        "name": preset.name,
+        "operands": [str(unit.a), str(unit.b)],
+        "block": unit.block,
+        "fraction_bits": unit.fraction_bits,
+        "min_exponent": unit.min_exponent,
+        "sum": str(unit.sum),
+        "rounding": unit.rounding,
+        "promote": unit.promote,
+        "outputs": _outputs(preset),
+        "evidence": preset.evidence,
+        "source": preset.source,
+        "text": str(made),
+    }
+
+
+def _unit(preset: cpd.PresetInfo) -> cpd.BlockFma:
+    unit = cpd.Accumulator(preset=preset.name).unit
+    assert unit is not None  # so are all presets
+    return unit
+
+
+def _outputs(preset: cpd.PresetInfo) -> list[str]:
+    """The formats of results that the unit has, and CPD knows the rule of."""
+    known = []
+    for name in ("fp32", "fp16"):
+        try:
+            cpd.Accumulator(name, preset=preset.name)
+        except ValueError:
+            continue
+        known.append(name)
+    return known
+
+
+def _table(presets: list[cpd.PresetInfo]) -> Table:
+    table = new_table("Preset", "Operands", "Block", "Frac.\nbits", "Sum", "Rounding", "Evidence")
+    for column in table.columns[4:]:
+        column.justify = "left"
+    for preset in presets:
+        unit = _unit(preset)
+        table.add_row(
+            preset.name,
+            str(unit.a),
+            str(unit.block),
+            str(unit.fraction_bits),
+            str(unit.sum),
+            unit.rounding,
+            preset.evidence,
+        )
+    return table
+
+
+def _sources(presets: list[cpd.PresetInfo]) -> list[str]:
+    """Each source with its presets, and what the table has no column for."""
+    lines = []
+    for source in dict.fromkeys(preset.source for preset in presets):
+        names = [preset.name for preset in presets if preset.source == source]
+        lines.append(f"{', '.join(names)}: {source}.")
+    half = [preset.name for preset in presets if "fp16" in _outputs(preset)]
+    lines.append(f"With fp16 results ({', '.join(half)}) the sum is fp16, rounded to nearest_even.")
+    for preset in presets:
+        promote = _unit(preset).promote
+        if promote:
+            lines.append(f"{preset.name} adds its sum to one in fp32 every {promote} products.")
+    return lines

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `cpd roundoff` shows and writes: tables, CSV and JSON."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cpd.cli.output import new_table, percent
+
+if TYPE_CHECKING:
+    from cpd.report.results import RoundoffRow
+    from cpd.report.roundoff import Line, Series
+
+_CSV = (
+    "name",
+    "format",
+    "accumulator",
+    "result",
+    "order",
+    "baseline",
+    "layer",
+    "group_size",
+    "relative_rms",
+    "spread",
+    "error",
+    "count",
+    "zero_references",
+    "non_finite",
+    "steps",
+    "bytes_sent",
+    "seconds",
+)
+
+
+def roundoff_table(rows: "Sequence[RoundoffRow]") -> Table:
+    """One way to sum, by group size."""
+    table = new_table(
+        "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
+    )
+    for row in rows:
+        table.add_row(
+            str(row.group_size),
+            percent(row.error),
+            percent(row.relative_rms),
+            str(row.zero_references),
+            str(row.non_finite),
+            str(row.steps),
+        )
+    return table
+
+
+def series_table(series: "Sequence[Series]") -> Table:
+    """All ways to sum, one after the other; with times where a network was given."""
+    timed = any(line.choice for one in series for line in one.lines)
+    table = new_table(
+        "Sum",
+        "Group\nsize",
+        "Relative\nRMS",
+        *(["±"] if timed else []),
+        "Eq. 5\nerror",
+        "Not\nfinite",
+        "Steps",
+        *(["MB", "ms"] if timed else []),
+    )
+    for one in series:
+        for line in one.lines:
+            table.add_row(one.label, *_cells(line))
+    return _narrow(table)
+
+
+def _cells(line: "Line") -> list[str]:
+    from cpd.report.roundoff import in_percent
+
+    row, choice = line.row, line.choice
+    lost = [str(row.group_size), in_percent(row.relative_rms)]
+    counts = [in_percent(row.error), str(row.non_finite), str(row.steps)]
+    if choice is None:
+        return [*lost, *counts]
+    spread = "" if choice.spread is None else in_percent(choice.spread)
+    times = [_short(choice.bytes_sent / 1e6), _short(choice.seconds * 1e3)]
+    return [*lost, spread, *counts, *times]
+
+
+def _short(value: float) -> str:
+    """Four digits, in seven places at most."""
+    plain = f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+    return plain if len(plain) <= 7 else f"{value:.1e}"
+
+
+def layer_table(series: "Series") -> Table:
+    """Relative RMS of each layer, a column for each group size."""
+    from cpd.gradient_files import shown
+    from cpd.report.roundoff import in_percent
+
+    layers: dict[str, list[RoundoffRow]] = {}
+    for line in series.layers:
+        layers.setdefault(shown(line.layer or ""), []).append(line.row)
+    some_not_finite = any(line.row.non_finite for line in series.layers)
+    table = new_table(
+        "Layer",
+        "Values",
+        *(["Not\nfinite"] if some_not_finite else []),
+        *(f"{'Group' if i == 0 else ''}\n{size}" for i, size in enumerate(series.sizes)),
+        title=f"{series.label}: relative RMS of each layer",
+    )
+    for name, rows in layers.items():
+        counts = [str(rows[0].count)]
+        if some_not_finite:
+            counts.append(str(max(row.non_finite for row in rows)))
+        table.add_row(name, *counts, *(in_percent(row.relative_rms) for row in rows))
+    return _narrow(table)
+
+
+def _narrow(table: Table) -> Table:
+    """Less space between columns, so that a window of 80 holds them; the first keeps its words."""
+    table.padding = (0, 1, 0, 0)
+    longest = max((len(str(cell)) for cell in table.columns[0].cells), default=0)
+    table.columns[0].min_width = min(longest, 14)
+    return table
+
+
+def print_series(console: Console, series: "Sequence[Series]", per_layer: bool) -> None:
+    """The table, each layer's where wanted, and what is recommended."""
+    console.print(series_table(series))
+    if per_layer:
+        for one in series:
+            if not one.baseline:
+                console.print(layer_table(one))
+    advised = [one for one in series if one.advice is not None]
+    for one in advised:
+        assert one.advice is not None
+        if len(advised) > 1:
+            console.print(f"{one.label}:", soft_wrap=True)
+        for line in one.advice.lines():
+            console.print(line, soft_wrap=True)
+    if any(one.advice and one.advice.best.draws for one in series):
+        console.print("±: standard error over 16 blocks of the values", soft_wrap=True)
+
+
+def csv_text(series: "Sequence[Series]", per_layer: bool) -> str:
+    """A header and a row for each line; `layer` is empty for all layers together."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, _CSV, lineterminator="\n", restval="")
+    writer.writeheader()
+    for one in series:
+        setting = {"name": one.label, **one.setting(), "baseline": int(one.baseline)}
+        for line in [*one.lines, *(one.layers if per_layer else [])]:
+            figures = {k: "" if v is None else v for k, v in line.json().items()}
+            writer.writerow({**setting, "layer": line.layer or "", **figures})
+    return stream.getvalue()
+
+
+def json_of(series: "Sequence[Series]", per_layer: bool) -> dict[str, Any]:
+    """`roundoff`, `layers` and `recommend` of one format; of several, these in `formats`."""
+    found = [(one, _json_of_one(one, per_layer)) for one in series]
+    chosen = [{**one.setting(), **data} for one, data in found if not one.baseline]
+    told: dict[str, Any] = chosen[0] if len(chosen) == 1 else {"formats": chosen}
+    against = [{"name": one.label, **one.setting(), **d} for one, d in found if one.baseline]
+    return {**told, "baselines": against}
+
+
+def _json_of_one(series: "Series", per_layer: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {"roundoff": [line.json() for line in series.lines]}
+    if per_layer:
+        data["per_layer"] = [{"layer": line.layer, **line.json()} for line in series.layers]
+    if series.advice is not None:
+        data["recommend"] = series.advice.json()
+    return data

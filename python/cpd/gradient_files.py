@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named arrays from files of others: .npy, .npz, .safetensors, .pt and .pth.
+
+Nothing in a file is executed, sizes are checked before memory is asked for, and whatever is wrong
+with a file is a ValueError of one line that names it.
+"""
+
+import math
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Arrays = dict[str, torch.Tensor]
+
+_LONGEST_NAME = 1000
+
+
+class _RefusedError(ValueError):
+    """What this module says itself of a file, after the file's name."""
+
+
+def read_arrays(path: Path) -> Arrays:
+    """The arrays of a file, in its order, each with its own dtype and in its own memory.
+
+    A .npy file's array has the file's name. What torch.save wrote is flattened: the names of nested
+    dicts are joined by dots (after `rank{r}` by a slash), the parts of a list of ranks are called
+    `rank0/…`, `rank1/…`.
+
+    Raises OSError for a file that cannot be opened and ValueError for one that holds anything else.
+    """
+    reader, kind = _READERS[suffix(path)]
+    with path.open("rb") as file, _told(path, kind):
+        arrays: Arrays = {}
+        for name, array in reader(path, file):
+            if name in arrays:
+                raise _RefusedError(f"holds '{shown(name)}' twice")
+            arrays[name] = array
+        return arrays
+
+
+def suffix(path: Path) -> str:
+    """The file's ending. Raises ValueError unless it is one that is read here."""
+    if path.suffix not in _READERS:
+        *most, last = _READERS
+        raise ValueError(f"{path}: a gradients file must end in {', '.join(most)} or {last}")
+    return path.suffix
+
+
+def shown(name: str) -> str:
+    """A file's name for something, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
+
+
+@contextmanager
+def _told(path: Path, kind: str) -> Iterator[None]:
+    """One line for whatever goes wrong while bytes of unknown origin are read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except _RefusedError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except MemoryError:
+        raise ValueError(f"{path}: holds more than this machine's memory") from None
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # NumPy, zipfile and torch raise some twenty types here
+        said = shown(str(error).strip().partition("\n")[0])[:200] or type(error).__name__
+        raise ValueError(f"{path}: not a readable {kind} file ({said})") from None
+
+
+def _check_memory(size: int) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise _RefusedError(
+            f"says that it holds {size / 1e9:.4g} GB, this machine's memory is {memory / 1e9:.4g}"
+        )
+
+
+# ---- NumPy's ----------------------------------------------------------------------------------
+
+
+def _read_npy(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor]]:
+    yield path.stem, _npy(file, os.fstat(file.fileno()).st_size, "the array")
+
+
+def _read_npz(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor]]:
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        _check_memory(sum(member.file_size for member in members))
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name == member.filename:
+                raise _RefusedError(f"'{shown(name)}' in it is no .npy array")
+            with archive.open(member) as stream:
+                yield name, _npy(stream, member.file_size, f"'{shown(name)}'")
+
+
+def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
+    """The array in a stream of `size` bytes, which must be those that its header speaks of."""
+    version = np.lib.format.read_magic(stream)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:  # 3.0 is for the names of structured values
+        raise _RefusedError(f"{what} is of .npy version {version}, must be (1, 0) or (2, 0)")
+    shape, by_column, dtype = readers[version](stream)
+    if dtype.hasobject:
+        raise _RefusedError(f"{what} holds pickled objects; only floating-point values are read")
+    if dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
+        raise _RefusedError(f"{what} must hold floating-point values, got {dtype}")
+    if min(shape, default=0) < 0:
+        raise _RefusedError(f"{what} has a shape that does not exist, {shape}")
+    wanted, held = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if wanted != held:
+        raise _RefusedError(f"{what} should have {wanted} bytes of values, the file holds {held}")
+    _check_memory(wanted)
+    data = stream.read(wanted)
+    if len(data) != wanted:
+        raise _RefusedError(f"{what} should have {wanted} bytes of values, {len(data)} can be read")
+    values: npt.NDArray[Any] = np.frombuffer(data, dtype)
+    values = values.reshape(shape[::-1]).T if by_column else values.reshape(shape)
+    return torch.from_numpy(values.astype(dtype.newbyteorder("="), order="C"))
+
+
+# ---- torch's and safetensors' -------------------------------------------------------------------
+
+
+def _read_safetensors(path: Path, file: IO[bytes]) -> Iterable[tuple[str, torch.Tensor]]:
+    from safetensors.torch import load_file
+
+    loaded: Arrays = load_file(path)
+    return ((name, _dense(name, tensor)) for name, tensor in loaded.items())
+
+
+def _read_torch(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor]]:
+    from pickle import UnpicklingError
+
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            _check_memory(sum(member.file_size for member in archive.infolist()))
+    file.seek(0)
+    try:
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        raise _RefusedError(
+            "holds something else than tensors in dicts and lists, or is cut short; nothing else "
+            "is read"
+        ) from None
+    if isinstance(loaded, torch.Tensor):
+        yield path.stem, _dense(path.stem, loaded)
+        return
+    if not isinstance(loaded, dict | list | tuple):
+        raise _RefusedError(f"must hold tensors, got {type(loaded).__name__}")
+    if not isinstance(loaded, dict):
+        if not all(isinstance(rank, dict | list | tuple) for rank in loaded):
+            raise _RefusedError("a list in it must give a dict of tensors for each rank")
+        loaded = {f"rank{r}": layers for r, layers in enumerate(loaded)}
+    for name, tensor in _flat("", loaded, set()):
+        if not isinstance(tensor, torch.Tensor):
+            raise _RefusedError(f"'{shown(name)}' must be a tensor, got {type(tensor).__name__}")
+        yield name, _dense(name, tensor)
+
+
+def _flat(prefix: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The names and values in nested dicts and lists, each of which stands in one place only: what
+    is read is never more than the file holds."""
+    if not isinstance(value, dict | list | tuple):
+        yield prefix, value
+        return
+    if id(value) in seen:
+        raise _RefusedError(f"'{shown(prefix)}' in it stands in another place too")
+    if prefix and not value:
+        raise _RefusedError(f"'{shown(prefix)}' in it holds no tensors")
+    if len(prefix) > _LONGEST_NAME:
+        raise _RefusedError(f"the name '{shown(prefix[:40])}…' in it is too long")
+    seen.add(id(value))
+    joint = "" if not prefix else "/" if re.fullmatch(r"rank[0-9]+", prefix) else "."
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _flat(f"{prefix}{joint}{key}", part, seen)
+
+
+def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's values, which must be in the file, each in a place of its own."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        raise _RefusedError(
+            f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout}"
+        )
+    tensor = tensor.detach()
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise _RefusedError(f"'{shown(name)}' repeats its values, {tuple(tensor.shape)} of them")
+    return tensor.resolve_conj().resolve_neg()
+
+
+_Reader = Callable[[Path, IO[bytes]], Iterable[tuple[str, torch.Tensor]]]
+_READERS: dict[str, tuple[_Reader, str]] = {
+    ".npy": (_read_npy, ".npy"),
+    ".npz": (_read_npz, ".npz"),
+    ".safetensors": (_read_safetensors, "safetensors"),
+    ".pt": (_read_torch, "torch"),
+    ".pth": (_read_torch, "torch"),
+}

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`random=`: the integers of stochastic rounding handed in by the caller, on every face."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import cpd
+import gemm_oracle
+import oracle
+import reduce_oracle
+from arrays import assert_same_bits, boundary_bits, from_bits, spec_of, to_bits
+
+FACES = ("numpy", "torch", "compiled")
+SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
+Patterns = list[int]
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Callable[..., npt.NDArray[Any]]:
+    """Calls a verb on arrays: as they are, as tensors, or compiled on tensors."""
+    if request.param == "numpy":
+        return lambda verb, *args, **more: verb(*args, **more)
+    torch = pytest.importorskip("torch")
+
+    def tensor(x: Any) -> Any:
+        return torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x
+
+    def run(verb: Any, *args: Any, **more: Any) -> npt.NDArray[Any]:
+        called = verb
+        if request.param == "compiled":
+            torch._dynamo.reset()
+            called = torch.compile(verb, fullgraph=True, backend="aot_eager")
+        y: npt.NDArray[Any] = called(
+            *(tensor(x) for x in args), **{name: tensor(x) for name, x in more.items()}
+        ).numpy()
+        return y
+
+    return run
+
+
+def integers(shape: Sequence[int], bits: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Random ones, the least and the greatest among them."""
+    generator = np.random.default_rng(seed)
+    r = generator.integers(0, 2**bits, tuple(shape))
+    r.flat[: min(2, r.size)] = [0, 2**bits - 1][: r.size]
+    return r
+
+
+def operands(f: cpd.Format, n: int) -> tuple[Patterns, Patterns, Patterns]:
+    generator = np.random.default_rng(7)
+    pool = boundary_bits(spec_of(f), codes=10, noise=20)
+    x, y, z = generator.choice(pool, (3, n)).tolist()
+    return x, y, z
+
+
+def options(random_bits: int, variant: str) -> dict[str, Any]:
+    return {"rounding": "stochastic", "random_bits": random_bits, "variant": variant}
+
+
+# ---- single operations ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2", "e4m3fnuz", "e8m22", "binary8p4se", "e8m0"])
+def test_single_operations(face: Callable[..., Any], name: str) -> None:
+    f = cpd.format(name)
+    spec = spec_of(f)
+    n = 120
+    x, y, z = operands(f, n)
+    for bits, variant in ((1, "A"), (3, "B"), (12, "C"), (24, "A")):
+        r = integers((n,), bits)
+        o = [oracle.Options("stochastic", "ieee", variant, bits, int(k)) for k in r]
+        more = options(bits, variant) | {"random": r}
+        a, b, c = from_bits(x), from_bits(y), from_bits(z)
+        got = face(cpd.add, a, b, f, **more)
+        assert_same_bits(got, [oracle.add(spec, *p) for p in zip(x, y, o, strict=True)], "add")
+        got = face(cpd.mul, a, b, f, **more)
+        assert_same_bits(got, [oracle.mul(spec, *p) for p in zip(x, y, o, strict=True)], "mul")
+        got = face(cpd.fma, a, b, c, f, **more)
+        assert_same_bits(got, [oracle.fma(spec, *p) for p in zip(x, y, z, o, strict=True)], "fma")
+
+
+def test_the_integers_have_the_broadcast_shape(face: Callable[..., Any]) -> None:
+    x, y = np.float32([[1.0], [17.0]]), np.float32([0.03, 0.5, 300.0])
+    r = integers((2, 3), 8, seed=3)
+    got = face(cpd.add, x, y, "e4m3", **options(8, "A"), random=r)
+    wide = [np.broadcast_to(v, (2, 3)).copy() for v in (x, y)]
+    for i in np.ndindex(2, 3):
+        one = cpd.add(wide[0][i], wide[1][i], "e4m3", **options(8, "A"), random=np.array(r[i]))
+        assert got[i].tobytes() == one.tobytes()
+
+
+def test_strides_and_out() -> None:
+    x, y = np.float32([[1.1, 2.2], [3.3, 4.4]]), np.full((2, 2), 0.25, np.float32)
+    r = integers((2, 2), 24)
+    wanted = cpd.mul(x, y, "e3m2", **options(24, "A"), random=r)
+    out = np.empty((2, 2), np.float32).T
+    got = cpd.mul(x, y, "e3m2", **options(24, "A"), random=r.T.copy().T, out=out)
+    assert got is out
+    assert to_bits(got) == to_bits(wanted)
+
+
+@pytest.mark.parametrize("variant", "ABC")
+def test_the_mean_over_all_integers_is_the_exact_result(variant: str) -> None:
+    """For N bits: of the fraction's first N (A), with half a unit more (B), rounded to N (C)."""
+    x, y, bits = np.float32(1.0), np.float32(0.3), 6
+    r = np.arange(2**bits)
+    many = np.broadcast_to(x, r.shape), np.broadcast_to(y, r.shape)
+    got = cpd.add(*many, "e4m3", **options(bits, variant), random=r)
+    mean = sum(Fraction(float(v)) for v in got) / 2**bits
+    exact = Fraction(float(x)) + Fraction(float(y))
+    part = (exact - Fraction(10, 8)) * 8 * 2**bits  # of the gap 1.25…1.375, in 2^-N
+    kept = math.floor(part) if variant == "A" else round(part)
+    assert mean == Fraction(10, 8) + Fraction(kept, 8 * 2**bits)
+
+
+# ---- ordered sums -----------------------------------------------------------------------------
+
+
+def taking(r: Sequence[int]) -> tuple[Iterator[int], Callable[[oracle.Options], oracle.Options]]:
+    left = iter(int(k) for k in r)
+    return left, lambda o: replace(o, random=next(left))
+
+
+def sum_of(acc: cpd.Accumulator, terms: Patterns, o: oracle.Options, r: Sequence[int]) -> int:
+    """The oracle's sum, which takes every integer."""
+    left, step = taking(r)
+    f = spec_of(acc.format)
+    if acc.scheme == "chunked":
+        bits = oracle.fold_chunked(f, spec_of(acc.inner), acc.chunk, terms, o, step)
+    elif acc.scheme == "pairwise":
+        bits = oracle.fold_pairwise(f, terms, o, step)
+    else:
+        bits = oracle.fold(f, terms, o, acc.scheme == "kahan", step)
+    assert next(left, None) is None
+    return bits
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_sums(face: Callable[..., Any], scheme: str) -> None:
+    generator = np.random.default_rng(2)
+    for name, bits, variant, terms in (
+        ("e4m3", 2, "A", 11),
+        ("e5m2fnuz", 8, "B", 8),
+        ("bf16", 24, "C", 1),
+        ("e8m22", 13, "A", 7),
+        ("e4m3", 5, "A", 2),
+    ):
+        chunks = {"inner": "e5m2", "chunk": 3} if scheme == "chunked" else {}
+        acc = cpd.Accumulator(name, scheme, **options(bits, variant), **chunks)
+        x = (generator.standard_normal((terms, 21)) * 4).astype(np.float32)
+        x[0, :3] = 200, np.inf, np.nan
+        r = integers((21, acc.sum_draws(terms)), bits, seed=terms)
+        o = oracle.Options("stochastic", "ieee", variant, bits)
+        columns = x.view(np.uint32).T.tolist()
+        expected = [sum_of(acc, column, o, k) for column, k in zip(columns, r, strict=True)]
+        assert_same_bits(face(cpd.sum, x, acc, random=r), expected, str(acc))
+        turned = np.ascontiguousarray(x.T).reshape(3, 7, terms)
+        got = face(cpd.sum, turned, acc, dim=-1, random=r.reshape(3, 7, -1))
+        assert got.shape == (3, 7)
+        assert_same_bits(got, expected, str(acc))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_sums_given_what_the_seed_gives(scheme: str) -> None:
+    """The draws have the order that seed and stream have."""
+    x = (np.random.default_rng(5).standard_normal((9, 300)) * 3).astype(np.float32)
+    for bits in (7, 14, 24):
+        chunks = {"chunk": 4} if scheme == "chunked" else {}
+        drawing = cpd.Accumulator("e4m3", scheme, **options(bits, "A"), **chunks, seed=3, stream=8)
+        draws = range(drawing.sum_draws(9))
+        r = [[reduce_oracle.fold_integer(i, t, bits, 3, 8) for t in draws] for i in range(300)]
+        got = cpd.sum(x, cpd.Accumulator.parse(str(drawing)), random=np.array(r))
+        assert to_bits(got) == to_bits(cpd.sum(x, drawing))
+
+
+def test_sums_without_terms() -> None:
+    acc = cpd.Accumulator("e4m3", rounding="stochastic")
+    got = cpd.sum(np.zeros((0, 2), np.float32), acc, random=np.zeros((2, 0), np.int32))
+    assert to_bits(got) == [0, 0]
+    nothing = cpd.sum(np.zeros((4, 0), np.float32), acc, random=np.zeros((0, 4), np.int32))
+    assert nothing.shape == (0,)
+
+
+# ---- products ---------------------------------------------------------------------------------
+
+
+def accumulation(acc: cpd.Accumulator, given: Any) -> gemm_oracle.Accumulation:
+    unit = acc.unit and gemm_oracle.Unit(
+        spec_of(acc.unit.a),
+        spec_of(acc.unit.b),
+        acc.unit.block,
+        acc.unit.fraction_bits,
+        spec_of(acc.unit.sum),
+        acc.unit.rounding,
+        acc.unit.aligns_addend,
+        acc.unit.min_exponent,
+        acc.unit.promote,
+    )
+    product = acc.product if isinstance(acc.product, str) else spec_of(acc.product)
+    return gemm_oracle.Accumulation(
+        spec_of(acc.format),
+        acc.scheme,
+        product,
+        spec_of(acc.inner),
+        acc.chunk,
+        unit,
+        oracle.Options("stochastic", acc.overflow, acc.variant, acc.random_bits),
+        given=[[int(k) for k in row] for row in given.reshape(-1, given.shape[-1])],
+    )
+
+
+def products(rows: int, k: int, columns: int, f: str) -> tuple[Any, Any, Any]:
+    generator = np.random.default_rng(rows + k)
+    a, b, c = (
+        cpd.cast(generator.standard_normal(shape).astype(np.float32) * 2, f)
+        for shape in ((rows, k), (k, columns), (rows, columns))
+    )
+    return a, b, c
+
+
+ACCUMULATORS = [
+    *("e4m3 sequential random_bits=3", "e5m2 sequential variant=B random_bits=9"),
+    *("e6m9 kahan variant=C random_bits=12", "e4m3 kahan product=exact random_bits=24"),
+    *("e4m3 pairwise product=e5m2 random_bits=8", "e4m3 pairwise product=exact random_bits=8"),
+    "e6m9 chunked inner=e4m3 chunk=4 random_bits=8",
+    "e8m22 sequential product=exact random_bits=24",
+]
+
+
+@pytest.mark.parametrize("text", ACCUMULATORS)
+def test_products(face: Callable[..., Any], text: str) -> None:
+    acc = cpd.Accumulator.parse(text + " rounding=stochastic")
+    for rows, k, columns in ((3, 7, 5), (1, 4, 19), (2, 1, 2), (2, 0, 3)):
+        a, b, c = products(rows, k, columns, "e4m3")
+        r = integers((rows, columns, acc.gemm_draws(k)), acc.random_bits, seed=k)
+        patterns = [m.view(np.uint32).tolist() for m in (a, b, c)]
+        expected = gemm_oracle.gemm(*patterns[:2], patterns[2], accumulation(acc, r))
+        if k > 0:
+            assert_same_bits(face(cpd.gemm, a, b, acc, c, random=r), expected, f"{acc} {k}")
+            expected = gemm_oracle.gemm(*patterns[:2], None, accumulation(acc, r))
+            assert_same_bits(face(cpd.gemm, a, b, acc, random=r), expected, f"{acc} {k}")
+        else:  # no column of b tells how many there are
+            rounded = cpd.cast(
+                c, acc.format, **options(acc.random_bits, acc.variant), random=r[..., 0]
+            )
+            assert to_bits(face(cpd.gemm, a, b, acc, c, random=r)) == to_bits(rounded)
+
+
+@pytest.mark.parametrize("promote", [0, 8])
+def test_matrix_units(face: Callable[..., Any], promote: int) -> None:
+    unit = cpd.BlockFma("e4m3", "e4m3", block=4, fraction_bits=13, promote=promote)
+    acc = cpd.Accumulator("e4m3", unit=unit, rounding="stochastic", random_bits=5)
+    a, b, c = products(5, 19, 9, "e4m3")
+    r = integers((5, 9, acc.gemm_draws(19)), 5)
+    assert r.shape[-1] == (4 if promote else 2)
+    patterns = [m.view(np.uint32).tolist() for m in (a, b, c)]
+    expected = gemm_oracle.gemm(*patterns[:2], patterns[2], accumulation(acc, r))
+    assert_same_bits(face(cpd.gemm, a, b, acc, c, random=r), expected, str(acc))
+
+
+@pytest.mark.parametrize("text", [*ACCUMULATORS, "e4m3 sequential", "e6m9 chunked chunk=7"])
+def test_products_given_what_the_seed_gives(text: str) -> None:
+    """Also across tiles, blocks of k and a batch, where the seed takes the short routes."""
+    text += " rounding=stochastic"
+    drawing = cpd.Accumulator.parse(text, seed=6, stream=2)
+    rows, k, columns = 11, 150, 37
+    a, b, c = products(rows, k, columns, "e4m3")
+    a, b, c = np.stack([a, a[::-1]]), b / 4, c[0]
+    bits = drawing.random_bits
+    first = 4 * (1 if bits > 16 else 2 if bits > 8 else 4)
+    draws = [0, *range(first, first + drawing.gemm_draws(k) - 1)]
+    chosen = [(0, 0, 0), (0, 10, 36), (1, 3, 31), (1, 8, 32)]
+    r = integers((2, rows, columns, len(draws)), bits)
+    for batch, i, j in chosen:
+        index = (batch * rows + i) * columns + j
+        r[batch, i, j] = [reduce_oracle.fold_integer(index, t, bits, 6, 2) for t in draws]
+    got = cpd.gemm(a, b, cpd.Accumulator.parse(text), c, random=r)
+    wanted = cpd.gemm(a, b, drawing, c)
+    for at in chosen:
+        assert got[at].tobytes() == wanted[at].tobytes(), f"{text} at {at}"
+    assert not np.array_equal(got, wanted)
+
+
+def test_the_mean_of_a_sum_over_all_integers_is_exact() -> None:
+    """Every path of two additions of 1/8 to 2 in e3m2, whose spacing is 1/2 there."""
+    acc = cpd.Accumulator("e3m2", rounding="stochastic", random_bits=2)
+    paths = np.stack(np.meshgrid(*[np.arange(4)] * 2), -1).reshape(-1, 2)
+    r = np.concatenate([np.zeros((16, 1), np.int64), paths], -1)
+    x = np.broadcast_to(np.float32([[2], [0.125], [0.125]]), (3, 16))
+    assert cpd.sum(x, acc, random=r).mean() == 2.25
+
+
+def test_gradients_go_through() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = torch.tensor([0.3, 0.4], requires_grad=True)
+    r = torch.tensor([3, 5])
+    how = options(8, "A") | {"random": r}
+    cpd.fma(x, y, x, "e4m3", **how).sum().backward()
+    assert x.grad.tolist() == pytest.approx([1.3, 1.4])
+    assert y.grad.tolist() == [1.0, 2.0]
+    acc = cpd.Accumulator("e4m3", rounding="stochastic", random_bits=8)
+    x.grad = None
+    cpd.sum(x, acc, random=r).backward()
+    assert x.grad.tolist() == [1.0, 1.0]
+    x.grad = None
+    draws = torch.zeros((1, 1, acc.gemm_draws(2)), dtype=torch.int32)
+    cpd.gemm(x[None], y[:, None], acc, random=draws).sum().backward()
+    backward = cpd.Accumulator.parse(str(acc), stream=4 << 60)
+    assert torch.equal(x.grad[None], cpd.gemm(torch.ones(1, 1), y.detach()[None], backward))
+
+
+# ---- what is refused --------------------------------------------------------------------------
+
+
+def calls() -> dict[str, Callable[..., Any]]:
+    """Verbs whose random= has the shape (2, 3), of gemm (1, 2, 3)."""
+    x = np.ones((2, 3), np.float32)
+    return {
+        "add": lambda r, **o: cpd.add(x, x, "e4m3", random=r, **o),
+        "mul": lambda r, **o: cpd.mul(x, x, "e4m3", random=r, **o),
+        "fma": lambda r, **o: cpd.fma(x, x, x, "e4m3", random=r, **o),
+        "sum": lambda r, **o: cpd.sum(x.T, cpd.Accumulator("e4m3", **o), 0, random=r),
+        "gemm": lambda r, **o: cpd.gemm(
+            x[:1, :2],
+            x[:, :2],
+            cpd.Accumulator("e4m3", product="exact", **o),
+            random=r[None] if isinstance(r, np.ndarray) else r,
+        ),
+    }
+
+
+@pytest.mark.parametrize("verb", ["add", "mul", "fma", "sum", "gemm"])
+def test_what_random_must_be(verb: str) -> None:
+    call = calls()[verb]
+    good = np.zeros((2, 3), np.int32)
+    how = options(4, "A")
+    call(good, **how)
+    call(good.astype(np.uint64) + np.uint64(15), **how)
+    with pytest.raises(ValueError, match="shape"):
+        call(np.zeros((3, 2), np.int32), **how)
+    with pytest.raises(ValueError, match="shape"):
+        call(np.zeros((2, 3, 1), np.int32), **how)
+    for bad in (16, -1):
+        with pytest.raises(ValueError, match=r"random must be 0…2\^4 - 1"):
+            call(good + bad, **how)
+    for other in (good.astype(np.float32), good.tolist(), 3):
+        with pytest.raises(TypeError, match="random must be an array of integers"):
+            call(other, **how)
+    for rounding in ("nearest_even", "up"):
+        with pytest.raises(ValueError, match="random is for rounding='stochastic' only"):
+            call(good, rounding=rounding)
+
+
+def test_what_random_must_be_as_a_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, 3)
+    how = options(4, "A")
+    acc = cpd.Accumulator("e4m3", **how)
+    with pytest.raises(ValueError, match="the result's shape"):
+        cpd.add(x, x[0], "e4m3", **how, random=torch.zeros(3, dtype=torch.int32))
+    with pytest.raises(ValueError, match="the result's shape and 2 draws"):
+        cpd.sum(x, acc, random=torch.zeros(3, dtype=torch.int32))
+    with pytest.raises(ValueError, match="the result's shape and 7 draws"):
+        cpd.gemm(x, x.T, acc, random=torch.zeros(2, 2, 6, dtype=torch.int32))
+    with pytest.raises(ValueError, match="random must be"):
+        cpd.sum(x, acc, random=torch.full((3, 2), 16))
+    with pytest.raises(TypeError, match="integers"):
+        cpd.gemm(x, x.T, acc, random=torch.zeros(2, 2, 7))
+    with pytest.raises(ValueError, match="stochastic"):
+        cpd.gemm(x, x.T, "fp32", random=torch.zeros(2, 2, 7, dtype=torch.int32))
+    with pytest.raises(ValueError, match="stochastic"):
+        cpd.gemm(x, x.T, "fp32", blas=True, random=torch.zeros(2, 2, 7, dtype=torch.int32))
+
+
+def test_the_library_checks_what_a_compiled_call_cannot() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, 3)
+    acc = cpd.Accumulator("e4m3", rounding="stochastic", random_bits=4)
+    compiled = torch.compile(cpd.sum, fullgraph=True, backend="aot_eager")
+    for bad in (torch.zeros(3, 3, dtype=torch.int32), torch.full((3, 2), 16, dtype=torch.int32)):
+        with pytest.raises((ValueError, RuntimeError), match="random"):
+            compiled(x, acc, random=bad)
+
+
+def test_draws() -> None:
+    def draws(text: str, n: int) -> tuple[int, int]:
+        acc = cpd.Accumulator.parse(text + " rounding=stochastic")
+        return acc.sum_draws(n), acc.gemm_draws(n)
+
+    assert [draws("e4m3 sequential", n) for n in (0, 1, 5)] == [(0, 1), (1, 3), (5, 11)]
+    assert [draws("e4m3 kahan", n) for n in (0, 1, 5)] == [(0, 1), (1, 6), (17, 26)]
+    assert [draws("e4m3 chunked chunk=2", n) for n in (0, 1, 5)] == [(0, 1), (2, 4), (8, 14)]
+    assert [draws("e4m3 pairwise", n) for n in (0, 1, 5)] == [(0, 1), (1, 3), (4, 11)]
+    assert draws("e4m3 sequential product=exact", 5) == (5, 6)
+    nearest = cpd.Accumulator("e4m3")
+    assert nearest.sum_draws(5) == nearest.gemm_draws(5) == 0
+    for bad, error in ((-1, ValueError), (2**63, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="terms"):
+            nearest.sum_draws(bad)  # type: ignore[arg-type]
+        with pytest.raises(error, match="k "):
+            nearest.gemm_draws(bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="block_fma"):
+        cpd.Accumulator(preset="h100-fp8").sum_draws(3)
