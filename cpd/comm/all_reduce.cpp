@@ -433,7 +433,7 @@ struct Communicator::Impl {
     } catch (const Refusal& refusal) {
       refusal.ThrowAgain();
     } catch (const Interrupted&) {
-      broken = "a call was interrupted";
+      Break("a call was interrupted");
       link.GiveUp();
       throw;
     } catch (const std::exception& error) {

@@ -276,7 +276,7 @@ std::string Link::HeardAlarm() {
   for (int rank = 0; rank < static_cast<int>(alarms.size()); ++rank) {
     if (rank != transport_.rank() && alarms[static_cast<std::size_t>(rank)]) raised.push_back(rank);
   }
-  return raised.empty() ? "" : Ranks(raised) + " gave up";
+  return raised.empty() ? "" : NameRanks(raised) + " gave up";
 }
 
 void Link::CheckAlarms(Phase phase) {

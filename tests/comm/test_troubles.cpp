@@ -89,9 +89,8 @@ std::string heard_of(const std::string& why) {
 
 TEST(Refusals, ReachTheOthersWhole) {
   const std::string lines = "two\nlines,\ta tab, … and \"quotes\"\n\n";
-  for (const std::string& why :
-       {std::string("out[0] must have 5 values, got 6"), lines, std::string(600, 'a') + "…",
-        std::string(5000, 'b') + lines}) {
+  for (const std::string& why : {std::string("out[0] must have 5 values, got 6"), lines,
+                                 std::string(600, 'a') + "…", std::string(5000, 'b') + lines}) {
     EXPECT_EQ(heard_of(why), "rank 1 refuses: " + why);
   }
   EXPECT_EQ(heard_of(std::string("a\0b", 3)), "rank 1 refuses: a b");
@@ -170,14 +169,14 @@ TEST(StartedMessages, KeepTheirMemoryWhereStartingFails) {
   }
   // The transport may still write there: nobody else has been given the memory since.
   ASSERT_FALSE(begun.messages.empty());
-  std::vector<std::unique_ptr<std::uint8_t, decltype(&std::free)>> blocks;
+  std::vector<std::unique_ptr<std::uint8_t[]>> blocks;
   for (int i = 0; i < 2000; ++i) {
-    for (const std::size_t bytes : {1024U + 128U, 1024U + 192U, 1024U + 64U, 2048U}) {
-      blocks.emplace_back(static_cast<std::uint8_t*>(std::aligned_alloc(64, bytes)), &std::free);
+    for (const std::size_t bytes : {1152U, 1088U, 500U, 100U}) {
+      blocks.emplace_back(new std::uint8_t[bytes]);
+      const std::uint8_t* block = blocks.back().get();
       for (const Incoming& message : begun.messages) {
         const auto* room = static_cast<const std::uint8_t*>(message.data);
-        const bool apart =
-            blocks.back().get() + bytes <= room || room + message.bytes <= blocks.back().get();
+        const bool apart = block + bytes <= room || room + message.bytes <= block;
         ASSERT_TRUE(apart) << "memory of a started message was given away";
       }
     }

@@ -71,7 +71,7 @@ def _missing(transport: str) -> str:
         pytest.fail("mpirun -n 1 did not end within 60 s")
     if "size 1" in done.stdout:
         return ""
-    said = [line for line in done.stderr.splitlines() if line.startswith("ValueError")]
+    said = [line for line in done.stderr.splitlines() if line.startswith("RuntimeError")]
     if not said:
         pytest.fail(f"cpd.comm.mpi() failed on one rank:\n{done.stderr[-2000:]}")
     return said[0]

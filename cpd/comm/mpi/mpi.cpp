@@ -108,6 +108,19 @@ std::optional<RankLost>& FailedStart() {
   throw FailedStart().emplace(who + " before the communicator was made (" + why + ")", lost);
 }
 
+/// Calls look(); where that throws, the others are told, and the start is over for this process.
+template <class Look, class Tell>
+void OrTell(Look look, Tell tell) {
+  try {
+    look();
+  } catch (...) {
+    g_lost = true;
+    FailedStart().emplace("the start of MPI was interrupted in this process", std::vector<int>{});
+    tell();
+    throw;
+  }
+}
+
 /// MPI_Init_thread in a thread of its own: it waits for all ranks of the job, for ever where one
 /// has died, and the thread with it.
 struct Start {
@@ -127,7 +140,7 @@ int InitThread(double timeout) {
   const char* heard = nullptr;
   while (!start.done) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    CheckInterrupt();
+    OrTell(CheckInterrupt, [] { attendance.GiveUp(); });
     if (attendance.HasGivenUp()) heard = "another rank gave up";
     if (heard == nullptr && Clock::now() < deadline) continue;
     if (start.done) break;
@@ -266,6 +279,21 @@ class Farewells {
 
   /// Gives up, listens for a moment who else does, and names the others.
   [[noreturn]] void Fail(const std::string& why, double timeout) {
+    Tell();
+    const Clock::time_point deadline = After(Grace(timeout));
+    do {
+      Pause();
+      Heard();
+    } while (Clock::now() < deadline);  // MPI moves only while it is called
+    std::vector<int> lost;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!said_[static_cast<std::size_t>(peer)]) lost.push_back(peer);
+    }
+    FailStart(why, lost, size_);
+  }
+
+  /// Gives up.
+  void Tell() {
     static const std::uint8_t message = 1;  // stays while sends are under way
     for (int peer = 0; peer < size_; ++peer) {
       MPI_Request request = MPI_REQUEST_NULL;
@@ -274,17 +302,6 @@ class Farewells {
         MPI_Request_free(&request);
       }
     }
-    const Clock::time_point deadline = After(Grace(timeout));
-    do {
-      Pause();
-      Heard();
-    } while (Clock::now() <
-             deadline);  // MPI moves only while it is called: not less for being done
-    std::vector<int> lost;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (!said_[static_cast<std::size_t>(peer)]) lost.push_back(peer);
-    }
-    FailStart(why, lost, size_);
   }
 
  private:
@@ -306,7 +323,7 @@ void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time
       Check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
     }
     if (done != 0) break;
-    CheckInterrupt();
+    OrTell(CheckInterrupt, [&] { farewells.Tell(); });
     if (farewells.Heard()) farewells.Fail("another rank gave up", timeout);
     if (Clock::now() > deadline) farewells.Fail("no answer for " + Seconds(timeout), timeout);
     Pause();
@@ -527,7 +544,12 @@ std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<
     MPI_Request_free(&request);
   }
   while (std::ranges::find(joined, false) != joined.end() && Clock::now() <= deadline) {
-    CheckInterrupt();
+    try {
+      CheckInterrupt();
+    } catch (...) {
+      g_lost = true;
+      throw;
+    }
     mailbox.Poll([&](std::size_t i, const Join& theirs) {
       if (theirs.members != mine->members) {  // left by a group that did not come about
         mailbox.Await(i);
@@ -643,13 +665,8 @@ class MpiGroup final : public Transport {
     std::vector<int> world;
     world.reserve(ranks.size());
     for (const int rank : ranks) world.push_back(World(rank));
-    try {
-      const int context = ContextOf(job_, Meet(job_, world, ranks, size(), timeout));
-      return std::make_unique<MpiGroup>(job_, std::move(world), context);
-    } catch (...) {
-      g_lost = true;  // a member did not come, and will not come to MPI_Finalize either
-      throw;
-    }
+    const int context = ContextOf(job_, Meet(job_, world, ranks, size(), timeout));
+    return std::make_unique<MpiGroup>(job_, std::move(world), context);
   }
 
   [[noreturn]] void Abort(const std::string& reason) noexcept override {

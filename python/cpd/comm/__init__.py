@@ -44,14 +44,17 @@ __all__ = [
 
 
 def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Communicator:
-    """All ranks of MPI_COMM_WORLD. Starts MPI where nobody has.
+    """All ranks of MPI_COMM_WORLD, which all call this. Starts MPI where nobody has.
 
     Args:
-        timeout: seconds until a silent rank is lost.
+        timeout: seconds until a silent rank is lost, here too.
         chunk: values that are in work at once; memory beside inputs and results is a small
             multiple of it. The same on all ranks.
 
     Raises RuntimeError where MPI, or the library that was built with it, is not there.
+
+    Raises RankLost with those that have not come within the timeout; before MPI runs, those of
+    other hosts are not known by name. MPI cannot be had in this process after that.
     """
     timeout, chunk = _options(timeout, chunk)
     return Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
@@ -98,7 +101,8 @@ def torch(
     chunk: int = DEFAULT_CHUNK,
 ) -> Communicator:
     """The ranks of a process group of torch.distributed, with gloo or NCCL as it has; all of them
-    call this. Their connections are made anew, apart from the group's own.
+    call this. Their connections are made anew, apart from the group's own. Raises RankLost on all
+    that have come where the others do not within the timeout.
 
     A group whose ranks were lost can only be followed by a `subgroup` while torch's store answers:
     torchrun keeps it in its agent; started by hand it is in rank 0's process.

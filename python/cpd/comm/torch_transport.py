@@ -81,19 +81,32 @@ def _joined(made: Transport, timeout: float, numbers: Sequence[int], size: int) 
     `numbers` in a group of `size`; TransportError where that is none."""
     outcome = _started(lambda: made.connect(2 * timeout + 60))  # this wait ends before torch's
     grace = min(1.0, timeout / 4)
-    deadline = time.monotonic() + timeout - grace
+    try:
+        why = _wait(made, outcome, timeout, timeout - grace)
+    except BaseException:  # Ctrl-C: the others do not wait for this one
+        made.raise_alarm()
+        made.close()
+        raise
+    if why:
+        raise _lost(made, why, grace, numbers, size)
+    return made
+
+
+def _wait(made: Transport, outcome: Outcome[None], timeout: float, patience: float) -> str:
+    """Why the ranks were not connected; empty where they are."""
+    deadline = time.monotonic() + patience
     why = ""
     while not why:
         with contextlib.suppress(queue.Empty):
             _, error = outcome.get(timeout=0.02)
             if error is None:
-                return made
+                return ""
             why = str(error)
         if not why and any(made.alarms()):
             why = "another rank gave up"
         if not why and time.monotonic() > deadline:
             why = f"no answer for {timeout:.1f} s"
-    raise _lost(made, why, grace, numbers, size)
+    return why
 
 
 def _lost(
