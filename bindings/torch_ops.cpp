@@ -3,8 +3,8 @@
 // libcpd_torch: the operators torch.ops.cpd.*, on torch's stable ABI (TORCH_TARGET_VERSION 2.11),
 // so that one library serves CPU and CUDA builds of torch from 2.11 on. No arithmetic: tensors
 // become TensorViews and the library does the rest. Fake and autograd registrations are in
-// python/cpd/torch_ops.py and torch_gemm.py. A cpd::Error is a std::invalid_argument and arrives as
-// ValueError, a cpd::MachineError as RuntimeError, std::bad_alloc as MemoryError.
+// python/cpd/torch_*.py. A cpd::Error is a std::invalid_argument and arrives as ValueError, a
+// cpd::MachineError as RuntimeError, std::bad_alloc as MemoryError.
 //
 // Formats, roundings and accumulators arrive as one canonical text a call, parsed once: an
 // accumulator's (ToString), or for operators of elements a format and the same options
@@ -26,7 +26,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "cpd/base/interrupt.h"
@@ -189,9 +188,9 @@ const Accumulator& Parsed(std::string_view text) {
   constexpr std::size_t kMost = 256;
   thread_local std::map<std::string, Accumulator, std::less<>> known;
   if (const auto found = known.find(text); found != known.end()) return found->second;
-  Accumulator parsed = Parse(text);
+  const Accumulator parsed = Parse(text);
   if (known.size() >= kMost) known.clear();
-  return known.emplace(text, std::move(parsed)).first->second;
+  return known.emplace(text, parsed).first->second;
 }
 
 /// The accumulator of a text, with seed and stream where its rounding uses them.
@@ -209,10 +208,13 @@ Accumulator Taken(const Text& text, const OptionalTensor& seed, const OptionalTe
 }
 
 /// The same for operators of elements, which use its format and rounding alone.
-constexpr auto TakenElementwise = Taken<ParseElementwise>;
+Accumulator TakenElementwise(const Text& text, const OptionalTensor& seed,
+                             const OptionalTensor& stream, const Tensor& x) {
+  return Taken<ParseElementwise>(text, seed, stream, x);
+}
 
-// ---- operators: most have a form that makes the result and one that writes into `out`
-// ------------
+// ---- operators ---------------------------------------------------------------------------------
+// Most have a form that makes the result and one that writes into `out`.
 
 void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {

@@ -79,6 +79,7 @@ def call(operator: Any, *args: Any) -> Tensor:
     derivatives, which halves the time that a call takes."""
     if (
         torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
         or _forward_mode()
         or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args))
     ):
