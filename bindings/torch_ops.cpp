@@ -107,7 +107,17 @@ TensorView Describe(const Tensor& x, void* data) {
 }
 
 TensorView Input(const Tensor& x) { return Describe(x, const_cast<void*>(x.const_data_ptr())); }
-TensorView Output(const Tensor& x) { return Describe(x, x.mutable_data_ptr()); }
+
+TensorView Output(const Tensor& x) {
+  const TensorView view = Describe(x, x.mutable_data_ptr());
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.shape[d] > 1 && view.stride[d] == 0) {
+      throw Error("out must not overlap itself, got stride 0 in dimension " + std::to_string(d));
+    }
+  }
+  return view;
+}
+
 std::optional<TensorView> Input(const OptionalTensor& x) {
   return x ? std::optional(Input(*x)) : std::nullopt;
 }

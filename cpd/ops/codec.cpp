@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 
 #include "cpd/backend/cuda.h"
@@ -66,6 +67,10 @@ std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* 
 
 std::int64_t PackedBytes(const Format& format, std::int64_t n) {
   const std::int64_t bits = format.bits();
+  if (n < 0 || n / 8 > (std::numeric_limits<std::int64_t>::max() - bits) / bits) {
+    throw Error("a number of codes must be at least 0 and their bytes below 2^63, got " +
+                std::to_string(n) + " codes of " + ToString(format));
+  }
   return n / 8 * bits + (n % 8 * bits + 7) / 8;
 }
 

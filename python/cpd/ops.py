@@ -25,15 +25,23 @@ says otherwise.
 - `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
 - `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
 
-**out=** must have the result's shape, type and device, be writable, and lie apart from the inputs
-or be one of them. Returned as the result. It takes no part in autograd.
+**out=** must have the result's shape, type and device, be writable, not overlap itself, and lie
+apart from the inputs or be one of them. Returned as the result. It takes no part in autograd, in
+torch.func's transforms or in vmap (ValueError).
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. Under `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
-**Gradients** (torch): `cast` passes the gradient straight through; add, mul, fma and sum have the
-gradients of the exact operation; those of gemm are GEMMs with the same accumulator; encode and
-decode have none.
+**Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
+through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs
+with the same accumulator; codes are integers, so encode and decode have none: a gradient or a
+tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms take all of them.
+
+**torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
+`randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
+`same`: each example draws the bits of its own elements, as in a call of its own (and takes one);
+`different`: those of the elements of the whole batch, which stands in front (not for encode).
+Examples with a seed or stream of their own, or with given `random` integers, need not say.
 """
 
 from __future__ import annotations
@@ -282,7 +290,9 @@ def gemm(
     broadcast too, before the matrix's own. c's is the gradient, summed in fp32 in row-major order
     over the dimensions that were broadcast. They draw from the streams XOR 4 << 60, 5 << 60 and
     6 << 60 (see `cpd.Recipe`, which chooses their accumulators). What the type of a, b or c does
-    not hold is formed in float32 and rounded once into it, to nearest-even.
+    not hold is formed in float32 and rounded once into it, to nearest-even. Tangents: the GEMM of
+    a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13 << 60), both with `acc`
+    and `blas`, and c's tangent, added in float32.
 
     >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
     >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8

@@ -109,8 +109,8 @@ class Recipe:
     Each rounding of stochastic mode draws from the seed of its own accumulator or cast, and from
     that one's stream, XOR layer << 20, XOR purpose << 60, with purpose 0 for the forward GEMM, 4
     for grad_input, 5 for grad_weight, 6 for grad_bias, 8 for the cast of activations, 9 of
-    weights, 10 of gradients, 11 of the output. So the roundings of a layer never meet where
-    streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a tensor, so
+    weights, 10 of gradients, 11 of the output, 12 and 13 for the tangents of the input and of the
+    weight. So the roundings of a layer never meet where streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a tensor, so
     that a compiled step stays compiled. The same stream gives the same bits: recomputation under
     activation checkpointing repeats them.
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Sequence
 from operator import index
@@ -32,6 +33,9 @@ FLOATS = ("float32", "float64", "bfloat16", "float16")
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
 """Those that matrix products take: their exact products are binary64 numbers."""
 _BITS64 = 2**64
+_MOST_ELEMENTS = 2**58 - 1
+"""Whose bits can be counted in 63 bits. A size of 0 does not make the others small: NumPy and torch
+see it so too."""
 
 
 class Options(NamedTuple):
@@ -182,6 +186,8 @@ def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
         raise ValueError(f"{name} must not be negative, got {sizes}")
     if len(sizes) > MAX_RANK:
         raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {len(sizes)}")
+    if math.prod(size for size in sizes if size) > _MOST_ELEMENTS:
+        raise ValueError(f"{name} must be of fewer than 2^58 elements, got {sizes}")
     return sizes
 
 
@@ -284,11 +290,14 @@ class Region(NamedTuple):
         return False
 
 
+OVERLAPS_ITSELF = "out must not overlap itself (a stride of 0 or overlapping windows)"
+
+
 def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
     """Raises unless `out` may be written while the inputs are read: it is an input itself, or lies
     apart from it."""
     if out.overlaps_itself():
-        raise ValueError("out must not overlap itself (a stride of 0 or overlapping windows)")
+        raise ValueError(OVERLAPS_ITSELF)
     for name, region in inputs.items():
         if out.touches(region) and not out.same_elements(region):
             raise ValueError(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products on torch tensors: gradients of torch.ops.cpd.gemm, and the operator matmul, which
-carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd.torch_conv`).
+"""Matrix products on torch tensors: derivatives of torch.ops.cpd.gemm, and the operator matmul,
+which carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd.torch_conv`).
 Documented in `cpd.ops`, `cpd.functional` and `cpd.recipes`. What the operators take of a recipe:
 
 `sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias. `gradient`: how
@@ -24,10 +24,12 @@ from torch import Tensor
 
 from cpd import tensors
 from cpd.accumulator import parsed
+from cpd.torch_derivatives import Tangents, differentiable, saved, total
 from cpd.torch_library import ops
 
 GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = 4, 5, 6
 CAST_ACTIVATION, CAST_WEIGHT, CAST_GRADIENT, CAST_OUTPUT = 8, 9, 10, 11
+TANGENT_A, TANGENT_B = 12, 13
 """What a random stream is for, its bits 60…63: 0 is the forward GEMM; collectives have 1…3."""
 
 Strings = Sequence[str]
@@ -52,6 +54,12 @@ class Sum(NamedTuple):
 
     def is_stochastic(self) -> bool:
         return parsed(self.text).rounding == "stochastic"
+
+    def drawing(self, purpose: int) -> Sum:
+        """With the random bits of another purpose."""
+        if self.stream is None:
+            return self
+        return self._replace(stream=tagged(self.stream, purpose << 60))
 
     def swapped(self) -> Sum:
         """For the product's transpose, whose operands have changed places."""
@@ -165,30 +173,61 @@ def _product_gradients(
     )
 
 
-def keep(ctx: Any, a: Tensor, b: Tensor, c: Tensor | None, *numbers: Tensor | None) -> None:
-    """Saves each factor only where the other one's gradient is asked for."""
+def keep(
+    ctx: Any,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    *numbers: Tensor | None,
+    forward: bool = False,
+) -> None:
+    """Saves each factor only where the other one's gradient is asked for. `forward`: for tangents
+    too."""
     ctx.like = _like(a), _like(b), _like(c)
     for_a, for_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if for_b else None, b if for_a else None, *numbers)
+    if forward:
+        ctx.save_for_forward(a, b, *numbers)
 
 
-def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, c, ctx.text, seed, stream, _, ctx.blas, _ = inputs
-    keep(ctx, a, b, c, seed, stream)
+def product_tangent(
+    tangents: Tangents, a: Tensor, b: Tensor, how: Sum, dtype: torch.dtype, blas: bool = False
+) -> Tensor:
+    """The tangent of c + a b: two products with the accumulator of the forward one, each with its
+    own random bits, and c's tangent; they are added in float32."""
+    of_a, of_b, of_c = tangents[:3]
+    shape = tensors.product_shape(a.shape, b.shape)
+    terms = (
+        None
+        if of_a is None
+        else product(of_a, b, None, how.drawing(TANGENT_A), torch.float32, blas),
+        None
+        if of_b is None
+        else product(a, of_b, None, how.drawing(TANGENT_B), torch.float32, blas),
+        None if of_c is None else of_c.float().expand(shape),
+    )
+    return total(*terms).to(dtype)
+
+
+def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    a, b, c, ctx.text, seed, stream, ctx.dtype, ctx.blas, _ = inputs
+    keep(ctx, a, b, c, seed, stream, forward=forward)
+
+
+def _gemm_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    a, b, seed, stream = saved(ctx)
+    return product_tangent(tangents, a, b, Sum(ctx.text, seed, stream), ctx.dtype, ctx.blas)
 
 
 def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, seed, stream = ctx.saved_tensors
-
-    def drawing(text: str, purpose: int) -> Sum:
-        return Sum(text, seed, None if stream is None else tagged(stream, purpose << 60))
-
+    how = Sum(ctx.text, seed, stream)
     sums = Products(
-        drawing(ctx.text, GRAD_INPUT),
-        drawing(ctx.text, GRAD_WEIGHT),
-        drawing("fp32 sequential", GRAD_BIAS),
+        how.drawing(GRAD_INPUT),
+        how.drawing(GRAD_WEIGHT),
+        how._replace(text="fp32 sequential").drawing(GRAD_BIAS),
     )
-    return *_product_gradients(ctx, a, b, g, g, sums, ctx.blas), *(None,) * 6
+    return _product_gradients(ctx, a, b, g, g, sums, ctx.blas)
 
 
 @torch.library.register_fake("cpd::gemm")
@@ -206,7 +245,7 @@ def _(
     return a.new_empty(tensors.product_shape(a.shape, b.shape), dtype=dtype)
 
 
-torch.library.register_autograd("cpd::gemm", _gemm_backward, setup_context=_setup_gemm)
+differentiable("gemm", _setup_gemm, _gemm_backward, _gemm_tangent)
 
 
 # ---- operators made of gemm ----------------------------------------------------------------------
@@ -259,19 +298,21 @@ def _fake_matmul(
     return a.new_empty(tensors.product_shape(a.shape, b.shape), dtype=dtype)
 
 
-def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, c, ctx.sums, ctx.gradient, numbers, _ = inputs
-    keep(ctx, a, b, c, numbers)
+def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    a, b, c, ctx.sums, ctx.gradient, numbers, ctx.dtype = inputs
+    keep(ctx, a, b, c, numbers, forward=forward)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, numbers = ctx.saved_tensors
     cast = cast_gradient(g, ctx.gradient, numbers)
-    gradients = _product_gradients(ctx, a, b, g, cast, backward_sums(ctx, numbers), False)
-    return *gradients, None, None, None, None
+    return _product_gradients(ctx, a, b, g, cast, backward_sums(ctx, numbers), False)
 
 
-_name_of_matmul = define(
-    f"matmul(Tensor a, Tensor b, Tensor? c, {RECIPE}) -> Tensor", _matmul, _fake_matmul
-)
-torch.library.register_autograd(_name_of_matmul, _matmul_backward, setup_context=_setup_matmul)
+def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    a, b, numbers = saved(ctx)
+    return product_tangent(tangents, a, b, taken(ctx.sums, numbers, 0), ctx.dtype)
+
+
+define(f"matmul(Tensor a, Tensor b, Tensor? c, {RECIPE}) -> Tensor", _matmul, _fake_matmul)
+differentiable("matmul", _setup_matmul, _matmul_backward, _matmul_tangent)

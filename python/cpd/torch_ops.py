@@ -20,12 +20,27 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cpd import formats, tensors
-from cpd import torch_gemm as torch_gemm  # registers the gradients of gemm
+from cpd import torch_gemm as torch_gemm  # registers the derivatives of gemm
+from cpd import torch_vmap as torch_vmap  # registers batching rules
 from cpd.accumulator import Accumulator
 from cpd.formats import Format
 from cpd.tensors import Number, Options, Region, Shape
+from cpd.torch_derivatives import (
+    OUT_AND_AUTOGRAD,
+    Tangents,
+    call,
+    check_no_derivative,
+    differentiable,
+    library,
+    saved,
+    total,
+    unwrapped,
+    write,
+)
 from cpd.torch_library import ops as _ops
 
+_cast_out, _decode_out = _ops.cast_out.default, _ops.decode_out.default
+_cast, _sum, _gemm = _ops.cast.default, _ops.sum.default, _ops.gemm.default
 _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 
 
@@ -35,9 +50,9 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
     integers = _random(random, x, x.shape, "x's shape", options)
     tensors.check_carrier(name_of(x.dtype), f.name)
     if out is None:
-        return _ops.cast(x, *arguments, integers)
+        return call(_cast, x, *arguments, integers)
     _check_out(out, x.shape, x, {"x": x, "random": integers})
-    _ops.cast_out(x, *arguments, integers, out=out)
+    write(_cast_out, x, *arguments, integers, out=out)
     return out
 
 
@@ -63,20 +78,26 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     if out is None:
         return _ops.decode(codes, f.name, sizes, element)
     _check_out(out, sizes, codes.new_empty(0, dtype=element), {"codes": codes})
-    _ops.decode_out(codes, f.name, out=out)
+    write(_decode_out, codes, f.name, out=out)
     return out
 
 
 def add(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_ops.add, _ops.add_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(
+        _ops.add.default, _ops.add_out.default, {"x": x, "y": y}, f, options, out, random
+    )
 
 
 def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_ops.mul, _ops.mul_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(
+        _ops.mul.default, _ops.mul_out.default, {"x": x, "y": y}, f, options, out, random
+    )
 
 
 def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_ops.fma, _ops.fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
+    return _arithmetic(
+        _ops.fma.default, _ops.fma_out.default, {"x": x, "y": y, "z": z}, f, options, out, random
+    )
 
 
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
@@ -85,7 +106,7 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
     tensors.check_carrier(name_of(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
-    return _ops.sum(x, axis, acc.text, *random_numbers(acc.options, x), integers)
+    return call(_sum, x, axis, acc.text, *random_numbers(acc.options, x), integers)
 
 
 def gemm(
@@ -97,7 +118,7 @@ def gemm(
     integers = _draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
     if integers is not None and a.device.type == "cuda":
         raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
-    return _ops.gemm(a, b, c, acc.text, *random_numbers(acc.options, a), element, blas, integers)
+    return call(_gemm, a, b, c, acc.text, *random_numbers(acc.options, a), element, blas, integers)
 
 
 def _arithmetic(
@@ -121,10 +142,10 @@ def _arithmetic(
     views = _broadcast(operands)
     integers = _random(random, x, views[0].shape, "the result's shape", options)
     if out is None:
-        return new(*views, *arguments, integers)
+        return call(new, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
     _check_out(out, views[0].shape, x, {**inputs, "random": integers})
-    into(*views, *arguments, integers, out=out)
+    write(into, *views, *arguments, integers, out=out)
     return out
 
 
@@ -212,9 +233,14 @@ def _check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]
     if out.device != x.device:
         raise ValueError(f"out must be on x's device, {x.device}, got {out.device}")
     given = [t for t in (out, *inputs.values()) if t is not None]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
-        raise ValueError("out= takes no part in autograd: use it under torch.no_grad()")
-    if torch.compiler.is_compiling() or any(_has_no_memory(t) for t in given):
+    if torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+            raise ValueError(OUT_AND_AUTOGRAD)
+        if any(n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True)):
+            raise ValueError(tensors.OVERLAPS_ITSELF)
+        return
+    check_no_derivative(*given)
+    if any(_has_no_memory(t) for t in given):
         return
     regions = {name: _region(t) for name, t in inputs.items() if t is not None}
     tensors.check_out_memory(_region(out), regions)
@@ -290,7 +316,7 @@ def _random(
     if random.device != x.device:
         raise ValueError(f"random must be on {like}'s device, {x.device}, got {random.device}")
     if not torch.compiler.is_compiling() and random.numel() and not _has_no_memory(random):
-        low, high = random.to(torch.int64).aminmax()
+        low, high = unwrapped(random).to(torch.int64).aminmax()
         tensors.check_random_range(int(low), int(high), options.random_bits)
     return random.to(torch.int32)
 
@@ -352,26 +378,21 @@ def _(codes: Tensor, f: str, shape: Any, dtype: torch.dtype) -> Tensor:
     return codes.new_empty(shape, dtype=dtype)
 
 
-# ---- gradients ---------------------------------------------------------------------------------
+# ---- derivatives: those of the exact operation; a cast's is straight through --------------------
 
 
-def _register_gradient(
-    name: str, operands: int, backward: Callable[[Any, Tensor], tuple[Any, ...]], saved: int = 0
-) -> None:
-    """`backward` gives the gradients of the tensor operands; the options have none. `saved`: how
-    many operands it needs."""
+def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    """For derivatives that are linear in the operands."""
 
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.arguments = len(inputs)
-        ctx.save_for_backward(*inputs[:saved])
-        ctx.rest = inputs[operands : operands + 1]
-        ctx.shape = inputs[0].shape
 
-    def run(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        gradients = backward(ctx, grad)
-        return gradients + (None,) * (ctx.arguments - len(gradients))
+def _keep_factors(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    if forward:
+        ctx.save_for_forward(*inputs[:2])
 
-    torch.library.register_autograd(f"cpd::{name}", run, setup_context=setup)
+
+def _keep_dim(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    ctx.dim, ctx.shape = inputs[1], inputs[0].shape
 
 
 def _mul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -380,38 +401,61 @@ def _mul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]
     return grad * y if for_x else None, grad * x if for_y else None
 
 
-def _fma_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    return (*_mul_backward(ctx, grad), grad)
+def _mul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    x, y = saved(ctx)
+    of_x, of_y = tangents[:2]
+    return total(None if of_x is None else of_x * y, None if of_y is None else x * of_y)
 
 
-def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor]:
-    (dim,) = ctx.rest
-    return (grad.unsqueeze(dim).expand(ctx.shape),)
+def _fma_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    of_product = _mul_tangent(ctx, tangents) if tangents[:2] != (None, None) else None
+    return total(of_product, tangents[2])
 
 
-_register_gradient("cast", 1, lambda ctx, grad: (grad,))
-_register_gradient("add", 2, lambda ctx, grad: (grad, grad))
-_register_gradient("mul", 2, _mul_backward, saved=2)
-_register_gradient("fma", 3, _fma_backward, saved=2)
-_register_gradient("sum", 1, _sum_backward)
+differentiable("cast", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
+differentiable("add", _keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx, t: total(*t[:2]))
+differentiable("mul", _keep_factors, _mul_backward, _mul_tangent)
+differentiable(
+    "fma", _keep_factors, lambda ctx, grad: (*_mul_backward(ctx, grad), grad), _fma_tangent
+)
+differentiable(
+    "sum",
+    _keep_dim,
+    lambda ctx, grad: (grad.unsqueeze(ctx.dim).expand(ctx.shape),),
+    lambda ctx, tangents: tangents[0].sum(ctx.dim),
+)
 
 
 # ---- operators that write into `out` -------------------------------------------------------------
 
-_writers = torch.library.Library("cpd", "IMPL")
-
 
 def _register_writer(name: str) -> None:
     """Tells autograd that `out` changes, as it does for torch's own operators: a backward pass that
-    needs the old values then fails instead of taking the new ones."""
+    needs the old values then fails instead of taking the new ones. Views that torch negates when
+    they are read are written negated."""
     operator = getattr(_ops, name).default
 
-    def run(keyset: Any, *args: Any, out: Tensor) -> None:
+    def change(keyset: Any, *args: Any, out: Tensor) -> None:
         torch.autograd.graph.increment_version(out)
         with torch._C._AutoDispatchBelowADInplaceOrView():
             operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out)
 
-    _writers.impl(name, run, "ADInplaceOrView", with_keyset=True)
+    def differentiate(keyset: Any, *args: Any, out: Tensor) -> None:
+        check_no_derivative(*args, out)
+        change(keyset, *args, out=out)
+
+    def negate(*args: Any, out: Tensor) -> None:
+        plain = [a.resolve_neg() if isinstance(a, Tensor) else a for a in args]
+        if not out.is_neg():
+            operator(*plain, out=out)
+            return
+        made = torch.empty_like(out, memory_format=torch.contiguous_format)
+        operator(*plain, out=made)
+        out.copy_(made)
+
+    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
+    library.impl(name, differentiate, "Autograd", with_keyset=True)
+    library.impl(name, negate, "Negative")
 
 
 for _name_of_writer in _WRITERS:

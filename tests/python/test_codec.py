@@ -79,3 +79,13 @@ def test_bad_arguments() -> None:
         cpd.decode(codes, "e4m3", -1)
     with pytest.raises(TypeError):
         cpd.encode([1.0], "e4m3")  # type: ignore[type-var]
+
+
+def test_bytes_of_codes_are_counted_in_63_bits():
+    packed_bytes = cpd.format("fp32")._native.packed_bytes
+    assert packed_bytes(2**60) == 2**62
+    assert packed_bytes(2**61 - 16) == 2**63 - 64
+    for n in (2**61, 2**62, 2**63 - 1, -1):
+        with pytest.raises(ValueError, match=f"got {n} codes of fp32"):
+            packed_bytes(n)
+    assert cpd.format("e1m0")._native.packed_bytes(2**62) == 2**62 // 8 * 2

@@ -333,6 +333,8 @@ def test_random_integers():
         (2.0, TypeError),
         ("3", TypeError),
         ((2, -1), ValueError),
+        ((2**40, 2**40), ValueError),
+        (2**70, ValueError),
     ):
         with pytest.raises(error, match="shape"):
             cpd.random_integers(shape)
@@ -453,6 +455,9 @@ def test_codes(make):
             cpd.decode(bad, "e2m1", (3, 4))
     for shape, error in ((-12, ValueError), (2.0, TypeError), ((3, None), TypeError)):
         with pytest.raises(error, match="shape"):
+            cpd.decode(codes, "e2m1", shape)
+    for shape in ((2**40, 2**40), (2**63,), 2**64, (2**70, 0), (2**31,) * 3, (1, 2**62)):
+        with pytest.raises(ValueError, match=r"shape must be of fewer than 2\^58 elements"):
             cpd.decode(codes, "e2m1", shape)
     for dtype in (np.int32, torch.int32, "float33"):
         with pytest.raises(TypeError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -178,6 +179,26 @@ def test_codec_equals_numpy(f):
     assert same(into.float(), y)
 
 
+def test_texts_of_many_threads():
+    """What a text means is kept for each thread, in a bounded number."""
+    x = torch.linspace(0, 3, 7)
+    formats = [f"e{exp}m{man}" for exp in range(2, 9) for man in range(24)]
+    texts = [f"{f} {scheme}" for f in formats for scheme in ("sequential", "pairwise")]
+    assert len(texts) > 256
+    wanted = {text: cpd.sum(x.numpy(), text).item() for text in texts}
+
+    def run(turn):
+        order = texts[turn * 40 :] + texts[: turn * 40]
+        return all(
+            cpd.sum(x, text).item() == wanted[text]
+            and cpd.cast(x[:1], text.split(" ")[0], "up").item() == 0
+            for text in order * 2
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(run, range(6)))
+
+
 # ---- layouts -----------------------------------------------------------------------------------
 
 
@@ -214,6 +235,74 @@ def test_out_may_be_strided_and_may_be_x():
     view = x.t()
     cpd.cast(view, E4M3, out=view)
     assert same(x, wanted)
+
+
+def negated(x):
+    """The values of `x` in a tensor that torch negates when it is read."""
+    view = torch._neg_view(-x)
+    assert view.is_neg()
+    return view
+
+
+def test_negated_views_as_inputs():
+    x, y, z = (values((4, 5), seed=s).nan_to_num(1.0) for s in range(3))
+    imaginary = torch.complex(y, -x).conj().imag
+    assert imaginary.is_neg()
+    for view in (negated(x), negated(x.t().contiguous()).t(), imaginary):
+        assert same(cpd.cast(view, E4M3), cpd.cast(x, E4M3))
+        assert same(cpd.cast(view, E4M3, "stochastic"), cpd.cast(x, E4M3, "stochastic"))
+        assert same(cpd.encode(view, E4M3), cpd.encode(x, E4M3))
+        assert same(cpd.fma(view, y, negated(z), E4M3), cpd.fma(x, y, z, E4M3))
+        assert same(cpd.sum(view, "e4m3 kahan"), cpd.sum(x, "e4m3 kahan"))
+        assert same(cpd.gemm(view, y.t(), E4M3, view[:, :4]), cpd.gemm(x, y.t(), E4M3, x[:, :4]))
+        out = torch.empty(4, 5)
+        assert same(cpd.mul(view, y, E4M3, out=out), cpd.mul(x, y, E4M3))
+        run = torch.compile(lambda x: cpd.cast(x, E4M3), fullgraph=True, backend="aot_eager")
+        assert same(run(view), cpd.cast(x, E4M3))
+
+
+@pytest.mark.parametrize("run", [lambda f: f, torch.compile], ids=["eager", "compiled"])
+def test_negated_views_as_out(run):
+    x, y = (values((4, 5), seed=s) for s in range(2))
+    options = {"backend": "aot_eager"} if run is torch.compile else {}
+    for make in (
+        lambda: torch._neg_view(torch.empty(4, 5)),
+        lambda: torch._neg_view(torch.empty(5, 4)).t(),
+        lambda: torch.empty(4, 5, dtype=torch.complex64).conj().imag,
+    ):
+        out = make()
+        assert out.is_neg()
+        version = out._version
+        cast = run(lambda x, out: cpd.cast(x, E4M3, out=out), **options)
+        assert same(cast(x, out).resolve_neg(), cpd.cast(x, E4M3))
+        assert same(out.resolve_neg(), cpd.cast(x, E4M3))
+        assert out.is_neg()
+        assert out._version > version
+        assert same(cpd.mul(x, negated(y), E4M3, out=out).resolve_neg(), cpd.mul(x, y, E4M3))
+        codes = cpd.encode(x.nan_to_num(1.0), E4M3)
+        decoded = cpd.decode(codes, E4M3, (4, 5))
+        assert same(cpd.decode(codes, E4M3, (4, 5), out=out).resolve_neg(), decoded)
+    view = negated(x)
+    assert cpd.cast(view, E4M3, out=view) is view
+    assert same(view.resolve_neg(), cpd.cast(x, E4M3))
+
+
+def test_out_must_not_overlap_itself():
+    x = values((3, 4))
+    outs = torch.empty(4).expand(3, 4), torch.empty(3, 1).expand(3, 4), torch.empty(1).expand(3, 4)
+    for out in (*outs, torch.empty(20).as_strided((3, 4), (2, 1))):
+        with pytest.raises(ValueError, match="out must not overlap itself"):
+            cpd.cast(x, E4M3, out=out)
+    for out in outs:
+        with pytest.raises(ValueError, match="out must not overlap itself, got stride 0"):
+            torch.ops.cpd.cast_out(x, "e4m3", None, None, None, out=out)
+        run = torch.compile(
+            lambda x, out: cpd.cast(x, E4M3, out=out), fullgraph=True, backend="eager"
+        )
+        with pytest.raises(Exception, match="out must not overlap itself"):
+            run(x, out)
+    out = torch.empty(1, 4).expand(1, 4)
+    assert same(cpd.cast(x[:1], E4M3, out=out), cpd.cast(x[:1], E4M3))
 
 
 def test_arithmetic_into_an_operand():

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of the torch face in every mode: forward and reverse, one over another, under
+torch.func's transforms and torch.vmap. Never a silent zero."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+from torch.autograd import forward_ad  # noqa: E402
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
+
+import cpd.functional as F  # noqa: E402
+
+W = torch.linspace(-1, 2, 12).view(3, 4)
+"""A second operand, a constant."""
+EXACT_SUMS = cpd.Recipe("fp32")
+
+
+def cubed(mul, x):
+    return mul(x, mul(x, x))
+
+
+# Each verb in fp32, where it rounds as torch does but for the order of sums, and torch's own. All
+# are of degree two or three in x, a 3 x 4 matrix, so that second derivatives are no zeros.
+VERBS = {
+    "cast": (lambda x: cpd.cast(x * x * x, "fp32"), lambda x: x * x * x),
+    "add": (
+        lambda x: cpd.add(x * x, cpd.add(x[0], W * x, "fp32"), "fp32"),
+        lambda x: x * x + (x[0] + W * x),
+    ),
+    "mul": (
+        lambda x: cubed(lambda a, b: cpd.mul(a, b, "fp32"), x),
+        lambda x: cubed(torch.mul, x),
+    ),
+    "mul by a row": (lambda x: cpd.mul(x, x[1] * x[1], "fp32"), lambda x: x * (x[1] * x[1])),
+    "mul by a constant": (lambda x: cpd.mul(x * x, W, "fp32"), lambda x: x * x * W),
+    "fma": (lambda x: cpd.fma(x, x * x, x, "fp32"), lambda x: x * x * x + x),
+    "fma of a constant": (lambda x: cpd.fma(W, W, x * x, "fp32"), lambda x: W * W + x * x),
+    "sum": (lambda x: cpd.sum(x * x * x, "fp32 pairwise", -1), lambda x: (x * x * x).sum(-1)),
+    "gemm": (lambda x: cpd.gemm(x, (x * x).mT, "fp32"), lambda x: x @ (x * x).mT),
+    "gemm of a constant": (lambda x: cpd.gemm(W.mT, x * x, "fp32"), lambda x: W.mT @ (x * x)),
+    "gemm with addend": (
+        lambda x: cpd.gemm(W.mT, W, "fp32", x[0] * x[0]),
+        lambda x: W.mT @ W + x[0] * x[0],
+    ),
+    "gemm of batches": (
+        lambda x: cpd.gemm(x.view(2, 3, 2), x.view(2, 2, 3), "fp32"),
+        lambda x: x.view(2, 3, 2) @ x.view(2, 2, 3),
+    ),
+    "linear": (
+        lambda x: F.linear(x, x * x, x[0, :3], recipe=EXACT_SUMS),
+        lambda x: torch.nn.functional.linear(x, x * x, x[0, :3]),
+    ),
+}
+
+
+def of_dual(f):
+    """The tangent along ones by torch.autograd.forward_ad."""
+
+    def tangent(x):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+    return tangent
+
+
+def along(f, direction=0.5):
+    """The derivative of `f` in a direction."""
+    return lambda x: jvp(f, (x,), (torch.full_like(x, direction),))[1]
+
+
+def gradient(f):
+    return grad(lambda x: (f(x) * f(x)).sum())
+
+
+def back(f):
+    """The gradient by torch.autograd, itself differentiable."""
+
+    def run(x):
+        x = x.clone().requires_grad_()
+        (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        return torch.autograd.grad((g * g).sum(), x)[0]
+
+    return run
+
+
+def of_batch(f):
+    return lambda x: vmap(f)(torch.stack([x, 2 * x, x.flip(0)]))
+
+
+TRANSFORMS = {
+    "dual": of_dual,
+    "jvp": along,
+    "vjp": lambda f: lambda x: vjp(f, x)[1](torch.ones_like(f(x)))[0],
+    "grad": gradient,
+    "double backward": back,
+    "jacrev": jacrev,
+    "jacfwd": jacfwd,
+    "hessian": hessian,
+    "jvp of jvp": lambda f: along(along(f)),
+    "jvp of jvp of jvp": lambda f: along(along(along(f))),
+    "jvp of grad": lambda f: along(gradient(f)),
+    "grad of jvp": lambda f: gradient(along(f)),
+    "grad of grad": lambda f: gradient(gradient(f)),
+    "jacrev of jacfwd": lambda f: jacrev(jacfwd(f)),
+    "vmap": of_batch,
+    "vmap of vmap": lambda f: lambda x: vmap(of_batch(f))(torch.stack([x, x + 1])),
+    "vmap of grad": lambda f: of_batch(gradient(f)),
+    "vmap of jvp": lambda f: of_batch(along(f)),
+    "grad of vmap": lambda f: gradient(of_batch(f)),
+    "jvp of vmap": lambda f: along(of_batch(f)),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_transforms(verb, transform):
+    """As torch's own function, and no zero where that has none."""
+    ours, exact = (TRANSFORMS[transform](f) for f in VERBS[verb])
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    got, wanted = ours(x), exact(x)
+    assert got.shape == wanted.shape
+    assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    assert wanted.count_nonzero() > 0 or transform == "jvp of jvp of jvp"
+
+
+# ---- what a derivative is ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rounding", ["nearest_even", "up", "stochastic"])
+def test_cast_is_straight_through(dtype, rounding):
+    x, t = (torch.randn(5, 7).to(dtype) for _ in range(2))
+
+    def cast(x):
+        return cpd.cast(x, "e4m3", rounding, seed=4)
+
+    y, tangent = jvp(cast, (x,), (t,))
+    assert torch.equal(y, cast(x))
+    assert torch.equal(tangent, t)
+    assert tangent.dtype == dtype
+    assert torch.equal(jacfwd(cast)(x[0]), torch.eye(7, dtype=dtype))
+    assert torch.equal(jacrev(cast)(x[0]), torch.eye(7, dtype=dtype))
+
+
+def test_tangents_where_autograd_is_off():
+    """no_grad is for reverse mode; forward mode has its own."""
+    x, t = torch.randn(4), torch.randn(4)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, t)
+        with torch.no_grad():
+            assert torch.equal(forward_ad.unpack_dual(cpd.cast(dual, "e4m3")).tangent, t)
+        with forward_ad._set_fwd_grad_enabled(False):
+            assert forward_ad.unpack_dual(cpd.cast(dual, "e4m3")).tangent is None
+        assert forward_ad.unpack_dual(cpd.cast(x, "e4m3")).tangent is None
+    outer = grad(lambda x: jvp(lambda y: cpd.mul(y, y, "fp32"), (x,), (t,))[1].sum())(x)
+    assert torch.allclose(outer, 2 * t)
+
+
+def test_both_modes_at_once():
+    x, t = torch.randn(2, 2), torch.randn(2, 2)
+    for ours, exact in ((cpd.mul, torch.mul), (cpd.gemm, torch.matmul)):
+        results = []
+        for run in (lambda x, f=ours: f(x, x, "fp32"), lambda x, f=exact: f(x, x)):
+            leaf = x.clone().requires_grad_()
+            with forward_ad.dual_level():
+                dual = forward_ad.unpack_dual(run(forward_ad.make_dual(leaf, t)))
+                results.append(torch.autograd.grad(dual.tangent.sum(), leaf, retain_graph=True)[0])
+                results.append(dual.tangent.detach())
+        assert torch.allclose(results[0], results[2])
+        assert torch.allclose(results[1], results[3])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "e4m3",
+        "e5m2 chunked chunk=3 inner=e4m3 product=exact",
+        "fp16 kahan rounding=stochastic random_bits=8",
+        "h100-fp16",
+    ],
+)
+def test_tangents_of_products_are_products(text):
+    """With the same accumulator, from the streams XOR 12 << 60 and 13 << 60; added in float32."""
+    generator = torch.Generator().manual_seed(3)
+    a, b, c, of_a, of_b, of_c = (
+        torch.randn(shape, generator=generator).half().float()
+        for shape in ((2, 5, 9), (9, 4), (4,)) * 2
+    )
+    stream = 5 << 40
+
+    def sums(purpose):
+        return cpd.Accumulator.parse(text, seed=2, stream=stream ^ (purpose << 60))
+
+    y, tangent = jvp(
+        lambda a, b, c: cpd.gemm(a, b, sums(0), c, dtype=torch.float32),
+        (a, b, c),
+        (of_a, of_b, of_c),
+    )
+    assert torch.equal(y, cpd.gemm(a, b, sums(0), c))
+    products = cpd.gemm(of_a, b, sums(12)) + cpd.gemm(a, of_b, sums(13))
+    assert torch.equal(tangent, products + of_c)
+    _, of_y = jvp(lambda b: cpd.gemm(a, b, sums(0)), (b,), (of_b,))
+    assert torch.equal(of_y, cpd.gemm(a, of_b, sums(13)))
+
+
+def test_tangents_of_a_layer():
+    recipe = cpd.Recipe("e5m2 kahan", activation="e4m3", weight="e4m3", gradient="e2m1")
+    x, w, of_x = torch.randn(6, 5), torch.randn(3, 5), torch.randn(6, 5)
+    y, tangent = jvp(lambda x: F.linear(x, w, recipe=recipe), (x,), (of_x,))
+    assert torch.equal(y, F.linear(x, w, recipe=recipe))
+    assert torch.equal(tangent, cpd.gemm(of_x, cpd.cast(w, "e4m3").t(), "e5m2 kahan"))
+
+
+def test_codes_have_no_derivative():
+    """They are integers: like x.to(torch.int64) they carry neither gradient nor tangent."""
+    x, t = torch.randn(4), torch.randn(4)
+    codes, tangent = jvp(lambda x: cpd.encode(x, "e4m3"), (x,), (t,))
+    assert codes.dtype == torch.uint8
+    assert not tangent.any()
+    with forward_ad.dual_level():
+        codes = cpd.encode(forward_ad.make_dual(x, t), "e4m3")
+        assert forward_ad.unpack_dual(codes).tangent is None
+        assert forward_ad.unpack_dual(cpd.decode(codes, "e4m3", 4)).tangent is None
+
+
+def test_out_takes_no_part_in_transforms():
+    x, t = torch.randn(4), torch.randn(4)
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="forward-mode"):
+        cpd.cast(forward_ad.make_dual(x, t), "e4m3", out=torch.empty(4))
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="takes no part in forward-mode"):
+        torch.ops.cpd.cast_out(
+            forward_ad.make_dual(x, t), "e4m3", None, None, None, out=torch.empty(4)
+        )
+    with pytest.raises(ValueError, match=r"torch\.func"):
+        vmap(lambda x: cpd.mul(x, x, "e4m3", out=torch.empty(())))(x)
+    with pytest.raises(ValueError, match=r"takes no part in torch\.func"):
+        jvp(lambda x: cpd.cast(x, "e4m3", out=torch.empty(4)), (x,), (t,))
+    with pytest.raises(ValueError, match="takes no part"):
+        grad(lambda x: cpd.cast(x, "e4m3", out=torch.empty(4)).sum())(x)
+    x.requires_grad_()
+    with pytest.raises(ValueError, match="takes no part in autograd"):
+        torch.ops.cpd.cast_out(x, "e4m3", None, None, None, out=torch.empty(4))
+
+
+# ---- vmap ----------------------------------------------------------------------------------------
+
+
+def calls():
+    """Verbs with the shapes that each example of their operands has."""
+    yield "cast", lambda x: cpd.cast(x, "e4m3"), [(3, 4)]
+    yield "add", lambda x, y: cpd.add(x, y, "e4m3"), [(3, 4), (4,)]
+    yield "mul", lambda x, y: cpd.mul(x, y, "e4m3"), [(3, 1), (2, 1, 4)]
+    yield "fma", lambda x, y, z: cpd.fma(x, y, z, "e4m3"), [(3, 4), (), (3, 4)]
+    yield "sum", lambda x: cpd.sum(x, "e4m3 chunked chunk=2", -2), [(3, 4)]
+    yield "gemm", lambda a, b, c: cpd.gemm(a, b, "e4m3", c), [(3, 4), (4, 2), (2,)]
+    yield "gemms", lambda a, b, c: cpd.gemm(a, b, "e4m3", c), [(2, 1, 3, 4), (5, 4, 2), (5, 1, 2)]
+    yield "linear", lambda x, w: F.linear(x, w, recipe=EXACT_SUMS), [(3, 4), (2, 4)]
+    yield "encode", lambda x: cpd.encode(x, "e2m1"), [(3, 3)]
+
+
+CALLS = {name: (f, shapes) for name, f, shapes in calls()}
+
+
+def operands(shapes, dims, size=3):
+    """Tensors of these shapes, with a batch where `dims` has one."""
+    generator = torch.Generator().manual_seed(7)
+    for shape, dim in zip(shapes, dims, strict=True):
+        whole = shape if dim is None else (*shape[:dim], size, *shape[dim:])
+        yield torch.randn(whole, generator=generator)
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_vmap_is_a_loop(verb):
+    f, shapes = CALLS[verb]
+    for dims in itertools.product(*((None, *range(len(s) + 1)) for s in shapes)):
+        if all(dim is None for dim in dims):
+            continue
+        xs = list(operands(shapes, dims))
+        got = vmap(f, dims)(*xs)
+        for i in range(3):
+            each = [x if d is None else x.select(d, i) for x, d in zip(xs, dims, strict=True)]
+            assert torch.equal(got[i], f(*each))
+
+
+def test_vmap_of_decode():
+    codes = torch.arange(12, dtype=torch.uint8).view(4, 3) * 19
+    got = vmap(lambda c: cpd.decode(c, "e2m1", (2, 3)))(codes)
+    assert torch.equal(got, torch.stack([cpd.decode(c, "e2m1", (2, 3)) for c in codes]))
+
+
+def test_vmap_of_an_empty_batch():
+    assert vmap(lambda x: cpd.encode(x, "e2m1"))(torch.empty(0, 5)).shape == (0, 3)
+
+
+DRAWING = {
+    "cast": lambda x: cpd.cast(x, "e4m3", "stochastic", seed=3),
+    "mul": lambda x: cpd.mul(x, x, "e4m3", "stochastic", seed=3),
+    "sum": lambda x: cpd.sum(x, cpd.Accumulator("e4m3", "kahan", rounding="stochastic"), 0),
+    "gemm": lambda x: cpd.gemm(x, x.mT, cpd.Accumulator("e4m3", rounding="stochastic")),
+    "linear": lambda x: F.linear(
+        x, x, recipe=cpd.Recipe(cpd.Accumulator("e4m3", rounding="stochastic"))
+    ),
+    "encode": lambda x: cpd.encode(x, "e2m1", "stochastic"),
+}
+
+
+@pytest.mark.parametrize("verb", DRAWING)
+def test_random_bits_under_vmap(verb):
+    """As torch's own random functions: an error, the same bits for each example, or others."""
+    f = DRAWING[verb]
+    x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(8))
+    with pytest.raises(RuntimeError, match="randomness='same'"):
+        vmap(f)(x)
+    same = vmap(f, randomness="same")(x)
+    assert torch.equal(same, torch.stack([f(one) for one in x]))
+    if verb == "encode":
+        with pytest.raises(RuntimeError, match="one by one"):
+            vmap(f, randomness="different")(x)
+        return
+    different = vmap(f, randomness="different")(torch.stack([x[0], x[0]]))
+    assert torch.equal(different[0], f(x[0]))
+    assert not torch.equal(different[1], different[0])
+    if verb in ("cast", "mul"):
+        assert torch.equal(vmap(f, randomness="different")(x), f(x))
+
+
+def test_examples_with_streams_or_integers_of_their_own():
+    x = torch.randn(3, 50)
+    streams = torch.tensor([4, 5, 6])
+
+    def drawn(x, stream):
+        return cpd.cast(x, "e4m3", "stochastic", stream=stream)
+
+    wanted = torch.stack([drawn(one, stream) for one, stream in zip(x, streams, strict=True)])
+    assert torch.equal(vmap(drawn)(x, streams), wanted)
+    sums = vmap(lambda s: cpd.sum(x, cpd.Accumulator("e4m3", rounding="stochastic", stream=s)))
+    assert torch.equal(sums(streams)[2], cpd.sum(x, drawing_sum(6)))
+    random = torch.randint(0, 2**24, (3, 50))
+
+    def given(x, random):
+        return cpd.cast(x, "e4m3", "stochastic", random=random)
+
+    wanted = given(x, random)
+    assert torch.equal(vmap(given)(x, random), wanted)
+    assert torch.equal(vmap(given, (None, 0))(x[0], random)[0], wanted[0])
+    with pytest.raises(ValueError, match="random must be"):
+        vmap(given)(x, random + 2**24)
+
+
+def drawing_sum(stream):
+    return cpd.Accumulator("e4m3", rounding="stochastic", stream=stream)
+
+
+def test_gradients_of_examples():
+    """The usual way to them: vmap of grad, of a layer that draws."""
+    acc = cpd.Accumulator("e5m7", rounding="stochastic")
+    w, x = torch.randn(3, 4), torch.randn(5, 2, 4)
+
+    def loss(w, x):
+        return F.linear(x, w, recipe=cpd.Recipe(acc, activation="e4m3")).square().sum()
+
+    got = vmap(grad(loss), (None, 0), randomness="same")(w, x)
+    assert torch.equal(got, torch.stack([grad(loss)(w, one) for one in x]))
+    assert vmap(grad(loss), (None, 0), randomness="different")(w, x).shape == (5, 3, 4)
+
+
+# ---- compiled and exported -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", ["jvp", "grad", "vmap", "vmap of grad", "dual"])
+def test_compiled_transforms(transform):
+    def f(x):
+        return cpd.gemm(cpd.mul(cpd.cast(x, "e5m2"), x, "fp16"), x.mT, "fp32")
+
+    x = torch.randn(3, 4)
+    wanted = TRANSFORMS[transform](f)(x)
+    torch._dynamo.reset()
+    run = torch.compile(TRANSFORMS[transform](f), fullgraph=True, backend="aot_eager")
+    assert torch.allclose(run(x), wanted)
+
+
+def test_an_exported_program_runs_in_another_process(tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, x, stream):
+            y = cpd.cast(x, "e4m3", "stochastic", seed=3, stream=stream)
+            y = cpd.gemm(y, x.mT, "e5m2 chunked chunk=2 inner=e4m3")
+            codes = cpd.encode(cpd.sum(y, "e4m3 kahan"), "e2m1", "up")
+            return cpd.fma(y, y, cpd.decode(codes, "e2m1", (3,)), "fp16")
+
+    x, stream = torch.randn(3, 4), torch.tensor(6)
+    program = torch.export.export(Model(), (x, stream))
+    assert torch.equal(program.module()(x, stream), Model()(x, stream))
+    torch.export.save(program, tmp_path / "program.pt2")
+    torch.save([x, stream, Model()(x, stream)], tmp_path / "tensors.pt")
+    script = (
+        "import sys, torch, cpd.torch_ops\n"
+        "program = torch.export.load(sys.argv[1])\n"
+        "x, stream, wanted = torch.load(sys.argv[2])\n"
+        "assert torch.equal(program.module()(x, stream), wanted)\n"
+    )
+    files = [str(tmp_path / "program.pt2"), str(tmp_path / "tensors.pt")]
+    subprocess.run([sys.executable, "-c", script, *files], check=True)
