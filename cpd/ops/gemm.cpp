@@ -342,10 +342,10 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
   Check(accumulator, out.device == Device::cuda);
   CheckCarrier(out.dtype, accumulator.format);
   const std::int64_t depth = a.shape[a.rank - 1];
-  CheckDraws(random, out, DrawsOfGemm(accumulator, depth), accumulator.rounding);
   if (random != nullptr && out.device != Device::cpu) {
     throw Error("random integers are for products on the CPU; a GPU's take seed and stream");
   }
+  CheckDraws(random, out, DrawsOfGemm(accumulator, depth), accumulator.rounding);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   if (out.size() > std::int64_t{1} << 40) {
     throw Error("stochastic rounding numbers at most 2^40 elements, got " +
@@ -377,6 +377,7 @@ void CheckOperands(const TensorView& x, const Format& format, const char* name) 
 }  // namespace
 
 std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
+  Check(accumulator, true);  // wherever the product runs
   if (accumulator.rounding.mode != Rounding::stochastic) return 0;
   const std::int64_t k = std::max<std::int64_t>(0, depth);
   if (accumulator.scheme == Scheme::block_fma) {

@@ -234,6 +234,7 @@ int FoldPlanes(const Accumulator& accumulator, std::int64_t terms) {
 }
 
 std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
+  Check(accumulator, true);  // wherever the sum runs
   RefuseUnit(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic || terms <= 0) return 0;
   switch (accumulator.scheme) {

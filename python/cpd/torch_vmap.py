@@ -141,10 +141,12 @@ def widen_product(call: Call) -> None:
     rank = max(call.rank("a"), call.rank("b"))
     if not {"a", "b"} & set(call.along):
         call.widen("a", rank)
+    random = call.given.get("random")
     for name in call.along:
-        call.widen(name, None if name == "random" else rank)
-    if call.given.get("random") is not None and "random" not in call.along:
-        call.widen("random")
+        if name != "random":
+            call.widen(name, rank)
+    if random is not None:  # of the result's dimensions, and its draws
+        call.widen("random", rank + 1)
 
 
 for _name in ("cast", "add", "mul", "fma"):

@@ -195,6 +195,9 @@ TEST(GivenDraws, RefusedBeforeAnythingIsWritten) {
   EXPECT_THROW(Fma(view_of(x), view_of(x), view_of(x), format, o, view_of(out), &given), Error);
   EXPECT_EQ(out, std::vector<float>(6, 7.0F));
   EXPECT_EQ(DrawsOfGemm({}, 9), 0);
+  acc.chunk = 0;
+  EXPECT_THROW(DrawsOfSum(acc, 9), Error);
+  EXPECT_THROW(DrawsOfGemm(acc, 9), Error);
   EXPECT_THROW(DrawsOfSum(Preset("h100-fp8"), 9), Error);
 }
 

@@ -319,6 +319,33 @@ def test_gradients_go_through() -> None:
     assert torch.equal(x.grad[None], cpd.gemm(torch.ones(1, 1), y.detach()[None], backward))
 
 
+def test_a_batch_takes_its_own_integers() -> None:
+    """torch.vmap gives what a loop gives, with integers of each example or the same for all."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(3)
+    x, y = (torch.randn(4, 3, 5, generator=generator) for _ in range(2))
+    acc = cpd.Accumulator("e4m3", rounding="stochastic", random_bits=6)
+    how = options(6, "A")
+
+    def add(x: Any, r: Any) -> Any:
+        return cpd.add(x, y[0], "e4m3", **how, random=r)
+
+    def total(x: Any, r: Any) -> Any:
+        return cpd.sum(x, acc, 1, random=r)
+
+    def product(x: Any, r: Any) -> Any:
+        return cpd.gemm(x, y[1].T, acc, y[2, 0, :3], random=r)
+
+    for call, shape in ((add, (3, 5)), (total, (3, 5)), (product, (3, 3, acc.gemm_draws(5)))):
+        r = torch.randint(0, 64, (4, *shape), generator=generator)
+        wanted = torch.stack([call(x[i], r[i]) for i in range(4)])
+        assert torch.equal(torch.vmap(call)(x, r), wanted)
+        wanted = torch.stack([call(x[i], r[1]) for i in range(4)])
+        assert torch.equal(torch.vmap(call, (0, None))(x, r[1]), wanted)
+        wanted = torch.stack([call(x[2], r[i]) for i in range(4)])
+        assert torch.equal(torch.vmap(call, (None, 0))(x[2], r), wanted)
+
+
 # ---- what is refused --------------------------------------------------------------------------
 
 
