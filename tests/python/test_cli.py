@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -134,7 +135,7 @@ def test_a_mistake_points_to_the_commands_own_help(capsys, arguments):
     assert told.endswith(f" (see cpd {arguments[0]} --help)\n")
 
 
-@pytest.mark.parametrize("command", ["format", "train", "roundoff", "demo", "report"])
+@pytest.mark.parametrize("command", ["format", "presets", "train", "roundoff", "demo", "report"])
 def test_help(capsys, command):
     assert run(command, "--help") == 0
     assert f"usage: cpd {command}" in capsys.readouterr().out
@@ -164,3 +165,137 @@ def test_a_closed_pipe_is_no_error():
     os.close(write)
     assert done.stderr == ""
     assert done.returncode == 141
+
+
+# ---- pipes and terminals ---------------------------------------------------------------------
+
+ESCAPE = "\x1b"
+TRAIN = ["train", "--format", "e3m0", "--epochs", "1", "--depth", "1", "--width", "8"]
+COMMANDS = [
+    ["format"],
+    ["format", "e4m3", "--values"],
+    ["format", "--compare", "e4m3", "e5m2"],
+    ["presets"],
+    TRAIN,
+    ["format", "what"],
+    ["--help"],
+    ["train", "--help"],
+]
+
+
+def start(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """`cpd ARGUMENTS` with both outputs in pipes."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE")
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "cpd", *arguments],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def started(arguments: list[str], **environment: str) -> str:
+    done = start(arguments, **environment)
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_no_escape_codes_in_pipes(arguments):
+    plain = started(arguments)
+    assert ESCAPE not in plain
+    assert "\r" not in plain
+    assert started(arguments, NO_COLOR="1") == plain
+    if arguments in (["format"], ["presets"], TRAIN):
+        assert started(arguments, TERM="xterm-256color", COLORTERM="truecolor") == plain
+        assert started(arguments, NO_COLOR="1", FORCE_COLOR="1") == plain
+        forced = started(arguments, FORCE_COLOR="1")
+        # Styles, which were asked for; the cursor is never moved.
+        assert re.sub(ESCAPE + r"\[[0-9;]*m", "", forced) == plain
+
+
+def in_a_terminal(arguments: list[str], columns: int, **environment: str) -> str:
+    """What `cpd ARGUMENTS` writes to a terminal of so many columns."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "cpd", *arguments],
+        env=clean | {"TERM": "xterm"} | environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the terminal's other end is closed
+            break
+        if not part:
+            break
+        written += part
+    os.close(ours)
+    assert child.wait() == 0
+    return written.decode()
+
+
+def test_a_terminal_shows_the_same_text():
+    plain = started(["presets"], COLUMNS="100")
+    shown = in_a_terminal(["presets"], 100)
+    assert re.sub(ESCAPE + r"\[[0-9;]*m", "", shown).replace("\r\n", "\n") == plain
+    assert ESCAPE not in in_a_terminal(["presets"], 100, NO_COLOR="1")
+    trained = in_a_terminal(TRAIN, 80)
+    assert "epochs" in trained  # the bar, which is taken away at the end
+    assert "accuracy " in trained.splitlines()[-2]
+
+
+# ---- results to standard output --------------------------------------------------------------
+
+
+def test_training_to_standard_output_is_json_alone(tmp_path):
+    pytest.importorskip("torch")
+    file = tmp_path / "result.json"
+    done = start([*TRAIN, "--json", "-"])
+    told = start([*TRAIN, "--json", str(file)])
+    assert done.returncode == told.returncode == 0
+    assert json.loads(done.stdout) == json.loads(file.read_text())
+    assert told.stdout.startswith("(3,0): 8 nodes × 16 images, 1 epoch, 1 hidden layer of 8\n")
+    assert all(line in done.stderr for line in told.stdout.splitlines())
+
+
+def test_one_of_a_thing_is_singular():
+    pytest.importorskip("torch")
+    told = start([*TRAIN, "--nodes", "1", "--batch", "1"]).stdout
+    assert told.startswith("(3,0): 1 node × 1 image, 1 epoch, 1 hidden layer of 8\n")
+
+
+def test_options_name_the_canonical_format(tmp_path):
+    pytest.importorskip("torch")
+    results = []
+    for name in ("(4,3)", "E4M3", "float8_e4m3", "e4m3"):
+        done = start([*TRAIN[:1], "--format", name, *TRAIN[3:], "--json", "-"])
+        results.append(json.loads(done.stdout))
+        assert "--format e4m3 " in results[-1]["options"]
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_disk_is_told_in_one_line():
+    pytest.importorskip("torch")
+    done = start([*TRAIN, "--json", "/dev/full"])
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("cpd train: error: ")
+    assert "No space left on device" in done.stderr

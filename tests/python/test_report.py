@@ -2,7 +2,9 @@
 """The demo on a small scale: its files, its page, and that its rows can be repeated."""
 
 import json
+import random
 import re
+import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -13,11 +15,12 @@ pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 from cpd.cli import build_parser, main
+from cpd.cli.demo import stall_lines
 from cpd.cli.train import train_options
 from cpd.report.demo import DemoOptions, best_of, measure, total_epochs
 from cpd.report.figures import percent, share_lost
 from cpd.report.page import render, write_report
-from cpd.report.results import Demo, write_json
+from cpd.report.results import Demo, accuracy_range, write_json
 from cpd.training import train
 
 SMALL = DemoOptions(epochs=2, roundoff_epochs=1, roundoff_nodes=16, search_exponents=(4, 6, 120))
@@ -174,6 +177,110 @@ def test_report_of_files_that_do_not_fit(folder, capsys):
     assert main(["report", str(folder)]) == 2
     (folder / "details.json").write_text("no")
     assert main(["report", str(folder)]) == 2
+
+
+def mutated(data, generator):
+    """Plain JSON with one part, somewhere, taken out or replaced."""
+    junk = (None, -1, 10**400, 1e308, "x", "<b>", [], {}, True, [[]], {"a": {}})
+    if isinstance(data, (list, dict)) and data and generator.random() < 0.8:
+        copy = dict(data) if isinstance(data, dict) else list(data)
+        key = generator.choice(list(copy) if isinstance(copy, dict) else range(len(copy)))
+        if generator.random() < 0.2:
+            del copy[key]
+        else:
+            copy[key] = mutated(copy[key], generator)
+        return copy
+    return generator.choice(junk)
+
+
+def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
+    """Whatever the two files hold, there is a page or one line; never a traceback."""
+    generator = random.Random(5)
+    texts = {name: (folder / name).read_text() for name in ("results.json", "details.json")}
+    monkeypatch.setattr("cpd.report.page.figures.accuracy_curves", lambda runs: "")
+    broken = [
+        b"",
+        b"\xff\xfe\x00",
+        b"PK\x03\x04",
+        b"[" * 200_000,
+        b'{"table": ' * 10_000,
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"accuracy": 3, "table": 3}',
+    ]
+    files = [(name, junk) for name in texts for junk in broken]
+    for _ in range(60):
+        name = generator.choice(list(texts))
+        changed = mutated(json.loads(texts[name]), generator)
+        files.append((name, json.dumps(changed).encode()))
+    told = 0
+    for name, junk in files:
+        (folder / name).write_bytes(junk)
+        status = main(["report", str(folder)])
+        captured = capsys.readouterr()
+        assert status in (0, 2)
+        assert captured.err.count("\n") == (status == 2)
+        told += status == 2
+        (folder / name).write_text(texts[name])
+    assert told > 40
+    (folder / "results.json").unlink()
+    (folder / "results.json").mkdir()
+    assert main(["report", str(folder)]) == 2
+
+
+def test_a_report_says_what_is_wrong_where(folder, capsys):
+    details = json.loads((folder / "details.json").read_text())
+    for change, told in (
+        ({"table": []}, "table must have at least 1, got 0"),
+        ({"settings": {**details["settings"], "nodes": "<script>"}}, "details.json.settings.nodes"),
+        ({"more": 1}, "details.json has no 'more'"),
+        ({"shallow": [{**details["shallow"][0], "accuracy": "x"}]}, "shallow[0].accuracy must be"),
+    ):
+        write_json(folder / "details.json", {**details, **change})
+        assert main(["report", str(folder)]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_seeds_give_ranges(folder, demo, capsys):
+    """Of a demo whose other seeds are made up."""
+    others = [
+        replace(run, accuracy=run.accuracy + 0.125 * seed, seed=seed, state=state)
+        for run in demo.table
+        for seed, state in ((1, "finished"), (2, "diverged at epoch 1"))
+    ]
+    several = replace(demo, repeats=others)
+    several.save(folder)
+    (row, *_) = json.loads((folder / "results.json").read_text())["accuracy"]
+    low = demo.table[0].accuracy
+    assert row["accuracies"] == {"0": low, "1": low + 0.125, "2": low + 0.25}
+    assert accuracy_range(several.of_all_seeds(demo.table[0])) == f"{low:.3f}–{low + 0.25:.3f}"
+    assert main(["report", str(folder)]) == 0
+    html = (folder / "report.html").read_text()
+    assert f"{low:.3f}–{low + 0.25:.3f}" in html
+    assert "ranges over 3 seeds, 0 and those behind it" in html
+    assert "2 of 3 diverged" not in html
+    assert "1 of 3 diverged" in html
+    assert len(several.runs) == 6 + 3 + 2 + 14
+    assert stall_lines(several) == [
+        "Sums in (3,0) may have stalled, in 6 of 25 runs: of 8 equal terms the first 2 count"
+    ]
+
+
+def test_every_seed_is_run():
+    counter = Counter()
+    options = replace(SMALL, epochs=1, seed=7, seeds=2, search_exponents=(4, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # also where sums may stall
+        measured = measure(options, counter, jobs=1)
+    assert counter.epochs == total_epochs(options)
+    assert counter.runs == 6 + 2 + 2 + 7
+    assert [run.seed for run in measured.table] == [7] * 7
+    assert sorted(run.label for run in measured.repeats) == sorted(r.label for r in measured.table)
+    for run in measured.repeats:
+        assert "--seed 8" in run.options
+    with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
+        measure(replace(options, seeds=0), Counter(), jobs=1)
 
 
 def test_saving_and_loading_keeps_everything(demo, folder):

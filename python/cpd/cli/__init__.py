@@ -48,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # such as a full disk
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"cpd {options.command}: error: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"cpd {options.command}: interrupted", file=sys.stderr)
         return 130

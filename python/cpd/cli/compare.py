@@ -140,6 +140,9 @@ def compare(console: Console, a: cpd.Format, b: cpd.Format) -> None:
     found = Comparison.of(a, b)
     console.print(_figures_table(a, b))
     console.print(_spacings_table(found))
+    if a == b:
+        console.print(f"both names are of the same format, {a}", soft_wrap=True)
+        return
     console.print(f"{counted(found.common, 'value')} in both", soft_wrap=True)
     for one, other in found.sides():
         console.print(_alone_line(found, one, other), soft_wrap=True)
@@ -223,6 +226,7 @@ def _figures_table(a: cpd.Format, b: cpd.Format) -> Table:
 def _spacings_table(found: Comparison) -> Table:
     a, b = found.a, found.b
     table = new_table("At", str(a), str(b), f"Values\n{a}", f"Values\n{b}", "In both")
+    table.columns[0].no_wrap = True
     table.title = "Relative spacing at powers of two, and positive values from there to the next"
     for run in found.spacings():
         powers = f"2^{run.first}" + ("" if run.first == run.last else f" … 2^{run.last}")

@@ -92,7 +92,7 @@ def _print_demo(console: Console, demo: "Demo") -> None:
             run.weights,
         )
     seeds = 1 + len({run.seed for run in demo.repeats})
-    table.title = f"Held-out accuracy, {counted(demo.settings['nodes'], 'node')}"
+    table.title = f"Held-out accuracy, {counted(demo.settings.nodes, 'node')}"
     if seeds > 1:
         first = demo.table[0].seed
         table.title += f"; ranges over {seeds} seeds, the rest of seed {first}"
@@ -116,7 +116,7 @@ def stall_lines(demo: "Demo") -> list[str]:
     """For each format whose sums may stall, the runs that they are in."""
     runs = demo.runs
     found = Counter(run.format for run in runs if run.may_stall)
-    nodes = demo.settings["nodes"]
+    nodes = demo.settings.nodes
     lines = []
     for name, count in found.items():
         wire = cpd.format(name)
@@ -134,6 +134,10 @@ def _report(options: argparse.Namespace) -> int:
 
     with users_mistakes():
         demo = Demo.load(options.folder)
-        page = write_report(demo, options.folder)
+        try:
+            page = write_report(demo, options.folder)
+        except (LookupError, ArithmeticError, TypeError, ValueError, StopIteration) as error:
+            told = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{options.folder}: no page can be made of it ({told})") from error
     new_console().print(f"report {page}", soft_wrap=True)
     return 0

@@ -43,14 +43,14 @@ def register(commands: Commands) -> None:
         help="two formats side by side: figures, spacing, and the values that one alone has",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of tables (also '--json -')"
+        "--json", nargs="?", const="-", metavar="-", help="print JSON instead of tables"
     )
 
 
 def _run(options: argparse.Namespace) -> int:
     names = options.names
-    if options.json and "-" in names:
-        names = [name for name in names if name != "-"]
+    if options.json not in (None, "-"):
+        names = [options.json, *names]  # `--json e4m3`: it stands before the names
     if options.compare is not None and names:
         raise UsageError(f"--compare takes two formats and no more, got {' '.join(names)} too")
     with users_mistakes():

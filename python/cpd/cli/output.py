@@ -2,11 +2,15 @@
 """What the commands' output is made of: consoles, tables, progress bars."""
 
 import math
+import os
+import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -14,8 +18,43 @@ from cpd.cli.errors import UsageError
 from cpd.report.results import STDOUT
 
 
+class _Console(Console):
+    """Cuts no line at the window's edge."""
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        super().print(*objects, crop=crop, **options)
+
+
+class _Table(Table):
+    """Cuts no number where the window is narrow: the table is wider then."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.update(width=1000)
+        least = Measurement.get(console, wide, self).maximum
+        for column in self.columns:
+            if not column.no_wrap:
+                cells = [cell for cell in (column.header, *column.cells) if isinstance(cell, str)]
+                natural = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+                least -= natural - min(natural, _LEAST_WORDS)
+        yield from super().__rich_console__(
+            console, options.update(width=max(options.max_width, least))
+        )
+
+
+_LEAST_WORDS = 8
+"""To so many letters a column of words is narrowed."""
+
+
 def new_console(stderr: bool = False, quiet: bool = False) -> Console:
-    return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+    """Styles only on a terminal (or where FORCE_COLOR is set), and never where NO_COLOR is."""
+    return _Console(
+        stderr=stderr,
+        quiet=quiet,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
 
 
 def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
@@ -30,12 +69,12 @@ def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
         TextColumn("{task.fields[note]}"),
         console=console,
         transient=True,
-        disable=quiet or not console.is_terminal,
+        disable=quiet or not sys.stderr.isatty(),  # whatever FORCE_COLOR says of styles
     )
 
 
 def new_table(*columns: str, title: str | None = None) -> Table:
-    table = Table(
+    table = _Table(
         title=title,
         title_justify="left",
         title_style="bold",

@@ -88,7 +88,7 @@ def _outputs(preset: cpd.PresetInfo) -> list[str]:
 
 
 def _table(presets: list[cpd.PresetInfo]) -> Table:
-    table = new_table("Preset", "Operands", "Block", "Frac.\nbits", "Sum", "Rounding", "Evidence")
+    table = new_table("Preset", "Operand", "Block", "Frac.\nbits", "Sum", "Rounding", "Evidence")
     for column in table.columns[4:]:
         column.justify = "left"
     for preset in presets:

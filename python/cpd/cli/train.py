@@ -11,7 +11,7 @@ from rich.console import Console
 import cpd
 from cpd.cli.nodes import agreed, connected
 from cpd.cli.options import Commands, add_command, integer, nodes_arguments, reduce_arguments
-from cpd.cli.output import check_writable, new_console, new_progress
+from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress
 
 if TYPE_CHECKING:
     from cpd.training import Digits, Ranks, TrainOptions, TrainResult
@@ -72,7 +72,12 @@ def register(commands: Commands) -> None:
         default="owner",
         help="which messages a transport moves; the result is the same; default owner",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the result as JSON; '-': to standard output, and the text to standard error",
+    )
     parser.add_argument(
         "--save-gradients",
         type=Path,
@@ -103,11 +108,12 @@ def _train_and_tell(
     tells = 0 in ranks.mine
     if not tells:
         warnings.simplefilter("ignore", cpd.StallWarning)
-    console = new_console(quiet=not tells)
+    console = new_console(stderr=is_stdout(options.json), quiet=not tells)
     left_out = len(digits.train_x) % (chosen.nodes * chosen.batch)
     console.print(
-        f"{chosen.label()}: {chosen.nodes} nodes × {chosen.batch} images, {chosen.epochs} epochs, "
-        f"{chosen.depth} hidden layers of {chosen.width}",
+        f"{chosen.label()}: {counted(chosen.nodes, 'node')} × {counted(chosen.batch, 'image')}, "
+        f"{counted(chosen.epochs, 'epoch')}, {counted(chosen.depth, 'hidden layer')} of "
+        f"{chosen.width}",
         soft_wrap=True,
     )
     console.print(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import cpd
-from cpd.report.results import Demo, Json, Roundoff, RoundoffSeries, Run
+from cpd.report.results import Demo, Roundoff, RoundoffSeries, Run, Settings
 from cpd.report.roundoff import group_sizes_for, measure_roundoff
 from cpd.training import TrainOptions
 
@@ -292,7 +292,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _settings(base: TrainOptions, options: DemoOptions, seconds: float) -> Json:
+def _settings(base: TrainOptions, options: DemoOptions, seconds: float) -> Settings:
     from importlib.metadata import PackageNotFoundError, version
 
     import numpy as np
@@ -302,26 +302,26 @@ def _settings(base: TrainOptions, options: DemoOptions, seconds: float) -> Json:
         cpd_version = version("cpd")
     except PackageNotFoundError:
         cpd_version = "unknown"
-    return {
-        "base": base.arguments(),
-        "depth": base.depth,
-        "width": base.width,
-        "nodes": base.nodes,
-        "batch": base.batch,
-        "epochs": base.epochs,
-        "seed": base.seed,
-        "seeds": options.seeds,
-        "lr": base.lr,
-        "momentum": base.momentum,
-        "search_exponents": list(options.search_exponents),
-        "roundoff_epochs": options.roundoff_epochs,
-        "seconds": round(seconds, 1),
-        "versions": {
+    return Settings(
+        base=base.arguments(),
+        depth=base.depth,
+        width=base.width,
+        nodes=base.nodes,
+        batch=base.batch,
+        epochs=base.epochs,
+        seed=base.seed,
+        seeds=options.seeds,
+        lr=base.lr,
+        momentum=base.momentum,
+        search_exponents=list(options.search_exponents),
+        roundoff_epochs=options.roundoff_epochs,
+        seconds=round(seconds, 1),
+        versions={
             "cpd": cpd_version,
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "machine": platform.machine(),
-    }
+        torch_cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        machine=platform.machine(),
+    )

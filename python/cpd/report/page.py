@@ -96,7 +96,7 @@ def _summary(demo: Demo) -> str:
     fp32, plain, _, aps = (_find(demo, *key) for key in _KEYS[:4])
     return f"""<header>
 <h1>8-bit gradients, without and with APS</h1>
-<p class="lead">A digit classifier trained on {settings["nodes"]} emulated nodes whose gradients
+<p class="lead">A digit classifier trained on {settings.nodes} emulated nodes whose gradients
 are summed in FP32, in 8-bit and in 4-bit floating point: every contribution and every partial sum
 rounded.</p>
 </header>
@@ -107,12 +107,12 @@ rounded.</p>
 {_card(_find(demo, *_KEYS[5]).accuracy, "(3,0) + APS, 4 bits", _kind(_find(demo, *_KEYS[5]), fp32))}
 </div>
 <p>(4,3) means 4 exponent bits and 3 mantissa bits, with a sign bit. The network has
-{settings["depth"]} hidden layers of {settings["width"]} units with ReLU; the data are
+{settings.depth} hidden layers of {settings.width} units with ReLU; the data are
 scikit-learn's 1797 handwritten digits, a fifth of them held out. Each node takes
-{settings["batch"]} images a step, divides its loss by {settings["nodes"]} and computes its
+{settings.batch} images a step, divides its loss by {settings.nodes} and computes its
 gradients apart; layer by layer, all nodes' gradients go through one all-reduce in the format named.
-SGD at {settings["lr"]:g} with momentum {settings["momentum"]:g}, {settings["epochs"]} epochs,
-seed {settings["seed"]}. Weights, activations and the optimizer stay in FP32, so whatever differs
+SGD at {settings.lr:g} with momentum {settings.momentum:g}, {settings.epochs} epochs,
+seed {settings.seed}. Weights, activations and the optimizer stay in FP32, so whatever differs
 comes from the gradients' format.</p>"""
 
 
@@ -189,13 +189,11 @@ def _ranges(demo: Demo) -> str:
 half of that, {_power((narrow.min_subnormal or 0) / 2)}, becomes zero. In so
 deep a network the first weights shrink the activations on their way forward and the errors on their
 way back, so that every layer's gradients are tiny, and each node's are divided by
-{demo.settings["nodes"]} besides. In the first epoch {
-        _between(shares)
-    } of a layer's weight gradients
+{demo.settings.nodes} besides. In the first epoch {_between(shares)} of a layer's weight gradients
 would vanish. {_stuck(plain)}</p>
 <p>APS looks at every layer by itself. With e = ⌈log₂(max |g| · nodes)⌉, which all nodes agree on by
 exchanging one byte for each layer, it multiplies the layer by 2<sup>emax − e</sup>, so that even
-the sum of {demo.settings["nodes"]} largest values just fits, and divides the sum by the same power
+the sum of {demo.settings.nodes} largest values just fits, and divides the sum by the same power
 of two. Such a factor changes no mantissa bit: it only moves the layer to where the format has its
 values.</p>
 {
@@ -226,7 +224,7 @@ def _stuck(plain: Run) -> str:
 
 def _search(demo: Demo) -> str:
     plain, best, aps = (_find(demo, *key) for key in _KEYS[1:4])
-    tried = demo.settings["search_exponents"]
+    tried = demo.settings.search_exponents
     usable = [run for run in demo.search if run.accuracy >= 0.95 * best.accuracy]
     diverged = [int(math.log2(run.loss_scale)) for run in demo.search if run.diverged]
     limit = (
@@ -344,7 +342,7 @@ paper's Table 9. Here it is {least.group_size}. Steps of the hierarchical all-re
 {
         _figure(
             figures.roundoff_by_group_size(study),
-            f"Gradients of the FP32 model after {demo.settings['roundoff_epochs']} epochs, each "
+            f"Gradients of the FP32 model after {demo.settings.roundoff_epochs} epochs, each "
             "virtual node's on its own micro-batch.",
         )
     }
@@ -362,13 +360,13 @@ def _again(demo: Demo) -> str:
     hashes = _table(
         ("Run", "Hidden layers", "Weights"),
         [
-            (run.label, str(run.depth), f"<code>{run.weights}</code>")
+            (run.label, str(run.depth), f"<code>{escape(run.weights)}</code>")
             for run in [*demo.table, *demo.shallow]
         ],
         numbers=(1,),
         raw=(2,),
     )
-    versions = ", ".join(f"{name} {number}" for name, number in settings["versions"].items())
+    versions = ", ".join(f"{name} {number}" for name, number in settings.versions.items())
     return f"""<section>
 <h2>Do it again</h2>
 <p>Every row is one command, and prints the same weights hash again for any
@@ -380,8 +378,8 @@ cpd roundoff {escape(demo.roundoff.options)}</code></pre>
 <details><summary>Weights hashes</summary>
 {hashes}
 </details>
-<p class="note">Measured in {settings["seconds"]:.0f} s with {escape(versions)} on
-{escape(settings["machine"])} (torch kernels: {escape(settings["torch_cpu_capability"])}).</p>
+<p class="note">Measured in {settings.seconds:.0f} s with {escape(versions)} on
+{escape(settings.machine)} (torch kernels: {escape(settings.torch_cpu_capability)}).</p>
 </section>"""
 
 

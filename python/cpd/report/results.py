@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import cpd
 from cpd.reduce import may_stall
+from cpd.report.checked import read_as
 
 if TYPE_CHECKING:
     from cpd.training import TrainResult
@@ -98,10 +99,6 @@ class Run:
             seed=options.seed,
         )
 
-    @classmethod
-    def from_json(cls, data: Json) -> "Run":
-        return cls(**{**data, "layers": [Layer(**layer) for layer in data["layers"]]})
-
     def total(self, name: str) -> int:
         return sum(getattr(layer, name) for layer in self.layers)
 
@@ -155,10 +152,6 @@ class RoundoffSeries:
     label: str
     rows: list[RoundoffRow]
 
-    @classmethod
-    def from_json(cls, data: Json) -> "RoundoffSeries":
-        return cls(data["label"], [RoundoffRow(**row) for row in data["rows"]])
-
 
 @dataclass
 class Roundoff:
@@ -171,6 +164,28 @@ class Roundoff:
 
 
 @dataclass
+class Settings:
+    """What the demo was run with, and where."""
+
+    base: str
+    depth: int
+    width: int
+    nodes: int
+    batch: int
+    epochs: int
+    seed: int
+    lr: float
+    momentum: float
+    search_exponents: list[int]
+    roundoff_epochs: int
+    seconds: float
+    versions: dict[str, str]
+    torch_cpu_capability: str
+    machine: str
+    seeds: int = 1
+
+
+@dataclass
 class Demo:
     """All that the demo measured."""
 
@@ -178,7 +193,7 @@ class Demo:
     shallow: list[Run]
     search: list[Run]
     roundoff: Roundoff
-    settings: Json
+    settings: Settings
     repeats: list[Run] = field(default_factory=list)
     """The table's rows with the other seeds."""
 
@@ -212,29 +227,33 @@ class Demo:
         """Reads what save() wrote. Raises ValueError where the files do not fit together."""
         results, details = _read_json(folder / RESULTS), _read_json(folder / DETAILS)
         try:
-            demo = cls(
-                table=[Run.from_json(run) for run in details["table"]],
-                shallow=[Run.from_json(run) for run in details["shallow"]],
-                search=[Run.from_json(run) for run in details["search"]],
-                roundoff=Roundoff(
-                    **{
-                        **details["roundoff"],
-                        "series": [
-                            RoundoffSeries.from_json(s) for s in details["roundoff"]["series"]
-                        ],
-                    }
-                ),
-                settings=details["settings"],
-                repeats=[Run.from_json(run) for run in details.get("repeats", [])],
-            )
-            same = [row["weights"] for row in results["accuracy"]] == [
-                run.weights for run in demo.table
-            ]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{folder}: not what `cpd demo` writes ({error})") from None
-        if not same:
+            demo = read_as(cls, details, DETAILS)
+            demo.check()
+            rows = read_as(_Rows, {"accuracy": results.get("accuracy")}, RESULTS).accuracy
+        except ValueError as error:
+            raise ValueError(f"{folder}: not what `cpd demo` writes: {error}") from None
+        if [row.get("weights") for row in rows] != [run.weights for run in demo.table]:
             raise ValueError(f"{folder}: {RESULTS} and {DETAILS} are of different runs")
         return demo
+
+    def check(self) -> None:
+        """Raises ValueError where a part is missing that every demo has."""
+        for name, least in (("table", 1), ("shallow", 2), ("search", 1)):
+            if len(getattr(self, name)) < least:
+                raise ValueError(
+                    f"{name} must have at least {least}, got {len(getattr(self, name))}"
+                )
+        if not self.roundoff.series or not all(one.rows for one in self.roundoff.series):
+            raise ValueError("roundoff must have series with rows")
+        for run in self.runs:
+            cpd.format(run.format)
+
+
+@dataclass
+class _Rows:
+    """What is read of results.json."""
+
+    accuracy: list[Json]
 
 
 def accuracy_range(runs: Sequence[Run]) -> str:
@@ -269,7 +288,7 @@ def write_text(path: Path, text: str) -> None:
 def _read_json(path: Path) -> Json:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8
         raise ValueError(f"{path}: not JSON ({error})") from None
     if not isinstance(data, dict):
         raise ValueError(f"{path}: must hold an object")

@@ -88,6 +88,7 @@ class TrainOptions:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "format", str(cpd.format(self.format)))
         for name in ("epochs", "depth", "width", "nodes", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd presets` and `cpd format --compare`: what they tell is what the package says."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.cli import main
+from cpd.cli.compare import Comparison, comparison_rows, only_in, specials
+
+# ---- cpd presets ---------------------------------------------------------------------------------
+
+
+def test_presets_as_json(capsys, tmp_path):
+    assert main(["presets", "--json"]) == 0
+    text = capsys.readouterr().out
+    rows = json.loads(text)
+    assert [row["name"] for row in rows] == [one.name for one in cpd.presets()]
+    for row, one in zip(rows, cpd.presets(), strict=True):
+        acc = cpd.Accumulator(preset=one.name)
+        assert (row["evidence"], row["source"], row["text"]) == (one.evidence, one.source, str(acc))
+        assert row["operands"] == [str(acc.unit.a), str(acc.unit.b)]
+        for name in ("block", "fraction_bits", "min_exponent", "rounding", "promote"):
+            assert row[name] == getattr(acc.unit, name)
+        assert cpd.format(row["sum"]) == acc.unit.sum
+        assert row["outputs"] == (["fp32", "fp16"] if row["operands"][0] == "fp16" else ["fp32"])
+    assert main(["presets", "--json", "-"]) == 0
+    assert capsys.readouterr().out == text
+    file = tmp_path / "presets.json"
+    assert main(["presets", "--json", str(file)]) == 0
+    assert file.read_text() == text
+    assert "h100-fp8" in capsys.readouterr().out  # the table, too
+
+
+@pytest.mark.parametrize("columns", [30, 80, 120])
+def test_presets_table_cuts_nothing(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["presets"]) == 0
+    told = capsys.readouterr().out
+    table, notes = told.split("v100, h100-fp16", 1)
+    assert columns < 80 or max(map(len, table.splitlines())) <= 80
+    lines = [line.split() for line in table.splitlines()]
+    for one in cpd.presets():
+        unit = cpd.Accumulator(preset=one.name).unit
+        assert unit is not None
+        figures = [str(unit.a), *map(str, (unit.block, unit.fraction_bits, unit.sum))]
+        assert [*figures, unit.rounding, one.evidence] in [line[1:] for line in lines]
+        assert columns < 80 or one.name in [line[0] for line in lines if line]
+        assert one.source in notes
+
+
+# ---- cpd format --compare ------------------------------------------------------------------------
+
+PAIRS = [
+    *(
+        ("e4m3", "e5m2"),
+        ("e4m3", "e4m3fn"),
+        ("e4m3fn", "e4m3fnuz"),
+        ("e4m3fnuz:bias=11", "e5m2fnuz"),
+    ),
+    *(("e2m1", "e3m2"), ("e3m0", "e8m0"), ("e8m0", "e2m1"), ("fp16", "bf16"), ("e4m3", "fp16")),
+    *(("e4m3:nosub", "e4m3"), ("e4m3:unsigned", "e4m3"), ("e1m3", "e2m2"), ("e1m0", "e3m3")),
+    *(("binary8p4se", "e4m3fn"), ("binary8p3ue", "e5m2"), ("e8m4", "bf16"), ("tf32", "fp16")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_counts_and_values_are_those_of_all_values(one, other):
+    """Against the sets of all values."""
+    a, b = cpd.format(one), cpd.format(other)
+    mine, theirs = set(a.values().tolist()), set(b.values().tolist())
+    for rows, of, first, second in (
+        (comparison_rows(a, b), (a, b), mine, theirs),
+        (comparison_rows(b, a), (b, a), theirs, mine),
+    ):
+        assert rows["common"] == len(first & second)
+        for told, f, own, others in zip(
+            rows["only"], of, (first, second), (second, first), strict=True
+        ):
+            assert (told["name"], told["count"]) == (str(f), len(own - others))
+            if told["count"] <= 2**16:
+                assert told["values"] == sorted(own - others)
+            else:
+                assert told["values"] is None
+    for run in comparison_rows(a, b)["spacings"]:
+        low, high = 2.0 ** run["first_exponent"], 2.0 ** (run["last_exponent"] + 1)
+        within = [{v for v in values if low <= v < high} for values in (mine, theirs)]
+        assert run["positive_values"] == [len(values) for values in within]
+        assert run["in_both"] == len(within[0] & within[1])
+        for values, spacing in zip(within, run["relative"], strict=True):
+            assert (spacing is None) == (not values)
+            here = sorted(v for v in values if v < 2 * low)
+            if len(here) > 1:
+                assert spacing == (here[1] - here[0]) / low
+
+
+def test_wide_formats_are_counted_too():
+    rows = comparison_rows(cpd.format("fp32"), cpd.format("tf32"))
+    assert rows["common"] == cpd.format("tf32").num_values
+    assert rows["only"][0]["count"] == cpd.format("fp32").num_values - rows["common"]
+    assert rows["only"][1] == {"name": "tf32", "count": 0, "values": []}
+    wide = comparison_rows(cpd.format("e8m22"), cpd.format("e7m23"))
+    e8m22, e7m23 = cpd.format("e8m22"), cpd.format("e7m23")
+    assert wide["common"] + wide["only"][0]["count"] == e8m22.num_values
+    assert wide["common"] + wide["only"][1]["count"] == e7m23.num_values
+    some = [value for value, _ in zip(only_in(e7m23, e8m22), range(100), strict=False)]
+    assert (cpd.cast(np.float32(some), e7m23) == np.float32(some)).all()
+    assert (cpd.cast(np.float32(some), e8m22) != np.float32(some)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "infinity", "nan", "negative_zero", "subnormals"),
+    [
+        ("e4m3", True, True, True, True),
+        ("e4m3fn", False, True, True, True),
+        ("e4m3fnuz", False, True, False, True),
+        ("binary8p4se", True, True, False, True),
+        ("e2m1", False, False, True, True),
+        ("e3m0", True, False, True, False),
+        ("e8m0", False, True, False, False),
+        ("e4m3:nosub", True, True, True, False),
+        ("e5m2:unsigned", True, True, False, True),
+    ],
+)
+def test_special_values(name, infinity, nan, negative_zero, subnormals):
+    assert specials(cpd.format(name)) == {
+        "infinity": infinity,
+        "nan": nan,
+        "negative_zero": negative_zero,
+        "subnormals": subnormals,
+    }
+
+
+def test_comparing_prints_both(capsys):
+    assert main(["format", "--compare", "E4M3", "float8_e4m3fn"]) == 0
+    told = capsys.readouterr().out
+    for line in (
+        "Max                    240      448",
+        "Infinity               yes       no",
+        "239 values in both",
+        "none in e4m3 alone",
+        "14 in e4m3fn alone: ±(256, 288, 320, 352, 384, 416, 448)",
+    ):
+        assert line in told
+    assert main(["format", "--compare", "e4m3", "fp16"]) == 0
+    assert "±(2^-24, 2^-23, 3·2^-24, " in capsys.readouterr().out
+
+
+def test_comparing_a_format_with_itself(capsys):
+    assert main(["format", "--compare", "(4,3)", "float8_e4m3"]) == 0
+    told = capsys.readouterr().out
+    assert "both names are of the same format, e4m3" in told
+    assert "alone" not in told
+
+
+def test_comparison_as_json(capsys):
+    for tail in ([], ["-"]):
+        assert main(["format", "--compare", "e4m3", "e5m2", "--json", *tail]) == 0
+        found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert [one["name"] for one in found["formats"]] == ["e4m3", "e5m2"]
+        assert found["formats"][0]["max"] == 240
+        a, b = cpd.format("e4m3"), cpd.format("e5m2")
+        assert found["common"] == Comparison.of(a, b).common == 127
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--compare", "e4m3"], "expected 2 arguments"),
+        (["--compare", "e4m3", "e5m2", "fp16"], "two formats and no more, got fp16 too"),
+        (["--compare", "e4m3", "e4m3fnn"], "did you mean 'e4m3fn'?"),
+        (["e4m3fnn"], "did you mean 'e4m3fn'?"),
+        (["int8"], "type of integers"),
+        (["-"], "unknown format '-'"),
+    ],
+)
+def test_mistakes(capsys, arguments, told):
+    try:
+        status = main(["format", *arguments])
+    except SystemExit as stop:
+        status = stop.code
+    captured = capsys.readouterr()
+    assert (status, captured.out, captured.err.count("\n")) == (2, "", 1)
+    assert told in captured.err
+    assert captured.err.endswith(" (see cpd format --help)\n")
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60])
+def test_a_narrow_window_cuts_no_number(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["format", "e4m3", "fp32"]) == 0
+    words = capsys.readouterr().out.split()
+    for word in ("e4m3", "4,3,7", "240", "2^-9", "0.125", "8,23,127", "3.40282e+38", "4278190079"):
+        assert word in words
+    assert main(["format", "--compare", "e4m3", "fp16"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["2^-14", "…", "2^-10", "-", "2^-10", "0", "5120", "0"] in lines
+
+
+def test_json_to_standard_output(capsys):
+    assert main(["format", "e4m3", "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert math.isclose(row["max"], 240)
