@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <thread>
 
@@ -13,22 +14,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPause = std::chrono::milliseconds(50);  // between two questions
+constexpr std::int64_t kPause = 50'000'000;  // nanoseconds between two questions
 
 std::atomic<InterruptCheck> g_check{nullptr};
 std::atomic<bool> g_ending{false};
 std::atomic<int> g_inside{0};  // threads that are inside a call
 
 thread_local const std::atomic<bool>* t_stop = nullptr;
-thread_local Clock::time_point t_next;  // when to ask again
-thread_local int t_calls = 0;           // this thread's, one inside the other
-thread_local bool t_stays = false;      // the thread that ends the others' calls
+thread_local std::int64_t t_next = 0;  // when to ask again
+thread_local int t_calls = 0;          // this thread's, one inside the other
+thread_local bool t_stays = false;     // the thread that ends the others' calls
 
 /// What a thread throws whose call is over because of another thread.
 class Ended final : public std::exception, public Interrupted {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "the call was ended"; }
 };
+
+std::int64_t Now() {
+  const auto now = Clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
 
 bool IsOver() { return g_ending.load(std::memory_order_relaxed) && !t_stays; }
 
@@ -50,7 +56,7 @@ void CheckInterrupt() {
   }
   const InterruptCheck check = g_check.load(std::memory_order_relaxed);
   if (check == nullptr) return;
-  const Clock::time_point now = Clock::now();
+  const std::int64_t now = Now();
   if (now < t_next) return;
   t_next = now + kPause;
   check();
@@ -58,7 +64,7 @@ void CheckInterrupt() {
 
 RunningCall::RunningCall() {
   if (++t_calls > 1) return;
-  t_next = Clock::now() + kPause;
+  t_next = Now() + kPause;
   ++g_inside;
 }
 
