@@ -288,6 +288,7 @@ def python_communicator(
 def local_communicators(
     size: int, timeout: float, chunk: int, breakable: bool = False
 ) -> list[Communicator]: ...
+
 class Stop:
     """Ends the calls of the threads that have entered it with KeyboardInterrupt, once it is set."""
 
