@@ -217,7 +217,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "result": {"result": cpd.format("fp32")},
     "order": {"order": "sequential"},
     "exchange": {"exchange": "hierarchical"},
-    "group_size": {"group_size": 3},
+    "group_size": {"group_size": 1},
     "aps": {"aps": True},
     "aps's exponent": {"aps": "paper"},
     "loss_scale": {"loss_scale": 2.0},
