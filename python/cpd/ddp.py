@@ -71,16 +71,13 @@ def ddp_hook(
     ranks), RuntimeError where torch.distributed is not initialised.
     """
     schedule = as_schedule(spec)
-    if comm is not None and not isinstance(comm, Communicator):
-        raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
+    _check_comm(comm, schedule)
     _check_module(module)
     if average:
         schedule = _averaging(schedule)
     if schedule.exempt and module is None:
         raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
-    if comm is not None:
-        schedule.check_world(comm.size)
-    elif dist.is_initialized():
+    if comm is None and dist.is_initialized():
         schedule.check_world(dist.get_world_size(group))
     state = HookState(schedule, schedule.spec.step)
     state.attach(comm or _own_communicator(group), module)
@@ -130,8 +127,8 @@ class HookState:
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
         """Uses this communicator and this model's parameters from now on."""
         _check_module(module)
+        _check_comm(comm, self.schedule)
         if comm is not None:
-            self.schedule.check_world(comm.size)
             self._comm, self._owns_comm = comm, False
         if module is not None:
             named = _parameters(module)
@@ -323,6 +320,16 @@ def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tens
     if torch.empty_like(parameter, device="meta").stride() != strides:
         return gradient
     return gradient.as_strided(parameter.shape, strides)
+
+
+def _check_comm(comm: Any, schedule: Schedule) -> None:
+    """A communicator, or what reduces as one; its ranks are at least as many as a group has."""
+    if comm is None:
+        return
+    if not callable(getattr(comm, "all_reduce", None)):
+        raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
+    if isinstance(comm, Communicator):
+        schedule.check_world(comm.size)
 
 
 def _check_module(module: Any) -> None:
