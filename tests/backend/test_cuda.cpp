@@ -15,6 +15,7 @@
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "tests/testing/cuda_memory.h"
+#include "tests/testing/gemm.h"
 
 namespace cpd {
 namespace {
@@ -99,7 +100,7 @@ TEST_F(Cuda, AllTensorsAreOnOneDevice) {
   ExpectError(what, [&] { Encode(OnGpu(X()), format_, options, OnGpu(Codes()), &host); });
   const TensorView x = Matrix(X());
   const TensorView y = Matrix(Y());
-  for (const auto product : {Gemm, GemmByBlas}) {
+  for (const auto product : {+testing::kGemm, GemmByBlas}) {
     ExpectError(what, [&] { product(OnGpu(x), x, {}, OnGpu(y), nullptr); });
     ExpectError(what, [&] { product(x, Matrix(second), {}, y, nullptr); });
     ExpectError(what, [&] { product(OnGpu(x), OnGpu(x), {}, y, nullptr); });

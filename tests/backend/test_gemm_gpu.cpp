@@ -98,7 +98,7 @@ class GemmGpu : public testing::GpuTest {
     TensorView addend;
     if (g.c != nullptr) addend = g.c->view();
     Gemm(g.a.view(), g.b.view(), accumulator, expected.view(), g.c != nullptr ? &addend : nullptr);
-    Run(Gemm, g, accumulator, got);
+    Run(testing::kGemm, g, accumulator, got);
     if (!got.gaps_untouched()) {
       return ::testing::AssertionFailure() << "wrote between out's elements";
     }
@@ -268,7 +268,7 @@ TEST_F(GemmGpu, SeedAndStreamMayLieOnTheGpu) {
     accumulator.rounding.device_seed = static_cast<const std::uint64_t*>(
         numbers_gpu.View(View(numbers, DType::i64, 2), numbers).data);
     accumulator.rounding.device_stream = accumulator.rounding.device_seed + 1;
-    Run(Gemm, {a, b}, accumulator, device);
+    Run(testing::kGemm, {a, b}, accumulator, device);
     const std::vector<float> x = host.read();
     const std::vector<float> y = device.read();
     ASSERT_TRUE(testing::bits_equal<float>(x, y)) << testing::describe(accumulator);
@@ -280,7 +280,7 @@ TEST_F(GemmGpu, OperandsThatAUnitDoesNotTakeAreRefused) {
   const Tensor a({1, 2}, {1.0F, 0x1.001p0F});
   const Tensor b({2, 1}, {1.0F, 1.0F});
   const Tensor out({1, 1}, {7.0F});
-  EXPECT_THROW(Run(Gemm, {a, b}, accumulator, out), Error);
+  EXPECT_THROW(Run(testing::kGemm, {a, b}, accumulator, out), Error);
   EXPECT_EQ(out.read()[0], 7.0F);
 }
 

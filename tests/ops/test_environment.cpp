@@ -188,7 +188,7 @@ void Products(Results& results) {
        {"fp32 sequential", "fp32 fma", "bf16 sequential", "e8m7 kahan", "e8m9 fma", "e5m2 pairwise",
         "e8m3 chunked chunk=4", "e8m7 sequential rounding=stochastic", "e8m0 sequential",
         "a100-tf32", "h100-fp8", "e8m7 block_fma a=tf32 b=tf32 sum=fp32"}) {
-    results.Try(text, [&] { return product(ParseAccumulator(text), Gemm); });
+    results.Try(text, [&] { return product(ParseAccumulator(text), testing::kGemm); });
   }
   if (!CpuBlas().empty()) results.Try("blas", [&] { return product({}, GemmByBlas); });
 }

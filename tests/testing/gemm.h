@@ -30,6 +30,11 @@
 
 namespace cpd::testing {
 
+/// Gemm with the arguments of GemmByBlas, for what runs either.
+inline constexpr auto kGemm = [](const TensorView& a, const TensorView& b,
+                                 const Accumulator& accumulator, const TensorView& out,
+                                 const TensorView* c) { Gemm(a, b, accumulator, out, c); };
+
 using Shape = std::vector<std::int64_t>;
 
 inline std::int64_t count_of(const Shape& shape) {
