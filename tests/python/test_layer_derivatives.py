@@ -233,7 +233,7 @@ def test_operators_called_directly_have_tangents_too():
     x, w, _ = operands(LINEAR[2])
     for operator in (
         lambda x: torch.ops.cpd.gemm(
-            x, w.t(), None, "fp32 sequential", None, None, torch.float32, False
+            x, w.t(), None, "fp32 sequential", None, None, torch.float32, False, None
         ),
         lambda x: torch.ops.cpd.matmul(
             x, w.t(), None, ["fp32 sequential"] * 4, "", None, torch.float32
