@@ -105,8 +105,8 @@ std::vector<Told> TellAll(Link& link, const Intent& intent, const std::string& r
   };
   const std::string own = begin(begin(0).size() + rest.size()) + rest;
   std::vector<std::string> texts = Gather(link, own, kRecord);
-  std::vector<std::size_t> lengths;
-  for (const std::string& text : texts) lengths.push_back(LengthOf(text));
+  std::vector<std::size_t> lengths(texts.size());
+  std::ranges::transform(texts, lengths.begin(), LengthOf);
   const std::size_t longest = *std::ranges::max_element(lengths);
   const bool same_version = std::ranges::find(lengths, 0U) == lengths.end();
   if (same_version && longest > kRecord) texts = Gather(link, own, longest);

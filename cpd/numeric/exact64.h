@@ -37,12 +37,20 @@ CPD_FN constexpr auto is_finite(V x) {
   return magnitude(x) <= splat<V>(kGreatest);
 }
 
+template <class V>
+CPD_FN constexpr auto are_finite(V a, V b) {
+  const auto first = is_finite(a);
+  const auto second = is_finite(b);
+  return first & second;
+}
+
 /// a + b. TwoSum has no underflow. Where a step of it overflows although the sum does not, the sum
 /// is near 2^1024, and its last bit does not count.
 template <Rounding mode, class V>
 CPD_FN constexpr V sum_as_seen(V a, V b) {
   const V s = exact_sum<mode>(a, b);
-  const auto overflowed = (magnitude(s) > splat<V>(kGreatest)) & is_finite(a) & is_finite(b);
+  const auto finite = are_finite(a, b);
+  const auto overflowed = (magnitude(s) > splat<V>(kGreatest)) & finite;
   return select(overflowed, sized(kGreatest, s), s);
 }
 
@@ -53,7 +61,8 @@ CPD_FN V product_as_seen(V a, V b) {
   const V p = a * b;
   const V seen = toward_odd(p, fma(a, b, -p));
   const auto hidden = (magnitude(p) < splat<V>(kLeastSeen)) & !((a == V{}) | (b == V{}));
-  const auto overflowed = (magnitude(p) > splat<V>(kGreatest)) & is_finite(a) & is_finite(b);
+  const auto finite = are_finite(a, b);
+  const auto overflowed = (magnitude(p) > splat<V>(kGreatest)) & finite;
   return select(hidden, sized(kLeastSeen, p), select(overflowed, sized(kGreatest, p), seen));
 }
 
@@ -80,8 +89,8 @@ CPD_FN V fma_as_seen(V a, V b, V z) {
   const V whole = a * b;
   const V one = splat<V>(1.0);
   const auto tiny = (magnitude(whole) < splat<V>(kLeastSeen)) & !((a == V{}) | (b == V{}));
-  const auto huge =
-      ((magnitude(whole) > splat<V>(0x1p1000)) | (magnitude(z) > splat<V>(0x1p1000))) & !tiny;
+  const auto huge_z = magnitude(z) > splat<V>(0x1p1000);
+  const auto huge = ((magnitude(whole) > splat<V>(0x1p1000)) | huge_z) & !tiny;
   const auto beside = tiny & (magnitude(z) >= splat<V>(0x1p-700));
   const V scale = select(tiny, splat<V>(0x1p300), select(huge, splat<V>(0x1p-550), one));
   const V scale_z = select(beside, one, scale);
@@ -98,7 +107,8 @@ CPD_FN V fma_as_seen(V a, V b, V z) {
   const U signs_of[2] = {bits_as<U>(whole), bits_as<U>(z)};
   const U sign = mode == Rounding::down ? signs_of[0] | signs_of[1] : signs_of[0] & signs_of[1];
   const V zero = bits_as<V>(sign & splat<U>(Pattern<V>::sign));
-  const auto finite = is_finite(a) & is_finite(b) & is_finite(z);
+  const auto factors = are_finite(a, b);
+  const auto finite = is_finite(z) & factors;
   return select(finite, select(s == V{}, zero, seen), fma(a, b, z));
 }
 

@@ -6,8 +6,8 @@
 
 namespace cpd {
 
-/// Bytes that n packed codes take: ceil(n * bits / 8). Throws Error where n is negative or the bytes
-/// are not below 2^63.
+/// Bytes that n packed codes take: ceil(n * bits / 8). Throws Error where n is negative or the
+/// bytes are not below 2^63.
 CPD_API std::int64_t PackedBytes(const Format& format, std::int64_t n);
 
 /// Rounds like Cast and writes the codes, least significant bit first and without gaps, in

@@ -5,16 +5,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 namespace cpd {
 namespace {
 
 constexpr char kGivenUp = 'g';
 
+/// The number that an environment variable holds; -1 where it holds none.
 int NumberFrom(const char* variable) {
   const char* text = std::getenv(variable);
-  return text == nullptr ? -1 : std::atoi(text);
+  int number = -1;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), number);
+  return number;
 }
 
 /// The whole file, for writing.

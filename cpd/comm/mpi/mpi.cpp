@@ -105,7 +105,9 @@ std::optional<RankLost>& FailedStart() {
   const std::string of = size > 0 ? " of " + std::to_string(size) : "";
   const std::string who =
       lost.empty() ? "the ranks did not all come" : NameRanks(lost) + of + " lost";
-  throw FailedStart().emplace(who + " before the communicator was made (" + why + ")", lost);
+  const RankLost failure(who + " before the communicator was made (" + why + ")", lost);
+  FailedStart() = failure;
+  throw RankLost(failure);
 }
 
 /// Calls look(); where that throws, the others are told, and the start is over for this process.
@@ -357,15 +359,9 @@ Job& TheJob(double timeout) {
   static std::mutex mutex;
   static Job* job = nullptr;
   const std::lock_guard lock(mutex);
-  if (FailedStart()) throw RankLost(*FailedStart());
-  try {
-    if (job == nullptr || !IsRunning()) StartMpi(timeout);
-    if (job == nullptr) job = MakeJob(timeout);
-  } catch (const Interrupted&) {  // MPI is still at it
-    g_lost = true;
-    FailedStart().emplace("the start of MPI was interrupted", std::vector<int>{});
-    throw;
-  }
+  if (const auto& failure = FailedStart()) throw RankLost(*failure);
+  if (job == nullptr || !IsRunning()) StartMpi(timeout);
+  if (job == nullptr) job = MakeJob(timeout);
   MpiCall::Watch(timeout);
   return *job;
 }
