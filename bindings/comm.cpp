@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "cpd/comm/all_reduce.h"
-#include "cpd/comm/fault.h"
-#include "cpd/comm/libraries.h"
-#include "cpd/comm/local.h"
+#include "cpd/comm/transport/fault.h"
+#include "cpd/comm/transport/libraries.h"
+#include "cpd/comm/transport/local.h"
 #include "gil.h"
 #include "torch_distributed.h"
 #include "views.h"

@@ -16,7 +16,6 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
-#include "cpd/base/names.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
@@ -27,6 +26,7 @@
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
+#include "cpd/text/names.h"
 #include "gil.h"
 #include "views.h"
 

@@ -8,7 +8,7 @@
 
 #include <memory>
 
-#include "cpd/comm/transport.h"
+#include "cpd/comm/transport/transport.h"
 
 namespace cpd {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cpd/base/export.h"
+#include "cpd/export.h"
 
 namespace cpd::blas {
 

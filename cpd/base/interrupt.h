@@ -9,7 +9,7 @@
 
 #include <atomic>
 
-#include "cpd/base/export.h"
+#include "cpd/export.h"
 
 namespace cpd {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "cpd/base/export.h"
+#include "cpd/export.h"
 
 namespace cpd {
 

@@ -16,13 +16,13 @@
 
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
-#include "cpd/comm/exchanges.h"
-#include "cpd/comm/fault.h"
-#include "cpd/comm/handshake.h"
-#include "cpd/comm/layout.h"
-#include "cpd/comm/link.h"
+#include "cpd/comm/engine/exchanges.h"
+#include "cpd/comm/engine/handshake.h"
+#include "cpd/comm/engine/layout.h"
+#include "cpd/comm/engine/link.h"
+#include "cpd/comm/engine/work.h"
 #include "cpd/comm/reduction.h"
-#include "cpd/comm/work.h"
+#include "cpd/comm/transport/fault.h"
 
 namespace cpd {
 namespace {
@@ -73,16 +73,6 @@ class StreamOrder {
 bool LacksNan(const ReduceSpec& spec) {
   return std::ranges::any_of(FormatsOf(spec), [](const Format& f) { return !f.has_nan(); });
 }
-
-}  // namespace
-
-std::string ToString(Phase phase) {
-  constexpr std::array<std::string_view, 5> kNames{"handshake", "exponents", "exchange", "fold",
-                                                   "gather"};
-  return std::string(kNames.at(static_cast<std::size_t>(phase)));
-}
-
-namespace {
 
 /// Raised where this rank refuses its own arguments, or its machine does, once the others know.
 class Refusal : public std::runtime_error {

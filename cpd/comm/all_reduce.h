@@ -12,46 +12,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "cpd/base/tensor.h"
+#include "cpd/comm/errors.h"
+#include "cpd/comm/report.h"
 #include "cpd/comm/spec.h"
-#include "cpd/comm/transport.h"
-#include "cpd/comm/virtual.h"
-#include "cpd/numeric/error.h"
+#include "cpd/comm/transport/transport.h"
 
 namespace cpd {
-
-enum class Phase : std::uint8_t { handshake, exponents, exchange, fold, gather };
-CPD_API std::string ToString(Phase phase);
-
-/// The ranks were about to do different things; the same text on all of them. Nothing has moved.
-class CPD_API Mismatch : public Error {
- public:
-  using Error::Error;
-};
-
-/// A message whose header, length or checksum is wrong.
-class CPD_API Corrupt : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// What one rank moved in one call.
-struct Traffic {
-  std::int64_t steps = 0;     ///< of the exchange, for one chunk: rounds of a message each way
-  std::int64_t messages = 0;  ///< sent, all phases
-  std::int64_t bytes_sent = 0, bytes_received = 0;  ///< packed values
-  std::int64_t header_bytes = 0;  ///< sent: message headers, the handshake, exponents, reports
-};
-
-struct ReduceReport {
-  std::vector<LayerReport>
-      layers;  ///< of all ranks together; shift alone unless counts were asked for
-  Traffic traffic;
-};
 
 struct CommOptions {
   double timeout = kDefaultTimeout;  ///< seconds until a silent rank is lost

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cpd/base/guarded.h"
-#include "cpd/comm/streams.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/streams.h"
 
 namespace cpd {
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "cpd/comm/rounds.h"
 #include "cpd/comm/spec.h"
+#include "cpd/numeric/rounds.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {

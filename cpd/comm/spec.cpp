@@ -6,8 +6,8 @@
 #include <cmath>
 #include <sstream>
 
-#include "cpd/base/names.h"
 #include "cpd/numeric/plan.h"
+#include "cpd/text/names.h"
 
 namespace cpd {
 namespace {

@@ -6,16 +6,10 @@
 #include <string_view>
 
 #include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/rounds.h"
 #include "cpd/scale/aps.h"
 
 namespace cpd {
-
-/// Order of summation across ranks (or, with groups, across the groups' masters).
-enum class Order : std::uint8_t {
-  sequential,  ///< rank ascending from rank 0
-  ring,  ///< a layer is cut into W slices, the first n mod W one longer; slice s from rank s + 1
-  tree,  ///< neighbours first, an odd one passes up; every merge rounded into the accumulator
-};
 
 /// Which messages move, for real transports. The bits are those of `order` and `group_size`.
 enum class Exchange : std::uint8_t {

@@ -17,17 +17,10 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
+#include "cpd/comm/report.h"
 #include "cpd/comm/spec.h"
 
 namespace cpd {
-
-/// What happened to one layer.
-struct LayerReport {
-  int shift = 0;                 ///< APS: the layer was scaled by 2^shift
-  std::int64_t non_finite = 0;   ///< NaN and Inf among the contributions
-  std::int64_t overflowed = 0;   ///< results that are not finite though no contribution was
-  std::int64_t underflowed = 0;  ///< nonzero contributions that the cast turned into zero
-};
 
 class CPD_API VirtualReduce {
  public:

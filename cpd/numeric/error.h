@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cpd/base/export.h"
+#include "cpd/export.h"
 
 namespace cpd {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "cpd/base/export.h"
+#include "cpd/export.h"
 
 namespace cpd {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpd/base/guarded.h"
-#include "cpd/comm/layout.h"
+#include "cpd/comm/engine/layout.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/numeric/error.h"
 

@@ -10,9 +10,9 @@
 
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
-#include "cpd/comm/rounds.h"
 #include "cpd/numeric/levels.h"
 #include "cpd/numeric/plan.h"
+#include "cpd/numeric/rounds.h"
 
 namespace cpd::cuda {
 

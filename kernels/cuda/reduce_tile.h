@@ -11,10 +11,10 @@
 
 #include <type_traits>
 
-#include "cpd/comm/streams.h"
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/crc.h"
 #include "cpd/numeric/philox.h"
+#include "cpd/numeric/streams.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"

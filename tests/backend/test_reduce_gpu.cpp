@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cpd/comm/all_reduce.h"
-#include "cpd/comm/libraries.h"
-#include "cpd/comm/local.h"
+#include "cpd/comm/transport/libraries.h"
+#include "cpd/comm/transport/local.h"
 #include "cpd/numeric/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"

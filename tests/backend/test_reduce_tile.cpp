@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "cpd/comm/all_reduce.h"
-#include "cpd/comm/layout.h"
-#include "cpd/comm/local.h"
+#include "cpd/comm/engine/layout.h"
+#include "cpd/comm/transport/local.h"
 #include "cpd/ops/reduce.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_stand_in.h"

@@ -14,7 +14,7 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/comm/all_reduce.h"
-#include "cpd/comm/local.h"
+#include "cpd/comm/transport/local.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/gemm.h"
 

@@ -18,9 +18,9 @@
 #include <thread>
 
 #include "cpd/comm/all_reduce.h"
-#include "cpd/comm/fault.h"
-#include "cpd/comm/layout.h"
-#include "cpd/comm/local.h"
+#include "cpd/comm/engine/layout.h"
+#include "cpd/comm/transport/fault.h"
+#include "cpd/comm/transport/local.h"
 #include "cpd/study/cost.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/reduce.h"

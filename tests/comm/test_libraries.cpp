@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cpd/comm/libraries.h"
+#include "cpd/comm/transport/libraries.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpd/comm/local.h"
+#include "cpd/comm/transport/local.h"
 #include "tests/testing/transport_checks.h"
 
 namespace cpd {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "cpd/comm/all_reduce.h"
-#include "cpd/comm/local.h"
+#include "cpd/comm/transport/local.h"
 #include "tests/testing/run.h"
 
 namespace cpd {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "cpd/comm/libraries.h"
+#include "cpd/comm/transport/libraries.h"
 #include "tests/testing/transport_checks.h"
 
 namespace cpd::testing {

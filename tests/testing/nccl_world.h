@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "cpd/comm/libraries.h"
+#include "cpd/comm/transport/libraries.h"
 #include "tests/testing/transport_checks.h"
 
 namespace cpd::testing {

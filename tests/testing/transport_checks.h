@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/comm/transport.h"
+#include "cpd/comm/transport/transport.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd::testing {

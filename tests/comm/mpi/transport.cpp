@@ -4,7 +4,7 @@
 // that MPI was finalised.
 #include <gtest/gtest.h>
 
-#include "cpd/comm/libraries.h"
+#include "cpd/comm/transport/libraries.h"
 #include "tests/testing/mpi_world.h"
 #include "tests/testing/transport_checks.h"
 

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "cpd/base/plans.h"
+#include "cpd/comm/engine/work.h"
+#include "cpd/numeric/streams.h"
+#include "kernels/cuda/code_tile.h"
+
+namespace cpd {
+namespace {
+
+using cuda::Codes;
+using cuda::ReduceCall;
+using cuda::ReduceSegment;
+using cuda::ReduceTask;
+
+std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
+
+/// x * 2^shift for a shift beyond these rounds as it does at them (CastScaled).
+int Bounded(int shift) { return std::clamp(shift, -600, 600); }
+
+/// What FoldStep and FoldEnd do for a level, and its sum's rounding to the result.
+cuda::SumPlan PlanOf(const Level& level) {
+  const Accumulator& accumulator = level.accumulator;
+  const Format inner = accumulator.inner.value_or(accumulator.format);
+  const auto plan = [&](const Format& format, const Format& terms_in) {
+    return FoldPlanOf({format, accumulator.scheme, accumulator.rounding}, terms_in);
+  };
+  cuda::SumPlan sum;
+  sum.scheme = accumulator.scheme;
+  sum.chunk = accumulator.chunk;
+  sum.rounds = level.result != accumulator.format;
+  sum.result = PlanOf(level.result, level.rounding);
+  if (accumulator.scheme == Scheme::pairwise) {
+    // Terms meet before either has been rounded: only the format's own are known to be in it.
+    const bool known = level.terms_in == accumulator.format;
+    sum.terms = plan(accumulator.format, known ? level.terms_in : kFp32);
+    return sum;
+  }
+  const bool chunked = accumulator.scheme == Scheme::chunked;
+  sum.planes = level.planes();
+  sum.terms = plan(chunked ? inner : accumulator.format, level.terms_in);
+  sum.chunks = plan(accumulator.format, inner);
+  return sum;
+}
+
+std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_t bytes) {
+  const auto free = [queue](std::uint8_t* memory) {
+    queue->Release(cuda::MemoryKind::queued, memory);
+  };
+  return {static_cast<std::uint8_t*>(queue->Allocate(cuda::MemoryKind::queued, bytes)), free};
+}
+
+/// Segments of whole layers.
+std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
+  std::vector<ReduceSegment> segments;
+  std::int64_t tiles = 0;
+  for (std::size_t l = 0; l < sizes.size(); ++l) {
+    ReduceSegment segment;
+    segment.layer = static_cast<std::int64_t>(l);
+    segment.size = segment.count = sizes[l];
+    segment.tile = tiles;
+    tiles += cuda::tiles_of(sizes[l]);
+    segments.push_back(segment);
+  }
+  return segments;
+}
+
+/// Makes a call walk these segments, which must live as long as it.
+void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
+  call.segments = segments.data();
+  call.segment_count = static_cast<std::int32_t>(segments.size());
+  call.tiles = segments.empty() ? 0 : segments.back().tile + cuda::tiles_of(segments.back().count);
+}
+
+class CudaWork final : public Work {
+ public:
+  CudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
+           std::function<void()> progress, SharedQueue queue)
+      : Work(reduction, rank, std::move(layers), plain, std::move(progress)),
+        queue_(std::move(queue)),
+        call_(MakeCall()) {}
+
+  void Pack(const Part& part, const Message& to) const override { PackTo(part, to.payload()); }
+
+  void Fold(const Part& part, std::span<const SharedMessage> from,
+            const Message& to) const override {
+    FoldFrom(part, from, -1, to);
+  }
+  void FoldGroup(const Part& part, std::span<const SharedMessage> from,
+                 const Message& to) const override {
+    FoldFrom(part, from, rank() / reduction().spec().group_size, to);
+  }
+
+  void Hop(const Part& part, std::int64_t k, const Message* from,
+           const Message& to) const override {
+    const auto own = QueuedMemory(queue_, WireBytes(part));
+    PackTo(part, own.get());
+    HopFrom(part, k, from, own.get(), Codes::wire, to);
+  }
+  [[nodiscard]] std::shared_ptr<float> Room(std::int64_t n) const override {
+    const auto memory = QueuedMemory(queue_, 4 * n);
+    return {memory, reinterpret_cast<float*>(memory.get())};
+  }
+  void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
+                 const Message& to) const override {
+    HopFrom(part, k, from, reinterpret_cast<const std::uint8_t*>(values), Codes::values, to);
+  }
+
+  void LoadResults(const Part& part, const Message& from, float* values) const override {
+    Transcode(part, from.payload(), Codes::result, reinterpret_cast<std::uint8_t*>(values),
+              Codes::values);
+  }
+  void StoreResults(const Part& part, const float* values, const Message& to) const override {
+    Transcode(part, reinterpret_cast<const std::uint8_t*>(values), Codes::values, to.payload(),
+              Codes::result);
+  }
+
+  void Unpack(const Part& part, const Message& from) const override {
+    ReduceCall call = call_;
+    call.task = ReduceTask::unpack;
+    call.from_codes = Codes::result;
+    call.unscales = true;
+    call.divisor = reduction().divisor();
+    std::vector<ReduceSegment> segments = SegmentsOf(part);
+    for (ReduceSegment& segment : segments) {
+      const auto l = static_cast<std::size_t>(segment.layer);
+      segment.out = layers().out[l] + (segment.begin - layers().out_begin[l]);
+    }
+    Run(call, segments, std::array<const std::uint8_t*, 1>{from.payload()});
+  }
+  void UnpackWire(const Part& part, const Message& from,
+                  std::span<const std::int64_t> offset) const override {
+    ReduceCall call = call_;
+    call.task = ReduceTask::unpack;
+    call.from_codes = Codes::wire;
+    std::vector<ReduceSegment> segments = SegmentsOf(part);
+    for (ReduceSegment& segment : segments) {
+      const auto l = static_cast<std::size_t>(segment.layer);
+      segment.out = layers().out[l] + offset[l] + segment.begin;
+    }
+    Run(call, segments, std::array<const std::uint8_t*, 1>{from.payload()});
+  }
+
+  [[nodiscard]] std::vector<Losses> CountLosses() const override {
+    std::vector<ReduceSegment> segments = WholeLayers(layers().sizes);
+    for (std::size_t l = 0; l < segments.size(); ++l) {
+      segments[l].x = layers().x[l];
+      segments[l].shift = Bounded(layers().shifts[l]);
+    }
+    ReduceCall call = call_;
+    Walk(call, segments);
+    std::vector<Losses> all;
+    for (const cuda::SegmentCounts& counts : queue_->Count(call, true)) {
+      all.push_back({static_cast<std::int64_t>(counts.non_finite),
+                     static_cast<std::int64_t>(counts.underflowed)});
+    }
+    return all;
+  }
+
+ private:
+  [[nodiscard]] ReduceCall MakeCall() const {
+    const ReduceSpec& spec = reduction().spec();
+    const Level across = reduction().Across(0);
+    ReduceCall call;
+    call.cast = PlanOf(spec.format, spec.rounding);
+    const auto codes = [&](Codes kind, const Format& format) {
+      call.codes[Index(kind)] = PlanOf(Travelling(format));
+    };
+    codes(Codes::wire, spec.format);
+    codes(Codes::result, spec.result);
+    codes(Codes::plane0, across.plane_format(0));
+    codes(Codes::plane1, across.plane_format(1));
+    codes(Codes::values, kFp32);
+    call.across = PlanOf(across);
+    call.group = PlanOf(reduction().Group(0, 0));
+    call.rounds = reduction().rounds();
+    call.world = reduction().world();
+    call.group_size = spec.group_size;
+    call.cast_stream = StreamOf(Purpose::wire, spec.step, 0, rank());
+    call.sum_stream = StreamOf(Purpose::sum, spec.step, 0, 0);
+    call.result_stream = StreamOf(Purpose::result, spec.step, 0, 0);
+    return call;
+  }
+
+  [[nodiscard]] std::vector<ReduceSegment> SegmentsOf(const Part& part) const {
+    const auto bytes = [&](Codes kind, std::int64_t count) {
+      return (count * call_.codes[Index(kind)].bits + 7) / 8;
+    };
+    std::vector<ReduceSegment> segments;
+    segments.reserve(part.segments.size());
+    std::array<std::int64_t, cuda::kCodes> start{};
+    start[Index(Codes::plane1)] = part.Bytes(call_.codes[Index(Codes::plane0)].bits);
+    std::int64_t tiles = 0;
+    for (const Segment& given : part.segments) {
+      const auto l = static_cast<std::size_t>(given.layer);
+      ReduceSegment segment;
+      segment.layer = given.layer;
+      segment.size = layers().sizes[l];
+      segment.begin = given.begin;
+      segment.count = given.count;
+      segment.tile = tiles;
+      segment.x = layers().x[l] + given.begin;
+      segment.shift = Bounded(layers().shifts[l]);
+      segment.start = start;
+      segments.push_back(segment);
+      tiles += cuda::tiles_of(given.count);
+      for (int c = 0; c < cuda::kCodes; ++c) {
+        start[static_cast<std::size_t>(c)] += bytes(static_cast<Codes>(c), given.count);
+      }
+    }
+    return segments;
+  }
+
+  void Run(ReduceCall& call, const std::vector<ReduceSegment>& segments,
+           std::span<const std::uint8_t* const> from) const {
+    Walk(call, segments);
+    call.from = from.data();
+    call.from_count = static_cast<std::int32_t>(from.size());
+    queue_->Reduce(call);
+    Progress();
+  }
+
+  void PackTo(const Part& part, std::uint8_t* to) const {
+    ReduceCall call = call_;
+    call.task = ReduceTask::pack;
+    call.to_codes = Codes::wire;
+    call.to = to;
+    Run(call, SegmentsOf(part), {});
+  }
+
+  void FoldFrom(const Part& part, std::span<const SharedMessage> from, std::int64_t unit,
+                const Message& to) const {
+    std::shared_ptr<std::uint8_t> own;
+    std::vector<const std::uint8_t*> memory;
+    for (const SharedMessage& message : from) {
+      if (message == nullptr && own == nullptr) {
+        own = QueuedMemory(queue_, WireBytes(part));
+        PackTo(part, own.get());
+      }
+      memory.push_back(message == nullptr ? own.get() : message->payload());
+    }
+    ReduceCall call = call_;
+    call.task = ReduceTask::fold;
+    call.to_codes = Codes::result;
+    call.to = to.payload();
+    call.unit = unit;
+    Run(call, SegmentsOf(part), memory);
+  }
+
+  void HopFrom(const Part& part, std::int64_t k, const Message* from, const std::uint8_t* terms,
+               Codes terms_in, const Message& to) const {
+    ReduceCall call = call_;
+    call.task = ReduceTask::hop;
+    call.from_codes = terms_in;
+    call.to = to.payload();
+    call.k = k;
+    const std::array<const std::uint8_t*, 2> memory{from == nullptr ? nullptr : from->payload(),
+                                                    terms};
+    Run(call, SegmentsOf(part), memory);
+  }
+
+  void Transcode(const Part& part, const std::uint8_t* from, Codes from_codes, std::uint8_t* to,
+                 Codes to_codes) const {
+    ReduceCall call = call_;
+    call.task = ReduceTask::transcode;
+    call.from_codes = from_codes;
+    call.to_codes = to_codes;
+    call.to = to;
+    Run(call, SegmentsOf(part), std::array<const std::uint8_t*, 1>{from});
+  }
+
+  SharedQueue queue_;
+  ReduceCall call_;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
+                                   std::function<void()> progress, SharedQueue queue) {
+  return std::make_unique<CudaWork>(reduction, rank, std::move(layers), plain, std::move(progress),
+                                    std::move(queue));
+}
+
+std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const TensorView> x) {
+  std::vector<std::int64_t> sizes;
+  for (const TensorView& layer : x) sizes.push_back(layer.size());
+  std::vector<ReduceSegment> segments = WholeLayers(sizes);
+  for (std::size_t l = 0; l < x.size(); ++l) segments[l].x = static_cast<const float*>(x[l].data);
+  ReduceCall call;
+  Walk(call, segments);
+  std::vector<LayerRange> ranges;
+  for (const cuda::SegmentCounts& counts : queue.Count(call, false)) {
+    ranges.push_back(
+        {std::bit_cast<float>(counts.largest), static_cast<std::int64_t>(counts.non_finite)});
+  }
+  return ranges;
+}
+
+}  // namespace cpd

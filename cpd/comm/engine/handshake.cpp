@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/engine/handshake.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+namespace cpd {
+namespace {
+
+constexpr std::size_t kRecord = 1024;  // bytes of a rank's text that always travel
+constexpr const char* kVersion = "2";  // of what goes over the wire
+
+/// FNV-1a over the sizes.
+std::uint64_t Hash(std::span<const std::int64_t> sizes) {
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  for (const std::int64_t size : sizes) {
+    for (int byte = 0; byte < 8; ++byte) {
+      hash = (hash ^ (static_cast<std::uint64_t>(size) >> (8 * byte) & 0xFF)) * 0x100000001B3U;
+    }
+  }
+  return hash;
+}
+
+std::string ToText(const RoundingOptions& options) {
+  return ToString(options.mode) + " " + ToString(options.overflow) + " " +
+         std::to_string(options.random_bits) + " " + ToString(options.variant);
+}
+
+/// What a rank tells the others: its fields, a line each, then why it refuses, if it does.
+struct Told {
+  Intent fields;  ///< first the version, then the length of the text
+  std::string refusal;
+};
+
+std::string TextOf(const Intent& fields, const std::string& refusal) {
+  std::string text;
+  for (const auto& [name, value] : fields) {
+    text.append(name).append("\t").append(value).append("\n");
+  }
+  return text + "\n" + refusal;
+}
+
+/// A text that was not cut in its fields.
+Told Parse(const std::string& text) {
+  Told told;
+  std::size_t at = 0;
+  while (at < text.size() && text[at] != '\n') {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::size_t tab = std::min(text.find('\t', at), end);
+    told.fields.emplace_back(text.substr(at, tab - at),
+                             tab < end ? text.substr(tab + 1, end - tab - 1) : "");
+    at = std::min(end + 1, text.size());
+  }
+  if (at < text.size()) told.refusal = text.substr(at + 1);
+  return told;
+}
+
+/// The beginning of a long text, not cut within a character; without zeros, which would end it as
+/// an exception's text.
+std::string Shortened(std::string text) {
+  std::ranges::replace(text, '\0', ' ');
+  const auto is_inside = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;  // of UTF-8
+  };
+  if (text.size() <= kMostRefusal) return text;
+  std::size_t end = kMostRefusal;
+  while (end > 0 && is_inside(end)) --end;
+  return text.substr(0, end) + " … (shortened from " + std::to_string(text.size()) + " bytes)";
+}
+
+/// Everybody's text of so many bytes, where one's own has been filled up or cut.
+std::vector<std::string> Gather(Link& link, std::string own, std::size_t bytes) {
+  own.resize(bytes);
+  const std::vector<std::uint8_t> all = link.AllGather(
+      Phase::handshake, {reinterpret_cast<const std::uint8_t*>(own.data()), own.size()});
+  std::vector<std::string> texts;
+  for (auto begin = all.begin(); begin < all.end(); begin += static_cast<std::ptrdiff_t>(bytes)) {
+    texts.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(bytes));
+  }
+  return texts;
+}
+
+/// How long the text is that begins so; 0 where it is another version's.
+std::size_t LengthOf(const std::string& beginning) {
+  const Intent fields = Parse(beginning).fields;
+  if (fields.size() < 2 || fields[0].second != kVersion) return 0;
+  std::size_t length = 0;
+  for (const char digit : fields[1].second) {
+    length = length * 10 + static_cast<std::size_t>(digit - '0');
+  }
+  return length;
+}
+
+/// What every rank tells, this one its fields and refusal. Texts that are longer than a record go
+/// once more, whole, all ranks having seen that one is.
+std::vector<Told> TellAll(Link& link, const Intent& intent, const std::string& refusal) {
+  const std::string rest = TextOf(intent, Shortened(refusal));
+  constexpr std::size_t digits = 12;  // a length of as many characters, whatever it is
+  const auto begin = [&](std::size_t length) {
+    std::string number = std::to_string(length);
+    number.insert(0, digits - number.size(), '0');
+    return "version\t" + std::string(kVersion) + "\nlength\t" + number + "\n";
+  };
+  const std::string own = begin(begin(0).size() + rest.size()) + rest;
+  std::vector<std::string> texts = Gather(link, own, kRecord);
+  std::vector<std::size_t> lengths(texts.size());
+  std::ranges::transform(texts, lengths.begin(), LengthOf);
+  const std::size_t longest = *std::ranges::max_element(lengths);
+  const bool same_version = std::ranges::find(lengths, 0U) == lengths.end();
+  if (same_version && longest > kRecord) texts = Gather(link, own, longest);
+  std::vector<Told> told;
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    if (same_version) texts[r].resize(lengths[r]);
+    told.push_back(Parse(texts[r]));
+    if (same_version) told.back().fields.erase(told.back().fields.begin() + 1);
+  }
+  return told;
+}
+
+std::string Differs(const std::string& what, const std::string& first, int rank,
+                    const std::string& other) {
+  return "the ranks do not agree: " + what + " is " + first + " on rank 0 and " + other +
+         " on rank " + std::to_string(rank);
+}
+
+/// The layers' sizes differ, though there are as many: says which.
+[[noreturn]] void NameLayer(Link& link, std::span<const std::int64_t> sizes) {
+  const std::span<const std::uint8_t> own{reinterpret_cast<const std::uint8_t*>(sizes.data()),
+                                          sizes.size_bytes()};
+  const std::vector<std::uint8_t> all = link.AllGather(Phase::handshake, own);
+  const auto size_of = [&](int rank, std::size_t layer) {
+    std::int64_t size = 0;
+    std::memcpy(&size,
+                all.data() + static_cast<std::size_t>(rank) * own.size() + layer * sizeof(size),
+                sizeof(size));
+    return size;
+  };
+  for (int rank = 1; rank < link.transport().size(); ++rank) {
+    for (std::size_t l = 0; l < sizes.size(); ++l) {
+      if (size_of(rank, l) == size_of(0, l)) continue;
+      throw Mismatch(Differs("the size of layer " + std::to_string(l),
+                             std::to_string(size_of(0, l)), rank,
+                             std::to_string(size_of(rank, l))));
+    }
+  }
+  throw Mismatch("the ranks do not agree on the layers' sizes");
+}
+
+}  // namespace
+
+Intent IntentOf(const ReduceSpec& spec) {
+  return {{"format", ToString(spec.format)},
+          {"rounding", ToText(spec.rounding)},
+          {"seed", std::to_string(spec.rounding.seed)},
+          {"accumulator", ToString(spec.accumulator)},
+          {"accumulator's rounding", ToText(spec.accumulator.rounding)},
+          {"accumulator's seed", std::to_string(spec.accumulator.rounding.seed)},
+          {"result", ToString(spec.result)},
+          {"order", ToString(spec.order)},
+          {"exchange", ToString(spec.exchange)},
+          {"group_size", std::to_string(spec.group_size)},
+          {"aps", std::to_string(static_cast<int>(spec.aps))},
+          {"loss_scale", std::to_string(std::bit_cast<std::uint64_t>(spec.loss_scale) >> 52) +
+                             " (exponent + 1023)"},
+          {"average", spec.average ? "on" : "off"},
+          {"step", std::to_string(spec.step)}};
+}
+
+void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
+               const std::string& refusal) {
+  Intent own{{"number of layers", std::to_string(sizes.size())},
+             {"layers' sizes", std::to_string(Hash(sizes))}};
+  own.insert(own.end(), intent.begin(), intent.end());
+  const std::vector<Told> told = TellAll(link, own, refusal);
+  if (!refusal.empty()) return;
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    if (told[rank].refusal.empty()) continue;
+    throw Mismatch("rank " + std::to_string(rank) + " refuses: " + told[rank].refusal);
+  }
+  const Intent& first = told[0].fields;
+  for (std::size_t r = 1; r < told.size(); ++r) {
+    const Intent& other = told[r].fields;
+    if (other == first) continue;
+    const int rank = static_cast<int>(r);
+    const std::size_t fields = std::min(first.size(), other.size());
+    for (std::size_t i = 0; i < fields; ++i) {
+      if (first[i] == other[i]) continue;
+      if (first[i].first == "layers' sizes") NameLayer(link, sizes);
+      throw Mismatch(Differs(first[i].first, first[i].second, rank, other[i].second));
+    }
+    throw Mismatch(Differs("the call", first.back().first, rank, other.back().first));
+  }
+}
+
+}  // namespace cpd

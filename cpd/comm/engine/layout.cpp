@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/engine/layout.h"
+
+#include <algorithm>
+
+namespace cpd {
+
+void Part::Add(const Segment& segment) {
+  if (segment.count == 0) return;
+  segments.push_back(segment);
+  count += segment.count;
+}
+
+void Part::Add(const Part& part) {
+  for (const Segment& segment : part.segments) Add(segment);
+}
+
+Part Part::Cut(std::int64_t begin, std::int64_t end) const {
+  Part cut;
+  std::int64_t at = 0;
+  for (const Segment& segment : segments) {
+    const std::int64_t from = std::clamp(begin - at, std::int64_t{0}, segment.count);
+    const std::int64_t to = std::clamp(end - at, from, segment.count);
+    cut.Add({segment.layer, segment.begin + from, to - from});
+    at += segment.count;
+  }
+  return cut;
+}
+
+std::int64_t Part::Bytes(int bits) const {
+  std::int64_t bytes = 0;
+  for (const Segment& segment : segments) bytes += (segment.count * bits + 7) / 8;
+  return bytes;
+}
+
+Layout::Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk)
+    : sizes_(sizes.begin(), sizes.end()),
+      cursors_(static_cast<std::size_t>(slices)),
+      piece_(((chunk - 1) / slices / 256 + 1) * 256) {
+  std::int64_t longest = 0;  // slice 0 is a longest one
+  for (const std::int64_t n : sizes_) longest += SliceBegin(n, slices, 1);
+  chunks_left_ = (longest + piece_ - 1) / piece_;
+}
+
+std::vector<Part> Layout::Next() {
+  std::vector<Part> parts;
+  parts.reserve(cursors_.size());
+  for (std::size_t s = 0; s < cursors_.size(); ++s) parts.push_back(Take(static_cast<int>(s)));
+  --chunks_left_;
+  return parts;
+}
+
+Part Layout::Take(int slice) {
+  const auto slices = static_cast<std::int64_t>(cursors_.size());
+  Cursor& cursor = cursors_[static_cast<std::size_t>(slice)];
+  Part part;
+  while (part.count < piece_ && cursor.layer < static_cast<int>(sizes_.size())) {
+    const std::int64_t n = sizes_[static_cast<std::size_t>(cursor.layer)];
+    const std::int64_t begin = SliceBegin(n, slices, slice) + cursor.offset;
+    const std::int64_t left = SliceBegin(n, slices, slice + 1) - begin;
+    const std::int64_t count = std::min(left, piece_ - part.count);
+    part.Add({cursor.layer, begin, count});
+    cursor.offset += count;
+    if (count == left) cursor = {cursor.layer + 1, 0};
+  }
+  return part;
+}
+
+}  // namespace cpd

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which values travel together. The layers of a call are merged: slice s of all layers (the first n
+// mod W of a layer one longer) is one run of values, and a chunk takes the next piece of every run.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cpd/numeric/rounds.h"
+
+namespace cpd {
+
+/// Values begin … begin + count - 1 of a layer.
+struct Segment {
+  int layer = 0;
+  std::int64_t begin = 0, count = 0;
+};
+
+/// Segments in order; a value's position is its place among them.
+struct Part {
+  std::vector<Segment> segments;
+  std::int64_t count = 0;
+
+  void Add(const Segment& segment);
+  void Add(const Part& part);
+  /// Positions begin … end - 1.
+  [[nodiscard]] Part Cut(std::int64_t begin, std::int64_t end) const;
+  /// What packed codes of so many bits take: each segment starts at a byte.
+  [[nodiscard]] std::int64_t Bytes(int bits) const;
+};
+
+/// Cuts layers into chunks, one after the other.
+class Layout {
+ public:
+  /// A chunk takes at most ceil(chunk / slices) values of each slice, rounded up to a multiple of
+  /// 256. chunk, slices >= 1.
+  Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk);
+
+  [[nodiscard]] bool done() const { return chunks_left_ == 0; }
+  /// Part s of the next chunk holds values of slice s; it may be empty.
+  std::vector<Part> Next();
+
+ private:
+  struct Cursor {
+    int layer = 0;
+    std::int64_t offset = 0;  ///< in the layer's slice
+  };
+  Part Take(int slice);
+
+  std::vector<std::int64_t> sizes_;
+  std::vector<Cursor> cursors_;
+  std::int64_t piece_;
+  std::int64_t chunks_left_ = 0;
+};
+
+}  // namespace cpd

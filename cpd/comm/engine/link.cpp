@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/engine/link.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cpd/base/interrupt.h"
+#include "cpd/ops/reduce.h"
+
+namespace cpd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr double kLookAround = 0.005;  // seconds of waiting between two looks at the alarms
+
+std::string Tenths(double seconds) {
+  const std::int64_t tenths = std::llround(seconds * 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+/// Lets others run while waiting: at first only a moment, so that short messages are not late.
+class Patience {
+ public:
+  void Wait() {
+    if (++turns_ < 50) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+ private:
+  int turns_ = 0;
+};
+
+struct Header {
+  std::uint64_t length = 0;
+  std::uint32_t flags = 0;  // phase << 28 | number mod 2^28
+  std::uint32_t crc = 0;    // of the payload, then of length and flags
+};
+static_assert(sizeof(Header) == kHeaderBytes);
+
+/// Of each message; all lie in one memory.
+std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase phase,
+                                std::uint32_t number) {
+  std::vector<Header> headers(messages.size());
+  if (messages.empty()) return headers;
+  std::vector<cuda::Bytes> payloads;
+  for (const Message* message : messages)
+    payloads.push_back({message->payload(), message->bytes()});
+  const std::vector<std::uint32_t> crcs = messages[0]->memory().Checksums(payloads);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    headers[i].length = static_cast<std::uint64_t>(messages[i]->bytes());
+    headers[i].flags = static_cast<std::uint32_t>(phase) << 28 | (number & 0xFFFFFFFU);
+    headers[i].crc = Crc32c(crcs[i], 12, &headers[i]);
+  }
+  return headers;
+}
+
+/// Settles messages and writes their headers; neighbours may be the same message.
+void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
+  std::vector<const Message*> messages;
+  for (const auto& [peer, message] : out) {
+    if (messages.empty() || messages.back() != message.get()) messages.push_back(message.get());
+  }
+  if (messages.empty()) return;
+  const std::vector<Header> headers = MakeHeaders(messages, phase, number);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    messages[i]->memory().Write(messages[i]->header(), &headers[i], kHeaderBytes);
+  }
+}
+
+}  // namespace
+
+struct Shelf {
+  std::vector<Addressed> out, in;
+  Shelf* next = nullptr;
+};
+
+void ShelfDelete::operator()(Shelf* shelf) const noexcept { delete shelf; }
+
+namespace {
+
+/// All that are in use, for ever.
+std::atomic<Shelf*> g_shelves{nullptr};
+
+}  // namespace
+
+Message::Message(SharedMemory memory, std::int64_t capacity)
+    : memory_(std::move(memory)),
+      capacity_((capacity + MessageMemory::kAlign) / MessageMemory::kAlign *
+                MessageMemory::kAlign) {
+  begin_ = memory_->Allocate(capacity_ + MessageMemory::kAlign);
+}
+Message::Message(Message&& other) noexcept
+    : memory_(std::move(other.memory_)),
+      begin_(std::exchange(other.begin_, nullptr)),
+      bytes_(other.bytes_),
+      capacity_(other.capacity_) {}
+Message& Message::operator=(Message&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(begin_, other.begin_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(capacity_, other.capacity_);
+  return *this;
+}
+Message::~Message() {
+  if (begin_ != nullptr) memory_->Free(begin_);
+}
+
+SharedMessage MessagePool::Take(std::int64_t bytes) {
+  std::vector<Message>& free = *free_;
+  auto found = std::ranges::find_if(free, [&](const Message& m) { return m.capacity() >= bytes; });
+  Message message;
+  if (found != free.end()) {
+    message = std::move(*found);
+    free.erase(found);
+  } else {
+    message = Message(memory_, bytes);
+  }
+  message.Resize(bytes);
+  const auto back = [pool = free_](Message* used) {
+    pool->push_back(std::move(*used));
+    delete used;
+  };
+  return {new Message(std::move(message)), back};
+}
+
+Link::Link(Transport& transport, double timeout)
+    : transport_(transport),
+      timeout_(timeout),
+      queue_(transport.memory() == Device::cuda
+                 ? std::make_shared<const cuda::Queue>(transport.device_index())
+                 : nullptr),
+      control_(transport.memory() == Device::cuda ? DeviceMemory(queue_) : HostMemory()),
+      values_(control_) {}
+
+SharedQueue Link::UseLayersOn(Device device, int index) {
+  const bool on_gpu = device == Device::cuda;
+  if (on_gpu && (queue_ == nullptr || queue_->device() != index)) {
+    queue_ = std::make_shared<const cuda::Queue>(index);
+    layers_ = Device::cpu;
+  }
+  if (device != layers_ && transport_.memory() == Device::cpu) {
+    values_ = MessagePool(on_gpu ? PinnedMemory(queue_) : HostMemory());
+  }
+  layers_ = device;
+  return on_gpu ? queue_ : nullptr;
+}
+
+Pending::Pending() = default;
+
+Pending::~Pending() {
+  if (transfer == nullptr) return;
+  transfer.reset();
+  Leave();
+}
+
+void Pending::Leave() noexcept {
+  Shelf* shelf = shelf_.release();
+  shelf->out = std::move(out);
+  shelf->in = std::move(in);
+  shelf->next = g_shelves;
+  while (!g_shelves.compare_exchange_weak(shelf->next, shelf)) {
+  }
+}
+
+Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+                    bool counts_as_values) {
+  const auto is_empty = [](const Addressed& one) { return one.message->bytes() == 0; };
+  std::erase_if(out, is_empty);
+  std::erase_if(in, is_empty);
+  Pending pending;
+  pending.phase = phase;
+  pending.number = number_++;
+  // Work on the memory of messages that come may be queued, too.
+  if (!in.empty()) in[0].message->memory().Settle();
+  if (in.empty() && !out.empty()) out[0].message->memory().Settle();
+  Seal(out, phase, pending.number);
+  std::vector<Outgoing> outgoing;
+  for (const auto& [peer, message] : out) {
+    outgoing.push_back({peer, message->header(), message->bytes() + kHeaderBytes});
+    traffic_.header_bytes += kHeaderBytes + (counts_as_values ? 0 : message->bytes());
+    if (counts_as_values) traffic_.bytes_sent += message->bytes();
+    ++traffic_.messages;
+  }
+  std::vector<Incoming> incoming;
+  for (const auto& [peer, message] : in) {
+    incoming.push_back({peer, message->header(), message->bytes() + kHeaderBytes});
+    if (counts_as_values) traffic_.bytes_received += message->bytes();
+  }
+  if (outgoing.empty() && incoming.empty()) return pending;
+  pending.shelf_.reset(new Shelf);
+  pending.out = std::move(out);
+  pending.in = std::move(in);
+  // Whatever goes wrong, some of the messages may be under way by then.
+  try {
+    pending.transfer =
+        transport_.Start(outgoing, incoming, static_cast<int>(pending.number % kTags));
+  } catch (const TransportError& error) {
+    pending.Leave();
+    Fail(phase, error.what(), error.peer < 0 ? std::vector<int>{} : std::vector{error.peer});
+  } catch (...) {
+    pending.Leave();
+    throw;
+  }
+  return pending;
+}
+
+bool Link::Poll(Pending& pending) {
+  try {
+    return pending.transfer->Poll();
+  } catch (const TransportError& error) {
+    Fail(pending.phase, error.what(),
+         error.peer < 0 ? pending.transfer->Waiting() : std::vector{error.peer});
+  }
+}
+
+void Link::Wait(Pending& pending) {
+  if (pending.transfer == nullptr) return;
+  const double patience = timeout_ - Grace(timeout_);
+  const auto begin = Clock::now();
+  double next_look = 2 * kLookAround;
+  Patience pause;
+  while (!Poll(pending)) {
+    CheckInterrupt();
+    pause.Wait();
+    const double waited = Seconds(Clock::now() - begin).count();
+    if (waited < next_look) continue;
+    next_look = waited + kLookAround;
+    if (const std::string heard = HeardAlarm(); !heard.empty()) {
+      Fail(pending.phase, heard, pending.transfer->Waiting());
+    }
+    if (waited > patience) {
+      Fail(pending.phase, "no answer for " + Tenths(timeout_), pending.transfer->Waiting());
+    }
+  }
+  pending.transfer.reset();
+  Verify(pending);
+}
+
+void Link::Progress(Pending& pending) {
+  if (pending.transfer != nullptr) static_cast<void>(Poll(pending));
+}
+
+void Link::Verify(const Pending& pending) {
+  std::vector<const Message*> messages;
+  messages.reserve(pending.in.size());
+  for (const auto& [peer, message] : pending.in) messages.push_back(message.get());
+  const std::vector<Header> all = MakeHeaders(messages, pending.phase, pending.number);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Header& expected = all[i];
+    Header header;
+    messages[i]->memory().Read(&header, messages[i]->header(), kHeaderBytes);
+    if (std::memcmp(&header, &expected, sizeof(header)) == 0) continue;
+    GiveUp();
+    const char* what = header.length != expected.length ? "length"
+                       : header.flags != expected.flags ? "phase or number"
+                                                        : "checksum";
+    throw Corrupt("a message from rank " + std::to_string(pending.in[i].peer) + " in phase " +
+                  ToString(pending.phase) + " is damaged: its " + what + " is wrong");
+  }
+}
+
+std::string Link::HeardAlarm() {
+  const std::vector<bool> alarms = transport_.Alarms();
+  std::vector<int> raised;
+  for (int rank = 0; rank < static_cast<int>(alarms.size()); ++rank) {
+    if (rank != transport_.rank() && alarms[static_cast<std::size_t>(rank)]) raised.push_back(rank);
+  }
+  return raised.empty() ? "" : NameRanks(raised) + " gave up";
+}
+
+void Link::CheckAlarms(Phase phase) {
+  if (const std::string heard = HeardAlarm(); !heard.empty()) Fail(phase, heard + " before", {});
+}
+
+void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& suspects) {
+  transport_.RaiseAlarm();
+  const auto begin = Clock::now();
+  std::vector<bool> alive = transport_.Alarms();
+  const auto all_alive = [&] { return std::ranges::find(alive, false) == alive.end(); };
+  while (!all_alive() && Seconds(Clock::now() - begin).count() < Grace(timeout_)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    alive = transport_.Alarms();
+  }
+  std::vector<int> lost = suspects;
+  if (!alive.empty()) {
+    std::erase_if(lost, [&](int rank) { return alive[static_cast<std::size_t>(rank)]; });
+    for (int rank = 0; lost.empty() && rank < transport_.size(); ++rank) {
+      if (!alive[static_cast<std::size_t>(rank)]) lost.push_back(rank);
+    }
+  }
+  const std::string where = " in phase " + ToString(phase) + " (" + why + ")";
+  if (lost.empty()) throw RankLost("the reduction was given up" + where, {});
+  throw RankLost(NameRanks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where,
+                 lost);
+}
+
+std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint8_t> own) {
+  const int size = transport_.size();
+  const auto bytes = static_cast<std::int64_t>(own.size());
+  const SharedMessage mine = control_.Take(bytes);
+  mine->memory().Write(mine->payload(), own.data(), bytes);
+  std::vector<Addressed> out;
+  std::vector<Addressed> in;
+  for (int step = 1; step < size; ++step) {
+    out.push_back({(transport_.rank() + step) % size, mine});
+    in.push_back({(transport_.rank() + size - step) % size, control_.Take(bytes)});
+  }
+  Pending pending = Start(phase, std::move(out), std::move(in), false);
+  Wait(pending);
+  std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(size));
+  const auto place = [&](int rank) { return all.data() + rank * bytes; };
+  std::memcpy(place(transport_.rank()), own.data(), own.size());
+  for (const auto& [peer, message] : pending.in) {
+    message->memory().Read(place(peer), message->payload(), bytes);
+  }
+  return all;
+}
+
+void Link::Max(Phase phase, std::span<std::uint8_t> bytes) {
+  const int size = transport_.size();
+  const auto count = static_cast<std::int64_t>(bytes.size());
+  std::vector<std::uint8_t> other(bytes.size());
+  for (int distance = 1; distance < size; distance *= 2) {
+    const SharedMessage mine = control_.Take(count);
+    const SharedMessage theirs = control_.Take(count);
+    mine->memory().Write(mine->payload(), bytes.data(), count);
+    Pending pending = Start(phase, {{(transport_.rank() + distance) % size, mine}},
+                            {{(transport_.rank() + size - distance) % size, theirs}}, false);
+    Wait(pending);
+    theirs->memory().Read(other.data(), theirs->payload(), count);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::max(bytes[i], other[i]);
+  }
+}
+
+}  // namespace cpd

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A transport with what makes it safe: every message travels behind a 16-byte header (length, phase
+// and number, CRC-32C) and is checked; every wait has a deadline and ends in a named error;
+// everything is counted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/comm/engine/memory.h"
+#include "cpd/comm/errors.h"
+#include "cpd/comm/report.h"
+#include "cpd/comm/transport/transport.h"
+
+namespace cpd {
+
+constexpr std::int64_t kHeaderBytes = 16;
+
+/// Memory for one message, its header in front of it.
+class Message {
+ public:
+  Message() = default;
+  Message(SharedMemory memory, std::int64_t capacity);
+  Message(Message&& other) noexcept;
+  Message& operator=(Message&& other) noexcept;
+  ~Message();
+
+  [[nodiscard]] const MessageMemory& memory() const { return *memory_; }
+  [[nodiscard]] std::uint8_t* payload() const { return begin_ + MessageMemory::kAlign; }
+  [[nodiscard]] std::uint8_t* header() const { return payload() - kHeaderBytes; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+  void Resize(std::int64_t bytes) { bytes_ = bytes; }
+
+ private:
+  SharedMemory memory_;
+  std::uint8_t* begin_ = nullptr;  // the payload begins at a cache line
+  std::int64_t bytes_ = 0, capacity_ = 0;
+};
+
+/// Messages that are used again for the next chunk.
+class MessagePool {
+ public:
+  explicit MessagePool(SharedMemory memory) : memory_(std::move(memory)) {}
+  [[nodiscard]] std::shared_ptr<Message> Take(std::int64_t bytes);
+
+ private:
+  SharedMemory memory_;
+  std::shared_ptr<std::vector<Message>> free_ = std::make_shared<std::vector<Message>>();
+};
+
+using SharedMessage = std::shared_ptr<Message>;
+
+struct Addressed {
+  int peer = 0;
+  SharedMessage message;
+};
+
+/// Where messages stay that a transport may still read and write: made before they are started, so
+/// that to leave them there needs no memory.
+struct Shelf;
+struct ShelfDelete {
+  void operator()(Shelf* shelf) const noexcept;
+};
+
+/// Messages of one transfer, under way. Destroyed before it has come to its end, it leaves its
+/// memory to the transport for ever.
+class Pending {
+ public:
+  Pending();
+  Pending(Pending&&) noexcept = default;
+  Pending& operator=(Pending&&) = delete;
+  ~Pending();
+
+  Phase phase = Phase::exchange;
+  std::uint32_t number = 0;
+  std::unique_ptr<Transfer> transfer;  ///< null: done
+  std::vector<Addressed> out, in;
+
+ private:
+  friend class Link;
+  void Leave() noexcept;  // the messages, for ever
+  std::unique_ptr<Shelf, ShelfDelete> shelf_;
+};
+
+class Link {
+ public:
+  Link(Transport& transport, double timeout);
+
+  [[nodiscard]] Transport& transport() const { return transport_; }
+  [[nodiscard]] Traffic& traffic() { return traffic_; }
+  /// A message of values.
+  [[nodiscard]] SharedMessage Take(std::int64_t bytes) { return values_.Take(bytes); }
+
+  /// From now on, values come from layers in the CPU's memory, or in that of a GPU, whose queue it
+  /// returns (null for the CPU).
+  SharedQueue UseLayersOn(Device device, int index);
+
+  /// Starts a transfer, the next in number on all ranks. A message of no bytes does not travel.
+  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
+  Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+                bool counts_as_values = true);
+  /// Returns when all its messages have arrived and are as they were sent. Throws RankLost,
+  /// Corrupt.
+  void Wait(Pending& pending);
+  /// Moves a transfer on between two pieces of work.
+  void Progress(Pending& pending);
+  /// Throws RankLost where another rank has given up.
+  void CheckAlarms(Phase phase);
+  /// This rank gives up for a reason of its own: the others are told.
+  void GiveUp() noexcept { transport_.RaiseAlarm(); }
+
+  /// Everybody's record of `bytes` bytes, rank ascending, this one's own too.
+  std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own);
+  /// The largest of all ranks' bytes, place by place; ceil(log2 size) steps.
+  void Max(Phase phase, std::span<std::uint8_t> bytes);
+
+ private:
+  void Verify(const Pending& pending);
+  [[nodiscard]] bool Poll(Pending& pending);
+  /// Which other ranks have given up, in words; empty where none has.
+  [[nodiscard]] std::string HeardAlarm();
+  /// Raises the alarm, listens who else lives, and throws RankLost. `suspects`: whom this rank
+  /// waits for.
+  [[noreturn]] void Fail(Phase phase, const std::string& why, const std::vector<int>& suspects);
+
+  Transport& transport_;
+  double timeout_;
+  SharedQueue queue_;    // of the GPU in use
+  MessagePool control_;  // messages that the host writes and reads
+  MessagePool values_;
+  Device layers_ = Device::cpu;
+  std::uint32_t number_ = 0;
+  Traffic traffic_;
+};
+
+}  // namespace cpd

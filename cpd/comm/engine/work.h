@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank computes on messages: casts its contributions into them, folds what came, unpacks
+// results. The arithmetic is reduction.h's, the codes are ops/reduce.h's; on a GPU,
+// kernels/cuda/reduce_tile.h's, which are the same.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpd/base/tensor.h"
+#include "cpd/comm/engine/layout.h"
+#include "cpd/comm/engine/link.h"
+#include "cpd/comm/engine/memory.h"
+#include "cpd/comm/reduction.h"
+#include "cpd/scale/aps.h"
+
+namespace cpd {
+
+/// One rank's layers in one call.
+struct Layers {
+  std::vector<std::int64_t> sizes;
+  std::vector<const float*> x;
+  std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
+  std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
+  std::vector<int> shifts;
+};
+
+class Work {
+ public:
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  virtual ~Work();
+
+  [[nodiscard]] const Reduction& reduction() const { return reduction_; }
+  [[nodiscard]] int rank() const { return rank_; }
+
+  /// What messages of a part take: contributions, running sums across units, results.
+  [[nodiscard]] std::int64_t WireBytes(const Part& part) const;
+  [[nodiscard]] std::int64_t StateBytes(const Part& part) const;
+  [[nodiscard]] std::int64_t ResultBytes(const Part& part) const;
+
+  /// This rank's contributions.
+  virtual void Pack(const Part& part, const Message& to) const = 0;
+  /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own may be
+  /// null. Results go to `to`.
+  virtual void Fold(const Part& part, std::span<const SharedMessage> from,
+                    const Message& to) const = 0;
+  /// The sum of this rank's group: from[m] of its member m, this rank's own null.
+  virtual void FoldGroup(const Part& part, std::span<const SharedMessage> from,
+                         const Message& to) const = 0;
+  /// Takes this rank's own contribution as term k of the sum across units, whose running state is
+  /// in `from` (null for k = 0); the new state, or after the last term the result, goes to `to`.
+  virtual void Hop(const Part& part, std::int64_t k, const Message* from,
+                   const Message& to) const = 0;
+  /// Room for n values, by position, where the functions below reach them.
+  [[nodiscard]] virtual std::shared_ptr<float> Room(std::int64_t n) const = 0;
+  /// Hop; the terms are `values`, by position.
+  virtual void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
+                         const Message& to) const = 0;
+  /// Results to and from values by position, as they are.
+  virtual void LoadResults(const Part& part, const Message& from, float* values) const = 0;
+  virtual void StoreResults(const Part& part, const float* values, const Message& to) const = 0;
+  /// Results into the layers: scale undone, divided.
+  virtual void Unpack(const Part& part, const Message& from) const = 0;
+  /// Another rank's contributions, as they are, to out + offset[layer].
+  virtual void UnpackWire(const Part& part, const Message& from,
+                          std::span<const std::int64_t> offset) const = 0;
+  /// Of each layer.
+  [[nodiscard]] virtual std::vector<Losses> CountLosses() const = 0;
+
+ protected:
+  Work(const Reduction& reduction, int rank, Layers layers, bool plain,
+       std::function<void()> progress);
+
+  [[nodiscard]] const Layers& layers() const { return layers_; }
+  [[nodiscard]] bool plain() const { return plain_; }
+  [[nodiscard]] Format Travelling(const Format& format) const { return plain_ ? kFp32 : format; }
+  void Progress() const { progress_(); }
+
+ private:
+  const Reduction& reduction_;
+  int rank_;
+  Layers layers_;
+  bool plain_;
+  std::function<void()> progress_;
+};
+
+/// On the CPU. `plain`: everything travels as binary32, for values that the formats have no code
+/// for. `progress` is called now and then.
+std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers layers, bool plain,
+                               std::function<void()> progress);
+/// The same on a GPU: layers and values lie in its memory, and all work is queued.
+std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
+                                   std::function<void()> progress, SharedQueue queue);
+
+/// MeasureRange of layers on the queue's GPU.
+std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const TensorView> x);
+
+}  // namespace cpd

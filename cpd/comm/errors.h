@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What can go wrong between ranks. A wrong argument is Error (numeric/error.h).
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/export.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+
+/// A failure that the transport reported. `peer` is -1 where it does not know whose.
+class CPD_API TransportError : public std::runtime_error {
+ public:
+  TransportError(const std::string& what, int peer_rank)
+      : std::runtime_error(what), peer(peer_rank) {}
+  int peer;
+};
+
+/// Ranks that did not answer within the timeout. The group of ranks is broken from then on, or was
+/// not made; a Subgroup of the others works.
+class CPD_API RankLost : public std::runtime_error {
+ public:
+  RankLost(const std::string& what, std::vector<int> lost_ranks)
+      : std::runtime_error(what), ranks(std::move(lost_ranks)) {}
+  std::vector<int> ranks;
+};
+/// `rank 2` or `ranks 0, 2`, for messages.
+CPD_API std::string NameRanks(std::span<const int> ranks);
+
+/// The ranks were about to do different things; the same text on all of them. Nothing has moved.
+class CPD_API Mismatch : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A message whose header, length or checksum is wrong.
+class CPD_API Corrupt : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace cpd

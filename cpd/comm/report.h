@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a reduction tells about itself: its layers, and what moved.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpd/export.h"
+
+namespace cpd {
+
+/// The phases of a call, in their order.
+enum class Phase : std::uint8_t { handshake, exponents, exchange, fold, gather };
+CPD_API std::string ToString(Phase phase);
+
+/// What happened to one layer.
+struct LayerReport {
+  int shift = 0;                 ///< APS: the layer was scaled by 2^shift
+  std::int64_t non_finite = 0;   ///< NaN and Inf among the contributions
+  std::int64_t overflowed = 0;   ///< results that are not finite though no contribution was
+  std::int64_t underflowed = 0;  ///< nonzero contributions that the cast turned into zero
+};
+
+/// What one rank moved in one call.
+struct Traffic {
+  std::int64_t steps = 0;     ///< of the exchange, for one chunk: rounds of a message each way
+  std::int64_t messages = 0;  ///< sent, all phases
+  std::int64_t bytes_sent = 0, bytes_received = 0;  ///< packed values
+  std::int64_t header_bytes = 0;  ///< sent: message headers, the handshake, exponents, reports
+};
+
+struct ReduceReport {
+  std::vector<LayerReport>
+      layers;  ///< of all ranks together; shift alone unless counts were asked for
+  Traffic traffic;
+};
+
+}  // namespace cpd

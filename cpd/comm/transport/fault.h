@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Faults on purpose, for tests: a hook on entering each phase, and a link that can be dropped.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "cpd/comm/report.h"
+#include "cpd/comm/transport/transport.h"
+
+namespace cpd {
+
+/// Called on this process's ranks as they enter a phase; it may end or stop the process, or break
+/// the transport. `chunk` counts from 0 (0 for handshake and exponents).
+using FaultHook = std::function<void(Phase phase, std::int64_t chunk, Transport& transport)>;
+/// An empty function takes it away.
+CPD_API void SetFaultHook(FaultHook hook);
+
+/// The library calls the hook through this.
+void Enter(Phase phase, std::int64_t chunk, Transport& transport);
+
+/// Wraps a transport so that Break can drop its link: from then on nothing leaves, nothing arrives,
+/// alarms neither; no call fails.
+CPD_API std::unique_ptr<Transport> Breakable(std::unique_ptr<Transport> transport);
+/// Throws Error for a transport that Breakable did not make.
+CPD_API void Break(Transport& transport);
+
+}  // namespace cpd

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages over NCCL, between GPUs: the only file that includes nccl.h. libnccl is looked for when
+// it is needed, so that this library loads without it. Each Start is one NCCL group on the stream.
+// The communicator is nonblocking: between ncclGroupEnd and the moment when NCCL has queued the
+// group, nothing else may be asked of it, so that transfers wait in a queue, which Poll moves on.
+// NCCL matches messages by their order, which the transport's contract makes the same on all ranks;
+// tags are not needed.
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cpd/comm/transport/libraries.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
+
+/// The first version with nonblocking communicators.
+constexpr int kOldest = 21400;
+
+/// The functions of libnccl.
+struct Api {
+  decltype(&ncclGetVersion) get_version;
+  decltype(&ncclGetErrorString) get_error_string;
+  decltype(&ncclGetUniqueId) get_unique_id;
+  decltype(&ncclCommInitRankConfig) init;
+  decltype(&ncclCommGetAsyncError) get_state;
+  decltype(&ncclCommFinalize) finalize;
+  decltype(&ncclCommDestroy) destroy;
+  decltype(&ncclCommAbort) abort;
+  decltype(&ncclGroupStart) group_start;
+  decltype(&ncclGroupEnd) group_end;
+  decltype(&ncclSend) send;
+  decltype(&ncclRecv) receive;
+};
+
+/// CPD_NCCL_LIBRARY, else what the process has loaded (torch brings one), else the loader's, else
+/// the one that was found when CPD was built.
+void* OpenLibrary() {
+  constexpr const char* name = "libnccl.so.2";
+  const char* given = std::getenv("CPD_NCCL_LIBRARY");
+  const bool is_given = given != nullptr && *given != '\0';
+  void* library = is_given ? dlopen(given, RTLD_NOW | RTLD_LOCAL)
+                           : dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr && !is_given) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+#ifdef CPD_NCCL_BUILT_WITH
+  if (library == nullptr && !is_given) library = dlopen(CPD_NCCL_BUILT_WITH, RTLD_NOW | RTLD_LOCAL);
+#endif
+  if (library == nullptr) {
+    const char* why = dlerror();
+    throw MachineError(
+        std::string("NCCL cannot be loaded (PyPI: nvidia-nccl-cu13; or name the library in "
+                    "CPD_NCCL_LIBRARY): ") +
+        (why == nullptr ? name : why));
+  }
+  return library;
+}
+
+template <class Function>
+void Find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) throw MachineError(std::string("this NCCL has no ") + name);
+}
+
+Api Load() {
+  void* library = OpenLibrary();
+  Api api{};
+  Find(library, "ncclGetVersion", api.get_version);
+  int version = 0;
+  if (api.get_version(&version) != ncclSuccess || version < kOldest) {
+    throw Error("NCCL must be 2.14 or newer (code " + std::to_string(kOldest) + "), got code " +
+                std::to_string(version));
+  }
+  Find(library, "ncclGetErrorString", api.get_error_string);
+  Find(library, "ncclGetUniqueId", api.get_unique_id);
+  Find(library, "ncclCommInitRankConfig", api.init);
+  Find(library, "ncclCommGetAsyncError", api.get_state);
+  Find(library, "ncclCommFinalize", api.finalize);
+  Find(library, "ncclCommDestroy", api.destroy);
+  Find(library, "ncclCommAbort", api.abort);
+  Find(library, "ncclGroupStart", api.group_start);
+  Find(library, "ncclGroupEnd", api.group_end);
+  Find(library, "ncclSend", api.send);
+  Find(library, "ncclRecv", api.receive);
+  return api;
+}
+
+const Api& Nccl() {
+  static const Api api = Load();  // tried anew at the next call if it throws
+  return api;
+}
+
+[[noreturn]] void Fail(ncclResult_t result, const char* call) {
+  throw TransportError(std::string(call) + ": " + Nccl().get_error_string(result), -1);
+}
+
+/// A nonblocking communicator's calls also return ncclInProgress.
+void Check(ncclResult_t result, const char* call) {
+  if (result != ncclSuccess && result != ncclInProgress) Fail(result, call);
+}
+
+void CheckCuda(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) {
+    throw TransportError(std::string(call) + ": " + cudaGetErrorString(status), -1);
+  }
+}
+
+/// Makes a device the thread's current one for as long as it lives; -1: none. Where that fails,
+/// CUDA's next call says so.
+class WithDevice {
+ public:
+  explicit WithDevice(int device) noexcept {
+    if (device < 0 || cudaGetDevice(&before_) != cudaSuccess || before_ == device) {
+      before_ = -1;
+    } else {
+      cudaSetDevice(device);
+    }
+  }
+  ~WithDevice() {
+    if (before_ >= 0) cudaSetDevice(before_);
+  }
+  WithDevice(const WithDevice&) = delete;
+  WithDevice& operator=(const WithDevice&) = delete;
+
+ private:
+  int before_ = -1;
+};
+
+/// One Start.
+struct Group {
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  bool asked = false;   ///< between ncclGroupStart and …
+  bool queued = false;  ///< … NCCL's having put it on the stream
+  bool done = false;
+  cudaEvent_t event = nullptr;  ///< after it on the stream; null with host memory
+};
+
+/// A communicator and the groups that it has not queued yet. Transfers share it with the transport.
+class Channel {
+ public:
+  /// Throws TransportError where the group does not come about in time.
+  Channel(const NcclId& id, int rank, int size, int device, void* stream, double timeout)
+      : device_(device), stream_(static_cast<cudaStream_t>(stream)) {
+    const WithDevice current(device_);
+    ncclUniqueId unique;
+    std::memcpy(&unique, id.data(), sizeof unique);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    Check(api_.init(&comm_, size, unique, rank, &config), "ncclCommInitRankConfig");
+    const ncclResult_t result = AwaitIdle(timeout);
+    if (result == ncclSuccess) return;
+    Break();
+    if (result != ncclInProgress) Fail(result, "ncclCommInitRankConfig");
+    throw TransportError(
+        "NCCL: not all of " + std::to_string(size) + " ranks joined the group in time", -1);
+  }
+
+  /// Everything that was started must be done; otherwise the group is broken off.
+  ~Channel() {
+    constexpr double patience = 10;  // for the other ranks, which finish too
+    if (comm_ != nullptr && outstanding_ == 0) {
+      const WithDevice current(device_);
+      const ncclResult_t asked = api_.finalize(comm_);
+      if ((asked == ncclSuccess || asked == ncclInProgress) && AwaitIdle(patience) == ncclSuccess) {
+        api_.destroy(comm_);
+        return;
+      }
+    }
+    Break();
+  }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  void Add(const std::shared_ptr<Group>& group) {
+    waiting_.push_back(group);
+    ++outstanding_;
+    Advance();
+  }
+
+  bool Poll(Group& group) {
+    if (group.done) return true;
+    Advance();
+    if (!group.queued) return false;
+    if (group.event != nullptr) {
+      const WithDevice current(device_);
+      const cudaError_t status = cudaEventQuery(group.event);
+      if (status == cudaErrorNotReady) {
+        (void)State();  // a peer's failure shows there
+        return false;
+      }
+      CheckCuda(status, "cudaEventQuery");
+      cudaEventDestroy(group.event);
+      group.event = nullptr;
+    }
+    group.done = true;
+    --outstanding_;
+    return true;
+  }
+
+  /// Ends what is under way; the group of ranks is of no use afterwards.
+  void Break() noexcept {
+    ncclComm_t comm = std::exchange(comm_, nullptr);
+    if (comm == nullptr) return;
+    waiting_.clear();
+    const WithDevice current(device_);
+    api_.abort(comm);
+  }
+
+ private:
+  [[nodiscard]] ncclResult_t RawState() const noexcept {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = api_.get_state(comm_, &state);
+    return asked == ncclSuccess ? state : asked;
+  }
+
+  /// Throws TransportError for any but success and progress.
+  ncclResult_t State() {
+    if (comm_ == nullptr) throw TransportError("NCCL: the group was given up", -1);
+    const ncclResult_t state = RawState();
+    Check(state, "NCCL");
+    return state;
+  }
+
+  /// What comes after ncclInProgress, which it stays where the time is over.
+  [[nodiscard]] ncclResult_t AwaitIdle(double timeout) const noexcept {
+    using Clock = std::chrono::steady_clock;
+    constexpr double most = 1e9;
+    const auto end =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                           std::chrono::duration<double>(std::clamp(timeout, 0., most)));
+    ncclResult_t state = RawState();
+    while (state == ncclInProgress && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      state = RawState();
+    }
+    return state;
+  }
+
+  /// Asks for the next groups as far as NCCL is ready for them.
+  void Advance() {
+    const WithDevice current(device_);
+    while (State() == ncclSuccess && !waiting_.empty()) {
+      Group& group = *waiting_.front();
+      if (!group.asked) {
+        group.asked = true;
+        Ask(group);
+        continue;
+      }
+      if (device_ >= 0) {
+        CheckCuda(cudaEventCreateWithFlags(&group.event, cudaEventDisableTiming),
+                  "cudaEventCreate");
+        CheckCuda(cudaEventRecord(group.event, stream_), "cudaEventRecord");
+      }
+      group.queued = true;
+      waiting_.pop_front();
+    }
+  }
+
+  void Ask(const Group& group) {
+    Check(api_.group_start(), "ncclGroupStart");
+    ncclResult_t result = ncclSuccess;
+    for (const Incoming& message : group.in) {
+      if (message.bytes == 0 || result != ncclSuccess) continue;
+      result = api_.receive(message.data, static_cast<std::size_t>(message.bytes), ncclUint8,
+                            message.peer, comm_, stream_);
+    }
+    for (const Outgoing& message : group.out) {
+      if (message.bytes == 0 || result != ncclSuccess) continue;
+      result = api_.send(message.data, static_cast<std::size_t>(message.bytes), ncclUint8,
+                         message.peer, comm_, stream_);
+    }
+    Check(api_.group_end(), "ncclGroupEnd");
+    Check(result, "ncclSend or ncclRecv");
+  }
+
+  const Api& api_ = Nccl();
+  ncclComm_t comm_ = nullptr;
+  int device_;
+  cudaStream_t stream_;
+  std::deque<std::shared_ptr<Group>> waiting_;
+  int outstanding_ = 0;
+};
+
+class NcclTransfer final : public Transfer {
+ public:
+  NcclTransfer(std::shared_ptr<Channel> channel, std::shared_ptr<Group> group)
+      : channel_(std::move(channel)), group_(std::move(group)) {}
+  ~NcclTransfer() override {
+    if (!group_->done) channel_->Break();
+  }
+
+  bool Poll() override { return channel_->Poll(*group_); }
+
+  /// All peers, until it is done: NCCL knows no more.
+  [[nodiscard]] std::vector<int> Waiting() const override {
+    std::vector<int> peers;
+    if (group_->done) return peers;
+    for (const Incoming& message : group_->in) peers.push_back(message.peer);
+    for (const Outgoing& message : group_->out) peers.push_back(message.peer);
+    std::ranges::sort(peers);
+    peers.erase(std::ranges::unique(peers).begin(), peers.end());
+    return peers;
+  }
+
+ private:
+  std::shared_ptr<Channel> channel_;
+  std::shared_ptr<Group> group_;
+};
+
+class NcclGroup final : public Transport {
+ public:
+  NcclGroup(const NcclId& id, int rank, int size, int device, void* stream, double timeout)
+      : rank_(rank),
+        size_(size),
+        device_(device),
+        channel_(std::make_shared<Channel>(id, rank, size, device, stream, timeout)) {}
+
+  [[nodiscard]] std::string name() const override { return "nccl"; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  /// NCCL does not say; one GPU for each rank leaves cores enough.
+  [[nodiscard]] int ranks_on_host() const override { return 1; }
+  [[nodiscard]] Device memory() const override { return device_ < 0 ? Device::cpu : Device::cuda; }
+
+  [[nodiscard]] int device_index() const override { return device_ < 0 ? 0 : device_; }
+
+  std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
+                                  int tag) override {
+    CheckStart(*this, out, in, tag);
+    auto group = std::make_shared<Group>();
+    group->out.assign(out.begin(), out.end());
+    group->in.assign(in.begin(), in.end());
+    auto transfer = std::make_unique<NcclTransfer>(channel_, group);
+    channel_->Add(group);
+    return transfer;
+  }
+
+  void RaiseAlarm() noexcept override {}
+  [[nodiscard]] std::vector<bool> Alarms() override { return {}; }
+
+  std::unique_ptr<Transport> Subgroup(std::span<const int> /*ranks*/, double /*timeout*/) override {
+    throw Error(
+        "NCCL makes no group of the ranks that are left: give them a new MakeNcclId by other means "
+        "and open a transport with it");
+  }
+
+  [[noreturn]] void Abort(const std::string& reason) noexcept override {
+    std::fprintf(stderr, "cpd: rank %d ends: %s\n", rank_, reason.c_str());
+    std::_Exit(1);
+  }
+
+ private:
+  int rank_, size_, device_;
+  std::shared_ptr<Channel> channel_;
+};
+
+void MakeId(NcclId* id) {
+  ncclUniqueId unique;
+  Check(Nccl().get_unique_id(&unique), "ncclGetUniqueId");
+  std::memcpy(id->data(), &unique, sizeof unique);
+}
+
+Transport* Open(const NcclId& id, int rank, int size, int device_index, void* stream,
+                double timeout) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error("rank must be 0 … size - 1, got rank " + std::to_string(rank) + " of " +
+                std::to_string(size));
+  }
+  if (device_index < -1) {
+    throw Error("device_index must be -1 (host memory) or more, got " +
+                std::to_string(device_index));
+  }
+  return new NcclGroup(id, rank, size, device_index, stream, timeout);
+}
+
+}  // namespace
+}  // namespace cpd
+
+const cpd::NcclLibrary* cpd_nccl_library() {
+  static constexpr cpd::NcclLibrary library{cpd::kTransportVersion, cpd::MakeId, cpd::Open};
+  return &library;
+}
