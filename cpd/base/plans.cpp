@@ -14,8 +14,8 @@ FoldPlan FoldPlanOf(const Accumulator& accumulator, const Format& terms_in) {
   return Guarded([&] { return make_fold_plan(accumulator, terms_in); });
 }
 
-Levels LevelsOf(const Accumulator& accumulator, std::int64_t depth) {
-  return Guarded([&] { return make_levels(accumulator, depth); });
+AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth) {
+  return Guarded([&] { return make_accumulator_plan(accumulator, depth); });
 }
 
 }  // namespace cpd

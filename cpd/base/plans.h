@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plans of numeric/plan.h and levels.h as verbs make them: in the default floating-point
-// environment.
+// The plans of numeric/ as verbs make them: in the default floating-point environment.
 #pragma once
 
 #include <cstdint>
 
-#include "cpd/numeric/levels.h"
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 
@@ -14,7 +15,7 @@ namespace cpd {
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {});
 /// make_fold_plan, of an accumulator and a format that Check has seen.
 CPD_API FoldPlan FoldPlanOf(const Accumulator& accumulator, const Format& terms_in);
-/// make_levels, of an accumulator that Check has seen.
-CPD_API Levels LevelsOf(const Accumulator& accumulator, std::int64_t depth);
+/// make_accumulator_plan, of an accumulator that Check has seen.
+CPD_API AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth);
 
 }  // namespace cpd

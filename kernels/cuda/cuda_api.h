@@ -10,8 +10,9 @@
 
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/levels.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounds.h"
 
 namespace cpd::cuda {
@@ -38,15 +39,14 @@ struct Launch {
   void* stream = nullptr;
 };
 
-/// A product and its accumulator; `key` in place of the seed and stream in `levels`.
+/// A product and its accumulator; `key` in place of the seed and stream in `plan`.
 struct GemmCall {
   MatrixProduct product;
-  Levels levels;
+  AccumulatorPlan plan;
   Key key;
 };
 
-// --- reductions over ranks
-// ----------------------------------------------------------------------------
+// --- reductions over ranks -----------------------------------------------------------------------
 
 /// Memory that Api::allocate gives.
 enum class MemoryKind : std::uint8_t {

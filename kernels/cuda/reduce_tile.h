@@ -13,7 +13,10 @@
 
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/crc.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/philox.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/streams.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
