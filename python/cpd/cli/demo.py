@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd demo` and `cpd report`: accuracy without and with APS, round-off, and an HTML report."""
+"""`cpd demo`: accuracy without and with APS, round-off, and an HTML report."""
 
 import argparse
 from collections import Counter
@@ -30,10 +30,6 @@ def register(commands: Commands) -> None:
     integer(parser, "seeds", 3, "seeds of each row of the accuracy table, which gives the range")
     integer(parser, "epochs", 40, "of every training run")
     integer(parser, "jobs", None, "training runs at once; default: one for each core, at most 8")
-    parser = add_command(
-        commands, "report", _report, "make report.html anew from what `cpd demo` stored"
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the demo's --out folder")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -126,18 +122,3 @@ def stall_lines(demo: "Demo") -> list[str]:
             "count"
         )
     return lines
-
-
-def _report(options: argparse.Namespace) -> int:
-    from cpd.demo.report.page import write_report
-    from cpd.demo.report.results import Demo
-
-    with users_mistakes():
-        demo = Demo.load(options.folder)
-        try:
-            page = write_report(demo, options.folder)
-        except (LookupError, ArithmeticError, TypeError, ValueError, StopIteration) as error:
-            told = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{options.folder}: no page can be made of it ({told})") from error
-    new_console().print(f"report {page}", soft_wrap=True)
-    return 0
