@@ -55,7 +55,8 @@ class Rotations {
   void EndTurn() {
     std::int64_t longest = 0;
     const auto begin = transfers_.end() - hops_;
-    for (auto hop = begin; hop != transfers_.end(); ++hop) longest = std::max(longest, hop->front());
+    for (auto hop = begin; hop != transfers_.end(); ++hop)
+      longest = std::max(longest, hop->front());
     for (auto hop = begin; hop != transfers_.end(); ++hop) hop->front() = longest;
     hops_ = 0;
   }
@@ -119,9 +120,8 @@ double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> s
     steps += static_cast<std::int64_t>(transfer.size());
     for (const std::int64_t longest : transfer) bytes += longest;
   }
-  return Guarded([&] {
-    return static_cast<double>(steps) * alpha + static_cast<double>(bytes) * beta;
-  });
+  return Guarded(
+      [&] { return static_cast<double>(steps) * alpha + static_cast<double>(bytes) * beta; });
 }
 
 }  // namespace cpd

@@ -52,9 +52,7 @@ Task Exchanges::Run(std::int64_t chunk, std::vector<Part> parts) {
   }
 }
 
-void Exchanges::Enter(Phase phase, const Chunk& chunk) {
-  link_.Enter(phase, chunk.number);
-}
+void Exchanges::Enter(Phase phase, const Chunk& chunk) { link_.Enter(phase, chunk.number); }
 
 Pending Exchanges::Start(Phase phase, Chunk& chunk, std::vector<Addressed> out,
                          std::vector<Addressed> in) {
