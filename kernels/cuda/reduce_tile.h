@@ -112,11 +112,12 @@ class ElementPlanes {
   float term = 0;
 
   CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t, std::int64_t) {
-    if (plan_.order.scheme == Scheme::kahan) return add_compensated(starts);
-    if (plane == 0) {
-      sum = rounded(plan_.terms, starts, sum, term, draws_.next());
-    } else {
+    if (plane == 1) {
       second = called(plan_.terms, starts, second, term, draws_.next());
+    } else if (plan_.order.scheme == Scheme::kahan) {
+      add_compensated(starts);
+    } else {
+      sum = rounded(plan_.terms, starts, sum, term, draws_.next());
     }
   }
   CPD_FN void add_chunk(bool starts, std::int64_t) {
