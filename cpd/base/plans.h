@@ -13,8 +13,9 @@ namespace cpd {
 
 /// make_plan. Throws Error for a format that is none.
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {});
-/// make_fold_plan, of an accumulator and a format that Check has seen.
-CPD_API FoldPlan FoldPlanOf(const Accumulator& accumulator, const Format& terms_in);
+/// plan_of_terms and plan_of_sums, of an accumulator and a format that Check has seen.
+CPD_API FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in);
+CPD_API FoldPlan SumsPlanOf(const Accumulator& accumulator);
 /// make_accumulator_plan, of an accumulator that Check has seen.
 CPD_API AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth);
 

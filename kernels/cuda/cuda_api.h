@@ -12,6 +12,7 @@
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/accumulator_plan.h"
 #include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/fold_walk.h"
 #include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounds.h"
 
@@ -72,14 +73,11 @@ struct ReduceSegment {
   std::array<std::int64_t, kCodes> start{};  ///< where its codes begin in a message, in bytes
 };
 
-/// An ordered sum of given terms, as FoldStep and FoldEnd in ops/reduce.h, and its rounding to the
-/// result's format.
+/// An ordered sum of given terms (numeric/fold_walk.h), and its rounding to the result's format.
 struct SumPlan {
-  Scheme scheme = Scheme::sequential;
-  std::int64_t chunk = 0;
-  int planes = 1;       ///< of the running sum; scheme pairwise apart
-  FoldPlan terms;       ///< takes terms (chunked: within a chunk)
-  FoldPlan chunks;      ///< chunked: takes the chunks' sums
+  FoldOrder order;
+  FoldPlan terms;       ///< takes terms
+  FoldPlan sums;        ///< takes chunks' sums, and trees
   bool rounds = false;  ///< once more, to
   RoundPlan result;
 };
