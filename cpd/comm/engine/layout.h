@@ -27,7 +27,7 @@ struct Part {
   void Add(const Part& part);
   /// Positions begin … end - 1.
   [[nodiscard]] Part Cut(std::int64_t begin, std::int64_t end) const;
-  /// What packed codes of so many bits take: each segment starts at a byte.
+  /// What packed codes of so many bits take: each segment begins at a byte.
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 

@@ -36,11 +36,15 @@ class Message {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   void Resize(std::int64_t bytes) { bytes_ = bytes; }
+  /// The rank that it has come from, or comes from; -1: none.
+  [[nodiscard]] int source() const { return source_; }
+  void SetSource(int rank) { source_ = rank; }
 
  private:
   SharedMemory memory_;
   std::uint8_t* begin_ = nullptr;  // the payload begins at a cache line
   std::int64_t bytes_ = 0, capacity_ = 0;
+  int source_ = -1;
 };
 
 /// Messages that are used again for the next chunk.
@@ -61,11 +65,11 @@ struct Addressed {
   SharedMessage message;
 };
 
-/// Where messages stay that a transport may still read and write: made before they are started, so
-/// that to leave them there needs no memory.
-struct Shelf;
-struct ShelfDelete {
-  void operator()(Shelf* shelf) const noexcept;
+/// Messages that a transport may still read and write when nobody waits for them any more. Made
+/// before they are started, so that leaving them needs no memory.
+struct Abandoned;
+struct AbandonedDelete {
+  void operator()(Abandoned* messages) const noexcept;
 };
 
 /// Messages of one transfer, under way. Destroyed before it has come to its end, it leaves its
@@ -85,7 +89,7 @@ class Pending {
  private:
   friend class Link;
   void Leave() noexcept;  // the messages, for ever
-  std::unique_ptr<Shelf, ShelfDelete> shelf_;
+  std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 
 class Link {
@@ -100,6 +104,14 @@ class Link {
   /// From now on, values come from layers in the CPU's memory, or in that of a GPU, whose queue it
   /// returns (null for the CPU).
   SharedQueue UseLayersOn(Device device, int index);
+
+  /// For messages whose sizes the receivers do not know: each one's size travels ahead, from the
+  /// same rank to the same rank, in a transfer of its own. `in` have their most bytes. Messages of
+  /// no bytes take no part.
+  Pending StartSizes(Phase phase, std::span<const Addressed> out, std::span<const Addressed> in);
+  /// After that transfer: messages of `in` have the sizes that came. Throws Corrupt for one that is
+  /// empty or larger than the most.
+  void TakeSizes(const Pending& sizes, std::span<const Addressed> in);
 
   /// Starts a transfer, the next in number on all ranks. A message of no bytes does not travel.
   /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
