@@ -27,16 +27,16 @@ struct Block {
   std::int64_t position = 0;      ///< in the part
   std::size_t index = 0;          ///< among the part's blocks
 };
-std::vector<Block> BlocksOf(const Part& part);
+CPD_API std::vector<Block> BlocksOf(const Part& part);
 
 /// A message's codecs, one a plane.
 using Codecs = std::span<const SharedCodec>;
 
-bool IsFixed(Codecs planes);
+CPD_API bool IsFixed(Codecs planes);
 /// The bytes of a part's message: exactly where the codecs' sizes are fixed.
-std::int64_t MostBytes(const Part& part, Codecs planes);
+CPD_API std::int64_t MostBytes(const Part& part, Codecs planes);
 
-class CodedPart {
+class CPD_API CodedPart {
  public:
   CodedPart() = default;
   /// A message that has come; null: none. Throws Corrupt where its blocks' sizes cannot be.

@@ -22,7 +22,7 @@ namespace cpd {
 constexpr std::int64_t kHeaderBytes = 16;
 
 /// Memory for one message, its header in front of it.
-class Message {
+class CPD_API Message {
  public:
   Message() = default;
   Message(SharedMemory memory, std::int64_t capacity);
@@ -48,7 +48,7 @@ class Message {
 };
 
 /// Messages that are used again for the next chunk.
-class MessagePool {
+class CPD_API MessagePool {
  public:
   explicit MessagePool(SharedMemory memory) : memory_(std::move(memory)) {}
   [[nodiscard]] std::shared_ptr<Message> Take(std::int64_t bytes);
@@ -74,7 +74,7 @@ struct AbandonedDelete {
 
 /// Messages of one transfer, under way. Destroyed before it has come to its end, it leaves its
 /// memory to the transport for ever.
-class Pending {
+class CPD_API Pending {
  public:
   Pending();
   Pending(Pending&&) noexcept = default;
@@ -92,7 +92,7 @@ class Pending {
   std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 
-class Link {
+class CPD_API Link {
  public:
   Link(Transport& transport, double timeout);
 
