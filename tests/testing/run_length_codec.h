@@ -11,13 +11,14 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/packed.h"
 #include "cpd/numeric/rounding.h"
-#include "cpd/ops/reduce.h"
 
 namespace cpd::testing {
 
@@ -28,23 +29,22 @@ class RunLength : public Codec {
 
   explicit RunLength(const Format& format, const RoundingOptions& rounding = {},
                      bool feeds_back = false)
-      : format_(format), rounding_(rounding), feeds_back_(feeds_back) {}
+      : cast_(std::make_shared<Packed>(format, rounding)), feeds_back_(feeds_back) {}
 
   /// Pieces whose bytes no decoder takes.
   std::function<bool(const Piece&)> damages = [](const Piece&) { return false; };
 
   [[nodiscard]] std::string text() const override {
-    return "run_length " + ToString(format_) + " " + ToString(rounding_.mode) + " " +
-           std::to_string(rounding_.seed) + (feeds_back_ ? " feedback" : "");
+    return "run_length of " + cast_->text() + (feeds_back_ ? " feedback" : "");
   }
-  [[nodiscard]] const Format& format() const override { return format_; }
+  [[nodiscard]] const Format& format() const override { return cast_->format(); }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override { return kRunBytes * n; }
 
   std::int64_t Encode(const Piece& piece, const CodecState* state, const float* x,
                       std::uint8_t* to) const override {
     std::vector<float> values(static_cast<std::size_t>(piece.n));
-    RoundOnly(piece, Sent(piece, state, x), values.data());
+    cast_->Round(piece, nullptr, Sent(piece, state, x), values.data());
     std::uint8_t* end = to;
     for (std::int64_t i = 0; i < piece.n;) {
       const std::uint32_t bits = BitsOf(values, i);
@@ -76,7 +76,7 @@ class RunLength : public Codec {
 
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override {
     if (!feeds_back_) return nullptr;
-    return std::make_unique<Feedback>(*this, size);
+    return std::make_unique<Feedback>(cast_, size);
   }
   [[nodiscard]] SharedCodec ForSums(const Format& format) const override {
     return std::make_shared<RunLength>(format);
@@ -84,31 +84,23 @@ class RunLength : public Codec {
 
  private:
   /// What earlier calls lost is sent with the next.
-  class Feedback : public CodecState {
-   public:
-    Feedback(const RunLength& codec, std::int64_t size)
-        : codec_(codec.format_, codec.rounding_),
-          lost_(static_cast<std::size_t>(size)),
-          sent(lost_.size()),
-          next_(lost_.size()) {}
+  struct Feedback : CodecState {
+    Feedback(SharedCodec codec, std::int64_t size)
+        : cast(std::move(codec)),
+          lost(static_cast<std::size_t>(size)),
+          sent(lost.size()),
+          next(lost.size()) {}
     void Begin(const Piece& layer, const float* x) override {
-      for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = x[i] + lost_[i];
-      codec_.RoundOnly(layer, sent.data(), next_.data());
+      for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = x[i] + lost[i];
+      cast->Round(layer, nullptr, sent.data(), next.data());
       for (std::size_t i = 0; i < sent.size(); ++i) {
-        next_[i] = sent[i] - std::ldexp(next_[i], -layer.shift);
+        next[i] = sent[i] - std::ldexp(next[i], -layer.shift);
       }
     }
-    void Commit() override { lost_ = next_; }
+    void Commit() override { lost = next; }
 
-   private:
-    RunLength codec_;
-    std::vector<float> lost_;
-
-   public:
-    std::vector<float> sent;
-
-   private:
-    std::vector<float> next_;
+    SharedCodec cast;
+    std::vector<float> lost, sent, next;
   };
 
   static std::uint32_t BitsOf(const std::vector<float>& values, std::int64_t i) {
@@ -118,14 +110,7 @@ class RunLength : public Codec {
     if (state == nullptr) return x;
     return dynamic_cast<const Feedback&>(*state).sent.data() + piece.begin;
   }
-  void RoundOnly(const Piece& piece, const float* x, float* y) const {
-    RoundingOptions rounding = rounding_;
-    rounding.stream = piece.stream;
-    CastScaled(format_, rounding, piece.shift, piece.begin, piece.n, x, y);
-  }
-
-  Format format_;
-  RoundingOptions rounding_;
+  SharedCodec cast_;  ///< what values become
   bool feeds_back_;
 };
 
