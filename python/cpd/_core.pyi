@@ -353,6 +353,9 @@ class Stop:
 
 def interrupt_thread(ident: int) -> bool: ...
 def end_other_calls(seconds: float = ...) -> bool: ...
+def with_codec(spec: ReduceSpec, codec: object) -> ReduceSpec:
+    """For tests: contributions of `spec` as the bytes of a Python object, which has a name,
+    value_bytes, encode(array) -> bytes and decode(bytes) -> array."""
 
 MAX_LAYERS: int
 

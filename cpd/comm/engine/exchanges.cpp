@@ -79,7 +79,7 @@ Task Exchanges::Announce(Phase phase, Content content, const std::vector<Address
 }
 
 /// A slice's owner takes it from all, folds it, and gives the result to all (to the root, to
-/// nobody).
+/// none).
 Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const Part& mine = parts[Index(rank())];

@@ -89,7 +89,7 @@ void AbandonedDelete::operator()(Abandoned* messages) const noexcept { delete me
 
 namespace {
 
-/// All that were left, for ever.
+/// All that were left, until the process ends.
 std::atomic<Abandoned*> g_abandoned{nullptr};
 
 }  // namespace
@@ -264,7 +264,7 @@ bool Link::Poll(Pending& pending) {
 
 void Link::Wait(Pending& pending) {
   if (pending.transfer == nullptr) return;
-  const double patience = timeout_ - Grace(timeout_);
+  const double longest = timeout_ - Grace(timeout_);
   const auto begin = Clock::now();
   double next_look = 2 * kLookAround;
   Backoff pause;
@@ -277,7 +277,7 @@ void Link::Wait(Pending& pending) {
     if (const std::string heard = HeardAlarm(); !heard.empty()) {
       Fail(pending.phase, heard, pending.transfer->Waiting());
     }
-    if (waited > patience) {
+    if (waited > longest) {
       Fail(pending.phase, "no answer for " + Tenths(timeout_), pending.transfer->Waiting());
     }
   }

@@ -65,7 +65,7 @@ struct Addressed {
   SharedMessage message;
 };
 
-/// Messages that a transport may still read and write when nobody waits for them any more. Made
+/// Messages that a transport may still read and write though their transfer was given up. Made
 /// before they are started, so that leaving them needs no memory.
 struct Abandoned;
 struct AbandonedDelete {
@@ -73,7 +73,7 @@ struct AbandonedDelete {
 };
 
 /// Messages of one transfer, under way. Destroyed before it has come to its end, it leaves its
-/// memory to the transport for ever.
+/// memory to the transport until the process ends.
 class CPD_API Pending {
  public:
   Pending();
@@ -88,7 +88,7 @@ class CPD_API Pending {
 
  private:
   friend class Link;
-  void Leave() noexcept;  // the messages, for ever
+  void Leave() noexcept;  // the messages to the transport
   std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 

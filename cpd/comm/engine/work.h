@@ -50,8 +50,8 @@ class Work {
     return cpd::MostBytes(part, codecs(content));
   }
 
-  /// This rank's contributions. Here and below `to` has room for the most bytes, and then the size
-  /// that was used.
+  /// This rank's contributions. Here and below `to` comes with its most bytes and leaves with those
+  /// that were used.
   virtual void Pack(const Part& part, Message& to) const = 0;
   /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own may be
   /// null. Results go to `to`.
