@@ -13,6 +13,7 @@
 
 #include "cpd/comm/spec.h"
 #include "cpd/compress/packed.h"
+#include "cpd/numeric/error.h"
 #include "gil.h"
 #include "views.h"
 

@@ -54,8 +54,15 @@ std::int64_t MostBytes(const Part& part, Codecs planes) {
     }
     return bytes;
   }
-  for (const Block& block : BlocksOf(part)) {
-    for (const SharedCodec& codec : planes) bytes += kSizeBytes + codec->MostBytes(block.n);
+  for (const SharedCodec& codec : planes) {
+    const std::int64_t whole = codec->MostBytes(kBlockValues);
+    for (const Segment& segment : part.segments) {
+      bytes += segment.count / kBlockValues * whole;
+      if (const std::int64_t rest = segment.count % kBlockValues; rest > 0) {
+        bytes += codec->MostBytes(rest);
+      }
+    }
+    bytes += BlockCount(part) * kSizeBytes;
   }
   return bytes;
 }

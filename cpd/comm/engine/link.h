@@ -92,31 +92,48 @@ class CPD_API Pending {
   std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 
-class CPD_API Link {
+/// What an exchange moves its messages by: a Link, or what only counts them (study/dry_run.h).
+class CPD_API Channel {
+ public:
+  Channel() = default;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  virtual ~Channel();
+
+  /// Called as a chunk enters a phase.
+  virtual void Enter(Phase phase, std::int64_t chunk) = 0;
+  /// A message of values.
+  [[nodiscard]] virtual SharedMessage Take(std::int64_t bytes) = 0;
+  /// For messages whose sizes the receivers do not know: each one's size travels ahead, from the
+  /// same rank to the same rank, in a transfer of its own. `in` have their most bytes. Messages of
+  /// no bytes take no part.
+  virtual Pending StartSizes(Phase phase, std::span<const Addressed> out,
+                             std::span<const Addressed> in) = 0;
+  /// After that transfer: messages of `in` have the sizes that came. Throws Corrupt for one that is
+  /// empty or larger than the most.
+  virtual void TakeSizes(const Pending& sizes, std::span<const Addressed> in) = 0;
+  /// Starts a transfer of values, the next in number on all ranks. A message of no bytes does not
+  /// travel.
+  virtual Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) = 0;
+};
+
+class CPD_API Link final : public Channel {
  public:
   Link(Transport& transport, double timeout);
 
   [[nodiscard]] Transport& transport() const { return transport_; }
   [[nodiscard]] Traffic& traffic() { return traffic_; }
-  /// A message of values.
-  [[nodiscard]] SharedMessage Take(std::int64_t bytes) { return values_.Take(bytes); }
+  void Enter(Phase phase, std::int64_t chunk) override;
+  [[nodiscard]] SharedMessage Take(std::int64_t bytes) override { return values_.Take(bytes); }
+  Pending StartSizes(Phase phase, std::span<const Addressed> out,
+                     std::span<const Addressed> in) override;
+  void TakeSizes(const Pending& sizes, std::span<const Addressed> in) override;
+  Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
   /// From now on, values come from layers in the CPU's memory, or in that of a GPU, whose queue it
   /// returns (null for the CPU).
   SharedQueue UseLayersOn(Device device, int index);
 
-  /// For messages whose sizes the receivers do not know: each one's size travels ahead, from the
-  /// same rank to the same rank, in a transfer of its own. `in` have their most bytes. Messages of
-  /// no bytes take no part.
-  Pending StartSizes(Phase phase, std::span<const Addressed> out, std::span<const Addressed> in);
-  /// After that transfer: messages of `in` have the sizes that came. Throws Corrupt for one that is
-  /// empty or larger than the most.
-  void TakeSizes(const Pending& sizes, std::span<const Addressed> in);
-
-  /// Starts a transfer, the next in number on all ranks. A message of no bytes does not travel.
-  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
-  Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
-                bool counts_as_values = true);
   /// Returns when all its messages have arrived and are as they were sent. Throws RankLost,
   /// Corrupt.
   void Wait(Pending& pending);
@@ -133,6 +150,9 @@ class CPD_API Link {
   void Max(Phase phase, std::span<std::uint8_t> bytes);
 
  private:
+  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
+  Pending Begin(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+                bool counts_as_values);
   void Verify(const Pending& pending);
   [[nodiscard]] bool Poll(Pending& pending);
   /// Which other ranks have given up, in words; empty where none has.
