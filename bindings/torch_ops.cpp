@@ -42,7 +42,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// ---- tensors as TensorView ----------------------------------------------------------------------
+// ---- tensors as TensorView ------------------------------------------------------------------
 
 DType DTypeOf(const Tensor& x) {
   switch (x.scalar_type()) {
@@ -133,7 +133,7 @@ class OnDeviceOf {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
-// ---- options ---------------------------------------------------------------------------------
+// ---- options --------------------------------------------------------------------------------
 
 /// Takes a seed or stream: from the CPU its number, on x's GPU the place where it lies.
 void TakeNumber(const OptionalTensor& given, const char* what, const Tensor& x,
@@ -213,7 +213,7 @@ Accumulator TakenElementwise(const Text& text, const OptionalTensor& seed,
   return Taken<ParseElementwise>(text, seed, stream, x);
 }
 
-// ---- operators ---------------------------------------------------------------------------------
+// ---- operators ------------------------------------------------------------------------------
 // Most have a form that makes the result and one that writes into `out`.
 
 void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
