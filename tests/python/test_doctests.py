@@ -40,7 +40,7 @@ def test_examples(name):
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["README.md", "python/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "python/README.md", "python/GUIDE.md"])
 def test_readme(name):
     pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
@@ -49,8 +49,8 @@ def test_readme(name):
         exec(compile(block, name, "exec"), {})
 
 
-def test_accumulators_of_the_readme():
-    texts = re.findall(r'`"([^"`]+)"`', (ROOT / "README.md").read_text())
+def test_accumulators_of_the_guide():
+    texts = re.findall(r'`"([^"`]+)"`', (ROOT / "python/GUIDE.md").read_text())
     assert len(texts) >= 7
     ones = np.ones((1, 1), np.float32)
     for text in texts:
