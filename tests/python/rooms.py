@@ -241,3 +241,10 @@ def long_prose(root: Path) -> list[str]:
             if len(line) > LONGEST_PROSE and not code and not line.startswith("|"):
                 complaints.append(f"{path.relative_to(root)}:{number} has {len(line)} characters")
     return complaints
+
+
+def missing_paths(root: Path) -> list[str]:
+    """Paths named in CONTRIBUTING.md that are not there."""
+    text = (root / "CONTRIBUTING.md").read_text()
+    named = re.findall(rf"`((?:{'|'.join(SOURCE_FOLDERS)})/[\w/.]+)`", text)
+    return [f"CONTRIBUTING.md names {path}" for path in named if not (root / path).exists()]

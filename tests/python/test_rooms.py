@@ -38,8 +38,10 @@ def test_no_import_goes_up_or_sideways():
     listed(rooms.against_the_order(edges, rooms.PYTHON_ORDER))
 
 
-@pytest.mark.parametrize("check", [rooms.root_modules, rooms.long_files, rooms.long_prose])
-def test_sizes(check):
+@pytest.mark.parametrize(
+    "check", [rooms.root_modules, rooms.long_files, rooms.long_prose, rooms.missing_paths]
+)
+def test_sizes_and_names(check):
     listed(check(ROOT))
 
 
@@ -175,3 +177,9 @@ def test_a_long_line(tree):
     allowed = f"| {long} |\n```\n{long}\n```\n{long[1:]}\n"
     assert rooms.long_prose(tree({"README.md": allowed})) == []
     assert rooms.long_prose(tree({"cpd/README.md": long})) == ["cpd/README.md:1 has 121 characters"]
+
+
+def test_a_path_that_is_not_there(tree):
+    text = "`tests/a.py`, `cpd/b.h`, `tests/<folder>/test_<name>.cpp`"
+    root = tree({"CONTRIBUTING.md": text, "tests/a.py": ""})
+    assert rooms.missing_paths(root) == ["CONTRIBUTING.md names cpd/b.h"]
