@@ -5,6 +5,7 @@
 // python/cpd/comm/errors.py.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -252,7 +253,8 @@ void BindStreams(py::module_& m) {
 
 // ---- faults, for tests ----------------------------------------------------------------------
 
-using PythonHook = std::function<void(const std::string&, std::int64_t, int, py::cpp_function)>;
+using Drop = py::typing::Callable<void()>;
+using PythonHook = std::function<void(const std::string&, std::int64_t, int, Drop)>;
 
 void HookFaults(const std::optional<PythonHook>& hook) {
   if (!hook) {
@@ -264,7 +266,7 @@ void HookFaults(const std::optional<PythonHook>& hook) {
   const ReleaseGil release;
   SetFaultHook([kept](Phase phase, std::int64_t chunk, Transport& transport) {
     const AcquireGil gil;
-    const py::cpp_function drop([&transport] { Break(transport); });
+    const Drop drop(py::cpp_function([&transport] { Break(transport); }));
     OrStay([&] { (*kept)(ToString(phase), chunk, transport.rank(), drop); });
   });
 }

@@ -11,6 +11,7 @@ from comm_cases import Fault
 from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
 KINDS = ("kill", "stop", "drop")
+EXHAUSTIVE = pytest.mark.exhaustive
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
 EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 3.0  # seconds until a rank is lost, where some are
@@ -122,9 +123,9 @@ def plan_of(
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=EXHAUSTIVE) for n in (1, 2))])
 def test_lost_ranks(transport: str, turn: int) -> None:
-    """In three jobs every kind of fault in every phase."""
+    """In three jobs every kind of fault in every phase; in the first each phase and each kind."""
     kinds = [KINDS[(turn + number) % 3] for number in range(5)]
     check_faults(transport, plan_of(kinds, list(PHASES), turn))
 
