@@ -230,7 +230,9 @@ class LayerReport:
     def underflowed(self) -> int: ...
 
 class VirtualReduce:
-    def __init__(self, spec: ReduceSpec, world: int, sizes: list[int]) -> None: ...
+    def __init__(
+        self, spec: ReduceSpec, world: int, sizes: list[int], numbers: list[int] = ...
+    ) -> None: ...
     def wants_ranges(self) -> bool: ...
     def schedule(self) -> list[int]: ...
     def observe(self, layer: int, x: _Array) -> None: ...
@@ -284,13 +286,29 @@ class Communicator:
     @property
     def closed(self) -> bool: ...
     def all_reduce(
-        self, x: _Layers, out: _Layers, spec: ReduceSpec, counts: bool
+        self,
+        x: _Layers,
+        out: _Layers,
+        spec: ReduceSpec,
+        counts: bool,
+        numbers: list[int] = ...,
     ) -> ReduceReport: ...
     def reduce(
-        self, x: _Layers, out: _Layers, spec: ReduceSpec, root: int, counts: bool
+        self,
+        x: _Layers,
+        out: _Layers,
+        spec: ReduceSpec,
+        root: int,
+        counts: bool,
+        numbers: list[int] = ...,
     ) -> ReduceReport: ...
     def reduce_scatter(
-        self, x: _Layers, out: _Layers, spec: ReduceSpec, counts: bool
+        self,
+        x: _Layers,
+        out: _Layers,
+        spec: ReduceSpec,
+        counts: bool,
+        numbers: list[int] = ...,
     ) -> ReduceReport: ...
     def all_gather(
         self,
@@ -335,6 +353,20 @@ class Stop:
 
 def interrupt_thread(ident: int) -> bool: ...
 def end_other_calls(seconds: float = ...) -> bool: ...
+def with_codec(spec: ReduceSpec, codec: object) -> ReduceSpec:
+    """For tests: contributions of `spec` as the bytes of a Python object, which has a name,
+    value_bytes, encode(array) -> bytes and decode(bytes) -> array."""
+
+MAX_LAYERS: int
+
+def stream_of(purpose: str, step: int, layer: int, position: int) -> int:
+    """The random stream of a collective's rounding; the table is in numeric/streams.h."""
+
+def stream_tag(purpose: str, layer: int = ...) -> int:
+    """What the streams that a layer's accumulators and casts are given are changed by, with XOR:
+    purposes given, grad_input, grad_weight, grad_bias, cast_activation, cast_weight, cast_gradient,
+    cast_output, tangent_input, tangent_weight."""
+
 def set_fault_hook(hook: Callable[[str, int, int, Callable[[], None]], object] | None) -> None:
     """hook(phase, chunk, rank, drop_link) on entering each phase; None takes it away."""
 

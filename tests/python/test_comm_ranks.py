@@ -38,6 +38,23 @@ def test_bits(transport: str, world: int) -> None:
     comm_cases.check_refusals([rank.result["refusals"] for rank in ranks])
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 2), ("gloo", 3)])
+def test_messages_of_any_size(transport: str, world: int) -> None:
+    """Run lengths over all orders, exchanges and groups."""
+    for rank in spawn_ranks(transport, world, "comm_cases:any_size", chunk=2048):
+        assert rank.result == []
+
+
+@pytest.mark.timeout(180)
+def test_bytes_that_no_decoder_takes() -> None:
+    ranks = spawn_ranks("gloo", 3, "comm_cases:any_size", True, chunk=2048, timeout=3.0)
+    told = [text for rank in ranks for text in rank.result]
+    assert len(told) == 3
+    assert any("is damaged: layer" in text and "a run is cut off" in text for text in told)
+    assert all(text.startswith(("Corrupt", "RankLost")) for text in told)
+
+
 # ---- lost ranks ----------------------------------------------------------------------------------
 
 
