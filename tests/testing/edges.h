@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/numeric/accumulator_plan.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/reference_gemm.h"
