@@ -3,7 +3,7 @@
 // libcpd_torch: the operators torch.ops.cpd.*, on torch's stable ABI (TORCH_TARGET_VERSION 2.11),
 // so that one library serves CPU and CUDA builds of torch from 2.11 on. No arithmetic: tensors
 // become TensorViews and the library does the rest. Fake and autograd registrations are in
-// python/cpd/torch_*.py. A cpd::Error is a std::invalid_argument and arrives as ValueError, a
+// python/cpd/_torch. A cpd::Error is a std::invalid_argument and arrives as ValueError, a
 // cpd::MachineError as RuntimeError, std::bad_alloc as MemoryError.
 //
 // Formats, roundings and accumulators arrive as one canonical text a call, parsed once: an
