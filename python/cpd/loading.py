@@ -6,7 +6,6 @@ it is told when torch is imported, before or after this package."""
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -77,7 +76,9 @@ class _Waiting:
         if name != self._name or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        from importlib.util import find_spec  # which importing torch has loaded by now
+
+        spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Then(spec.loader, self._then)
         return spec

@@ -140,7 +140,7 @@ def _quantile(counts: dict[int, int], q: float) -> float:
     return max(counts) + 1
 
 
-_RUNSTYLES: list[tuple[str, str]] = [
+_RUN_STYLES: list[tuple[str, str]] = [
     (GREY, "-"),
     (RED, "-"),
     (ORANGE, "--"),
@@ -156,7 +156,7 @@ def accuracy_curves(runs: Sequence[Run]) -> str:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 4.0), layout="constrained")
         axes = figure.subplots()
-        for run, (colour, line) in zip(runs, _RUNSTYLES, strict=False):
+        for run, (colour, line) in zip(runs, _RUN_STYLES, strict=False):
             epochs = range(1, len(run.curve) + 1)
             axes.plot(epochs, run.curve, line, color=colour, lw=1.8, label=run.label)
             if run.diverged:
