@@ -307,6 +307,8 @@ void BindReduceSpec(py::module_& m) {
                              })
       .def_property_readonly("aps", [](const ReduceSpec& s) { return FromAps(s.aps); })
       .def_readonly("loss_scale", &ReduceSpec::loss_scale)
+      .def_readonly("average", &ReduceSpec::average)
+      .def_readonly("step", &ReduceSpec::step)
       .def_property_readonly("seed", [](const ReduceSpec& s) { return s.rounding.seed; })
       .def(
           "with_accumulator",

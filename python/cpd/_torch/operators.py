@@ -34,8 +34,8 @@ from cpd._torch.derivatives import (
     write,
 )
 from cpd._torch.library import ops as _ops
-from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.cast import parsed_cast
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Number, Options
 from cpd.ops.arguments import (
@@ -385,7 +385,7 @@ def _(x: Tensor, dim: int, *args: Any) -> Tensor:
 
 @torch.library.register_fake("cpd::encode")
 def _(x: Tensor, how: str, *args: Any) -> Tensor:
-    bits = formats.named(how.split(" ")[0]).bits
+    bits = parsed_cast(how).format.bits
     return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
 
 
