@@ -295,7 +295,7 @@ def _pair_of(
     spec: Any, purpose: int, how: Recipe, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of an accumulator or cast, for one purpose in one layer."""
-    seed, stream = operators.random_numbers(spec.options, x)
+    seed, stream = operators.random_numbers(spec, x)
     if stream is None:
         return None, None
     return seed, tagged(stream, (purpose << 60) ^ (how.layer << 20))

@@ -8,7 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
-from cpd.numeric.cast import CastLike, CastSpec, cast_spec
+from cpd.numeric.cast import CastLike as CastLike
+from cpd.numeric.cast import CastSpec as CastSpec
+from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.options import Number, check_number, integer
 
 MAX_LAYERS = 2**16

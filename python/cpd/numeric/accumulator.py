@@ -203,7 +203,8 @@ class Accumulator:
         Options(rounding, overflow, seed, stream, random_bits, variant).check()
         if isinstance(format, BlockFma) and unit is None:
             format, unit = None, format
-        if format is preset is unit is operands is None and scheme != "block_fma":
+        has_none = format is None and preset is None and unit is None and operands is None
+        if has_none and scheme != "block_fma":
             format_text("format", format)  # raises
         made = _made(
             None if format is None else format_text("format", format),

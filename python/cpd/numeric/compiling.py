@@ -18,7 +18,7 @@ def constant(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @functools.wraps(function)
     def known(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        return kept(*args, **kwargs)
+        return kept(*args, **kwargs)  # type: ignore[arg-type]
 
     known.__dict__["_dynamo_marked_constant"] = True
     return known
