@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -50,5 +51,11 @@ CPD_API Order ParseOrder(std::string_view name);
 CPD_API std::string ToString(Order order);
 CPD_API Exchange ParseExchange(std::string_view name);
 CPD_API std::string ToString(Exchange exchange);
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> OrderNames();
+CPD_API std::span<const std::string_view> ExchangeNames();
+
+/// Whether it is a power of two from 2^-126 to 2^126.
+CPD_API bool IsLossScale(double scale);
 
 }  // namespace cpd

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,8 +34,8 @@ from cpd._torch.derivatives import (
     write,
 )
 from cpd._torch.library import ops as _ops
-from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Number, Options
 from cpd.ops.arguments import (
@@ -58,6 +58,9 @@ from cpd.ops.arguments import (
 
 _cast_out, _decode_out = _ops.cast_out.default, _ops.decode_out.default
 _cast, _sum, _gemm = _ops.cast.default, _ops.sum.default, _ops.gemm.default
+Rounded: TypeAlias = Options | Accumulator | CastSpec
+"""What says how to round."""
+
 _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 
 
@@ -120,7 +123,7 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
     check_carrier(name_of(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
-    return call(_sum, x, axis, acc.text, *random_numbers(acc.options, x), integers)
+    return call(_sum, x, axis, acc.text, *random_numbers(acc, x), integers)
 
 
 def gemm(
@@ -132,7 +135,7 @@ def gemm(
     integers = _draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
     if integers is not None and a.device.type == "cuda":
         raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
-    numbers = random_numbers(acc.options, a)
+    numbers = random_numbers(acc, a)
     return call(_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
 
 
@@ -277,7 +280,7 @@ def _arguments(f: Format, options: Options, x: Tensor) -> tuple[str, Tensor | No
     return options.text(f), *random_numbers(options, x)
 
 
-def random_numbers(options: Options, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream, where the rounding uses them."""
     if options.rounding != "stochastic":
         return None, None
@@ -306,10 +309,10 @@ def _draws(
     """The given random integers of an ordered sum: `draws()` for each element of the result. (How
     many must not be asked while torch compiles; the library checks it then.)"""
     if random is None or torch.compiler.is_compiling():
-        return None if random is None else _random(random, x, None, "", acc.options, like)
+        return None if random is None else _random(random, x, None, "", acc, like)
     count = draws()
     wanted = f"the result's shape and {count} draws"
-    return _random(random, x, (*shape, count), wanted, acc.options, like)
+    return _random(random, x, (*shape, count), wanted, acc, like)
 
 
 def _random(
@@ -317,14 +320,14 @@ def _random(
     x: Tensor,
     shape: Sequence[int] | None,
     wanted: str,
-    options: Options,
+    options: Rounded,
     like: str = "x",
 ) -> Tensor | None:
     """The given random integers as int32 (they are below 2^24), checked; `wanted` is what their
     shape is, None leaves it to the library."""
     if random is None:
         return None
-    check_random_is_used(options)
+    check_random_is_used(options.rounding)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
         raise TypeError(f"random must be a tensor of integers, got {_describe(random)}")
     if shape is not None and tuple(random.shape) != tuple(shape):
@@ -385,7 +388,7 @@ def _(x: Tensor, dim: int, *args: Any) -> Tensor:
 
 @torch.library.register_fake("cpd::encode")
 def _(x: Tensor, how: str, *args: Any) -> Tensor:
-    bits = formats.named(how.split(" ")[0]).bits
+    bits = parsed_cast(how).format.bits
     return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
 
 

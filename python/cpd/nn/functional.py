@@ -261,7 +261,7 @@ def _recipe_arguments(
             )
         element = torch.float32
     sums = [how.forward.text, how.grad_input.text, how.grad_weight.text, how.grad_bias.text]
-    return sums, _gradient(how.gradient), _numbers(how, x), element
+    return sums, "" if how.gradient is None else how.gradient.text, _numbers(how, x), element
 
 
 def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -269,10 +269,6 @@ def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Ten
     if how.output is None:
         return y
     return _cast(y, how.output, CAST_OUTPUT, how).to(operators.result_type(x, dtype))
-
-
-def _gradient(spec: CastSpec | None) -> str:
-    return "" if spec is None else spec.options.text(spec.format)
 
 
 def _numbers(how: Recipe, x: Tensor) -> Tensor | None:
@@ -299,7 +295,7 @@ def _pair_of(
     spec: Any, purpose: int, how: Recipe, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of an accumulator or cast, for one purpose in one layer."""
-    seed, stream = operators.random_numbers(spec.options, x)
+    seed, stream = operators.random_numbers(spec, x)
     if stream is None:
         return None, None
     return seed, tagged(stream, (purpose << 60) ^ (how.layer << 20))
@@ -310,7 +306,7 @@ def _cast(x: Tensor, spec: CastSpec | None, purpose: int, how: Recipe) -> Tensor
     if spec is None:
         return x
     seed, stream = _pair_of(spec, purpose, how, x)
-    y: Tensor = call(ops.cast, x, spec.options.text(spec.format), seed, stream, None)
+    y: Tensor = call(ops.cast, x, spec.text, seed, stream, None)
     return y
 
 

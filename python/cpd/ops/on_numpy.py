@@ -86,7 +86,7 @@ def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
     axis = dimension(dim, x.ndim)
     check_carrier(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
-    integers = _draws(random, shape, acc.sum_draws(x.shape[axis]), acc)
+    integers = _draws(random, shape, acc, acc.sum_draws, x.shape[axis])
     y = np.empty(shape, x.dtype)
     _core.sum(x, axis, acc._native(), y, integers)
     return y
@@ -101,7 +101,7 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, rando
         check_addend(c.shape, shape)
     element = a.dtype if dtype is None else _element(dtype, NARROW_FLOATS)
     check_result(_name(element), acc.format.name)
-    integers = _draws(random, shape, acc.gemm_draws(a.shape[-1]), acc)
+    integers = _draws(random, shape, acc, acc.gemm_draws, a.shape[-1])
     y = np.empty(shape, element)
     if blas:
         _core.gemm_by_blas(a, b, acc._native(), y, c)
@@ -189,17 +189,24 @@ def _output(
     return out
 
 
-def _draws(random: Any, shape: tuple[int, ...], draws: int, acc: Accumulator) -> Array | None:
-    """The given random integers of an ordered sum: `draws` for each element of the result."""
-    wanted = f"the result's shape and {draws} draws"
-    return _random(random, (*shape, draws), wanted, acc.options)
+def _draws(
+    random: Any, shape: tuple[int, ...], acc: Accumulator, draws: Callable[[int], int], terms: int
+) -> Array | None:
+    """The given random integers of an ordered sum: `draws(terms)` for each element of the
+    result."""
+    if random is None:
+        return None
+    count = draws(terms)
+    return _random(random, (*shape, count), f"the result's shape and {count} draws", acc)
 
 
-def _random(random: Any, shape: tuple[int, ...], wanted: str, options: Options) -> Array | None:
+def _random(
+    random: Any, shape: tuple[int, ...], wanted: str, options: Options | Accumulator
+) -> Array | None:
     """The given random integers as uint32, checked; `wanted` is what their shape is."""
     if random is None:
         return None
-    check_random_is_used(options)
+    check_random_is_used(options.rounding)
     if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":
         raise TypeError(f"random must be an array of integers, got {_describe(random)}")
     if random.shape != shape:
