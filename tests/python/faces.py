@@ -41,7 +41,7 @@ class Face:
     """NumPy's, and what the others share."""
 
     name = "numpy"
-    kind = "NumPy array"  # what an error calls it
+    few: int | None = None  # of cases that differ little, how many are run; None: all
 
     def array(self, x: Any) -> Any:
         """This face's array of the same values, type and strides; what is no array stays."""
@@ -87,7 +87,6 @@ class Face:
 
 class Torch(Face):
     name = "torch"
-    kind = "torch tensor"
     device = "cpu"
 
     def __init__(self) -> None:
@@ -97,7 +96,7 @@ class Torch(Face):
         if not isinstance(x, np.ndarray):
             return x
         x = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
-        one = tuple(slice(0, 1 if stride == 0 else None) for stride in x.strides)
+        one = tuple(slice(0, 1 if stride == 0 and x.size else None) for stride in x.strides)
         values = np.array(x[one], order="C")  # a broadcast dimension lies in memory once
         if x.dtype == ml_dtypes.bfloat16:
             values = self.torch.from_numpy(values.view(np.int16)).view(self.torch.bfloat16)
@@ -120,6 +119,7 @@ class Compiled(Torch):
     """All calls that are run together are one graph."""
 
     name = "compiled"
+    few = 2
 
     def compiled(self, call: Callable[..., Any], backend: str = "aot_eager") -> Any:
         self.torch._dynamo.reset()

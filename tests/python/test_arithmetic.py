@@ -68,7 +68,7 @@ def rounded_once(name: str, rounding: str) -> list[Call]:
 )
 def test_one_operation_one_rounding(face: Face, cases: list[Any]) -> None:
     every = [call for case in cases for call in rounded_once(*case)]
-    face.check(every if face.name != "compiled" else every[::4])
+    face.check(every if face.few is None else every[::6])
 
 
 @cache
@@ -138,7 +138,7 @@ def test_out_of_the_broadcast_shape(face: Face, verb: str) -> None:
     given = [some(shape).astype(np.float32) for shape in shapes]
     result = []
     for f in ("e4m3", "fp16", "fp32"):
-        for mode in oracle.MODES[:: 3 if face.name == "compiled" else 1]:
+        for mode in oracle.MODES[::-1][: face.few]:
             wanted = run(*given, f, mode, seed=3)
             assert wanted.shape == np.broadcast_shapes(*shapes)
             result.append(Call(run, (*given, f, mode), {"seed": 3}, wanted))
@@ -158,7 +158,7 @@ def test_arithmetic_into_an_operand(face: Face) -> None:
 
 def test_layouts_have_the_same_bits(face: Face) -> None:
     result = []
-    for name in STRIDED:
+    for name in list(STRIDED)[: face.few]:
         x = layout(name)
         plain = np.array(x, order="C")
         for verb, _, n in VERBS.values():

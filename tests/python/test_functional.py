@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""matmul, linear and conv2d: torch's results with fp32 sums, to a tolerance; with
-narrow sums, bit for bit, what cpd.cast and cpd.gemm give when they are called one by one."""
+"""matmul, linear and conv2d: torch's results with fp32 sums, to a tolerance; with narrow sums, bit
+for bit, what cpd.cast and cpd.gemm give when they are called one by one."""
 
 from __future__ import annotations
 

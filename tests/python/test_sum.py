@@ -85,7 +85,7 @@ def schemes(name: str, scheme: str) -> list[Call]:
 )
 def test_sum(face: Face, cases: list[Any]) -> None:
     every = [call for case in cases for call in schemes(*case)]
-    face.check(every if face.name != "compiled" else every[::7])
+    face.check(every if face.few is None else every[::7])
 
 
 @cache
@@ -103,7 +103,7 @@ def drawing(text: str) -> list[Call]:
 def test_accumulators_of_every_text(face: Face, cases: list[Any]) -> None:
     """A case is a rounding, of which each has three calls; compiled, one of them each."""
     every = [call for text, i in cases for call in drawing(text)[3 * i : 3 * i + 3]]
-    face.check(every if face.name != "compiled" else every[2::3])
+    face.check(every if face.few is None else every[2::3])
 
 
 @pytest.mark.parametrize("scheme", ["sequential", "kahan"])
@@ -112,7 +112,7 @@ def test_sums_along_each_dimension(face: Face, scheme: str, mode: str) -> None:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(9, 4, 3)) * np.exp2(rng.integers(-5, 4, (9, 4, 3)))).astype(np.float32)
     calls = []
-    for name in ("e4m3", "e5m7", "fp32"):
+    for name in ("e4m3", "e5m7", "fp32")[: face.few]:
         acc = cpd.Accumulator(name, scheme, rounding=mode, seed=3, stream=2**40, random_bits=11)
         for dim in (0, 1, 2, -1):
             columns = np.moveaxis(x, dim, 0)
@@ -125,7 +125,9 @@ def test_sums_along_each_dimension(face: Face, scheme: str, mode: str) -> None:
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_sums_of_texts(face: Face, dim: int) -> None:
     x = np.random.default_rng(4).standard_normal((6, 50, 11)).astype(np.float32)
-    face.check([Call(cpd.sum, (x, text, dim), {}, cpd.sum(x, text, dim)) for text in TEXTS])
+    face.check(
+        [Call(cpd.sum, (x, text, dim), {}, cpd.sum(x, text, dim)) for text in TEXTS[: face.few]]
+    )
 
 
 def test_sum_takes_the_chunks_of_its_accumulator(face: Face) -> None:
@@ -143,7 +145,7 @@ def test_edges_of_sums(face: Face) -> None:
     infinite = np.array(np.inf, np.float32)
     face.check(
         [
-            Call(cpd.sum, (-zeros(2), "e4m3"), {}, -zeros()),
+            Call(cpd.sum, (-zeros(2), "e4m3"), {}, np.full((), -0.0, np.float32)),
             Call(cpd.sum, (-zeros(4, 1), "e4m3"), {}, -zeros(1)),
             *(
                 Call(cpd.sum, (zeros(0, 2), cpd.Accumulator.parse(f"e4m3 {scheme}")), {}, zeros(2))
