@@ -18,8 +18,21 @@ import pytest
 
 Array = npt.NDArray[Any]
 
-# What a compiled call says instead: dynamo's own words, or the library's where only it sees values.
-DIFFERS: dict[str, str] = {}
+# What a compiled call says instead, by the message expected: dynamo's own words, or the library's
+# where only it sees values. None: it raises nothing. A graph's memory is not its caller's, so it
+# cannot know that two arguments overlap; integers of 64 bits are cut to 32 before they are checked.
+DIFFERS: dict[str, str | None] = {
+    r"x, y must broadcast together.*\(3, 4\), \(3, 3\)": "Attempting to broadcast a dimension",
+    r"random must be 0…2\^24 - 1, got -1…-1": r"integers must be below 2\^random_bits = 16777216",
+    r"random must be 0…2\^3 - 1, got 8…8": r"integers must be below 2\^random_bits = 8, got 8",
+    r"random must be 0…2\^24 - 1, got 1099511627776": None,
+    "out must be x itself or lie apart from it": None,
+    r"out must be (x|y) itself": None,
+    "out must be y itself": None,
+    "out must be codes itself or lie apart from it": None,
+    r"codes must have 6 bytes for \(3, 4\) of e2m1": "12 codes of e2m1 take 6 bytes, got 5",
+    "codes must have 6 bytes": "12 codes of e2m1 take 6 bytes, got 7",
+}
 Case = tuple[Any, ...]
 
 
@@ -142,12 +155,14 @@ class Compiled(Torch):
         **more: Any,
     ) -> None:
         """The error arrives wrapped: its text is in the chain, or what `DIFFERS` has for it."""
+        wanted = DIFFERS.get(message, message)
+        if wanted is None:
+            return
         verb, args, more = self.made(Call(verb, args, more))
         with pytest.raises(Exception) as caught:  # noqa: PT011
             self.compiled(verb, "eager")(*args, **more)
         texts = list(chain(caught.value))
-        message = DIFFERS.get(message, message)
-        assert any(re.search(message, text) for text in texts), texts
+        assert any(re.search(wanted, text, re.DOTALL) for text in texts), texts
 
 
 class Cuda(Torch):
