@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import subprocess
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -15,10 +12,9 @@ import pytest
 
 import cpd
 import reduce_oracle
-from arrays import spec_of
+from arrays import gradients, spec_of
 from cpd.comm.spec import StallWarning
 from oracle import MODES, Options
-from reduce_cases import gradients
 
 # Many of the sums here are of more terms than their format can count.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
@@ -293,72 +289,6 @@ def test_large_layers_equal_the_fold():
         wire = np.stack([cpd.cast(ranks[r][0][begin:end], "e4m3") for r in order])
         assert np.array_equal(ring[begin:end], cpd.sum(wire, "e4m3"))
         begin = end
-
-
-# ---- memory ------------------------------------------------------------------------------------
-
-MEMORY_SCRIPT = """
-import resource, sys
-import numpy as np
-import cpd
-
-world, size, order, scheme, group, aps = sys.argv[1:]
-size = int(size)
-
-def peak():
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-def rank(r):
-    sizes = size // 2, size - size // 2
-    return lambda: [np.full(n, 0.1 * r, np.float32) for n in sizes]
-
-spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e4m3", scheme), order=order,
-                      group_size=int(group) or None, aps=bool(int(aps)))
-small = [lambda: [np.ones(1000, np.float32)]] * 3
-cpd.simulate_all_reduce(small, spec)
-before = peak()
-cpd.simulate_all_reduce([rank(r) for r in range(int(world))], spec)
-print(peak() - before)
-"""
-
-
-def grown(world, size, order, scheme, group, aps):
-    """Bytes by which the peak memory of a process grows in an all-reduce."""
-    arguments = [str(a) for a in (world, size, order, scheme, group, int(aps))]
-    run = subprocess.run(
-        [sys.executable, "-c", MEMORY_SCRIPT, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"MALLOC_ARENA_MAX": "2"},
-    )
-    return int(run.stdout)
-
-
-@pytest.mark.parametrize(
-    ("order", "scheme"),
-    [
-        ("sequential", "sequential"),
-        ("sequential", "kahan"),
-        ("sequential", "chunked"),
-        ("sequential", "pairwise"),
-        ("ring", "sequential"),
-        ("ring", "kahan"),
-        ("tree", "sequential"),
-    ],
-)
-@pytest.mark.parametrize("group", [0, 2])
-def test_memory(order, scheme, group):
-    """Peak memory: four times one rank's values and 64 MiB, whatever the options."""
-    size = 10_000_000
-    assert grown(4, size, order, scheme, group, aps=True) <= 4 * 4 * size + (64 << 20)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(1200)
-def test_memory_of_256_ranks_of_25_million_values():
-    size = 25_000_000
-    assert grown(256, size, "sequential", "sequential", 16, aps=True) <= 16 * size + (64 << 20)
 
 
 # ---- round-off ---------------------------------------------------------------------------------

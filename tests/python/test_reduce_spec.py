@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cpd.simulate_all_reduce` and `cpd.ReduceSpec` take, tell and refuse."""
+"""What `cpd.simulate_all_reduce` takes and gives, and what `cpd.ReduceSpec` refuses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import cpd
-from reduce_cases import gradients
+from arrays import gradients
 
 # Many of the sums here are of more terms than their format can count.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+
+# ---- the interface -----------------------------------------------------------------------------
 
 
 def test_kinds_of_ranks():
