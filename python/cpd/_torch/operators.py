@@ -57,7 +57,12 @@ from cpd.ops.arguments import (
 )
 
 _cast_out, _decode_out = _ops.cast_out.default, _ops.decode_out.default
-_cast, _sum, _gemm = _ops.cast.default, _ops.sum.default, _ops.gemm.default
+_cast = _ops.cast.default, _ops.cast_plain.default
+_sum = _ops.sum.default, _ops.sum_plain.default
+_gemm = _ops.gemm.default, _ops.gemm_plain.default
+_add = _ops.add.default, _ops.add_plain.default, _ops.add_out.default
+_mul = _ops.mul.default, _ops.mul_plain.default, _ops.mul_out.default
+_fma = _ops.fma.default, _ops.fma_plain.default, _ops.fma_out.default
 _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 
 
@@ -67,7 +72,7 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
     integers = _random(random, x, x.shape, "x's shape", options)
     check_carrier(name_of(x.dtype), f.name)
     if out is None:
-        return call(_cast, x, *arguments, integers)
+        return call(*_cast, x, *arguments, integers)
     _check_out(out, x.shape, x, {"x": x, "random": integers})
     write(_cast_out, x, *arguments, integers, out=out)
     return out
@@ -100,18 +105,15 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
 
 
 def add(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    operators = _ops.add.default, _ops.add_out.default
-    return _arithmetic(operators, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(_add, {"x": x, "y": y}, f, options, out, random)
 
 
 def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    operators = _ops.mul.default, _ops.mul_out.default
-    return _arithmetic(operators, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(_mul, {"x": x, "y": y}, f, options, out, random)
 
 
 def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    operators = _ops.fma.default, _ops.fma_out.default
-    return _arithmetic(operators, {"x": x, "y": y, "z": z}, f, options, out, random)
+    return _arithmetic(_fma, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
@@ -120,7 +122,7 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
     check_carrier(name_of(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
-    return call(_sum, x, axis, acc.text, *random_numbers(acc.options, x), integers)
+    return call(*_sum, x, axis, acc.text, *random_numbers(acc.options, x), integers)
 
 
 def gemm(
@@ -133,19 +135,20 @@ def gemm(
     if integers is not None and a.device.type == "cuda":
         raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
     numbers = random_numbers(acc.options, a)
-    return call(_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
+    return call(*_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
 
 
 def _arithmetic(
-    operators: tuple[Any, Any],
+    operators: tuple[Any, Any, Any],
     operands: dict[str, Any],
     f: Format,
     options: Options,
     out: Any,
     random: Any,
 ) -> Tensor:
-    """`operators`: the one that makes the result, and the one that writes into `out`."""
-    new, into = operators
+    """`operators`: the one that makes the result, with and without derivatives, and the one that
+    writes into `out`."""
+    new, plain, into = operators
     x = operands["x"]
     for name, operand in operands.items():
         _check(name, operand, FLOATS)
@@ -158,7 +161,7 @@ def _arithmetic(
     views = _broadcast(operands)
     integers = _random(random, x, views[0].shape, "the result's shape", options)
     if out is None:
-        return call(new, *views, *arguments, integers)
+        return call(new, plain, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
     _check_out(out, views[0].shape, x, {**inputs, "random": integers})
     write(into, *views, *arguments, integers, out=out)
@@ -168,8 +171,15 @@ def _arithmetic(
 # ---- arguments ---------------------------------------------------------------------------------
 
 
+_NAMES = {
+    dtype: str(dtype).removeprefix("torch.")
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+
+
 def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return _NAMES[dtype]
 
 
 def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str]) -> torch.dtype:
@@ -212,7 +222,7 @@ def _check(name: str, x: Any, allowed: tuple[str, ...], like: str = "x") -> None
 def _check_place(name: str, x: Tensor) -> None:
     if x.layout != torch.strided:
         raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
-    if x.device.type not in ("cpu", "cuda", "meta"):
+    if not (x.is_cpu or x.is_cuda or x.is_meta):
         raise ValueError(f"{name} must be on the CPU or a CUDA device, got {x.device}")
     if x.dim() > MAX_RANK:
         raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.dim()}")
@@ -256,14 +266,22 @@ def _check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]
             raise ValueError(OVERLAPS_ITSELF)
         return
     check_no_derivative(*given)
-    if any(_has_no_memory(t) for t in given):
+    if any(map(_has_no_memory, given)) or all(_lie_apart(out, t) for t in given[1:]):
         return
     regions = {name: _region(t) for name, t in inputs.items() if t is not None}
     check_out_memory(_region(out), regions)
 
 
 def _has_no_memory(x: Tensor) -> bool:
-    return x.device.type == "meta" or isinstance(x, FakeTensor)
+    return x.is_meta or isinstance(x, FakeTensor)
+
+
+def _lie_apart(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors of no gaps have no byte in common; a quick look at most of them."""
+    if not (x.is_contiguous() and y.is_contiguous()):
+        return False
+    of_x, of_y = x.data_ptr(), y.data_ptr()
+    return of_x + x.nbytes <= of_y or of_y + y.nbytes <= of_x
 
 
 def _region(x: Tensor) -> Region:
@@ -367,6 +385,7 @@ for _name_of_writer in _WRITERS:
 
 
 @torch.library.register_fake("cpd::cast")
+@torch.library.register_fake("cpd::cast_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
     return torch.empty_like(x)
 
@@ -374,11 +393,15 @@ def _(x: Tensor, *args: Any) -> Tensor:
 @torch.library.register_fake("cpd::add")
 @torch.library.register_fake("cpd::mul")
 @torch.library.register_fake("cpd::fma")
+@torch.library.register_fake("cpd::add_plain")
+@torch.library.register_fake("cpd::mul_plain")
+@torch.library.register_fake("cpd::fma_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake("cpd::sum")
+@torch.library.register_fake("cpd::sum_plain")
 def _(x: Tensor, dim: int, *args: Any) -> Tensor:
     return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :])
 

@@ -22,6 +22,8 @@ Number: TypeAlias = "int | torch.Tensor"
 
 MAX_RANDOM_BITS = 24
 _BITS64 = 2**64
+_PLAIN = (str, str, int, int, int, str)
+"""The types of options that can be looked up: a tensor's number changes, and True equals 1."""
 
 
 class Options(NamedTuple):
@@ -36,8 +38,8 @@ class Options(NamedTuple):
 
     def check(self) -> None:
         """Raises TypeError or ValueError where one of them is wrong."""
-        for name in ("rounding", "overflow", "variant"):
-            value = getattr(self, name)
+        names = (("rounding", self.rounding), ("overflow", self.overflow), ("variant", self.variant))
+        for name, value in names:
             if not isinstance(value, str):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         check_names(self.rounding, self.overflow, self.variant)
@@ -55,10 +57,17 @@ class Options(NamedTuple):
 
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
-        self.check()
-        seed, stream = number("seed", self.seed), number("stream", self.stream)
-        bits = index(self.random_bits)
-        return _core.RoundingOptions(self.rounding, self.overflow, seed, stream, bits, self.variant)
+        return _kept(self) if tuple(map(type, self)) == _PLAIN else _native(self)
+
+
+def _native(options: Options) -> _core.RoundingOptions:
+    options.check()
+    seed, stream = number("seed", options.seed), number("stream", options.stream)
+    names = options.rounding, options.overflow
+    return _core.RoundingOptions(*names, seed, stream, index(options.random_bits), options.variant)
+
+
+_kept = functools.lru_cache(maxsize=1024)(_native)
 
 
 @constant

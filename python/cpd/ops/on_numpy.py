@@ -86,7 +86,7 @@ def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
     axis = dimension(dim, x.ndim)
     check_carrier(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
-    integers = _draws(random, shape, acc.sum_draws(x.shape[axis]), acc)
+    integers = _draws(random, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
     y = np.empty(shape, x.dtype)
     _core.sum(x, axis, acc._native(), y, integers)
     return y
@@ -101,7 +101,7 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, rando
         check_addend(c.shape, shape)
     element = a.dtype if dtype is None else _element(dtype, NARROW_FLOATS)
     check_result(_name(element), acc.format.name)
-    integers = _draws(random, shape, acc.gemm_draws(a.shape[-1]), acc)
+    integers = _draws(random, shape, acc, lambda: acc.gemm_draws(a.shape[-1]))
     y = np.empty(shape, element)
     if blas:
         _core.gemm_by_blas(a, b, acc._native(), y, c)
@@ -132,7 +132,7 @@ def _arithmetic(
             raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
     shape = _common_shape(arrays)
     check_carrier(_name(first.dtype), f.name)
-    views = {name: np.broadcast_to(x, shape) for name, x in arrays.items()}
+    views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
     integers = _random(random, shape, "the result's shape", options)
     y = _output(out, shape, first.dtype, {**views, "random": integers})
     run(*views.values(), f._native, native, y, integers)
@@ -140,7 +140,9 @@ def _arithmetic(
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
-    shapes = [x.shape for x in arrays.values()]
+    first, *others = shapes = [x.shape for x in arrays.values()]
+    if all(shape == first for shape in others):
+        return first
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -156,12 +158,19 @@ def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x"
     `like`: the first operand's name."""
     if isinstance(x, np.generic):
         x = np.asarray(x)
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+    if not _is_plain(x):
         wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
         raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
     _check_dtype(name, x.dtype, allowed)
     _check_rank(name, x)
     return x if x.flags.aligned else x.copy()
+
+
+def _is_plain(x: object) -> bool:
+    """Whether `x` is an array all of whose elements count."""
+    return type(x) is np.ndarray or (
+        isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)
+    )
 
 
 def _output(
@@ -174,7 +183,7 @@ def _output(
     """A new array, or `out` checked."""
     if out is None:
         return np.empty(shape, dtype) if like is None else np.empty_like(like, subok=False)
-    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+    if not _is_plain(out):
         raise TypeError(f"out must be a NumPy array like x, got {_describe(out)}")
     if out.dtype != dtype:
         raise TypeError(f"out must be of type {dtype}, got {out.dtype}")
@@ -184,15 +193,23 @@ def _output(
         raise ValueError("out must be writable, it is read-only")
     if not out.flags.aligned:
         raise ValueError("out must be aligned to its element size")
-    regions = {name: _region(x) for name, x in inputs.items() if x is not None}
-    check_out_memory(_region(out), regions)
+    given = {name: x for name, x in inputs.items() if x is not None}
+    if not out.flags.forc or any(
+        x is not out and np.may_share_memory(out, x) for x in given.values()
+    ):
+        check_out_memory(_region(out), {name: _region(x) for name, x in given.items()})
     return out
 
 
-def _draws(random: Any, shape: tuple[int, ...], draws: int, acc: Accumulator) -> Array | None:
-    """The given random integers of an ordered sum: `draws` for each element of the result."""
-    wanted = f"the result's shape and {draws} draws"
-    return _random(random, (*shape, draws), wanted, acc.options)
+def _draws(
+    random: Any, shape: tuple[int, ...], acc: Accumulator, draws: Callable[[], int]
+) -> Array | None:
+    """The given random integers of an ordered sum: `draws()` for each element of the result."""
+    if random is None:
+        return None
+    count = draws()
+    wanted = f"the result's shape and {count} draws"
+    return _random(random, (*shape, count), wanted, acc.options)
 
 
 def _random(random: Any, shape: tuple[int, ...], wanted: str, options: Options) -> Array | None:
