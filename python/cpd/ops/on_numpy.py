@@ -39,9 +39,12 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     x = _array("x", x)
     check_carrier(_name(x.dtype), f.name)
     integers = _random(random, x.shape, "x's shape", options)
-    y = _output(out, x.shape, x.dtype, {"x": x, "random": integers}, like=x)
-    _core.cast(x, f._native, native, y, integers)
-    return y
+    if out is None:
+        out = np.empty_like(x, subok=False)
+    else:
+        _check_out(out, x.shape, x.dtype, x=x, random=integers)
+    _core.cast(x, f._native, native, out, integers)
+    return out
 
 
 def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
@@ -64,9 +67,12 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     element = _element(default if dtype is None else dtype, FLOATS)
     check_carrier(_name(element), f.name)
     codes = np.ascontiguousarray(codes)
-    y = _output(out, sizes, element, {"codes": codes})
-    _core.decode(codes, f._native, y)
-    return y
+    if out is None:
+        out = np.empty(sizes, element)
+    else:
+        _check_out(out, sizes, element, codes=codes)
+    _core.decode(codes, f._native, out)
+    return out
 
 
 def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
@@ -134,9 +140,12 @@ def _arithmetic(
     check_carrier(_name(first.dtype), f.name)
     views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
     integers = _random(random, shape, "the result's shape", options)
-    y = _output(out, shape, first.dtype, {**views, "random": integers})
-    run(*views.values(), f._native, native, y, integers)
-    return y
+    if out is None:
+        out = np.empty(shape, first.dtype)
+    else:
+        _check_out(out, shape, first.dtype, **views, random=integers)
+    run(*views.values(), f._native, native, out, integers)
+    return out
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
@@ -156,34 +165,29 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
 def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x") -> Array:
     """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
     `like`: the first operand's name."""
-    if isinstance(x, np.generic):
-        x = np.asarray(x)
-    if not _is_plain(x):
-        wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
-        raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
+    if type(x) is not np.ndarray:
+        x = _of_other_type(name, x, like)
     _check_dtype(name, x.dtype, allowed)
-    _check_rank(name, x)
+    if x.ndim > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.ndim}")
     return x if x.flags.aligned else x.copy()
 
 
-def _is_plain(x: object) -> bool:
-    """Whether `x` is an array all of whose elements count."""
-    return type(x) is np.ndarray or (
-        isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)
-    )
+def _of_other_type(name: str, x: Any, like: str) -> Array:
+    """NumPy's scalars, and arrays of a subclass without a mask."""
+    if isinstance(x, np.generic):
+        return np.asarray(x)
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
+        raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
+    return x
 
 
-def _output(
-    out: Any,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    inputs: dict[str, Array | None],
-    like: Array | None = None,
-) -> Array:
-    """A new array, or `out` checked."""
-    if out is None:
-        return np.empty(shape, dtype) if like is None else np.empty_like(like, subok=False)
-    if not _is_plain(out):
+def _check_out(
+    out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], **inputs: Array | None
+) -> None:
+    """Raises unless `out` may be written while the inputs are read."""
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(f"out must be a NumPy array like x, got {_describe(out)}")
     if out.dtype != dtype:
         raise TypeError(f"out must be of type {dtype}, got {out.dtype}")
@@ -198,7 +202,6 @@ def _output(
         x is not out and np.may_share_memory(out, x) for x in given.values()
     ):
         check_out_memory(_region(out), {name: _region(x) for name, x in given.items()})
-    return out
 
 
 def _draws(
@@ -231,6 +234,7 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name  # which NumPy takes 2 µs to put together
 
 
+@functools.lru_cache(maxsize=256)
 def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> None:
     if _name(dtype) not in allowed:
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {dtype}")
@@ -247,11 +251,6 @@ def _element(dtype: Any, allowed: tuple[str, ...]) -> np.dtype[Any]:
         raise TypeError(f"dtype must be one of NumPy's {names}, got {dtype!r}") from None
     _check_dtype("dtype", element, allowed)
     return element
-
-
-def _check_rank(name: str, x: Array) -> None:
-    if x.ndim > MAX_RANK:
-        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.ndim}")
 
 
 def _region(x: Array) -> Region:
