@@ -292,7 +292,8 @@ def _region(x: Tensor) -> Region:
 def _arguments(f: Format, options: Options, x: Tensor) -> tuple[str, Tensor | None, Tensor | None]:
     """Format and options as an operator of elements takes them, checked: their text, and seed and
     stream where they are used."""
-    return options.text(f), *random_numbers(options, x)
+    text = options.text(f) if torch.compiler.is_compiling() else options.kept_text(f)
+    return text, *random_numbers(options, x)
 
 
 def random_numbers(options: Options, x: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -55,6 +55,10 @@ class Options(NamedTuple):
         self.check()
         return cast_text(f.name, self.rounding, self.overflow, self.random_bits, self.variant)
 
+    def kept_text(self, f: formats.Format) -> str:
+        """`text`, looked up where it can be; not for torch.compile."""
+        return _kept_text(self, f.name) if tuple(map(type, self)) == _PLAIN else self.text(f)
+
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
         return _kept(self) if tuple(map(type, self)) == _PLAIN else _native(self)
@@ -68,6 +72,11 @@ def _native(options: Options) -> _core.RoundingOptions:
 
 
 _kept = functools.lru_cache(maxsize=1024)(_native)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_text(options: Options, f: str) -> str:
+    return options.text(formats.named(f))
 
 
 @constant
