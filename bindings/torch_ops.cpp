@@ -385,6 +385,7 @@ STABLE_TORCH_LIBRARY(cpd, m) {
     define(name + "(" + operands + ", " + kHow + ") -> Tensor");
     define(name + "_plain(" + operands + ", " + kHow + ") -> Tensor");
     define(name + "_out(" + operands + ", " + kHow + ", *, Tensor(a!) out) -> ()");
+    define(name + "_out_plain(" + operands + ", " + kHow + ", *, Tensor(a!) out) -> ()");
   };
   elementwise("cast", "Tensor x");
   elementwise("add", "Tensor x, Tensor y");
@@ -399,7 +400,9 @@ STABLE_TORCH_LIBRARY(cpd, m) {
   }
   define("encode(Tensor x, " + kHow + ") -> Tensor");
   define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
-  define("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");
+  for (const std::string name : {"decode_out", "decode_out_plain"}) {
+    define(name + "(Tensor codes, str format, *, Tensor(a!) out) -> ()");
+  }
 }
 
 /// An operator as a call of the library (RunningCall); torch has let go of the GIL.
@@ -417,15 +420,19 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("cast", TORCH_BOX(&Entered<&CastNew>::Run));
   m.impl("cast_plain", TORCH_BOX(&Entered<&CastNew>::Run));
   m.impl("cast_out", TORCH_BOX(&Entered<&CastOut>::Run));
+  m.impl("cast_out_plain", TORCH_BOX(&Entered<&CastOut>::Run));
   m.impl("add", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
   m.impl("add_plain", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
   m.impl("add_out", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
+  m.impl("add_out_plain", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
   m.impl("mul", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
   m.impl("mul_plain", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
   m.impl("mul_out", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
+  m.impl("mul_out_plain", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
   m.impl("fma", TORCH_BOX(&Entered<&FmaNew>::Run));
   m.impl("fma_plain", TORCH_BOX(&Entered<&FmaNew>::Run));
   m.impl("fma_out", TORCH_BOX(&Entered<&FmaOut>::Run));
+  m.impl("fma_out_plain", TORCH_BOX(&Entered<&FmaOut>::Run));
   m.impl("sum", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("sum_plain", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
@@ -433,6 +440,7 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
   m.impl("decode", TORCH_BOX(&Entered<&DecodeNew>::Run));
   m.impl("decode_out", TORCH_BOX(&Entered<&DecodeOut>::Run));
+  m.impl("decode_out_plain", TORCH_BOX(&Entered<&DecodeOut>::Run));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }

@@ -56,25 +56,29 @@ from cpd.ops.arguments import (
     shape_of,
 )
 
-_cast_out, _decode_out = _ops.cast_out.default, _ops.decode_out.default
+_cast_out = _ops.cast_out.default, _ops.cast_out_plain.default
+_decode_out = _ops.decode_out.default, _ops.decode_out_plain.default
 _cast = _ops.cast.default, _ops.cast_plain.default
 _sum = _ops.sum.default, _ops.sum_plain.default
 _gemm = _ops.gemm.default, _ops.gemm_plain.default
-_add = _ops.add.default, _ops.add_plain.default, _ops.add_out.default
-_mul = _ops.mul.default, _ops.mul_plain.default, _ops.mul_out.default
-_fma = _ops.fma.default, _ops.fma_plain.default, _ops.fma_out.default
+_add = _ops.add.default, _ops.add_plain.default
+_add_out = _ops.add_out.default, _ops.add_out_plain.default
+_mul = _ops.mul.default, _ops.mul_plain.default
+_mul_out = _ops.mul_out.default, _ops.mul_out_plain.default
+_fma = _ops.fma.default, _ops.fma_plain.default
+_fma_out = _ops.fma_out.default, _ops.fma_out_plain.default
 _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 
 
 def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
     _check("x", x, FLOATS)
     arguments = _arguments(f, options, x)
-    integers = _random(random, x, x.shape, "x's shape", options)
+    integers = None if random is None else _random(random, x, x.shape, "x's shape", options)
     check_carrier(name_of(x.dtype), f.name)
     if out is None:
         return call(*_cast, x, *arguments, integers)
     _check_out(out, x.shape, x, {"x": x, "random": integers})
-    write(_cast_out, x, *arguments, integers, out=out)
+    write(*_cast_out, x, *arguments, integers, out=out)
     return out
 
 
@@ -99,21 +103,21 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     codes = codes.contiguous()
     if out is None:
         return _ops.decode(codes, f.name, sizes, element)
-    _check_out(out, sizes, codes.new_empty(0, dtype=element), {"codes": codes})
-    write(_decode_out, codes, f.name, out=out)
+    _check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), {"codes": codes})
+    write(*_decode_out, codes, f.name, out=out)
     return out
 
 
 def add(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_add, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(_add, _add_out, {"x": x, "y": y}, f, options, out, random)
 
 
 def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_mul, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(_mul, _mul_out, {"x": x, "y": y}, f, options, out, random)
 
 
 def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_fma, {"x": x, "y": y, "z": z}, f, options, out, random)
+    return _arithmetic(_fma, _fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
@@ -130,25 +134,27 @@ def gemm(
 ) -> Tensor:
     element = check_product(a, b, c, dtype, ("a", "b", "c"))
     check_result(name_of(element), acc.format.name)
-    shape = product_shape(a.shape, b.shape)
-    integers = _draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
-    if integers is not None and a.device.type == "cuda":
-        raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
+    integers = None
+    if random is not None:
+        shape = product_shape(a.shape, b.shape)
+        integers = _draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
+        if a.device.type == "cuda":
+            raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
     numbers = random_numbers(acc.options, a)
     return call(*_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
 
 
 def _arithmetic(
-    operators: tuple[Any, Any, Any],
+    new: tuple[Any, Any],
+    into: tuple[Any, Any],
     operands: dict[str, Any],
     f: Format,
     options: Options,
     out: Any,
     random: Any,
 ) -> Tensor:
-    """`operators`: the one that makes the result, with and without derivatives, and the one that
+    """`new`: the operator that makes the result, with and without derivatives; `into`: the one that
     writes into `out`."""
-    new, plain, into = operators
     x = operands["x"]
     for name, operand in operands.items():
         _check(name, operand, FLOATS)
@@ -161,10 +167,10 @@ def _arithmetic(
     views = _broadcast(operands)
     integers = _random(random, x, views[0].shape, "the result's shape", options)
     if out is None:
-        return call(new, plain, *views, *arguments, integers)
+        return call(*new, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
     _check_out(out, views[0].shape, x, {**inputs, "random": integers})
-    write(into, *views, *arguments, integers, out=out)
+    write(*into, *views, *arguments, integers, out=out)
     return out
 
 
@@ -253,10 +259,10 @@ def _check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]
         raise TypeError(f"out must be a torch tensor like x, got {type(out).__name__}")
     if out.dtype != x.dtype:
         raise TypeError(f"out must be of type {x.dtype}, got {out.dtype}")
-    _check_place("out", out)
-    if tuple(out.shape) != tuple(shape):
-        raise ValueError(f"out must have shape {tuple(shape)}, got {tuple(out.shape)}")
-    if out.device != x.device:
+    if out.layout != torch.strided or out.shape != shape or out.device != x.device:
+        _check_place("out", out)
+        if out.shape != shape:
+            raise ValueError(f"out must have shape {tuple(shape)}, got {tuple(out.shape)}")
         raise ValueError(f"out must be on x's device, {x.device}, got {out.device}")
     given = [t for t in (out, *inputs.values()) if t is not None]
     if torch.compiler.is_compiling():
@@ -266,7 +272,9 @@ def _check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]
             raise ValueError(OVERLAPS_ITSELF)
         return
     check_no_derivative(*given)
-    if any(map(_has_no_memory, given)) or all(_lie_apart(out, t) for t in given[1:]):
+    if out.is_meta or FakeTensor in map(type, given):
+        return
+    if all(_lie_apart(out, t) for t in given[1:]):
         return
     regions = {name: _region(t) for name, t in inputs.items() if t is not None}
     check_out_memory(_region(out), regions)
@@ -383,6 +391,7 @@ def _nothing(*args: Any, out: Tensor) -> None:
 
 for _name_of_writer in _WRITERS:
     torch.library.register_fake(f"cpd::{_name_of_writer}")(_nothing)
+    torch.library.register_fake(f"cpd::{_name_of_writer}_plain")(_nothing)
 
 
 @torch.library.register_fake("cpd::cast")
@@ -484,6 +493,16 @@ def _register_writer(name: str) -> None:
         check_no_derivative(*args, out)
         change(keyset, *args, out=out)
 
+    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
+    library.impl(name, differentiate, "Autograd", with_keyset=True)
+    library.impl(f"{name}_plain", torch.library.fallthrough_kernel, "Autograd")
+    for one in (name, f"{name}_plain"):
+        _register_negated(one)
+
+
+def _register_negated(name: str) -> None:
+    operator = getattr(_ops, name).default
+
     def negate(*args: Any, out: Tensor) -> None:
         plain = [a.resolve_neg() if isinstance(a, Tensor) else a for a in args]
         if not out.is_neg():
@@ -493,8 +512,6 @@ def _register_writer(name: str) -> None:
         operator(*plain, out=made)
         out.copy_(made)
 
-    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
-    library.impl(name, differentiate, "Autograd", with_keyset=True)
     library.impl(name, negate, "Negative")
 
 

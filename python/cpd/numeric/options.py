@@ -38,7 +38,11 @@ class Options(NamedTuple):
 
     def check(self) -> None:
         """Raises TypeError or ValueError where one of them is wrong."""
-        names = (("rounding", self.rounding), ("overflow", self.overflow), ("variant", self.variant))
+        names = (
+            ("rounding", self.rounding),
+            ("overflow", self.overflow),
+            ("variant", self.variant),
+        )
         for name, value in names:
             if not isinstance(value, str):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
