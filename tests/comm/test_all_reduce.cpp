@@ -35,8 +35,7 @@ using testing::sizes_of;
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
-// ---- ranks
-// ---------------------------------------------------------------------------------------
+// ---- ranks --------------------------------------------------------------------------------------
 
 /// How one rank's work ended.
 struct Fate {
@@ -128,8 +127,7 @@ std::string describe(const ReduceSpec& spec, std::size_t world) {
          ToString(spec.result) + ", " + ToString(spec.rounding.mode);
 }
 
-// ---- the same as virtual ranks
-// -------------------------------------------------------------------
+// ---- the same as virtual ranks ------------------------------------------------------------------
 
 struct Outcome {
   Layers out;
@@ -590,8 +588,7 @@ TEST(AllReduce, SliceBeginIsTheContracts) {
   }
 }
 
-// ---- misuse
-// --------------------------------------------------------------------------------------
+// ---- misuse -------------------------------------------------------------------------------------
 
 TEST(AllReduce, RefusesMisuse) {
   EXPECT_THROW(LocalTransports(0), Error);
@@ -636,8 +633,7 @@ TEST(AllReduce, RefusesMisuse) {
   EXPECT_EQ(x[0], (std::vector<float>{1, 2, 3}));
 }
 
-// ---- ranks that disagree
-// -------------------------------------------------------------------------
+// ---- ranks that disagree ------------------------------------------------------------------------
 
 /// What the last rank does otherwise than the others.
 struct Otherwise {
@@ -774,8 +770,7 @@ TEST(AllReduce, OtherCallsDisagree) {
       plain);
 }
 
-// ---- bytes that change on their way
-// --------------------------------------------------------------
+// ---- bytes that change on their way -------------------------------------------------------------
 
 /// Which bit of which message to change.
 struct Flip {
@@ -888,8 +883,7 @@ TEST(AllReduce, ChangedBytesAreFound) {
   }
 }
 
-// ---- lost ranks
-// ----------------------------------------------------------------------------------
+// ---- lost ranks ---------------------------------------------------------------------------------
 
 struct Loss {
   Way way;

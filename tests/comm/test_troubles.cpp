@@ -57,8 +57,7 @@ std::string mismatch_of(const std::function<void()>& call) {
   return "no Mismatch";
 }
 
-// ---- refusals
-// ------------------------------------------------------------------------------------
+// ---- refusals -----------------------------------------------------------------------------------
 
 bool ends_within_character(const std::string& text) {
   // A leading byte of UTF-8 at the end, or a run of others behind nothing.
@@ -121,8 +120,7 @@ TEST(Refusals, OfAllRanksLeaveThemAsTheyWere) {
   });
 }
 
-// ---- memory
-// --------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 /// Where messages were to lie that some transports have begun.
 struct Begun {
@@ -186,8 +184,7 @@ TEST(StartedMessages, KeepTheirMemoryWhereStartingFails) {
   }
 }
 
-// ---- asking meanwhile
-// ----------------------------------------------------------------------------
+// ---- asking meanwhile ---------------------------------------------------------------------------
 
 TEST(BrokenCommunicators, MayBeAskedDuringACall) {  // a race that the thread sanitizer sees
   for (int round = 0; round < 20; ++round) {

@@ -22,29 +22,12 @@ std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 /// x * 2^shift for a shift beyond these rounds as it does at them (CastScaled).
 int Bounded(int shift) { return std::clamp(shift, -600, 600); }
 
-/// What FoldStep and FoldEnd do for a level, and its sum's rounding to the result.
+/// A level's sum, and its rounding to the result.
 cuda::SumPlan PlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
-  const Format inner = accumulator.inner.value_or(accumulator.format);
-  const auto plan = [&](const Format& format, const Format& terms_in) {
-    return FoldPlanOf({format, accumulator.scheme, accumulator.rounding}, terms_in);
-  };
-  cuda::SumPlan sum;
-  sum.scheme = accumulator.scheme;
-  sum.chunk = accumulator.chunk;
-  sum.rounds = level.result != accumulator.format;
-  sum.result = PlanOf(level.result, level.rounding);
-  if (accumulator.scheme == Scheme::pairwise) {
-    // Terms meet before either has been rounded: only the format's own are known to be in it.
-    const bool known = level.terms_in == accumulator.format;
-    sum.terms = plan(accumulator.format, known ? level.terms_in : kFp32);
-    return sum;
-  }
-  const bool chunked = accumulator.scheme == Scheme::chunked;
-  sum.planes = level.planes();
-  sum.terms = plan(chunked ? inner : accumulator.format, level.terms_in);
-  sum.chunks = plan(accumulator.format, inner);
-  return sum;
+  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in),
+          SumsPlanOf(accumulator), level.result != accumulator.format,
+          PlanOf(level.result, level.rounding)};
 }
 
 std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_t bytes) {

@@ -2,6 +2,9 @@
 """Measures what a reduction loses, and counts what it costs: round-off, messages and modelled time
 by group size."""
 
+from cpd.comm.layers import Layers, PerRank
+from cpd.comm.spec import ReduceSpec, StallWarning
+from cpd.comm.virtual import Source
 from cpd.study.choices import (
     Choice,
     Recommendation,
@@ -26,9 +29,14 @@ __all__ = [
     "Choice",
     "Contributions",
     "Cost",
+    "Layers",
     "Measurement",
+    "PerRank",
     "Recommendation",
+    "ReduceSpec",
     "Roundoff",
+    "Source",
+    "StallWarning",
     "check_recommended",
     "choose",
     "cost",
