@@ -39,12 +39,11 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     x = _array("x", x)
     check_carrier(_name(x.dtype), f.name)
     integers = _random(random, x.shape, "x's shape", options)
-    if out is None:
-        out = np.empty_like(x, subok=False)
-    else:
+    y: Array = np.empty_like(x, subok=False) if out is None else out
+    if out is not None:
         _check_out(out, x.shape, x.dtype, x=x, random=integers)
-    _core.cast(x, f._native, native, out, integers)
-    return out
+    _core.cast(x, f._native, native, y, integers)
+    return y
 
 
 def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
@@ -67,12 +66,11 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     element = _element(default if dtype is None else dtype, FLOATS)
     check_carrier(_name(element), f.name)
     codes = np.ascontiguousarray(codes)
-    if out is None:
-        out = np.empty(sizes, element)
-    else:
+    y: Array = np.empty(sizes, element) if out is None else out
+    if out is not None:
         _check_out(out, sizes, element, codes=codes)
-    _core.decode(codes, f._native, out)
-    return out
+    _core.decode(codes, f._native, y)
+    return y
 
 
 def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
@@ -140,12 +138,11 @@ def _arithmetic(
     check_carrier(_name(first.dtype), f.name)
     views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
     integers = _random(random, shape, "the result's shape", options)
-    if out is None:
-        out = np.empty(shape, first.dtype)
-    else:
+    y: Array = np.empty(shape, first.dtype) if out is None else out
+    if out is not None:
         _check_out(out, shape, first.dtype, **views, random=integers)
-    run(*views.values(), f._native, native, out, integers)
-    return out
+    run(*views.values(), f._native, native, y, integers)
+    return y
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
@@ -165,22 +162,21 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
 def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x") -> Array:
     """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
     `like`: the first operand's name."""
-    if type(x) is not np.ndarray:
-        x = _of_other_type(name, x, like)
-    _check_dtype(name, x.dtype, allowed)
-    if x.ndim > MAX_RANK:
-        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.ndim}")
-    return x if x.flags.aligned else x.copy()
+    y: Array = x if type(x) is np.ndarray else _of_other_type(name, x, like)
+    _check_dtype(name, y.dtype, allowed)
+    if y.ndim > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {y.ndim}")
+    return y if y.flags.aligned else y.copy()
 
 
-def _of_other_type(name: str, x: Any, like: str) -> Array:
+def _of_other_type(name: str, x: object, like: str) -> Array:
     """NumPy's scalars, and arrays of a subclass without a mask."""
     if isinstance(x, np.generic):
         return np.asarray(x)
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
-        raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
-    return x
+    if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+        return x
+    wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
+    raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
 
 
 def _check_out(
