@@ -201,7 +201,9 @@ auto Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& s
 }
 
 // ---- operators ------------------------------------------------------------------------------
-// Most have a form that makes the result and one that writes into `out`.
+// Most have a form that makes the result and one that writes into `out`. `<name>_plain` is `<name>`
+// without derivatives, transforms and batching rules: compiled programs call it, and Python where
+// nothing asks for them.
 
 void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
@@ -361,34 +363,33 @@ Tensor DecodeNew(const Tensor& codes, StringHandle format, const std::vector<std
 
 // No defaults: torch leaves default arguments out where it traces, and fake kernels would miss
 // them.
+const std::string kHow = "str how, Tensor? seed, Tensor? stream, Tensor? random";
+const std::string kSum = "str accumulator, Tensor? seed, Tensor? stream";
+
 STABLE_TORCH_LIBRARY(cpd, m) {
-  m.def("cast(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def(
-      "cast_out(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
-      "Tensor(a!) out) -> ()");
-  m.def("add(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def(
-      "add_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
-      "Tensor(a!) out) -> ()");
-  m.def("mul(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def(
-      "mul_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
-      "Tensor(a!) out) -> ()");
-  m.def(
-      "fma(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, Tensor? random) "
-      "-> Tensor");
-  m.def(
-      "fma_out(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, "
-      "Tensor? random, *, Tensor(a!) out) -> ()");
-  m.def(
-      "sum(Tensor x, int dim, str accumulator, Tensor? seed, Tensor? stream, Tensor? random) "
-      "-> Tensor");
-  m.def(
-      "gemm(Tensor a, Tensor b, Tensor? c, str accumulator, Tensor? seed, Tensor? stream, "
-      "ScalarType dtype, bool blas, Tensor? random) -> Tensor");
-  m.def("encode(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
-  m.def("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");
+  const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
+  const auto elementwise = [&](const std::string& name, const std::string& operands) {
+    define(name + "(" + operands + ", " + kHow + ") -> Tensor");
+    define(name + "_plain(" + operands + ", " + kHow + ") -> Tensor");
+    define(name + "_out(" + operands + ", " + kHow + ", *, Tensor(a!) out) -> ()");
+    define(name + "_out_plain(" + operands + ", " + kHow + ", *, Tensor(a!) out) -> ()");
+  };
+  elementwise("cast", "Tensor x");
+  elementwise("add", "Tensor x, Tensor y");
+  elementwise("mul", "Tensor x, Tensor y");
+  elementwise("fma", "Tensor x, Tensor y, Tensor z");
+  for (const std::string name : {"sum", "sum_plain"}) {
+    define(name + "(Tensor x, int dim, " + kSum + ", Tensor? random) -> Tensor");
+  }
+  for (const std::string name : {"gemm", "gemm_plain"}) {
+    define(name + "(Tensor a, Tensor b, Tensor? c, " + kSum +
+           ", ScalarType dtype, bool blas, Tensor? random) -> Tensor");
+  }
+  define("encode(Tensor x, " + kHow + ") -> Tensor");
+  define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
+  for (const std::string name : {"decode_out", "decode_out_plain"}) {
+    define(name + "(Tensor codes, str format, *, Tensor(a!) out) -> ()");
+  }
 }
 
 /// An operator as a call of the library (RunningCall); torch has let go of the GIL.
@@ -404,18 +405,29 @@ struct Entered<Operator> {
 
 void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("cast", TORCH_BOX(&Entered<&CastNew>::Run));
+  m.impl("cast_plain", TORCH_BOX(&Entered<&CastNew>::Run));
   m.impl("cast_out", TORCH_BOX(&Entered<&CastOut>::Run));
+  m.impl("cast_out_plain", TORCH_BOX(&Entered<&CastOut>::Run));
   m.impl("add", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
+  m.impl("add_plain", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
   m.impl("add_out", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
+  m.impl("add_out_plain", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
   m.impl("mul", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
+  m.impl("mul_plain", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
   m.impl("mul_out", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
+  m.impl("mul_out_plain", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
   m.impl("fma", TORCH_BOX(&Entered<&FmaNew>::Run));
+  m.impl("fma_plain", TORCH_BOX(&Entered<&FmaNew>::Run));
   m.impl("fma_out", TORCH_BOX(&Entered<&FmaOut>::Run));
+  m.impl("fma_out_plain", TORCH_BOX(&Entered<&FmaOut>::Run));
   m.impl("sum", TORCH_BOX(&Entered<&SumNew>::Run));
+  m.impl("sum_plain", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
+  m.impl("gemm_plain", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
   m.impl("decode", TORCH_BOX(&Entered<&DecodeNew>::Run));
   m.impl("decode_out", TORCH_BOX(&Entered<&DecodeOut>::Run));
+  m.impl("decode_out_plain", TORCH_BOX(&Entered<&DecodeOut>::Run));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }

@@ -228,6 +228,7 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 @torch.library.register_fake("cpd::gemm")
+@torch.library.register_fake("cpd::gemm_plain")
 def _(
     a: Tensor,
     b: Tensor,

@@ -161,8 +161,11 @@ def widen_product(call: Call) -> None:
 
 for _name in ("cast", "add", "mul", "fma"):
     batched(_name, _widen_elements)
-batched("sum", _widen_sum, lambda given: sum_draws(given["accumulator"]))
-batched("gemm", widen_product, lambda given: sum_draws(given["accumulator"]))
+    batched(f"{_name}_plain", _widen_elements)
+for _name in ("sum", "sum_plain"):
+    batched(_name, _widen_sum, lambda given: sum_draws(given["accumulator"]))
+for _name in ("gemm", "gemm_plain"):
+    batched(_name, widen_product, lambda given: sum_draws(given["accumulator"]))
 batched("matmul", widen_product, recipe_draws)
 batched("encode", None)
 batched("decode", None, lambda given: False)

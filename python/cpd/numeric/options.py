@@ -21,6 +21,8 @@ Number: TypeAlias = "int | torch.Tensor"
 
 MAX_RANDOM_BITS = _core.MAX_RANDOM_BITS
 _BITS64 = 2**64
+_PLAIN = (str, str, int, int, int, str)
+"""The types of options that can be looked up: a tensor's number changes, and True equals 1."""
 
 
 class Options(NamedTuple):
@@ -35,8 +37,12 @@ class Options(NamedTuple):
 
     def check(self) -> None:
         """Raises TypeError or ValueError where one of them is wrong."""
-        for name in ("rounding", "overflow", "variant"):
-            value = getattr(self, name)
+        names = (
+            ("rounding", self.rounding),
+            ("overflow", self.overflow),
+            ("variant", self.variant),
+        )
+        for name, value in names:
             if not isinstance(value, str):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         check_names(self.rounding, self.overflow, self.variant)
@@ -52,12 +58,28 @@ class Options(NamedTuple):
         self.check()
         return cast_text(f.name, self.rounding, self.overflow, self.random_bits, self.variant)
 
+    def kept_text(self, f: formats.Format) -> str:
+        """`text`, looked up where it can be; not for torch.compile."""
+        return _kept_text(self, f.name) if tuple(map(type, self)) == _PLAIN else self.text(f)
+
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
-        self.check()
-        seed, stream = number("seed", self.seed), number("stream", self.stream)
-        bits = index(self.random_bits)
-        return _core.RoundingOptions(self.rounding, self.overflow, seed, stream, bits, self.variant)
+        return _kept(self) if tuple(map(type, self)) == _PLAIN else _native(self)
+
+
+def _native(options: Options) -> _core.RoundingOptions:
+    options.check()
+    seed, stream = number("seed", options.seed), number("stream", options.stream)
+    names = options.rounding, options.overflow
+    return _core.RoundingOptions(*names, seed, stream, index(options.random_bits), options.variant)
+
+
+_kept = functools.lru_cache(maxsize=1024)(_native)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_text(options: Options, f: str) -> str:
+    return options.text(formats.named(f))
 
 
 @constant

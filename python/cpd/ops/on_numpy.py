@@ -39,7 +39,9 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     x = _array("x", x)
     check_carrier(_name(x.dtype), f.name)
     integers = _random(random, x.shape, "x's shape", options)
-    y = _output(out, x.shape, x.dtype, {"x": x, "random": integers}, like=x)
+    y: Array = np.empty_like(x, subok=False) if out is None else out
+    if out is not None:
+        _check_out(out, x.shape, x.dtype, x=x, random=integers)
     _core.cast(x, f._native, native, y, integers)
     return y
 
@@ -64,7 +66,9 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     element = _element(default if dtype is None else dtype, FLOATS)
     check_carrier(_name(element), f.name)
     codes = np.ascontiguousarray(codes)
-    y = _output(out, sizes, element, {"codes": codes})
+    y: Array = np.empty(sizes, element) if out is None else out
+    if out is not None:
+        _check_out(out, sizes, element, codes=codes)
     _core.decode(codes, f._native, y)
     return y
 
@@ -132,15 +136,19 @@ def _arithmetic(
             raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
     shape = _common_shape(arrays)
     check_carrier(_name(first.dtype), f.name)
-    views = {name: np.broadcast_to(x, shape) for name, x in arrays.items()}
+    views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
     integers = _random(random, shape, "the result's shape", options)
-    y = _output(out, shape, first.dtype, {**views, "random": integers})
+    y: Array = np.empty(shape, first.dtype) if out is None else out
+    if out is not None:
+        _check_out(out, shape, first.dtype, **views, random=integers)
     run(*views.values(), f._native, native, y, integers)
     return y
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
-    shapes = [x.shape for x in arrays.values()]
+    first, *others = shapes = [x.shape for x in arrays.values()]
+    if all(shape == first for shape in others):
+        return first
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -154,26 +162,27 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
 def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x") -> Array:
     """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
     `like`: the first operand's name."""
+    y: Array = x if type(x) is np.ndarray else _of_other_type(name, x, like)
+    _check_dtype(name, y.dtype, allowed)
+    if y.ndim > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {y.ndim}")
+    return y if y.flags.aligned else y.copy()
+
+
+def _of_other_type(name: str, x: object, like: str) -> Array:
+    """NumPy's scalars, and arrays of a subclass without a mask."""
     if isinstance(x, np.generic):
-        x = np.asarray(x)
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
-        raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
-    _check_dtype(name, x.dtype, allowed)
-    _check_rank(name, x)
-    return x if x.flags.aligned else x.copy()
+        return np.asarray(x)
+    if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+        return x
+    wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
+    raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
 
 
-def _output(
-    out: Any,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    inputs: dict[str, Array | None],
-    like: Array | None = None,
-) -> Array:
-    """A new array, or `out` checked."""
-    if out is None:
-        return np.empty(shape, dtype) if like is None else np.empty_like(like, subok=False)
+def _check_out(
+    out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], **inputs: Array | None
+) -> None:
+    """Raises unless `out` may be written while the inputs are read."""
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(f"out must be a NumPy array like x, got {_describe(out)}")
     if out.dtype != dtype:
@@ -184,9 +193,11 @@ def _output(
         raise ValueError("out must be writable, it is read-only")
     if not out.flags.aligned:
         raise ValueError("out must be aligned to its element size")
-    regions = {name: _region(x) for name, x in inputs.items() if x is not None}
-    check_out_memory(_region(out), regions)
-    return out
+    given = {name: x for name, x in inputs.items() if x is not None}
+    if not out.flags.forc or any(
+        x is not out and np.may_share_memory(out, x) for x in given.values()
+    ):
+        check_out_memory(_region(out), {name: _region(x) for name, x in given.items()})
 
 
 def _draws(
@@ -221,6 +232,7 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name  # which NumPy takes 2 µs to put together
 
 
+@functools.lru_cache(maxsize=256)
 def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> None:
     if _name(dtype) not in allowed:
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {dtype}")
@@ -237,11 +249,6 @@ def _element(dtype: Any, allowed: tuple[str, ...]) -> np.dtype[Any]:
         raise TypeError(f"dtype must be one of NumPy's {names}, got {dtype!r}") from None
     _check_dtype("dtype", element, allowed)
     return element
-
-
-def _check_rank(name: str, x: Array) -> None:
-    if x.ndim > MAX_RANK:
-        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.ndim}")
 
 
 def _region(x: Array) -> Region:
