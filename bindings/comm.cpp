@@ -219,7 +219,7 @@ void BindTransports(py::module_& m) {
         breakable);
 }
 
-// ---- faults, for tests -----------------------------------------------------------------------
+// ---- faults, for tests ----------------------------------------------------------------------
 
 using PythonHook = std::function<void(const std::string&, std::int64_t, int, py::cpp_function)>;
 
@@ -238,7 +238,7 @@ void HookFaults(const std::optional<PythonHook>& hook) {
   });
 }
 
-// ---- errors ----------------------------------------------------------------------------------
+// ---- errors ---------------------------------------------------------------------------------
 
 /// Raises the exception `name` of cpd.comm.errors; where a signal's handler raises one while that
 /// is made, the handler's.

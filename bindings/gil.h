@@ -45,6 +45,12 @@ class ReleaseGil {
 
 using NoGil = pybind11::call_guard<ReleaseGil>;
 
+template <class Run>
+void WithoutGil(Run run) {
+  const ReleaseGil release;
+  run();
+}
+
 /// The GIL for a while, whether the thread has it already or not.
 class AcquireGil {
  public:

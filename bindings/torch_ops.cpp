@@ -3,7 +3,7 @@
 // libcpd_torch: the operators torch.ops.cpd.*, on torch's stable ABI (TORCH_TARGET_VERSION 2.11),
 // so that one library serves CPU and CUDA builds of torch from 2.11 on. No arithmetic: tensors
 // become TensorViews and the library does the rest. Fake and autograd registrations are in
-// python/cpd/torch_*.py. A cpd::Error is a std::invalid_argument and arrives as ValueError, a
+// python/cpd/_torch. A cpd::Error is a std::invalid_argument and arrives as ValueError, a
 // cpd::MachineError as RuntimeError, std::bad_alloc as MemoryError.
 //
 // Formats, roundings and accumulators arrive as one canonical text a call, parsed once: an
@@ -42,7 +42,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// ---- tensors as TensorView ----------------------------------------------------------------------
+// ---- tensors as TensorView ------------------------------------------------------------------
 
 DType DTypeOf(const Tensor& x) {
   switch (x.scalar_type()) {
@@ -133,7 +133,7 @@ class OnDeviceOf {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
-// ---- options ---------------------------------------------------------------------------------
+// ---- options --------------------------------------------------------------------------------
 
 /// Takes a seed or stream: from the CPU its number, on x's GPU the place where it lies.
 void TakeNumber(const OptionalTensor& given, const char* what, const Tensor& x,
@@ -213,7 +213,7 @@ Accumulator TakenElementwise(const Text& text, const OptionalTensor& seed,
   return Taken<ParseElementwise>(text, seed, stream, x);
 }
 
-// ---- operators ---------------------------------------------------------------------------------
+// ---- operators ------------------------------------------------------------------------------
 // Most have a form that makes the result and one that writes into `out`.
 
 void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,

@@ -13,6 +13,12 @@ namespace cpd {
 /// The view of a NumPy array of any layout; its strides must be whole elements. Throws Error.
 TensorView ViewOf(const pybind11::array& x);
 
+/// Formats, rounding options, accumulators, ReduceSpec.
+void BindSpecs(pybind11::module_& m);
+/// Verbs over arrays; backends. Wants BindSpecs before.
+void BindOperations(pybind11::module_& m);
+/// Virtual ranks, round-off, cost.
+void BindStudies(pybind11::module_& m);
 /// Communicators over real ranks; wants ReduceSpec, LayerReport and RoundingOptions bound before.
 void BindComm(pybind11::module_& m);
 

@@ -4,7 +4,7 @@
 Run: python examples/05_train.py
 """
 
-from cpd.training import TrainOptions, train
+from cpd.demo.training import TrainOptions, train
 
 
 def main() -> None:

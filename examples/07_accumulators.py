@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.training import Digits, digit_classifier, epoch_order, load_digits
+from cpd.demo.training import Digits, digit_classifier, epoch_order, load_digits
 
 DEPTH, WIDTH = 2, 512
 BATCH = 128

@@ -18,8 +18,8 @@ FoldPlan SumsPlanOf(const Accumulator& accumulator) {
   return Guarded([&] { return plan_of_sums(accumulator); });
 }
 
-Levels LevelsOf(const Accumulator& accumulator, std::int64_t depth) {
-  return Guarded([&] { return make_levels(accumulator, depth); });
+AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth) {
+  return Guarded([&] { return make_accumulator_plan(accumulator, depth); });
 }
 
 }  // namespace cpd

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/text/names.h"
 
 namespace cpd {

@@ -4,10 +4,11 @@
 // over k and all-reduce over ranks with the same step.
 //
 // Two routes, chosen by FoldPlan: binary32 addition followed by the rounding, where that equals one
-// exact rounding (plan.h), and otherwise the exact sum in binary64, rounded to odd.
+// exact rounding (fold_plan.h), and otherwise the exact sum in binary64, rounded to odd.
 #pragma once
 
 #include "cpd/numeric/exact.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

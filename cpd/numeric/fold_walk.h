@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "cpd/numeric/accumulate.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/fold_plan.h"
 
 namespace cpd {
 

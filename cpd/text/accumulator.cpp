@@ -32,8 +32,7 @@ constexpr int kMostFraction = 30;
 constexpr int kLeastExponent = -400;  // below every product of binary32 values
 constexpr int kMostExponent = 127;
 
-// --- checks
-// ---------------------------------------------------------------------------------------
+// --- checks --------------------------------------------------------------------------------------
 
 void CheckBetween(const std::string& what, std::int64_t low, std::int64_t high,
                   std::int64_t given) {
@@ -93,8 +92,7 @@ void CheckFields(const Accumulator& accumulator) {
   }
 }
 
-// --- text
-// -----------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------
 
 /// Writes ` name=value`.
 template <class T>
@@ -250,8 +248,7 @@ std::string_view TakeScheme(std::vector<std::string_view>& words, std::string_vi
   return scheme;
 }
 
-// --- presets
-// --------------------------------------------------------------------------------------
+// --- presets -------------------------------------------------------------------------------------
 
 constexpr Format kFp16{.exp = 5, .man = 10, .bias = 15};
 constexpr Format kBf16{.exp = 8, .man = 7, .bias = 127};

@@ -11,9 +11,10 @@
 #include "cpd/base/kernel_table.h"
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/fold_walk.h"
-#include "cpd/numeric/levels.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounds.h"
 
 namespace cpd::cuda {
@@ -40,10 +41,10 @@ struct Launch {
   void* stream = nullptr;
 };
 
-/// A product and its accumulator; `key` in place of the seed and stream in `levels`.
+/// A product and its accumulator; `key` in place of the seed and stream in `plan`.
 struct GemmCall {
   MatrixProduct product;
-  Levels levels;
+  AccumulatorPlan plan;
   Key key;
 };
 
@@ -78,8 +79,7 @@ struct SumCall {
   Key key;
 };
 
-// --- reductions over ranks
-// ----------------------------------------------------------------------------
+// --- reductions over ranks -----------------------------------------------------------------------
 
 /// Memory that Api::allocate gives.
 enum class MemoryKind : std::uint8_t {

@@ -17,8 +17,7 @@ inline bool is_contiguous(const Strided& t, DType type) {
   return t.dtype == type && t.rank == 1 && t.stride[0] == 1;
 }
 
-// --- launches
-// ---------------------------------------------------------------------------------------
+// --- launches ------------------------------------------------------------------------------------
 
 /// Makes a device the thread's current one while alive, and forgets an earlier call's error, which
 /// cudaGetLastError would report as this launch's.

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ GemmCa
   __shared__ TileMemory memory;
   const MatrixProduct& product = call.product;
   const int thread = static_cast<int>(threadIdx.x);
-  const int step = step_of(call.levels);
+  const int step = step_of(call.plan);
   const std::int64_t tiles = tile_count(product, product.batch(), kSide);
   for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     TileThread<Sum> sum(call, tile, thread);
@@ -115,12 +115,12 @@ int gemm(const Launch& launch, const GemmCall& call) {
     return static_cast<unsigned>(
         std::min<std::int64_t>(tile_count(call.product, batch, side), 1LL << 30));
   };
-  if (takes_wide(call.levels)) {
-    with_split(call.levels.sum.split.kind, [&]<Split kind>() {
+  if (takes_wide(call.plan)) {
+    with_split(call.plan.sum.split.kind, [&]<Split kind>() {
       multiply_wide<kind><<<blocks(kWide), kWideThreads, 0, stream>>>(call);
     });
   } else {
-    with_sum(call.levels,
+    with_sum(call.plan,
              [&]<class Sum>() { multiply<Sum><<<blocks(kSide), kSums, 0, stream>>>(call); });
   }
   return cudaGetLastError();

@@ -8,7 +8,10 @@
 // binary32 where that is exact, else in binary64.
 #pragma once
 
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/gemm_sums.h"
+#include "cpd/numeric/round_plan.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 
@@ -189,23 +192,23 @@ template <Rounding mode, Scheme scheme>
 class OrderedSum {
  public:
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
-    const RoundPlan& first = call.levels.first.round;
+    const RoundPlan& first = call.plan.first.round;
     key_ = random_key(first, call.key, index);
     const auto start = static_cast<float>(
         round<R>(static_cast<double>(c), draw<R, double>(first, key_, 0), first));
     for (int plane = 0; plane < kPlanes; ++plane) state_[plane] = 0.0F;
-    (call.levels.chunk > 0 ? outer_ : state_[0]) = start;
+    (call.plan.chunk > 0 ? outer_ : state_[0]) = start;
   }
 
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
                   const TileRange* ranges) {
-    const Levels& levels = call.levels;
-    const bool narrow = fits_binary32(levels.sum, ranges[0].fraction, ranges[1].fraction);
-    if (levels.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
+    const AccumulatorPlan& plan = call.plan;
+    const bool narrow = fits_binary32(plan.sum, ranges[0].fraction, ranges[1].fraction);
+    if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
     // Each stretch ends with the step or with a chunk.
     for (const std::int64_t end = k + count; k < end;) {
-      const std::int64_t number = k / levels.chunk;
-      const std::int64_t chunk_end = (number + 1) * levels.chunk;
+      const std::int64_t number = k / plan.chunk;
+      const std::int64_t chunk_end = (number + 1) * plan.chunk;
       const std::int64_t stop = chunk_end < end ? chunk_end : end;
       const auto length = static_cast<int>(stop - k);
       add_products(call, a, b, k, length, static_cast<std::uint64_t>(number), narrow);
@@ -213,13 +216,13 @@ class OrderedSum {
       b += length * (kSide + 1);
       k = stop;
       if (k == chunk_end || k == call.product.depth) {
-        end_chunk(levels, k, static_cast<std::uint64_t>(number));
+        end_chunk(plan, k, static_cast<std::uint64_t>(number));
       }
     }
   }
 
   CPD_FN float end(const GemmCall& call) const {
-    return result_of(call.levels.chunk > 0 ? outer_ : state_[0]);
+    return result_of(call.plan.chunk > 0 ? outer_ : state_[0]);
   }
 
  private:
@@ -230,7 +233,7 @@ class OrderedSum {
 
   CPD_FN void add_products(const GemmCall& call, const float* a, const float* b, std::int64_t k,
                            int count, std::uint64_t chunk, bool narrow) {
-    const GemmPlan& plan = call.levels.sum;
+    const GemmPlan& plan = call.plan.sum;
     if (plan.exact_products) return add_as<double, true>(call, a, b, k, count, chunk);
     if constexpr (is_nearest(mode)) {
       if (narrow) return add_as<float, false>(call, a, b, k, count, chunk);
@@ -241,7 +244,7 @@ class OrderedSum {
   template <class V, bool kExactProducts>
   CPD_FN void add_as(const GemmCall& call, const float* a, const float* b, std::int64_t k,
                      int count, std::uint64_t chunk) {
-    const GemmPlan& plan = call.levels.sum;
+    const GemmPlan& plan = call.plan.sum;
     const std::uint64_t first =
         mode == Rounding::stochastic ? plan.first_draw + chunk + draws_before(plan, k) : 0;
     GemmSums<R, V, kExactProducts, TileOperands<V>, TileState<V>> sums(
@@ -256,11 +259,11 @@ class OrderedSum {
     }
   }
 
-  CPD_FN void end_chunk(const Levels& levels, std::int64_t k, std::uint64_t number) {
-    const std::uint64_t t = mode == Rounding::stochastic
-                                ? levels.sum.first_draw + number + draws_before(levels.sum, k)
-                                : 0;
-    const RoundPlan& plan = levels.outer.round;
+  CPD_FN void end_chunk(const AccumulatorPlan& accumulator, std::int64_t k, std::uint64_t number) {
+    const std::uint64_t t = mode == Rounding::stochastic ? accumulator.sum.first_draw + number +
+                                                               draws_before(accumulator.sum, k)
+                                                         : 0;
+    const RoundPlan& plan = accumulator.outer.round;
     outer_ = static_cast<float>(
         rounded_sum<R, double>(outer_, state_[0], draw<R, double>(plan, key_, t), plan));
     state_[0] = 0.0F;
@@ -276,7 +279,7 @@ template <Rounding mode>
 class UnitSum {
  public:
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
-    const BlockFmaPlan& plan = call.levels.unit;
+    const BlockFmaPlan& plan = call.plan.unit;
     key_ = random_key(plan.promoted, call.key, index);
     const double start = c;
     if (plan.promote > 0) {
@@ -284,14 +287,14 @@ class UnitSum {
       sum_ = static_cast<float>(round<R>(start, random, plan.promoted));
     } else {
       with_unit_rule(plan, [&]<class Unit>() {
-        unit_ = static_cast<float>(round<Unit>(start, std::uint64_t{0}, call.levels.first.round));
+        unit_ = static_cast<float>(round<Unit>(start, std::uint64_t{0}, call.plan.first.round));
       });
     }
   }
 
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
                   const TileRange* ranges) {
-    const BlockFmaPlan& plan = call.levels.unit;
+    const BlockFmaPlan& plan = call.plan.unit;
     const bool narrow =
         fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
                       least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
@@ -314,7 +317,7 @@ class UnitSum {
   }
 
   CPD_FN float end(const GemmCall& call) {
-    const bool promotes = call.levels.unit.promote > 0;
+    const bool promotes = call.plan.unit.promote > 0;
     if (call.product.depth == 0 && !promotes) promote(call, 0);
     return result_of(promotes ? sum_ : unit_);
   }
@@ -360,7 +363,7 @@ class UnitSum {
   /// After `done` products: the unit's sum is added to the accumulator's and starts anew from +0;
   /// without promotion it is rounded into the accumulator's format.
   CPD_FN void promote(const GemmCall& call, std::int64_t done) {
-    const BlockFmaPlan& plan = call.levels.unit;
+    const BlockFmaPlan& plan = call.plan.unit;
     const bool adds = plan.promote > 0;
     const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
     const auto first = 4 * static_cast<std::uint64_t>(draws_per_word(plan.promoted.random_bits));
@@ -377,12 +380,12 @@ class UnitSum {
   float unit_ = 0.0F;
 };
 
-/// Calls run.operator()<Sum>() with the class that sums as `levels` says.
+/// Calls run.operator()<Sum>() with the class that sums as `plan` says.
 template <class Run>
-void with_sum(const Levels& levels, Run run) {
-  const bool is_unit = levels.scheme == Scheme::block_fma;
-  with_mode((is_unit ? levels.unit.promoted : levels.first.round).mode, [&]<Rounding mode>() {
-    switch (levels.scheme) {
+void with_sum(const AccumulatorPlan& plan, Run run) {
+  const bool is_unit = plan.scheme == Scheme::block_fma;
+  with_mode((is_unit ? plan.unit.promoted : plan.first.round).mode, [&]<Rounding mode>() {
+    switch (plan.scheme) {
       case Scheme::kahan:
         return run.template operator()<OrderedSum<mode, Scheme::kahan>>();
       case Scheme::pairwise:
@@ -396,9 +399,9 @@ void with_sum(const Levels& levels, Run run) {
 }
 
 /// Values of k that a step takes: whole blocks of a matrix unit.
-CPD_FN int step_of(const Levels& levels) {
-  if (levels.scheme != Scheme::block_fma) return kDepth;
-  return kDepth / levels.unit.block * levels.unit.block;
+CPD_FN int step_of(const AccumulatorPlan& plan) {
+  if (plan.scheme != Scheme::block_fma) return kDepth;
+  return kDepth / plan.unit.block * plan.unit.block;
 }
 
 }  // namespace cpd::cuda

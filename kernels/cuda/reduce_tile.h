@@ -11,6 +11,7 @@
 
 #include "cpd/numeric/crc.h"
 #include "cpd/numeric/philox.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/streams.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"

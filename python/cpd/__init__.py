@@ -5,29 +5,32 @@
 >>> cpd.cast(np.float32([0.3, 17.0]), "e4m3").tolist()
 [0.3125, 16.0]
 
-Loaded when they are first used: `cpd.comm` (reductions over real ranks) and, importing torch,
-`cpd.functional` and `cpd.nn` (torch's layers in a customized precision), `cpd.ddp_hook` and
-`cpd.fsdp` (torch's data parallelism).
+Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.study` (what they
+lose and cost) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
+precision), `cpd.ddp_hook` and `cpd.fsdp` (torch's data parallelism).
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cpd import loading, study
+from cpd import _moved, loading
 from cpd._core import __version__, backend
-from cpd.accumulator import Accumulator, BlockFma, PresetInfo, presets
-from cpd.formats import Format, format
+from cpd.nn.recipe import CastSpec, Recipe
+from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
+from cpd.numeric.formats import Format, format
 from cpd.ops import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
-from cpd.recipes import CastSpec, Recipe
-from cpd.reduce import LayerReport, ReduceSpec, StallWarning, simulate_all_reduce
-from cpd.schedule import Schedule
 
 if TYPE_CHECKING:
-    from . import comm as comm
-    from . import fsdp as fsdp
-    from . import functional as functional
-    from . import nn as nn
-    from .ddp import ddp_hook as ddp_hook
+    from cpd import comm as comm
+    from cpd import functional as functional
+    from cpd import nn as nn
+    from cpd import study as study
+    from cpd.comm.schedule import Schedule
+    from cpd.comm.spec import ReduceSpec, StallWarning
+    from cpd.comm.virtual import LayerReport, simulate_all_reduce
+    from cpd.parallel import ddp as ddp
+    from cpd.parallel import fsdp as fsdp
+    from cpd.parallel.ddp import ddp_hook as ddp_hook
 
 __all__ = [
     "Accumulator",
@@ -57,13 +60,29 @@ __all__ = [
     "sum",
 ]
 
+_MODULES = ("comm", "functional", "study")
+_NAMES = {
+    "LayerReport": "cpd.comm.virtual",
+    "ReduceSpec": "cpd.comm.spec",
+    "Schedule": "cpd.comm.schedule",
+    "StallWarning": "cpd.comm.spec",
+    "ddp_hook": "cpd.parallel.ddp",
+    "simulate_all_reduce": "cpd.comm.virtual",
+}
+"""What is loaded when it is first used."""
 
+_moved.find_them()
+loading.load_operations_with_the_first_tensor()
 loading.tell_torch()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("comm", "fsdp", "functional", "nn"):
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _MODULES or f"cpd.{name}" in _moved.MOVED:
         return importlib.import_module(f"cpd.{name}")
-    if name == "ddp_hook":
-        return importlib.import_module("cpd.ddp").ddp_hook
     raise AttributeError(f"module 'cpd' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *_NAMES})

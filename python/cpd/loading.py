@@ -1,34 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets torch.load, by default, read checkpoints that hold specs of this package, without importing
-torch: what they are is told when torch is imported, before or after this package."""
+"""What is done about torch without importing it: the operations on tensors are loaded with the
+first tensor, and torch.load, by default, reads checkpoints that hold specs of this package, which
+it is told when torch is imported, before or after this package."""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cpd import accumulator, formats, recipes, reduce, schedule
+from cpd._moved import old_names
+from cpd.ops import faces
 
-SPECS: list[Any] = [
-    formats.format,  # what a pickled Format calls
-    accumulator.Accumulator,
-    accumulator.BlockFma,
-    recipes.CastSpec,
-    recipes.Recipe,
-    reduce.ReduceSpec,
-    schedule.Schedule,
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # whose module takes 10 ms to import
+
+SPECS = [
+    ("cpd.numeric.formats", "format"),  # what a pickled Format calls
+    ("cpd.numeric.accumulator", "Accumulator"),
+    ("cpd.numeric.accumulator", "BlockFma"),
+    ("cpd.nn.recipe", "CastSpec"),
+    ("cpd.nn.recipe", "Recipe"),
+    ("cpd.comm.spec", "ReduceSpec"),
+    ("cpd.comm.schedule", "Schedule"),
 ]
 """Values of plain fields: unpickling one runs no code but this package's own."""
 
 
+def load_operations_with_the_first_tensor() -> None:
+    """Tells `cpd.ops` where the operations on tensors are."""
+    faces.on_tensors = _operations
+
+
+def _operations() -> faces.Face:
+    from cpd._torch import operators
+
+    return operators
+
+
 def tell_torch() -> None:
-    """Makes them safe globals of torch.load(weights_only=True)."""
-    _when_imported("torch.serialization", lambda module: module.add_safe_globals(SPECS))
+    """Makes them, by their present and former names, safe globals of
+    torch.load(weights_only=True)."""
+    _when_imported("torch.serialization", lambda torch: torch.add_safe_globals(_safe_globals()))
+
+
+def _safe_globals() -> list[Any]:
+    found: list[Any] = []
+    for module, name in SPECS:
+        spec = getattr(importlib.import_module(module), name)
+        found += [spec, *((spec, old) for old in old_names(module, name))]
+    return found
 
 
 def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
@@ -40,7 +66,7 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
         then(module)
 
 
-class _Waiting(importlib.abc.MetaPathFinder):
+class _Waiting:
     """Finds one module by the other finders, once, and adds `then` to what its loader does."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
@@ -50,13 +76,15 @@ class _Waiting(importlib.abc.MetaPathFinder):
         if name != self._name or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        from importlib.util import find_spec  # which importing torch has loaded by now
+
+        spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Then(spec.loader, self._then)
         return spec
 
 
-class _Then(importlib.abc.Loader):
+class _Then(Loader):
     """A loader, and what is done after it."""
 
     def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:

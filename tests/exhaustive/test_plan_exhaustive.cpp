@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tests/numeric/test_plan.cpp of every width: each route that plan.h chooses holds the formats that
+// tests/numeric/test_plan.cpp of every width: each route that the plans choose holds the formats that
 // it is chosen for, in every mode.
 #include <gtest/gtest.h>
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 import cpd
-from cpd import gradients, study
+from cpd import study
+from cpd.study import gradients
 
 FLUSH = sys.argv[1] == "flush"
 FOLDER = Path(sys.argv[2])

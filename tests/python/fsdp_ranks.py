@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import cpd
 from cpd.comm import Communicator
-from cpd.fsdp import ReduceScatter, set_reduce_scatter
+from cpd.parallel.fsdp import ReduceScatter, set_reduce_scatter
 
 STOCHASTIC = cpd.ReduceSpec(
     "e4m3",

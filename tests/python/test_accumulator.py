@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.accumulator import accumulator
+from cpd.numeric.accumulator import accumulator
 
 UNIT = cpd.BlockFma("fp16", "e5m2", block=4, fraction_bits=23, rounding="nearest_even", promote=8)
 

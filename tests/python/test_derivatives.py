@@ -402,7 +402,7 @@ def test_an_exported_program_runs_in_another_process(tmp_path):
     torch.export.save(program, tmp_path / "program.pt2")
     torch.save([x, stream, Model()(x, stream)], tmp_path / "tensors.pt")
     script = (
-        "import sys, torch, cpd.torch_ops\n"
+        "import sys, torch, cpd._torch.operators\n"
         "program = torch.export.load(sys.argv[1])\n"
         "x, stream, wanted = torch.load(sys.argv[2])\n"
         "assert torch.equal(program.module()(x, stream), wanted)\n"

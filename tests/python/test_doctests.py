@@ -15,22 +15,25 @@ import cpd
 
 MODULES = (
     "cpd",
-    "cpd.accumulator",
     "cpd.comm",
-    "cpd.formats",
-    "cpd.functional",
+    "cpd.comm.schedule",
+    "cpd.comm.spec",
+    "cpd.comm.virtual",
+    "cpd.nn.functional",
     "cpd.nn.layers",
-    "cpd.ops",
-    "cpd.recipes",
-    "cpd.reduce",
-    "cpd.schedule",
-    "cpd.study",
+    "cpd.nn.recipe",
+    "cpd.numeric.accumulator",
+    "cpd.numeric.formats",
+    "cpd.ops.verbs",
+    "cpd.study.choices",
+    "cpd.study.costs",
+    "cpd.study.reduce",
 )
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    if name in ("cpd.functional", "cpd.nn.layers"):
+    if name in ("cpd.nn.functional", "cpd.nn.layers"):
         pytest.importorskip("torch")
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0

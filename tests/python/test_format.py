@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cpd
-import cpd.accumulator
-import cpd.recipes
+import cpd.nn.recipe
+import cpd.numeric.accumulator
 import oracle
 from arrays import spec_of
 
@@ -174,14 +174,14 @@ def wherever(f: Any) -> list[cpd.Format]:
     assert cpd.sum(x, f).item() == 3
     assert cpd.gemm(x.reshape(1, 2), x.reshape(2, 1), f).item() == 5
     assert cpd.simulate_all_reduce([[x], [x]], spec)[0].tolist() == [2.0, 4.0]
-    assert cpd.recipes.recipe(f).forward == recipe.forward
+    assert cpd.nn.recipe.recipe(f).forward == recipe.forward
     operands = cpd.Accumulator(preset="h100-fp8", operands=(f, f))
     assert operands.unit is not None
     return [
         cpd.format(f),
         cpd.CastSpec(f).format,
         cpd.Accumulator(f).format,
-        cpd.accumulator.accumulator(f).format,
+        cpd.numeric.accumulator.accumulator(f).format,
         chunked.format,
         chunked.inner,
         *(unit.a, unit.b, unit.sum, operands.unit.a, operands.unit.b),

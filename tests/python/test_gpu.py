@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 cpd = pytest.importorskip("cpd")
 
 from cpd import _core  # noqa: E402
-from cpd.tensors import Options  # noqa: E402
+from cpd.numeric.options import Options  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 from cpd.cli import main  # noqa: E402
-from cpd.gradient_files import shown  # noqa: E402
-from cpd.gradients import load_gradients, save_gradients  # noqa: E402
+from cpd.study.gradient_files import shown  # noqa: E402
+from cpd.study.gradients import load_gradients, save_gradients  # noqa: E402
 
 X = np.arange(24, dtype=np.float32).reshape(4, 3, 2) / 8
 

@@ -288,7 +288,7 @@ def test_conv2d_one_by_one(moves):
     "recipe", [NARROW, "e4m3", cpd.Recipe(SOME, "e4m3", "e4m3 pairwise"), "h100-bf16"], ids=str
 )
 def test_unfolding_in_parts_changes_nothing(recipe, monkeypatch):
-    from cpd import torch_conv
+    from cpd._torch import conv as torch_conv
 
     x, w, bias = (
         t.detach().bfloat16().float() for t in leaves_of((7, 4, 6, 5), (6, 4, 3, 2), (6,))

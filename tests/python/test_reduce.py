@@ -19,11 +19,11 @@ import pytest
 import cpd
 import reduce_oracle
 from arrays import spec_of
-from cpd.reduce import StallWarning
+from cpd.comm.spec import StallWarning
 from oracle import MODES, Options
 
 # Many of the sums here are of more terms than their format can count.
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.reduce.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
 
 WORLDS = (1, 2, 3, 5, 7, 8, 16)
 ORDERS = ("sequential", "ring", "tree")
@@ -168,7 +168,7 @@ def test_a_tree_adds_neighbours_first():
     assert cpd.simulate_all_reduce(ones, cpd.ReduceSpec("e5m2"))[0] == 8
 
 
-@pytest.mark.filterwarnings("error::cpd.reduce.StallWarning")
+@pytest.mark.filterwarnings("error::cpd.comm.spec.StallWarning")
 def test_sums_that_may_stall_are_told():
     ranks = [[np.ones(1, np.float32)]] * 17
     for spec in (

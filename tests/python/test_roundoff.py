@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch")
 import cpd  # noqa: E402
 import spawn  # noqa: E402
 from cpd.cli import main  # noqa: E402
-from cpd.gradients import load_gradients, save_gradients  # noqa: E402
-from cpd.report.roundoff import group_sizes_for, hierarchical_steps  # noqa: E402
+from cpd.study.gradients import load_gradients, save_gradients  # noqa: E402
+from cpd.study.series import group_sizes_for, hierarchical_steps  # noqa: E402
 
 RANKS = 12
 

@@ -14,7 +14,7 @@ import cpd.comm
 import study_ranks
 from spawn import TRANSPORTS, spawn_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.reduce.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
 
 
 # ---- round-off over ranks ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ pytest.importorskip("sklearn")
 
 from cpd.cli import build_parser, main  # noqa: E402
 from cpd.cli.train import train_options  # noqa: E402
-from cpd.training import (  # noqa: E402
+from cpd.demo.training import (  # noqa: E402
     TrainOptions,
     VirtualRanks,
     digit_classifier,
@@ -28,7 +28,7 @@ from cpd.training import (  # noqa: E402
     train,
     weights_hash,
 )
-from cpd.training.options import layer_names  # noqa: E402
+from cpd.demo.training.options import layer_names  # noqa: E402
 
 QUICK = TrainOptions(epochs=1, depth=2, width=16)
 

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "cpd/comm/transport/fault.h"
-
 namespace cpd {
 namespace {
 
@@ -54,9 +52,7 @@ Task Exchanges::Run(std::int64_t chunk, std::vector<Part> parts) {
   }
 }
 
-void Exchanges::Enter(Phase phase, const Chunk& chunk) {
-  cpd::Enter(phase, chunk.number, link_.transport());
-}
+void Exchanges::Enter(Phase phase, const Chunk& chunk) { link_.Enter(phase, chunk.number); }
 
 Pending Exchanges::Start(Phase phase, Chunk& chunk, std::vector<Addressed> out,
                          std::vector<Addressed> in) {

@@ -62,7 +62,7 @@ enum class Delivery : std::uint8_t { to_all, to_root, scattered };
 
 class Exchanges {
  public:
-  Exchanges(Link& link, const Work& work, Delivery delivery, int root)
+  Exchanges(Channel& link, const Work& work, Delivery delivery, int root)
       : link_(link), work_(work), delivery_(delivery), root_(root) {}
 
   /// How many slices a chunk has under the spec's exchange.
@@ -95,7 +95,7 @@ class Exchanges {
   void Enter(Phase phase, const Chunk& chunk);
   Pending Start(Phase phase, Chunk& chunk, std::vector<Addressed> out, std::vector<Addressed> in);
 
-  Link& link_;
+  Channel& link_;
   const Work& work_;
   Delivery delivery_;
   int root_;

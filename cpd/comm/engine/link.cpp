@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cpd/base/interrupt.h"
+#include "cpd/comm/transport/fault.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {
@@ -173,7 +174,15 @@ void Pending::Leave() noexcept {
   }
 }
 
-Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+Channel::~Channel() = default;
+
+void Link::Enter(Phase phase, std::int64_t chunk) { cpd::Enter(phase, chunk, transport_); }
+
+Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) {
+  return Begin(phase, std::move(out), std::move(in), true);
+}
+
+Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
                     bool counts_as_values) {
   const auto is_empty = [](const Addressed& one) { return one.message->bytes() == 0; };
   std::erase_if(out, is_empty);
@@ -316,7 +325,7 @@ std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint
     out.push_back({(transport_.rank() + step) % size, mine});
     in.push_back({(transport_.rank() + size - step) % size, control_.Take(bytes)});
   }
-  Pending pending = Start(phase, std::move(out), std::move(in), false);
+  Pending pending = Begin(phase, std::move(out), std::move(in), false);
   Wait(pending);
   std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(size));
   const auto place = [&](int rank) { return all.data() + rank * bytes; };
@@ -335,7 +344,7 @@ void Link::Max(Phase phase, std::span<std::uint8_t> bytes) {
     const SharedMessage mine = control_.Take(count);
     const SharedMessage theirs = control_.Take(count);
     mine->memory().Write(mine->payload(), bytes.data(), count);
-    Pending pending = Start(phase, {{(transport_.rank() + distance) % size, mine}},
+    Pending pending = Begin(phase, {{(transport_.rank() + distance) % size, mine}},
                             {{(transport_.rank() + size - distance) % size, theirs}}, false);
     Wait(pending);
     theirs->memory().Read(other.data(), theirs->payload(), count);

@@ -88,23 +88,37 @@ class Pending {
   std::unique_ptr<Shelf, ShelfDelete> shelf_;
 };
 
-class Link {
+/// What an exchange moves its messages by: a Link, or what only counts them (study/dry_run.h).
+class Channel {
+ public:
+  Channel() = default;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  virtual ~Channel();
+
+  /// Called as a chunk enters a phase.
+  virtual void Enter(Phase phase, std::int64_t chunk) = 0;
+  /// A message of values.
+  [[nodiscard]] virtual SharedMessage Take(std::int64_t bytes) = 0;
+  /// Starts a transfer of values, the next in number on all ranks. A message of no bytes does not
+  /// travel.
+  virtual Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) = 0;
+};
+
+class Link final : public Channel {
  public:
   Link(Transport& transport, double timeout);
 
   [[nodiscard]] Transport& transport() const { return transport_; }
   [[nodiscard]] Traffic& traffic() { return traffic_; }
-  /// A message of values.
-  [[nodiscard]] SharedMessage Take(std::int64_t bytes) { return values_.Take(bytes); }
+  void Enter(Phase phase, std::int64_t chunk) override;
+  [[nodiscard]] SharedMessage Take(std::int64_t bytes) override { return values_.Take(bytes); }
+  Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
   /// From now on, values come from layers in the CPU's memory, or in that of a GPU, whose queue it
   /// returns (null for the CPU).
   SharedQueue UseLayersOn(Device device, int index);
 
-  /// Starts a transfer, the next in number on all ranks. A message of no bytes does not travel.
-  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
-  Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
-                bool counts_as_values = true);
   /// Returns when all its messages have arrived and are as they were sent. Throws RankLost,
   /// Corrupt.
   void Wait(Pending& pending);
@@ -121,6 +135,9 @@ class Link {
   void Max(Phase phase, std::span<std::uint8_t> bytes);
 
  private:
+  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
+  Pending Begin(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+                bool counts_as_values);
   void Verify(const Pending& pending);
   [[nodiscard]] bool Poll(Pending& pending);
   /// Which other ranks have given up, in words; empty where none has.

@@ -9,9 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-import cpd
-from cpd._core import PARTS
-from cpd.cli import demo, format, presets, roundoff, train
+from cpd._core import PARTS, __version__
+from cpd.cli import demo, format, presets, report, roundoff, train
 from cpd.cli.errors import RunError, UsageError, stalls_told
 from cpd.cli.options import CommandParser, Commands, Parser
 
@@ -61,13 +60,11 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
     )
-    parser.add_argument(
-        "--version", action="version", version=f"cpd {cpd.__version__} ({_parts()})"
-    )
+    parser.add_argument("--version", action="version", version=f"cpd {__version__} ({_parts()})")
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    for command in (format, presets, train, roundoff, demo):
+    for command in (format, presets, train, roundoff, demo, report):
         command.register(commands)
     return parser
 

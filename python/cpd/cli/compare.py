@@ -15,8 +15,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import cpd
 from cpd.cli.output import counted, exact, new_table, short
+from cpd.numeric.formats import Format
+from cpd.ops import cast, encode
 
 _LISTED = 12
 """Values that are listed of those that one format alone has: half from each end."""
@@ -36,7 +37,7 @@ class Binade:
         return int((self.last - self.first) / 2.0**self.spacing) + 1
 
 
-def binade(f: cpd.Format, k: int) -> Binade | None:
+def binade(f: Format, k: int) -> Binade | None:
     """The positive values of `f` in [2^k, 2^(k+1))."""
     if f.min_subnormal is None or f.max < 2.0**k:
         return None
@@ -48,7 +49,7 @@ def binade(f: cpd.Format, k: int) -> Binade | None:
     return Binade(spacing, 2.0**k, last)
 
 
-def binades(*formats: cpd.Format) -> range:
+def binades(*formats: Format) -> range:
     """The exponents of all positive values."""
     ends = [
         (math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1])
@@ -81,7 +82,7 @@ def alone(one: Binade | None, other: Binade | None, descending: bool = False) ->
             yield value
 
 
-def only_in(f: cpd.Format, other: cpd.Format | None) -> Iterator[float]:
+def only_in(f: Format, other: Format | None) -> Iterator[float]:
     """The positive values that `f` has and `other` has not, ascending."""
     for k in binades(f):
         yield from alone(binade(f, k), None if other is None else binade(other, k))
@@ -91,17 +92,17 @@ def only_in(f: cpd.Format, other: cpd.Format | None) -> Iterator[float]:
 class Comparison:
     """Two formats, and how many finite values they share."""
 
-    a: cpd.Format
-    b: cpd.Format
+    a: Format
+    b: Format
     common: int
 
     @classmethod
-    def of(cls, a: cpd.Format, b: cpd.Format) -> "Comparison":
+    def of(cls, a: Format, b: Format) -> "Comparison":
         positive = sum(shared(binade(a, k), binade(b, k)) for k in binades(a, b))
         signs = 2 if a.signed and b.signed else 1
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
 
-    def sides(self) -> list[tuple[cpd.Format, cpd.Format]]:
+    def sides(self) -> list[tuple[Format, Format]]:
         """Each format with the other one."""
         return [(self.a, self.b), (self.b, self.a)]
 
@@ -135,7 +136,7 @@ class Spacing:
         self.counts = tuple(map(sum, zip(self.counts, counts, strict=True)))
 
 
-def compare(console: Console, a: cpd.Format, b: cpd.Format) -> None:
+def compare(console: Console, a: Format, b: Format) -> None:
     """Prints the comparison."""
     found = Comparison.of(a, b)
     console.print(_figures_table(a, b))
@@ -148,7 +149,7 @@ def compare(console: Console, a: cpd.Format, b: cpd.Format) -> None:
         console.print(_alone_line(found, one, other), soft_wrap=True)
 
 
-def comparison_rows(a: cpd.Format, b: cpd.Format) -> dict[str, Any]:
+def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
     """The same for JSON; without the values of one format alone where they are more than 2^16."""
     found = Comparison.of(a, b)
     return {
@@ -175,10 +176,10 @@ def comparison_rows(a: cpd.Format, b: cpd.Format) -> dict[str, Any]:
     }
 
 
-def specials(f: cpd.Format) -> dict[str, bool]:
+def specials(f: Format) -> dict[str, bool]:
     """Which values besides finite numbers a format holds."""
     x = np.array([np.inf, -0.0], np.float32)
-    infinite, zero = cpd.cast(x, f).tolist()
+    infinite, zero = cast(x, f).tolist()
     return {
         "infinity": math.isinf(infinite),
         "nan": _has_nan(f),
@@ -187,19 +188,19 @@ def specials(f: cpd.Format) -> dict[str, bool]:
     }
 
 
-def _has_nan(f: cpd.Format) -> bool:
+def _has_nan(f: Format) -> bool:
     try:
-        cpd.encode(np.array([np.nan], np.float32), f)
+        encode(np.array([np.nan], np.float32), f)
     except ValueError:  # it has no code for NaN
         return False
     return True
 
 
-def _has_zero(f: cpd.Format) -> bool:
+def _has_zero(f: Format) -> bool:
     return f.encoding != "e8m0"
 
 
-def _figures_table(a: cpd.Format, b: cpd.Format) -> Table:
+def _figures_table(a: Format, b: Format) -> Table:
     table = new_table("", str(a), str(b))
 
     def row(name: str, *shown: str) -> None:
@@ -235,7 +236,7 @@ def _spacings_table(found: Comparison) -> Table:
     return table
 
 
-def _alone_line(found: Comparison, one: cpd.Format, other: cpd.Format) -> str:
+def _alone_line(found: Comparison, one: Format, other: Format) -> str:
     """How many values one format alone has, and some of them."""
     count = one.num_values - found.common
     if count == 0:
@@ -252,7 +253,7 @@ def _alone_line(found: Comparison, one: cpd.Format, other: cpd.Format) -> str:
     return f"{count} in {one} alone: {', '.join(parts)}"
 
 
-def _some(one: cpd.Format, other: cpd.Format) -> str:
+def _some(one: Format, other: Format) -> str:
     """The positive values of one format alone, or the first and the last of them."""
     first = list(islice(only_in(one, other), _LISTED + 1))
     if len(first) <= _LISTED:
@@ -262,7 +263,7 @@ def _some(one: cpd.Format, other: cpd.Format) -> str:
     return ", ".join(ends[:half]) + ", …, " + ", ".join(ends[half:])
 
 
-def _last(one: cpd.Format, other: cpd.Format, count: int) -> list[float]:
+def _last(one: Format, other: Format, count: int) -> list[float]:
     """The greatest positive values of one format alone, descending."""
     found: list[float] = []
     for k in reversed(binades(one)):
@@ -273,7 +274,7 @@ def _last(one: cpd.Format, other: cpd.Format, count: int) -> list[float]:
     return found
 
 
-def _all_alone(found: Comparison, one: cpd.Format, other: cpd.Format) -> list[float] | None:
+def _all_alone(found: Comparison, one: Format, other: Format) -> list[float] | None:
     """The values that one format alone has, ascending; None where they are too many."""
     if one.num_values - found.common > _MOST_IN_JSON:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd demo` and `cpd report`: accuracy without and with APS, round-off, and an HTML report."""
+"""`cpd demo`: accuracy without and with APS, round-off, and an HTML report."""
 
 import argparse
 from collections import Counter
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import Progress
 
-import cpd
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
 from cpd.cli.output import counted, new_console, new_progress, new_table
 from cpd.cli.roundoff_output import roundoff_table
+from cpd.numeric import formats
 
 if TYPE_CHECKING:
-    from cpd.report.results import Demo, Run
+    from cpd.demo.report.results import Demo, Run
 
 
 def register(commands: Commands) -> None:
@@ -30,15 +30,11 @@ def register(commands: Commands) -> None:
     integer(parser, "seeds", 3, "seeds of each row of the accuracy table, which gives the range")
     integer(parser, "epochs", 40, "of every training run")
     integer(parser, "jobs", None, "training runs at once; default: one for each core, at most 8")
-    parser = add_command(
-        commands, "report", _report, "make report.html anew from what `cpd demo` stored"
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the demo's --out folder")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.report.demo import DemoOptions, base_options, measure, other_seeds, total_epochs
-    from cpd.report.page import write_report
+    from cpd.demo.report.demo import DemoOptions, base_options, measure, other_seeds, total_epochs
+    from cpd.demo.report.page import write_report
 
     with users_mistakes():
         chosen = DemoOptions(seed=options.seed, seeds=options.seeds, epochs=options.epochs)
@@ -77,15 +73,15 @@ class _DemoProgress:
 
 
 def _print_demo(console: Console, demo: "Demo") -> None:
-    from cpd.report.figures import percent
-    from cpd.report.results import accuracy_range, state_of
+    from cpd.demo.report.figures import percent
+    from cpd.demo.report.results import accuracy_range, state_of
 
     table = new_table("Gradients", "Bits", "Accuracy", "Lost to zero", "State", "Weights")
     for run in demo.table:
         every = demo.of_all_seeds(run)
         table.add_row(
             run.label,
-            str(cpd.format(run.format).bits),
+            str(formats.format(run.format).bits),
             accuracy_range(every),
             percent(run.underflow),
             state_of(every),
@@ -104,7 +100,7 @@ def _print_demo(console: Console, demo: "Demo") -> None:
         console.print(line, soft_wrap=True)
     console.print()
     rounded = roundoff_table(demo.roundoff.series[0].rows)
-    wire = cpd.format(demo.roundoff.format)
+    wire = formats.format(demo.roundoff.format)
     rounded.title = (
         f"Round-off of ({wire.exp},{wire.man}) + APS, {demo.roundoff.nodes} nodes, "
         "ring across groups"
@@ -119,25 +115,10 @@ def stall_lines(demo: "Demo") -> list[str]:
     nodes = demo.settings.nodes
     lines = []
     for name, count in found.items():
-        wire = cpd.format(name)
+        wire = formats.format(name)
         lines.append(
             f"Sums in ({wire.exp},{wire.man}) may have stalled, in {count} of "
             f"{counted(len(runs), 'run')}: of {nodes} equal terms the first {2 ** (wire.man + 1)} "
             "count"
         )
     return lines
-
-
-def _report(options: argparse.Namespace) -> int:
-    from cpd.report.page import write_report
-    from cpd.report.results import Demo
-
-    with users_mistakes():
-        demo = Demo.load(options.folder)
-        try:
-            page = write_report(demo, options.folder)
-        except (LookupError, ArithmeticError, TypeError, ValueError, StopIteration) as error:
-            told = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{options.folder}: no page can be made of it ({told})") from error
-    new_console().print(f"report {page}", soft_wrap=True)
-    return 0

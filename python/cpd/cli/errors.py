@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-import cpd
+from cpd.comm.spec import StallWarning
 
 
 class UsageError(Exception):
@@ -35,7 +35,7 @@ def stalls_told(command: str) -> Iterator[None]:
     """That a sum may stall is told once, in one line, by rank 0 of a training. The other commands
     measure what a sum loses."""
     with warnings.catch_warnings():
-        warnings.simplefilter("once" if command == "train" else "ignore", cpd.StallWarning)
+        warnings.simplefilter("once" if command == "train" else "ignore", StallWarning)
         show = warnings.showwarning
 
         def showwarning(
@@ -46,7 +46,7 @@ def stalls_told(command: str) -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if category is cpd.StallWarning:
+            if category is StallWarning:
                 print(f"cpd {command}: warning: {message}", file=sys.stderr)
             else:
                 show(message, category, filename, lineno, file, line)

@@ -11,11 +11,12 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.table import Table
 
-import cpd
 from cpd.cli.compare import compare, comparison_rows
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import exact, new_console, new_table, short
+from cpd.numeric.formats import Format, named
+from cpd.ops import decode
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
@@ -54,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.compare is not None and names:
         raise UsageError(f"--compare takes two formats and no more, got {' '.join(names)} too")
     with users_mistakes():
-        formats = [cpd.format(name) for name in options.compare or names or _COMMON]
+        formats = [named(name) for name in options.compare or names or _COMMON]
     if options.values:
         for wire in formats:
             if wire.bits > LISTED_BITS:
@@ -78,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(wire: cpd.Format, values: bool) -> dict[str, Any]:
+def _describe(wire: Format, values: bool) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": str(wire),
         "exp": wire.exp,
@@ -102,7 +103,7 @@ def _describe(wire: cpd.Format, values: bool) -> dict[str, Any]:
     return described
 
 
-def _format_table(formats: list[cpd.Format]) -> Table:
+def _format_table(formats: list[Format]) -> Table:
     table = new_table(
         "Format", "Bits", "e,m,bias", "Max", "Min\nnormal", "Min\nsubn.", "Eps", "Values"
     )
@@ -120,14 +121,14 @@ def _format_table(formats: list[cpd.Format]) -> Table:
     return table
 
 
-def _print_values(console: Console, wire: cpd.Format) -> None:
+def _print_values(console: Console, wire: Format) -> None:
     digits = -(-wire.bits // 4)
     cells = [f"{code:0{digits}x}  {exact(value)}" for code, value in enumerate(_code_values(wire))]
     console.print(f"{wire}: codes (hexadecimal) and values")
     console.print(Columns(cells, equal=True, column_first=True, padding=(0, 3)))
 
 
-def _code_values(wire: cpd.Format) -> list[float]:
+def _code_values(wire: Format) -> list[float]:
     """The value of every code, ascending by code."""
     codes = np.arange(2**wire.bits, dtype=np.uint8)
-    return [float(cpd.decode(codes[i : i + 1], wire, (1,))[0]) for i in range(len(codes))]
+    return [float(decode(codes[i : i + 1], wire, (1,))[0]) for i in range(len(codes))]

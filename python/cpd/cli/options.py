@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
-import cpd
+from cpd.comm.spec import ORDERS
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,7 +86,7 @@ def reduce_arguments(
     )
     group.add_argument(
         "--order",
-        choices=cpd.reduce.ORDERS,
+        choices=ORDERS,
         default="sequential",
         help="of the sum over nodes (over groups, where there are some); default sequential",
     )

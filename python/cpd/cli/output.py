@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cpd.cli.errors import UsageError
-from cpd.report.results import STDOUT
+from cpd.study.files import STDOUT
 
 
 class _Console(Console):

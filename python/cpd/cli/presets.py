@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-import cpd
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import check_writable, is_stdout, new_console, new_table
+from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 
 _TEXT = """\
 The matrix units that an accumulator can be: `cpd.gemm(a, b, "h100-fp8")`. A
@@ -36,22 +36,22 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.report.results import write_json
+    from cpd.study.files import write_json
 
     check_writable(options.json)
-    presets = cpd.presets()
+    known = presets()
     if options.json is not None:
-        write_json(options.json, [_describe(one) for one in presets])
+        write_json(options.json, [_describe(one) for one in known])
     if options.json is None or not is_stdout(options.json):
         console = new_console()
-        console.print(_table(presets))
-        for line in _sources(presets):
+        console.print(_table(known))
+        for line in _sources(known):
             console.print(line, soft_wrap=True)
     return 0
 
 
-def _describe(preset: cpd.PresetInfo) -> dict[str, Any]:
-    made = cpd.Accumulator(preset=preset.name)
+def _describe(preset: PresetInfo) -> dict[str, Any]:
+    made = Accumulator(preset=preset.name)
     unit = _unit(preset)
     return {
         "name": preset.name,
@@ -69,25 +69,25 @@ def _describe(preset: cpd.PresetInfo) -> dict[str, Any]:
     }
 
 
-def _unit(preset: cpd.PresetInfo) -> cpd.BlockFma:
-    unit = cpd.Accumulator(preset=preset.name).unit
+def _unit(preset: PresetInfo) -> BlockFma:
+    unit = Accumulator(preset=preset.name).unit
     assert unit is not None  # so are all presets
     return unit
 
 
-def _outputs(preset: cpd.PresetInfo) -> list[str]:
+def _outputs(preset: PresetInfo) -> list[str]:
     """The formats of results that the unit has, and CPD knows the rule of."""
     known = []
     for name in ("fp32", "fp16"):
         try:
-            cpd.Accumulator(name, preset=preset.name)
+            Accumulator(name, preset=preset.name)
         except ValueError:
             continue
         known.append(name)
     return known
 
 
-def _table(presets: list[cpd.PresetInfo]) -> Table:
+def _table(presets: list[PresetInfo]) -> Table:
     table = new_table("Preset", "Operand", "Block", "Frac.\nbits", "Sum", "Rounding", "Evidence")
     for column in table.columns[4:]:
         column.justify = "left"
@@ -105,7 +105,7 @@ def _table(presets: list[cpd.PresetInfo]) -> Table:
     return table
 
 
-def _sources(presets: list[cpd.PresetInfo]) -> list[str]:
+def _sources(presets: list[PresetInfo]) -> list[str]:
     """Each source with its presets, and what the table has no column for."""
     lines = []
     for source in dict.fromkeys(preset.source for preset in presets):

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import cpd
 from cpd.cli.errors import UsageError
 from cpd.cli.nodes import agreed, connected
 from cpd.cli.options import (
@@ -20,12 +19,15 @@ from cpd.cli.options import (
 )
 from cpd.cli.output import check_writable, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
-from cpd.report.results import STDOUT, write_json, write_text
+from cpd.comm.spec import ReduceSpec
+from cpd.numeric import formats
+from cpd.numeric.accumulator import Accumulator
+from cpd.study.files import STDOUT, write_json, write_text
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator
-    from cpd.gradients import Gradients, NotFinite
-    from cpd.report.roundoff import Network, Series
+    from cpd.study.gradients import Gradients, NotFinite
+    from cpd.study.series import Network, Series
 
 _TEXT = """\
 Round-off of an all-reduce by group size, against the binary64 sum of the
@@ -167,7 +169,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _study(options: argparse.Namespace, world: int | None) -> _Study:
     """`world`: the number of processes that are the nodes."""
-    from cpd.report.roundoff import Series, baselines, check_group_sizes, group_sizes_for
+    from cpd.study.series import Series, baselines, check_group_sizes, group_sizes_for
 
     network = _network(options)
     order = options.order or ("sequential" if network is None else "ring")
@@ -190,8 +192,8 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
     return _Study(series, gradients, network)
 
 
-def _spec(options: argparse.Namespace, format: str, order: str) -> cpd.ReduceSpec:
-    from cpd.training.options import reduce_spec
+def _spec(options: argparse.Namespace, format: str, order: str) -> ReduceSpec:
+    from cpd.demo.training.options import reduce_spec
 
     spec = reduce_spec(
         format=format,
@@ -204,7 +206,7 @@ def _spec(options: argparse.Namespace, format: str, order: str) -> cpd.ReduceSpe
         seed=options.seed,
     )
     if options.result is not None:
-        spec = replace(spec, result=cpd.format(options.result))
+        spec = replace(spec, result=formats.format(options.result))
     if options.accumulator is None:
         return spec
     if options.kahan:
@@ -212,11 +214,11 @@ def _spec(options: argparse.Namespace, format: str, order: str) -> cpd.ReduceSpe
             "--kahan is of the format's own sum; write the scheme into --accumulator, as "
             f"'{options.accumulator.split()[0] if options.accumulator.split() else 'fp32'} kahan'"
         )
-    accumulator = replace(cpd.Accumulator.parse(options.accumulator), seed=options.seed)
+    accumulator = replace(Accumulator.parse(options.accumulator), seed=options.seed)
     return replace(spec, accumulator=accumulator)
 
 
-def _label(spec: cpd.ReduceSpec, options: argparse.Namespace) -> str:
+def _label(spec: ReduceSpec, options: argparse.Namespace) -> str:
     """The format and how its values are scaled."""
     scaling = {"off": "", "on": " + APS", "paper": " + APS (paper)"}[options.aps]
     if options.loss_scale != 1:
@@ -231,7 +233,7 @@ def _check_files(options: argparse.Namespace) -> None:
     if options.csv == options.json == STDOUT:
         raise UsageError("only one of --csv and --json can go to standard output")
     if options.plot is not None:
-        from cpd.report.roundoff_plot import check_plot_path
+        from cpd.study.plot import check_plot_path
 
         check_plot_path(options.plot)
 
@@ -270,14 +272,14 @@ def _measure_and_tell(
         }
         write_json(options.json, {**setting, **json_of(study.series, options.per_layer)})
     if options.plot is not None:
-        from cpd.report.roundoff_plot import draw
+        from cpd.study.plot import draw
 
         draw(options.plot, study.series, gradients.ranks)
 
 
 def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
-    from cpd.report.roundoff import measure_series
     from cpd.study import Contributions
+    from cpd.study.series import measure_series
 
     per_rank = study.gradients.per_rank
     given = (
@@ -304,7 +306,7 @@ def _headline(study: _Study, options: argparse.Namespace) -> str:
         parts.append(f"summed in {spec.accumulator}")
     if options.result is not None:
         parts.append(f"sent on in {spec.result}")
-    from cpd.gradient_files import shown
+    from cpd.study.gradient_files import shown
 
     layers = len(gradients.names)
     which = f"all {layers} layers" if layers > 1 else shown(gradients.names[0])
@@ -332,7 +334,7 @@ def _warn(text: str) -> None:
 
 def _network(options: argparse.Namespace) -> "Network | None":
     """What --recommend is asked about; None without it."""
-    from cpd.report.roundoff import Network
+    from cpd.study.series import Network
 
     given = {name: getattr(options, name) for name in NETWORK_DEFAULTS}
     if options.recommend:
@@ -348,8 +350,8 @@ def _network(options: argparse.Namespace) -> "Network | None":
 
 
 def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    from cpd.gradients import Gradients, load_gradients
-    from cpd.training import TrainOptions, load_digits, sampled_gradients, train
+    from cpd.demo.training import TrainOptions, load_digits, sampled_gradients, train
+    from cpd.study.gradients import Gradients, load_gradients
 
     model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
     if options.gradients is not None:

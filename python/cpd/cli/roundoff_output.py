@@ -12,8 +12,7 @@ from rich.table import Table
 from cpd.cli.output import new_table, percent
 
 if TYPE_CHECKING:
-    from cpd.report.results import RoundoffRow
-    from cpd.report.roundoff import Line, Series
+    from cpd.study.series import Line, RoundoffRow, Series
 
 _CSV = (
     "name",
@@ -77,7 +76,7 @@ def series_table(series: "Sequence[Series]") -> Table:
 
 
 def _cells(line: "Line") -> list[str]:
-    from cpd.report.roundoff import in_percent
+    from cpd.study.series import in_percent
 
     row, choice = line.row, line.choice
     lost = [str(row.group_size), in_percent(row.relative_rms)]
@@ -97,8 +96,8 @@ def _short(value: float) -> str:
 
 def layer_table(series: "Series") -> Table:
     """Relative RMS of each layer, a column for each group size."""
-    from cpd.gradient_files import shown
-    from cpd.report.roundoff import in_percent
+    from cpd.study.gradient_files import shown
+    from cpd.study.series import in_percent
 
     layers: dict[str, list[RoundoffRow]] = {}
     for line in series.layers:

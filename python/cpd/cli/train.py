@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-import cpd
 from cpd.cli.nodes import agreed, connected
 from cpd.cli.options import Commands, add_command, integer, nodes_arguments, reduce_arguments
 from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress
+from cpd.comm.spec import EXCHANGES, StallWarning
 
 if TYPE_CHECKING:
-    from cpd.training import Digits, Ranks, TrainOptions, TrainResult
+    from cpd.demo.training import Digits, Ranks, TrainOptions, TrainResult
 
 _TEXT = """\
 Trains a digit classifier over several nodes. The data are scikit-learn's 1797
@@ -68,7 +68,7 @@ def register(commands: Commands) -> None:
     group = nodes_arguments(parser)
     group.add_argument(
         "--exchange",
-        choices=cpd.reduce.EXCHANGES,
+        choices=EXCHANGES,
         default="owner",
         help="which messages a transport moves; the result is the same; default owner",
     )
@@ -87,7 +87,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.training import load_digits
+    from cpd.demo.training import load_digits
 
     with connected(options, options.nodes) as ranks:
         digits = load_digits()
@@ -101,13 +101,14 @@ def _train_and_tell(
     ranks: "Ranks", chosen: "TrainOptions", digits: "Digits", options: argparse.Namespace
 ) -> None:
     """Trains this process's nodes; the process of node 0 tells what comes of it."""
-    from cpd.gradients import save_gradients
-    from cpd.report.results import Run, write_json
-    from cpd.training import train
+    from cpd.demo.report.results import Run
+    from cpd.demo.training import train
+    from cpd.study.files import write_json
+    from cpd.study.gradients import save_gradients
 
     tells = 0 in ranks.mine
     if not tells:
-        warnings.simplefilter("ignore", cpd.StallWarning)
+        warnings.simplefilter("ignore", StallWarning)
     console = new_console(stderr=is_stdout(options.json), quiet=not tells)
     left_out = len(digits.train_x) % (chosen.nodes * chosen.batch)
     console.print(
@@ -154,7 +155,7 @@ def _agreed_options(
 def train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
     from dataclasses import fields
 
-    from cpd.training import TrainOptions
+    from cpd.demo.training import TrainOptions
 
     if options.nodes not in (None, nodes):
         raise ValueError(f"nodes must be the number of ranks, {nodes}, got {options.nodes}")
@@ -164,7 +165,7 @@ def train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
 
 def _check_results(options: argparse.Namespace) -> None:
     """Finds out before the work whether its results can be written."""
-    from cpd.gradients import check_path
+    from cpd.study.gradients import check_path
 
     for path in (options.json, options.save_gradients):
         check_writable(path)
@@ -173,7 +174,7 @@ def _check_results(options: argparse.Namespace) -> None:
 
 
 def _print_result(console: Console, result: "TrainResult") -> None:
-    from cpd.report.figures import percent
+    from cpd.demo.report.figures import percent
 
     nonzero = result.total("nonzero")
     share = result.total("underflowed") / nonzero if nonzero else 0.0

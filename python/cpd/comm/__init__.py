@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cpd import _core, tensors
+from cpd import _core
 from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
 from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
 from cpd.comm.local import LocalGroup
+from cpd.numeric.options import integer
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -86,10 +87,10 @@ def nccl(
     timeout, chunk = _options(timeout, chunk)
     if not isinstance(id, bytes):
         raise TypeError(f"id must be bytes, got {type(id).__name__}")
-    rank, size = tensors.integer("rank", rank), tensors.integer("size", size)
+    rank, size = integer("rank", rank), integer("size", size)
     if not 0 <= rank < size:
         raise ValueError(f"rank must be 0…size - 1, got rank {rank} of {size}")
-    index = _current_device() if device is None else tensors.integer("device", device)
+    index = _current_device() if device is None else integer("device", device)
     native = _core.nccl_communicator(id, rank, size, index, 0, timeout, chunk)
     return Communicator(native, timeout, chunk)
 
@@ -120,7 +121,7 @@ def torch(
 
 def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> LocalGroup:
     """`size` ranks as threads of this process: see `LocalGroup`."""
-    number = tensors.integer("size", size)
+    number = integer("size", size)
     if number < 1:
         raise ValueError(f"size must be at least 1, got {number}")
     return LocalGroup(number, *_options(timeout, chunk))
@@ -131,7 +132,7 @@ def _options(timeout: float, chunk: int) -> tuple[float, int]:
         raise TypeError(f"timeout must be a number, got {type(timeout).__name__}")
     if not (timeout > 0 and math.isfinite(timeout)):
         raise ValueError(f"timeout must be positive and finite, got {timeout}")
-    number = tensors.integer("chunk", chunk)
+    number = integer("chunk", chunk)
     if not 1 <= number < 2**31:
         raise ValueError(f"chunk must be 1…2^31 - 1, got {number}")
     return float(timeout), number

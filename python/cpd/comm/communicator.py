@@ -13,20 +13,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from cpd import _core, tensors
+from cpd import _core
 from cpd.comm.errors import Corrupt, RankLost, TransportError
-from cpd.comm.layers import Inputs, Outputs
-from cpd.formats import FormatLike, flag, format
-from cpd.reduce import (
-    LayerReport,
-    Layers,
-    ReduceSpec,
-    check_spec,
-    check_world,
-    layer_report,
-    warn_of_stall,
-)
-from cpd.tensors import Options
+from cpd.comm.layers import Inputs, Layers, Outputs
+from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
+from cpd.comm.virtual import LayerReport, layer_report
+from cpd.numeric.formats import FormatLike, flag, format
+from cpd.numeric.options import Options, integer
 
 _format = format  # a parameter of the same name hides it
 
@@ -171,7 +164,7 @@ class Communicator:
         """The same sum, on rank `root` alone; None elsewhere. With exchange `owner`."""
         with self._telling():
             given = self._given(layers, spec)
-            root = tensors.integer("root", root)
+            root = integer("root", root)
             if not 0 <= root < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
             here = self._rank == root
@@ -242,7 +235,7 @@ class Communicator:
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """A communicator of some of the ranks, ascending and this one among them, called by these
         alone. It is made anew, so that it works after others were lost."""
-        chosen = [tensors.integer("ranks", rank) for rank in ranks]
+        chosen = [integer("ranks", rank) for rank in ranks]
         with self._one_call:
             native = self._native.subgroup(chosen)
         return Communicator(native, self._timeout, self._chunk)

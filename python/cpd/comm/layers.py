@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from cpd import _core, tensors
-from cpd.reduce import check_layer, host_values, layer_list
+from cpd import _core
+from cpd.numeric.options import is_torch
+from cpd.ops.arguments import NARROW_FLOATS, Array
 
+if TYPE_CHECKING:
+    import torch
+
+Layer: TypeAlias = "Array | torch.Tensor"
+Layers: TypeAlias = Sequence[Layer]
+PerRank: TypeAlias = Sequence[Layers | Callable[[], Layers]]
+"""What each rank contributes: its layers, or a function that makes them."""
 Shapes = Sequence[tuple[int, ...]]
 
 
@@ -57,11 +66,61 @@ class Outputs:
         self.values = [_native(one) for one in plain]
 
 
+def layer_list(what: str, layers: Any) -> list[Any]:
+    """`layers` as a list of its own."""
+    if is_torch(layers) or isinstance(layers, (np.ndarray, str, bytes)):
+        raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}")
+    try:
+        return list(layers)
+    except TypeError:
+        raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}") from None
+
+
+def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> None:
+    """Raises unless `layer` is an array or a tensor whose values are binary32 values."""
+    if is_torch(layer):
+        if layer.device.type not in devices:
+            allowed = " or ".join(device.upper() for device in devices)
+            raise ValueError(f"{where} must be on the {allowed}, got {layer.device}")
+        if _is_plain(layer):
+            return
+        if str(layer.layout) != "torch.strided":
+            raise TypeError(f"{where} must be a dense tensor, got {layer.layout}")
+        name = str(layer.dtype).removeprefix("torch.")
+    elif isinstance(layer, np.ndarray) and not isinstance(layer, np.ma.MaskedArray):
+        name = layer.dtype.name if layer.dtype.isnative else layer.dtype.str
+    else:
+        raise TypeError(
+            f"{where} must be a NumPy array or a torch tensor, got {type(layer).__name__}"
+        )
+    if name not in NARROW_FLOATS:
+        raise TypeError(f"{where} must be of type float32, bfloat16 or float16, got {name}")
+
+
+def host_values(layer: Any) -> npt.NDArray[np.float32]:
+    """The values of a layer on the CPU, row-major, 1-D; without a copy where it is contiguous,
+    aligned float32."""
+    if is_torch(layer):
+        if layer.requires_grad:
+            layer = layer.detach()
+        layer = (layer if _is_plain(layer) else layer.resolve_neg().float()).numpy()
+    values: npt.NDArray[np.float32] = layer
+    if layer.dtype != np.float32 or not (layer.flags.c_contiguous and layer.flags.aligned):
+        values = np.require(layer, np.float32, ["C", "ALIGNED"])
+    return values.reshape(-1)
+
+
+def _is_plain(layer: torch.Tensor) -> bool:
+    """Whether a tensor is dense float32 whose memory holds its values."""
+    torch = sys.modules["torch"]
+    return layer.dtype is torch.float32 and layer.layout is torch.strided and not layer.is_neg()
+
+
 def _one_device(what: str, layers: Sequence[Any]) -> str:
     """The device's name; `cpu` where there are no layers."""
     first = "cpu"
     for index, layer in enumerate(layers):
-        device = str(layer.device) if tensors.is_torch(layer) else "cpu"
+        device = str(layer.device) if is_torch(layer) else "cpu"
         if index == 0:
             first = device
         elif device != first:
@@ -80,14 +139,14 @@ def _device_values(layer: Any) -> Any:
 
 def _memory(layer: Any) -> Any:
     """An array over a plain layer's memory on the CPU; the tensor itself on a GPU."""
-    if not tensors.is_torch(layer):
+    if not is_torch(layer):
         return layer
     values = layer.detach()
     return values.numpy() if values.device.type == "cpu" else values
 
 
 def _native(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
-    if not tensors.is_torch(plain):
+    if not is_torch(plain):
         values: npt.NDArray[np.float32] = plain.reshape(-1)
         return values
     import torch
@@ -97,7 +156,7 @@ def _native(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
 
 
 def _new(shape: tuple[int, ...], like: Any) -> Any:
-    if not tensors.is_torch(like):
+    if not is_torch(like):
         return np.empty(shape, np.float32)
     import torch
 
@@ -114,7 +173,7 @@ def _check_out(out: Sequence[Any], shapes: Shapes, device: str) -> None:
             raise TypeError(f"{where} must be of type float32, got {layer.dtype}")
         if tuple(layer.shape) != shape:
             raise ValueError(f"{where} must have shape {shape}, got {tuple(layer.shape)}")
-        if not (_is_plain_tensor(layer) if tensors.is_torch(layer) else _is_plain_array(layer)):
+        if not (_is_plain_tensor(layer) if is_torch(layer) else _is_plain_array(layer)):
             raise ValueError(f"{where} must be contiguous, aligned and writable")
     if len(out) > 0 and (of := _one_device("out", out)) != device:
         raise ValueError(f"out must be on the layers' device, {device}, got {of}")
@@ -156,7 +215,7 @@ def _overlap(out: int, other: int, is_out: bool) -> ValueError:
 
 def _span(plain: Any) -> tuple[int, int]:
     """The first byte and the one behind the last."""
-    if tensors.is_torch(plain):
+    if is_torch(plain):
         address = int(plain.data_ptr())
     else:
         address = int(plain.__array_interface__["data"][0])

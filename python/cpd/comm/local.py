@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from cpd import _core
 from cpd.comm.communicator import Communicator
-from cpd.reduce import PerRank, ReduceSpec, simulate_all_reduce
+from cpd.comm.layers import PerRank
+from cpd.comm.spec import ReduceSpec
+from cpd.comm.virtual import simulate_all_reduce
 
 T = TypeVar("T")
 

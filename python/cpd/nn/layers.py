@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from cpd.functional import Pair, conv2d, linear
 from cpd.nn import bypasses
-from cpd.recipes import Recipe, RecipeLike
-from cpd.recipes import recipe as _recipe
+from cpd.nn.functional import Pair, conv2d, linear
+from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import recipe as _recipe
 
 LayerT = TypeVar("LayerT", bound="Linear | Conv2d")
 

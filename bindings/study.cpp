@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Virtual ranks, round-off and the cost of an exchange.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cpd/comm/virtual.h"
+#include "cpd/study/cost.h"
+#include "cpd/study/roundoff.h"
+#include "gil.h"
+#include "views.h"
+
+namespace py = pybind11;
+
+namespace cpd {
+namespace {
+
+void BindVirtualReduce(py::module_& m) {
+  py::class_<LayerReport>(m, "LayerReport")
+      .def_readonly("shift", &LayerReport::shift)
+      .def_readonly("non_finite", &LayerReport::non_finite)
+      .def_readonly("overflowed", &LayerReport::overflowed)
+      .def_readonly("underflowed", &LayerReport::underflowed);
+  py::class_<VirtualReduce>(m, "VirtualReduce")
+      .def(py::init<const ReduceSpec&, int, std::vector<std::int64_t>>(), py::arg("spec"),
+           py::arg("world"), py::arg("sizes"))
+      .def("wants_ranges", &VirtualReduce::wants_ranges)
+      .def("schedule", &VirtualReduce::schedule)
+      .def("end_rank", &VirtualReduce::EndRank, NoGil())
+      .def("report", &VirtualReduce::report, py::arg("layer"))
+      .def(
+          "observe",
+          [](VirtualReduce& reduce, int layer, const py::array& x) {
+            WithoutGil([&, x = ViewOf(x)] { reduce.Observe(layer, x); });
+          },
+          py::arg("layer"), py::arg("x"))
+      .def(
+          "contribute",
+          [](VirtualReduce& reduce, int layer, const py::array& x) {
+            WithoutGil([&, x = ViewOf(x)] { reduce.Contribute(layer, x); });
+          },
+          py::arg("layer"), py::arg("x"))
+      .def(
+          "result",
+          [](VirtualReduce& reduce, int layer, const py::array& out) {
+            WithoutGil([&, out = ViewOf(out)] { reduce.Result(layer, out); });
+          },
+          py::arg("layer"), py::arg("out"));
+}
+
+Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
+  const TensorView h = ViewOf(reference);
+  const TensorView l = ViewOf(value);
+  const ReleaseGil release;
+  return MeasureRoundoff(h, l);
+}
+
+using Sizes = std::vector<std::int64_t>;
+
+Cost CostOfSizes(const ReduceSpec& spec, int world, int rank, const Sizes& sizes,
+                 std::int64_t chunk) {
+  return CostOf(spec, world, rank, sizes, chunk);
+}
+
+double TimeOfSizes(const ReduceSpec& spec, int world, const Sizes& sizes, double alpha,
+                   double beta) {
+  return TimeOf(spec, world, sizes, alpha, beta);
+}
+
+void BindStudy(py::module_& m) {
+  py::class_<Roundoff>(m, "Roundoff")
+      .def_readonly("error", &Roundoff::error)
+      .def_readonly("relative_rms", &Roundoff::relative_rms)
+      .def_readonly("count", &Roundoff::count)
+      .def_readonly("zero_references", &Roundoff::zero_references)
+      .def_readonly("non_finite", &Roundoff::non_finite)
+      .def_readonly("error_squares", &Roundoff::error_squares)
+      .def_readonly("reference_squares", &Roundoff::reference_squares);
+  m.def("roundoff", &RoundoffArrays, py::arg("reference"), py::arg("value"));
+  m.def(
+      "add_to_reference",
+      [](const py::array& x, const py::array& sum) {
+        WithoutGil([&, x = ViewOf(x), sum = ViewOf(sum)] { AddToReference(x, sum); });
+      },
+      py::arg("x"), py::arg("sum"));
+  m.def(
+      "divide_reference",
+      [](const py::array& sum, double divisor) {
+        WithoutGil([&, sum = ViewOf(sum)] { DivideReference(sum, divisor); });
+      },
+      py::arg("sum"), py::arg("divisor"));
+  py::class_<Cost>(m, "Cost")
+      .def_readonly("steps", &Cost::steps)
+      .def_readonly("bytes_sent", &Cost::bytes_sent)
+      .def_readonly("bytes_received", &Cost::bytes_received);
+  m.def("cost", &CostOfSizes, py::arg("spec"), py::arg("world"), py::arg("rank"), py::arg("sizes"),
+        py::arg("chunk"));
+  m.def("time", &TimeOfSizes, py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("alpha"),
+        py::arg("beta"));
+}
+
+}  // namespace
+
+void BindStudies(py::module_& m) {
+  BindVirtualReduce(m);
+  BindStudy(m);
+}
+
+}  // namespace cpd

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operations on NumPy arrays, and the backends. Views are made with the GIL, kernels run
+// without it.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/gemm.h"
+#include "cpd/ops/reduce.h"
+#include "gil.h"
+#include "views.h"
+
+namespace py = pybind11;
+
+namespace cpd {
+namespace {
+
+// ---- NumPy arrays as TensorView -------------------------------------------------------------
+
+constexpr int kNumpyHalf = 23;  // NPY_HALF, fixed by NumPy's ABI
+
+DType DTypeOf(const py::array& x) {
+  switch (x.dtype().num()) {
+    case py::detail::npy_api::NPY_FLOAT_:
+      return DType::f32;
+    case py::detail::npy_api::NPY_DOUBLE_:
+      return DType::f64;
+    case py::detail::npy_api::NPY_UBYTE_:
+      return DType::u8;
+    case py::detail::npy_api::NPY_UINT_:
+      return DType::u32;
+    case kNumpyHalf:
+      return DType::f16;
+    default:
+      break;
+  }
+  const auto name = x.dtype().attr("name").cast<std::string>();
+  if (name == "bfloat16") return DType::bf16;  // of ml_dtypes, whose number is not fixed
+  throw Error("no such array element type: " + name);
+}
+
+}  // namespace
+
+TensorView ViewOf(const py::array& x) {
+  if (x.ndim() > TensorView::kMaxRank) {
+    throw Error("arrays must have at most " + std::to_string(TensorView::kMaxRank) +
+                " dimensions, got " + std::to_string(x.ndim()));
+  }
+  TensorView view;
+  view.dtype = DTypeOf(x);
+  view.data = const_cast<void*>(x.data());  // python/cpd checks that outputs are writable
+  view.rank = static_cast<int>(x.ndim());
+  const auto size = static_cast<py::ssize_t>(SizeOf(view.dtype));
+  for (int d = 0; d < view.rank; ++d) {
+    view.shape[d] = x.shape(d);
+    view.stride[d] = x.strides(d) / size;
+    if (x.shape(d) > 1 && x.strides(d) % size != 0) {
+      throw Error("strides must be whole elements of " + std::to_string(size) + " bytes, got " +
+                  std::to_string(x.strides(d)));
+    }
+  }
+  return view;
+}
+
+namespace {
+
+// ---- operations -----------------------------------------------------------------------------
+
+using OptionalArray = std::optional<py::array>;
+
+std::optional<TensorView> OptionalViewOf(const OptionalArray& x) {
+  return x ? std::optional(ViewOf(*x)) : std::nullopt;
+}
+
+void CastArray(const py::array& x, const Format& format, const RoundingOptions& options,
+               const py::array& out, const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  WithoutGil(
+      [&, x = ViewOf(x), out = ViewOf(out)] { Cast(x, format, options, out, r ? &*r : nullptr); });
+}
+
+void EncodeArray(const py::array& x, const Format& format, const RoundingOptions& options,
+                 const py::array& packed, const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, x = ViewOf(x), packed = ViewOf(packed)] {
+    Encode(x, format, options, packed, r ? &*r : nullptr);
+  });
+}
+
+void DecodeArray(const py::array& packed, const Format& format, const py::array& out) {
+  WithoutGil([&, packed = ViewOf(packed), out = ViewOf(out)] { Decode(packed, format, out); });
+}
+
+template <auto Operation>
+void BinaryArrays(const py::array& x, const py::array& y, const Format& format,
+                  const RoundingOptions& options, const py::array& out,
+                  const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, x = ViewOf(x), y = ViewOf(y), out = ViewOf(out)] {
+    Operation(x, y, format, options, out, r ? &*r : nullptr);
+  });
+}
+
+void FmaArrays(const py::array& x, const py::array& y, const py::array& z, const Format& format,
+               const RoundingOptions& options, const py::array& out, const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, x = ViewOf(x), y = ViewOf(y), z = ViewOf(z), out = ViewOf(out)] {
+    Fma(x, y, z, format, options, out, r ? &*r : nullptr);
+  });
+}
+
+void SumArray(const py::array& x, int dim, const Accumulator& accumulator, const py::array& out,
+              const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  WithoutGil(
+      [&, x = ViewOf(x), out = ViewOf(out)] { Sum(x, dim, accumulator, out, r ? &*r : nullptr); });
+}
+
+void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
+                const py::array& out, const OptionalArray& c, const OptionalArray& random) {
+  const auto addend = OptionalViewOf(c);
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
+    Gemm(a, b, accumulator, out, addend ? &*addend : nullptr, r ? &*r : nullptr);
+  });
+}
+
+void GemmArraysByBlas(const py::array& a, const py::array& b, const Accumulator& accumulator,
+                      const py::array& out, const OptionalArray& c) {
+  const auto addend = OptionalViewOf(c);
+  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
+    GemmByBlas(a, b, accumulator, out, addend ? &*addend : nullptr);
+  });
+}
+
+void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first,
+                         const py::array& out) {
+  WithoutGil([&, out = ViewOf(out)] { RandomIntegers(options, first, out); });
+}
+
+// ---- operations and backends ----------------------------------------------------------------
+
+const KernelTable& Named(const std::string& name) {
+  std::string known;
+  for (const KernelTable* table : AvailableKernels()) {
+    if (name == table->name) return *table;
+    known += (known.empty() ? "" : ", ") + std::string(table->name);
+  }
+  throw Error("backend must be one of " + known + ", got '" + name + "'");
+}
+
+DType CarrierNamed(const std::string& name) {
+  if (name == "float32") return DType::f32;
+  if (name == "float64") return DType::f64;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float16") return DType::f16;
+  throw Error("element type must be float32, float64, bfloat16 or float16, got '" + name + "'");
+}
+
+}  // namespace
+
+void BindOperations(py::module_& m) {
+  const auto no_array = py::arg("random") = py::none();
+  m.def("cast", &CastArray, py::arg("x"), py::arg("format"), py::arg("options"), py::arg("out"),
+        no_array);
+  m.def("encode", &EncodeArray, py::arg("x"), py::arg("format"), py::arg("options"),
+        py::arg("packed"), no_array);
+  m.def("decode", &DecodeArray, py::arg("packed"), py::arg("format"), py::arg("out"));
+  m.def("add", &BinaryArrays<Add>, py::arg("x"), py::arg("y"), py::arg("format"),
+        py::arg("options"), py::arg("out"), no_array);
+  m.def("mul", &BinaryArrays<Mul>, py::arg("x"), py::arg("y"), py::arg("format"),
+        py::arg("options"), py::arg("out"), no_array);
+  m.def("fma", &FmaArrays, py::arg("x"), py::arg("y"), py::arg("z"), py::arg("format"),
+        py::arg("options"), py::arg("out"), no_array);
+  m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"),
+        no_array);
+  m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
+        py::arg("c"), no_array);
+  m.def("gemm_by_blas", &GemmArraysByBlas, py::arg("a"), py::arg("b"), py::arg("accumulator"),
+        py::arg("out"), py::arg("c"));
+  m.def("cpu_blas", [] { return std::string(CpuBlas()); });
+  m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
+        py::arg("out"));
+  m.def(
+      "check_carrier",
+      [](const std::string& name, const Format& format) {
+        CheckCarrier(CarrierNamed(name), format);
+      },
+      py::arg("dtype"), py::arg("format"));
+
+  m.def(
+      "backend", [] { return std::string(Kernels().name); },
+      "The CPU kernels now in use: scalar, avx2 or avx512. CPD_BACKEND chooses them.");
+  m.def("backends", [] {
+    std::vector<std::string> names;
+    for (const KernelTable* table : AvailableKernels()) names.emplace_back(table->name);
+    return names;
+  });
+  m.def("force_backend", [](const std::string& name) { ForceKernels(name); }, py::arg("name"));
+  m.def(
+      "kernel_calls", [](const std::string& name) { return Named(name).calls(); }, py::arg("name"));
+}
+
+}  // namespace cpd

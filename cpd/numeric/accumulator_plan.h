@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/block_fma.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/philox.h"
+
+namespace cpd {
+
+/// An accumulator as the kernels of a matrix product take it: `sum` is the innermost ordered sum,
+/// `outer` adds the chunks' results.
+struct AccumulatorPlan {
+  Scheme scheme = Scheme::sequential;
+  FoldPlan first;          ///< how c is rounded, by draw 0
+  GemmPlan sum;            ///< all schemes but block_fma
+  FoldPlan outer;          ///< chunked
+  std::int64_t chunk = 0;  ///< terms per chunk; 0: not chunked
+  BlockFmaPlan unit;       ///< block_fma
+  int planes = 1;          ///< floats of state for each sum, the chunks' outer sum apart
+};
+
+/// Draw 0 belongs to c; the loop's begin with the next block of random words.
+constexpr std::uint64_t first_draw(const RoundingOptions& options) {
+  return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
+}
+
+/// `depth`: how many products a sum has.
+constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
+                                                std::int64_t depth) {
+  AccumulatorPlan plan;
+  plan.scheme = accumulator.scheme;
+  Format start = accumulator.format;
+  RoundingOptions first = accumulator.rounding;
+  if (accumulator.scheme == Scheme::block_fma) {
+    const BlockFma unit = accumulator.unit.value_or(BlockFma{});
+    plan.unit = make_block_fma_plan(accumulator);
+    plan.planes = plan.unit.planes;
+    if (unit.promote == 0) {
+      start = unit.sum;
+      first = RoundingOptions{};
+      first.mode = unit.rounding;
+    }
+  } else {
+    const bool chunked = accumulator.scheme == Scheme::chunked;
+    const Scheme scheme = chunked ? Scheme::sequential : accumulator.scheme;
+    const Format inner = chunked ? accumulator.inner.value_or(start) : start;
+    plan.sum =
+        make_gemm_plan(scheme, accumulator.product.value_or(start), accumulator.exact_products,
+                       inner, accumulator.rounding, first_draw(accumulator.rounding));
+    plan.planes = planes_of(scheme, depth);
+    if (chunked) {
+      plan.chunk = accumulator.chunk;
+      plan.outer = make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner);
+    }
+  }
+  plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32);
+  return plan;
+}
+
+}  // namespace cpd

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the files of one ISA share: its lane types, the way into a kernel, and the functions from
+// which table.cpp makes the table. No standard library: an inline function compiled with ISA flags
+// could be picked up elsewhere.
+#pragma once
+
+#include "cpd/base/kernel_table.h"
+#include "cpd/numeric/environment.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/lanes/lanes.h"
+#include "cpd/numeric/round.h"
+#include "cpd/numeric/round_plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+#if defined(__AVX512F__)
+using F = F32x16;
+using D = F64x8;
+constexpr int kGemmRows = 8;
+constexpr int kGemmColumns = 32;
+#elif defined(__AVX2__)
+using F = F32x8;
+using D = F64x4;
+constexpr int kGemmRows = 4;
+constexpr int kGemmColumns = 16;
+#else
+using F = float;
+using D = double;
+constexpr int kGemmRows = 4;
+constexpr int kGemmColumns = 16;
+#endif
+
+#define CPD_BODY __attribute__((noinline))  // computed between the environment's set and restore
+
+/// Kernel calls since the program started.
+extern std::uint64_t g_calls;
+
+/// Every kernel's entry: counts the call and runs its body in the default environment.
+template <auto kBody, class... Args>
+CPD_FN auto enter(Args... args) {
+  __atomic_fetch_add(&g_calls, 1, __ATOMIC_RELAXED);
+  const Environment environment;
+  return kBody(args...);
+}
+
+CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+/// Calls run.operator()<Rule<…>>() for what the plan says.
+template <class Run>
+CPD_FN void with_rule(const RoundPlan& plan, Run run) {
+  with_mode(plan.mode, [&]<Rounding mode>() { with_form<mode>(plan.form, run); });
+}
+
+template <class T>
+CPD_FN void copy(T* to, const T* from, std::int64_t n) {
+  __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+}
+
+/// Calls run(i, count) for whole groups of V's lanes and once for the rest, count < lanes.
+template <class V, class Whole, class Rest>
+CPD_FN void for_lanes(std::int64_t n, Whole whole, Rest rest) {
+  constexpr int kLanes = Lanes<V>::count;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) whole(i);
+  if (i < n) rest(i, n - i);
+}
+
+/// V's lanes from memory of either width, and back.
+template <class V>
+CPD_FN V load_value(const float* x) {
+  return load_f32<V>(x);
+}
+template <class V>
+CPD_FN V load_value(const double* x) {
+  return load<V>(x);
+}
+template <class V>
+CPD_FN void store_value(float* y, V v) {
+  store_f32(y, v);
+}
+template <class V>
+CPD_FN void store_value(double* y, V v) {
+  store(y, v);
+}
+
+/// KernelTable's members of these names.
+void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const float* x,
+               const std::uint32_t* random, float* y, bool streaming);
+void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
+               const std::uint32_t* random, double* y);
+void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
+                  const float* x, const std::uint32_t* random, float* y);
+std::int64_t encode_f32(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
+                        const float* x, const std::uint32_t* random, std::uint8_t* packed,
+                        bool streaming);
+std::int64_t encode_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
+                        const std::uint32_t* random, std::uint8_t* packed);
+void decode_f32(const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed, float* y,
+                bool streaming);
+void decode_scaled(const RoundPlan& plan, int shift, float divisor, std::int64_t n,
+                   const std::uint8_t* packed, float* y, bool streaming);
+void arithmetic(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
+                const float* x, const float* y, const float* z, const std::uint32_t* random,
+                float* out);
+void arithmetic_f64(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
+                    const double* x, const double* y, const double* z, const std::uint32_t* random,
+                    double* out);
+float max_abs(std::int64_t n, const float* x, std::int64_t* non_finite);
+void random_integers(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t first,
+                     std::int64_t n, std::uint32_t* out);
+void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
+          std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
+          std::int32_t* logs);
+void gemm(const GemmPlan& plan, const GemmBlock& block);
+void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
+void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
+          std::int64_t count, const float* const* terms, float* sum, float* compensation,
+          GivenDraws given);
+void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
+              std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
+              double* compensation, GivenDraws given);
+std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of the operators torch.ops.cpd.*, in reverse and forward mode, for autograd and for
+torch.func's transforms.
+
+`differentiable` is torch.library.register_autograd with forward mode: that one drops tangents
+without a word, and refuses torch.func's transforms.
+"""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,attr-defined"
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+from cpd._torch.library import ops
+
+library = torch.library.Library("cpd", "IMPL")
+
+Gradients: TypeAlias = tuple[Tensor | None, ...]
+"""Of the operands, which come first among an operator's arguments; the rest have none."""
+Tangents: TypeAlias = tuple[Any, ...]
+"""Tensors, of an operator's arguments; None where one has none."""
+Setup: TypeAlias = Callable[[Any, tuple[Any, ...], bool], None]
+"""Saves what derivatives need: context, arguments, and whether tangents are asked for as well."""
+
+
+def differentiable(
+    name: str,
+    setup: Setup,
+    backward: Callable[[Any, Tensor], Gradients],
+    tangent: Callable[[Any, Tangents], Tensor],
+) -> None:
+    """Registers the derivatives of torch.ops.cpd.<name>, which gives one tensor: `backward`, the
+    gradients of the operands, and `tangent`, the result's, where an operand has one."""
+    operator = getattr(ops, name).default
+    function = _function(name, operator, setup, backward, tangent)
+
+    def run(keyset: Any, *args: Any) -> Tensor:
+        wants_tangent = _forward_mode() or (
+            forward_ad._is_fwd_grad_enabled() and any(map(_has_tangent, args))
+        )
+        if wants_tangent or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+            call = _Call(keyset, torch.is_grad_enabled(), wants_tangent)
+            with enable_single_level_autograd_function():
+                return function.apply(*args, call)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+    library.impl(name, run, "Autograd", with_keyset=True)
+
+
+def _forward_mode() -> bool:
+    """Whether forward mode is on, as far as Python knows: a compiled program enters it alone."""
+    on = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    return on and forward_ad._is_fwd_grad_enabled()
+
+
+def _has_tangent(x: Any) -> bool:
+    is_operand = isinstance(x, Tensor) and x.is_floating_point()
+    return is_operand and _dual(x)[1] is not None
+
+
+def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Primal and tangent; forward_ad.unpack_dual knows no level within a compiled program."""
+    return torch._VF._unpack_dual(x, level=0)
+
+
+def call(operator: Any, *args: Any) -> Tensor:
+    """Calls an operator; where Python knows that nothing is to be differentiated, past its
+    derivatives, which halves the time that a call takes."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or _forward_mode()
+        or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args))
+    ):
+        return operator(*args)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*args)
+
+
+def write(operator: Any, *args: Any, out: Tensor) -> None:
+    """The same for an operator that writes into `out`, which `check_no_derivative` has seen."""
+    if torch.compiler.is_compiling() or out.is_inference():
+        operator(*args, out=out)
+        return
+    torch.autograd.graph.increment_version(out)
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        operator(*args, out=out)
+
+
+class _Call(NamedTuple):
+    """How an operator was called; an autograd function runs with both modes off, while outer
+    transforms of torch.func want them as they were."""
+
+    keyset: Any
+    reverse: bool
+    forward: bool
+
+
+def _function(
+    name: str,
+    operator: Any,
+    setup: Setup,
+    backward: Callable[..., Any],
+    tangent: Callable[..., Any],
+) -> Any:
+    """The autograd function of an operator, for one level of torch.func's transforms: those outside
+    meet the operator again."""
+
+    def forward(*args: Any) -> Tensor:
+        *inputs, call = args
+        with (
+            torch.set_grad_enabled(call.reverse),
+            forward_ad._set_fwd_grad_enabled(call.forward),
+            torch._C._AutoDispatchBelowAutograd(),
+        ):
+            return operator.redispatch(call.keyset & torch._C._after_autograd_keyset, *inputs)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.arguments = len(inputs)
+        setup(ctx, inputs[:-1], inputs[-1].forward)
+
+    def run_backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        gradients = () if grad is None else backward(ctx, grad)
+        return (*gradients, *(None,) * (ctx.arguments - len(gradients)))
+
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
+        if all(t is None for t in tangents):
+            return None
+        with forward_ad._set_fwd_grad_enabled(True):
+            return tangent(ctx, tangents[:-1])
+
+    methods = {
+        "forward": staticmethod(forward),
+        "setup_context": staticmethod(setup_context),
+        "backward": staticmethod(run_backward),
+        "jvp": staticmethod(jvp),
+    }
+    return type(f"Derivative_of_{name}", (_SingleLevelFunction,), methods)
+
+
+def saved(ctx: Any) -> list[Any]:
+    """What `setup` saved, without tangents at this level of torch.func's transforms; those that
+    outer ones give it are still there."""
+    return [None if x is None else _dual(x)[0] for x in ctx.saved_tensors]
+
+
+def total(*terms: Tensor | None) -> Tensor:
+    """The sum of those terms of a tangent that are there, of which there is one at least."""
+    return functools.reduce(torch.add, [term for term in terms if term is not None])
+
+
+OUT_AND_AUTOGRAD = "out= takes no part in autograd: use it under torch.no_grad()"
+
+
+def check_no_derivative(*args: Any) -> None:
+    """Raises ValueError where an argument of an operator that writes into `out` has a gradient, a
+    tangent or a transform of torch.func to go through."""
+    given = [x for x in args if isinstance(x, Tensor)]
+    if any(unwrapped(x) is not x for x in given):
+        raise ValueError("out= takes no part in torch.func's transforms and vmap: leave it out")
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
+        raise ValueError(OUT_AND_AUTOGRAD)
+    if _forward_mode() and any(map(_has_tangent, given)):
+        raise ValueError("out= takes no part in forward-mode autograd: leave it out")
+
+
+def unwrapped(x: Tensor) -> Tensor:
+    """The tensor that torch.func's transforms and vmap have wrapped: all of a batch."""
+    if torch._C._are_functorch_transforms_active():
+        while torch._C._functorch.is_functorch_wrapped_tensor(x):
+            x = torch._C._functorch.get_unwrapped(x)
+    return x

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How torch.vmap calls the operators torch.ops.cpd.*; which random bits then, says `cpd.ops`."""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cpd._torch import gemm as gemm  # defines matmul
+from cpd._torch.library import ops
+
+_NUMBERS = ("seed", "stream", "numbers")
+"""The arguments that choose random bits."""
+
+
+Widen: TypeAlias = "Callable[[Call], Callable[[Tensor], Tensor] | None]"
+"""Makes the arguments of one call for the whole batch; gives what puts the batch in front of the
+result, where it is elsewhere."""
+
+
+class Call:
+    """A call of an operator by torch.vmap: its arguments by name, the batch in front of those
+    tensors that have one."""
+
+    def __init__(self, operator: Any, args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> None:
+        names = [argument.name for argument in operator._schema.arguments]
+        self.operator = operator
+        self.given = dict(zip(names, args, strict=True))
+        self.along = [n for n, dim in zip(names, in_dims, strict=True) if isinstance(dim, int)]
+        for name, dim in zip(names, in_dims, strict=True):
+            if isinstance(dim, int):
+                self.given[name] = self.given[name].movedim(dim, 0)
+        self.size: int = self.given[self.along[0]].shape[0]
+
+    def rank(self, name: str) -> int:
+        """An operand's dimensions without the batch."""
+        return self.given[name].dim() - (name in self.along)
+
+    def widen(self, name: str, rank: int | None = None) -> None:
+        """Gives an operand the batch in front of `rank` dimensions (default: its own)."""
+        x = self.given[name]
+        if name not in self.along:
+            x = x.unsqueeze(0).expand(self.size, *x.shape)
+        missing = 0 if rank is None else rank - (x.dim() - 1)
+        self.given[name] = x[(slice(None), *(None,) * missing)]
+
+    def at_once(self, widen: Widen) -> Tensor:
+        """One call with the whole batch."""
+        parted = widen(self)
+        y = self.operator(*self.given.values())
+        return y if parted is None else parted(y)
+
+    def one_by_one(self) -> Tensor:
+        """A call for each example; an empty batch has the shape of a call with zeros."""
+        along = {name: self.given[name] for name in self.along}
+        if self.size == 0:
+            zeros = {name: x.new_zeros(x.shape[1:]) for name, x in along.items()}
+            return self.operator(*(self.given | zeros).values()).unsqueeze(0)[:0]
+        results = [
+            self.operator(*(self.given | {name: x[i] for name, x in along.items()}).values())
+            for i in range(self.size)
+        ]
+        return torch.stack(results)
+
+
+def batched(
+    name: str,
+    widen: Widen | None,
+    text: Callable[[dict[str, Any]], str] = lambda given: given["how"],
+) -> None:
+    """Registers a batching rule for torch.ops.cpd.<name>, which gives one tensor. `widen` makes the
+    arguments of one call for the whole batch; None: each example needs its own. `text`: says how is
+    rounded."""
+    operator = getattr(ops, name).default
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+        call = Call(operator, args, in_dims)
+        apart = widen is None
+        if (
+            "rounding=stochastic" in text(call.given).split(" ")
+            and call.given.get("random") is None
+        ):
+            apart = _draws_apart(name, call, info.randomness, apart)
+        else:
+            call.given |= {number: None for number in _NUMBERS if number in call.given}
+            call.along = [one for one in call.along if one not in _NUMBERS]
+        if widen is None or apart:
+            return call.one_by_one(), 0
+        return call.at_once(widen), 0
+
+    torch.library.register_vmap(f"cpd::{name}", rule)
+
+
+def _draws_apart(name: str, call: Call, randomness: str, apart: bool) -> bool:
+    """Whether each example draws the bits of its own elements, as torch.vmap's `randomness` says;
+    with seeds or streams of their own they do. Raises where that is an error."""
+    if any(number in call.along for number in _NUMBERS) or randomness == "same":
+        return True
+    if randomness == "error":
+        raise RuntimeError(
+            f"cpd.{name} rounds stochastically under torch.vmap: say randomness='same' (each "
+            "example draws the bits of its own elements, as in a call of its own) or 'different' "
+            "(those of the whole batch's elements), or give each example a stream of its own"
+        )
+    if apart:
+        raise RuntimeError(
+            f"cpd.{name} takes the examples of torch.vmap one by one, so that randomness="
+            "'different' does not go: say 'same', or give each example a stream of its own"
+        )
+    return False
+
+
+def text_of_recipe(given: dict[str, Any]) -> str:
+    """All that a recipe's operator rounds, its backward pass too: that of a gradient over the whole
+    batch gets its numbers from the call."""
+    return " ".join((*given["sums"], given["gradient"]))
+
+
+# ---- the operators -------------------------------------------------------------------------------
+
+
+def _widen_elements(call: Call) -> None:
+    for name in ("x", "y", "z", "random"):
+        if call.given.get(name) is not None:
+            call.widen(name)
+
+
+def _widen_sum(call: Call) -> None:
+    _widen_elements(call)
+    call.given["dim"] += 1
+
+
+def widen_product(call: Call) -> None:
+    """Of c + a b: the batch stands before all other dimensions, so ranks must be equal."""
+    rank = max(call.rank("a"), call.rank("b"))
+    if not {"a", "b"} & set(call.along):
+        call.widen("a", rank)
+    random = call.given.get("random")
+    for name in call.along:
+        if name != "random":
+            call.widen(name, rank)
+    if random is not None:  # of the result's dimensions, and its draws
+        call.widen("random", rank + 1)
+
+
+for _name in ("cast", "add", "mul", "fma"):
+    batched(_name, _widen_elements)
+batched("sum", _widen_sum, lambda given: given["accumulator"])
+batched("gemm", widen_product, lambda given: given["accumulator"])
+batched("matmul", widen_product, text_of_recipe)
+batched("encode", None)
+batched("decode", None, lambda given: given["format"])

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers are reduced how at which step: hybrid precision and exempt layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from cpd.comm.communicator import Communicator, ReduceReport, Traffic
+from cpd.comm.layers import Layer, Layers, PerRank, layer_list
+from cpd.comm.spec import ReduceSpec, check_world
+from cpd.comm.virtual import LayerReport, simulate_all_reduce
+from cpd.numeric.options import integer, is_torch
+
+
+@dataclass(frozen=True, init=False)
+class Schedule:
+    """A `ReduceSpec` for every layer at every step.
+
+    Args:
+        spec: of all layers but the exempt ones, from step `first_steps` on.
+        exempt: names of layers that are reduced by `exempt_spec` at all steps, or patterns of such
+            names: `*`, `?` and `[…]` as in a shell, upper and lower case told apart
+            (`"*.bias"`, `"output.*"`).
+        exempt_spec: default fp32, summed in fp32 to nearest-even, with `spec`'s order, exchange,
+            group size and average.
+        first_steps: how many steps, from step 0 on, are reduced by `first_spec` instead of `spec`.
+            The APS paper's hybrid precision (Table 7) is `first_steps=30 * steps_per_epoch`.
+        first_spec: default as for `exempt_spec`.
+
+    A layer's number in random streams is its place among all the names, whatever is exempt and
+    however the layers are divided into calls. The `step` of the specs is not used: it is given with
+    each call. Immutable, hashable, picklable.
+
+    Raises ValueError or TypeError for anything else.
+
+    >>> schedule = Schedule(ReduceSpec("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
+    >>> names = ["hidden.weight", "hidden.bias"]
+    >>> [str(schedule.spec_of(name, step=100).format) for name in names]
+    ['e4m3', 'fp32']
+    >>> str(schedule.spec_of("hidden.weight", step=99).format)
+    'fp32'
+    """
+
+    spec: ReduceSpec
+    exempt: tuple[str, ...]
+    exempt_spec: ReduceSpec
+    first_steps: int
+    first_spec: ReduceSpec
+
+    def __init__(
+        self,
+        spec: ReduceSpec,
+        exempt: Sequence[str] = (),
+        exempt_spec: ReduceSpec | None = None,
+        first_steps: int = 0,
+        first_spec: ReduceSpec | None = None,
+    ) -> None:
+        spec = _spec("spec", spec)
+        values = {
+            "spec": spec,
+            "exempt": _patterns(exempt),
+            "exempt_spec": _in_fp32(spec) if exempt_spec is None else exempt_spec,
+            "first_steps": _count("first_steps", first_steps),
+            "first_spec": _in_fp32(spec) if first_spec is None else first_spec,
+        }
+        for name, value in values.items():
+            if name.endswith("_spec"):
+                _spec(name, value)
+            object.__setattr__(self, name, value)
+
+    def is_exempt(self, name: str) -> bool:
+        """Whether a pattern of `exempt` matches the layer's name."""
+        return any(fnmatchcase(name, pattern) for pattern in self.exempt)
+
+    def spec_of(self, name: str, step: int) -> ReduceSpec:
+        """What the layer `name` is reduced by at this step."""
+        return self._spec_at(self.is_exempt(name), step)
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raises ValueError where a pattern of `exempt` matches none of the layers `names`."""
+        for pattern in self.exempt:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"exempt {pattern!r} matches no layer; the layers are {', '.join(names)}"
+                )
+
+    def check_world(self, world: int) -> None:
+        """Raises ValueError where a spec's groups are larger than the number of ranks."""
+        for name in ("spec", "exempt_spec", "first_spec"):
+            try:
+                check_world(getattr(self, name), world)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+
+    def parts(self, names: Sequence[str], step: int) -> list[tuple[ReduceSpec, list[int]]]:
+        """The calls of one step: each distinct spec with the numbers of its layers, ascending.
+
+        Calls are in the order of their first layers. Raises ValueError as `check_names`.
+        """
+        self.check_names(names)
+        specs = [self._spec_at(exempt, step) for exempt in (False, True)]
+        found: dict[ReduceSpec, list[int]] = {}
+        for number, name in enumerate(names):
+            found.setdefault(specs[self.is_exempt(name)], []).append(number)
+        return list(found.items())
+
+    @overload
+    def simulate_all_reduce(
+        self, names: Sequence[str], per_rank: PerRank, *, step: int, report: Literal[False] = False
+    ) -> list[Any]: ...
+    @overload
+    def simulate_all_reduce(
+        self, names: Sequence[str], per_rank: PerRank, *, step: int, report: Literal[True]
+    ) -> tuple[list[Any], list[LayerReport]]: ...
+    def simulate_all_reduce(
+        self, names: Sequence[str], per_rank: PerRank, *, step: int, report: bool = False
+    ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
+        """`cpd.simulate_all_reduce` of the layers `names` at this step, one call for each spec.
+
+        `per_rank` and what is returned are as there; a rank that is a function is asked anew by
+        each call.
+
+        >>> ranks = [[np.float32([0.3]), np.float32([0.3])]] * 2
+        >>> schedule = Schedule(ReduceSpec("e4m3"), exempt=["b"])
+        >>> [sum.tolist() for sum in schedule.simulate_all_reduce(["a", "b"], ranks, step=0)]
+        [[0.625], [0.6000000238418579]]
+        """
+        sums: list[Any] = [None] * len(names)
+        reports: list[Any] = [None] * len(names)
+        for spec, numbers in self.parts(names, step):
+            ranks = [partial(_chosen, rank, names, numbers) for rank in per_rank]
+            part, told = simulate_all_reduce(ranks, spec, report=True)
+            for number in numbers:
+                sums[number], reports[number] = part[number], told[number]
+        return (sums, reports) if report else sums
+
+    @overload
+    def all_reduce(
+        self,
+        comm: Communicator,
+        names: Sequence[str],
+        layers: Layers,
+        *,
+        step: int,
+        out: Layers | None = None,
+        report: Literal[False] = False,
+    ) -> list[Any]: ...
+    @overload
+    def all_reduce(
+        self,
+        comm: Communicator,
+        names: Sequence[str],
+        layers: Layers,
+        *,
+        step: int,
+        out: Layers | None = None,
+        report: Literal[True],
+    ) -> tuple[list[Any], ReduceReport]: ...
+    def all_reduce(
+        self,
+        comm: Communicator,
+        names: Sequence[str],
+        layers: Layers,
+        *,
+        step: int,
+        out: Layers | None = None,
+        report: bool = False,
+    ) -> list[Any] | tuple[list[Any], ReduceReport]:
+        """`comm.all_reduce` of the layers `names` at this step, one call for each spec.
+
+        `layers`, `out` and what is returned are as there; the report's traffic is that of all calls
+        together. Every rank gives the same names in the same order. Raises ValueError before
+        anything is sent where `layers` or `out` are not as many as the names, or where a spec's
+        groups are larger than the number of ranks.
+        """
+        sums: list[Any] = [None] * len(names)
+        reports: list[Any] = [None] * len(names)
+        traffic: list[Any] = []
+        layers = layer_list("layers", layers)
+        _check_count("layers", layers, names)
+        if out is not None:
+            out = layer_list("out", out)
+            _check_count("layers in out", out, names)
+        self.check_world(comm.size)
+        for spec, numbers in self.parts(names, step):
+            chosen = {number: layers[number] for number in numbers}
+            into = None if out is None else {number: out[number] for number in numbers}
+            part, told = all_reduce_numbered(comm, chosen, spec, out=into, report=report)
+            for number in numbers:
+                sums[number] = part[number]
+                if told is not None:
+                    reports[number] = told.layers[number]
+            if told is not None:
+                traffic.append(told.traffic)
+        if not report:
+            return sums
+        return sums, ReduceReport(reports, _total(traffic))
+
+    def _spec_at(self, exempt: bool, step: int) -> ReduceSpec:
+        later = self.first_spec if step < self.first_steps else self.spec
+        return dataclasses.replace(self.exempt_spec if exempt else later, step=step)
+
+
+def as_schedule(spec: ReduceSpec | Schedule) -> Schedule:
+    """The schedule itself, or the one that always reduces every layer by `spec`."""
+    if isinstance(spec, Schedule):
+        return spec
+    if not isinstance(spec, ReduceSpec):
+        raise TypeError(f"spec must be a ReduceSpec or a Schedule, got {type(spec).__name__}")
+    return Schedule(spec)
+
+
+def all_reduce_numbered(
+    comm: Communicator,
+    layers: Mapping[int, Any],
+    spec: ReduceSpec,
+    *,
+    out: Mapping[int, Any] | None = None,
+    report: bool = False,
+) -> tuple[list[Any], ReduceReport | None]:
+    """One call of `comm.all_reduce` in which layer `number` has that number in random streams.
+
+    The numbers between are taken by layers without values, in the lists that are returned too.
+    """
+    given = numbered(layers)
+    into = None if out is None else numbered(out)
+    if report:
+        return comm.all_reduce(given, spec, out=into, report=True)
+    return comm.all_reduce(given, spec, out=into), None
+
+
+def numbered(layers: Mapping[int, Any]) -> list[Any]:
+    """A list with each layer at its number, and layers without values before and between."""
+    if not layers:
+        return []
+    empty = _empty_like(next(iter(layers.values())))
+    return [layers.get(number, empty) for number in range(max(layers) + 1)]
+
+
+def _empty_like(layer: Layer) -> Layer:
+    if is_torch(layer):
+        return layer.new_empty(0)
+    return np.empty(0, np.float32)
+
+
+def _chosen(rank: Any, names: Sequence[str], numbers: list[int]) -> list[Any]:
+    layers = list(rank() if callable(rank) else rank)
+    _check_count("layers", layers, names)
+    return numbered({number: layers[number] for number in numbers})
+
+
+def _check_count(what: str, layers: Sequence[Any], names: Sequence[str]) -> None:
+    if len(layers) != len(names):
+        raise ValueError(f"there are {len(names)} names but {len(layers)} {what}")
+
+
+def _total(traffic: list[Any]) -> Any:
+    """The sum of Traffic values, field by field."""
+    fields = [field.name for field in dataclasses.fields(Traffic)]
+    return Traffic(**{name: sum(getattr(one, name) for one in traffic) for name in fields})
+
+
+def _in_fp32(spec: ReduceSpec) -> ReduceSpec:
+    return ReduceSpec(
+        "fp32",
+        order=spec.order,
+        exchange=spec.exchange,
+        group_size=spec.group_size,
+        average=spec.average,
+    )
+
+
+def _spec(name: str, spec: Any) -> ReduceSpec:
+    if not isinstance(spec, ReduceSpec):
+        raise TypeError(f"{name} must be a cpd.ReduceSpec, got {type(spec).__name__}")
+    return spec
+
+
+def _patterns(exempt: Any) -> tuple[str, ...]:
+    if isinstance(exempt, str) or not isinstance(exempt, Sequence):
+        raise TypeError(f"exempt must be a list of names or patterns, got {exempt!r}")
+    for pattern in exempt:
+        if not isinstance(pattern, str):
+            raise TypeError(f"exempt must hold names or patterns, got {type(pattern).__name__}")
+    return tuple(exempt)
+
+
+def _count(name: str, value: Any) -> int:
+    number = integer(name, value)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0, got {number}")
+    return number

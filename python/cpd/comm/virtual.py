@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-reduce in a customized precision, over virtual ranks in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.comm.layers import PerRank, check_layer, host_values, layer_list
+from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
+from cpd.numeric.options import is_torch
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What happened to one layer of an all-reduce."""
+
+    shift: int
+    """APS scaled the layer by 2^shift."""
+    non_finite: int
+    """NaN and Inf among the contributions."""
+    overflowed: int
+    """Results that are not finite though no contribution was."""
+    underflowed: int
+    """Contributions, not zero, that the cast turned into zero."""
+
+
+@overload
+def simulate_all_reduce(
+    per_rank: PerRank, spec: ReduceSpec, *, report: Literal[False] = False
+) -> list[Any]: ...
+@overload
+def simulate_all_reduce(
+    per_rank: PerRank, spec: ReduceSpec, *, report: Literal[True]
+) -> tuple[list[Any], list[LayerReport]]: ...
+def simulate_all_reduce(
+    per_rank: PerRank, spec: ReduceSpec, *, report: bool = False
+) -> list[Any] | tuple[list[Any], list[LayerReport]]:
+    """The all-reduce of `spec` over W = len(per_rank) virtual ranks in this process.
+
+    `per_rank[r]` is rank r's list of layers (torch CPU tensors or NumPy arrays, float32; bfloat16
+    and float16 are widened, which is exact), or a function that makes it. Every rank has the same
+    number of layers, of the same shapes. Ranks stream by: a function's layers are dropped before
+    the next rank is asked, so memory holds one rank's values and the running sums. A function is
+    called once, once more with APS, and once more for `ring`; it must give the same values each
+    time.
+
+    Returns the layers of the sum, float32, of rank 0's kind and shapes; with `report=True` also a
+    list of `LayerReport`. What is rounded when, and in which order, see `ReduceSpec`. Each
+    operation is one exact result rounded once; the result is the same for any number of threads.
+
+    Raises ValueError (naming rank and layer where shapes differ) or TypeError.
+
+    >>> ranks = [[np.float32([1.0, 320.0])], [np.float32([0.0625, 320.0])]]
+    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3"))[0].tolist()
+    [1.0, inf]
+    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3", aps=True))[0].tolist()
+    [1.0, 640.0]
+    """
+    check_spec(spec)
+    source = Source(per_rank)
+    check_world(spec, source.world)
+    warn_of_stall(spec, source.world, stacklevel=3)
+    reduce = _core.VirtualReduce(spec._native(), source.world, source.sizes)
+    if reduce.wants_ranges():
+        for rank in range(source.world):
+            source.visit(rank, reduce.observe)
+    for rank in reduce.schedule():
+        source.visit(rank, reduce.contribute)
+        reduce.end_rank()
+    layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
+    if not report:
+        return layers
+    return layers, [layer_report(reduce.report(index)) for index in range(len(layers))]
+
+
+def layer_report(native: _core.LayerReport) -> LayerReport:
+    return LayerReport(native.shift, native.non_finite, native.overflowed, native.underflowed)
+
+
+class Source:
+    """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
+
+    def __init__(self, per_rank: PerRank) -> None:
+        if not (hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")):
+            raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
+        if len(per_rank) == 0:
+            raise ValueError("per_rank must have at least one rank, got none")
+        self.world = len(per_rank)
+        self._per_rank = per_rank
+        self._first: list[Any] | None = self._make(0)
+        self._shapes = [tuple(layer.shape) for layer in self._first]
+        self._torch = [is_torch(layer) for layer in self._first]
+        self.sizes = [math.prod(shape) for shape in self._shapes]
+
+    def visit(self, rank: int, use: Callable[[int, npt.NDArray[np.float32]], object]) -> None:
+        """Calls use(layer's index, layer, 1-D) for each layer of `rank`."""
+        layers, self._first = self._first if rank == 0 else None, None
+        if layers is None:
+            layers = self._make(rank)
+            self._check_shapes(rank, layers)
+        for index, layer in enumerate(layers):
+            use(index, host_values(layer))
+
+    def result(self, index: int, fill: Callable[[int, npt.NDArray[np.float32]], object]) -> Any:
+        """A new layer of rank 0's kind and shape, filled by fill(index, array)."""
+        values = np.empty(self.sizes[index], np.float32)
+        fill(index, values)
+        values = values.reshape(self._shapes[index])
+        if not self._torch[index]:
+            return values
+        import torch
+
+        return torch.from_numpy(values)
+
+    def _make(self, rank: int) -> list[Any]:
+        made: Any = self._per_rank[rank]
+        layers = layer_list(f"rank {rank}", made() if callable(made) else made)
+        for index, layer in enumerate(layers):
+            check_layer(f"rank {rank}, layer {index}", layer)
+        return layers
+
+    def _check_shapes(self, rank: int, layers: list[Any]) -> None:
+        if len(layers) != len(self._shapes):
+            raise ValueError(
+                f"rank {rank} has {len(layers)} layers, rank 0 has {len(self._shapes)}"
+            )
+        for index, (layer, shape) in enumerate(zip(layers, self._shapes, strict=True)):
+            if tuple(layer.shape) != shape:
+                raise ValueError(
+                    f"rank {rank}, layer {index} has shape {tuple(layer.shape)}, rank 0 has {shape}"
+                )

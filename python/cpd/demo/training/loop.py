@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop. Each step, every node computes the gradients of its own micro-batch; these go,
+layer by layer, through one all-reduce; one optimizer step uses the sum. A layer is one parameter
+tensor. Nodes are virtual or processes (ranks.py); nothing else depends on which."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from cpd.demo.training.data import Digits, epoch_order, load_digits
+from cpd.demo.training.model import digit_classifier, weights_hash
+from cpd.demo.training.options import TrainOptions
+from cpd.parallel.nodes import Ranks, VirtualRanks, gather_integers
+
+
+@dataclass
+class LayerCounts:
+    """What the all-reduce did to one layer, over all steps and nodes."""
+
+    name: str
+    values: int = 0
+    nonzero: int = 0
+    underflowed: int = 0  # nonzero contributions that the cast turned into zero
+    overflowed: int = 0  # sums that are not finite though every contribution was
+    non_finite: int = 0  # NaN and Inf among the contributions
+    # For epochs asked for: how many contributions have a given floor(log2|g|), and the same
+    # relative to the step's APS exponent ceil(log2(max|g| · nodes)), which APS moves to emax.
+    exponents: dict[int, dict[int, int]] = field(default_factory=dict)
+    relative: dict[int, dict[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class TrainResult:
+    """A finished run."""
+
+    options: TrainOptions
+    accuracy: float
+    curve: list[float]  # held-out accuracy after every epoch that ran
+    loss: list[float]  # mean training loss of every epoch that ran
+    weights: str
+    diverged_at: int | None  # the epoch after which a weight was NaN or Inf; training stops there
+    steps_per_epoch: int
+    left_out: int  # images that each epoch's shuffle leaves over
+    held_out: int
+    layers: list[LayerCounts]
+    model: nn.Sequential
+    last_gradients: list[list[torch.Tensor]]  # [rank][layer], of the last step
+
+    @property
+    def state(self) -> str:
+        return "finished" if self.diverged_at is None else f"diverged at epoch {self.diverged_at}"
+
+    def total(self, name: str) -> int:
+        """The sum of one of LayerCounts' counts over all layers."""
+        return sum(getattr(layer, name) for layer in self.layers)
+
+
+class RanksDiffer(RuntimeError):  # noqa: N818
+    """Processes that should have the same weights do not."""
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """One torch thread and deterministic algorithms; the caller's settings come back after."""
+    threads = torch.get_num_threads()
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_deterministic)
+        torch.set_num_threads(threads)
+
+
+def train(
+    options: TrainOptions,
+    *,
+    digits: Digits | None = None,
+    on_epoch: Callable[[int, float], None] | None = None,
+    histogram_epochs: tuple[int, ...] = (),
+    ranks: Ranks | None = None,
+) -> TrainResult:
+    """Trains by `options`; on_epoch(epoch, held-out accuracy) is called after each epoch.
+
+    `ranks` are the nodes, `options.nodes` of them; default: virtual ones. Where they are processes
+    every one of them makes this call and gets the same result.
+
+    Raises ValueError where one step needs more images than there are, RanksDiffer where processes
+    end with different weights.
+    """
+    data = load_digits() if digits is None else digits
+    options.check_data(len(data.train_x))
+    if ranks is None:
+        ranks = VirtualRanks(options.nodes)
+    if ranks.world != options.nodes:
+        raise ValueError(f"nodes must be the number of ranks, {ranks.world}, got {options.nodes}")
+    with deterministic():
+        return _Run(options, data, ranks).train(on_epoch, histogram_epochs)
+
+
+def node_gradients(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, nodes: int
+) -> tuple[float, list[torch.Tensor]]:
+    """One node's loss, and the gradients of that loss divided by the number of nodes."""
+    loss = cross_entropy(model(images), labels)
+    gradients = torch.autograd.grad(loss / nodes, list(model.parameters()))
+    return float(loss.detach()), list(gradients)
+
+
+def sampled_gradients(
+    model: nn.Module, digits: Digits, nodes: int, batch: int, seed: int
+) -> list[list[torch.Tensor]]:
+    """[rank][layer]: every node's gradients on `batch` training images of its own drawing.
+
+    A node draws without replacement; different nodes may draw the same image.
+    """
+    count = len(digits.train_x)
+    if batch > count:
+        raise ValueError(f"batch must be at most {count} (the training images), got {batch}")
+    per_rank = []
+    with deterministic():
+        for node in range(nodes):
+            chosen = np.random.RandomState([seed, nodes, node]).permutation(count)[:batch]
+            images, labels = digits.train_x[chosen], digits.train_y[chosen]
+            per_rank.append(node_gradients(model, images, labels, nodes)[1])
+    return per_rank
+
+
+def held_out_accuracy(model: nn.Module, digits: Digits) -> float:
+    """The share of the held-out images that the model names right; NaN outputs count as class 0."""
+    with torch.no_grad():
+        right = model(digits.test_x).nan_to_num(nan=0.0).argmax(dim=1) == digits.test_y
+    return int(right.sum()) / len(digits.test_y)
+
+
+class _Run:
+    """The state of one training run."""
+
+    def __init__(self, options: TrainOptions, digits: Digits, ranks: Ranks) -> None:
+        self.options = options
+        self.digits = digits
+        self.ranks = ranks
+        self.model = digit_classifier(options.depth, options.width, options.seed)
+        self.parameters = list(self.model.parameters())
+        self.optimizer = torch.optim.SGD(self.parameters, lr=options.lr, momentum=options.momentum)
+        self.names = [name for name, _ in self.model.named_parameters()]
+        self.layers = [LayerCounts(name) for name in self.names]
+        self.nonzero = [[0] * len(self.names) for _ in ranks.mine]
+        per_step = options.nodes * options.batch
+        self.steps_per_epoch, self.left_out = divmod(len(digits.train_x), per_step)
+        self.schedule = options.schedule(self.steps_per_epoch)
+        self.step = 0
+        self.my_gradients: list[list[torch.Tensor]] = []  # [my node][layer], of the last step
+
+    def train(
+        self, on_epoch: Callable[[int, float], None] | None, histogram_epochs: tuple[int, ...]
+    ) -> TrainResult:
+        curve: list[float] = []
+        losses: list[float] = []
+        diverged_at = None
+        for epoch in range(1, self.options.epochs + 1):
+            losses.append(self._epoch(epoch, epoch in histogram_epochs))
+            curve.append(held_out_accuracy(self.model, self.digits))
+            if on_epoch is not None:
+                on_epoch(epoch, curve[-1])
+            if not all(bool(torch.isfinite(p).all()) for p in self.parameters):
+                diverged_at = epoch
+                break
+        for counts in gather_integers(self.ranks, self.nonzero):
+            for layer, nonzero in zip(self.layers, counts, strict=True):
+                layer.nonzero += nonzero
+        return TrainResult(
+            options=self.options,
+            accuracy=curve[-1],
+            curve=curve,
+            loss=losses,
+            weights=self._equal_weights(),
+            diverged_at=diverged_at,
+            steps_per_epoch=self.steps_per_epoch,
+            left_out=self.left_out,
+            held_out=len(self.digits.test_x),
+            layers=self.layers,
+            model=self.model,
+            last_gradients=self.ranks.gather(self.my_gradients),
+        )
+
+    def _epoch(self, epoch: int, histogram: bool) -> float:
+        options = self.options
+        order = epoch_order(
+            options.seed, epoch, len(self.digits.train_x), options.nodes, options.batch
+        )
+        mine: list[list[float]] = [[] for _ in self.ranks.mine]  # losses, [my node][step]
+        for step in torch.from_numpy(order):
+            self.my_gradients = []
+            for losses, node in zip(mine, self.ranks.mine, strict=True):
+                rows = step[node]
+                images, labels = self.digits.train_x[rows], self.digits.train_y[rows]
+                loss, gradients = node_gradients(self.model, images, labels, options.nodes)
+                losses.append(loss)
+                self.my_gradients.append(gradients)
+            self._update()
+            if histogram:
+                self._count_exponents(epoch)
+        everyone = self.ranks.gather([[torch.tensor(losses)] for losses in mine])
+        return float(np.mean([node[0].double().numpy() for node in everyone]))
+
+    def _update(self) -> None:
+        """One all-reduce and one optimizer step."""
+        sums, reports = self.ranks.all_reduce(
+            self.schedule, self.names, self.my_gradients, self.step
+        )
+        for index, (parameter, gradient) in enumerate(zip(self.parameters, sums, strict=True)):
+            parameter.grad = gradient
+            counts, report = self.layers[index], reports[index]
+            counts.values += self.ranks.world * gradient.numel()
+            counts.underflowed += report.underflowed
+            counts.overflowed += report.overflowed
+            counts.non_finite += report.non_finite
+            for nonzero, gradients in zip(self.nonzero, self.my_gradients, strict=True):
+                nonzero[index] += int(torch.count_nonzero(gradients[index]))
+        self.optimizer.step()
+        self.step += 1
+
+    def _equal_weights(self) -> str:
+        """The hash of the weights, which is every process's."""
+        weights = weights_hash(self.model)
+        numbers = gather_integers(self.ranks, [[int(weights, 16)] for _ in self.ranks.mine])
+        for rank, (number,) in enumerate(numbers):
+            if number != int(weights, 16):
+                raise RanksDiffer(
+                    f"its weights are {weights}, those of rank {rank} are {number:016x}: their "
+                    "processors or versions of torch differ"
+                )
+        return weights
+
+    def _count_exponents(self, epoch: int) -> None:
+        everyone = self.ranks.gather(self.my_gradients)
+        for index, counts in enumerate(self.layers):
+            values = torch.cat([node[index].flatten() for node in everyone])
+            values = values[(values != 0) & torch.isfinite(values)].double().abs()
+            if len(values) == 0:
+                continue
+            exponents = torch.frexp(values).exponent - 1
+            scale = math.frexp(float(values.max()) * self.options.nodes)
+            aps_exponent = scale[1] - 1 if scale[0] == 0.5 else scale[1]
+            _add_counts(counts.exponents.setdefault(epoch, {}), exponents)
+            _add_counts(counts.relative.setdefault(epoch, {}), exponents - aps_exponent)
+
+
+def _add_counts(histogram: dict[int, int], exponents: torch.Tensor) -> None:
+    found, numbers = np.unique(exponents.numpy(), return_counts=True)
+    for exponent, number in zip(found.tolist(), numbers.tolist(), strict=True):
+        histogram[exponent] = histogram.get(exponent, 0) + number

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run depends on; the options of `cpd train` in one value."""
+
+import math
+import shlex
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from cpd.comm.schedule import Schedule
+from cpd.comm.spec import ReduceSpec
+from cpd.numeric import formats
+from cpd.numeric.accumulator import Accumulator
+
+_APS: dict[str, bool | Literal["paper"]] = {"off": False, "on": True, "paper": "paper"}
+
+
+def is_power_of_two(value: float) -> bool:
+    return math.isfinite(value) and value > 0 and math.frexp(value)[0] == 0.5
+
+
+def power_of_two(exponent: int) -> str:
+    """'2⁸' for 8."""
+    return "2" + str(exponent).translate(str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"))
+
+
+def reduce_spec(
+    *,
+    format: str,
+    aps: str = "off",
+    loss_scale: float = 1.0,
+    kahan: bool = False,
+    group_size: int | None = None,
+    order: str = "sequential",
+    exchange: str = "owner",
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    seed: int = 0,
+) -> ReduceSpec:
+    """The all-reduce that these options name. Raises ValueError for what CPD refuses."""
+    wire = formats.format(format)
+    accumulator = Accumulator(
+        wire,
+        "kahan" if kahan else "sequential",
+        rounding=rounding,
+        overflow=overflow,
+        seed=seed,
+    )
+    return ReduceSpec(
+        wire,
+        accumulator=accumulator,
+        order=order,
+        exchange=exchange,
+        group_size=group_size,
+        aps=_APS[aps],
+        loss_scale=loss_scale,
+        rounding=rounding,
+        overflow=overflow,
+        seed=seed,
+    )
+
+
+def layer_names(depth: int) -> list[str]:
+    """The parameter tensors of the digit classifier, in their order."""
+    modules = [*(f"hidden{index}" for index in range(1, depth + 1)), "output"]
+    return [f"{module}.{part}" for module in modules for part in ("weight", "bias")]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Everything that decides the result of a run, on one type of CPU."""
+
+    format: str = "fp32"
+    aps: str = "off"
+    loss_scale: float = 1.0
+    kahan: bool = False
+    group_size: int | None = None
+    order: str = "sequential"
+    exchange: str = "owner"
+    rounding: str = "nearest_even"
+    overflow: str = "ieee"
+    last_layer_fp32: bool = False
+    exempt: tuple[str, ...] = ()
+    fp32_epochs: int = 0
+    seed: int = 0
+    epochs: int = 40
+    depth: int = 6
+    width: int = 64
+    nodes: int = 8
+    batch: int = 16
+    lr: float = 0.05
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", str(formats.format(self.format)))
+        for name in ("epochs", "depth", "width", "nodes", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.group_size is not None and not 1 <= self.group_size <= self.nodes:
+            raise ValueError(
+                f"group size must be 1…{self.nodes} (the nodes), got {self.group_size}"
+            )
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be 0…4294967295, got {self.seed}")
+        if not is_power_of_two(self.loss_scale):
+            raise ValueError(f"loss scale must be a power of two, got {self.loss_scale:g}")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be positive and finite, got {self.lr}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+        if self.fp32_epochs < 0:
+            raise ValueError(f"fp32 epochs must be at least 0, got {self.fp32_epochs}")
+        _check_choice("aps", self.aps, tuple(_APS))
+        self.schedule(steps_per_epoch=1).check_names(layer_names(self.depth))
+
+    def check_data(self, count: int) -> None:
+        """Raises ValueError where one step needs more than `count` training images."""
+        if self.nodes * self.batch > count:
+            raise ValueError(
+                f"nodes × batch must be at most {count} (the training images), "
+                f"got {self.nodes} × {self.batch}"
+            )
+
+    def schedule(self, steps_per_epoch: int) -> Schedule:
+        """How each layer is reduced at each step: the chosen format, or fp32 without scaling."""
+        plain = self._spec("fp32", "off", 1.0, False)
+        return Schedule(
+            self._spec(self.format, self.aps, self.loss_scale, self.kahan),
+            exempt=(*self.exempt, *(("output.*",) if self.last_layer_fp32 else ())),
+            exempt_spec=plain,
+            first_steps=self.fp32_epochs * steps_per_epoch,
+            first_spec=plain,
+        )
+
+    def _spec(self, format: str, aps: str, loss_scale: float, kahan: bool) -> ReduceSpec:
+        return reduce_spec(
+            format=format,
+            aps=aps,
+            loss_scale=loss_scale,
+            kahan=kahan,
+            group_size=self.group_size,
+            order=self.order,
+            exchange=self.exchange,
+            rounding=self.rounding,
+            overflow=self.overflow,
+            seed=self.seed,
+        )
+
+    def arguments(self) -> str:
+        """The `cpd train` options, complete, that make exactly this run."""
+        words: list[str] = []
+        for field in fields(self):
+            words += _words(field.name, getattr(self, field.name))
+        return " ".join(words)
+
+    def label(self) -> str:
+        """A few words for tables and legends: '(4,3) + APS', '(4,3) × 2⁸'."""
+        wire = formats.format(self.format)
+        name = "FP32" if str(wire) == "fp32" else f"({wire.exp},{wire.man})"
+        if self.aps != "off":
+            name += " + APS" if self.aps == "on" else " + APS (paper)"
+        if self.loss_scale != 1:
+            name += f" × {power_of_two(int(math.log2(self.loss_scale)))}"
+        return name
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _words(name: str, value: Any) -> list[str]:
+    flag = "--" + name.replace("_", "-")
+    if name == "aps":
+        return {"off": [], "on": [flag], "paper": [flag, "paper"]}[value]
+    if isinstance(value, tuple):
+        return [word for one in value for word in (flag, shlex.quote(one))]
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, float):
+        return [flag, f"{value:.0f}" if value.is_integer() else repr(value)]
+    return [flag, str(value)]

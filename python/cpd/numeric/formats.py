@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number formats: which values exist. See `Format` and `format`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass, field
+from operator import index
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.numeric.compiling import constant
+
+if TYPE_CHECKING:
+    import torch
+
+_MAX_LISTED_BITS = 24
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Format:
+    """A number format: `exp` exponent bits, `man` mantissa bits, and what its codes mean.
+
+    Args:
+        exp: exponent bits, 1…8.
+        man: mantissa bits, 0…23.
+        bias: exponent bias; default 2^(exp-1) - 1, for `fnuz` and `p3109` 2^(exp-1).
+        encoding: of the special values: `ieee` (top exponent: Inf and NaN), `fn` (no Inf, all ones
+            is NaN), `fnuz` (no Inf, no -0), `p3109`, `finite` (neither Inf nor NaN), `e8m0`.
+        signed: whether there is a sign bit.
+        subnormals: whether numbers below the least normal one exist, other than 0.
+
+    Raises ValueError where a finite value would not be a binary32 value, and for a combination that
+    does not exist (unsigned `fnuz`).
+
+    Immutable, hashable, picklable; two formats are equal if all six fields are.
+
+    >>> f = Format(4, 3)
+    >>> f.max, f.min_normal, f.min_subnormal, f.epsilon, f.bits
+    (240.0, 0.015625, 0.001953125, 0.125, 8)
+    >>> Format(4, 3, encoding="fn")
+    cpd.format('e4m3fn')
+    """
+
+    exp: int
+    man: int
+    bias: int
+    encoding: str
+    signed: bool
+    subnormals: bool
+    name: str = field(init=False, compare=False)
+    """The canonical name; `cpd.format(f.name) == f`."""
+    bits: int = field(init=False, compare=False)
+    """Bits of a code, sign included."""
+    max: float = field(init=False, compare=False)
+    """Largest finite value."""
+    min_normal: float | None = field(init=False, compare=False)
+    """Least positive normal number; None where there is none (exp = 1)."""
+    min_subnormal: float | None = field(init=False, compare=False)
+    """Least positive value (the least normal one where there are no subnormals); None where there
+    is no positive value."""
+    epsilon: float = field(init=False, compare=False)
+    """2^-man: the distance from 1 to the next number, at full precision."""
+    num_values: int = field(init=False, compare=False)
+    """Distinct finite values, zero counted once."""
+    _native: _core.Format = field(init=False, compare=False)
+
+    def __init__(
+        self,
+        exp: int,
+        man: int,
+        *,
+        bias: int | None = None,
+        encoding: str = "ieee",
+        signed: bool = True,
+        subnormals: bool = True,
+    ) -> None:
+        if not isinstance(encoding, str):
+            raise TypeError(f"encoding must be a str, got {type(encoding).__name__}")
+        native = _core.Format(
+            exp=_small_int("exp", exp),
+            man=_small_int("man", man),
+            encoding=encoding,
+            bias=None if bias is None else _small_int("bias", bias),
+            signed=flag("signed", signed),
+            subnormals=flag("subnormals", subnormals),
+        )
+        self._take(native)
+
+    @classmethod
+    def _of(cls, native: _core.Format) -> Format:
+        made = cls.__new__(cls)
+        made._take(native)
+        return made
+
+    def _take(self, native: _core.Format) -> None:
+        put = functools.partial(object.__setattr__, self)
+        for name in ("exp", "man", "bias", "encoding", "signed", "subnormals"):
+            put(name, getattr(native, name))
+        for name in ("name", "bits", "max", "epsilon", "num_values"):
+            put(name, getattr(native, name))
+        put("min_normal", native.min_normal or None)
+        put("min_subnormal", native.min_subnormal or None)
+        put("_native", native)
+
+    def values(self) -> npt.NDArray[np.float32]:
+        """All distinct finite values, ascending, as float32. For formats of up to 24 bits.
+
+        >>> format("e2m1").values().tolist()[7:]
+        [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+        """
+        if self.bits > _MAX_LISTED_BITS:
+            raise ValueError(
+                f"values() lists formats of up to {_MAX_LISTED_BITS} bits, {self} has {self.bits}"
+            )
+        return self._native.values()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"cpd.format('{self.name}')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return format, (self.name,)
+
+
+FormatLike: TypeAlias = (
+    "Format | str | tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
+)
+"""A `Format`, its name, a pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
+
+
+def format(name: FormatLike) -> Format:
+    """The format of that name; a `Format` is given back as it is.
+
+    Names, in any letter case:
+
+    - `eXmY` is IEEE-like (`e4m3` has Inf and a max of 240), with suffix `fn`, `fnuz`, `p3109`,
+      `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then options, each at
+      most once: `e4m3fn:bias=11:nosub:unsigned`.
+    - `(X,Y)`, as the papers write it, is always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` `e3m2ieee`.
+    - `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's `binary8p4se`.
+    - What other libraries call a format means what their type of that name holds: `float32`,
+      `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
+      `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn` (torch:
+      `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`). So `float8_e4m3`,
+      which ml_dtypes has, is IEEE-like; OCP's and NVIDIA's E4M3 is `e4m3fn`, as is torch's
+      `float8_e4m3fn`.
+
+    A pair of ints `(4, 3)` is the text `(4,3)`; a dtype of torch, NumPy or ml_dtypes (or NumPy's
+    type of its scalars) is its name. Wherever a format may stand, all of these may.
+
+    Raises ValueError for any other name (also of integers and of binary64), which names the one
+    that was probably meant, and TypeError for other objects.
+
+    >>> format("e4m3fn").max
+    448.0
+    >>> str(format("e5m10"))
+    'fp16'
+    >>> format("FLOAT8_E4M3FN") == format("e4m3fn"), format((5, 2)) == format("e5m2")
+    (True, True)
+    >>> import ml_dtypes
+    >>> format(np.float16), format(ml_dtypes.float8_e4m3b11fnuz)
+    (cpd.format('fp16'), cpd.format('e4m3fnuz:bias=11'))
+    """
+    return name if isinstance(name, Format) else named(format_text("a format", name))
+
+
+def format_text(what: str, value: Any) -> str:
+    """The text that `format` reads for a format in any shape. Raises TypeError for what is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Format):
+        return value.name
+    if isinstance(value, tuple) and len(value) == 2:
+        return f"({_small_int('exp', value[0])},{_small_int('man', value[1])})"
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return value.__name__
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    raise TypeError(
+        f"{what} must be a cpd.Format or its name, got {type(value).__name__}; a pair (exp, man) "
+        "and a dtype are taken too"
+    )
+
+
+@constant
+def named(name: str) -> Format:
+    """`format` for a str; torch.compile takes its results as constants."""
+    return _parse(name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(name: str) -> Format:
+    return Format._of(_core.parse_format(name))
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`, which must be a bool: 'no' and 0 are mistakes, not False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return bool(value)
+
+
+def _small_int(name: str, value: int) -> int:
+    """`value` as an int that C++ can take; what it may be is checked there."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got bool")
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{name} must fit in 32 bits, got {number}")
+    return number

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NumPy arrays and torch tensors have in common: types, shapes and memory, checked."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.numeric import formats
+from cpd.numeric.compiling import constant
+from cpd.numeric.options import Options, integer
+
+if TYPE_CHECKING:
+    import torch
+
+Array: TypeAlias = npt.NDArray[Any]
+Shape: TypeAlias = int | Sequence[int]
+ArrayT = TypeVar("ArrayT", Array, "torch.Tensor")
+"""NumPy array or torch tensor: what goes in comes out."""
+
+MAX_RANK = 16
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+"""Element types that carry emulated values."""
+NARROW_FLOATS = ("float32", "bfloat16", "float16")
+"""Those that matrix products take: their exact products are binary64 numbers."""
+_MOST_ELEMENTS = 2**58 - 1
+"""Whose bits can be counted in 63 bits. A size of 0 does not make the others small: NumPy and torch
+see it so too."""
+
+
+@constant
+def check_carrier(dtype: str, f: str) -> None:
+    """Raises ValueError where an element type does not hold a format's values. A constant to
+    torch.compile, so both are given by name."""
+    _known_carrier(dtype, f)
+
+
+@constant
+def check_result(dtype: str, f: str) -> None:
+    """The same for a matrix product, whose element type is an argument."""
+    try:
+        _known_carrier(dtype, f)
+    except ValueError as error:
+        raise ValueError(
+            f"the result's type, {dtype}, does not hold {f}: give dtype= one that does, such as "
+            f"float32, or an accumulator that fits ({error})"
+        ) from None
+
+
+@constant
+def holds(dtype: str, f: str) -> bool:
+    """Whether an element type holds a format's values. A constant to torch.compile."""
+    try:
+        _known_carrier(dtype, f)
+    except ValueError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_carrier(dtype: str, f: str) -> None:
+    _core.check_carrier(dtype, formats.named(f)._native)
+
+
+def check_random_is_used(options: Options) -> None:
+    if options.rounding != "stochastic":
+        raise ValueError(
+            f"random is for rounding='stochastic' only, got rounding={options.rounding!r}"
+        )
+
+
+def check_random_range(low: int, high: int, bits: int) -> None:
+    if low < 0 or high >= 2**bits:
+        raise ValueError(f"random must be 0…2^{bits} - 1, got {low}…{high}")
+
+
+def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
+    """A shape given as an int or a sequence of ints, checked."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    sizes = tuple(integer(name, size) for size in sizes)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"{name} must not be negative, got {sizes}")
+    if len(sizes) > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {len(sizes)}")
+    if math.prod(size for size in sizes if size) > _MOST_ELEMENTS:
+        raise ValueError(f"{name} must be of fewer than 2^58 elements, got {sizes}")
+    return sizes
+
+
+def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a matrix product, … × M × K by … × K × N."""
+    if len(a) < 2 or len(b) < 2:
+        raise ValueError(
+            f"a and b must have at least two dimensions, got shapes {tuple(a)}, {tuple(b)}"
+        )
+    if a[-1] != b[-2]:
+        raise ValueError(
+            f"a must be … × M × K and b … × K × N, got shapes {tuple(a)}, {tuple(b)}: "
+            f"K is {a[-1]} in a, {b[-2]} in b"
+        )
+    batch: list[int] = []
+    for d in range(max(len(a), len(b)), 2, -1):
+        x = a[-d] if d <= len(a) else 1
+        y = b[-d] if d <= len(b) else 1
+        if x != y and x != 1 and y != 1:
+            raise ValueError(
+                "the dimensions of a and b before the last two must broadcast together, "
+                f"got shapes {tuple(a)}, {tuple(b)}"
+            )
+        batch.append(y if x == 1 else x)
+    return (*batch, a[-2], b[-1])
+
+
+def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:
+    """Raises ValueError unless `c` broadcasts to a product's shape."""
+    fits = len(c) <= len(shape)
+    for d in range(1, len(c) + 1):
+        fits = fits and (c[-d] == 1 or c[-d] == shape[-d])
+    if not fits:
+        raise ValueError(f"c must broadcast to the result, {tuple(shape)}, got {tuple(c)}")
+
+
+def dimension(dim: Any, rank: int) -> int:
+    """`dim`, counted from the end where negative, as 0…rank - 1."""
+    number = integer("dim", dim)
+    if rank == 0:
+        raise ValueError("x must have at least one dimension to sum over, got none")
+    if not -rank <= number < rank:
+        raise ValueError(f"dim must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
+    return number % rank
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+class Region(NamedTuple):
+    """Where the elements of an array lie; strides in bytes."""
+
+    address: int
+    itemsize: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def bounds(self) -> tuple[int, int]:
+        """First byte and the byte behind the last one."""
+        if 0 in self.shape:
+            return self.address, self.address
+        ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low = self.address + sum(end for end in ends if end < 0)
+        high = self.address + sum(end for end in ends if end > 0)
+        return low, high + self.itemsize
+
+    def touches(self, other: Region) -> bool:
+        """Whether the two ranges of bytes meet."""
+        low, high = self.bounds()
+        other_low, other_high = other.bounds()
+        return low < high and other_low < other_high and low < other_high and other_low < high
+
+    def same_elements(self, other: Region) -> bool:
+        """Whether each element lies where the other's does."""
+        return (
+            (self.address, self.itemsize, self.shape)
+            == (other.address, other.itemsize, other.shape)
+        ) and all(
+            n == 1 or a == b
+            for n, a, b in zip(self.shape, self.strides, other.strides, strict=True)
+        )
+
+    def overlaps_itself(self) -> bool:
+        """Whether two elements may share bytes (exact unless dimensions interleave)."""
+        if 0 in self.shape:
+            return False
+        reach = self.itemsize
+        for stride, n in sorted(
+            (abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1
+        ):
+            if stride < reach:
+                return True
+            reach += (n - 1) * stride
+        return False
+
+
+OVERLAPS_ITSELF = "out must not overlap itself (a stride of 0 or overlapping windows)"
+
+
+def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
+    """Raises unless `out` may be written while the inputs are read: it is an input itself, or lies
+    apart from it."""
+    if out.overlaps_itself():
+        raise ValueError(OVERLAPS_ITSELF)
+    for name, region in inputs.items():
+        if out.touches(region) and not out.same_elements(region):
+            raise ValueError(
+                f"out must be {name} itself or lie apart from it; their memory overlaps in part"
+            )

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operations take torch tensors: a hook, as they are above this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Face(Protocol):
+    """The operations on one kind of array; their arguments are those of `cpd.ops.on_numpy`."""
+
+    add: Callable[..., Any]
+    cast: Callable[..., Any]
+    decode: Callable[..., Any]
+    encode: Callable[..., Any]
+    fma: Callable[..., Any]
+    gemm: Callable[..., Any]
+    mul: Callable[..., Any]
+    sum: Callable[..., Any]
+
+
+def _nothing() -> Face:
+    raise ImportError("the operations on tensors are not loaded: import cpd")
+
+
+on_tensors: Callable[[], Face] = _nothing
+"""Gives the operations on torch tensors; set by `cpd.loading`."""

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations on NumPy arrays. Their meaning is documented in `cpd.ops`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.formats import Format
+from cpd.numeric.options import Options
+from cpd.ops.arguments import (
+    FLOATS,
+    MAX_RANK,
+    NARROW_FLOATS,
+    Array,
+    Region,
+    Shape,
+    check_addend,
+    check_carrier,
+    check_out_memory,
+    check_random_is_used,
+    check_random_range,
+    check_result,
+    dimension,
+    product_shape,
+    shape_of,
+)
+
+
+def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    native = options.native()
+    x = _array("x", x)
+    check_carrier(_name(x.dtype), f.name)
+    integers = _random(random, x.shape, "x's shape", options)
+    y = _output(out, x.shape, x.dtype, {"x": x, "random": integers}, like=x)
+    _core.cast(x, f._native, native, y, integers)
+    return y
+
+
+def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
+    native = options.native()
+    x = _array("x", x)
+    integers = _random(random, x.shape, "x's shape", options)
+    packed = np.empty(f._native.packed_bytes(x.size), np.uint8)
+    _core.encode(x, f._native, native, packed, integers)
+    return packed
+
+
+def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
+    sizes = shape_of("shape", shape)
+    if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 1:
+        raise TypeError(f"codes must be a 1-D uint8 array, got {_describe(codes)}")
+    need = f._native.packed_bytes(math.prod(sizes))
+    if codes.size != need:
+        raise ValueError(f"codes must have {need} bytes for {sizes} of {f}, got {codes.size}")
+    default = out.dtype if isinstance(out, np.ndarray) else np.float32
+    element = _element(default if dtype is None else dtype, FLOATS)
+    check_carrier(_name(element), f.name)
+    codes = np.ascontiguousarray(codes)
+    y = _output(out, sizes, element, {"codes": codes})
+    _core.decode(codes, f._native, y)
+    return y
+
+
+def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.add, {"x": x, "y": y}, f, options, out, random)
+
+
+def mul(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.mul, {"x": x, "y": y}, f, options, out, random)
+
+
+def fma(x: Any, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.fma, {"x": x, "y": y, "z": z}, f, options, out, random)
+
+
+def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
+    x = _array("x", x)
+    axis = dimension(dim, x.ndim)
+    check_carrier(_name(x.dtype), acc.format.name)
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    integers = _draws(random, shape, acc.sum_draws(x.shape[axis]), acc)
+    y = np.empty(shape, x.dtype)
+    _core.sum(x, axis, acc._native(), y, integers)
+    return y
+
+
+def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, random: Any) -> Array:
+    a = _array("a", a, NARROW_FLOATS, like="a")
+    b = _array("b", b, NARROW_FLOATS, like="a")
+    c = None if c is None else _array("c", c, NARROW_FLOATS, like="a")
+    shape = product_shape(a.shape, b.shape)
+    if c is not None:
+        check_addend(c.shape, shape)
+    element = a.dtype if dtype is None else _element(dtype, NARROW_FLOATS)
+    check_result(_name(element), acc.format.name)
+    integers = _draws(random, shape, acc.gemm_draws(a.shape[-1]), acc)
+    y = np.empty(shape, element)
+    if blas:
+        _core.gemm_by_blas(a, b, acc._native(), y, c)
+    else:
+        _core.gemm(a, b, acc._native(), y, c, integers)
+    return y
+
+
+def random_integers(shape: Shape, options: Options) -> npt.NDArray[np.uint32]:
+    y = np.empty(shape_of("shape", shape), np.uint32)
+    _core.random_integers(options.native(), 0, y)
+    return y
+
+
+def _arithmetic(
+    run: Callable[..., None],
+    operands: dict[str, Any],
+    f: Format,
+    options: Options,
+    out: Any,
+    random: Any,
+) -> Array:
+    native = options.native()
+    arrays = {name: _array(name, x) for name, x in operands.items()}
+    first = arrays["x"]
+    for name, x in arrays.items():
+        if x.dtype != first.dtype:
+            raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
+    shape = _common_shape(arrays)
+    check_carrier(_name(first.dtype), f.name)
+    views = {name: np.broadcast_to(x, shape) for name, x in arrays.items()}
+    integers = _random(random, shape, "the result's shape", options)
+    y = _output(out, shape, first.dtype, {**views, "random": integers})
+    run(*views.values(), f._native, native, y, integers)
+    return y
+
+
+def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
+    shapes = [x.shape for x in arrays.values()]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        names = ", ".join(arrays)
+        raise ValueError(f"{names} must broadcast together, got shapes {shapes}") from None
+
+
+# ---- arguments ---------------------------------------------------------------------------------
+
+
+def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x") -> Array:
+    """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
+    `like`: the first operand's name."""
+    if isinstance(x, np.generic):
+        x = np.asarray(x)
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
+        raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
+    _check_dtype(name, x.dtype, allowed)
+    _check_rank(name, x)
+    return x if x.flags.aligned else x.copy()
+
+
+def _output(
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    inputs: dict[str, Array | None],
+    like: Array | None = None,
+) -> Array:
+    """A new array, or `out` checked."""
+    if out is None:
+        return np.empty(shape, dtype) if like is None else np.empty_like(like, subok=False)
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise TypeError(f"out must be a NumPy array like x, got {_describe(out)}")
+    if out.dtype != dtype:
+        raise TypeError(f"out must be of type {dtype}, got {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"out must have shape {shape}, got {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError("out must be writable, it is read-only")
+    if not out.flags.aligned:
+        raise ValueError("out must be aligned to its element size")
+    regions = {name: _region(x) for name, x in inputs.items() if x is not None}
+    check_out_memory(_region(out), regions)
+    return out
+
+
+def _draws(random: Any, shape: tuple[int, ...], draws: int, acc: Accumulator) -> Array | None:
+    """The given random integers of an ordered sum: `draws` for each element of the result."""
+    wanted = f"the result's shape and {draws} draws"
+    return _random(random, (*shape, draws), wanted, acc.options)
+
+
+def _random(random: Any, shape: tuple[int, ...], wanted: str, options: Options) -> Array | None:
+    """The given random integers as uint32, checked; `wanted` is what their shape is."""
+    if random is None:
+        return None
+    check_random_is_used(options)
+    if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":
+        raise TypeError(f"random must be an array of integers, got {_describe(random)}")
+    if random.shape != shape:
+        raise ValueError(f"random must have {wanted}, {shape}, got {random.shape}")
+    if random.size:
+        check_random_range(int(random.min()), int(random.max()), options.random_bits)
+    return np.asarray(random, dtype=np.uint32, order="C")
+
+
+@functools.lru_cache(maxsize=256)
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # which NumPy takes 2 µs to put together
+
+
+def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> None:
+    if _name(dtype) not in allowed:
+        raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {dtype}")
+    if not dtype.isnative:
+        raise TypeError(f"{name} must be in native byte order, got {dtype.str}")
+
+
+def _element(dtype: Any, allowed: tuple[str, ...]) -> np.dtype[Any]:
+    """The type of a result, asked for as NumPy takes types."""
+    try:
+        element: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        names = ", ".join(allowed)
+        raise TypeError(f"dtype must be one of NumPy's {names}, got {dtype!r}") from None
+    _check_dtype("dtype", element, allowed)
+    return element
+
+
+def _check_rank(name: str, x: Array) -> None:
+    if x.ndim > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.ndim}")
+
+
+def _region(x: Array) -> Region:
+    return Region(x.__array_interface__["data"][0], x.itemsize, x.shape, x.strides)
+
+
+def _describe(x: object) -> str:
+    if isinstance(x, np.ndarray):
+        return f"{type(x).__name__} of {x.dtype} with shape {x.shape}"
+    return type(x).__name__

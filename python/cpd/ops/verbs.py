@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product.
+
+Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and gives back the same kind.
+Values of an emulated format live in ordinary floating-point tensors, here called carriers.
+
+**Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
+takes no float64, whose exact products no type holds. The result has x's type, which must hold every
+value of the format (else ValueError: float16 holds no bf16). Any layout, any number of dimensions
+up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=`
+says otherwise.
+
+**Rounding options**, the same for every operation:
+
+- `rounding`: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`, `up`,
+  `down`, `to_odd`, `stochastic`. Every result is the exact one rounded once.
+- `overflow`: `ieee` (default): Inf, or NaN where the format has no Inf, or its max where it has
+  neither; rounding modes directed inward give the max. `saturate`: always the max. Overflow is
+  tested after rounding.
+- `seed`, `stream`: of stochastic rounding: ints in [0, 2^64), or one-element integer tensors (an
+  int64 tensor holds the 64 bits). One on the GPU of a CUDA tensor x is read when the kernel runs:
+  nothing waits for it, and a CUDA graph takes a new one at each replay. Element i (row-major) takes
+  the same random bits on every backend and for any layout; another stream gives others.
+- `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
+- `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
+
+**out=** must have the result's shape, type and device, be writable, not overlap itself, and lie
+apart from the inputs or be one of them. Returned as the result. It takes no part in autograd, in
+torch.func's transforms or in vmap (ValueError).
+
+**Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
+anything is written. What the machine cannot do (no GPU, a library that is not there) is a
+RuntimeError, no memory a MemoryError (torch's own: RuntimeError). Under
+`torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
+
+**Ctrl-C** ends a call that Python's main thread has made, within a fraction of a second, when its
+threads have ended; `out=` may be written in part. So does any exception that a signal's handler
+raises. Calls on other threads, on a GPU, and with `blas=True` (one call of another library) go on.
+
+**Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
+through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs
+with the same accumulator; codes are integers, so encode and decode have none: a gradient or a
+tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms take all of them.
+
+**torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
+`randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
+`same`: each example draws the bits of its own elements, as in a call of its own (and takes one);
+`different`: those of the elements of the whole batch, which stands in front (not for encode).
+Examples with a seed or stream of their own, or with given `random` integers, need not say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulator
+from cpd.numeric.formats import FormatLike, flag, format
+from cpd.numeric.options import Number, Options, is_torch
+from cpd.ops import faces, on_numpy
+from cpd.ops.arguments import ArrayT, Shape
+
+
+def _face(x: object) -> Any:
+    """The module that works on the likes of `x`."""
+    return faces.on_tensors() if is_torch(x) else on_numpy
+
+
+def cast(
+    x: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """Rounds each element of `x` to a value of the format `f`.
+
+    A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
+    R in [0, 2^random_bits), of x's shape, to be used in place of the generated ones.
+
+    >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
+    >>> cast(x, "e4m3").tolist()
+    [0.3125, 16.0, inf, -0.0]
+    >>> cast(x, "e4m3", overflow="saturate").tolist()
+    [0.3125, 16.0, 240.0, -0.0]
+    >>> cast(np.float32([1.0625]), "e4m3", "stochastic", random_bits=2, random=np.array([1])).item()
+    1.0
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).cast(x, format(f), options, out, random)  # type: ignore[no-any-return]
+
+
+def encode(
+    x: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """Rounds like `cast` and packs the codes: uint8, 1-D, ceil(n * f.bits / 8) long.
+
+    Codes lie in row-major order, least significant bit first, without gaps; the bits behind the
+    last are 0. Any element type goes into any format. ValueError for a NaN where the format has no
+    NaN.
+
+    >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
+    [242, 1]
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).encode(x, format(f), options, random)  # type: ignore[no-any-return]
+
+
+def decode(
+    codes: ArrayT,
+    f: FormatLike,
+    shape: Shape,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+) -> ArrayT:
+    """The values of packed codes, in the given shape. The inverse of `encode`.
+
+    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning.
+    `dtype`: of the result; default float32 (or out's).
+
+    >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
+    [1.0, -6.0, 0.5]
+    """
+    return _face(codes).decode(codes, format(f), shape, dtype, out)  # type: ignore[no-any-return]
+
+
+def add(
+    x: ArrayT,
+    y: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """x + y, exact, then rounded once to `f`. The operands are any values of one type, float64's
+    whole range too; they broadcast. They are used as given: cast them first if they should be
+    values of `f`. `random`: integers R in [0, 2^random_bits), of the result's shape, to be used in
+    place of the generated ones.
+
+    >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
+    240.0
+    >>> add(np.float64([1e300]), np.float64([-1e300]), "e4m3").item()
+    0.0
+    >>> add(np.float64([1.0625]), np.float64([1e-300]), "e4m3").item()     # just beyond a tie
+    1.125
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).add(x, y, format(f), options, out, random)  # type: ignore[no-any-return]
+
+
+def mul(
+    x: ArrayT,
+    y: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """x * y, exact, then rounded once to `f`; operands as in `add`.
+
+    >>> mul(np.float32([1.125]), np.float32([1.125]), "e4m3").item()
+    1.25
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).mul(x, y, format(f), options, out, random)  # type: ignore[no-any-return]
+
+
+def fma(
+    x: ArrayT,
+    y: ArrayT,
+    z: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """x * y + z, exact, then rounded once to `f`; operands as in `add`.
+
+    >>> one = np.float32([1.125])
+    >>> fma(one, one, np.float32([-1.25]), "e4m3").item()
+    0.015625
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _face(x).fma(x, y, z, format(f), options, out, random)  # type: ignore[no-any-return]
+
+
+def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0, *, random: ArrayT | None = None) -> ArrayT:
+    """The ordered sum of `x` over dimension `dim`, index ascending, rounded at each step.
+
+    `acc`: an `Accumulator`, or a format for its plain sequential sum. The sum starts from the first
+    term, rounded; then s = round(s + term), or Kahan's four operations. `chunked`: so within each
+    chunk of terms into `inner`, then so over the chunks' sums. `pairwise`: a tree, neighbours
+    first, an odd one passes up, each sum of two rounded; a single term is rounded. An empty sum is
+    +0. The result has x's shape without `dim` and x's type; float64 terms are added as they are.
+
+    `random`: for stochastic rounding, integers R in [0, 2^random_bits) to be used in place of the
+    generated ones: of the result's shape and, last, `acc.sum_draws(terms)`. Those of an element
+    serve its roundings in the order in which the sum makes them: sequential term by term; kahan the
+    first term's, then four for each further term; chunked each chunk's as its terms come, and after
+    its last term the outer sum's; pairwise as soon as two equal trees stand side by side, at the
+    end those that are left, the smallest first. On the CPU only (ValueError for CUDA tensors).
+
+    >>> x = np.ones(40, np.float32)
+    >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
+    16.0
+    >>> sum(x, "e4m3 pairwise").item()
+    40.0
+    >>> acc = "e4m3 sequential rounding=stochastic random_bits=1"
+    >>> sum(np.float32([16, 1, 1]), acc, random=np.array([0, 1, 0])).item()
+    18.0
+    """
+    return _face(x).sum(x, sum_accumulator(acc), dim, random)  # type: ignore[no-any-return]
+
+
+def gemm(
+    a: ArrayT,
+    b: ArrayT,
+    acc: AccumulatorLike,
+    c: ArrayT | None = None,
+    *,
+    dtype: Any = None,
+    blas: bool = False,
+    random: ArrayT | None = None,
+) -> ArrayT:
+    """The matrix product of `a`, … × M × K, and `b`, … × K × N, each sum kept in `acc`.
+
+    Element (i, j) starts from c[i, j], rounded (+0 where there is none), and takes the products
+    a[i, k] * b[k, j], k ascending, as the accumulator's scheme says (see `cpd.Accumulator`): each
+    exact product is rounded into `acc.product`, unless products are exact, and every sum into the
+    accumulator's format. The dimensions before the last two broadcast, and so does all of `c`. Any
+    of M, N, K may be 0; K = 0 gives c, rounded. Operands are used as given, whatever values of
+    float32, bfloat16 or float16 they are, also one type each and of any strides: cast them first if
+    they should be values of a narrower format (a matrix unit's must be). torch's float8 tensors go
+    in as bfloat16 or float16, which hold them. NaN and infinities are those of the operations.
+
+    `acc`: an `Accumulator`, its text, or a format for its plain sequential sum. `dtype`: of the
+    result; default a's. It must hold the accumulator's format: bfloat16 matrices summed in fp32
+    need `dtype=torch.float32`, say.
+
+    `blas=True` hands the product to a BLAS (cuBLAS for CUDA tensors, else OpenBLAS) and gives its
+    speed; the order of the sums is then the library's own. All must be float32, and `acc`
+    sequential fp32 to nearest-even.
+
+    Random bits of stochastic rounding depend on seed, stream and the number of the element in the
+    result, row-major, alone: not on the number of threads, strides or the backend.
+
+    `random`: integers R in [0, 2^random_bits) to be used in their place, of the result's shape and,
+    last, `acc.gemm_draws(K)`. An element's first is for the rounding of c (where there is no c it
+    does nothing); the others serve its roundings in program order: for each k that of the product,
+    unless products are exact, then its sum's (kahan: four; pairwise: of each two trees that stand
+    side by side, and at the end of those left and of c; chunked: after a chunk's last also the
+    outer sum's); of a matrix unit, the promotions or the result. On the CPU only (ValueError for
+    CUDA tensors), by the general route, which is slower. Gradients draw from seed and stream.
+
+    Gradients (torch): a's is a GEMM of the gradient with b transposed, b's one of a transposed with
+    the gradient, both with `acc` and `blas`; where a or b was broadcast, k runs over the dimensions
+    broadcast too, before the matrix's own. c's is the gradient, summed in fp32 in row-major order
+    over the dimensions that were broadcast. They draw from the streams XOR 4 << 60, 5 << 60 and
+    6 << 60 (see `cpd.Recipe`, which chooses their accumulators). What the type of a, b or c does
+    not hold is formed in float32 and rounded once into it, to nearest-even. Tangents: the GEMM of
+    a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13 << 60), both with `acc`
+    and `blas`, and c's tangent, added in float32.
+
+    >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
+    >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8
+    8.0
+    >>> gemm(a, b, "e4m3 chunked chunk=8").item()
+    32.0
+    >>> gemm(a, b, "fp32", np.float32([0.25])).item()
+    32.25
+    """
+    options = accumulator(acc), c, dtype, flag("blas", blas), random
+    return _face(a).gemm(a, b, *options)  # type: ignore[no-any-return]
+
+
+def random_integers(
+    shape: Shape, seed: Number = 0, stream: Number = 0, random_bits: int = 24
+) -> npt.NDArray[np.uint32]:
+    """The integers in [0, 2^random_bits) that stochastic rounding uses: a uint32 array whose
+    element i (row-major) is what `cast` takes for element i with the same seed and stream.
+
+    >>> bool(random_integers(1000, seed=1, random_bits=3).max() < 8)
+    True
+    """
+    options = Options("stochastic", "ieee", seed, stream, random_bits, "A")
+    return on_numpy.random_integers(shape, options)
+
+
+__all__ = ["add", "cast", "decode", "encode", "fma", "gemm", "mul", "random_integers", "sum"]

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A communication hook for torch's DistributedDataParallel: gradients meet in CPD's all-reduce."""
+
+# No `from __future__ import annotations` here: DDP compares the hook's annotations with types.
+
+import contextlib
+import dataclasses
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from cpd import _core
+from cpd.comm import Communicator
+from cpd.comm import torch as torch_communicator
+from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule
+from cpd.comm.spec import ReduceSpec
+
+Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
+
+_PATIENCE = 5.0
+"""Seconds for a reduction to end that Ctrl-C has met."""
+
+
+def ddp_hook(
+    spec: ReduceSpec | Schedule,
+    comm: Communicator | None = None,
+    *,
+    group: dist.ProcessGroup | None = None,
+    module: nn.Module | None = None,
+    average: bool = True,
+) -> tuple["HookState", Hook]:
+    """State and hook: `model.register_comm_hook(*cpd.ddp_hook(spec))`.
+
+    Each parameter's gradient is a layer of the all-reduce, with an exponent of its own, in whatever
+    bucket DDP puts it; its number in random streams is its place among the model's parameters. So
+    the gradients are, bit for bit, `simulate_all_reduce` of all ranks' gradients in the order of
+    `model.parameters()`, at the step that `state.step` counts (one for each backward pass that
+    reduces). bfloat16 and float16 gradients are widened first, and the result is rounded to
+    nearest.
+
+    Buckets are reduced in DDP's order on a thread of their own, while backward goes on. In the very
+    first pass the order of the parameters is not known before the last bucket, for which the others
+    wait, unless `module` is given.
+
+    Args:
+        spec: a `ReduceSpec`, or a `Schedule`, whose names are those of the module's
+            `named_parameters()` and whose steps are those of the state.
+        comm: a communicator of the ranks of DDP, which nothing else uses; default:
+            `cpd.comm.torch(group)`, whose connections are its own. Every rank makes it at the same
+            point.
+        group: DDP's `process_group` where it has one of its own.
+        module: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and where
+            parameters are of several types or devices (DDP's buckets do not show their order then).
+        average: divide by the number of ranks, as DDP does without a hook; False: as the spec says.
+
+    An error of a rank, such as a lost one, ends the backward pass with a RuntimeError that has its
+    text; `state.error` is the error itself. Ctrl-C ends it with KeyboardInterrupt where it runs on
+    Python's main thread (not on a GPU's, whose wait is torch's); the communicator is broken then.
+    `state` can be pickled: see `HookState`.
+
+    Raises ValueError or TypeError (also where a group of the spec is larger than the number of
+    ranks), RuntimeError where torch.distributed is not initialised.
+    """
+    schedule = as_schedule(spec)
+    _check_comm(comm, schedule)
+    _check_module(module)
+    if average:
+        schedule = _averaging(schedule)
+    if schedule.exempt and module is None:
+        raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
+    if comm is None and dist.is_initialized():
+        schedule.check_world(dist.get_world_size(group))
+    state = HookState(schedule, schedule.spec.step)
+    state.attach(comm or _own_communicator(group), module)
+    state._owns_comm = comm is None
+    return state, all_reduce_hook
+
+
+def all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Tensor]:
+    """The hook that `ddp_hook` returns."""
+    return state.reduce(bucket)
+
+
+class HookState:
+    """What the hook keeps from step to step.
+
+    Pickled (or in a checkpoint) it holds the schedule, the step and the names, not the
+    communicator: an unpickled state makes itself a new one of the default process group at its
+    first bucket, unless `attach` gives it one before.
+    """
+
+    schedule: Schedule
+    step: int
+    """Number of the next backward pass that reduces; enters the random streams."""
+    names: list[str] | None
+    """The parameters' names in their order, where the model was given."""
+    error: BaseException | None
+    """The first error of the thread that reduces."""
+
+    def __init__(self, schedule: Schedule, step: int = 0) -> None:
+        self.__setstate__({"schedule": schedule, "step": step, "names": None})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"schedule": self.schedule, "step": self.step, "names": self.names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.schedule = state["schedule"]
+        self.step = state["step"]
+        self.names = state["names"]
+        self.error = None
+        self._comm: Communicator | None = None
+        self._owns_comm = False
+        self._numbers: dict[torch.Tensor, int] = {}
+        self._waiting: list[_Bucket] = []
+        self._worker = _Worker()
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
+        """Uses this communicator and this model's parameters from now on."""
+        _check_module(module)
+        _check_comm(comm, self.schedule)
+        if comm is not None:
+            self._comm, self._owns_comm = comm, False
+        if module is not None:
+            named = _parameters(module)
+            names = [name for name, _ in named]
+            self.schedule.check_names(names)
+            self.names = names
+            self._numbers = {parameter: number for number, (_, parameter) in enumerate(named)}
+
+    def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Takes the bucket over; the future is its buffer with the reduced gradients."""
+        if self._comm is None:
+            self._comm, self._owns_comm = _own_communicator(None), True
+        taken = _Bucket.of(bucket)
+        self._waiting.append(taken)
+        if not self._numbers and bucket.is_last():
+            self._number_by_buckets()
+        if self._numbers:
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                layers = self._layers(one)
+                self._worker.submit(functools.partial(self._run, one, layers, self.step))
+        if bucket.is_last():
+            self.step += 1
+            self._await_in_backward(taken)
+        return taken.result
+
+    def _await_in_backward(self, last: "_Bucket") -> None:
+        """Lets the backward pass end with a wait that Ctrl-C ends, before torch's own, which it
+        does not. Only Python's main thread hears of it: on a GPU's, torch waits as ever."""
+        if threading.current_thread() is threading.main_thread():
+            with contextlib.suppress(RuntimeError):  # DDP reduces after the pass (static graphs)
+                torch.autograd.Variable._execution_engine.queue_callback(
+                    functools.partial(self._await, last)
+                )
+
+    def _await(self, last: "_Bucket") -> None:
+        try:
+            last.ended.wait()
+        except BaseException:
+            self._worker.interrupt()
+            last.ended.wait(_PATIENCE)
+            raise
+
+    def close(self) -> None:
+        """Ends the thread when its work is done, and closes the communicator if the state has made
+        it. No more buckets are taken."""
+        self._worker.end()
+        if self._owns_comm and self._comm is not None:
+            self._comm.close()
+
+    def _number_by_buckets(self) -> None:
+        """DDP's first buckets hold the parameters from the last one to the first."""
+        ordered = [p for taken in reversed(self._waiting) for p in taken.parameters]
+        if self.names is not None and len(self.names) != len(ordered):
+            raise ValueError(
+                f"the model has {len(ordered)} parameters, the state {len(self.names)} names"
+            )
+        self._numbers = {parameter: number for number, parameter in enumerate(ordered)}
+
+    def _layers(self, taken: "_Bucket") -> dict[int, torch.Tensor]:
+        """The bucket's gradients by their numbers."""
+        layers = {}
+        for parameter, gradient in zip(taken.parameters, taken.gradients, strict=True):
+            if parameter not in self._numbers:
+                raise ValueError(
+                    f"DDP reduces a parameter of shape {tuple(parameter.shape)} that is none of "
+                    f"the {len(self._numbers)} of the module given to ddp_hook"
+                )
+            layers[self._numbers[parameter]] = gradient
+        return layers
+
+    def _run(self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int) -> None:
+        """On the thread: reduces the bucket in place and fulfils its future."""
+        try:
+            if taken.ready is None:
+                self._all_reduce(layers, step)
+                taken.done.set_result(taken.buffer)
+                return
+            stream = self._stream(taken.buffer.device)
+            with torch.cuda.stream(stream):
+                stream.wait_event(taken.ready)
+                taken.buffer.record_stream(stream)
+                self._all_reduce(layers, step)
+                taken.done.set_result(taken.buffer)
+        except BaseException as error:
+            self.error = self.error or error
+            told = error if isinstance(error, Exception) else RuntimeError("interrupted")
+            taken.done.set_exception(cast(Any, told))
+        finally:
+            taken.ended.set()
+
+    def _stream(self, device: torch.device) -> torch.cuda.Stream:
+        if device not in self._streams:
+            self._streams[device] = cast(Any, torch.cuda.Stream)(device)
+        return self._streams[device]
+
+    def _all_reduce(self, layers: dict[int, torch.Tensor], step: int) -> None:
+        assert self._comm is not None
+        for spec, numbers in self._parts(layers, step):
+            chosen = {number: layers[number] for number in numbers}
+            in_place = all(g.dtype == torch.float32 and g.is_contiguous() for g in chosen.values())
+            sums, _ = all_reduce_numbered(
+                self._comm, chosen, spec, out=chosen if in_place else None
+            )
+            if not in_place:
+                for number in numbers:
+                    chosen[number].copy_(sums[number])
+
+    def _parts(
+        self, layers: dict[int, torch.Tensor], step: int
+    ) -> list[tuple[ReduceSpec, list[int]]]:
+        names = self.names or [str(number) for number in range(len(self._numbers))]
+        parts = self.schedule.parts(names, step)
+        chosen = [(spec, [n for n in numbers if n in layers]) for spec, numbers in parts]
+        return [(spec, numbers) for spec, numbers in chosen if numbers]
+
+
+class _Worker:
+    """A thread that runs what it is given, in that order. The program does not wait for it when it
+    ends."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._stop = _core.Stop()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        if self._ended:
+            raise RuntimeError("the state is closed, and takes no more buckets")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="cpd-ddp", daemon=True)
+            self._thread.start()
+        self._queue.put(work)
+
+    def interrupt(self) -> None:
+        """Ends the call of CPD that it is in, and every further one, with KeyboardInterrupt."""
+        self._stop.set()
+
+    def end(self) -> None:
+        """Waits for what is under way. Takes nothing more."""
+        self._ended = True
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._stop.enter()
+        while (work := self._queue.get()) is not None:
+            work()
+
+
+class _Bucket(NamedTuple):
+    """A bucket under way: DDP's own object does not outlive the hook."""
+
+    buffer: torch.Tensor
+    parameters: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+    ready: torch.cuda.Event | None
+    done: Future[torch.Tensor]
+    result: Future[torch.Tensor]
+    ended: threading.Event
+
+    @classmethod
+    def of(cls, bucket: GradBucket) -> "_Bucket":
+        buffer, parameters = bucket.buffer(), bucket.parameters()
+        if buffer.layout != torch.strided:
+            raise TypeError("sparse gradients cannot be reduced by CPD")
+        if not parameters:
+            raise ValueError("a bucket without parameters (DDP's join) cannot be reduced by CPD")
+        gradients = [
+            _as_parameter(gradient, parameter)
+            for gradient, parameter in zip(bucket.gradients(), parameters, strict=True)
+        ]
+        cuda = buffer.is_cuda
+        ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
+        done: Future[torch.Tensor] = Future(devices=[buffer.device] if cuda else None)
+        # An exception set on a future is one of Python's alone; one that a callback raises is seen
+        # by DDP, too.
+        result = done.then(lambda finished: finished.value())
+        return cls(buffer, parameters, gradients, ready, done, result, threading.Event())
+
+
+def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The bucket's part in the parameter's own layout, which DDP keeps if that is dense."""
+    if parameter.is_contiguous():
+        return gradient
+    strides = parameter.stride()
+    if torch.empty_like(parameter, device="meta").stride() != strides:
+        return gradient
+    return gradient.as_strided(parameter.shape, strides)
+
+
+def _check_comm(comm: Any, schedule: Schedule) -> None:
+    """A communicator, or what reduces as one; its ranks are at least as many as a group has."""
+    if comm is None:
+        return
+    if not callable(getattr(comm, "all_reduce", None)):
+        raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
+    if isinstance(comm, Communicator):
+        schedule.check_world(comm.size)
+
+
+def _check_module(module: Any) -> None:
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+
+
+def _parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    return [(name, p) for name, p in inner.named_parameters() if p.requires_grad]
+
+
+def _averaging(schedule: Schedule) -> Schedule:
+    specs = {
+        name: dataclasses.replace(getattr(schedule, name), average=True)
+        for name in ("spec", "exempt_spec", "first_spec")
+    }
+    return dataclasses.replace(schedule, **specs)
+
+
+def _own_communicator(group: dist.ProcessGroup | None) -> Communicator:
+    """With connections of its own between the group's ranks."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "torch.distributed is not initialised: call init_process_group first, or give comm="
+        )
+    return torch_communicator(group)

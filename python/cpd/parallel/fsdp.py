@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 (`torch.distributed.fsdp.fully_shard`): gradients are sharded by CPD's reduce-scatter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from cpd.comm import Communicator
+from cpd.comm import torch as torch_communicator
+from cpd.comm.schedule import Schedule, as_schedule, numbered
+from cpd.comm.spec import ReduceSpec
+
+
+def set_reduce_scatter(
+    model: nn.Module, spec: ReduceSpec | Schedule, comm: Communicator | None = None
+) -> dict[str, ReduceScatter]:
+    """Gives every FSDP module of `model`, itself included, a `ReduceScatter` of its own.
+
+    A layer is one FSDP module: FSDP hands over the gradients of all its parameters as one flat
+    tensor, so they share one APS exponent. Its number in random streams is its place among the FSDP
+    modules of `model.named_modules()`; its name, by which a `Schedule` goes, is the one there
+    (`""` for `model` itself). All share one communicator; `spec` and `comm` as in `ReduceScatter`.
+
+    Returns what each module was given, by name. Raises ValueError where nothing is sharded, or
+    where an exempt name of the schedule matches no FSDP module.
+    """
+    modules = {name: m for name, m in model.named_modules() if isinstance(m, FSDPModule)}
+    if not modules:
+        raise ValueError("the model has no FSDP module: call fully_shard first")
+    schedule = as_schedule(spec)
+    schedule.check_names(list(modules))
+    made: dict[str, ReduceScatter] = {}
+    communicators: dict[dist.ProcessGroup, Communicator] = {}
+    for layer, (name, module) in enumerate(modules.items()):
+        made[name] = ReduceScatter(schedule, comm, name=name, layer=layer)
+        made[name]._communicators = communicators
+        cast(Any, module).set_custom_reduce_scatter(made[name])
+    return made
+
+
+class ReduceScatter:
+    """For `FSDPModule.set_custom_reduce_scatter`: every rank keeps its part of the sum.
+
+    The result is, bit for bit, this rank's part of `simulate_all_reduce` of all ranks' flat
+    gradients as one layer. It is ready when the call returns.
+
+    Args:
+        spec: a `ReduceSpec` with exchange `"owner"`, or a `Schedule` of such. Whether the sum is
+            averaged is FSDP's choice (SUM or AVG), not `spec.average`'s.
+        comm: a communicator of the ranks among which parameters are sharded, at least as many as a
+            group of `spec` has, which nothing else uses; default: one is made in the first backward
+            pass.
+        name: of the module, for the schedule.
+        layer: its number in random streams; each module has its own.
+
+    `step` is the number of the next call, of which every backward pass makes one; it enters the
+    random streams, so keep it in checkpoints where rounding is stochastic.
+
+    Where `set_gradient_divide_factor` is used, call `set_force_sum_reduction_for_comms(True)` too:
+    the sum then comes from here and FSDP divides it. On a two-dimensional mesh the further sum,
+    over replicas, remains torch's.
+    """
+
+    def __init__(
+        self,
+        spec: ReduceSpec | Schedule,
+        comm: Communicator | None = None,
+        *,
+        name: str = "",
+        layer: int = 0,
+    ) -> None:
+        self.schedule = as_schedule(spec)
+        if comm is not None:
+            self.schedule.check_world(comm.size)
+        self.name = name
+        self.layer = layer
+        self.step = self.schedule.spec.step
+        self._comm = comm
+        self._communicators: dict[dist.ProcessGroup, Communicator] = {}
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Memory for FSDP's flat tensors."""
+        return torch.empty(tuple(size), dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """output_tensor = this rank's slice of the sum over ranks of input_tensor.
+
+        Raises ValueError for sizes that do not fit, another op than SUM and AVG, or async_op.
+        """
+        comm = self._communicator(group)
+        if async_op:
+            raise ValueError("async_op must be False: the result is ready when the call returns")
+        if input_tensor.numel() != comm.size * output_tensor.numel():
+            raise ValueError(
+                f"the input must have {comm.size} (ranks) × {output_tensor.numel()} (output) "
+                f"values, got {input_tensor.numel()}"
+            )
+        spec = dataclasses.replace(
+            self.schedule.spec_of(self.name, self.step), average=_averages(op)
+        )
+        slices = comm.reduce_scatter(numbered({self.layer: input_tensor.reshape(-1)}), spec)
+        output_tensor.copy_(slices[self.layer].view_as(output_tensor))
+        self.step += 1
+
+    def _communicator(self, group: dist.ProcessGroup) -> Communicator:
+        if self._comm is not None:
+            return self._comm
+        if group not in self._communicators:
+            self._communicators[group] = torch_communicator(group)
+        return self._communicators[group]
+
+
+def _averages(op: Any) -> bool:
+    if op == dist.ReduceOp.SUM:
+        return False
+    if op == dist.ReduceOp.AVG:
+        return True
+    raise ValueError(
+        f"the reduction must be SUM or AVG, got {op} (a gradient divide factor needs "
+        "set_force_sum_reduction_for_comms(True))"
+    )

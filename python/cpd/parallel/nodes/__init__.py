@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the nodes of a training are: all in this process, or each a process of its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cpd.parallel.nodes.ranks import Ranks, Tensors, gather_integers
+from cpd.parallel.nodes.real import RealRanks, connected
+from cpd.parallel.nodes.virtual import VirtualRanks
+
+__all__ = ["Ranks", "RealRanks", "Tensors", "VirtualRanks", "gather_integers", "open_ranks"]
+
+
+@contextmanager
+def open_ranks(transport: str, nodes: int | None, timeout: float) -> Iterator[Ranks]:
+    """`virtual` nodes (8 if None), or this process's place among those of `mpi` or `torch`.
+
+    `timeout`: seconds until a silent rank is lost. Raises ValueError where MPI, or what torch's
+    launcher sets, is missing; cpd.comm.TransportError where the processes do not connect.
+    """
+    if transport == "virtual":
+        yield VirtualRanks(8 if nodes is None else nodes)
+        return
+    with connected(transport, timeout) as comm:
+        yield RealRanks(comm)

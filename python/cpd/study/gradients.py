@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Per-rank gradients in a file: .npy or .npz (NumPy), .safetensors, .pt or .pth (torch.save).
+
+Two layouts, told apart by the arrays' names:
+- `layer`: one array for each layer, whose leading dimension is the rank;
+- `rank{r}/layer`: one array for each rank r = 0, 1, … and layer; all ranks hold the same layers.
+A .npy file is one layer of the first; a list of dicts that torch.save wrote is the second, and so
+is a dict of dicts called rank0, rank1, …; the names in other nested dicts are joined by dots.
+Layers keep the file's order (rank 0's in the second layout; safetensors orders names by itself).
+float32, float16, bfloat16 and torch's 8-bit floats are taken; binary64 only where every value is a
+binary32 number, or where rounding is asked for. Nothing in a file is executed.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cpd import _core
+from cpd.study.gradient_files import read_arrays, shown
+
+_RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
+_FP32 = _core.parse_format("fp32")
+_NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
+_FLOATS = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+)
+_MOST_RANKS = 1 << 16
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """What is not finite in one layer of a file, over all ranks."""
+
+    layer: str
+    nan: int
+    infinite: int
+    ranks: list[int]
+    """That hold any of these."""
+
+    def __str__(self) -> str:
+        kinds = [f"{n} {kind}" for n, kind in ((self.nan, "NaN"), (self.infinite, "Inf")) if n]
+        ranks = ", ".join(map(str, self.ranks[:5])) + (", …" if len(self.ranks) > 5 else "")
+        which = "rank" if len(self.ranks) == 1 else "ranks"
+        return f"layer '{shown(self.layer)}' holds {' and '.join(kinds)} ({which} {ranks})"
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The layers' names, and [rank][layer] float32 tensors."""
+
+    names: list[str]
+    per_rank: list[list[torch.Tensor]]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.per_rank)
+
+    def layer(self, name: str) -> "Gradients":
+        """That layer alone. Raises ValueError for a name that is not there."""
+        if name not in self.names:
+            names = ", ".join(map(shown, self.names))
+            raise ValueError(f"no layer '{name}'; the layers are {names}")
+        index = self.names.index(name)
+        return Gradients([name], [[rank[index]] for rank in self.per_rank])
+
+    def not_finite(self) -> list[NotFinite]:
+        """The layers that hold NaN or Inf."""
+        found = []
+        for index, name in enumerate(self.names):
+            nan = infinite = 0
+            ranks = []
+            for rank, layers in enumerate(self.per_rank):
+                counts = (int(layers[index].isnan().sum()), int(layers[index].isinf().sum()))
+                nan, infinite = nan + counts[0], infinite + counts[1]
+                if any(counts):
+                    ranks.append(rank)
+            if ranks:
+                found.append(NotFinite(name, nan, infinite, ranks))
+        return found
+
+
+def load_gradients(path: str | Path, round: bool = False) -> Gradients:
+    """Reads per-rank gradients; with `round`, binary64 values are rounded to binary32 first.
+
+    Raises OSError for a file that cannot be opened and ValueError for one that holds no gradients.
+    """
+    path = Path(path)
+    arrays = read_arrays(path)
+    if not arrays:
+        raise ValueError(f"{path}: holds no arrays")
+    tensors = {name: _as_float32(path, name, tensor, round) for name, tensor in arrays.items()}
+    ranked = [name for name in tensors if _RANKED.fullmatch(name)]
+    if not ranked:
+        gradients = _from_stacked(path, tensors)
+    elif len(ranked) < len(tensors):
+        other = shown(next(name for name in tensors if name not in ranked))
+        raise ValueError(f"{path}: has both 'rank{{r}}/layer' names and '{other}'; use one layout")
+    else:
+        gradients = _from_ranked(path, tensors)
+    if sum(layer.numel() for layer in gradients.per_rank[0]) == 0:
+        raise ValueError(f"{path}: holds no values")
+    return gradients
+
+
+def save_gradients(
+    path: str | Path, names: Sequence[str], per_rank: Sequence[Sequence[torch.Tensor]]
+) -> None:
+    """Writes the first layout as .npz or .safetensors."""
+    path = Path(path)
+    stacked = {
+        name: torch.stack([rank[index].detach() for rank in per_rank]).contiguous()
+        for index, name in enumerate(names)
+    }
+    check_path(path)
+    if path.suffix == ".npz":
+        with path.open("wb") as file:
+            np.savez(file, **{name: t.numpy() for name, t in stacked.items()})  # type: ignore[arg-type]
+    else:
+        from safetensors.torch import save_file
+
+        save_file(stacked, path)
+
+
+def check_path(path: str | Path) -> None:
+    """Raises ValueError unless the file's ending is one that is written here."""
+    if Path(path).suffix not in (".npz", ".safetensors"):
+        raise ValueError(f"{path}: a gradients file must end in .npz or .safetensors to be written")
+
+
+def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> torch.Tensor:
+    if tensor.dtype in _FLOATS:
+        return tensor.float().contiguous()
+    name = shown(name)
+    if tensor.dtype != torch.float64:
+        raise ValueError(f"{path}: '{name}' must hold floating-point values, got {tensor.dtype}")
+    # By CPD, and compared by bits: other conversions flush subnormals where the program does.
+    wide = tensor.contiguous().numpy()
+    narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)
+    _core.cast(wide, _FP32, _NEAREST, narrow)
+    if beyond := int((np.isinf(narrow) & ~np.isinf(wide)).sum()):
+        raise ValueError(f"{path}: '{name}' holds values beyond binary32, {beyond} of them")
+    _core.cast(narrow, _FP32, _NEAREST, again)
+    same = (again.view(np.int64) == wide.view(np.int64)) | np.isnan(wide)
+    if not (round or same.all()):
+        raise ValueError(
+            f"{path}: '{name}' holds binary64 values that are not binary32; --round rounds them"
+        )
+    return torch.from_numpy(narrow)
+
+
+def _from_stacked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
+    for name, tensor in tensors.items():
+        if tensor.dim() == 0 or len(tensor) == 0:
+            raise ValueError(f"{path}: '{shown(name)}' has no leading dimension of ranks")
+    sizes = {shown(name): len(tensor) for name, tensor in tensors.items()}
+    ranks = next(iter(sizes.values()))
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join([f"{name} {size}" for name, size in sizes.items()][:8])
+        more = ", …" if len(sizes) > 8 else ""
+        raise ValueError(f"{path}: the leading dimension (ranks) differs: {listed}{more}")
+    if ranks > _MOST_RANKS:
+        raise ValueError(
+            f"{path}: the leading dimension is the rank, of which there are at most {_MOST_RANKS}, "
+            f"got {ranks}"
+        )
+    return Gradients(list(tensors), [[t[rank] for t in tensors.values()] for rank in range(ranks)])
+
+
+def _from_ranked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
+    ranks: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _RANKED.fullmatch(name)
+        assert match is not None
+        ranks.setdefault(int(match[1]), {})[match[2]] = tensor
+    if sorted(ranks) != list(range(len(ranks))):
+        missing = next(r for r in range(len(ranks)) if r not in ranks)
+        raise ValueError(
+            f"{path}: ranks must be 0…{len(ranks) - 1}, got {max(ranks)} but not {missing}"
+        )
+    first = ranks[0]
+    for rank, layers in sorted(ranks.items()):
+        if layers.keys() != first.keys():
+            raise ValueError(f"{path}: rank {rank} does not hold the same layers as rank 0")
+        for name, tensor in layers.items():
+            if tensor.shape != first[name].shape:
+                raise ValueError(
+                    f"{path}: rank{rank}/{shown(name)} has shape {tuple(tensor.shape)}, "
+                    f"rank0's is {tuple(first[name].shape)}"
+                )
+    return Gradients(list(first), [[ranks[r][name] for name in first] for r in range(len(ranks))])

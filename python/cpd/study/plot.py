@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plot of `cpd roundoff`: relative RMS by group size, one line for each format."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cpd.study.series import Series
+
+# Okabe and Ito's colours, which most colour-blind readers can tell apart.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#d55e00",
+    "#cc79a7",
+    "#56b4e9",
+)
+GREY = "#555555"
+
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+}
+
+SUFFIXES = (".png", ".svg")
+_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
+_MARKERS = ("o-", "s-", "^-", "D-", "v-", "P-")
+_BASELINES = ("--", ":")
+_FAR = 100  # times less than the least error of the formats
+
+
+def check_plot_path(path: Path) -> None:
+    """Raises ValueError unless the file's ending is one that is drawn."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: a plot must end in {' or '.join(SUFFIXES)}")
+
+
+def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
+    """Writes the plot. Baselines, which have no groups, are level lines; one far below the formats
+    is only named, with its error."""
+    check_plot_path(path)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "roundoff"}):
+        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+        axes = figure.subplots()
+        formats = [one for one in series if not one.baseline]
+        drawn = [_line(axes, one, index) for index, one in enumerate(formats)]
+        errors = [line.row.relative_rms for one in formats for line in one.lines]
+        for one, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
+            level = one.lines[0].row.relative_rms
+            near = level * _FAR >= min(errors)
+            label = f"{one.label}, no groups" + ("" if near else f":\n{level:.1e}, far below")
+            drawn.append(axes.plot([], [], color=GREY, lw=1.4, ls=dashes, label=label)[0])
+            if near:
+                axes.axhline(level, color=GREY, lw=1.4, ls=dashes)
+                errors.append(level)
+        sizes = sorted({size for one in formats for size in one.sizes})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, ["none" if size == nodes else str(size) for size in sizes])
+        axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+        _error_axis(axes, errors)
+        axes.set_xlabel("group size")
+        axes.set_ylabel("relative RMS error")
+        axes.set_title(f"Round-off of the all-reduce over {nodes} node{'s' * (nodes != 1)}")
+        figure.legend(handles=drawn, loc="outside right upper")
+        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        figure.savefig(path, dpi=160, metadata=metadata)
+
+
+def _line(axes: Axes, one: Series, index: int) -> Any:
+    spreads = [line.choice.spread if line.choice else None for line in one.lines]
+    known = [spread for spread in spreads if spread is not None]
+    return axes.errorbar(
+        [line.row.group_size for line in one.lines],
+        [line.row.relative_rms for line in one.lines],
+        yerr=known if len(known) == len(spreads) else None,
+        fmt=_MARKERS[index % len(_MARKERS)],
+        color=_COLOURS[index % len(_COLOURS)],
+        lw=1.8,
+        capsize=3,
+        label=one.label,
+    )
+
+
+def _error_axis(axes: Axes, errors: list[float]) -> None:
+    """Logarithmic where no error is 0, which has no logarithm."""
+    axes.yaxis.set_major_formatter(_per_cent)
+    low, high = min(errors), max(errors)
+    if not (math.isfinite(high) and low > 0):
+        axes.set_ylim(bottom=0)
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.5, high * 1.5)
+    steps = (1, 2, 5) if high / low < 1000 else (1,)
+    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=steps, numticks=30))
+    axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.yaxis.set_major_formatter(_per_cent)
+
+
+def _per_cent(share: float, _: object) -> str:
+    return f"{100 * share:.3g} %"

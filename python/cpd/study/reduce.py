@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what a reduction loses: round-off by group size."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.comm.communicator import Communicator
+from cpd.comm.layers import Layers, PerRank
+from cpd.comm.spec import ReduceSpec, StallWarning, check_spec
+from cpd.comm.virtual import Source, simulate_all_reduce
+from cpd.numeric.options import integer
+
+DRAWS = 16
+"""Blocks of the values whose differences say how far an error is known."""
+_LEAST_DRAW = 4  # values in a block
+
+
+@dataclass(frozen=True)
+class Roundoff:
+    """Round-off of a reduced value l against its binary64 reference h."""
+
+    error: float
+    """Eq. 5 of the APS paper: the mean of |(h - l) / h| over h != 0."""
+    relative_rms: float
+    """sqrt(sum (h - l)^2 / sum h^2), zero references included."""
+    count: int
+    """Values."""
+    zero_references: int
+    """Values whose reference is 0; they are not in `error`."""
+    non_finite: int
+    """Values where l is not finite: left out of both means."""
+
+
+@overload
+def roundoff(
+    per_rank: PerRank,
+    spec: ReduceSpec,
+    group_sizes: Sequence[int],
+    *,
+    per_layer: Literal[False] = False,
+) -> dict[int, Roundoff]: ...
+@overload
+def roundoff(
+    per_rank: PerRank, spec: ReduceSpec, group_sizes: Sequence[int], *, per_layer: Literal[True]
+) -> dict[int, list[Roundoff]]: ...
+def roundoff(
+    per_rank: PerRank, spec: ReduceSpec, group_sizes: Sequence[int], *, per_layer: bool = False
+) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
+    """The round-off of `simulate_all_reduce(per_rank, spec)` for each group size.
+
+    The reference is the sum, in binary64 and rank ascending, of the contributions before cast and
+    scaling (divided by W where `spec.average`). A group size of W = len(per_rank) means no groups;
+    `spec.group_size` is not used. Over all layers together, or with `per_layer=True` a list with
+    one `Roundoff` per layer. A rank given as a function is called anew for each group size.
+
+    Raises ValueError for a group size that is not 1…W.
+
+    >>> ranks = [[np.float32([1.0, 0.0])], [np.float32([0.0625, 0.0])]]
+    >>> result = roundoff(ranks, ReduceSpec("e4m3"), group_sizes=[2])[2]
+    >>> round(result.error, 4), result.count, result.zero_references
+    (0.0588, 2, 1)
+    """
+    return _table(Contributions(per_rank), spec, group_sizes, per_layer)
+
+
+@overload
+def roundoff_over(
+    comm: Communicator,
+    layers: Layers,
+    spec: ReduceSpec,
+    group_sizes: Sequence[int],
+    *,
+    per_layer: Literal[False] = False,
+) -> dict[int, Roundoff]: ...
+@overload
+def roundoff_over(
+    comm: Communicator,
+    layers: Layers,
+    spec: ReduceSpec,
+    group_sizes: Sequence[int],
+    *,
+    per_layer: Literal[True],
+) -> dict[int, list[Roundoff]]: ...
+def roundoff_over(
+    comm: Communicator,
+    layers: Layers,
+    spec: ReduceSpec,
+    group_sizes: Sequence[int],
+    *,
+    per_layer: bool = False,
+) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
+    """`roundoff` of `comm.all_reduce` over real ranks, each of which gives its own layers.
+
+    All ranks call it with the same arguments but `layers`, and get the same table: that of
+    `roundoff`. The sums move by `spec.exchange` (`ring` stands for `hierarchical` where there are
+    no groups, and the other way round); the contributions, for the reference, by an all-gather in
+    binary32, one layer at a time.
+    """
+    return _table(Contributions.over(comm, layers), spec, group_sizes, per_layer)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One all-reduce held against its reference."""
+
+    total: Roundoff
+    """Of all layers together."""
+    layers: list[Roundoff]
+    """Of each layer."""
+    draws: list[tuple[float, float]]
+    """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, to which every layer
+    gives a part of equal size, as far as it goes. Empty where there are fewer than 64 values."""
+
+    @classmethod
+    def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
+        """Of a reference and of what was reduced, layer by layer."""
+        layers = [np.asarray(layer).reshape(-1) for layer in sums]
+        enough = sum(layer.size for layer in layers) >= _LEAST_DRAW * DRAWS
+        return cls(
+            _measure(_joined(reference, np.float64), _joined(layers, np.float32)),
+            [_measure(*pair) for pair in zip(reference, layers, strict=True)],
+            _draws(reference, layers) if enough else [],
+        )
+
+    @property
+    def spread(self) -> float | None:
+        """The standard error of `total.relative_rms` (see `recommend`); None without draws."""
+        return standard_error(self._left_out()) if self.draws else None
+
+    def _left_out(self) -> npt.NDArray[np.float64]:
+        """The relative RMS without each of the draws in turn."""
+        errors, references = np.array(self.draws).T
+        rest = ~np.eye(DRAWS, dtype=bool)
+        above, below = (np.array([x[keep].sum() for keep in rest]) for x in (errors, references))
+        shares = np.divide(above, below, out=np.zeros(DRAWS), where=below > 0)
+        return np.asarray(np.sqrt(shares), np.float64)
+
+
+class Contributions:
+    """What all ranks give to an all-reduce, to be measured with any number of specs: the reference
+    is summed once. `world` is the number of ranks W, `sizes` the number of values in each layer.
+
+    >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
+    >>> given.measure(ReduceSpec("e4m3"), 2).total.count
+    1
+    """
+
+    def __init__(self, per_rank: PerRank) -> None:
+        """`per_rank`: as for `simulate_all_reduce`."""
+        source = Source(per_rank)
+        self.world = source.world
+        self.sizes = source.sizes
+        self._sum: Callable[[ReduceSpec], list[npt.NDArray[np.float64]]] = lambda spec: _reference(
+            per_rank, spec
+        )
+        self._reduce: Callable[[ReduceSpec], list[Any]] = lambda spec: simulate_all_reduce(
+            per_rank, spec
+        )
+        self._references: dict[bool, list[npt.NDArray[np.float64]]] = {}
+
+    @classmethod
+    def over(cls, comm: Communicator, layers: Layers) -> Contributions:
+        """The layers of this rank and of all others, which measure with the same arguments."""
+        given = cls([layers])
+        values: list[npt.NDArray[np.float32]] = []
+        Source([layers]).visit(0, lambda _, layer: values.append(layer))
+        given.world = comm.size
+        given._sum = lambda spec: _gathered_reference(comm, values, spec)
+        given._reduce = lambda spec: comm.all_reduce(values, spec)
+        return given
+
+    def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
+        """What the all-reduce of `spec` loses with that group size; W stands for no groups.
+
+        Raises ValueError for a group size that is not 1…W, TypeError for another spec.
+        """
+        check_spec(spec)
+        chosen = grouped(spec, group_size_of(group_size, self.world), self.world)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StallWarning)  # what stalls is what is measured
+            return Measurement.of(self._reference(spec), self._reduce(chosen))
+
+    def _reference(self, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
+        if spec.average not in self._references:
+            self._references[spec.average] = self._sum(spec)
+        return self._references[spec.average]
+
+
+def _table(
+    given: Contributions, spec: ReduceSpec, group_sizes: Sequence[int], per_layer: bool
+) -> dict[int, Any]:
+    check_spec(spec)
+    sizes = [group_size_of(size, given.world) for size in group_sizes]
+    found = {size: given.measure(spec, size) for size in sizes}
+    return {size: one.layers if per_layer else one.total for size, one in found.items()}
+
+
+def standard_error(left_out: npt.NDArray[np.float64]) -> float:
+    """The jackknife's, of a figure that is `left_out[b]` without block b."""
+    return float(np.sqrt((DRAWS - 1) / DRAWS * np.square(left_out - left_out.mean()).sum()))
+
+
+# ---- helpers -------------------------------------------------------------------------------------
+
+
+def grouped(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
+    """The spec with that group size; W means no groups. What hops around a ring stays what does."""
+    exchange = spec.exchange
+    if exchange in ("ring", "hierarchical"):
+        exchange = "ring" if size == world else "hierarchical"
+    return dataclasses.replace(spec, group_size=None if size == world else size, exchange=exchange)
+
+
+def _draws(
+    reference: list[npt.NDArray[np.float64]], layers: list[npt.NDArray[np.float32]]
+) -> list[tuple[float, float]]:
+    high: list[list[Any]] = [[] for _ in range(DRAWS)]
+    low: list[list[Any]] = [[] for _ in range(DRAWS)]
+    first = 0  # the block after the last one that got a value too many
+    for h, layer in zip(reference, layers, strict=True):
+        parts = zip(np.array_split(h, DRAWS), np.array_split(layer, DRAWS), strict=True)
+        for b, (above, below) in enumerate(parts):
+            high[(first + b) % DRAWS].append(above)
+            low[(first + b) % DRAWS].append(below)
+        first = (first + layer.size) % DRAWS
+    found = [
+        _core.roundoff(_joined(h, np.float64), _joined(layer, np.float32))
+        for h, layer in zip(high, low, strict=True)
+    ]
+    return [(native.error_squares, native.reference_squares) for native in found]
+
+
+def _joined(parts: list[Any], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def group_size_of(size: Any, world: int) -> int:
+    number = integer("group size", size)
+    if not 1 <= number <= world:
+        raise ValueError(f"a group size must be 1…{world} (the number of ranks), got {number}")
+    return number
+
+
+def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
+    source = Source(per_rank)
+    sums = [np.zeros(size) for size in source.sizes]
+
+    def add(index: int, layer: npt.NDArray[np.float32]) -> None:
+        _core.add_to_reference(layer, sums[index])
+
+    for rank in range(source.world):
+        source.visit(rank, add)
+    if spec.average:
+        for total in sums:
+            _core.divide_reference(total, source.world)
+    return sums
+
+
+def _gathered_reference(
+    comm: Communicator, values: list[npt.NDArray[np.float32]], spec: ReduceSpec
+) -> list[npt.NDArray[np.float64]]:
+    reference = []
+    for layer in values:
+        total = np.zeros(layer.size)
+        for (contribution,) in comm.all_gather([layer], "fp32"):
+            _core.add_to_reference(contribution, total)
+        if spec.average:
+            _core.divide_reference(total, comm.size)
+        reference.append(total)
+    return reference
+
+
+def _measure(reference: npt.NDArray[np.float64], value: npt.NDArray[np.float32]) -> Roundoff:
+    native = _core.roundoff(reference, value)
+    return Roundoff(
+        native.error,
+        native.relative_rms,
+        native.count,
+        native.zero_references,
+        native.non_finite,
+    )

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Round-off by group size: `cpd.study.roundoff`, the steps that each group size costs, and which
+one to take."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cpd.comm.spec import ReduceSpec
+from cpd.study.choices import Choice, Recommendation, choose
+from cpd.study.costs import cost, transfer_time
+from cpd.study.reduce import Contributions, Measurement, Roundoff, roundoff
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_GROUP_SIZES = (4, 8, 16, 32, 64, 256)
+
+
+def group_sizes_for(nodes: int) -> list[int]:
+    """The default group sizes below `nodes`, and all nodes as one group."""
+    return [size for size in DEFAULT_GROUP_SIZES if size < nodes] + [nodes]
+
+
+def check_group_sizes(sizes: Sequence[int], nodes: int) -> None:
+    for size in sizes:
+        if not 1 <= size <= nodes:
+            raise ValueError(f"group sizes must be 1…{nodes} (the nodes), got {size}")
+
+
+def hierarchical_steps(nodes: int, group_size: int) -> int:
+    """Steps of the hierarchical all-reduce of p nodes in groups of k: 4(k - 1) + 2(p/k - 1).
+
+    A short last group counts as one. k = p means no groups: a ring of all, 2(p - 1).
+    """
+    if group_size == nodes:
+        return 2 * (nodes - 1)
+    groups = -(-nodes // group_size)
+    return 4 * (group_size - 1) + 2 * (groups - 1)
+
+
+@dataclass
+class RoundoffRow:
+    """Round-off of the all-reduce with one group size."""
+
+    group_size: int
+    error: float
+    relative_rms: float
+    count: int
+    zero_references: int
+    non_finite: int
+    steps: int
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure_roundoff(
+    per_rank: "Sequence[Sequence[torch.Tensor]]", spec: ReduceSpec, sizes: Sequence[int]
+) -> list[RoundoffRow]:
+    """One row for each group size, all layers together."""
+    table = roundoff(per_rank, spec, group_sizes=list(sizes))
+    return [_row(size, measured, len(per_rank)) for size, measured in table.items()]
+
+
+def _row(size: int, measured: Roundoff, nodes: int) -> RoundoffRow:
+    return RoundoffRow(group_size=size, **asdict(measured), steps=hierarchical_steps(nodes, size))
+
+
+def in_percent(share: float) -> str:
+    """Two decimals, or two digits where those would show nothing."""
+    return f"{share:.2%}" if share == 0 or not abs(share) < 1e-4 else f"{share * 100:.1e}%"
+
+
+@dataclass
+class Network:
+    """What a network is taken to cost."""
+
+    step_us: float
+    """Microseconds a step."""
+    gigabits: float
+    """Gigabits a second, each way."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.step_us) and self.step_us >= 0):
+            raise ValueError(f"alpha must be microseconds, at least 0, got {self.step_us}")
+        if not (math.isfinite(self.gigabits) and self.gigabits > 0):
+            raise ValueError(f"bandwidth must be Gb/s above 0, got {self.gigabits}")
+
+    @property
+    def alpha(self) -> float:
+        return self.step_us * 1e-6
+
+    @property
+    def beta(self) -> float:
+        return 8e-9 / self.gigabits
+
+
+@dataclass
+class Line:
+    """One line of a table: one way to sum with one group size, of all layers or of one."""
+
+    row: RoundoffRow
+    layer: str | None = None
+    choice: Choice | None = None
+    """What it takes, where a network was given."""
+
+    def json(self) -> dict[str, Any]:
+        data = self.row.row()
+        if self.choice is not None:
+            data |= {
+                "spread": self.choice.spread,
+                "bytes_sent": self.choice.bytes_sent,
+                "seconds": self.choice.seconds,
+            }
+        return data
+
+
+@dataclass
+class Series:
+    """One way to sum, by group size."""
+
+    label: str
+    spec: ReduceSpec
+    sizes: list[int]
+    baseline: bool = False
+    """Whether it is there to be compared with: one of today's ways, and not advised."""
+    lines: list[Line] = field(default_factory=list)
+    """Of all layers together."""
+    layers: list[Line] = field(default_factory=list)
+    """Of each layer, group size by group size."""
+    advice: "Advice | None" = None
+
+    def setting(self) -> dict[str, Any]:
+        """What the sum is, for programs."""
+        return {
+            "format": str(self.spec.format),
+            "accumulator": str(self.spec.accumulator),
+            "result": str(self.spec.result),
+            "order": self.spec.order,
+            "aps": self.spec.aps,
+            "loss_scale": self.spec.loss_scale,
+            "rounding": self.spec.rounding,
+            "overflow": self.spec.overflow,
+        }
+
+
+def baselines(nodes: int) -> list[Series]:
+    """What today's stacks do, without scaling or groups: a ring in bf16, whose partial sums are
+    rounded to bf16 at each hop, as NCCL's are; and fp32, each slice summed by its owner."""
+    ring = ReduceSpec("bf16", order="ring", exchange="ring")
+    return [
+        Series("bf16 ring", ring, [nodes], baseline=True),
+        Series("fp32 owner", ReduceSpec("fp32"), [nodes], baseline=True),
+    ]
+
+
+def measure_series(
+    given: Contributions,
+    series: Series,
+    names: Sequence[str],
+    network: Network | None,
+    done: Callable[[], None],
+) -> None:
+    """Fills in the series' lines and, with a network, its advice; calls `done` for each group
+    size. `names`: the layers'."""
+    measured: dict[int, Measurement] = {}
+    for size in series.sizes:
+        measured[size] = given.measure(series.spec, size)
+        done()
+    choices = (
+        [None] * len(measured) if network is None else _choices(given, series, measured, network)
+    )
+    for (size, one), choice in zip(measured.items(), choices, strict=True):
+        series.lines.append(Line(_row(size, one.total, given.world), choice=choice))
+        for name, layer in zip(names, one.layers, strict=True):
+            series.layers.append(Line(_row(size, layer, given.world), name))
+
+
+def _choices(
+    given: Contributions, series: Series, measured: Mapping[int, Measurement], network: Network
+) -> Sequence[Choice]:
+    """What each group size takes. What is no baseline is advised on too."""
+    times = {"alpha": network.alpha, "beta": network.beta}
+    if not series.baseline:
+        best = choose(measured, series.spec, given.world, given.sizes, **times)
+        series.advice = Advice(given.world, network, best)
+        return best.choices
+    took = cost(series.spec, given.world, given.sizes)
+    seconds = transfer_time(series.spec, given.world, given.sizes, **times)
+    exchange = series.spec.exchange
+    return [
+        Choice(size, one.total, took.steps, took.bytes_sent, seconds, exchange, one.spread)
+        for size, one in measured.items()
+    ]
+
+
+@dataclass
+class Advice:
+    """Which group size and exchange to take for some gradients on a network."""
+
+    nodes: int
+    network: Network
+    best: Recommendation
+
+    def lines(self) -> list[str]:
+        """What is recommended, in words."""
+        best = self.best
+        return [
+            f"by error: {self._named(best.most_exact)}",
+            f"by modelled time: {self._named(best.fastest)}",
+            f"compromise (least error × time): {self._named(best.balanced)}",
+            f"exchange owner gives the same bits in {best.owner_seconds * 1e3:.4g} ms for every "
+            "group size",
+        ]
+
+    def _named(self, choice: Choice) -> str:
+        group = "no groups" if choice.group_size == self.nodes else f"groups of {choice.group_size}"
+        spread = "" if choice.spread is None else f" ± {in_percent(choice.spread)}"
+        return (
+            f"{group}, exchange {choice.exchange}, relative RMS "
+            f"{in_percent(choice.roundoff.relative_rms)}{spread}, {choice.seconds * 1e3:.4g} ms"
+        )
+
+    def json(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "by_error": best.by_error,
+            "by_time": best.by_time,
+            "compromise": best.compromise,
+            "by_error_exchange": best.most_exact.exchange,
+            "by_time_exchange": best.fastest.exchange,
+            "compromise_exchange": best.balanced.exchange,
+            "owner_seconds": best.owner_seconds,
+            "draws": best.draws,
+            "alpha_us": self.network.step_us,
+            "bandwidth_gbps": self.network.gigabits,
+        }

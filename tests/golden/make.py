@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the golden files that are missing: `./dev run tests/golden/make.py [--force] [NAME…]`.
+
+A file that is there stays as it is. `--force` writes it anew: only where results are meant to
+change, and together with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+
+import golden
+import golden_stored
+
+
+def write_json(name: str, value: object) -> None:
+    text = json.dumps(value, indent=0, ensure_ascii=False)
+    (golden.FOLDER / f"{name}.json").write_text(text + "\n")
+
+
+def writers() -> dict[str, Callable[[], None]]:
+    """What writes each file, by its name."""
+    found: dict[str, Callable[[], None]] = {
+        "specs.pickle": golden_stored.write_pickle,
+        "checkpoint.pt": golden_stored.write_checkpoint,
+        "modules.pt": golden_stored.write_modules,
+        "names.json": lambda: write_json("names", golden_stored.names()),
+    }
+    if not (golden.FOLDER / "names.json").exists():
+        found["names.json"]()  # which the tests read as they are imported
+    import test_golden
+
+    for name in test_golden.FILES:
+        make = golden.tensor if name in test_golden.OF_TORCH else golden.numpy
+        found[f"{name}.json"] = lambda name=name, make=make: write_json(
+            name, test_golden.recomputed(name, make)
+        )
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="files; default: all that are missing")
+    parser.add_argument("--force", action="store_true", help="write files that are there, too")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    known = writers()
+    for name in options.names or known:
+        if name not in known:
+            parser.error(f"no golden file {name!r}; there are {', '.join(known)}")
+        there = (golden.FOLDER / name).exists()
+        if there and not options.force:
+            print(f"{name}: there; --force writes it anew")
+            continue
+        known[name]()
+        print(f"{name}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

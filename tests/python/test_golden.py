@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results, texts and errors are, to the bit, those that `tests/golden` holds; what was pickled and
+imported there still can be. `tests/golden/make.py` writes these files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+import cpd
+import golden
+import golden_elements
+import golden_reduce
+import golden_stored
+import golden_sums
+import golden_texts
+import golden_torch
+
+FILES = {
+    case.__name__.removesuffix("_cases"): case
+    for case in (
+        golden_elements.cast_cases,
+        golden_elements.encode_cases,
+        golden_elements.decode_cases,
+        golden_elements.add_cases,
+        golden_elements.mul_cases,
+        golden_elements.fma_cases,
+        golden_elements.random_integers_cases,
+        golden_sums.sum_cases,
+        golden_sums.gemm_cases,
+        golden_torch.matmul_cases,
+        golden_torch.linear_cases,
+        golden_torch.conv2d_cases,
+        golden_torch.derivatives_cases,
+        golden_reduce.simulate_all_reduce_cases,
+        golden_reduce.communicator_cases,
+        golden_reduce.mismatch_cases,
+        golden_reduce.study_cases,
+        golden_reduce.cost_cases,
+        golden_texts.texts_cases,
+        golden_texts.torch_texts_cases,
+        golden_texts.errors_cases,
+        golden_texts.torch_errors_cases,
+        golden_texts.cli_cases,
+    )
+}
+BOTH = (
+    *("cast", "encode", "decode", "add", "mul", "fma", "sum", "gemm", "simulate_all_reduce"),
+    *("communicator", "study"),
+)
+"""What is the same for arrays and tensors."""
+OF_TORCH = ("matmul", "linear", "conv2d", "derivatives", "torch_texts", "torch_errors")
+WITH_BFLOAT16 = ("cast", "encode", "add", "mul", "fma", "sum", "gemm")
+
+
+def recomputed(name: str, make: golden.Make) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for case, value in FILES[name](make):
+        assert case not in found, f"two cases are called {case!r}"
+        found[case] = golden.recorded(value)
+    return found
+
+
+def runs() -> list[Any]:
+    faces = {name: ("numpy", "tensor") if name in BOTH else ("numpy",) for name in FILES}
+    faces |= dict.fromkeys(OF_TORCH, ("tensor",))
+    return [pytest.param(n, f, id=f"{n}-{f}") for n, given in faces.items() for f in given]
+
+
+@pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+@pytest.mark.parametrize(("name", "face"), runs())
+def test_results(name, face):
+    if face == "tensor":
+        pytest.importorskip("torch")
+    if name in WITH_BFLOAT16:
+        pytest.importorskip("ml_dtypes")
+    expected = json.loads((golden.FOLDER / f"{name}.json").read_text())
+    got = recomputed(name, getattr(golden, face))
+    assert list(got) == list(expected), "the cases are not those of the file"
+    wrong = [case for case in expected if got[case] != expected[case]]
+    shown = [f"{case}: {golden.difference(expected[case], got[case])}" for case in wrong[:5]]
+    assert not wrong, f"{len(wrong)} of {len(expected)} cases differ\n" + "\n".join(shown)
+
+
+# ---- what was stored -----------------------------------------------------------------------------
+
+
+def test_pickled_objects_load():
+    loaded = pickle.loads(golden_stored.PICKLE.read_bytes())
+    fresh = golden_texts.objects()
+    assert list(loaded) == list(fresh)
+    for expression, value in fresh.items():
+        assert golden_stored.same(loaded[expression], value), expression
+
+
+def test_a_checkpoint_loads_weights_only():
+    torch = pytest.importorskip("torch")
+    loaded = torch.load(golden_stored.CHECKPOINT, weights_only=True)
+    fresh = golden_stored.specs()
+    assert list(loaded["specs"]) == list(fresh)
+    for expression, value in fresh.items():
+        assert golden_stored.same(loaded["specs"][expression], value), expression
+    for name, value in golden_stored.state().items():
+        assert torch.equal(loaded["state"][name], value)
+
+
+def test_whole_layers_load():
+    torch = pytest.importorskip("torch")
+    loaded, fresh = torch.load(golden_stored.MODULES, weights_only=False), golden_stored.layers()
+    given = {"linear": golden.floats((5, 4), 604), "conv": golden.floats((1, 2, 4, 3), 605)}
+    for name, x in given.items():
+        x = golden.tensor(x)
+        assert torch.equal(loaded[name](x), fresh[name](x))
+        assert loaded[name].recipe == fresh[name].recipe
+    hook, state = loaded["hook"], fresh["hook"]
+    assert type(hook) is type(state)
+    assert (hook.schedule, hook.step, hook.names) == (state.schedule, state.step, state.names)
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+OWN_USE = {
+    "cpd.functional": (
+        "CAST_ACTIVATION",
+        "CAST_GRADIENT",
+        "CAST_OUTPUT",
+        "CAST_WEIGHT",
+        "GRAD_BIAS",
+        "GRAD_INPUT",
+        "GRAD_WEIGHT",
+        "Windows",
+        "call",
+        "tagged",
+    ),
+    "cpd.ops": ("Options", "accumulator", "flag", "format", "sum_accumulator"),
+    "cpd.study": ("check_spec", "simulate_all_reduce"),
+    "cpd.training.ranks": ("Communicator", "LayerReport", "Schedule"),
+}
+"""Tools of a module that has become a package, which it had imported; no part of what it offers."""
+
+NAMES = json.loads((golden.FOLDER / "names.json").read_text())
+
+
+def imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "cpd":
+            raise
+        pytest.skip(f"needs {error.name}")
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_names_can_be_imported(module):
+    found = imported(module)
+    missing = [name for name in NAMES[module]["defined"] if not hasattr(found, name)]
+    assert not missing, f"{module} had {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if NAMES[name]["imported"]])
+def test_names_have_one_object(module):
+    """A name that a module had from another one is there, and is the same function or class, but
+    for what it had for its own use alone."""
+    found = imported(module)
+    for name, home in NAMES[module]["imported"].items():
+        if name in OWN_USE.get(module, ()):
+            continue
+        assert hasattr(found, name), f"{module} had {name}"
+        place, _, original = home.rpartition(".")
+        if "._" not in home and callable(getattr(found, name)):
+            assert getattr(found, name) is getattr(imported(place), original), name
+
+
+def test_the_package_has_its_parts():
+    """What `import cpd` alone gives."""
+    assert set(NAMES["cpd"]["defined"]) <= set(cpd.__all__)
+    assert cpd.study is importlib.import_module("cpd.study")
+    assert cpd.comm is importlib.import_module("cpd.comm")
+    for name in ("functional", "nn", "fsdp"):
+        part = imported(f"cpd.{name}")
+        assert getattr(cpd, name) is part
+    hook = imported("cpd.ddp").ddp_hook
+    assert cpd.ddp_hook is hook
