@@ -80,6 +80,10 @@ void Check(const ReduceSpec& spec) {
   Check(spec.rounding);
   Check(spec.accumulator);
   Check(spec.result);
+  if (spec.wire != nullptr && spec.wire->format() != spec.format) {
+    throw Error("format must be that of the values of codec '" + spec.wire->text() + "', " +
+                ToString(spec.wire->format()) + ", got " + ToString(spec.format));
+  }
   CheckName("order", kOrders, spec.order);
   CheckName("exchange", kExchanges, spec.exchange);
   Check(spec.aps);

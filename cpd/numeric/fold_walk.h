@@ -187,8 +187,7 @@ class FoldWalk {
 
 }  // namespace CPD_ISA
 
-// --- the plans of its steps
-// ---------------------------------------------------------------------------
+// --- the plans of its steps ----------------------------------------------------------------------
 
 /// Terms in `terms_in` are added two by two before either has been rounded into `format`. What
 /// FoldPlan needs to know of them holds of its own grid only: a term halfway between two of the

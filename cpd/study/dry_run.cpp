@@ -20,19 +20,19 @@ class NoWork final : public Work {
  public:
   NoWork(const Reduction& reduction, int rank) : Work(reduction, rank, {}, false, [] {}) {}
 
-  void Pack(const Part&, const Message&) const override {}
-  void Fold(const Part&, std::span<const SharedMessage>, const Message&) const override {}
-  void FoldGroup(const Part&, std::span<const SharedMessage>, const Message&) const override {}
-  void Hop(const Part&, std::int64_t, const Message*, const Message&) const override {}
-  /// An address that nobody reads; places are counted from it.
-  [[nodiscard]] std::shared_ptr<float> Room(std::int64_t) const override {
+  void Pack(const Part&, Message&) const override {}
+  void Fold(const Part&, std::span<const SharedMessage>, Message&) const override {}
+  void FoldGroup(const Part&, std::span<const SharedMessage>, Message&) const override {}
+  void Hop(const Part&, std::int64_t, const Message*, Message&) const override {}
+  /// An address that is not read; places are counted from it.
+  [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t) const override {
     static float nothing = 0;
     return {&nothing, [](float*) {}};
   }
-  void HopValues(const Part&, std::int64_t, const Message*, const float*,
-                 const Message&) const override {}
+  void HopValues(const Part&, std::int64_t, const Message*, const float*, Message&) const override {
+  }
   void LoadResults(const Part&, const Message&, float*) const override {}
-  void StoreResults(const Part&, const float*, const Message&) const override {}
+  void StoreResults(const Part&, const float*, Message&) const override {}
   void Unpack(const Part&, const Message&) const override {}
   void UnpackWire(const Part&, const Message&, std::span<const std::int64_t>) const override {}
   [[nodiscard]] std::vector<Losses> CountLosses() const override { return {}; }
@@ -49,6 +49,11 @@ class CountingChannel final : public Channel {
     message->Resize(bytes);
     return message;
   }
+  /// Sizes that vary are not known without values: each is the most.
+  Pending StartSizes(Phase, std::span<const Addressed>, std::span<const Addressed>) override {
+    return {};
+  }
+  void TakeSizes(const Pending&, std::span<const Addressed>) override {}
   Pending Start(Phase, std::vector<Addressed> out, std::vector<Addressed> in) override {
     const auto moves = [](const std::vector<Addressed>& messages) {
       std::vector<Moves::Message> counted;

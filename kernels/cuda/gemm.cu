@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_tile.h"
-#include "kernels/cuda/gemm_wide.h"
 
 namespace cpd::cuda {
 namespace {
@@ -19,6 +20,24 @@ CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
     atomicMin(&shared.smallest, smallest);
     atomicOr(&shared.fraction, fraction);
   }
+}
+
+/// Calls run.operator()<Sum>() with the class that sums as `plan` says.
+template <class Run>
+void with_sum(const AccumulatorPlan& plan, Run run) {
+  const bool is_unit = plan.scheme == Scheme::block_fma;
+  with_mode((is_unit ? plan.unit.promoted : plan.first.round).mode, [&]<Rounding mode>() {
+    switch (plan.scheme) {
+      case Scheme::kahan:
+        return run.template operator()<OrderedSum<mode, Scheme::kahan>>();
+      case Scheme::pairwise:
+        return run.template operator()<OrderedSum<mode, Scheme::pairwise>>();
+      case Scheme::block_fma:
+        return run.template operator()<UnitSum<mode>>();
+      default:
+        return run.template operator()<OrderedSum<mode, Scheme::sequential>>();
+    }
+  });
 }
 
 template <class Sum>

@@ -43,8 +43,7 @@ struct ReduceTile {
   alignas(16) std::uint8_t bytes[4 * kTile];
 };
 
-// --- values and codes
-// -------------------------------------------------------------------------------
+// --- values and codes ----------------------------------------------------------------------------
 
 /// Code number i.
 CPD_FN std::uint32_t code_at(const std::uint8_t* packed, std::int64_t i, int bits) {
@@ -95,8 +94,7 @@ CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPl
   return convert_value<float>(round<mode>(scaled, std::uint64_t{random}, plan));
 }
 
-// --- sums
-// -------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------
 
 /// Open trees of at most 2^24 terms.
 constexpr int kMostTrees = 25;
@@ -220,8 +218,7 @@ class ElementSum {
   ElementPlanes<mode> planes_;
 };
 
-// --- one value
-// --------------------------------------------------------------------------------------
+// --- one value -----------------------------------------------------------------------------------
 
 /// Value number `at` of a segment, from from[which].
 CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, std::int64_t which,
@@ -306,8 +303,7 @@ CPD_FN float unscaled(float value, int shift, float divisor) {
   return result == result ? result : bits_as<float>(Pattern<float>::quiet_nan);
 }
 
-// --- blocks
-// -----------------------------------------------------------------------------------------
+// --- blocks --------------------------------------------------------------------------------------
 
 /// The segment that a tile is of.
 CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile) {
@@ -433,8 +429,7 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
   });
 }
 
-// --- checksums
-// --------------------------------------------------------------------------------------
+// --- checksums -----------------------------------------------------------------------------------
 
 constexpr int kCrcPiece = 512;  ///< bytes that a thread takes at a time
 

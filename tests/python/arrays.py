@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import cpd
+import gemm_oracle
 import oracle
 
 SPECIAL_BITS = [
@@ -27,6 +28,45 @@ SPECIAL_BITS = [
 
 def spec_of(f: cpd.Format) -> oracle.Spec:
     return oracle.Spec(f.exp, f.man, f.bias, f.encoding, f.signed, f.subnormals)
+
+
+def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accumulation:
+    """The same accumulator for the oracle, with the integers that random= gives, if any."""
+    unit = acc.unit and gemm_oracle.Unit(
+        spec_of(acc.unit.a),
+        spec_of(acc.unit.b),
+        acc.unit.block,
+        acc.unit.fraction_bits,
+        spec_of(acc.unit.sum),
+        acc.unit.rounding,
+        acc.unit.aligns_addend,
+        acc.unit.min_exponent,
+        acc.unit.promote,
+    )
+    rows = None if given is None else given.reshape(-1, given.shape[-1]).tolist()
+    return gemm_oracle.Accumulation(
+        spec_of(acc.format),
+        acc.scheme,
+        "exact" if acc.product == "exact" else spec_of(cpd.format(acc.product)),
+        spec_of(acc.inner),
+        acc.chunk,
+        unit,
+        oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
+        int(acc.seed),
+        int(acc.stream),
+        **({} if rows is None else {"given": rows}),
+    )
+
+
+def sum_of(acc: cpd.Accumulator, terms: Any, step: Any) -> int:
+    """The oracle's sum of patterns or values; `step` gives each rounding its random integer."""
+    o = oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits)
+    f = spec_of(acc.format)
+    if acc.scheme == "chunked":
+        return oracle.fold_chunked(f, spec_of(acc.inner), acc.chunk, terms, o, step)
+    if acc.scheme == "pairwise":
+        return oracle.fold_pairwise(f, terms, o, step)
+    return oracle.fold(f, terms, o, acc.scheme == "kahan", step)
 
 
 def from_bits(bits: Iterable[int]) -> npt.NDArray[np.float32]:
@@ -90,3 +130,61 @@ def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int
 def call(verb: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
     """Calls a cpd operation with the oracle's options."""
     return verb(*args, rounding=o.rounding, overflow=o.overflow, **more)
+
+
+def gradients(
+    world: int, shapes: Any = ((3, 7), (2,), ()), seed: int = 0, scale: float = 1.0
+) -> list[list[npt.NDArray[np.float32]]]:
+    """Values over a few binades, some zero, per rank and layer."""
+    rng = np.random.default_rng(seed)
+    return [
+        [
+            np.asarray(
+                rng.normal(size=shape)
+                * np.exp2(rng.integers(-6, 3, shape))
+                * (rng.random(shape) > 0.05)
+                * scale,
+                np.float32,
+            )
+            for shape in shapes
+        ]
+        for _ in range(world)
+    ]
+
+
+# ---- layouts -----------------------------------------------------------------------------------
+
+
+def _packed(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The values in records of 5 bytes: unaligned."""
+    records = np.zeros(x.size, np.dtype([("a", np.int8), ("x", np.float32)]))
+    records["x"] = x.reshape(-1)
+    return records["x"]
+
+
+# Views of an array of 8 x 6 x 10: those that a tensor may have, and NumPy's alone.
+STRIDED: dict[str, Any] = {
+    "transposed": lambda x: x.transpose(2, 0, 1),
+    "fortran": np.asfortranarray,
+    "strided": lambda x: x[1:, ::2, 1::3],
+    "offset": lambda x: x[1:, 2:, 3:],
+    "column": lambda x: x[..., 3],
+    "broadcast": lambda x: np.broadcast_to(x[:1], (5, 6, 10)),
+    "zero-dim": lambda x: x[1, 2, 3, ...],
+    "empty": lambda x: x[:, :0],
+    "size-one": lambda x: x[:, :1, :1],
+    "deep": lambda x: x.reshape(2, 2, 2, 1, 6, 1, 1, 1, 1, 1, 1, 1, 1, 2, 5, 1),
+}
+LAYOUTS = STRIDED | {
+    "reversed": lambda x: x[::-1, :, ::-2],
+    "scalar": lambda x: x[1, 2, 3],
+    "unaligned": lambda x: _packed(x[0, :2]),
+    "read-only": lambda x: np.frombuffer(x.tobytes(), np.float32),
+}
+
+
+def layout(name: str, nan: bool = True) -> Any:
+    """Boundary values of e4m3 in a layout."""
+    bits = boundary_bits(oracle.Spec(4, 3), codes=40, noise=200)
+    x = from_bits((bits * 2)[:480]).reshape(8, 6, 10)
+    return LAYOUTS[name](x if nan else np.nan_to_num(x))

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.encode and cpd.decode against the rational oracle."""
+"""cpd.encode and cpd.decode on every face against the rational oracle."""
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
 import cpd
 import oracle
-from arrays import assert_same_bits, boundary_bits, from_bits, pack, spec_of, unpack
+from arrays import LAYOUTS, STRIDED, boundary_bits, from_bits, layout, pack, spec_of
+from faces import Call, Face, every_face
 
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e1m3", "e8m0", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3"),
@@ -16,72 +21,133 @@ NAMES = [
     *("e4m3fn:unsigned", "e6m4", "e4m3fnuz:nosub"),
 ]
 WIDE_NAMES = ["bf16", "fp16", "e6m9", "tf32", "fp32", "e7m14", "e8m18", "e4m6"]
+COMPILED = ("e4m3", "e2m1", "e8m0", "e4m3fn:unsigned", "fp32", "e6m9")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_code(name: str) -> None:
+@cache
+def every_code(name: str) -> list[Call]:
     f = cpd.format(name)
     spec = spec_of(f)
     codes = list(range(1 << spec.bits))
-    values = [spec.decode(c) for c in codes]
-    got = cpd.decode(pack(codes, spec.bits), f, len(codes))
-    assert_same_bits(got, [oracle.bits_from_value(v) for v in values], name)
-    if not spec.has_nan:
-        assert not np.isnan(got).any()
-    again = unpack(cpd.encode(got, f), spec.bits, len(codes))
-    expected = [oracle.encode(spec, oracle.bits_from_value(v)) for v in values]
-    assert again == expected
+    values = [oracle.bits_from_value(spec.decode(c)) for c in codes]
+    again = [oracle.encode(spec, bits) for bits in values]
+    assert None not in again
+    return [
+        Call(cpd.decode, (pack(codes, spec.bits), f, len(codes)), {}, values),
+        Call(cpd.encode, (from_bits(values), f), {}, pack(again, spec.bits)),  # type: ignore
+    ]
 
 
-@pytest.mark.parametrize("rounding", oracle.DETERMINISTIC_MODES)
-@pytest.mark.parametrize("name", [*NAMES, *WIDE_NAMES])
-def test_encode_rounds_like_cast(name: str, rounding: str) -> None:
+@every_face({name: [(name,)] for name in NAMES}, compiled=COMPILED)
+def test_every_code(face: Face, cases: list[Any]) -> None:
+    for (name,) in cases:
+        calls = every_code(name)
+        face.check(calls)
+        if not spec_of(cpd.format(name)).has_nan:
+            assert not np.isnan(face(cpd.decode, *calls[0].args)).any()
+
+
+@cache
+def rounding_like_cast(name: str, rounding: str) -> list[tuple[Call, Call, Call]]:
+    """For each policy: encode, decode of the codes, and the cast that gives the same."""
     f = cpd.format(name)
     spec = spec_of(f)
+    result = []
     for overflow in oracle.POLICIES:
         o = oracle.Options(rounding, overflow)
         rows = [(b, oracle.encode(spec, b, o)) for b in boundary_bits(spec, codes=6, noise=20)]
-        rows = [(b, code) for b, code in rows if code is not None]
-        x = from_bits(b for b, _ in rows)
-        packed = cpd.encode(x, f, rounding=rounding, overflow=overflow)
-        assert packed.dtype == np.uint8
-        assert unpack(packed, f.bits, len(rows)) == [code for _, code in rows]
-        decoded = cpd.decode(packed, f, x.shape)
-        cast = cpd.cast(x, f, rounding=rounding, overflow=overflow)
-        np.testing.assert_array_equal(decoded.view(np.uint32), cast.view(np.uint32))
+        kept = [(b, code) for b, code in rows if code is not None]
+        x, codes = from_bits(b for b, _ in kept), pack([code for _, code in kept], f.bits)
+        values = [oracle.bits_from_value(spec.decode(code)) for _, code in kept]
+        result.append(
+            (
+                Call(cpd.encode, (x, f, rounding, overflow), {}, codes),
+                Call(cpd.decode, (codes, f, x.shape), {}, values),
+                Call(cpd.cast, (x, f, rounding, overflow), {}, values),
+            )
+        )
+    return result
 
 
-def test_padding_and_order() -> None:
+@every_face(
+    {
+        name: [(name, rounding) for rounding in oracle.DETERMINISTIC_MODES]
+        for name in [*NAMES, *WIDE_NAMES]
+    },
+    compiled=COMPILED,
+)
+def test_encode_rounds_like_cast(face: Face, cases: list[Any]) -> None:
+    calls = [call for case in cases for three in rounding_like_cast(*case) for call in three]
+    face.check(calls if face.few is None else calls[::5])
+
+
+@pytest.mark.parametrize(
+    "f", ["e2m1", "e4m3", "e3m2ieee", "fp16", "e6m9", "fp32", "e1m0fn:unsigned"]
+)
+def test_stochastic_codes_are_those_of_the_cast(face: Face, f: str) -> None:
+    x = np.nan_to_num(from_bits(boundary_bits(oracle.Spec(4, 3))), nan=1.0)
+    how = {"rounding": "stochastic", "seed": 2}
+    codes, cast = face.run([Call(cpd.encode, (x, f), how), Call(cpd.cast, (x, f), how)])
+    assert codes.dtype == np.uint8
+    assert codes.tobytes() == cpd.encode(x, f, "stochastic", seed=2).tobytes()
+    face.check([Call(cpd.decode, (codes, f, x.shape), {}, cast)])
+
+
+def test_padding_and_order(face: Face) -> None:
     x = np.array([0.5, -6.0, 1.0], np.float32)
-    assert cpd.encode(x, "e2m1").tolist() == [0xF1, 0x02]
+    assert face(cpd.encode, x, "e2m1").tolist() == [0xF1, 0x02]
     matrix = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.testing.assert_array_equal(cpd.encode(matrix.T, "e5m2"), cpd.encode(matrix.T.copy(), "e5m2"))
-    assert cpd.encode(np.zeros((0, 3), np.float32), "e4m3").size == 0
+    wanted = cpd.encode(matrix.T.copy(), "e5m2")
+    face.check([Call(cpd.encode, (matrix.T, "e5m2"), {}, wanted)])
+    assert face(cpd.encode, np.zeros((0, 3), np.float32), "e4m3").size == 0
+
+
+@every_face(
+    {mode: [(name, mode) for name in LAYOUTS] for mode in ("nearest_even", "stochastic")},
+    numpy_only=[
+        (name, mode)
+        for name in LAYOUTS
+        if name not in STRIDED
+        for mode in ("nearest_even", "stochastic")
+    ],
+)
+def test_layouts_have_the_same_codes(face: Face, cases: list[Any]) -> None:
+    calls = []
+    for name, mode in cases:
+        x = layout(name, nan=False)
+        wanted = cpd.encode(np.array(x, order="C"), "e4m3", mode)
+        calls.append(Call(cpd.encode, (x, "e4m3", mode), {}, wanted))
+    face.check(calls)
+
+
+def test_decode_types_and_out(face: Face) -> None:
+    codes = cpd.encode(np.float32([[1.0, -6.0], [0.5, 4.0]]), "e2m1")
+    wanted = np.array([[1.0, -6.0], [0.5, 4.0]])
+    made = face.array(codes)
+    for dtype in (np.float64, np.float16, ml_dtypes.bfloat16, np.float32):
+        own = dtype if face.name == "numpy" else face.array(np.zeros(1, dtype)).dtype
+        got = face.numpy(cpd.decode(made, "e2m1", (2, 2), own))
+        assert got.dtype == np.dtype(dtype)
+        assert got.astype(float).tolist() == wanted.tolist()
+    out = face.array(np.zeros((2, 4), np.float16))
+    assert cpd.decode(made, "e2m1", (2, 2), out=out[:, ::2]).shape == (2, 2)
+    assert face.numpy(out).tolist() == [[1.0, 0, -6.0, 0], [0.5, 0, 4.0, 0]]
+    into = face.array(np.zeros(4))
+    face(cpd.decode, codes, "e2m1", 4, out=into)
+    assert face.numpy(into).tolist() == wanted.reshape(-1).tolist()
+    twice = np.repeat(codes, 2)[::2]
+    assert face(cpd.decode, twice, "e2m1", [4]).tolist() == [1.0, -6.0, 0.5, 4.0]
 
 
 @pytest.mark.parametrize("name", ["e2m1", "e3m2", "e3m0"])
-def test_nan_without_a_code(name: str) -> None:
+def test_nan_without_a_code(face: Face, name: str) -> None:
     x = np.ones(500, np.float32)
     x[321] = np.nan
-    with pytest.raises(ValueError, match="321"):
-        cpd.encode(x, name)
+    with pytest.raises(ValueError, match="element 321 is NaN"):
+        face(cpd.encode, x, name)
 
 
-def test_bad_arguments() -> None:
-    codes = cpd.encode(np.ones(5, np.float32), "e4m3")
-    with pytest.raises(ValueError, match="5"):
-        cpd.decode(codes, "e4m3", 6)
-    with pytest.raises(TypeError):
-        cpd.decode(codes.astype(np.int32), "e4m3", 5)
-    with pytest.raises(TypeError):
-        cpd.decode([1, 2], "e4m3", 2)  # type: ignore[type-var]
-    with pytest.raises(ValueError, match="-1"):
-        cpd.decode(codes, "e4m3", -1)
-    with pytest.raises(TypeError):
-        cpd.encode([1.0], "e4m3")  # type: ignore[type-var]
-
-
-def test_bytes_of_codes_are_counted_in_63_bits():
+def test_bytes_of_codes_are_counted_in_63_bits() -> None:
     packed_bytes = cpd.format("fp32")._native.packed_bytes
     assert packed_bytes(2**60) == 2**62
     assert packed_bytes(2**61 - 16) == 2**63 - 64

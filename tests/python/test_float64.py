@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,8 +16,9 @@ import pytest
 import cpd
 import oracle
 import reduce_oracle
-from arrays import spec_of
+from arrays import spec_of, sum_of
 from cpd import _core
+from faces import Call, Face
 
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "e8m22"),
@@ -169,25 +169,9 @@ def test_every_random_integer_next_to_a_gaps_point() -> None:
         assert int((got == 1.125).sum()) == (331 if direction > 0 else 330)
 
 
-def sum_of(acc: cpd.Accumulator, x: npt.NDArray[Any], index: int) -> int:
-    draw = -1
-
-    def step(o: oracle.Options) -> oracle.Options:
-        nonlocal draw
-        draw += 1
-        if o.rounding != "stochastic":
-            return o
-        seed, stream = int(acc.seed), int(acc.stream)
-        integer = reduce_oracle.fold_integer(index, draw, o.random_bits, seed, stream)
-        return replace(o, random=integer)
-
-    o = oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits)
-    f, terms = spec_of(acc.format), values(x)
-    if acc.scheme == "chunked":
-        return oracle.fold_chunked(f, spec_of(acc.inner), acc.chunk, terms, o, step)
-    if acc.scheme == "pairwise":
-        return oracle.fold_pairwise(f, terms, o, step)
-    return oracle.fold(f, terms, o, acc.scheme == "kahan", step)
+def wanted_sum(acc: cpd.Accumulator, x: npt.NDArray[Any], index: int) -> int:
+    step = reduce_oracle._draws(index, int(acc.seed), int(acc.stream))
+    return sum_of(acc, values(x), step)
 
 
 @pytest.mark.parametrize("scheme", ["sequential", "kahan", "chunked", "pairwise"])
@@ -206,7 +190,7 @@ def test_sums(name: str, scheme: str) -> None:
             acc = cpd.Accumulator(
                 name, scheme, rounding=rounding, random_bits=9, seed=2, stream=6, **chunks
             )
-            expected = [sum_of(acc, column, i) for i, column in enumerate(x.T)]
+            expected = [wanted_sum(acc, column, i) for i, column in enumerate(x.T)]
             same(every(cpd.sum, x, acc), expected, f"{acc} of {terms}")
             same(every(cpd.sum, x.T, acc, -1), expected, f"{acc} of {terms}")
     empty = cpd.sum(np.zeros((0, 2)), cpd.Accumulator(name, scheme, **chunks))
@@ -227,25 +211,17 @@ def test_float64_of_binary32_numbers_gives_what_float32_gives() -> None:
             np.testing.assert_array_equal(cpd.mul(*wide[:2], f, **how), cpd.mul(x, y, f, **how))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_tensors(compiled: bool) -> None:
-    torch = pytest.importorskip("torch")
+def test_every_face(face: Face) -> None:
     x, y, z = operands(spec_of(cpd.format("e4m3")), 300, 6)
-    tensors = [torch.from_numpy(v.copy()) for v in (x, y, z)]
-
-    def run(verb: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray[Any]:
-        torch._dynamo.reset()
-        called = torch.compile(verb, fullgraph=True, backend="aot_eager") if compiled else verb
-        got: npt.NDArray[Any] = called(*args, **more).numpy()
-        return got
-
+    calls = []
     for more in ({}, {"rounding": "down"}, {"rounding": "stochastic", "seed": 7}):
         for verb, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):
-            wanted = verb(*(x, y, z)[:n], "e4m3", **more)
-            assert run(verb, *tensors[:n], "e4m3", **more).tobytes() == wanted.tobytes()
+            given = (*(x, y, z)[:n], "e4m3")
+            calls.append(Call(verb, given, more, verb(*given, **more)))
         acc = cpd.Accumulator("e4m3", "kahan", **more)
-        wanted = cpd.sum(x.reshape(10, 30), acc)
-        assert run(cpd.sum, tensors[0].reshape(10, 30), acc).tobytes() == wanted.tobytes()
+        rows = x.reshape(10, 30)
+        calls.append(Call(cpd.sum, (rows, acc), {}, cpd.sum(rows, acc)))
+    face.check(calls)
 
 
 def test_types_do_not_mix_and_gemm_takes_none() -> None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.gemm` on NumPy arrays against exact rational arithmetic."""
+"""`cpd.gemm` on every face against exact rational arithmetic."""
 
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,8 +17,8 @@ from hypothesis import strategies as st
 import cpd
 import gemm_oracle
 import oracle
-from arrays import assert_same_bits, boundary_bits, from_bits, spec_of, to_bits
-from gemm_oracle import Accumulation, Unit
+from arrays import accumulation_of, assert_same_bits, boundary_bits, from_bits, spec_of, to_bits
+from faces import Call, Face, every_face
 
 F32 = npt.NDArray[np.float32]
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
@@ -26,47 +28,17 @@ FORMATS = (
 )
 
 
-def view_of(acc: cpd.Accumulator) -> Accumulation:
-    """The same accumulator for the oracle."""
-    product = "exact" if acc.product == "exact" else spec_of(cpd.format(acc.product))
-    unit = None
-    if acc.unit is not None:
-        u = acc.unit
-        unit = Unit(
-            spec_of(u.a),
-            spec_of(u.b),
-            u.block,
-            u.fraction_bits,
-            spec_of(u.sum),
-            u.rounding,
-            u.aligns_addend,
-            u.min_exponent,
-            u.promote,
-        )
-    return Accumulation(
-        spec_of(acc.format),
-        acc.scheme,
-        product,
-        spec_of(acc.inner),
-        acc.chunk,
-        unit,
-        oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
-        int(acc.seed),
-        int(acc.stream),
-    )
-
-
 def rows(x: F32) -> list[list[int]]:
     bits = to_bits(x)
     return [bits[i : i + x.shape[1]] for i in range(0, len(bits), max(1, x.shape[1]))]
 
 
-def check(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> None:
+def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Call:
     """2-dimensional operands; c of the result's shape."""
-    expected = gemm_oracle.gemm(rows(a), rows(b), None if c is None else rows(c), view_of(acc))
-    got = cpd.gemm(a, b, acc, c)
-    assert got.shape == (a.shape[0], b.shape[1])
-    assert_same_bits(got, expected, str(acc))
+    start = None if c is None else rows(c)
+    expected = gemm_oracle.gemm(rows(a), rows(b), start, accumulation_of(acc))
+    shaped = from_bits(expected).reshape(a.shape[0], b.shape[1])
+    return Call(cpd.gemm, (a, b, acc, c), {}, shaped)
 
 
 def matrix(generator: random.Random, pool: list[int], m: int, n: int) -> F32:
@@ -83,11 +55,11 @@ def around_one(generator: random.Random, bits: int, count: int = 60) -> list[int
     return pool
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_schemes(name: str, scheme: str) -> None:
+@cache
+def products(name: str, scheme: str) -> list[Call]:
     generator = random.Random(f"{name} {scheme}")
     f = cpd.format(name)
+    calls = []
     for product in (None, "exact", "e5m2"):
         options: dict[str, Any] = {"product": product}
         if scheme == "chunked":
@@ -107,9 +79,19 @@ def test_schemes(name: str, scheme: str) -> None:
         wide = around_one(generator, 24)
         special = boundary_bits(spec_of(f), 4, 20)
         a, b = matrix(generator, near, 3, 9), matrix(generator, wide, 9, 4)
-        check(a, b, acc)
-        check(a, b, acc, matrix(generator, wide, 3, 4))
-        check(matrix(generator, special, 4, 3), matrix(generator, special, 3, 5), acc)
+        calls.append(product_of(a, b, acc))
+        calls.append(product_of(a, b, acc, matrix(generator, wide, 3, 4)))
+        a, b = matrix(generator, special, 4, 3), matrix(generator, special, 3, 5)
+        calls.append(product_of(a, b, acc))
+    return calls
+
+
+@every_face(
+    {f"{name} {scheme}": [(name, scheme)] for scheme in SCHEMES for name in FORMATS},
+    compiled=("e4m3 sequential", "e5m2 kahan", "e8m10 chunked", "e4m3fn pairwise"),
+)
+def test_schemes(face: Face, cases: list[Any]) -> None:
+    face.check([call for case in cases for call in products(*case)])
 
 
 @st.composite
@@ -153,20 +135,19 @@ def test_any_problem(problem: tuple[F32, F32, F32 | None, cpd.Accumulator]) -> N
         start = np.zeros(got.shape, np.float32) if c is None else c
         columns = got.shape[1]
         expected = [
-            gemm_oracle.element([], [], bits, view_of(acc), i)
+            gemm_oracle.element([], [], bits, accumulation_of(acc), i)
             for i, bits in enumerate(to_bits(start))
         ]
         assert columns == b.shape[1]
         assert_same_bits(got, expected, str(acc))
     else:
-        check(a, b, acc, c)
+        Face().check([product_of(a, b, acc, c)])
 
 
-@pytest.mark.parametrize("promote", [0, 2])
-@pytest.mark.parametrize("aligns_addend", [True, False])
-@pytest.mark.parametrize("rounding", ["toward_zero", "nearest_even"])
-def test_block_fma(promote: int, aligns_addend: bool, rounding: str) -> None:
+@cache
+def unit_products(promote: int, aligns_addend: bool, rounding: str) -> list[Call]:
     generator = random.Random(f"{promote} {aligns_addend} {rounding}")
+    calls = []
     for operands, total in (("fp16", "fp32"), ("e5m2", "e8m13"), ("e4m3", "fp16")):
         for block in (1, 2, 4, 7):
             unit = cpd.BlockFma(
@@ -187,60 +168,133 @@ def test_block_fma(promote: int, aligns_addend: bool, rounding: str) -> None:
             near = [oracle.cast(spec, x) for x in around_one(generator, unit.a.man + 1)]
             for pool, k in ((near, 11), (any_value, 3)):
                 a, b = matrix(generator, pool, 3, k), matrix(generator, pool, k, 4)
-                check(a, b, acc)
-                check(a, b, acc, matrix(generator, pool, 3, 4))
+                calls.append(product_of(a, b, acc))
+                calls.append(product_of(a, b, acc, matrix(generator, pool, 3, 4)))
+    return calls
 
 
-def test_batches_broadcast() -> None:
+@every_face(
+    {
+        f"promote={promote}": [
+            (promote, aligns_addend, rounding)
+            for aligns_addend in (True, False)
+            for rounding in ("toward_zero", "nearest_even")
+        ]
+        for promote in (0, 2)
+    }
+)
+def test_block_fma(face: Face, cases: list[Any]) -> None:
+    calls = [call for case in cases for call in unit_products(*case)]
+    face.check(calls if face.few is None else calls[::13])
+
+
+def test_batches_broadcast(face: Face) -> None:
     generator = np.random.default_rng(2)
     a = generator.standard_normal((2, 1, 3, 5)).astype(np.float32)
     b = generator.standard_normal((4, 5, 2)).astype(np.float32)
     c = generator.standard_normal((4, 1, 2)).astype(np.float32)
     acc = cpd.Accumulator("e4m3", "kahan", rounding="stochastic", random_bits=8, seed=3)
-    got = cpd.gemm(a, b, acc, c)
-    assert got.shape == (2, 4, 3, 2)
-    view = view_of(acc)
+    view = accumulation_of(acc)
     expected = []
-    for index, (i, j, row, column) in enumerate(np.ndindex(got.shape)):
+    for index, (i, j, row, column) in enumerate(np.ndindex(2, 4, 3, 2)):
         x, y = to_bits(a[i, 0, row]), to_bits(b[j, :, column])
         expected.append(
             gemm_oracle.element(x, y, to_bits(c[j, 0, column : column + 1])[0], view, index)
         )
-    assert_same_bits(got, expected)
+    shaped = from_bits(expected).reshape(2, 4, 3, 2)
+    face.check([Call(cpd.gemm, (a, b, acc, c), {}, shaped)])
 
 
-def test_strides_and_transposes_change_nothing() -> None:
+def test_strides_and_transposes_change_nothing(face: Face) -> None:
     generator = np.random.default_rng(3)
     a = generator.standard_normal((17, 40)).astype(np.float32)
     b = generator.standard_normal((40, 35)).astype(np.float32)
     acc = cpd.Accumulator("e4m3", rounding="stochastic", seed=5)
-    expected = to_bits(cpd.gemm(a, b, acc))
     wide = np.zeros((34, 120), np.float32)
     wide[::2, ::3] = a
-    assert_same_bits(cpd.gemm(wide[::2, ::3], b, acc), expected)
-    assert_same_bits(cpd.gemm(np.asfortranarray(a), np.asfortranarray(b), acc), expected)
-    assert_same_bits(cpd.gemm(a[:, ::-1][:, ::-1], b[::-1][::-1], acc), expected)
-    assert_same_bits(cpd.gemm(np.ascontiguousarray(a.T).T, b, acc), expected)
-    reversed_a = np.ascontiguousarray(a[:, ::-1])[:, ::-1]
-    reversed_b = np.ascontiguousarray(b[::-1])[::-1]
-    assert_same_bits(cpd.gemm(reversed_a, reversed_b, acc), expected)
+    pairs = [
+        (wide[::2, ::3], b),
+        (np.asfortranarray(a), np.asfortranarray(b)),
+        (a[:, ::-1][:, ::-1], b[::-1][::-1]),
+        (np.ascontiguousarray(a.T).T, b),
+    ]
+    if face.name == "numpy":  # tensors have no negative strides
+        reversed_a = np.ascontiguousarray(a[:, ::-1])[:, ::-1]
+        reversed_b = np.ascontiguousarray(b[::-1])[::-1]
+        pairs.append((reversed_a, reversed_b))
+    wanted = cpd.gemm(a, b, acc)
+    face.check([Call(cpd.gemm, (x, y, acc), {}, wanted) for x, y in pairs])
 
 
-def test_inputs_are_left_alone() -> None:
-    a, b = np.full((3, 4), 1.3, np.float32), np.full((4, 2), 0.7, np.float32)
-    c = np.full((2,), 5.1, np.float32)
-    before = a.copy(), b.copy(), c.copy()
-    cpd.gemm(a, b, "e4m3", c)
+def test_inputs_are_left_alone(face: Face) -> None:
+    before = [
+        np.full(shape, x, np.float32) for shape, x in (((3, 4), 1.3), ((4, 2), 0.7), (2, 5.1))
+    ]
+    a, b, c = (face.array(x.copy()) for x in before)
+    face(cpd.gemm, a, b, "e4m3", c)
     for x, y in zip((a, b, c), before, strict=True):
-        np.testing.assert_array_equal(x, y)
+        np.testing.assert_array_equal(face.numpy(x), y)
 
 
-def test_fp16_operands_give_fp16() -> None:
-    a = np.full((2, 3), 1.0625, np.float16)
-    got = cpd.gemm(a, a.T, "e4m3")
-    assert got.dtype == np.float16
-    one = cpd.gemm(a.astype(np.float32), a.T.astype(np.float32), "e4m3")
-    np.testing.assert_array_equal(got.astype(np.float32), one)
+def test_narrow_operands_give_their_type(face: Face) -> None:
+    generator = np.random.default_rng(6)
+    a, b = (cpd.cast(generator.standard_normal(s).astype("f4"), "e4m3") for s in ((4, 9), (9, 3)))
+    wanted = cpd.gemm(a, b, "e4m3")
+    types = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32))
+    face.check(
+        [
+            Call(cpd.gemm, (a.astype(p), b.astype(q), "e4m3"), {}, wanted.astype(p))
+            for p in types
+            for q in types
+        ]
+    )
+
+
+ACCUMULATORS = [
+    "e4m3",
+    "e4m3 sequential product=exact",
+    "e5m2 kahan product=e5m3",
+    "e6m9 chunked inner=e4m3 chunk=5",
+    "e4m3 pairwise",
+    "h100-fp16",
+    "e4m3 sequential rounding=stochastic random_bits=8",
+    "fp32",
+]
+
+
+@cache
+def shapes(text: str) -> list[Call]:
+    generator = np.random.default_rng(7)
+
+    def some(*shape: int) -> F32:
+        """Numbers that fp16 and bf16 hold, as a unit's operands must be of its format."""
+        x = generator.standard_normal(shape).astype(np.float32) * 2
+        return cpd.cast((x * 32).round() / 32, "bf16")
+
+    calls = []
+    for m, k, n in ((3, 7, 5), (1, 33, 17), (9, 1, 4)):
+        a, b, c = some(m, k), some(k, n), np.broadcast_to(some(n), (m, n))
+        acc = cpd.Accumulator.parse(text)
+        calls += [product_of(a, b, acc), product_of(a, b, acc, c)]
+    return calls
+
+
+@every_face({text: [(text,)] for text in ACCUMULATORS}, compiled=ACCUMULATORS[1:7])
+def test_texts(face: Face, cases: list[Any]) -> None:
+    face.check([call for (text,) in cases for call in shapes(text)])
+
+
+@pytest.mark.parametrize(
+    "text", ["e4m3 sequential product=exact rounding=stochastic random_bits=8"]
+)
+def test_seeds_and_streams(face: Face, text: str) -> None:
+    generator = np.random.default_rng(8)
+    a, b = (generator.standard_normal(s).astype(np.float32) for s in ((6, 40), (40, 5)))
+    numbers = (0, 7, 2**64 - 1)
+    accs = [cpd.Accumulator.parse(text, p, q) for p in numbers for q in numbers]
+    calls = [Call(cpd.gemm, (a, b, acc), {}, cpd.gemm(a, b, acc)) for acc in accs]
+    assert len({call.expected.tobytes() for call in calls}) == 9
+    face.check(calls)
 
 
 def test_fma_is_sequential_with_exact_products() -> None:
@@ -254,32 +308,14 @@ def test_fma_is_sequential_with_exact_products() -> None:
     assert (fma != rounded).any()
 
 
-def test_fp32_in_order_is_plain_fp32() -> None:
+def test_fp32_in_order_is_plain_fp32(face: Face) -> None:
     generator = np.random.default_rng(5)
     a = generator.standard_normal((6, 200)).astype(np.float32)
     b = generator.standard_normal((200, 7)).astype(np.float32)
     s = np.zeros((6, 7), np.float32)
     for k in range(200):
         s = s + a[:, k : k + 1] * b[k]
-    assert_same_bits(cpd.gemm(a, b, "fp32"), to_bits(s))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "c", "says"),
-    [
-        ((3, 4), (5, 6), None, "4"),
-        ((4,), (4, 2), None, "two dimensions"),
-        ((2, 3, 4), (3, 4, 5), None, "broadcast"),
-        ((3, 4), (4, 5), (3, 4), "broadcast"),
-        ((3, 4), (4, 5), (2, 3, 5), "broadcast"),
-    ],
-)
-def test_shapes_that_do_not_fit(
-    a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...] | None, says: str
-) -> None:
-    addend = None if c is None else np.zeros(c, np.float32)
-    with pytest.raises(ValueError, match=says):
-        cpd.gemm(np.zeros(a, np.float32), np.zeros(b, np.float32), "e4m3", addend)
+    face.check([Call(cpd.gemm, (a, b, "fp32"), {}, s)])
 
 
 @pytest.mark.parametrize(
@@ -300,27 +336,17 @@ def test_accumulators_that_do_not_fit(options: dict[str, Any]) -> None:
         cpd.Accumulator("e4m3", **options)
 
 
-def test_types_that_do_not_fit() -> None:
-    whole = np.zeros((2, 2), np.int64)
-    real = np.zeros((2, 2), np.float32)
-    for a, b in ((whole, real), (real, whole)):
-        with pytest.raises((TypeError, ValueError)):
-            cpd.gemm(a, b, "e4m3")
-    with pytest.raises((TypeError, ValueError)):
-        cpd.gemm(real.astype(np.float16), real.astype(np.float16), "bf16")
+UNIT = "block_fma a=e4m3 b=e4m3 block=4 sum=fp32"
 
 
-@pytest.mark.parametrize("promote", [0, 8])
-@pytest.mark.parametrize("scheme", [*SCHEMES, "block_fma a=e4m3 b=e4m3 block=4 sum=fp32"])
-def test_no_products_give_the_addend_rounded(scheme: str, promote: int) -> None:
+@pytest.mark.parametrize("scheme", [*SCHEMES, UNIT, f"{UNIT} promote=8"])
+def test_no_products_give_the_addend_rounded(face: Face, scheme: str) -> None:
     """Whatever format a matrix unit sums in, its result is the accumulator's."""
-    if promote:
-        if not scheme.startswith("block_fma"):
-            return
-        scheme += f" promote={promote}"
     a, b = np.zeros((2, 0), np.float32), np.zeros((0, 5), np.float32)
     c = np.float32([4124, 1.0625, -0.0, np.inf, np.nan])
+    calls = []
     for name in ("e4m3", "e5m2", "e4m3fn", "fp16"):
-        got = cpd.gemm(a, b, f"{name} {scheme}", c)
-        assert_same_bits(got, 2 * to_bits(cpd.cast(c, name)))
-        assert_same_bits(cpd.gemm(a, b, f"{name} {scheme}"), [0] * 10)
+        rounded = np.tile(cpd.cast(c, name), (2, 1))
+        calls.append(Call(cpd.gemm, (a, b, f"{name} {scheme}", c), {}, rounded))
+        calls.append(Call(cpd.gemm, (a, b, f"{name} {scheme}"), {}, np.zeros((2, 5), np.float32)))
+    face.check(calls)

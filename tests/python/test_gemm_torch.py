@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,8 +13,9 @@ import cpd
 
 torch = pytest.importorskip("torch")
 
-from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from tensors import compiled, same  # noqa: E402
 
 ACCUMULATORS = [
     "e4m3",
@@ -42,24 +42,7 @@ def values(*shape, seed=0, dtype=torch.float32):
     return (x * 32).round().div(32).clamp(-8, 8).bfloat16().to(dtype)
 
 
-def same(a, b):
-    assert a.dtype == b.dtype
-    assert a.shape == b.shape
-    integers = {2: torch.int16, 4: torch.int32}[a.element_size()]
-    return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-
-
 # ---- the bits ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("acc", ACCUMULATORS)
-def test_equals_numpy(acc):
-    for shape, seed in (((3, 7, 5), 1), ((1, 33, 17), 2), ((9, 1, 4), 3)):
-        m, k, n = shape
-        a, b, c = values(m, k, seed=seed), values(k, n, seed=seed + 1), values(n, seed=seed + 2)
-        for addend in (None, c):
-            wanted = cpd.gemm(a.numpy(), b.numpy(), acc, addend if addend is None else c.numpy())
-            assert same(cpd.gemm(a, b, acc, addend), torch.from_numpy(wanted))
 
 
 def test_seed_and_stream():
@@ -91,17 +74,6 @@ def test_types():
         assert same(cpd.gemm(*operands, "e4m3", c.to(of_c), dtype=torch.float32), wanted)
         wide = cpd.gemm(*operands, "fp32", c.to(of_c), dtype=torch.float32)
         assert same(wide, cpd.gemm(a, b, "fp32", c))
-
-
-def test_numpy_types():
-    a, b = values(4, 9).numpy(), values(9, 3, seed=1).numpy()
-    wanted = cpd.gemm(a, b, "e4m3")
-    for of_a, of_b in itertools.product((np.float16, ml_dtypes.bfloat16, np.float32), repeat=2):
-        got = cpd.gemm(a.astype(of_a), b.astype(of_b), "e4m3")
-        assert got.dtype == of_a
-        assert np.array_equal(got.astype(np.float32), wanted)
-    assert cpd.gemm(a, b, "e4m3", dtype="float16").dtype == np.float16
-    assert cpd.gemm(a, b, "e4m3", dtype=ml_dtypes.bfloat16).dtype == ml_dtypes.bfloat16
 
 
 def layouts():
@@ -383,12 +355,6 @@ def test_fake_and_meta_tensors():
 # ---- compilation ---------------------------------------------------------------------------------
 
 
-def compiled(function, backend="aot_eager", **options):
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend(backend)
-    return torch.compile(function, fullgraph=True, backend=counter, **options), counter
-
-
 def step(x, w, stream):
     acc = cpd.Accumulator(
         "e4m3", "fma", rounding="stochastic", random_bits=8, seed=3, stream=stream
@@ -444,7 +410,7 @@ def test_compiled_errors_arrive_wrapped():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("acc", ACCUMULATORS)
 def test_cuda_equals_cpu(acc):
     for of_a, of_b, of_c in BATCHES:
@@ -461,7 +427,7 @@ def test_cuda_equals_cpu(acc):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.usefixtures("gpu")
 def test_cuda_graph_takes_new_streams():
     a, b = values(33, 40).cuda(), values(40, 20, seed=1).cuda()
     stream = torch.zeros((), dtype=torch.int64, device="cuda")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 
 import numpy as np
 import pytest
@@ -13,27 +13,12 @@ cpd = pytest.importorskip("cpd")
 
 from cpd import _core  # noqa: E402
 from cpd.numeric.options import Options  # noqa: E402
+from tensors import same  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 MODES = ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic"]
 FORMATS = ["e4m3", "e5m2", "e3m0", "e6m9", "bf16", "fp16", "e4m3fn", "e4m3fnuz", "e8m0", "e2m1"]
-
-
-@pytest.fixture(autouse=True)
-def _gpu() -> None:
-    if torch.cuda.is_available():
-        return
-    if os.environ.get("CPD_REQUIRE_GPU") == "1":
-        pytest.fail("CPD_REQUIRE_GPU=1, but torch sees no CUDA device")
-    pytest.skip("torch sees no CUDA device")
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    as_integers = {2: torch.int16, 4: torch.int32, 8: torch.int64, 1: torch.uint8}[a.element_size()]
-    return torch.equal(
-        a.cpu().contiguous().view(as_integers), b.cpu().contiguous().view(as_integers)
-    )
 
 
 def inputs(n: int) -> torch.Tensor:
@@ -51,13 +36,13 @@ def test_cast_is_the_cpus(name: str, rounding: str, overflow: str) -> None:
     expected = cpd.cast(x, cpd.format(name), **options)
     got = cpd.cast(x.cuda(), cpd.format(name), **options)
     assert got.is_cuda
-    assert same_bits(expected, got)
+    assert same(expected, got)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_types(dtype: torch.dtype) -> None:
     x = inputs(4_099).to(dtype)
-    assert same_bits(cpd.cast(x, cpd.format("e4m3")), cpd.cast(x.cuda(), cpd.format("e4m3")))
+    assert same(cpd.cast(x, cpd.format("e4m3")), cpd.cast(x.cuda(), cpd.format("e4m3")))
 
 
 @pytest.mark.parametrize("random_bits", [1, 8, 9, 16, 17, 24])
@@ -66,7 +51,7 @@ def test_stochastic_on_strided_tensors(random_bits: int) -> None:
     options = {"rounding": "stochastic", "random_bits": random_bits, "seed": 7, "stream": 9}
     on_gpu = inputs(90 * 77).cuda().view(90, 77).t()[:, ::2]
     expected = cpd.cast(x, cpd.format("e4m3"), **options)
-    assert same_bits(expected, cpd.cast(on_gpu, cpd.format("e4m3"), **options))
+    assert same(expected, cpd.cast(on_gpu, cpd.format("e4m3"), **options))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -75,8 +60,8 @@ def test_codes(name: str) -> None:
     f = cpd.format(name)
     codes = cpd.encode(x, f)
     on_gpu = cpd.encode(x.cuda(), f)
-    assert same_bits(codes, on_gpu)
-    assert same_bits(cpd.decode(codes, f, x.shape), cpd.decode(on_gpu, f, x.shape))
+    assert same(codes, on_gpu)
+    assert same(cpd.decode(codes, f, x.shape), cpd.decode(on_gpu, f, x.shape))
 
 
 def test_nan_without_a_code_is_an_error() -> None:
@@ -90,7 +75,7 @@ def test_in_place_and_empty() -> None:
     x = inputs(1_000)
     y = x.cuda()
     cpd.cast(y, cpd.format("e4m3"), out=y)
-    assert same_bits(cpd.cast(x, cpd.format("e4m3")), y)
+    assert same(cpd.cast(x, cpd.format("e4m3")), y)
     assert cpd.cast(torch.empty(0, device="cuda"), cpd.format("e4m3")).numel() == 0
 
 
@@ -111,8 +96,8 @@ def test_seed_and_stream_may_lie_on_the_gpu(name: str, seed: int) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     options = {"rounding": "stochastic", "seed": seed % 2**64, "stream": 9}
-    assert same_bits(cpd.cast(x, f, **options), got)
-    assert same_bits(cpd.encode(x, f, **options), codes)
+    assert same(cpd.cast(x, f, **options), got)
+    assert same(cpd.encode(x, f, **options), codes)
 
 
 def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
@@ -139,8 +124,8 @@ def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
     for number in range(100, 104):
         graph.replay()
         options = {"rounding": "stochastic", "seed": 5, "stream": number, "random_bits": 8}
-        assert same_bits(cpd.cast(x, f, **options), got)
-        assert same_bits(cpd.encode(x, f, **options), codes)
+        assert same(cpd.cast(x, f, **options), got)
+        assert same(cpd.encode(x, f, **options), codes)
         seen.add(codes.cpu().numpy().tobytes())
     assert stream.item() == 104
     assert len(seen) == 4
@@ -161,16 +146,16 @@ def test_more_elements_than_int32_counts() -> None:
     x = torch.ones(n, device="cuda")
     x[-tail.numel() :] = tail.cuda()
     y = cpd.cast(x, f)
-    assert same_bits(cpd.cast(tail, f), y[-tail.numel() :])
+    assert same(cpd.cast(tail, f), y[-tail.numel() :])
     assert bool((y[: -tail.numel()] == 1).all())
     codes = cpd.encode(x, f)
-    assert same_bits(cpd.encode(tail, f), codes[-tail.numel() :])
-    assert same_bits(y[-tail.numel() :], cpd.decode(codes, f, n)[-tail.numel() :])
+    assert same(cpd.encode(tail, f), codes[-tail.numel() :])
+    assert same(y[-tail.numel() :], cpd.decode(codes, f, n)[-tail.numel() :])
     integers = np.empty(tail.numel(), np.uint32)
     _core.random_integers(Options("stochastic").native(), n - tail.numel(), integers)
     expected = cpd.cast(tail, f, "stochastic", random=torch.from_numpy(integers.astype(np.int32)))
     cpd.cast(x, f, "stochastic", out=x)
-    assert same_bits(expected, x[-tail.numel() :])
+    assert same(expected, x[-tail.numel() :])
 
 
 def test_other_streams_are_respected() -> None:
@@ -180,4 +165,44 @@ def test_other_streams_are_respected() -> None:
     with torch.cuda.stream(stream):
         y = cpd.cast(x * 2, cpd.format("e5m2"))
     stream.synchronize()
-    assert same_bits(cpd.cast(x.cpu() * 2, cpd.format("e5m2")), y)
+    assert same(cpd.cast(x.cpu() * 2, cpd.format("e5m2")), y)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+def test_every_type_as_on_the_cpu(dtype):
+    x = inputs(33 * 65).view(33, 65).to(getattr(torch, dtype))
+    clean = x.nan_to_num(1.0)
+    for f, mode in itertools.product(("e4m3", "e4m3fn", "e5m2", "e2m1", "e4m2:nosub"), MODES):
+        options = {"rounding": mode, "seed": 3, "stream": 4}
+        assert same(cpd.cast(x.cuda(), f, **options).cpu(), cpd.cast(x, f, **options))
+        assert same(cpd.cast(x.cuda().t(), f, **options).cpu(), cpd.cast(x.t(), f, **options))
+        codes = cpd.encode(clean.cuda(), f, **options)
+        assert same(codes.cpu(), cpd.encode(clean, f, **options))
+        assert same(cpd.decode(codes, f, x.shape).cpu(), cpd.decode(codes.cpu(), f, x.shape))
+
+
+def test_arithmetic_is_refused():
+    x = inputs(33 * 65).cuda()
+    for call in (
+        lambda: cpd.mul(x, x, "e4m3"),
+        lambda: cpd.sum(x, "e4m3"),
+        lambda: cpd.simulate_all_reduce([[x]], cpd.ReduceSpec("e4m3")),
+    ):
+        with pytest.raises(ValueError, match="CPU"):
+            call()
+
+
+def test_stream_and_in_place():
+    x = inputs(1 << 20).cuda()
+    wanted = cpd.cast(x, "e4m3")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x.clone()
+        assert cpd.cast(y, "e4m3", out=y) is y
+        stochastic = cpd.cast(x, "e4m3", "stochastic", stream=torch.tensor(3, device="cuda"))
+    torch.cuda.current_stream().wait_stream(side)
+    assert same(y.cpu(), wanted.cpu())
+    assert same(stochastic.cpu(), cpd.cast(x.cpu(), "e4m3", "stochastic", stream=3))

@@ -5,6 +5,7 @@ bits of samples computed one by one."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -27,29 +28,18 @@ from torch.func import (  # noqa: E402
 )
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+import tensors  # noqa: E402
 from cpd import functional  # noqa: E402
+from tensors import SOME, same  # noqa: E402
+from tensors import normal as values  # noqa: E402
 
-NARROW = cpd.Recipe(
-    "e4m3",
-    "e5m2 kahan",
-    "e6m9 chunked chunk=5 product=exact",
-    grad_bias="e5m3",
-    activation="e4m3",
-    weight=cpd.CastSpec("e3m2", "toward_zero", "saturate"),
-    gradient="e5m2",
-    output="e5m3",
-)
-SOME = "e4m3 sequential rounding=stochastic random_bits=8"
+NARROW = dataclasses.replace(tensors.NARROW, output="e5m3")
 DRAWING = cpd.Recipe(
     SOME,
     activation=cpd.CastSpec("e4m3", "stochastic", random_bits=8, seed=3),
     gradient=cpd.CastSpec("e5m2", "stochastic", random_bits=8, seed=4),
 )
 ALL = (0, 1, 2)
-
-
-def values(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def linear(recipe):
@@ -93,19 +83,7 @@ def loss(f):
 
 
 def close(a, b):
-    pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
-    return bool(pairs) and all(
-        p.shape == q.shape and torch.allclose(p, q, rtol=1e-3, atol=1e-3) for p, q in pairs
-    )
-
-
-def same(a, b):
-    pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
-    return bool(pairs) and all(
-        p.dtype == q.dtype
-        and torch.equal(p.contiguous().view(torch.int32), q.contiguous().view(torch.int32))
-        for p, q in pairs
-    )
+    return tensors.close(a, b, 1e-3)
 
 
 def second_gradients(f, args):

@@ -21,22 +21,10 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize, prune  # noqa: E402
 
 from cpd import functional  # noqa: E402
+from tensors import SOME, same  # noqa: E402
+from tensors import normal as values  # noqa: E402
 
-SOME = "e4m3 sequential rounding=stochastic random_bits=8"
 OF_BF16 = cpd.Recipe("fp32", output="bf16")
-
-
-def values(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def same(a, b):
-    integers = {2: torch.int16, 4: torch.int32}[a.element_size()]
-    return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-    )
 
 
 def linear(*shape, recipe="e4m3", **options):

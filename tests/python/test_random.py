@@ -17,34 +17,19 @@ import cpd
 import gemm_oracle
 import oracle
 import reduce_oracle
-from arrays import assert_same_bits, boundary_bits, from_bits, spec_of, to_bits
+from arrays import (
+    accumulation_of,
+    assert_same_bits,
+    boundary_bits,
+    from_bits,
+    spec_of,
+    sum_of,
+    to_bits,
+)
+from faces import Call, Face
 
-FACES = ("numpy", "torch", "compiled")
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
 Patterns = list[int]
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Callable[..., npt.NDArray[Any]]:
-    """Calls a verb on arrays: as they are, as tensors, or compiled on tensors."""
-    if request.param == "numpy":
-        return lambda verb, *args, **more: verb(*args, **more)
-    torch = pytest.importorskip("torch")
-
-    def tensor(x: Any) -> Any:
-        return torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x
-
-    def run(verb: Any, *args: Any, **more: Any) -> npt.NDArray[Any]:
-        called = verb
-        if request.param == "compiled":
-            torch._dynamo.reset()
-            called = torch.compile(verb, fullgraph=True, backend="aot_eager")
-        y: npt.NDArray[Any] = called(
-            *(tensor(x) for x in args), **{name: tensor(x) for name, x in more.items()}
-        ).numpy()
-        return y
-
-    return run
 
 
 def integers(shape: Sequence[int], bits: int, seed: int = 0) -> npt.NDArray[np.int64]:
@@ -70,25 +55,27 @@ def options(random_bits: int, variant: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["e4m3", "e5m2", "e4m3fnuz", "e8m22", "binary8p4se", "e8m0"])
-def test_single_operations(face: Callable[..., Any], name: str) -> None:
+def test_single_operations(face: Face, name: str) -> None:
     f = cpd.format(name)
     spec = spec_of(f)
     n = 120
     x, y, z = operands(f, n)
+    calls = []
     for bits, variant in ((1, "A"), (3, "B"), (12, "C"), (24, "A")):
         r = integers((n,), bits)
         o = [oracle.Options("stochastic", "ieee", variant, bits, int(k)) for k in r]
         more = options(bits, variant) | {"random": r}
-        a, b, c = from_bits(x), from_bits(y), from_bits(z)
-        got = face(cpd.add, a, b, f, **more)
-        assert_same_bits(got, [oracle.add(spec, *p) for p in zip(x, y, o, strict=True)], "add")
-        got = face(cpd.mul, a, b, f, **more)
-        assert_same_bits(got, [oracle.mul(spec, *p) for p in zip(x, y, o, strict=True)], "mul")
-        got = face(cpd.fma, a, b, c, f, **more)
-        assert_same_bits(got, [oracle.fma(spec, *p) for p in zip(x, y, z, o, strict=True)], "fma")
+        for verb, exact, rows in (
+            (cpd.add, oracle.add, (x, y)),
+            (cpd.mul, oracle.mul, (x, y)),
+            (cpd.fma, oracle.fma, (x, y, z)),
+        ):
+            expected = [exact(spec, *p) for p in zip(*rows, o, strict=True)]
+            calls.append(Call(verb, (*(from_bits(row) for row in rows), f), more, expected))
+    face.check(calls)
 
 
-def test_the_integers_have_the_broadcast_shape(face: Callable[..., Any]) -> None:
+def test_the_integers_have_the_broadcast_shape(face: Face) -> None:
     x, y = np.float32([[1.0], [17.0]]), np.float32([0.03, 0.5, 300.0])
     r = integers((2, 3), 8, seed=3)
     got = face(cpd.add, x, y, "e4m3", **options(8, "A"), random=r)
@@ -130,23 +117,18 @@ def taking(r: Sequence[int]) -> tuple[Iterator[int], Callable[[oracle.Options], 
     return left, lambda o: replace(o, random=next(left))
 
 
-def sum_of(acc: cpd.Accumulator, terms: Patterns, o: oracle.Options, r: Sequence[int]) -> int:
+def given_sum(acc: cpd.Accumulator, terms: Patterns, r: Sequence[int]) -> int:
     """The oracle's sum, which takes every integer."""
     left, step = taking(r)
-    f = spec_of(acc.format)
-    if acc.scheme == "chunked":
-        bits = oracle.fold_chunked(f, spec_of(acc.inner), acc.chunk, terms, o, step)
-    elif acc.scheme == "pairwise":
-        bits = oracle.fold_pairwise(f, terms, o, step)
-    else:
-        bits = oracle.fold(f, terms, o, acc.scheme == "kahan", step)
+    bits = sum_of(acc, terms, step)
     assert next(left, None) is None
     return bits
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_sums(face: Callable[..., Any], scheme: str) -> None:
+def test_sums(face: Face, scheme: str) -> None:
     generator = np.random.default_rng(2)
+    calls = []
     for name, bits, variant, terms in (
         ("e4m3", 2, "A", 11),
         ("e5m2fnuz", 8, "B", 8),
@@ -159,14 +141,13 @@ def test_sums(face: Callable[..., Any], scheme: str) -> None:
         x = (generator.standard_normal((terms, 21)) * 4).astype(np.float32)
         x[0, :3] = 200, np.inf, np.nan
         r = integers((21, acc.sum_draws(terms)), bits, seed=terms)
-        o = oracle.Options("stochastic", "ieee", variant, bits)
         columns = x.view(np.uint32).T.tolist()
-        expected = [sum_of(acc, column, o, k) for column, k in zip(columns, r, strict=True)]
-        assert_same_bits(face(cpd.sum, x, acc, random=r), expected, str(acc))
+        expected = [given_sum(acc, column, k) for column, k in zip(columns, r, strict=True)]
+        calls.append(Call(cpd.sum, (x, acc), {"random": r}, expected))
         turned = np.ascontiguousarray(x.T).reshape(3, 7, terms)
-        got = face(cpd.sum, turned, acc, dim=-1, random=r.reshape(3, 7, -1))
-        assert got.shape == (3, 7)
-        assert_same_bits(got, expected, str(acc))
+        how = {"dim": -1, "random": r.reshape(3, 7, -1)}
+        calls.append(Call(cpd.sum, (turned, acc), how, from_bits(expected).reshape(3, 7)))
+    face.check(calls)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -193,31 +174,6 @@ def test_sums_without_terms() -> None:
 # ---- products ---------------------------------------------------------------------------------
 
 
-def accumulation(acc: cpd.Accumulator, given: Any) -> gemm_oracle.Accumulation:
-    unit = acc.unit and gemm_oracle.Unit(
-        spec_of(acc.unit.a),
-        spec_of(acc.unit.b),
-        acc.unit.block,
-        acc.unit.fraction_bits,
-        spec_of(acc.unit.sum),
-        acc.unit.rounding,
-        acc.unit.aligns_addend,
-        acc.unit.min_exponent,
-        acc.unit.promote,
-    )
-    product = acc.product if isinstance(acc.product, str) else spec_of(acc.product)
-    return gemm_oracle.Accumulation(
-        spec_of(acc.format),
-        acc.scheme,
-        product,
-        spec_of(acc.inner),
-        acc.chunk,
-        unit,
-        oracle.Options("stochastic", acc.overflow, acc.variant, acc.random_bits),
-        given=[[int(k) for k in row] for row in given.reshape(-1, given.shape[-1])],
-    )
-
-
 def products(rows: int, k: int, columns: int, f: str) -> tuple[Any, Any, Any]:
     generator = np.random.default_rng(rows + k)
     a, b, c = (
@@ -237,33 +193,33 @@ ACCUMULATORS = [
 
 
 @pytest.mark.parametrize("text", ACCUMULATORS)
-def test_products(face: Callable[..., Any], text: str) -> None:
+def test_products(face: Face, text: str) -> None:
     acc = cpd.Accumulator.parse(text + " rounding=stochastic")
-    for rows, k, columns in ((3, 7, 5), (1, 4, 19), (2, 1, 2), (2, 0, 3)):
+    calls = []
+    for rows, k, columns in ((3, 7, 5), (1, 4, 19), (2, 1, 2)):
         a, b, c = products(rows, k, columns, "e4m3")
         r = integers((rows, columns, acc.gemm_draws(k)), acc.random_bits, seed=k)
         patterns = [m.view(np.uint32).tolist() for m in (a, b, c)]
-        expected = gemm_oracle.gemm(*patterns[:2], patterns[2], accumulation(acc, r))
-        if k > 0:
-            assert_same_bits(face(cpd.gemm, a, b, acc, c, random=r), expected, f"{acc} {k}")
-            expected = gemm_oracle.gemm(*patterns[:2], None, accumulation(acc, r))
-            assert_same_bits(face(cpd.gemm, a, b, acc, random=r), expected, f"{acc} {k}")
-        else:  # no column of b tells how many there are
-            rounded = cpd.cast(
-                c, acc.format, **options(acc.random_bits, acc.variant), random=r[..., 0]
-            )
-            assert to_bits(face(cpd.gemm, a, b, acc, c, random=r)) == to_bits(rounded)
+        for addend, start in ((c, patterns[2]), (None, None)):
+            expected = gemm_oracle.gemm(*patterns[:2], start, accumulation_of(acc, r))
+            shaped = from_bits(expected).reshape(rows, columns)
+            calls.append(Call(cpd.gemm, (a, b, acc, addend), {"random": r}, shaped))
+    a, b, c = products(2, 0, 3, "e4m3")  # no column of b tells how many there are
+    r = integers((2, 3, acc.gemm_draws(0)), acc.random_bits)
+    how = options(acc.random_bits, acc.variant)
+    rounded = cpd.cast(c, acc.format, **how, random=r[..., 0])
+    face.check([*calls, Call(cpd.gemm, (a, b, acc, c), {"random": r}, rounded)])
 
 
 @pytest.mark.parametrize("promote", [0, 8])
-def test_matrix_units(face: Callable[..., Any], promote: int) -> None:
+def test_matrix_units(face: Face, promote: int) -> None:
     unit = cpd.BlockFma("e4m3", "e4m3", block=4, fraction_bits=13, promote=promote)
     acc = cpd.Accumulator("e4m3", unit=unit, rounding="stochastic", random_bits=5)
     a, b, c = products(5, 19, 9, "e4m3")
     r = integers((5, 9, acc.gemm_draws(19)), 5)
     assert r.shape[-1] == (4 if promote else 2)
     patterns = [m.view(np.uint32).tolist() for m in (a, b, c)]
-    expected = gemm_oracle.gemm(*patterns[:2], patterns[2], accumulation(acc, r))
+    expected = gemm_oracle.gemm(*patterns[:2], patterns[2], accumulation_of(acc, r))
     assert_same_bits(face(cpd.gemm, a, b, acc, c, random=r), expected, str(acc))
 
 

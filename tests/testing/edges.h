@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats at which a plan takes another route (numeric/*_plan.h), what they round wrongly if the route
-// cannot hold them, and every operation in them against the oracle.
+// The formats at which a plan takes another route (numeric/*_plan.h), what they round wrongly if
+// the route cannot hold them, and every operation in them against the oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "cpd/numeric/accumulator_plan.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/reference_gemm.h"
+#include "cpd/numeric/reference_sum.h"
 #include "cpd/numeric/round_plan.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/gemm.h"

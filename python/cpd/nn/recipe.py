@@ -152,5 +152,9 @@ RecipeLike: TypeAlias = "Recipe | AccumulatorLike"
 
 
 def recipe(given: RecipeLike) -> Recipe:
-    """`given` itself, or the recipe that uses one accumulator throughout."""
+    """`given` itself, or the recipe that uses one accumulator throughout.
+
+    >>> recipe("e6m9 chunked") == Recipe("e6m9 chunked")
+    True
+    """
     return given if isinstance(given, Recipe) else Recipe(given)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faces of the verbs: NumPy, torch, compiled, CUDA. A call is written once, on NumPy arrays; a
+face makes arrays of its own of them, runs the call, and gives NumPy arrays back. The fixture `face`
+(conftest.py) runs a test on each; `every_face` is for tables of cases."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+Array = npt.NDArray[Any]
+
+# What a compiled call says instead, by the message expected: dynamo's own words, or the library's
+# where only it sees values. None: it raises nothing. A graph's memory is not its caller's, so it
+# cannot know that two arguments overlap; integers of 64 bits are cut to 32 before they are checked.
+DIFFERS: dict[str, str | None] = {
+    r"x, y must broadcast together.*\(3, 4\), \(3, 3\)": "Attempting to broadcast a dimension",
+    r"random must be 0…2\^24 - 1, got -1…-1": r"integers must be below 2\^random_bits = 16777216",
+    r"random must be 0…2\^3 - 1, got 8…8": r"integers must be below 2\^random_bits = 8, got 8",
+    r"random must be 0…2\^24 - 1, got 1099511627776": None,
+    "out must be x itself or lie apart from it": None,
+    r"out must be (x|y) itself": None,
+    "out must be y itself": None,
+    "out must be codes itself or lie apart from it": None,
+    r"codes must have 6 bytes for \(3, 4\) of e2m1": "12 codes of e2m1 take 6 bytes, got 5",
+    "codes must have 6 bytes": "12 codes of e2m1 take 6 bytes, got 7",
+}
+Case = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A verb with its arguments, arrays among them as NumPy's, and the bits that it gives."""
+
+    verb: Callable[..., Any]
+    args: Sequence[Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    expected: Any = None  # an array, or the patterns of float32's
+
+    def __str__(self) -> str:
+        words = [str(x) for x in self.args if not hasattr(x, "dtype")]
+        return f"{self.verb.__name__} {' '.join(words)} {self.options}"
+
+
+class Face:
+    """NumPy's, and what the others share."""
+
+    name = "numpy"
+    few: int | None = None  # of cases that differ little, how many are run; None: all
+
+    def array(self, x: Any) -> Any:
+        """This face's array of the same values, type and strides; what is no array stays."""
+        return x
+
+    def numpy(self, y: Any) -> Array:
+        assert type(y) is np.ndarray
+        return y
+
+    def made(self, call: Call) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        options = {name: self.array(x) for name, x in call.options.items()}
+        return call.verb, tuple(self.array(x) for x in call.args), options
+
+    def run(self, calls: Sequence[Call]) -> list[Array]:
+        made = [self.made(call) for call in calls]
+        return [self.numpy(verb(*args, **options)) for verb, args, options in made]
+
+    def __call__(self, verb: Callable[..., Any], *args: Any, **options: Any) -> Array:
+        return self.run([Call(verb, args, options)])[0]
+
+    def check(self, calls: Sequence[Call]) -> None:
+        """Every call gives the bits that are expected of it."""
+        for call, got in zip(calls, self.run(calls), strict=True):
+            assert_bits(got, call.expected, f"{self.name}: {call}")
+
+    def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
+        """Of calls that fail alike, those that are tried."""
+        return calls
+
+    def refuse(
+        self,
+        error: type[Exception],
+        message: str,
+        verb: Callable[..., Any],
+        *args: Any,
+        **more: Any,
+    ) -> None:
+        """The call raises the error, with the message somewhere in its text."""
+        verb, args, more = self.made(Call(verb, args, more))
+        with pytest.raises(error, match=message):
+            verb(*args, **more)
+
+
+class Torch(Face):
+    name = "torch"
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self.torch = pytest.importorskip("torch")
+
+    def array(self, x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        x = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+        one = tuple(slice(0, 1 if stride == 0 and x.size else None) for stride in x.strides)
+        values = np.array(x[one], order="C")  # a broadcast dimension lies in memory once
+        if x.dtype == ml_dtypes.bfloat16:
+            values = self.torch.from_numpy(values.view(np.int16)).view(self.torch.bfloat16)
+        else:
+            values = self.torch.from_numpy(values)
+        strides = [stride // x.itemsize for stride in x.strides]
+        y = self.torch.empty_strided(values.shape, strides, dtype=values.dtype, device=self.device)
+        return y.copy_(values).expand(x.shape)
+
+    def numpy(self, y: Any) -> Array:
+        assert y.device.type == self.device
+        y = y.detach().cpu()
+        if y.dtype == self.torch.bfloat16:
+            return y.view(self.torch.int16).numpy().view(ml_dtypes.bfloat16)  # type: ignore
+        got: Array = y.numpy()
+        return got
+
+
+class Compiled(Torch):
+    """All calls that are run together are one graph."""
+
+    name = "compiled"
+    few = 2
+
+    def compiled(self, call: Callable[..., Any], backend: str = "aot_eager") -> Any:
+        self.torch._dynamo.reset()
+        return self.torch.compile(call, fullgraph=True, backend=backend)
+
+    def run(self, calls: Sequence[Call]) -> list[Array]:
+        made = [self.made(call) for call in calls]
+        graph = self.compiled(run_all)
+        return [self.numpy(y) for y in graph(made)]
+
+    def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
+        return calls[:1]
+
+    def refuse(
+        self,
+        error: type[Exception],
+        message: str,
+        verb: Callable[..., Any],
+        *args: Any,
+        **more: Any,
+    ) -> None:
+        """The error arrives wrapped: its text is in the chain, or what `DIFFERS` has for it."""
+        wanted = DIFFERS.get(message, message)
+        if wanted is None:
+            return
+        verb, args, more = self.made(Call(verb, args, more))
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            self.compiled(verb, "eager")(*args, **more)
+        texts = list(chain(caught.value))
+        assert any(re.search(wanted, text, re.DOTALL) for text in texts), texts
+
+
+class Cuda(Torch):
+    name = "cuda"
+    device = "cuda"
+    lacks = frozenset({"add", "mul", "fma", "sum"})  # verbs that have no kernels there
+
+    def __init__(self) -> None:
+        super().__init__()
+        require_gpu()
+
+    def run(self, calls: Sequence[Call]) -> list[Array]:
+        lacking = {call.verb.__name__ for call in calls} & self.lacks
+        if lacking:
+            pytest.skip(f"CUDA tensors have no {', '.join(sorted(lacking))}")
+        return super().run(calls)
+
+
+FACES: dict[str, type[Face]] = {"numpy": Face, "torch": Torch, "compiled": Compiled, "cuda": Cuda}
+EAGER = ("numpy", "torch")
+
+
+def run_all(
+    made: Sequence[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]],
+) -> list[Any]:
+    return [verb(*args, **options) for verb, args, options in made]
+
+
+def chain(error: BaseException | None) -> Iterator[str]:
+    while error is not None:
+        yield f"{type(error).__name__}: {error}"
+        error = error.__cause__ or error.__context__
+
+
+def require_gpu() -> None:
+    """Without a CUDA device: a skip that says so, or a failure where one is required."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        return
+    if os.environ.get("CPD_REQUIRE_GPU") == "1":
+        pytest.fail("CPD_REQUIRE_GPU=1, but torch sees no CUDA device")
+    pytest.skip("torch sees no CUDA device")
+
+
+def assert_bits(got: Array, expected: Any, about: str = "") -> None:
+    """The same type, shape and bits; of plain patterns, those of float32."""
+    if isinstance(expected, np.ndarray):
+        assert got.dtype == expected.dtype, about
+        assert got.shape == expected.shape, about
+    else:
+        assert got.dtype == np.float32, about
+        expected = np.array(expected, np.uint32).view(np.float32)
+    have, wanted = (
+        np.ascontiguousarray(x).reshape(-1).view(f"u{x.itemsize}") for x in (got, expected)
+    )
+    assert have.size == wanted.size, about
+    for i in np.flatnonzero(have != wanted)[:1]:
+        pytest.fail(f"{about} at {i}: expected {wanted[i]:0X}, got {have[i]:0X}")
+
+
+def marked(name: str) -> list[Any]:
+    return [pytest.mark.gpu] if name == "cuda" else []
+
+
+def every_face(
+    groups: Mapping[str, Sequence[Case]],
+    *,
+    numpy_only: Collection[Case] = (),
+    compiled: Collection[str] | None = None,
+) -> Callable[[Any], Any]:
+    """Parameters `face, cases`: on the CPU each case by itself; compiled each group as one graph,
+    and on the GPU each group. Of many groups, those in `compiled` are compiled in the quick tier,
+    the others in the exhaustive one."""
+    parameters = []
+    for group, cases in groups.items():
+        for case in cases:
+            words = "-".join(str(word) for word in case)
+            for name in EAGER:
+                if name == "numpy" or case not in numpy_only:
+                    parameters.append(pytest.param(name, [case], id=f"{name}-{words}"))
+        shared = [case for case in cases if case not in numpy_only]
+        for name in ("compiled", "cuda"):
+            marks = marked(name)
+            if name == "compiled" and compiled is not None and group not in compiled:
+                marks = [pytest.mark.exhaustive]
+            parameters.append(pytest.param(name, shared, id=f"{name}-{group}", marks=marks))
+    return pytest.mark.parametrize(("face", "cases"), parameters, indirect=["face"])

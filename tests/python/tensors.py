@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of tensors share: comparing them, compiling, random values, recipes."""
+
+from __future__ import annotations
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+NARROW = cpd.Recipe(
+    "e4m3",
+    "e5m2 kahan",
+    "e6m9 chunked chunk=5 product=exact",
+    grad_bias="e5m3",
+    activation="e4m3",
+    weight=cpd.CastSpec("e3m2", "toward_zero", "saturate"),
+    gradient="e5m2",
+)
+SOME = "e4m3 sequential rounding=stochastic random_bits=8"
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits(x):
+    """On the CPU, as integers."""
+    return x.detach().cpu().contiguous().view(INTEGERS[x.element_size()])
+
+
+def same(a, b):
+    """Equal types, shapes and bits, any NaN equal to itself (NaNs that CPD makes are one pattern);
+    of trees, those of all their leaves."""
+    pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
+    return bool(pairs) and all(
+        p.dtype == q.dtype and p.shape == q.shape and torch.equal(bits(p), bits(q))
+        for p, q in pairs
+    )
+
+
+def close(a, b, tolerance=1e-4):
+    """Equal shapes, and values to a tolerance; of trees, those of all their leaves."""
+    pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
+    return bool(pairs) and all(
+        p.shape == q.shape
+        and torch.allclose(p.double(), q.double(), rtol=tolerance, atol=tolerance)
+        for p, q in pairs
+    )
+
+
+def compiled(function, backend="aot_eager", **options):
+    """The function as one graph, and a counter of its compilations."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    return torch.compile(function, fullgraph=True, backend=counter, **options), counter
+
+
+def normal(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def leaves_of(*shapes, dtype=torch.float32):
+    return [normal(*s, seed=i, dtype=dtype).requires_grad_() for i, s in enumerate(shapes)]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs in compiled programs: steps that do not recompile, inductor, dynamic shapes, gradients; and
+the first use of torch, or none at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+from tensors import compiled, same  # noqa: E402
+
+E4M3 = cpd.format("e4m3")
+
+
+def step_cast(x, step):
+    return cpd.cast(x, E4M3, "stochastic", seed=7, stream=step)
+
+
+def step_cast_by_name(x, step):
+    return cpd.cast(x * 2, "e5m2", "stochastic", seed=step, random_bits=8, overflow="saturate")
+
+
+def step_arithmetic(x, step):
+    y = cpd.fma(x, x[:1], x, "e5m2:nosub", "stochastic", stream=step)
+    return cpd.add(y, cpd.mul(x, y, E4M3), "fp16", "stochastic", seed=step)
+
+
+def step_sum(x, step):
+    acc = cpd.Accumulator("e4m3", "kahan", rounding="stochastic", stream=step)
+    return cpd.sum(x, acc, dim=-1)
+
+
+def step_codec(x, step):
+    codes = cpd.encode(x, E4M3, "stochastic", stream=step)
+    return cpd.decode(codes, E4M3, x.shape)
+
+
+def step_in_place(x, step):
+    y = x + 0.5
+    part = y[3:17]
+    cpd.cast(part, E4M3, "stochastic", stream=step, out=part)
+    out = torch.empty_like(y)
+    return y, cpd.cast(y, E4M3, "stochastic", stream=step, out=out)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [step_cast, step_cast_by_name, step_arithmetic, step_sum, step_codec, step_in_place],
+    ids=lambda f: f.__name__,
+)
+def test_compiled_steps(step):
+    """20 stochastic steps recompile at most once, each with new bits, the same as eager's."""
+    x = torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
+    for streams in (list(range(20)), [torch.tensor(i) for i in range(20)]):
+        run, counter = compiled(step)
+        seen = set()
+        for stream in streams:
+            got, wanted = run(x, stream), step(x, stream)
+            for a, b in zip(got, wanted, strict=True):
+                assert same(a, b)
+            last = got[-1] if isinstance(got, tuple) else got
+            seen.add(last.numpy().tobytes())
+        assert len(seen) == 20
+        assert counter.frame_count <= 2
+
+
+def test_compiled_by_inductor():
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    run, counter = compiled(lambda x, step: step_cast(torch.relu(x), step) + 1, "inductor")
+    for step in range(20):
+        assert same(run(x, step), step_cast(torch.relu(x), step) + 1)
+    assert counter.frame_count <= 2
+
+
+def test_compiled_gradient_and_dynamic_shapes():
+    def loss(x, w):
+        return cpd.mul(cpd.cast(x, E4M3), w, "e5m2").sum()
+
+    run, counter = compiled(loss, dynamic=True)
+    for n in (3, 10, 17):
+        x = torch.randn(n, 5, requires_grad=True)
+        w = torch.randn(5, requires_grad=True)
+        wanted = torch.autograd.grad(loss(x, w), (x, w))
+        got = torch.autograd.grad(run(x, w), (x, w))
+        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    assert counter.frame_count <= 2
+
+
+def test_compiled_errors_arrive_wrapped():
+    run, _ = compiled(lambda x: cpd.cast(x, E4M3, "nearest"))
+    with pytest.raises(Exception, match="nearest"):
+        run(torch.ones(3))
+
+
+# ---- without torch -----------------------------------------------------------------------------
+
+
+def test_cpd_does_not_import_torch():
+    script = (
+        "import sys, pathlib, numpy as np, cpd\n"
+        "from unittest import mock\n"
+        "cpd.cast(np.ones(3, np.float32), 'e4m3')\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "with mock.patch.object(pathlib.Path, 'exists', return_value=False):\n"
+        "    try: cpd.cast(torch.ones(3), 'e4m3')\n"
+        "    except ImportError as error: assert 'built without torch' in str(error)\n"
+        "    else: raise AssertionError\n"
+        "assert cpd.cast(torch.full((3,), 1.07), 'e4m3').tolist() == [1.125] * 3\n"
+        "run = torch.compile(lambda x: cpd.cast(x, 'e4m3'), fullgraph=True, backend='eager')\n"
+        "assert run(torch.full((3,), 1.07)).tolist() == [1.125] * 3\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_first_use_may_be_compiled():
+    script = (
+        "import cpd, torch\n"
+        "run = torch.compile(lambda x: cpd.cast(x, 'e4m3'), fullgraph=True, backend='eager')\n"
+        "assert run(torch.full((3,), 1.07)).tolist() == [1.125] * 3\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

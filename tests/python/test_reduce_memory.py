@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peak memory of `cpd.simulate_all_reduce`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Many of the sums here are of more terms than their format can count.
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+
+# ---- memory ------------------------------------------------------------------------------------
+
+MEMORY_SCRIPT = """
+import resource, sys
+import numpy as np
+import cpd
+
+world, size, order, scheme, group, aps = sys.argv[1:]
+size = int(size)
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def rank(r):
+    sizes = size // 2, size - size // 2
+    return lambda: [np.full(n, 0.1 * r, np.float32) for n in sizes]
+
+spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e4m3", scheme), order=order,
+                      group_size=int(group) or None, aps=bool(int(aps)))
+small = [lambda: [np.ones(1000, np.float32)]] * 3
+cpd.simulate_all_reduce(small, spec)
+before = peak()
+cpd.simulate_all_reduce([rank(r) for r in range(int(world))], spec)
+print(peak() - before)
+"""
+
+
+def grown(world, size, order, scheme, group, aps):
+    """Bytes by which the peak memory of a process grows in an all-reduce."""
+    arguments = [str(a) for a in (world, size, order, scheme, group, int(aps))]
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY_SCRIPT, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"MALLOC_ARENA_MAX": "2"},
+    )
+    return int(run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("order", "scheme"),
+    [
+        ("sequential", "sequential"),
+        ("sequential", "kahan"),
+        ("sequential", "chunked"),
+        ("sequential", "pairwise"),
+        ("ring", "sequential"),
+        ("ring", "kahan"),
+        ("tree", "sequential"),
+    ],
+)
+@pytest.mark.parametrize("group", [0, 2])
+def test_memory(order, scheme, group):
+    """Peak memory: four times one rank's values and 64 MiB, whatever the options."""
+    size = 10_000_000
+    assert grown(4, size, order, scheme, group, aps=True) <= 4 * 4 * size + (64 << 20)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1200)
+def test_memory_of_256_ranks_of_25_million_values():
+    size = 25_000_000
+    assert grown(256, size, "sequential", "sequential", 16, aps=True) <= 16 * size + (64 << 20)

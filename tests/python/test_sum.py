@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cpd.sum on every face against the rational oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+import oracle
+import reduce_oracle
+from arrays import LAYOUTS, STRIDED, from_bits, layout, sum_of
+from faces import Call, Face, every_face
+
+SCHEMES = (
+    "sequential",
+    "kahan",
+    "chunked chunk=3 inner=e5m2",
+    "pairwise",
+)
+TEXTS = (
+    "e5m2",
+    "e5m2 sequential overflow=saturate",
+    "e5m2 kahan",
+    "e5m2 chunked",
+    "e5m2 chunked chunk=8",
+    "e4m3 chunked chunk=3 inner=e6m9",
+    "e4m3 chunked chunk=7 inner=e3m2 overflow=saturate",
+    "e5m2 pairwise",
+    "e4m3 pairwise overflow=saturate",
+)
+ROUNDINGS = ("", " rounding=toward_zero", " rounding=stochastic random_bits=9 variant=C")
+
+
+def terms(rows: int, columns: int) -> np.ndarray:
+    """Columns of normal numbers; one overflows, three meet what is not finite."""
+    x = (np.random.default_rng(1).standard_normal((rows, columns)) * 4).astype(np.float32)
+    x[:, 0] *= np.float32(100)
+    x[min(3, rows - 1), 1], x[min(5, rows - 1), 2] = np.nan, np.inf
+    x[min(7, rows - 1), 2] = -np.inf
+    return x
+
+
+def wanted(acc: cpd.Accumulator, columns: np.ndarray) -> list[int]:
+    """The sums of a matrix's columns by exact rationals, drawing what seed and stream give."""
+    return [
+        sum_of(acc, column, reduce_oracle._draws(i, int(acc.seed), int(acc.stream)))
+        for i, column in enumerate(np.ascontiguousarray(columns.T).view(np.uint32).tolist())
+    ]
+
+
+def on_each_side(x: np.ndarray, acc: Any, expected: Any) -> Iterator[Call]:
+    """Along the first dimension, the last, and the last by its negative number."""
+    turned = np.ascontiguousarray(x.T)
+    for given, dim in ((x, 0), (turned, 1), (turned, -1)):
+        yield Call(cpd.sum, (given, acc), {"dim": dim}, expected)
+
+
+@cache
+def schemes(name: str, scheme: str) -> list[Call]:
+    result = []
+    for rounding in oracle.DETERMINISTIC_MODES:
+        for overflow in oracle.POLICIES:
+            text = f"{name} {scheme} rounding={rounding} overflow={overflow}"
+            acc = cpd.Accumulator.parse(text)
+            x = terms(20, 9)
+            result += on_each_side(x, acc, wanted(acc, x))
+            if not scheme.startswith(("sequential", "kahan")):
+                for few in (1, 2, 3, 8, 13):
+                    result.append(Call(cpd.sum, (x[:few], acc), {}, wanted(acc, x[:few])))
+    return result
+
+
+@every_face(
+    {
+        f"{name} {scheme}": [(name, scheme)]
+        for name in ("e4m3", "e5m2", "e3m0", "bf16", "fp16", "fp32", "e8m12", "e4m3fn")
+        for scheme in SCHEMES
+    },
+    compiled=[f"e4m3 {scheme}" for scheme in SCHEMES],
+)
+def test_sum(face: Face, cases: list[Any]) -> None:
+    every = [call for case in cases for call in schemes(*case)]
+    face.check(every if face.few is None else every[::7])
+
+
+@cache
+def drawing(text: str) -> list[Call]:
+    result: list[Call] = []
+    x = terms(50, 6)[:, ::-1].copy()
+    for rounding in ROUNDINGS:
+        given = str(cpd.Accumulator.parse(text)) + rounding
+        acc = cpd.Accumulator.parse(given, seed=8, stream=2**64 - 2)
+        result += on_each_side(x, acc, wanted(acc, x))
+    return result
+
+
+@every_face({text: [(text, i) for i in range(len(ROUNDINGS))] for text in TEXTS})
+def test_accumulators_of_every_text(face: Face, cases: list[Any]) -> None:
+    """A case is a rounding, of which each has three calls; compiled, one of them each."""
+    every = [call for text, i in cases for call in drawing(text)[3 * i : 3 * i + 3]]
+    face.check(every if face.few is None else every[2::3])
+
+
+@pytest.mark.parametrize("scheme", ["sequential", "kahan"])
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+def test_sums_along_each_dimension(face: Face, scheme: str, mode: str) -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(9, 4, 3)) * np.exp2(rng.integers(-5, 4, (9, 4, 3)))).astype(np.float32)
+    calls = []
+    for name in ("e4m3", "e5m7", "fp32")[: face.few]:
+        acc = cpd.Accumulator(name, scheme, rounding=mode, seed=3, stream=2**40, random_bits=11)
+        for dim in (0, 1, 2, -1):
+            columns = np.moveaxis(x, dim, 0)
+            expected = wanted(acc, columns.reshape(columns.shape[0], -1))
+            shaped = from_bits(expected).reshape(columns.shape[1:])
+            calls.append(Call(cpd.sum, (x, acc), {"dim": dim}, shaped))
+    face.check(calls)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_sums_of_texts(face: Face, dim: int) -> None:
+    x = np.random.default_rng(4).standard_normal((6, 50, 11)).astype(np.float32)
+    face.check(
+        [Call(cpd.sum, (x, text, dim), {}, cpd.sum(x, text, dim)) for text in TEXTS[: face.few]]
+    )
+
+
+def test_sum_takes_the_chunks_of_its_accumulator(face: Face) -> None:
+    x = np.ones(40, np.float32)
+    totals = {"e4m3": 16, "e4m3 chunked chunk=8": 40, "e4m3 pairwise": 40}
+    calls = [Call(cpd.sum, (x, acc)) for acc in totals]
+    assert [y.item() for y in face.run(calls)] == list(totals.values())
+
+
+def test_edges_of_sums(face: Face) -> None:
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros(shape, np.float32)
+
+    large = np.array([240, 240, 240, -240], np.float32)
+    infinite = np.array(np.inf, np.float32)
+    face.check(
+        [
+            Call(cpd.sum, (-zeros(2), "e4m3"), {}, np.full((), -0.0, np.float32)),
+            Call(cpd.sum, (-zeros(4, 1), "e4m3"), {}, -zeros(1)),
+            *(
+                Call(cpd.sum, (zeros(0, 2), cpd.Accumulator.parse(f"e4m3 {scheme}")), {}, zeros(2))
+                for scheme in SCHEMES
+            ),
+            Call(cpd.sum, (zeros(2, 0), "e4m3"), {}, zeros(0)),
+            Call(cpd.sum, (zeros(3), "e4m3"), {}, zeros()),
+            Call(cpd.sum, (large, cpd.Accumulator("e4m3", "kahan")), {}, infinite),
+        ]
+    )
+
+
+def test_layouts_have_the_same_bits(face: Face) -> None:
+    calls = []
+    for name in LAYOUTS if face.name == "numpy" else STRIDED:
+        x = layout(name)
+        if np.ndim(x) > 0:
+            expected = cpd.sum(np.array(x, order="C"), "e4m3 kahan", -1)
+            calls.append(Call(cpd.sum, (x, "e4m3 kahan", -1), {}, expected))
+    face.check(calls)
