@@ -68,7 +68,7 @@ def rounded_once(name: str, rounding: str) -> list[Call]:
 )
 def test_one_operation_one_rounding(face: Face, cases: list[Any]) -> None:
     every = [call for case in cases for call in rounded_once(*case)]
-    face.check(every if face.few is None else every[::6])
+    face.check(every if face.few is None else every[::8])
 
 
 @cache
@@ -137,7 +137,7 @@ def test_out_of_the_broadcast_shape(face: Face, verb: str) -> None:
     some = np.random.default_rng(3).standard_normal
     given = [some(shape).astype(np.float32) for shape in shapes]
     result = []
-    for f in ("e4m3", "fp16", "fp32"):
+    for f in ("e4m3", "fp16", "fp32")[: face.few]:
         for mode in oracle.MODES[::-1][: face.few]:
             wanted = run(*given, f, mode, seed=3)
             assert wanted.shape == np.broadcast_shapes(*shapes)

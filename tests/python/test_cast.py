@@ -38,7 +38,7 @@ def rounded(name: str, rounding: str, overflow: str) -> Call:
     compiled=("e4m3", "e5m2", "e8m0", "e2m1", "e5m2:nosub", "fp32"),
 )
 def test_every_mode_and_policy(face: Face, cases: list[Any]) -> None:
-    face.check([rounded(*case) for case in cases])
+    face.check([rounded(*case) for case in (cases if face.few is None else cases[::5])])
 
 
 @cache
@@ -225,10 +225,12 @@ def test_seeds_and_streams_are_64_bits(face: Face) -> None:
         Call(cpd.cast, (x, "e4m15", "stochastic"), {"seed": seed, "stream": stream})
         for seed in numbers
         for stream in numbers
-    ]
+    ][:: 1 if face.few is None else 6]
     results = [y.tobytes() for y in face.run(calls)]
-    assert len(set(results)) == 25
+    assert len(set(results)) == len(calls)
     wanted = [cpd.cast(x, *call.args[1:], **call.options).tobytes() for call in calls]
     assert results == wanted
     as_arrays = {"seed": np.uint64(2**63), "stream": np.int8(1)}
-    assert cpd.cast(x, "e4m15", "stochastic", **as_arrays).tobytes() in results
+    as_ints = {"seed": 2**63, "stream": 1}
+    one, other = (cpd.cast(x, "e4m15", "stochastic", **how) for how in (as_arrays, as_ints))
+    assert one.tobytes() == other.tobytes()

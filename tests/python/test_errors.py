@@ -264,10 +264,10 @@ def test_gemm_of_mixed_kinds():
 
 def test_gemm_result_types(face: Face):
     a, b = face.array(A.astype(np.float16)), face.array(B.astype(np.float16))
-    for acc in ("fp32", "e6m9", "bf16 kahan", "h100-fp16"):
+    for acc in ("fp32", "e6m9", "bf16 kahan", "h100-fp16")[: face.few]:
         face.refuse(ValueError, r"float16, does not hold \w+: give dtype= one", cpd.gemm, a, b, acc)
     assert cpd.gemm(a, b, "e4m3").dtype == a.dtype
-    for dtype in ("float33", np.int32, torch.int32, torch.float64, np.float64):
+    for dtype in (torch.int32, "float33", np.int32, torch.float64, np.float64)[: face.few]:
         face.refuse(TypeError, "dtype must be", cpd.gemm, a, b, "e4m3", dtype=dtype)
     if face.name != "numpy":
         bf16 = a.bfloat16(), b.bfloat16()
