@@ -13,314 +13,31 @@
 // figure11. --setting: the part of the rows' names after all_reduce/. --interface, --gbps: the
 // network interface whose counters are compared with what was counted, and its rate.
 #include <mpi.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
+#include <exception>
 #include <functional>
-#include <memory>
-#include <numeric>
-#include <optional>
-#include <random>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "benchmarks/all_reduce_model.h"
+#include "benchmarks/all_reduce_ranks.h"
 #include "benchmarks/resnet50.h"
-#include "cpd/base/tensor.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/fault.h"
 #include "cpd/comm/transport/libraries.h"
-#include "cpd/comm/virtual.h"
-#include "cpd/numeric/error.h"
-#include "cpd/ops/reduce.h"
 #include "cpd/study/cost.h"
 
+namespace all_reduce {
 namespace {
 
-using cpd::ReduceSpec;
-using cpd::TensorView;
-
-struct Settings {
-  std::int64_t values = resnet50::kValues;
-  int repeats = 9;
-  std::uint64_t seed = 0;
-  std::string parts = "formats,exchanges,figure11";
-  std::string setting = "mpi";
-  std::string interface;
-  double gbps = 0;  ///< 0: no limit that is known
-  std::int64_t chunk = cpd::CommOptions{}.chunk;
-};
-
-Settings Parse(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view flag = argv[i];
-    if (++i == argc) throw cpd::Error(std::string(flag) + " needs a value");
-    const std::string value = argv[i];
-    if (flag == "--values") {
-      settings.values = std::stoll(value);
-    } else if (flag == "--repeats") {
-      settings.repeats = std::stoi(value);
-    } else if (flag == "--seed") {
-      settings.seed = std::stoull(value);
-    } else if (flag == "--parts") {
-      settings.parts = value;
-    } else if (flag == "--setting") {
-      settings.setting = value;
-    } else if (flag == "--interface") {
-      settings.interface = value;
-    } else if (flag == "--gbps") {
-      settings.gbps = std::stod(value);
-    } else if (flag == "--chunk") {
-      settings.chunk = std::stoll(value);
-    } else {
-      throw cpd::Error("unknown option '" + std::string(flag) +
-                       "'; allowed: --values --repeats --seed --parts --setting --interface --gbps "
-                       "--chunk");
-    }
-  }
-  if (settings.values < 1 || settings.repeats < 1) {
-    throw cpd::Error("--values and --repeats must be at least 1");
-  }
-  return settings;
-}
-
-// --- the ranks
-// ----------------------------------------------------------------------------------
-
-int Rank() {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return rank;
-}
-int World() {
-  int size = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
-void Barrier() { MPI_Barrier(MPI_COMM_WORLD); }
-
-/// Place by place, of all ranks.
-template <std::size_t kCount>
-std::array<double, kCount> Largest(std::array<double, kCount> values) {
-  MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(kCount), MPI_DOUBLE, MPI_MAX,
-                MPI_COMM_WORLD);
-  return values;
-}
-double Largest(double value) { return Largest(std::array{value})[0]; }
-
-bool AllSay(bool yes) { return Largest(yes ? 0.0 : 1.0) == 0; }
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Of all threads of this process, in the kernel too.
-double CpuSeconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
-/// Bytes that a network interface of this process's namespace has sent and received.
-struct Counters {
-  double sent = 0, received = 0;
-};
-double CounterOf(const std::string& interface, const char* name) {
-  const std::string path = "/sys/class/net/" + interface + "/statistics/" + name;
-  double value = 0;
-  if (!(std::ifstream(path) >> value)) throw cpd::Error("cannot read " + path);
-  return value;
-}
-Counters ReadCounters(const std::string& interface) {
-  if (interface.empty()) return {};
-  return {CounterOf(interface, "tx_bytes"), CounterOf(interface, "rx_bytes")};
-}
-
-// --- rows
-// -----------------------------------------------------------------------------------------
-
-/// One JSON object, on rank 0.
-class Line {
- public:
-  explicit Line(const std::string& name) : text_("{\"name\": \"" + name + "\"") {}
-  Line& Add(const char* key, const std::string& value) {
-    text_ += ", \"" + std::string(key) + "\": \"" + value + "\"";
-    return *this;
-  }
-  Line& Add(const char* key, double value, int digits = 4) {
-    std::array<char, 64> number{};
-    std::snprintf(number.data(), number.size(), "%.*f", digits, value);
-    text_ += ", \"" + std::string(key) + "\": " + number.data();
-    return *this;
-  }
-  void Print() const {
-    if (Rank() != 0) return;
-    std::printf("%s}\n", text_.c_str());
-    std::fflush(stdout);
-  }
-
- private:
-  std::string text_;
-};
-
-// --- data
-// -----------------------------------------------------------------------------------------
-
-/// The gradients of all ranks, each of which any rank can make.
-class Gradients {
- public:
-  explicit Gradients(std::uint64_t seed) : seed_(seed) {}
-
-  /// Normally distributed, with the layer's own deviation.
-  void Fill(int rank, std::size_t layer, std::span<float> x) {
-    const std::vector<float>& pool = PoolOf(rank);
-    const float scale = std::ldexp(1.0F, -static_cast<int>(Hash(layer, 1) % 12)) * 0.01F;
-    std::size_t at = Hash(layer, 2) % pool.size();
-    for (float& value : x) {
-      value = scale * pool[at];
-      at = at + 1 == pool.size() ? 0 : at + 1;
-    }
-  }
-
- private:
-  [[nodiscard]] std::uint64_t Hash(std::uint64_t layer, std::uint64_t what) const {
-    return std::mt19937_64(seed_ + 1'000'003 * layer + what)();
-  }
-  const std::vector<float>& PoolOf(int rank) {
-    if (rank == pool_rank_) return pool_;
-    pool_.resize(1'000'003);
-    std::mt19937_64 engine(seed_ ^ (0x9E3779B97F4A7C15U * static_cast<std::uint64_t>(rank + 1)));
-    std::normal_distribution<float> normal;
-    for (float& value : pool_) value = normal(engine);
-    pool_rank_ = rank;
-    return pool_;
-  }
-
-  std::uint64_t seed_;
-  int pool_rank_ = -1;
-  std::vector<float> pool_;
-};
-
-/// ResNet-50's layers, or with the same proportions fewer values.
-std::vector<std::int64_t> SizesFor(std::int64_t values) {
-  std::vector<std::int64_t> sizes;
-  for (const std::int64_t n : resnet50::Sizes()) {
-    const double share = static_cast<double>(values) / static_cast<double>(resnet50::kValues);
-    const auto shrunk = static_cast<std::int64_t>(std::llround(static_cast<double>(n) * share));
-    sizes.push_back(values >= resnet50::kValues ? n : std::max<std::int64_t>(1, shrunk));
-  }
-  return sizes;
-}
-
-/// This rank's layers, one behind the other.
-struct Model {
-  std::vector<std::int64_t> sizes;
-  std::vector<float> x, out;
-  std::vector<TensorView> x_views, out_views;
-
-  Model(Gradients& gradients, int rank, std::vector<std::int64_t> given) : sizes(std::move(given)) {
-    const auto total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-    x.resize(static_cast<std::size_t>(total));
-    out.resize(x.size());
-    std::size_t at = 0;
-    for (std::size_t l = 0; l < sizes.size(); ++l) {
-      const auto n = static_cast<std::size_t>(sizes[l]);
-      gradients.Fill(rank, l, std::span(x).subspan(at, n));
-      x_views.push_back(cpd::View(std::span<const float>(x).subspan(at, n)));
-      out_views.push_back(cpd::View(std::span<const float>(out).subspan(at, n)));
-      at += n;
-    }
-  }
-  [[nodiscard]] std::int64_t values() const { return static_cast<std::int64_t>(x.size()); }
-  [[nodiscard]] std::uint32_t Checksum() const { return cpd::Crc32c(0, 4 * values(), out.data()); }
-};
-
-ReduceSpec SpecOf(const char* format, cpd::Aps aps) {
-  ReduceSpec spec;
-  spec.format = cpd::ParseFormat(format);
-  spec.accumulator.format = spec.format;
-  spec.result = spec.format;
-  spec.aps = aps;
-  return spec;
-}
-
-// --- bits
-// -----------------------------------------------------------------------------------------
-
-/// Layers that the virtual ranks also reduce: as many as fit.
-std::vector<std::int64_t> SomeOf(const std::vector<std::int64_t>& sizes) {
-  std::int64_t left = 600'000;
-  std::vector<std::int64_t> some;
-  for (const std::int64_t n : sizes) {
-    some.push_back(n <= left ? n : 0);
-    left -= some.back();
-  }
-  return some;
-}
-
-void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int rank,
-                const std::vector<std::int64_t>& sizes, bool observe) {
-  std::vector<float> x;
-  for (std::size_t l = 0; l < sizes.size(); ++l) {
-    x.resize(static_cast<std::size_t>(sizes[l]));
-    gradients.Fill(rank, l, x);
-    if (observe) {
-      reduce.Observe(static_cast<int>(l), cpd::View(x));
-    } else {
-      reduce.Contribute(static_cast<int>(l), cpd::View(x));
-    }
-  }
-}
-
-/// Whether this rank's result is what the virtual ranks give.
-bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const ReduceSpec& spec) {
-  const std::vector<std::int64_t> sizes = SomeOf(model.sizes);
-  cpd::VirtualReduce reduce(spec, World(), sizes);
-  for (int r = 0; r < World() && reduce.wants_ranges(); ++r) {
-    Contribute(reduce, gradients, r, sizes, true);
-  }
-  for (const int r : reduce.schedule()) {
-    Contribute(reduce, gradients, r, sizes, false);
-    reduce.EndRank();
-  }
-  bool same = true;
-  std::vector<float> expected;
-  for (std::size_t l = 0; l < sizes.size(); ++l) {
-    if (sizes[l] == 0) continue;
-    expected.resize(static_cast<std::size_t>(sizes[l]));
-    reduce.Result(static_cast<int>(l), cpd::View(expected));
-    same = same && std::memcmp(expected.data(), model.out_views[l].data, 4 * expected.size()) == 0;
-  }
-  return same;
-}
-
-/// What is wrong with a result that all ranks have; empty if nothing is.
-std::string CheckBits(const Model& model, Gradients& gradients, const ReduceSpec& spec) {
-  const double hash = model.Checksum();
-  const bool equal = Largest(hash) == -Largest(-hash);
-  const bool right = AllSay(Rank() != 0 || EqualsVirtualRanks(model, gradients, spec));
-  if (!equal) return "the ranks' results differ";
-  return right ? "" : "the result is not that of the virtual ranks";
-}
-
-// --- the two sides
-// ------------------------------------------------------------------------------
+// --- the two sides -------------------------------------------------------------------------------
 
 /// One turn, the most of all ranks.
 struct Sample {
@@ -460,8 +177,7 @@ class Mpi {
   std::vector<Side> sides_;
 };
 
-// --- sections
-// -------------------------------------------------------------------------------------
+// --- sections ------------------------------------------------------------------------------------
 
 using Extras = std::vector<std::pair<const char*, double>>;
 
@@ -656,8 +372,7 @@ class Benchmark {
   bool right_ = true;
 };
 
-// --- Figure 11
-// ------------------------------------------------------------------------------------
+// --- Figure 11 -----------------------------------------------------------------------------------
 
 /// Seconds of one call by phase, as this rank enters them; of a call in one chunk, whose phases
 /// follow one another.
@@ -752,6 +467,7 @@ int RunAll(int argc, char** argv) {
 }
 
 }  // namespace
+}  // namespace all_reduce
 
 int main(int argc, char** argv) {
   setenv("CPD_NUM_THREADS", "1", 0);  // ranks share the cores of one machine
@@ -759,9 +475,9 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   int status = 2;
   try {
-    status = RunAll(argc, argv);
+    status = all_reduce::RunAll(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_all_reduce, rank %d: %s\n", Rank(), error.what());
+    std::fprintf(stderr, "bench_all_reduce, rank %d: %s\n", all_reduce::Rank(), error.what());
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
   MPI_Finalize();

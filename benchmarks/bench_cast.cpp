@@ -34,8 +34,7 @@ using cpd::View;
 using timing::Memory;
 using timing::Settings;
 
-// --- data
-// -----------------------------------------------------------------------------------------
+// --- data ----------------------------------------------------------------------------------------
 
 enum class Mix { normal, subnormal, special };
 
@@ -70,8 +69,7 @@ void Fill(const Format& format, Mix mix, std::uint64_t seed, std::int64_t n, flo
   }
 }
 
-// --- rows
-// -----------------------------------------------------------------------------------------
+// --- rows ----------------------------------------------------------------------------------------
 
 enum class Verb { cast, encode, decode };
 
@@ -113,17 +111,7 @@ double BytesMoved(const Row& row, std::int64_t n) {
   return floats + static_cast<double>(cpd::PackedBytes(row.format, n));
 }
 
-std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i) {
-  std::uint32_t code = 0;
-  for (int b = 0; b < bits; ++b) {
-    const std::int64_t at = i * bits + b;
-    code |= static_cast<std::uint32_t>(packed[at / 8] >> (at % 8) & 1) << b;
-  }
-  return code;
-}
-
-// --- bits
-// -----------------------------------------------------------------------------------------
+// --- bits ----------------------------------------------------------------------------------------
 
 /// Whether element i is what the oracle says; `random` is its integer.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t random) {
@@ -139,10 +127,10 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
     case Verb::cast:
       return same(a.y[i], reference::cast(spec, a.x[i], options));
     case Verb::encode:
-      return CodeAt(a.codes, f.bits(), i) ==
+      return timing::CodeAt(a.codes, f.bits(), i) ==
              reference::encode(spec, reference::exact(a.x[i]), options);
     case Verb::decode:
-      return same(a.y[i], reference::decode(spec, CodeAt(a.codes, f.bits(), i)));
+      return same(a.y[i], reference::decode(spec, timing::CodeAt(a.codes, f.bits(), i)));
   }
   return false;
 }
@@ -192,8 +180,7 @@ std::string CheckBits(const Row& row, const Arrays& a) {
   return "";
 }
 
-// --- time
-// -----------------------------------------------------------------------------------------
+// --- time ----------------------------------------------------------------------------------------
 
 /// GB/s of the row and of memcpy, by turns.
 timing::Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
@@ -203,8 +190,7 @@ timing::Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
   return timing::Time(work, memcpy, repeats);
 }
 
-// --- the list
-// -------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------
 
 RoundingOptions Stochastic(int random_bits) {
   RoundingOptions options;
@@ -280,8 +266,7 @@ std::vector<Row> Rows(std::uint64_t seed) {
   return rows;
 }
 
-// --- the program
-// ----------------------------------------------------------------------------------
+// --- the program ---------------------------------------------------------------------------------
 
 /// Returns false where bits are wrong.
 bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& settings) {

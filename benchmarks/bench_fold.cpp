@@ -14,6 +14,7 @@
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
 #include "cpd/numeric/reference.h"
+#include "cpd/numeric/reference_sum.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/reduce.h"
 
@@ -71,8 +72,7 @@ void PlainSum(const float* x, std::int64_t n) {
   for (int lane = 0; lane < 16; ++lane) g_plain += all[lane];
 }
 
-// --- rows
-// -----------------------------------------------------------------------------------------
+// --- rows ----------------------------------------------------------------------------------------
 
 constexpr std::int64_t kTogether = 16;  ///< ranks of which one call takes the terms
 
@@ -130,8 +130,7 @@ double BytesOf(const Row& row, std::int64_t n) {
   return floats + (moves_codes ? static_cast<double>(cpd::PackedBytes(row.format, n)) : 0);
 }
 
-// --- data
-// -----------------------------------------------------------------------------------------
+// --- data ----------------------------------------------------------------------------------------
 
 /// Values of about 2^exponent, of either sign.
 void FillFloats(std::uint64_t seed, int exponent, std::int64_t n, float* x) {
@@ -163,20 +162,10 @@ void Prepare(const Row& row, const Arrays& a, std::uint64_t seed) {
   }
 }
 
-// --- bits
-// -----------------------------------------------------------------------------------------
+// --- bits ----------------------------------------------------------------------------------------
 
 bool Same(float p, float q) {
   return std::bit_cast<std::uint32_t>(p) == std::bit_cast<std::uint32_t>(q);
-}
-
-std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i) {
-  std::uint32_t code = 0;
-  for (int b = 0; b < bits; ++b) {
-    const std::int64_t at = i * bits + b;
-    code |= static_cast<std::uint32_t>(packed[at / 8] >> (at % 8) & 1) << b;
-  }
-  return code;
 }
 
 /// The oracle's sum of element i.
@@ -213,11 +202,11 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
     case Verb::fold_packed:
       return Same(a.sums()[i], SumOf(row, a, i));
     case Verb::pack:
-      return CodeAt(a.other, f.bits(), i) ==
+      return timing::CodeAt(a.other, f.bits(), i) ==
              reference::encode(spec, times(reference::exact(a.x[i]), kShift));
     case Verb::unpack: {
       const auto* codes = reinterpret_cast<const std::uint8_t*>(a.x);
-      const reference::Exact value = reference::value_of(spec, CodeAt(codes, f.bits(), i));
+      const reference::Exact value = reference::value_of(spec, timing::CodeAt(codes, f.bits(), i));
       const float scaled = reference::round({}, times(value, -kShift));
       // The quotient of two binary32 numbers may be rounded twice where it is a normal one.
       return Same(a.floats()[i], static_cast<float>(static_cast<double>(scaled) /
@@ -285,8 +274,7 @@ std::string CheckBits(const Row& row, const Arrays& a) {
   return "";
 }
 
-// --- the program
-// ----------------------------------------------------------------------------------
+// --- the program ---------------------------------------------------------------------------------
 
 std::vector<Row> Rows() {
   std::vector<Row> rows;

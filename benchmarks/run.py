@@ -109,17 +109,20 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
     yield from row("torch/cast/e4m3fn", lambda: ty.copy_(tcodes.copy_(tx)), 8 * n)
 
 
-def gemm_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """The matrix products, which are timed beside torch's."""
+def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """The matrix products and the calls of small arrays, which are timed beside torch's."""
     try:
         import torch  # noqa: F401
     except ImportError:
-        if options.name in "gemm":
-            yield {"name": "gemm", "skipped": "no torch"}
+        for name in ("gemm", "overhead"):
+            if options.name in name:
+                yield {"name": name, "skipped": "no torch"}
         return
     import gemm
+    import overhead
 
     yield from gemm.rows(options)
+    yield from overhead.rows(options)
 
 
 def verdict(row: Row) -> str:
@@ -170,6 +173,11 @@ KINDS = (
         "GMAC/s",
         "one thread; 10⁹ multiply-accumulates a second; ratio to torch's sgemm"
         " (threads2: to one thread)",
+    ),
+    Kind(
+        "µs",
+        "a call of small arrays, in µs; ratio: torch's multiplication of 8 elements over it"
+        " (compiled: over what it costs above x + 0)",
     ),
     Kind(
         "ms",
@@ -223,6 +231,8 @@ def _unit(name: str) -> str:
     """Of a row without a value."""
     if name.startswith("all_reduce"):
         return "ms"
+    if name.startswith("overhead"):
+        return "µs"
     return "GMAC/s" if "gemm" in name else "GB/s"
 
 
@@ -256,7 +266,7 @@ def main() -> int:
             native_rows(programs / "bench_cast", options, options.name),
             fold_rows(programs, options),
             other_rows(options),
-            gemm_rows(options),
+            torch_rows(options),
             all_reduce.rows(options, programs),
         )
         for source in sources:

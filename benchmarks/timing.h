@@ -81,6 +81,16 @@ class Memory {
   std::unique_ptr<std::uint8_t, Free> data_;
 };
 
+/// Code number i of packed ones.
+inline std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i) {
+  std::uint32_t code = 0;
+  for (int b = 0; b < bits; ++b) {
+    const std::int64_t at = i * bits + b;
+    code |= static_cast<std::uint32_t>(packed[at / 8] >> (at % 8) & 1) << b;
+  }
+  return code;
+}
+
 /// Work, and the bytes that one call of it counts.
 struct Side {
   std::function<void()> work;

@@ -5,6 +5,7 @@
 // python/cpd/comm/errors.py.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "cpd/comm/transport/fault.h"
 #include "cpd/comm/transport/libraries.h"
 #include "cpd/comm/transport/local.h"
+#include "cpd/numeric/streams.h"
 #include "gil.h"
 #include "torch_distributed.h"
 #include "views.h"
@@ -111,6 +113,9 @@ CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_
   return made;
 }
 
+/// Layers' numbers in random streams; none: 0, 1, …
+using Numbers = std::vector<std::int64_t>;
+
 /// NumPy arrays and CudaValues.
 using Arrays = std::vector<py::object>;
 
@@ -125,27 +130,27 @@ std::vector<TensorView> ViewsOf(const Arrays& arrays) {
 }
 
 ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                             const ReduceSpec& spec, bool counts) {
+                             const ReduceSpec& spec, bool counts, const Numbers& numbers) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().AllReduce(from, to, spec, counts);
+  return comm.get().AllReduce(from, to, spec, counts, {numbers});
 }
 
 ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                          const ReduceSpec& spec, int root, bool counts) {
+                          const ReduceSpec& spec, int root, bool counts, const Numbers& numbers) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().Reduce(from, to, spec, root, counts);
+  return comm.get().Reduce(from, to, spec, root, counts, {numbers});
 }
 
 ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                                 const ReduceSpec& spec, bool counts) {
+                                 const ReduceSpec& spec, bool counts, const Numbers& numbers) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().ReduceScatter(from, to, spec, counts);
+  return comm.get().ReduceScatter(from, to, spec, counts, {numbers});
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
@@ -157,6 +162,7 @@ Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, c
 }
 
 void BindCommunicator(py::module_& m) {
+  const auto numbers = py::arg("numbers") = Numbers();
   py::class_<Traffic>(m, "Traffic")
       .def_readonly("steps", &Traffic::steps)
       .def_readonly("messages", &Traffic::messages)
@@ -176,11 +182,11 @@ void BindCommunicator(py::module_& m) {
       .def_property_readonly("broken", [](const Bound& c) { return c.get().broken(); })
       .def_property_readonly("closed", &Bound::closed)
       .def("all_reduce", &AllReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"))
+           py::arg("counts"), numbers)
       .def("reduce", &ReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"), py::arg("root"),
-           py::arg("counts"))
+           py::arg("counts"), numbers)
       .def("reduce_scatter", &ReduceScatterArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"))
+           py::arg("counts"), numbers)
       .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
            py::arg("rounding"))
       .def(
@@ -219,9 +225,36 @@ void BindTransports(py::module_& m) {
         breakable);
 }
 
+// ---- random streams --------------------------------------------------------------------------
+
+Purpose PurposeNamed(const std::string& name) {
+  std::string allowed;
+  for (const auto& [known, purpose] : kPurposes) {
+    if (known == name) return purpose;
+    allowed += (allowed.empty() ? "" : ", ") + std::string(known);
+  }
+  throw Error("purpose must be one of " + allowed + ", got '" + name + "'");
+}
+
+void BindStreams(py::module_& m) {
+  m.attr("MAX_LAYERS") = kMostLayers;
+  m.def(
+      "stream_of",
+      [](const std::string& purpose, std::uint64_t step, std::int64_t layer,
+         std::int64_t position) { return StreamOf(PurposeNamed(purpose), step, layer, position); },
+      py::arg("purpose"), py::arg("step"), py::arg("layer"), py::arg("position"));
+  m.def(
+      "stream_tag",
+      [](const std::string& purpose, std::int64_t layer) {
+        return StreamTag(PurposeNamed(purpose), layer);
+      },
+      py::arg("purpose"), py::arg("layer") = 0);
+}
+
 // ---- faults, for tests ----------------------------------------------------------------------
 
-using PythonHook = std::function<void(const std::string&, std::int64_t, int, py::cpp_function)>;
+using Drop = py::typing::Callable<void()>;
+using PythonHook = std::function<void(const std::string&, std::int64_t, int, Drop)>;
 
 void HookFaults(const std::optional<PythonHook>& hook) {
   if (!hook) {
@@ -233,7 +266,7 @@ void HookFaults(const std::optional<PythonHook>& hook) {
   const ReleaseGil release;
   SetFaultHook([kept](Phase phase, std::int64_t chunk, Transport& transport) {
     const AcquireGil gil;
-    const py::cpp_function drop([&transport] { Break(transport); });
+    const Drop drop(py::cpp_function([&transport] { Break(transport); }));
     OrStay([&] { (*kept)(ToString(phase), chunk, transport.rank(), drop); });
   });
 }
@@ -272,6 +305,7 @@ void BindComm(py::module_& m) {
   py::register_local_exception_translator(&TranslateErrors);
   BindCommunicator(m);
   BindTransports(m);
+  BindStreams(m);
   m.def("set_fault_hook", &HookFaults, py::arg("hook"));
 }
 

@@ -18,4 +18,5 @@ PYBIND11_MODULE(_core, m) {
   cpd::BindOperations(m);
   cpd::BindStudies(m);
   cpd::BindComm(m);
+  cpd::BindPythonCodec(m);
 }

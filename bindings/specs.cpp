@@ -6,19 +6,26 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cpd/base/guarded.h"
 #include "cpd/comm/spec.h"
+#include "cpd/numeric/accumulator_arguments.h"
+#include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/scale/aps.h"
+#include "cpd/text/block_fma.h"
 #include "cpd/text/names.h"
 #include "views.h"
 
@@ -26,6 +33,12 @@ namespace py = pybind11;
 
 namespace cpd {
 namespace {
+
+py::tuple Tuple(std::span<const std::string_view> names) {
+  return py::tuple(py::cast(std::vector<std::string>(names.begin(), names.end())));
+}
+
+std::string Repr(const py::object& given) { return py::repr(given).cast<std::string>(); }
 
 // ---- formats --------------------------------------------------------------------------------
 
@@ -94,33 +107,50 @@ void BindOptions(py::module_& m) {
   py::class_<RoundingOptions>(m, "RoundingOptions")
       .def(py::init(&MakeOptions), py::arg("rounding"), py::arg("overflow"), py::arg("seed"),
            py::arg("stream"), py::arg("random_bits"), py::arg("variant"));
+  m.attr("ROUNDINGS") = Tuple(RoundingNames());
+  m.attr("OVERFLOWS") = Tuple(OverflowNames());
+  m.attr("VARIANTS") = Tuple(VariantNames());
+  m.attr("MAX_RANDOM_BITS") = kMaxRandomBits;
+}
+
+/// The four fields that say how `Spec` rounds.
+template <class Spec>
+void BindRounding(py::class_<Spec>& made) {
+  made.def_property_readonly("rounding", [](const Spec& s) { return ToString(s.rounding.mode); })
+      .def_property_readonly("overflow",
+                             [](const Spec& s) { return ToString(s.rounding.overflow); })
+      .def_property_readonly("random_bits", [](const Spec& s) { return s.rounding.random_bits; })
+      .def_property_readonly("variant", [](const Spec& s) { return ToString(s.rounding.variant); });
+}
+
+void BindCastSpec(py::module_& m) {
+  py::class_<CastSpec> made(m, "CastSpec");
+  made.def(py::init([](const std::string& format, const std::string& rounding,
+                       const std::string& overflow, int random_bits, const std::string& variant) {
+             return CastSpec{ParseFormat(format),
+                             MakeOptions(rounding, overflow, 0, 0, random_bits, variant)};
+           }),
+           py::arg("format"), py::arg("rounding"), py::arg("overflow"), py::arg("random_bits"),
+           py::arg("variant"))
+      .def_static("parse", &ParseCastSpec, py::arg("text"))
+      .def_readonly("format", &CastSpec::format)
+      .def_property_readonly("text", [](const CastSpec& c) { return ToString(c); });
+  BindRounding(made);
 }
 
 // ---- accumulators ---------------------------------------------------------------------------
 
-Accumulator MakeAccumulator(const Format& format, const std::string& scheme,
-                            const RoundingOptions& rounding, std::optional<Format> product,
-                            bool exact_products, std::optional<Format> inner, std::int64_t chunk,
-                            std::optional<BlockFma> unit) {
-  Accumulator made{format, ParseScheme(scheme), rounding};
-  made.product = product;
-  made.exact_products = exact_products;
-  made.inner = inner;
-  made.chunk = chunk;
-  made.unit = unit;
+BlockFma MakeBlockFma(const std::string& a, const std::string& b, int block, int fraction_bits,
+                      bool aligns_addend, int min_exponent, const std::string& sum,
+                      const std::string& rounding, std::int64_t promote) {
+  const BlockFma made{ParseFormat(a),   ParseFormat(b),          block,
+                      fraction_bits,    aligns_addend,           min_exponent,
+                      ParseFormat(sum), ParseRounding(rounding), promote};
   Check(made);
   return made;
 }
 
-BlockFma MakeBlockFma(const Format& a, const Format& b, int block, int fraction_bits,
-                      bool aligns_addend, int min_exponent, const Format& sum,
-                      const std::string& rounding, std::int64_t promote) {
-  return {
-      a,      b, block, fraction_bits, aligns_addend, min_exponent, sum, ParseRounding(rounding),
-      promote};
-}
-
-void BindAccumulators(py::module_& m) {
+void BindBlockFma(py::module_& m) {
   py::class_<BlockFma>(m, "BlockFma")
       .def(py::init(&MakeBlockFma), py::arg("a"), py::arg("b"), py::arg("block"),
            py::arg("fraction_bits"), py::arg("aligns_addend"), py::arg("min_exponent"),
@@ -133,42 +163,67 @@ void BindAccumulators(py::module_& m) {
       .def_readonly("min_exponent", &BlockFma::min_exponent)
       .def_readonly("sum", &BlockFma::sum)
       .def_property_readonly("rounding", [](const BlockFma& u) { return ToString(u.rounding); })
-      .def_readonly("promote", &BlockFma::promote);
-  py::class_<Accumulator>(m, "Accumulator")
-      .def(py::init(&MakeAccumulator), py::arg("format"), py::arg("scheme"), py::arg("rounding"),
-           py::arg("product"), py::arg("exact_products"), py::arg("inner"), py::arg("chunk"),
-           py::arg("unit"))
+      .def_readonly("promote", &BlockFma::promote)
+      .def_property_readonly("text", [](const BlockFma& u) { return ToString(u); });
+}
+
+Accumulator AccumulatorFrom(const std::optional<std::string>& format,
+                            const std::optional<std::string>& scheme,
+                            const std::optional<std::string>& product,
+                            const std::optional<std::string>& inner, std::int64_t chunk,
+                            const std::optional<std::string>& preset,
+                            const std::optional<std::string>& unit,
+                            const std::optional<std::pair<std::string, std::string>>& operands,
+                            const std::string& rounding, const std::string& overflow,
+                            int random_bits, const std::string& variant) {
+  AccumulatorArguments given{format, scheme, product, inner, chunk, preset};
+  if (unit) given.unit = ParseBlockFma(*unit);
+  given.operands = operands;
+  given.rounding = MakeOptions(rounding, overflow, 0, 0, random_bits, variant);
+  return MakeAccumulator(given);
+}
+
+/// The format of products, or "exact".
+py::object ProductOf(const Accumulator& a) {
+  if (a.exact_products || a.unit) return py::str("exact");
+  return py::cast(a.product.value_or(a.format));
+}
+
+void BindAccumulators(py::module_& m) {
+  constexpr AccumulatorArguments usual;
+  py::class_<Accumulator> made(m, "Accumulator");
+  made.def(py::init(&AccumulatorFrom), py::arg("format") = py::none(),
+           py::arg("scheme") = py::none(), py::arg("product") = py::none(),
+           py::arg("inner") = py::none(), py::arg("chunk") = usual.chunk,
+           py::arg("preset") = py::none(), py::arg("unit") = py::none(),
+           py::arg("operands") = py::none(), py::arg("rounding") = ToString(usual.rounding.mode),
+           py::arg("overflow") = ToString(usual.rounding.overflow),
+           py::arg("random_bits") = usual.rounding.random_bits,
+           py::arg("variant") = ToString(usual.rounding.variant))
       .def_readonly("format", &Accumulator::format)
       .def_property_readonly("scheme", [](const Accumulator& a) { return ToString(a.scheme); })
-      .def_readonly("product", &Accumulator::product)
-      .def_readonly("exact_products", &Accumulator::exact_products)
-      .def_readonly("inner", &Accumulator::inner)
+      .def_property_readonly("product", &ProductOf)
+      .def_property_readonly("inner",
+                             [](const Accumulator& a) { return a.inner.value_or(a.format); })
       .def_readonly("chunk", &Accumulator::chunk)
       .def_readonly("unit", &Accumulator::unit)
-      .def_property_readonly("rounding",
-                             [](const Accumulator& a) { return ToString(a.rounding.mode); })
-      .def_property_readonly("overflow",
-                             [](const Accumulator& a) { return ToString(a.rounding.overflow); })
-      .def_property_readonly("random_bits",
-                             [](const Accumulator& a) { return a.rounding.random_bits; })
-      .def_property_readonly("variant",
-                             [](const Accumulator& a) { return ToString(a.rounding.variant); })
       .def_property_readonly("text", [](const Accumulator& a) { return ToString(a); })
+      .def(
+          "with_numbers",
+          [](Accumulator a, std::uint64_t seed, std::uint64_t stream) {
+            a.rounding.seed = seed;
+            a.rounding.stream = stream;
+            return a;
+          },
+          py::arg("seed"), py::arg("stream"))
+      .def("swapped", &Swapped)
+      .def("of_terms", &OfTerms)
       .def("sum_draws", &DrawsOfSum, py::arg("terms"))
       .def("gemm_draws", &DrawsOfGemm, py::arg("depth"));
-  m.def(
-      "parse_accumulator",
-      [](const std::string& text, std::uint64_t seed, std::uint64_t stream) {
-        Accumulator parsed = ParseAccumulator(text);
-        parsed.rounding.seed = seed;
-        parsed.rounding.stream = stream;
-        return parsed;
-      },
-      py::arg("text"), py::arg("seed"), py::arg("stream"));
-  m.def(
-      "preset", [](const std::string& name, const Format& output) { return Preset(name, output); },
-      py::arg("name"), py::arg("output"));
-  m.def("names_preset", &NamesPreset, py::arg("word"));
+  BindRounding(made);
+  m.attr("SCHEMES") = Tuple(SchemeNames());
+  m.attr("SUM_SCHEMES") = Tuple(SumSchemeNames());
+  m.attr("SCHEME_CHUNK") = usual.chunk;
   m.def("presets", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> all;
     for (const PresetInfo& one : Presets()) all.emplace_back(one.name, one.evidence, one.source);
@@ -178,27 +233,59 @@ void BindAccumulators(py::module_& m) {
 
 // ---- reductions -----------------------------------------------------------------------------
 
-Aps ApsNamed(const std::string& name) {
-  if (name == "off") return Aps::off;
-  if (name == "on") return Aps::on;
-  if (name == "paper") return Aps::paper;
-  throw Error("aps must be False, True or 'paper', got '" + name + "'");
+/// The enumerator of a name; errors as Python writes values.
+template <class E>
+E OneOf(const char* what, std::span<const std::string_view> names, const py::object& given) {
+  if (py::isinstance<py::str>(given)) {
+    const auto found = std::ranges::find(names, given.cast<std::string>());
+    if (found != names.end()) return static_cast<E>(found - names.begin());
+  }
+  std::string allowed;
+  for (const std::string_view one : names) allowed += "'" + std::string(one) + "', ";
+  throw Error(std::string(what) + " must be one of " + allowed + "got " + Repr(given));
 }
 
-ReduceSpec MakeSpec(const Format& format, const RoundingOptions& rounding,
-                    const Accumulator& accumulator, const Format& result, const std::string& order,
-                    const std::string& exchange, int group_size, const std::string& aps,
-                    double loss_scale, bool average, std::uint64_t step) {
+Aps ApsFrom(const py::object& given) {
+  if (given.is(py::bool_(false))) return Aps::off;
+  if (given.is(py::bool_(true))) return Aps::on;
+  if (py::isinstance<py::str>(given) && given.cast<std::string>() == "paper") return Aps::paper;
+  throw Error("aps must be one of False, True, 'paper', got " + Repr(given));
+}
+
+py::object FromAps(Aps aps) {
+  return aps == Aps::paper ? py::object(py::str("paper")) : py::bool_(aps == Aps::on);
+}
+
+int GroupSize(std::optional<int> given) {
+  if (given && *given < 1) {
+    throw Error("group_size must be at least 1, got " + std::to_string(*given));
+  }
+  return given.value_or(0);
+}
+
+double LossScale(const py::object& given) {
+  const auto scale = given.cast<double>();
+  if (!IsLossScale(scale)) {
+    throw Error("loss_scale must be a power of two from 2^-126 to 2^126, got " +
+                py::str(given).cast<std::string>());
+  }
+  return scale;
+}
+
+ReduceSpec MakeSpec(const Format& format, const Accumulator& accumulator, const py::object& order,
+                    const py::object& exchange, std::optional<int> group_size,
+                    const py::object& aps, const py::object& loss_scale, bool average,
+                    const RoundingOptions& rounding, const Format& result, std::uint64_t step) {
   ReduceSpec spec;
   spec.format = format;
   spec.rounding = rounding;
   spec.accumulator = accumulator;
   spec.result = result;
-  spec.order = ParseOrder(order);
-  spec.exchange = ParseExchange(exchange);
-  spec.group_size = group_size;
-  spec.aps = ApsNamed(aps);
-  spec.loss_scale = loss_scale;
+  spec.order = OneOf<Order>("order", OrderNames(), order);
+  spec.exchange = OneOf<Exchange>("exchange", ExchangeNames(), exchange);
+  spec.group_size = GroupSize(group_size);
+  spec.aps = ApsFrom(aps);
+  spec.loss_scale = LossScale(loss_scale);
   spec.average = average;
   spec.step = step;
   Check(spec);
@@ -206,15 +293,37 @@ ReduceSpec MakeSpec(const Format& format, const RoundingOptions& rounding,
 }
 
 void BindReduceSpec(py::module_& m) {
-  py::class_<ReduceSpec>(m, "ReduceSpec")
-      .def(py::init(&MakeSpec), py::kw_only(), py::arg("format"), py::arg("rounding"),
-           py::arg("accumulator"), py::arg("result"), py::arg("order"), py::arg("exchange"),
-           py::arg("group_size"), py::arg("aps"), py::arg("loss_scale"), py::arg("average"),
-           py::arg("step"));
-  m.def(
-      "check_world", [](const ReduceSpec& spec, int world) { Check(spec, world); }, py::arg("spec"),
-      py::arg("world"));
-  m.def("may_stall", &MayStall, py::arg("spec"), py::arg("world"));
+  py::class_<ReduceSpec> made(m, "ReduceSpec");
+  made.def(py::init(&MakeSpec), py::kw_only(), py::arg("format"), py::arg("accumulator"),
+           py::arg("order"), py::arg("exchange"), py::arg("group_size"), py::arg("aps"),
+           py::arg("loss_scale"), py::arg("average"), py::arg("rounding"), py::arg("result"),
+           py::arg("step"))
+      .def_property_readonly("order", [](const ReduceSpec& s) { return ToString(s.order); })
+      .def_property_readonly("exchange", [](const ReduceSpec& s) { return ToString(s.exchange); })
+      .def_property_readonly("group_size",
+                             [](const ReduceSpec& s) {
+                               return s.group_size == 0 ? std::nullopt
+                                                        : std::optional(s.group_size);
+                             })
+      .def_property_readonly("aps", [](const ReduceSpec& s) { return FromAps(s.aps); })
+      .def_readonly("loss_scale", &ReduceSpec::loss_scale)
+      .def_readonly("average", &ReduceSpec::average)
+      .def_readonly("step", &ReduceSpec::step)
+      .def_property_readonly("seed", [](const ReduceSpec& s) { return s.rounding.seed; })
+      .def(
+          "with_accumulator",
+          [](ReduceSpec s, const Accumulator& accumulator) {
+            s.accumulator = accumulator;
+            Check(s);
+            return s;
+          },
+          py::arg("accumulator"))
+      .def(
+          "check_world", [](const ReduceSpec& s, int world) { Check(s, world); }, py::arg("world"))
+      .def("may_stall", &MayStall, py::arg("world"));
+  BindRounding(made);
+  m.attr("ORDERS") = Tuple(OrderNames());
+  m.attr("EXCHANGES") = Tuple(ExchangeNames());
 }
 
 }  // namespace
@@ -222,6 +331,8 @@ void BindReduceSpec(py::module_& m) {
 void BindSpecs(py::module_& m) {
   BindFormats(m);
   BindOptions(m);
+  BindCastSpec(m);
+  BindBlockFma(m);
   BindAccumulators(m);
   BindReduceSpec(m);
 }

@@ -26,8 +26,12 @@ void BindVirtualReduce(py::module_& m) {
       .def_readonly("overflowed", &LayerReport::overflowed)
       .def_readonly("underflowed", &LayerReport::underflowed);
   py::class_<VirtualReduce>(m, "VirtualReduce")
-      .def(py::init<const ReduceSpec&, int, std::vector<std::int64_t>>(), py::arg("spec"),
-           py::arg("world"), py::arg("sizes"))
+      .def(py::init([](const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
+                       const std::vector<std::int64_t>& numbers) {
+             return std::make_unique<VirtualReduce>(spec, world, sizes, LayerOptions{numbers});
+           }),
+           py::arg("spec"), py::arg("world"), py::arg("sizes"),
+           py::arg("numbers") = std::vector<std::int64_t>())
       .def("wants_ranges", &VirtualReduce::wants_ranges)
       .def("schedule", &VirtualReduce::schedule)
       .def("end_rank", &VirtualReduce::EndRank, NoGil())

@@ -7,12 +7,11 @@
 // cpd::MachineError as RuntimeError, std::bad_alloc as MemoryError.
 //
 // Formats, roundings and accumulators arrive as one canonical text a call, parsed once: an
-// accumulator's (ToString), or for operators of elements a format and the same options
-// ("e4m3 rounding=stochastic random_bits=8"). A text means the same in every process, so programs
-// may be exported. seed and stream are one-element int64 tensors (a missing one is 0) that hold the
-// 64 bits of the unsigned number, so that a compiled program takes a new stream without being
-// compiled anew. cast, encode and gemm leave those on x's GPU there: the kernel reads them when it
-// runs.
+// accumulator's or, for operators of elements, a cast's ("e4m3 rounding=stochastic"). A text means
+// the same in every process, so programs may be exported. seed and stream are one-element int64
+// tensors (a missing one is 0) that hold the 64 bits of the unsigned number, so that a compiled
+// program takes a new stream without being compiled anew. cast, encode and gemm leave those on x's
+// GPU there: the kernel reads them when it runs.
 #include <dlfcn.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
@@ -29,6 +28,7 @@
 #include <vector>
 
 #include "cpd/base/interrupt.h"
+#include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
@@ -174,30 +174,23 @@ class Text {
   StringHandle handle_;
 };
 
-/// The text of operators of elements: that of a sequential accumulator without the scheme.
-Accumulator ParseElementwise(std::string_view text) {
-  const std::size_t end = std::min(text.find(' '), text.size());
-  return ParseAccumulator(std::string(text.substr(0, end)) + " sequential" +
-                          std::string(text.substr(end)));
-}
-
-/// What texts mean, each parsed once by `Parse`. Every thread has its own, of bounded size: no
-/// lock.
+/// What a text means, parsed once by `Parse`. Every thread has its own, of bounded size: no lock.
 template <auto Parse>
-const Accumulator& Parsed(std::string_view text) {
+const auto& Parsed(std::string_view text) {
+  using Spec = decltype(Parse(text));
   constexpr std::size_t kMost = 256;
-  thread_local std::map<std::string, Accumulator, std::less<>> known;
+  thread_local std::map<std::string, Spec, std::less<>> known;
   if (const auto found = known.find(text); found != known.end()) return found->second;
-  const Accumulator parsed = Parse(text);
+  const Spec parsed = Parse(text);
   if (known.size() >= kMost) known.clear();
   return known.emplace(text, parsed).first->second;
 }
 
-/// The accumulator of a text, with seed and stream where its rounding uses them.
-template <auto Parse = ParseAccumulator>
-Accumulator Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& stream,
-                  const Tensor& x) {
-  Accumulator taken = Parsed<Parse>(text.view());
+/// The cast or accumulator of a text, with seed and stream where its rounding uses them.
+template <auto Parse>
+auto Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& stream,
+           const Tensor& x) {
+  auto taken = Parsed<Parse>(text.view());
   RoundingOptions& rounding = taken.rounding;
   if (rounding.mode == Rounding::stochastic) {
     TakeNumber(seed, "seed", x, rounding.seed, rounding.device_seed);
@@ -207,19 +200,15 @@ Accumulator Taken(const Text& text, const OptionalTensor& seed, const OptionalTe
   return taken;
 }
 
-/// The same for operators of elements, which use its format and rounding alone.
-Accumulator TakenElementwise(const Text& text, const OptionalTensor& seed,
-                             const OptionalTensor& stream, const Tensor& x) {
-  return Taken<ParseElementwise>(text, seed, stream, x);
-}
-
 // ---- operators ------------------------------------------------------------------------------
-// Most have a form that makes the result and one that writes into `out`.
+// Most have a form that makes the result and one that writes into `out`. `<name>_plain` is `<name>`
+// without derivatives, transforms and batching rules: compiled programs call it, and Python where
+// nothing asks for them.
 
 void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const Accumulator to = TakenElementwise(how, seed, stream, x);
+  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
   const auto integers = Input(random);
   Cast(Input(x), to.format, to.rounding, Output(out), integers ? &*integers : nullptr);
 }
@@ -241,7 +230,7 @@ template <auto Operation>
 void BinaryInto(const Tensor& x, const Tensor& y, const Text& how, const OptionalTensor& seed,
                 const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const Accumulator to = TakenElementwise(how, seed, stream, x);
+  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
   const auto integers = Input(random);
   Operation(Input(x), Input(y), to.format, to.rounding, Output(out),
             integers ? &*integers : nullptr);
@@ -266,7 +255,7 @@ void FmaInto(const Tensor& x, const Tensor& y, const Tensor& z, const Text& how,
              const OptionalTensor& seed, const OptionalTensor& stream, const OptionalTensor& random,
              const Tensor& out) {
   const OnDeviceOf guard(x);
-  const Accumulator to = TakenElementwise(how, seed, stream, x);
+  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
   const auto integers = Input(random);
   Fma(Input(x), Input(y), Input(z), to.format, to.rounding, Output(out),
       integers ? &*integers : nullptr);
@@ -299,7 +288,7 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
   shape.erase(shape.begin() + dim);
   const Tensor out = torch::stable::new_empty(x, {shape.data(), shape.size()});
   const auto integers = Input(random);
-  Sum(Input(x), static_cast<int>(dim), Taken<>(text, seed, stream, x), Output(out),
+  Sum(Input(x), static_cast<int>(dim), Taken<ParseAccumulator>(text, seed, stream, x), Output(out),
       integers ? &*integers : nullptr);
   return out;
 }
@@ -328,7 +317,7 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, String
                bool blas, const OptionalTensor& random) {
   const Text text(accumulator);
   const OnDeviceOf guard(a);
-  const Accumulator how = Taken<>(text, seed, stream, a);
+  const Accumulator how = Taken<ParseAccumulator>(text, seed, stream, a);
   const auto shape = ProductShape(a, b);
   const Tensor out = torch::stable::new_empty(a, {shape.data(), shape.size()}, dtype);
   const auto addend = Input(c);
@@ -347,7 +336,7 @@ Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
                  const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(how);
   const OnDeviceOf guard(x);
-  const Accumulator to = TakenElementwise(text, seed, stream, x);
+  const CastSpec to = Taken<ParseCastSpec>(text, seed, stream, x);
   const std::int64_t bytes = PackedBytes(to.format, x.numel());
   const Tensor packed = torch::stable::new_empty(x, {&bytes, 1}, ScalarType::Byte);
   const auto integers = Input(random);
@@ -357,7 +346,7 @@ Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
 
 void DecodeInto(const Tensor& codes, const Text& format, const Tensor& out) {
   const OnDeviceOf guard(codes);
-  Decode(Input(codes), Parsed<ParseElementwise>(format.view()).format, Output(out));
+  Decode(Input(codes), Parsed<ParseCastSpec>(format.view()).format, Output(out));
 }
 
 void DecodeOut(const Tensor& codes, StringHandle format, const Tensor& out) {
@@ -374,34 +363,33 @@ Tensor DecodeNew(const Tensor& codes, StringHandle format, const std::vector<std
 
 // No defaults: torch leaves default arguments out where it traces, and fake kernels would miss
 // them.
+const std::string kHow = "str how, Tensor? seed, Tensor? stream, Tensor? random";
+const std::string kSum = "str accumulator, Tensor? seed, Tensor? stream";
+
 STABLE_TORCH_LIBRARY(cpd, m) {
-  m.def("cast(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def(
-      "cast_out(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
-      "Tensor(a!) out) -> ()");
-  m.def("add(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def(
-      "add_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
-      "Tensor(a!) out) -> ()");
-  m.def("mul(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def(
-      "mul_out(Tensor x, Tensor y, str how, Tensor? seed, Tensor? stream, Tensor? random, *, "
-      "Tensor(a!) out) -> ()");
-  m.def(
-      "fma(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, Tensor? random) "
-      "-> Tensor");
-  m.def(
-      "fma_out(Tensor x, Tensor y, Tensor z, str how, Tensor? seed, Tensor? stream, "
-      "Tensor? random, *, Tensor(a!) out) -> ()");
-  m.def(
-      "sum(Tensor x, int dim, str accumulator, Tensor? seed, Tensor? stream, Tensor? random) "
-      "-> Tensor");
-  m.def(
-      "gemm(Tensor a, Tensor b, Tensor? c, str accumulator, Tensor? seed, Tensor? stream, "
-      "ScalarType dtype, bool blas, Tensor? random) -> Tensor");
-  m.def("encode(Tensor x, str how, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  m.def("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
-  m.def("decode_out(Tensor codes, str format, *, Tensor(a!) out) -> ()");
+  const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
+  const auto elementwise = [&](const std::string& name, const std::string& operands) {
+    define(name + "(" + operands + ", " + kHow + ") -> Tensor");
+    define(name + "_plain(" + operands + ", " + kHow + ") -> Tensor");
+    define(name + "_out(" + operands + ", " + kHow + ", *, Tensor(a!) out) -> ()");
+    define(name + "_out_plain(" + operands + ", " + kHow + ", *, Tensor(a!) out) -> ()");
+  };
+  elementwise("cast", "Tensor x");
+  elementwise("add", "Tensor x, Tensor y");
+  elementwise("mul", "Tensor x, Tensor y");
+  elementwise("fma", "Tensor x, Tensor y, Tensor z");
+  for (const std::string name : {"sum", "sum_plain"}) {
+    define(name + "(Tensor x, int dim, " + kSum + ", Tensor? random) -> Tensor");
+  }
+  for (const std::string name : {"gemm", "gemm_plain"}) {
+    define(name + "(Tensor a, Tensor b, Tensor? c, " + kSum +
+           ", ScalarType dtype, bool blas, Tensor? random) -> Tensor");
+  }
+  define("encode(Tensor x, " + kHow + ") -> Tensor");
+  define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
+  for (const std::string name : {"decode_out", "decode_out_plain"}) {
+    define(name + "(Tensor codes, str format, *, Tensor(a!) out) -> ()");
+  }
 }
 
 /// An operator as a call of the library (RunningCall); torch has let go of the GIL.
@@ -417,18 +405,29 @@ struct Entered<Operator> {
 
 void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("cast", TORCH_BOX(&Entered<&CastNew>::Run));
+  m.impl("cast_plain", TORCH_BOX(&Entered<&CastNew>::Run));
   m.impl("cast_out", TORCH_BOX(&Entered<&CastOut>::Run));
+  m.impl("cast_out_plain", TORCH_BOX(&Entered<&CastOut>::Run));
   m.impl("add", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
+  m.impl("add_plain", TORCH_BOX(&Entered<&BinaryNew<Add>>::Run));
   m.impl("add_out", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
+  m.impl("add_out_plain", TORCH_BOX(&Entered<&BinaryOut<Add>>::Run));
   m.impl("mul", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
+  m.impl("mul_plain", TORCH_BOX(&Entered<&BinaryNew<Mul>>::Run));
   m.impl("mul_out", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
+  m.impl("mul_out_plain", TORCH_BOX(&Entered<&BinaryOut<Mul>>::Run));
   m.impl("fma", TORCH_BOX(&Entered<&FmaNew>::Run));
+  m.impl("fma_plain", TORCH_BOX(&Entered<&FmaNew>::Run));
   m.impl("fma_out", TORCH_BOX(&Entered<&FmaOut>::Run));
+  m.impl("fma_out_plain", TORCH_BOX(&Entered<&FmaOut>::Run));
   m.impl("sum", TORCH_BOX(&Entered<&SumNew>::Run));
+  m.impl("sum_plain", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
+  m.impl("gemm_plain", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
   m.impl("decode", TORCH_BOX(&Entered<&DecodeNew>::Run));
   m.impl("decode_out", TORCH_BOX(&Entered<&DecodeOut>::Run));
+  m.impl("decode_out_plain", TORCH_BOX(&Entered<&DecodeOut>::Run));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }

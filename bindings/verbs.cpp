@@ -192,6 +192,7 @@ void BindOperations(py::module_& m) {
   m.def("cpu_blas", [] { return std::string(CpuBlas()); });
   m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
         py::arg("out"));
+  m.attr("MAX_RANK") = TensorView::kMaxRank;
   m.def(
       "check_carrier",
       [](const std::string& name, const Format& format) {

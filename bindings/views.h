@@ -21,5 +21,7 @@ void BindOperations(pybind11::module_& m);
 void BindStudies(pybind11::module_& m);
 /// Communicators over real ranks; wants ReduceSpec, LayerReport and RoundingOptions bound before.
 void BindComm(pybind11::module_& m);
+/// A codec for tests.
+void BindPythonCodec(pybind11::module_& m);
 
 }  // namespace cpd

@@ -147,8 +147,8 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
     CheckInside(b, accumulator.unit->b, "b");
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
-  const Levels levels = LevelsOf(accumulator, product.depth);
-  CheckStatus(Library().gemm(LaunchOf(out), {product, levels, KeyOf(accumulator.rounding)}));
+  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  CheckStatus(Library().gemm(LaunchOf(out), {product, plan, KeyOf(accumulator.rounding)}));
 }
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,

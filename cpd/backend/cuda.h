@@ -11,7 +11,7 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/accumulator.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounding.h"
 #include "kernels/cuda/cuda_api.h"
 

@@ -9,8 +9,10 @@
 
 #include <cstdint>
 
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/given_draws.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 

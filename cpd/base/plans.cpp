@@ -2,6 +2,7 @@
 #include "cpd/base/plans.h"
 
 #include "cpd/base/guarded.h"
+#include "cpd/numeric/fold_walk.h"
 
 namespace cpd {
 
@@ -10,12 +11,15 @@ RoundPlan PlanOf(const Format& format, const RoundingOptions& options) {
   return Guarded([&] { return make_plan(format, options); });
 }
 
-FoldPlan FoldPlanOf(const Accumulator& accumulator, const Format& terms_in) {
-  return Guarded([&] { return make_fold_plan(accumulator, terms_in); });
+FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in) {
+  return Guarded([&] { return plan_of_terms(accumulator, terms_in); });
+}
+FoldPlan SumsPlanOf(const Accumulator& accumulator) {
+  return Guarded([&] { return plan_of_sums(accumulator); });
 }
 
-Levels LevelsOf(const Accumulator& accumulator, std::int64_t depth) {
-  return Guarded([&] { return make_levels(accumulator, depth); });
+AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth) {
+  return Guarded([&] { return make_accumulator_plan(accumulator, depth); });
 }
 
 }  // namespace cpd

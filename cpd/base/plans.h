@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plans of numeric/plan.h and levels.h as verbs make them: in the default floating-point
-// environment.
+// The plans of numeric/ as verbs make them: in the default floating-point environment.
 #pragma once
 
 #include <cstdint>
 
-#include "cpd/numeric/levels.h"
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 
 /// make_plan. Throws Error for a format that is none.
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {});
-/// make_fold_plan, of an accumulator and a format that Check has seen.
-CPD_API FoldPlan FoldPlanOf(const Accumulator& accumulator, const Format& terms_in);
-/// make_levels, of an accumulator that Check has seen.
-CPD_API Levels LevelsOf(const Accumulator& accumulator, std::int64_t depth);
+/// plan_of_terms and plan_of_sums, of an accumulator and a format that Check has seen.
+CPD_API FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in);
+CPD_API FoldPlan SumsPlanOf(const Accumulator& accumulator);
+/// make_accumulator_plan, of an accumulator that Check has seen.
+CPD_API AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth);
 
 }  // namespace cpd

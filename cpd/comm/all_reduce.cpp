@@ -16,6 +16,7 @@
 
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
+#include "cpd/comm/engine/arguments.h"
 #include "cpd/comm/engine/exchanges.h"
 #include "cpd/comm/engine/handshake.h"
 #include "cpd/comm/engine/layout.h"
@@ -28,23 +29,6 @@ namespace cpd {
 namespace {
 
 constexpr std::size_t kDepth = 4;  // chunks under way at once
-
-std::string PlaceOf(const TensorView& x) {
-  return x.device == Device::cpu ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
-}
-bool IsTogether(const TensorView& x, const TensorView& y) {
-  return x.device == y.device && (x.device == Device::cpu || x.device_index == y.device_index);
-}
-
-/// `first`: the first of a call's layers that is not empty. It does not matter where empty ones
-/// are.
-void CheckLayer(const char* name, std::size_t l, const TensorView& x, const TensorView& first) {
-  const bool elsewhere = x.size() > 0 && !IsTogether(x, first);
-  if (x.dtype == DType::f32 && x.is_contiguous() && !elsewhere) return;
-  throw Error(std::string(name) + "[" + std::to_string(l) + "] must be contiguous fp32 " +
-              PlaceOf(first) + ", got " + ToString(x.dtype) + (elsewhere ? " " + PlaceOf(x) : "") +
-              (x.is_contiguous() ? "" : ", not contiguous"));
-}
 
 /// Keeps work on layers in the order of the streams that they came with.
 class StreamOrder {
@@ -88,45 +72,26 @@ class Refusal : public std::runtime_error {
   bool by_machine_;
 };
 
-/// Views must not share memory, but out[l] may be x[l].
-void CheckOverlap(std::span<const TensorView> x, std::span<const TensorView> out) {
-  struct Range {
-    const std::uint8_t* begin;
-    const std::uint8_t* end;
-    std::size_t layer;
-  };
-  const auto range = [](const TensorView& view, std::size_t layer) {
-    const auto* begin = static_cast<const std::uint8_t*>(view.data);
-    return Range{begin, begin + view.size() * 4, layer};
-  };
-  std::vector<Range> taken;
-  for (std::size_t l = 0; l < out.size(); ++l) {
-    if (out[l].size() > 0) taken.push_back(range(out[l], l));
+/// Layers' numbers in random streams, runs of them as `first-last`.
+std::string NumbersText(std::span<const std::int64_t> numbers) {
+  if (numbers.empty()) return "0, 1, …";
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    text += (i == 0 ? "" : " ") + std::to_string(numbers[i]);
+    if (end > i + 1) text += "-" + std::to_string(numbers[end - 1]);
+    i = end;
   }
-  std::ranges::sort(taken, {}, &Range::begin);
-  for (std::size_t i = 1; i < taken.size(); ++i) {
-    if (taken[i].begin >= taken[i - 1].end) continue;
-    throw Error("out[" + std::to_string(taken[i - 1].layer) + "] and out[" +
-                std::to_string(taken[i].layer) + "] overlap");
-  }
-  for (std::size_t l = 0; l < x.size(); ++l) {
-    const Range given = range(x[l], l);
-    auto first = std::ranges::upper_bound(taken, given.begin, {}, &Range::begin);
-    if (first != taken.begin() && std::prev(first)->end > given.begin) --first;
-    for (; given.begin < given.end && first != taken.end() && first->begin < given.end; ++first) {
-      if (first->layer == l && first->begin == given.begin) continue;
-      throw Error("out[" + std::to_string(first->layer) + "] overlaps x[" + std::to_string(l) +
-                  "]; it may be x[" + std::to_string(first->layer) + "] itself, or lie apart");
-    }
-  }
+  return text;
 }
 
 /// One call on this rank.
 class Call {
  public:
   Call(Link& link, const CommOptions& options, std::span<const TensorView> x,
-       std::span<const TensorView> out, const ReduceSpec& spec)
-      : link_(link), options_(options), x_(x), out_(out), spec_(spec) {
+       std::span<const TensorView> out, const ReduceSpec& spec, const LayerOptions& layers)
+      : link_(link), options_(options), x_(x), out_(out), spec_(spec), layers_(layers) {
     for (const TensorView& layer : x) sizes_.push_back(layer.size());
   }
 
@@ -150,6 +115,7 @@ class Call {
       return exchanges.Run(chunk, std::move(parts));
     });
     if (counts) CountAll(losses, report);
+    for (CodecState* state : states_) state->Commit();
     link_.traffic().steps = exchanges.steps();
     report.traffic = link_.traffic();
     return report;
@@ -178,6 +144,7 @@ class Call {
 
   /// Checks this rank's arguments, and that all ranks are about to do the same; then the scales.
   void Agree(Intent intent, const std::function<void()>& check) {
+    intent.emplace_back("layers' numbers", NumbersText(layers_.numbers));
     intent.emplace_back("chunk", std::to_string(options_.chunk));
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
@@ -190,11 +157,12 @@ class Call {
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
-      reduction_ =
-          std::make_unique<const Reduction>(spec_, size(), static_cast<std::int64_t>(x_.size()));
+      reduction_ = std::make_unique<const Reduction>(
+          spec_, size(), static_cast<std::int64_t>(x_.size()), layers_.numbers);
       check();
       CheckOverlap(x_, out_);
       UseLayers();
+      FindStates();
       if (WantsExponents()) Measure();
     } catch (const Error& error) {
       return error.what();
@@ -205,18 +173,14 @@ class Call {
     return {};
   }
 
-  /// The first layer that is not empty.
-  [[nodiscard]] TensorView FirstLayer() const {
-    const auto found = std::ranges::find_if(x_, [](const TensorView& x) { return x.size() > 0; });
-    return found == x_.end() ? TensorView{} : *found;
-  }
-
   void CheckPlace() const {
-    for (const TensorView& x : x_) Check(x, "x");
-    for (const TensorView& out : out_) Check(out, "out");
-    const TensorView first = FirstLayer();
-    for (std::size_t l = 0; l < x_.size(); ++l) CheckLayer("x", l, x_[l], first);
-    for (std::size_t l = 0; l < out_.size(); ++l) CheckLayer("out", l, out_[l], first);
+    const TensorView first = FirstLayer(x_);
+    CheckLayers("x", x_, first);
+    CheckLayers("out", out_, first);
+    if (spec_.wire != nullptr && first.device != Device::cpu) {
+      throw Error("codec '" + spec_.wire->text() + "' takes layers on the CPU, got them " +
+                  PlaceOf(first));
+    }
     const Transport& transport = link_.transport();
     TensorView message;
     message.device = transport.memory();
@@ -227,9 +191,20 @@ class Call {
   }
 
   void UseLayers() {
-    const TensorView first = FirstLayer();
+    const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
     if (queue_ != nullptr) order_.emplace(queue_, x_, out_);
+  }
+
+  /// What the codec keeps of each layer; nothing where it keeps nothing.
+  void FindStates() {
+    const Codec& codec = *reduction_->wire();
+    CodecStates& states = layers_.states == nullptr ? own_states_ : *layers_.states;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      const std::int64_t number = reduction_->number(static_cast<std::int64_t>(l));
+      CodecState* state = states.Of(codec, rank(), number, sizes_[l]);
+      if (state != nullptr) states_.push_back(state);
+    }
   }
 
   void CheckReduce() const {
@@ -318,8 +293,12 @@ class Call {
   }
 
   [[nodiscard]] Layers MakeLayers() const {
-    Layers layers{sizes_, {}, {}, {}, shifts_};
+    Layers layers{sizes_, {}, {}, {}, shifts_, {states_.begin(), states_.end()}};
     for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
+    for (std::size_t l = 0; l < states_.size(); ++l) {
+      const auto layer = static_cast<std::int64_t>(l);
+      states_[l]->Begin(reduction_->PieceOf(layer, rank(), shifts_[l], 0, sizes_[l]), layers.x[l]);
+    }
     for (const TensorView& layer : out_) layers.out.push_back(static_cast<float*>(layer.data));
     for (const std::int64_t n : sizes_) {
       layers.out_begin.push_back(delivery_ == Delivery::scattered ? SliceBegin(n, size(), rank())
@@ -383,6 +362,7 @@ class Call {
   const CommOptions& options_;
   std::span<const TensorView> x_, out_;
   const ReduceSpec& spec_;
+  const LayerOptions& layers_;
   Delivery delivery_ = Delivery::to_all;
   int root_ = 0;
   std::vector<std::int64_t> sizes_;
@@ -393,6 +373,8 @@ class Call {
   bool plain_ = false;
   SharedQueue queue_;  // null on the CPU
   std::optional<StreamOrder> order_;
+  std::vector<CodecState*> states_;  // of the layers; empty where the codec keeps nothing
+  CodecStates own_states_;           // where the caller keeps none
   std::deque<Task> active_;
 };
 
@@ -470,24 +452,29 @@ int Communicator::size() const { return impl_->transport->size(); }
 std::string Communicator::broken() const { return impl_->Broken(); }
 
 ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                                     const ReduceSpec& spec, bool counts) {
+                                     const ReduceSpec& spec, bool counts,
+                                     const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec).Reduce(Delivery::to_all, 0, counts);
+    return Call(impl_->link, impl_->options, x, out, spec, layers)
+        .Reduce(Delivery::to_all, 0, counts);
   });
 }
 
 ReduceReport Communicator::Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                                  const ReduceSpec& spec, int root, bool counts) {
+                                  const ReduceSpec& spec, int root, bool counts,
+                                  const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec).Reduce(Delivery::to_root, root, counts);
+    return Call(impl_->link, impl_->options, x, out, spec, layers)
+        .Reduce(Delivery::to_root, root, counts);
   });
 }
 
 ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
                                          std::span<const TensorView> out, const ReduceSpec& spec,
-                                         bool counts) {
+                                         bool counts, const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec).Reduce(Delivery::scattered, 0, counts);
+    return Call(impl_->link, impl_->options, x, out, spec, layers)
+        .Reduce(Delivery::scattered, 0, counts);
   });
 }
 
@@ -497,7 +484,7 @@ Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const T
   spec.format = format;
   spec.rounding = rounding;
   return impl_->Guarded(
-      [&] { return Call(impl_->link, impl_->options, x, out, spec).AllGather(); });
+      [&] { return Call(impl_->link, impl_->options, x, out, spec, {}).AllGather(); });
 }
 
 void Communicator::Barrier() {

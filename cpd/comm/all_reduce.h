@@ -17,6 +17,7 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/comm/errors.h"
+#include "cpd/comm/reduction.h"
 #include "cpd/comm/report.h"
 #include "cpd/comm/spec.h"
 #include "cpd/comm/transport/transport.h"
@@ -48,17 +49,21 @@ class CPD_API Communicator {
 
   /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
   /// sizes equal on all ranks; out[l] may be x[l] itself, else they do not overlap. `counts`: fill
-  /// LayerReport's counts (equal on all ranks; one pass more). Throws Mismatch, RankLost, Corrupt,
-  /// Error; x is then as it was, unless it is out.
+  /// LayerReport's counts (equal on all ranks; one pass more). `layers`: their numbers, equal on
+  /// all ranks, and this rank's states of a codec. Throws Mismatch, RankLost, Corrupt, Error; x is
+  /// then as it was, unless it is out, and so are the states.
   ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                         const ReduceSpec& spec, bool counts = false);
+                         const ReduceSpec& spec, bool counts = false,
+                         const LayerOptions& layers = {});
   /// The same to rank `root` alone; elsewhere out is empty. Exchange owner only.
   ReduceReport Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                      const ReduceSpec& spec, int root, bool counts = false);
+                      const ReduceSpec& spec, int root, bool counts = false,
+                      const LayerOptions& layers = {});
   /// Rank r keeps slice r of each layer (the first n mod W one longer): out[l] has its size.
   /// Exchange owner only.
   ReduceReport ReduceScatter(std::span<const TensorView> x, std::span<const TensorView> out,
-                             const ReduceSpec& spec, bool counts = false);
+                             const ReduceSpec& spec, bool counts = false,
+                             const LayerOptions& layers = {});
   /// Every rank's x, rounded to `format` and packed on its way: out[l] holds size() times x[l]'s
   /// values, rank ascending.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,

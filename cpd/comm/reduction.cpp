@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/comm/reduction.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "cpd/base/guarded.h"
+#include "cpd/compress/packed.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/streams.h"
 
@@ -27,11 +28,37 @@ std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
           spec.accumulator.inner.value_or(spec.accumulator.format), spec.result};
 }
 
-Reduction::Reduction(const ReduceSpec& spec, int world, std::int64_t layers)
-    : spec_(spec), world_(world) {
+namespace {
+
+/// Throws Error unless there is a number for each layer, each another.
+void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
+  if (numbers.empty()) return;
+  if (static_cast<std::int64_t>(numbers.size()) != layers) {
+    throw Error("there are " + std::to_string(layers) + " layers but " +
+                std::to_string(numbers.size()) + " layers' numbers");
+  }
+  std::vector<std::int64_t> sorted(numbers.begin(), numbers.end());
+  std::ranges::sort(sorted);
+  if (sorted.front() < 0) {
+    throw Error("a layer's number must be at least 0, got " + std::to_string(sorted.front()));
+  }
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice == sorted.end()) return;
+  throw Error("each layer has a number of its own, got " + std::to_string(*twice) + " twice");
+}
+
+}  // namespace
+
+Reduction::Reduction(const ReduceSpec& spec, int world, std::int64_t layers,
+                     std::span<const std::int64_t> numbers)
+    : spec_(spec), world_(world), numbers_(numbers.begin(), numbers.end()) {
   Check(spec_, world);
   CheckFold(spec_.accumulator, world);
-  StreamOf(Purpose::wire, spec_.step, layers - 1, world - 1);
+  CheckNumbers(numbers, layers);
+  const std::int64_t last = numbers.empty() ? layers - 1 : std::ranges::max(numbers);
+  StreamOf(Purpose::wire, spec_.step, last, world - 1);
+  wire_ = spec_.wire;
+  if (wire_ == nullptr) wire_ = std::make_shared<Packed>(spec_.format, spec_.rounding);
   rounds_ = {spec_.order, grouped() ? (world - 1) / spec_.group_size + 1 : world};
 }
 
@@ -47,8 +74,8 @@ std::int64_t Reduction::group_size(std::int64_t unit) const {
 Level Reduction::Group(std::int64_t layer, std::int64_t unit) const {
   Level level{spec_.accumulator, spec_.format, group_size(unit), spec_.result,
               spec_.accumulator.rounding};
-  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, layer, unit);
-  level.rounding.stream = StreamOf(Purpose::result, spec_.step, layer, unit);
+  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, number(layer), unit);
+  level.rounding.stream = StreamOf(Purpose::result, spec_.step, number(layer), unit);
   return level;
 }
 
@@ -56,8 +83,8 @@ Level Reduction::Across(std::int64_t layer) const {
   Level level{spec_.accumulator, grouped() ? spec_.result : spec_.format, rounds_.units,
               spec_.result, spec_.accumulator.rounding};
   if (spec_.order == Order::tree) level.accumulator.scheme = Scheme::pairwise;
-  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, layer, kAcross);
-  level.rounding.stream = StreamOf(Purpose::result, spec_.step, layer, kAcross);
+  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, number(layer), kAcross);
+  level.rounding.stream = StreamOf(Purpose::result, spec_.step, number(layer), kAcross);
   return level;
 }
 
@@ -80,15 +107,10 @@ bool Reduction::MayOverflow(std::uint8_t exponent) const {
   });
 }
 
-RoundingOptions Reduction::WireRounding(std::int64_t layer, std::int64_t rank) const {
-  RoundingOptions rounding = spec_.rounding;
-  rounding.stream = StreamOf(Purpose::wire, spec_.step, layer, rank);
-  return rounding;
-}
-
-void Reduction::ToWire(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin,
-                       std::int64_t n, const float* x, float* terms) const {
-  CastScaled(spec_.format, WireRounding(layer, rank), shift, begin, n, x, terms);
+Piece Reduction::PieceOf(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin,
+                         std::int64_t n) const {
+  return {static_cast<int>(layer), begin, n, shift,
+          StreamOf(Purpose::wire, spec_.step, number(layer), rank)};
 }
 
 void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
@@ -102,14 +124,7 @@ void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* 
 }
 
 void Reduction::Finish(int shift, std::int64_t n, float* values) const {
-  Guarded([&] {
-    const double unscale = std::ldexp(1.0, -shift);
-    const float divide = divisor();
-    for (std::int64_t i = 0; i < n; ++i) {
-      const float value = static_cast<float>(values[i] * unscale) / divide;
-      values[i] = std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
-    }
-  });
+  Unscale(-shift, divisor(), n, values, values);
 }
 
 }  // namespace cpd

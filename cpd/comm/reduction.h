@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of an all-reduce, the same for virtual ranks and for every transport: what is
-// cast, which sum takes which term as its how-manieth, which random stream each rounding draws
-// from. No memory of its own, no messages.
+// The arithmetic of an all-reduce, the same for virtual ranks and for every transport: what a
+// contribution becomes, the number of each term in each sum, the random stream of each rounding. No
+// memory of its own, no messages.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "cpd/comm/spec.h"
+#include "cpd/compress/codec.h"
 #include "cpd/numeric/rounds.h"
 #include "cpd/ops/reduce.h"
 
@@ -44,14 +46,30 @@ Losses CountLosses(std::int64_t n, const float* x, const float* terms);
 /// The formats in which values of a reduction travel: wire, accumulator, inner sums, result.
 std::array<Format, 4> FormatsOf(const ReduceSpec& spec);
 
+/// What a call may say of its layers.
+struct LayerOptions {
+  /// Their numbers in random streams, each another; empty: 0, 1, …
+  std::span<const std::int64_t> numbers{};
+  /// Where a codec finds what it kept of them, and leaves it; null: nothing is kept.
+  CodecStates* states = nullptr;
+};
+
 class Reduction {
  public:
-  /// Throws Error where the spec, the ranks or the layers are out of range.
-  Reduction(const ReduceSpec& spec, int world, std::int64_t layers);
+  /// `numbers`: LayerOptions's. Throws Error where the spec, the ranks or the layers are out of
+  /// range.
+  Reduction(const ReduceSpec& spec, int world, std::int64_t layers,
+            std::span<const std::int64_t> numbers = {});
 
   [[nodiscard]] const ReduceSpec& spec() const { return spec_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
+  /// What contributions become.
+  [[nodiscard]] const SharedCodec& wire() const { return wire_; }
+  /// A layer's number in random streams.
+  [[nodiscard]] std::int64_t number(std::int64_t layer) const {
+    return numbers_.empty() ? layer : numbers_[static_cast<std::size_t>(layer)];
+  }
   [[nodiscard]] bool grouped() const { return spec_.group_size > 0; }
   /// The ranks of a unit are group_begin … group_begin + group_size - 1.
   [[nodiscard]] std::int64_t group_begin(std::int64_t unit) const;
@@ -65,11 +83,9 @@ class Reduction {
   [[nodiscard]] int ShiftOf(std::uint8_t exponent) const { return ShiftOf(exponent, spec_.aps); }
   /// With that scale a sum may leave the range of a format that has infinities.
   [[nodiscard]] bool MayOverflow(std::uint8_t exponent) const;
-  /// Of the cast of a rank's layer to the wire.
-  [[nodiscard]] RoundingOptions WireRounding(std::int64_t layer, std::int64_t rank) const;
-  /// Values begin … of a rank's layer as they go on the wire.
-  void ToWire(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin, std::int64_t n,
-              const float* x, float* terms) const;
+  /// Values begin … begin + n - 1 of a rank's layer, for `wire`.
+  [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin,
+                              std::int64_t n) const;
   /// Takes terms k … k + terms.size() - 1 of a level; after the last one plane 0 holds the level's
   /// sum, rounded to its result.
   static void Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
@@ -85,6 +101,8 @@ class Reduction {
 
   ReduceSpec spec_;
   int world_;
+  std::vector<std::int64_t> numbers_;
+  SharedCodec wire_;
   Rounds rounds_;
 };
 

@@ -25,10 +25,13 @@ struct LayerReport {
 
 /// What one rank moved in one call.
 struct Traffic {
-  std::int64_t steps = 0;     ///< of the exchange, for one chunk: rounds of a message each way
-  std::int64_t messages = 0;  ///< sent, all phases
-  std::int64_t bytes_sent = 0, bytes_received = 0;  ///< packed values
-  std::int64_t header_bytes = 0;  ///< sent: message headers, the handshake, exponents, reports
+  /// Of the exchange, for one chunk: rounds of a message each way. Sizes that travel ahead are
+  /// none.
+  std::int64_t steps = 0;
+  std::int64_t messages = 0;                        ///< sent, all phases
+  std::int64_t bytes_sent = 0, bytes_received = 0;  ///< encoded values
+  /// Sent: message headers, sizes ahead of messages, the handshake, exponents, reports.
+  std::int64_t header_bytes = 0;
 };
 
 struct ReduceReport {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/text/names.h"
 
 namespace cpd {
@@ -16,9 +16,7 @@ constexpr std::array<std::string_view, 3> kOrders{"sequential", "ring", "tree"};
 constexpr std::array<std::string_view, 4> kExchanges{"owner", "gather", "ring", "hierarchical"};
 
 void CheckLossScale(const ReduceSpec& spec) {
-  int exponent = 0;
-  if (!(spec.loss_scale > 0) || std::frexp(spec.loss_scale, &exponent) != 0.5 ||
-      std::abs(exponent - 1) > 126) {
+  if (!IsLossScale(spec.loss_scale)) {
     std::ostringstream given;
     given << spec.loss_scale;
     throw Error("loss_scale must be a power of two from 2^-126 to 2^126, got " + given.str());
@@ -69,11 +67,23 @@ std::string ToString(Exchange exchange) {
   return std::string(kExchanges.at(static_cast<std::size_t>(exchange)));
 }
 
+std::span<const std::string_view> OrderNames() { return kOrders; }
+std::span<const std::string_view> ExchangeNames() { return kExchanges; }
+
+bool IsLossScale(double scale) {
+  int exponent = 0;
+  return scale > 0 && std::frexp(scale, &exponent) == 0.5 && std::abs(exponent - 1) <= 126;
+}
+
 void Check(const ReduceSpec& spec) {
   Check(spec.format);
   Check(spec.rounding);
   Check(spec.accumulator);
   Check(spec.result);
+  if (spec.wire != nullptr && spec.wire->format() != spec.format) {
+    throw Error("format must be that of the values of codec '" + spec.wire->text() + "', " +
+                ToString(spec.wire->format()) + ", got " + ToString(spec.format));
+  }
   CheckName("order", kOrders, spec.order);
   CheckName("exchange", kExchanges, spec.exchange);
   Check(spec.aps);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "cpd/compress/codec.h"
 #include "cpd/numeric/accumulator.h"
 #include "cpd/numeric/rounds.h"
 #include "cpd/scale/aps.h"
@@ -21,8 +23,9 @@ enum class Exchange : std::uint8_t {
 
 /// An all-reduce: what each contribution is cast to, how the sum is formed, what comes back.
 struct ReduceSpec {
-  Format format = kFp32;       ///< on the wire
-  RoundingOptions rounding{};  ///< of the cast to the wire
+  Format format = kFp32;       ///< on the wire; where `wire` is given, its format()
+  RoundingOptions rounding{};  ///< of the cast to the wire; `wire` has its own
+  SharedCodec wire{};          ///< what contributions become; null: `format`, packed
   Accumulator accumulator{};   ///< of the sum: sequential, kahan, chunked or pairwise
   Format result = kFp32;       ///< a wider accumulator is rounded once more to it, each level
   Order order = Order::sequential;
@@ -48,5 +51,11 @@ CPD_API Order ParseOrder(std::string_view name);
 CPD_API std::string ToString(Order order);
 CPD_API Exchange ParseExchange(std::string_view name);
 CPD_API std::string ToString(Exchange exchange);
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> OrderNames();
+CPD_API std::span<const std::string_view> ExchangeNames();
+
+/// Whether it is a power of two from 2^-126 to 2^126.
+CPD_API bool IsLossScale(double scale);
 
 }  // namespace cpd

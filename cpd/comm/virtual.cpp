@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <set>
 
 #include "cpd/base/parallel.h"
 #include "cpd/comm/reduction.h"
@@ -109,9 +110,15 @@ struct VirtualReduce::Impl {
   std::int64_t member = 0;    // of the visit's group
   std::vector<int> ranks;     // the schedule
   bool contributed = false;
+  CodecStates* states;     // the caller's, or
+  CodecStates own_states;  // for this reduction alone
+  std::set<CodecState*> begun;
 
-  Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes)
-      : reduction(spec, world, static_cast<std::int64_t>(sizes.size())), layers(sizes.size()) {
+  Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
+       const LayerOptions& options)
+      : reduction(spec, world, static_cast<std::int64_t>(sizes.size()), options.numbers),
+        layers(sizes.size()),
+        states(options.states == nullptr ? &own_states : options.states) {
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
                         FitsHalves(spec.result);
@@ -177,10 +184,22 @@ struct VirtualReduce::Impl {
     }
   }
 
-  void ContributeBlock(int l, std::int64_t begin, std::int64_t n, const float* x) {
+  /// What the codec keeps of the layer whose turn it is, told what comes; null where nothing.
+  const CodecState* BeginLayer(int l, const float* x) {
+    const Layer& layer = layers[static_cast<std::size_t>(l)];
+    CodecState* state = states->Of(*reduction.wire(), Rank(), reduction.number(l), layer.size);
+    if (state == nullptr) return nullptr;
+    state->Begin(reduction.PieceOf(l, Rank(), layer.shift, 0, layer.size), x);
+    begun.insert(state);
+    return state;
+  }
+
+  void ContributeBlock(int l, const CodecState* state, std::int64_t begin, std::int64_t n,
+                       const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     float terms[kStage];
-    reduction.ToWire(l, ranks[static_cast<std::size_t>(position)], layer.shift, begin, n, x, terms);
+    const int rank = ranks[static_cast<std::size_t>(position)];
+    reduction.wire()->Round(reduction.PieceOf(l, rank, layer.shift, begin, n), state, x, terms);
     if (visit < rounds().units) Count(layer, n, x, terms);  // each rank once, at its first visit
     if (!reduction.grouped()) return TakeAcross(l, begin, n, terms);
     Take(reduction.Group(l, rounds().unit(visit)), member, layer.group, begin, n, terms);
@@ -222,12 +241,13 @@ struct VirtualReduce::Impl {
     ++visit;
     if (position < static_cast<std::int64_t>(ranks.size())) return;
     for (Layer& layer : layers) layer.group = {};
+    for (CodecState* state : begun) state->Commit();
   }
 };
 
 VirtualReduce::VirtualReduce(const ReduceSpec& spec, int world,
-                             const std::vector<std::int64_t>& sizes)
-    : impl_(std::make_unique<Impl>(spec, world, sizes)) {}
+                             const std::vector<std::int64_t>& sizes, const LayerOptions& layers)
+    : impl_(std::make_unique<Impl>(spec, world, sizes, layers)) {}
 VirtualReduce::~VirtualReduce() = default;
 VirtualReduce::VirtualReduce(VirtualReduce&&) noexcept = default;
 VirtualReduce& VirtualReduce::operator=(VirtualReduce&&) noexcept = default;
@@ -263,9 +283,10 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
   const auto* values = static_cast<const float*>(x.data);
+  const CodecState* state = impl_->BeginLayer(layer, values);
   parallel_for(into.size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; i += kStage) {
-      impl_->ContributeBlock(layer, i, std::min(kStage, end - i), values + i);
+      impl_->ContributeBlock(layer, state, i, std::min(kStage, end - i), values + i);
     }
   });
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
+#include "cpd/comm/reduction.h"
 #include "cpd/comm/report.h"
 #include "cpd/comm/spec.h"
 
@@ -24,8 +25,10 @@ namespace cpd {
 
 class CPD_API VirtualReduce {
  public:
-  /// world >= 1; sizes: values per layer. Throws Error.
-  VirtualReduce(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes);
+  /// world >= 1; sizes: values per layer; layers.states: of all ranks, and must outlive this.
+  /// Throws Error.
+  VirtualReduce(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
+                const LayerOptions& layers = {});
   ~VirtualReduce();
   VirtualReduce(VirtualReduce&&) noexcept;
   VirtualReduce& operator=(VirtualReduce&&) noexcept;

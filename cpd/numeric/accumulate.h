@@ -4,10 +4,11 @@
 // over k and all-reduce over ranks with the same step.
 //
 // Two routes, chosen by FoldPlan: binary32 addition followed by the rounding, where that equals one
-// exact rounding (plan.h), and otherwise the exact sum in binary64, rounded to odd.
+// exact rounding (fold_plan.h), and otherwise the exact sum in binary64, rounded to odd.
 #pragma once
 
 #include "cpd/numeric/exact.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -34,21 +35,41 @@ CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPla
   sum = rounded_sum<R>(sum, x, random, plan);
 }
 
-/// Kahan (1965): y = x - c; t = s + y; c = (t - s) - y; s = t, four roundings, `draw(i)` the random
-/// integers of the i-th. Where t is infinite or NaN, c is +0, so that Inf - Inf never enters.
-template <class R, class V, class Draw>
-CPD_FN constexpr void accumulate_kahan(V x, V& sum, V& compensation, Draw draw,
-                                       const RoundPlan& plan) {
+/// Kahan (1965): y = x - c; t = s + y; c = (t - s) - y; s = t. add(a, b) is a sum rounded once; it
+/// is called four times, in this order. Where t is infinite or NaN, c is +0, so that Inf - Inf
+/// never enters.
+template <class V, class Add>
+CPD_FN constexpr void kahan_step(V x, V& sum, V& compensation, Add add) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
-  const V y = rounded_sum<R>(x, -compensation, draw(0), plan);
-  const V t = rounded_sum<R>(sum, y, draw(1), plan);
-  const V gained = rounded_sum<R>(t, -sum, draw(2), plan);
-  const V lost = rounded_sum<R>(gained, -y, draw(3), plan);
+  const V y = add(x, -compensation);
+  const V t = add(sum, y);
+  const V gained = add(t, -sum);
+  const V lost = add(gained, -y);
   const auto finite = (I)(bits_as<U>(t) & splat<U>(P::magnitude)) < splat<I>(P::infinity);
   compensation = select(finite, lost, V{});
   sum = t;
+}
+
+/// rounded_sum, call by call; `draw(i)` gives the random integers of the i-th.
+template <class R, class Draw>
+struct RoundedSums {
+  Draw draw;
+  const RoundPlan& plan;
+  int calls = 0;
+
+  template <class V>
+  CPD_FN constexpr V operator()(V a, V b) {
+    return rounded_sum<R>(a, b, draw(calls++), plan);
+  }
+};
+
+/// Kahan's step of sums in the format.
+template <class R, class V, class Draw>
+CPD_FN constexpr void accumulate_kahan(V x, V& sum, V& compensation, Draw draw,
+                                       const RoundPlan& plan) {
+  kahan_step(x, sum, compensation, RoundedSums<R, Draw>{draw, plan});
 }
 
 }  // namespace CPD_ISA

@@ -21,6 +21,8 @@
 
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 

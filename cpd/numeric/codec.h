@@ -4,7 +4,7 @@
 // first, byte by byte. What a code means is round.h's affair.
 #pragma once
 
-#include "cpd/numeric/lanes.h"
+#include "cpd/numeric/lanes/lanes.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -56,7 +56,6 @@ class Packer;
 template <class U>
 class Unpacker;
 
-#ifdef CPD_VECTORS
 /// With vectors: neighbours are merged, a | b << n, until a piece has 8 or 16 … 32 bits. Pieces of
 /// 8 and 16 bits (and codes of 4) are stored as such; else every output word is the OR of at most
 /// three pieces, each moved by one permutation and one shift. U: 8 or 16 lanes of 32 bits.
@@ -150,7 +149,6 @@ class Unpacker {
   U mask_;
   U word_ = {}, next_ = {}, right_ = {}, left_ = {};
 };
-#endif
 
 /// Without vectors: group by group.
 template <>

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/lanes.h"
+#include "cpd/numeric/lanes/lanes.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "cpd/numeric/exact.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

@@ -5,8 +5,9 @@
 #pragma once
 
 #include "cpd/numeric/accumulate.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/philox.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

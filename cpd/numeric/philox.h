@@ -18,7 +18,7 @@
 // draw t mod s of word floor(t / s) mod 4 of block floor(t / 4s).
 #pragma once
 
-#include "cpd/numeric/lanes.h"
+#include "cpd/numeric/lanes/lanes.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

@@ -14,8 +14,8 @@
 // default floating-point environment: no flush to zero, nearest-even.
 #pragma once
 
-#include "cpd/numeric/lanes.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/lanes/lanes.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

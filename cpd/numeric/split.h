@@ -18,7 +18,6 @@
 #pragma once
 
 #include "cpd/numeric/exact.h"
-#include "cpd/numeric/plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

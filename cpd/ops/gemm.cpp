@@ -32,8 +32,7 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// --- memory
-// ---------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 
 /// Element (row, column) of matrix number `batch` of an operand, and what follows it.
 TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
@@ -136,13 +135,12 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
 }
 
 /// How many values of k are packed at once: whole groups, pairs and blocks.
-std::int64_t DepthStep(const Levels& levels) {
-  if (levels.scheme != Scheme::block_fma) return kMostDepth;
-  return kMostDepth / levels.unit.block * levels.unit.block;
+std::int64_t DepthStep(const AccumulatorPlan& plan) {
+  if (plan.scheme != Scheme::block_fma) return kMostDepth;
+  return kMostDepth / plan.unit.block * plan.unit.block;
 }
 
-// --- one task
-// -------------------------------------------------------------------------------------
+// --- one task ------------------------------------------------------------------------------------
 
 /// A block of sums of one matrix of the batch: everything a thread needs for it.
 struct Task {
@@ -153,21 +151,21 @@ struct Task {
 class Worker {
  public:
   /// given: the draws of the result's first element and those after it.
-  Worker(const MatrixProduct& product, const Levels& levels, GivenDraws given, std::int64_t rows,
-         std::int64_t columns)
+  Worker(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
+         std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(product),
-        levels_(levels),
+        plan_(plan),
         given_(given),
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
-        depth_(std::min(product.depth, DepthStep(levels))),
+        depth_(std::min(product.depth, DepthStep(plan))),
         a_(rows, depth_, Kernels().gemm_rows, buffers_.a, buffers_.a_ranges,
-           LogsFor(levels, buffers_.a_logs)),
+           LogsFor(plan, buffers_.a_logs)),
         b_(columns, depth_, Kernels().gemm_columns, buffers_.b, buffers_.b_ranges,
-           LogsFor(levels, buffers_.b_logs)),
-        state_(Sized(buffers_.state, plane_ * levels.planes)),
-        outer_(Sized(buffers_.outer, levels.chunk > 0 ? plane_ : 0)),
+           LogsFor(plan, buffers_.b_logs)),
+        state_(Sized(buffers_.state, plane_ * plan.planes)),
+        outer_(Sized(buffers_.outer, plan.chunk > 0 ? plane_ : 0)),
         row_(static_cast<std::size_t>(state_columns_)) {}
   ~Worker() {
     if (buffers_.state.size() > kMostKept) buffers_.state = {};
@@ -179,22 +177,23 @@ class Worker {
 
   void Run(const Task& task) {
     task_ = task;
-    std::fill_n(state_, plane_ * levels_.planes, 0.0F);
-    if (levels_.chunk > 0) std::fill_n(outer_, plane_, 0.0F);
-    if (levels_.chunk > 0) {
+    std::fill_n(state_, plane_ * plan_.planes, 0.0F);
+    if (plan_.chunk > 0) std::fill_n(outer_, plane_, 0.0F);
+    if (plan_.chunk > 0) {
       Start(outer_);
       AddChunks();
       Store(outer_);
     } else {
       Start(state_);
-      AddProducts(levels_.sum, 0, product_.depth);
+      AddProducts(plan_.sum, 0, product_.depth);
       Store(state_);
     }
   }
 
  private:
-  static std::vector<std::int32_t>* LogsFor(const Levels& levels, std::vector<std::int32_t>& logs) {
-    return levels.scheme != Scheme::block_fma && takes_logs(levels.sum.split) ? &logs : nullptr;
+  static std::vector<std::int32_t>* LogsFor(const AccumulatorPlan& plan,
+                                            std::vector<std::int32_t>& logs) {
+    return plan.scheme != Scheme::block_fma && takes_logs(plan.sum.split) ? &logs : nullptr;
   }
   [[nodiscard]] std::uint64_t IndexOf(std::int64_t row) const {
     return static_cast<std::uint64_t>(
@@ -208,7 +207,7 @@ class Worker {
   /// The sums before the first product: c, rounded, or +0.
   void Start(float* sums) {
     const bool given = product_.c.data != nullptr;
-    if (!given && levels_.first.round.has_zero) return;  // the buffers hold +0
+    if (!given && plan_.first.round.has_zero) return;  // the buffers hold +0
     const TensorView c = given ? Part(product_, product_.c, task_.batch, task_.row, task_.rows,
                                       task_.column, task_.columns)
                                : TensorView{};
@@ -219,7 +218,7 @@ class Worker {
         Reader<float> reader(part);
         const float* terms = given ? reader.Read(0, n) : row_.data() + j;
         const std::uint64_t index = IndexOf(i) + static_cast<std::uint64_t>(j);
-        Fold(levels_.first, 0, index, n, terms, sums + i * state_columns_ + j, GivenAt(index));
+        Fold(plan_.first, 0, index, n, terms, sums + i * state_columns_ + j, GivenAt(index));
       }
     }
   }
@@ -237,17 +236,17 @@ class Worker {
 
   /// The chunks one after the other, each from +0, each added to the outer sums.
   void AddChunks() {
-    GemmPlan plan = levels_.sum;
+    GemmPlan plan = plan_.sum;
     const std::uint64_t first_draw = plan.first_draw;
-    for (std::int64_t k = 0; k < product_.depth; k += levels_.chunk) {
-      const std::int64_t end = std::min(product_.depth, k + levels_.chunk);
-      const auto number = static_cast<std::uint64_t>(k / levels_.chunk);
+    for (std::int64_t k = 0; k < product_.depth; k += plan_.chunk) {
+      const std::int64_t end = std::min(product_.depth, k + plan_.chunk);
+      const auto number = static_cast<std::uint64_t>(k / plan_.chunk);
       plan.first_draw = first_draw + number;
       std::fill_n(state_, plane_, 0.0F);
       AddProducts(plan, k, end);
       const auto draw = static_cast<std::int64_t>(plan.first_draw + draws_before(plan, end));
       for (std::int64_t i = 0; i < task_.rows; ++i) {
-        Fold(levels_.outer, draw, IndexOf(i), task_.columns, state_ + i * state_columns_,
+        Fold(plan_.outer, draw, IndexOf(i), task_.columns, state_ + i * state_columns_,
              outer_ + i * state_columns_, GivenAt(IndexOf(i)));
       }
     }
@@ -271,9 +270,9 @@ class Worker {
     block.index = IndexOf(0);
     block.index_row = static_cast<std::uint64_t>(product_.columns);
     block.given = GivenAt(block.index);
-    if (begin == end && levels_.scheme == Scheme::block_fma) {
+    if (begin == end && plan_.scheme == Scheme::block_fma) {
       block.last = true;
-      return Kernels().block_fma(levels_.unit, block);
+      return Kernels().block_fma(plan_.unit, block);
     }
     for (std::int64_t k = begin; k < end; k += depth_) {
       block.first_k = k;
@@ -299,8 +298,8 @@ class Worker {
       if (band.a_logs != nullptr) band.a_logs += row * block.count;
       band.state += row * block.state_columns;
       band.index += static_cast<std::uint64_t>(row) * block.index_row;
-      if (levels_.scheme == Scheme::block_fma) {
-        Kernels().block_fma(levels_.unit, band);
+      if (plan_.scheme == Scheme::block_fma) {
+        Kernels().block_fma(plan_.unit, band);
       } else {
         Kernels().gemm(plan, band);
       }
@@ -323,7 +322,7 @@ class Worker {
 
   Buffers buffers_;  ///< the thread's: a signal's handler that multiplies has others
   const MatrixProduct& product_;
-  const Levels& levels_;
+  const AccumulatorPlan& plan_;
   GivenDraws given_;
   std::int64_t state_columns_, plane_, depth_;
   Panels a_, b_;
@@ -333,8 +332,7 @@ class Worker {
   Task task_{};
 };
 
-// --- checks
-// ---------------------------------------------------------------------------------------
+// --- checks --------------------------------------------------------------------------------------
 
 void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                const TensorView& out, const TensorView* c, const TensorView* random) {
@@ -404,9 +402,9 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
     });
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
-  Levels levels = LevelsOf(accumulator, product.depth);
+  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
   const GivenIntegers integers(random, DrawsOfGemm(accumulator, product.depth));
-  if (random != nullptr) levels.sum.first_draw = 1;  // behind c's
+  if (random != nullptr) plan.sum.first_draw = 1;  // behind c's
   const std::int64_t batch = product.batch();
   std::int64_t rows = std::min(product.rows, kMostRows);
   std::int64_t columns = std::min(product.columns, kMostColumns);
@@ -423,7 +421,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const std::int64_t down = (product.rows + rows - 1) / rows;
   const bool small = product.depth < (kSerialWork - 1) / out.size();
   parallel_for(tasks(), 1, small ? tasks() : 0, [&](std::int64_t begin, std::int64_t end) {
-    Worker worker(product, levels, integers.draws(), rows, columns);
+    Worker worker(product, plan, integers.draws(), rows, columns);
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t row = t / across % down * rows;
       const std::int64_t column = t % across * columns;

@@ -2,45 +2,24 @@
 #include "cpd/ops/reduce.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <optional>
+#include <string>
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/fold_walk.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/ops/elementwise.h"
 
 namespace cpd {
 namespace {
 
-/// A plain sum of numbers in `terms_in` into `format`.
-FoldPlan PlanOf(const Accumulator& accumulator, const Format& format, const Format& terms_in) {
-  return FoldPlanOf({format, accumulator.scheme, accumulator.rounding}, terms_in);
-}
-
-Format InnerOf(const Accumulator& accumulator) {
-  return accumulator.inner.value_or(accumulator.format);
-}
-
 void RefuseUnit(const Accumulator& accumulator) {
   if (accumulator.scheme != Scheme::block_fma) return;
   throw Error(
       "a sum of given terms takes scheme sequential, kahan, chunked or pairwise, got block_fma, "
       "which sums products");
-}
-
-/// Terms in `terms_in` are added two by two before either has been rounded into `format`. What
-/// FoldPlan needs to know of them holds of its own grid only: a term halfway between two of the
-/// format's subnormals would hide a much smaller one's side.
-Format KnownOfPairs(const Format& terms_in, const Format& format) {
-  const int quantum = format.emin() - format.man;
-  return terms_in.min_quantum_exponent() >= quantum ? terms_in : kFp32;
-}
-
-/// Merges that `terms` terms have seen.
-std::int64_t MergesOf(std::int64_t terms) {
-  return terms - std::popcount(static_cast<std::uint64_t>(terms));
 }
 
 /// KernelTable::fold for either type. In binary64 a plan's short routes are not taken, and what it
@@ -56,147 +35,85 @@ void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t fir
   Kernels().fold_f64(plan, starts, draw, first, n, count, terms, sum, compensation, given);
 }
 
-/// Pairwise: one open tree for each bit of the number of terms so far, the largest in plane 0.
+/// FoldWalk's backend: spans of n elements, whose planes are in `state`.
 template <class T>
-class Trees {
+class Spans {
  public:
-  Trees(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
-        std::int64_t first, std::int64_t n, FoldStateOf<T> state)
+  Spans(const Accumulator& accumulator, const Format& terms_in, std::int64_t first, std::int64_t n,
+        const T* const* terms, FoldStateOf<T> state)
       : accumulator_(accumulator),
-        terms_in_(KnownOfPairs(terms_in, accumulator.format)),
+        terms_in_(terms_in),
         first_(first),
         n_(n),
-        state_(state),
-        draw_(MergesOf(terms)),
-        open_(std::popcount(static_cast<std::uint64_t>(terms))) {}
+        terms_(terms),
+        state_(state) {}
 
-  void Push(const T* tree) {
-    std::copy_n(tree, n_, Plane(open_));
-    ++open_;
+  void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
+                 std::int64_t count) {
+    Add(PlanOfTerms(), plane, starts, draw, count, terms_ + first);
   }
-  /// Adds `tree` to the smallest open one; `of_terms`: one of the two may be a term.
-  void Merge(const T* tree, bool of_terms) {
-    const Format& in = of_terms ? terms_in_ : accumulator_.format;
-    Fold(PlanOf(accumulator_, accumulator_.format, in), false, draw_++, first_, n_, 1, &tree,
-         Plane(open_ - 1), nullptr, state_.given);
+  void add_chunk(bool starts, std::int64_t draw) { AddPlane(PlanOfSums(), 0, 1, starts, draw); }
+  void open_tree(int plane, std::int64_t term) { std::copy_n(terms_[term], n_, Plane(plane)); }
+  void merge_term(int plane, std::int64_t draw, std::int64_t term) {
+    Add(PlanOfTerms(), plane, false, draw, 1, terms_ + term);
   }
-  /// Takes the smallest open tree away.
-  const T* Pop() { return Plane(--open_); }
-  [[nodiscard]] int open() const { return open_; }
+  void merge_trees(int plane, std::int64_t draw, bool of_term) {
+    AddPlane(of_term ? PlanOfTerms() : PlanOfSums(), plane, plane + 1, false, draw);
+  }
+  void round_tree(std::int64_t draw) { AddPlane(PlanOfTerms(), 0, 0, true, draw); }
 
  private:
-  [[nodiscard]] T* Plane(int q) const { return state_.planes + q * state_.stride; }
+  /// Made when they are first needed.
+  const FoldPlan& PlanOfTerms() {
+    if (!of_terms_) of_terms_ = TermsPlanOf(accumulator_, terms_in_);
+    return *of_terms_;
+  }
+  const FoldPlan& PlanOfSums() {
+    if (!of_sums_) of_sums_ = SumsPlanOf(accumulator_);
+    return *of_sums_;
+  }
+  [[nodiscard]] T* Plane(int plane) const { return state_.planes + plane * state_.stride; }
+
+  void Add(const FoldPlan& plan, int plane, bool starts, std::int64_t draw, std::int64_t count,
+           const T* const* terms) {
+    T* compensation = accumulator_.scheme == Scheme::kahan ? Plane(1) : nullptr;
+    Fold(plan, starts, draw, first_, n_, count, terms, Plane(plane), compensation, state_.given);
+  }
+  void AddPlane(const FoldPlan& plan, int to, int from, bool starts, std::int64_t draw) {
+    const T* term = Plane(from);
+    Add(plan, to, starts, draw, 1, &term);
+  }
 
   const Accumulator& accumulator_;
-  Format terms_in_;
+  const Format& terms_in_;
   std::int64_t first_, n_;
+  const T* const* terms_;
   FoldStateOf<T> state_;
-  std::int64_t draw_;
-  int open_;
+  std::optional<FoldPlan> of_terms_, of_sums_;
 };
 
-template <class T>
-void StepPairwise(Trees<T> trees, std::int64_t k, const T* terms) {
-  if (k % 2 == 0) return trees.Push(terms);
-  trees.Merge(terms, true);
-  for (std::int64_t rest = k >> 1; rest % 2 != 0; rest >>= 1) {
-    const T* tree = trees.Pop();
-    trees.Merge(tree, false);
-  }
-}
-
-template <class T>
-void EndPairwise(Trees<T> trees, bool odd) {
-  while (trees.open() > 1) {
-    const T* tree = trees.Pop();
-    trees.Merge(tree, odd);
-    odd = false;
-  }
-}
-
-/// Chunk number q ends: its sum, in plane 1, is the next term of the outer one.
-template <class T>
-void EndChunk(const Accumulator& accumulator, std::int64_t q, std::int64_t draw, std::int64_t first,
-              std::int64_t n, FoldStateOf<T> state) {
-  const T* inner = state.planes + state.stride;
-  Fold(PlanOf(accumulator, accumulator.format, InnerOf(accumulator)), q == 0, draw, first, n, 1,
-       &inner, state.planes, nullptr, state.given);
-}
-
-template <class T>
-void StepChunked(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
-                 std::int64_t count, std::int64_t first, std::int64_t n, const T* const* terms,
-                 FoldStateOf<T> state) {
-  const FoldPlan plan = PlanOf(accumulator, InnerOf(accumulator), terms_in);
-  while (count > 0) {
-    const std::int64_t q = k / accumulator.chunk;
-    const std::int64_t in_chunk = k % accumulator.chunk;
-    const std::int64_t run = std::min(count, accumulator.chunk - in_chunk);
-    Fold(plan, in_chunk == 0, k + q, first, n, run, terms, state.planes + state.stride, nullptr,
-         state.given);
-    k += run;
-    terms += run;
-    count -= run;
-    if (in_chunk + run == accumulator.chunk) EndChunk(accumulator, q, k + q, first, n, state);
-  }
+void CheckSum(const Accumulator& accumulator, const Format& terms_in) {
+  Check(accumulator);
+  Check(terms_in);
+  RefuseUnit(accumulator);
 }
 
 template <class T>
 void Steps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
            std::int64_t count, std::int64_t first, std::int64_t n, const T* const* terms,
            FoldStateOf<T> state) {
-  Check(accumulator);
-  Check(terms_in);
-  RefuseUnit(accumulator);
+  CheckSum(accumulator, terms_in);
   if (count <= 0 || n <= 0) return;
-  if (accumulator.scheme == Scheme::chunked) {
-    return StepChunked(accumulator, terms_in, k, count, first, n, terms, state);
-  }
-  if (accumulator.scheme == Scheme::pairwise) {
-    for (std::int64_t j = 0; j < count; ++j) {
-      StepPairwise<T>({accumulator, terms_in, k + j, first, n, state}, k + j, terms[j]);
-    }
-    return;
-  }
-  const bool kahan = accumulator.scheme == Scheme::kahan;
-  const std::int64_t draw = kahan && k > 0 ? 4 * k - 3 : k;
-  Fold(FoldPlanOf(accumulator, terms_in), k == 0, draw, first, n, count, terms, state.planes,
-       kahan ? state.planes + state.stride : nullptr, state.given);
+  Spans<T> spans(accumulator, terms_in, first, n, terms, state);
+  FoldWalk(fold_order(accumulator), k).take(spans, count);
 }
 
 template <class T>
 void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
          std::int64_t first, std::int64_t n, FoldStateOf<T> state) {
-  Check(accumulator);
-  Check(terms_in);
-  RefuseUnit(accumulator);
-  if (accumulator.scheme == Scheme::chunked && terms % accumulator.chunk != 0) {
-    const std::int64_t q = terms / accumulator.chunk;
-    EndChunk(accumulator, q, terms + q, first, n, state);
-  }
-  if (accumulator.scheme != Scheme::pairwise) return;
-  if (terms > 1) {
-    return EndPairwise<T>({accumulator, terms_in, terms, first, n, state}, terms % 2 != 0);
-  }
-  const T* term = state.planes;
-  Fold(PlanOf(accumulator, accumulator.format, terms_in), true, 0, first, n, 1, &term, state.planes,
-       nullptr, state.given);
-}
-
-/// Terms whose sum takes at most `draws` draws.
-std::int64_t MostTerms(const Accumulator& accumulator, std::int64_t draws) {
-  switch (accumulator.scheme) {
-    case Scheme::kahan:
-      return (draws + 3) / 4;
-    case Scheme::chunked: {
-      const std::int64_t chunk = std::min(accumulator.chunk, draws);
-      return draws / (chunk + 1) * chunk + std::max<std::int64_t>(0, draws % (chunk + 1) - 1);
-    }
-    case Scheme::pairwise:
-      return draws + 1;
-    default:
-      return draws;
-  }
+  CheckSum(accumulator, terms_in);
+  Spans<T> spans(accumulator, terms_in, first, n, nullptr, state);
+  FoldWalk(fold_order(accumulator), terms).end(spans);
 }
 
 /// x * 2^shift for a shift beyond these rounds as it does at them: far below every grid, or beyond
@@ -222,31 +139,14 @@ void WithRandom(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run r
 }  // namespace
 
 int FoldPlanes(const Accumulator& accumulator, std::int64_t terms) {
-  switch (accumulator.scheme) {
-    case Scheme::kahan:
-    case Scheme::chunked:
-      return 2;
-    case Scheme::pairwise:
-      return std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(terms))));
-    default:
-      return 1;
-  }
+  return fold_planes(accumulator.scheme, terms);
 }
 
 std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
   Check(accumulator, true);  // wherever the sum runs
   RefuseUnit(accumulator);
-  if (accumulator.rounding.mode != Rounding::stochastic || terms <= 0) return 0;
-  switch (accumulator.scheme) {
-    case Scheme::kahan:
-      return 4 * terms - 3;
-    case Scheme::chunked:
-      return terms + (terms - 1) / accumulator.chunk + 1;
-    case Scheme::pairwise:
-      return std::max<std::int64_t>(1, terms - 1);
-    default:
-      return terms;
-  }
+  if (accumulator.rounding.mode != Rounding::stochastic) return 0;
+  return draws_of_fold(fold_order(accumulator), terms);
 }
 
 void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
@@ -255,7 +155,7 @@ void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   const std::int64_t draws =
       (std::int64_t{4} << 24) * draws_per_word(accumulator.rounding.random_bits);
-  const std::int64_t most = MostTerms(accumulator, draws);
+  const std::int64_t most = most_terms(fold_order(accumulator), draws);
   if (terms > most) {
     throw Error("a stochastic sum takes at most " + std::to_string(most) +
                 " terms with these options, got " + std::to_string(terms));

@@ -29,18 +29,10 @@ using FoldState64 = FoldStateOf<double>;
 /// outer sum, inner sum), pairwise one for each bit of `terms`.
 CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 
-/// Adds term number k (0, 1, …, in this order) to the n sums. `terms` are any binary32 values; each
-/// operation is one exact result rounded once.
-/// sequential: k = 0: s = round(x); later s = round(s + x). Draw k.
-/// kahan: k = 0: s = round(x), c = +0; later as Scheme says; where s becomes infinite or NaN, c is
-///   +0 from there on. Draw 0, then draws 4k - 3 … 4k.
-/// chunked: as sequential into accumulator.inner within each chunk of terms; a finished chunk's sum
-///   is the next term of the outer sum (sequential, accumulator.format). Term k of chunk q takes
-///   draw k + q, the chunk's end draw k + 1 + q.
-/// pairwise: after term k, as many merges s = round(a + b) of equal trees as k + 1 has trailing
-///   zero bits; a term is a tree as it is. Merges are numbered in this order, and so are draws.
-/// block_fma: Error. `terms_in`: a format in which the terms are known to lie (kFp32: nothing is
-/// known); it only chooses the route, never the result.
+/// Adds term number k (0, 1, …, in this order) to the n sums, as numeric/fold_walk.h says: what
+/// each scheme does, and by which draws. `terms` are any binary32 values; each operation is one
+/// exact result rounded once. block_fma: Error. `terms_in`: a format in which the terms are known
+/// to lie (kFp32: nothing is known); it only chooses the route, never the result.
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state);
 
@@ -50,9 +42,7 @@ CPD_API void FoldSteps(const Accumulator& accumulator, const Format& terms_in, s
                        std::int64_t count, std::int64_t first, std::int64_t n,
                        const float* const* terms, FoldState state);
 
-/// After the last of `terms` >= 1 terms: leaves the sums in plane 0. chunked: an unfinished chunk
-/// ends (draw terms + q). pairwise: trees that are left merge, smallest first; a single term is
-/// rounded (draw 0).
+/// After the last of `terms` >= 1 terms: leaves the sums in plane 0.
 CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
                      std::int64_t first, std::int64_t n, FoldState state);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an all-reduce costs on the wire, by counting: the figures that Communicator returns as
-// Traffic, without moving anything; and the time that the alpha-beta model gives them.
+// What an all-reduce costs on the wire: the figures that Communicator returns as Traffic, of the
+// same exchange run without values (study/dry_run.h); and the time that the alpha-beta model gives
+// them.
 #pragma once
 
 #include <cstdint>

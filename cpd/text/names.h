@@ -29,6 +29,15 @@ std::string DidYouMean(std::string_view name, std::span<const std::string_view> 
 /// unit that is refused, or with the hyphen that all but one have and no format.
 CPD_API bool NamesPreset(std::string_view word);
 
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> RoundingNames();
+CPD_API std::span<const std::string_view> OverflowNames();
+CPD_API std::span<const std::string_view> VariantNames();
+/// Of all schemes that an accumulator can be made with, `fma` among them.
+CPD_API std::span<const std::string_view> SchemeNames();
+/// Of those that sums of given terms can have.
+CPD_API std::span<const std::string_view> SumSchemeNames();
+
 /// The enumerator of E that stands at `name`'s place among names; Error lists them.
 template <class E>
 E ParseName(const char* what, std::span<const std::string_view> names, std::string_view name) {

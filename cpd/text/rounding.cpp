@@ -50,4 +50,8 @@ std::string ToString(Variant variant) {
   return std::string(kVariants.at(static_cast<std::size_t>(variant)));
 }
 
+std::span<const std::string_view> RoundingNames() { return kModes; }
+std::span<const std::string_view> OverflowNames() { return kPolicies; }
+std::span<const std::string_view> VariantNames() { return kVariants; }
+
 }  // namespace cpd

@@ -12,8 +12,10 @@
 
 #include "cpd/numeric/block_fma.h"
 
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/philox.h"
-#include "kernels/cpu/tables.h"
+#include "cpd/numeric/round_plan.h"
+#include "kernels/cpu/table.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -181,8 +183,7 @@ CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
   }
 }
 
-// --- promotion and the result
-// ---------------------------------------------------------------------
+// --- promotion and the result --------------------------------------------------------------------
 
 /// Calls run.operator()<Rule<…>>() for the rounding into the accumulator's format.
 template <class Run>
@@ -239,8 +240,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
   });
 }
 
-// --- the loops
-// ------------------------------------------------------------------------------------
+// --- the loops -----------------------------------------------------------------------------------
 
 /// Adds `count` values of k to one tile; step's sums are the unit's.
 template <class R, bool kBinary32>

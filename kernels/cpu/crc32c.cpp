@@ -3,7 +3,7 @@
 // CRC-32C (numeric/crc.h). One stream's steps wait for each other, so three run side by side, and
 // are joined.
 #include "cpd/numeric/crc.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/cpu/table.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

@@ -8,9 +8,11 @@
 // known 6, any terms 10 (with directed roundings) or 17, with all cases 17 to 45.
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/exact64.h"
+#include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/philox.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/split.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/cpu/table.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -43,8 +45,7 @@ struct StepsOf {
 };
 using Steps = StepsOf<float>;
 
-// --- with all cases
-// -------------------------------------------------------------------------------
+// --- with all cases ------------------------------------------------------------------------------
 
 /// Draws from number steps.draw on of the elements in V's lanes, the first of which has the index
 /// steps.first.
@@ -180,8 +181,7 @@ CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<d
             [&]<Rounding mode>() { fold_span<Rule<mode>, D>(plan, starts, steps); });
 }
 
-// --- short roundings
-// ------------------------------------------------------------------------------
+// --- short roundings -----------------------------------------------------------------------------
 
 /// Sums in several vectors, and the largest before its rounding. kKind: plain, rounded (terms are
 /// numbers of the format, or of a coarser one) or exact (any terms).

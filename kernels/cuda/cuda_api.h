@@ -10,8 +10,10 @@
 
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/levels.h"
-#include "cpd/numeric/plan.h"
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/fold_walk.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounds.h"
 
 namespace cpd::cuda {
@@ -38,15 +40,14 @@ struct Launch {
   void* stream = nullptr;
 };
 
-/// A product and its accumulator; `key` in place of the seed and stream in `levels`.
+/// A product and its accumulator; `key` in place of the seed and stream in `plan`.
 struct GemmCall {
   MatrixProduct product;
-  Levels levels;
+  AccumulatorPlan plan;
   Key key;
 };
 
-// --- reductions over ranks
-// ----------------------------------------------------------------------------
+// --- reductions over ranks -----------------------------------------------------------------------
 
 /// Memory that Api::allocate gives.
 enum class MemoryKind : std::uint8_t {
@@ -72,14 +73,11 @@ struct ReduceSegment {
   std::array<std::int64_t, kCodes> start{};  ///< where its codes begin in a message, in bytes
 };
 
-/// An ordered sum of given terms, as FoldStep and FoldEnd in ops/reduce.h, and its rounding to the
-/// result's format.
+/// An ordered sum of given terms (numeric/fold_walk.h), and its rounding to the result's format.
 struct SumPlan {
-  Scheme scheme = Scheme::sequential;
-  std::int64_t chunk = 0;
-  int planes = 1;       ///< of the running sum; scheme pairwise apart
-  FoldPlan terms;       ///< takes terms (chunked: within a chunk)
-  FoldPlan chunks;      ///< chunked: takes the chunks' sums
+  FoldOrder order;
+  FoldPlan terms;       ///< takes terms
+  FoldPlan sums;        ///< takes chunks' sums, and trees
   bool rounds = false;  ///< once more, to
   RoundPlan result;
 };

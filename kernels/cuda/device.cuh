@@ -16,8 +16,7 @@ namespace cpd::cuda {
 
 #define CPD_DEVICE __device__ __forceinline__
 
-// --- elements
-// ---------------------------------------------------------------------------------------
+// --- elements ------------------------------------------------------------------------------------
 
 CPD_DEVICE std::int64_t offset_of(const Strided& t, std::int64_t i) {
   if (t.rank == 1) return i * t.stride[0];
@@ -52,8 +51,7 @@ inline bool is_contiguous(const Strided& t, DType type) {
   return t.dtype == type && t.rank == 1 && t.stride[0] == 1;
 }
 
-// --- the walk
-// ---------------------------------------------------------------------------------------
+// --- the walk ------------------------------------------------------------------------------------
 
 /// Where random integers come from: the tensor, if its data is not null, or Philox.
 struct Source {
@@ -107,8 +105,7 @@ CPD_DEVICE void for_elements(std::int64_t index, std::int64_t n, const RoundPlan
   }
 }
 
-// --- launches
-// ---------------------------------------------------------------------------------------
+// --- launches ------------------------------------------------------------------------------------
 
 /// Makes a device the thread's current one while alive, and forgets an earlier call's error, which
 /// cudaGetLastError would report as this launch's.

@@ -8,6 +8,7 @@
 
 #include "cpd/base/dtype.h"
 #include "cpd/numeric/round.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd::cuda {
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_tile.h"
-#include "kernels/cuda/gemm_wide.h"
 
 namespace cpd::cuda {
 namespace {
@@ -21,12 +22,30 @@ CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
   }
 }
 
+/// Calls run.operator()<Sum>() with the class that sums as `plan` says.
+template <class Run>
+void with_sum(const AccumulatorPlan& plan, Run run) {
+  const bool is_unit = plan.scheme == Scheme::block_fma;
+  with_mode((is_unit ? plan.unit.promoted : plan.first.round).mode, [&]<Rounding mode>() {
+    switch (plan.scheme) {
+      case Scheme::kahan:
+        return run.template operator()<OrderedSum<mode, Scheme::kahan>>();
+      case Scheme::pairwise:
+        return run.template operator()<OrderedSum<mode, Scheme::pairwise>>();
+      case Scheme::block_fma:
+        return run.template operator()<UnitSum<mode>>();
+      default:
+        return run.template operator()<OrderedSum<mode, Scheme::sequential>>();
+    }
+  });
+}
+
 template <class Sum>
 __global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ GemmCall call) {
   __shared__ TileMemory memory;
   const MatrixProduct& product = call.product;
   const int thread = static_cast<int>(threadIdx.x);
-  const int step = step_of(call.levels);
+  const int step = step_of(call.plan);
   const std::int64_t tiles = tile_count(product, product.batch(), kSide);
   for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     TileThread<Sum> sum(call, tile, thread);
@@ -115,12 +134,12 @@ int gemm(const Launch& launch, const GemmCall& call) {
     return static_cast<unsigned>(
         std::min<std::int64_t>(tile_count(call.product, batch, side), 1LL << 30));
   };
-  if (takes_wide(call.levels)) {
-    with_split(call.levels.sum.split.kind, [&]<Split kind>() {
+  if (takes_wide(call.plan)) {
+    with_split(call.plan.sum.split.kind, [&]<Split kind>() {
       multiply_wide<kind><<<blocks(kWide), kWideThreads, 0, stream>>>(call);
     });
   } else {
-    with_sum(call.levels,
+    with_sum(call.plan,
              [&]<class Sum>() { multiply<Sum><<<blocks(kSide), kSums, 0, stream>>>(call); });
   }
   return cudaGetLastError();

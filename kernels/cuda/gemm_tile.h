@@ -8,7 +8,10 @@
 // binary32 where that is exact, else in binary64.
 #pragma once
 
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/gemm_sums.h"
+#include "cpd/numeric/round_plan.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 
@@ -189,23 +192,23 @@ template <Rounding mode, Scheme scheme>
 class OrderedSum {
  public:
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
-    const RoundPlan& first = call.levels.first.round;
+    const RoundPlan& first = call.plan.first.round;
     key_ = random_key(first, call.key, index);
     const auto start = static_cast<float>(
         round<R>(static_cast<double>(c), draw<R, double>(first, key_, 0), first));
     for (int plane = 0; plane < kPlanes; ++plane) state_[plane] = 0.0F;
-    (call.levels.chunk > 0 ? outer_ : state_[0]) = start;
+    (call.plan.chunk > 0 ? outer_ : state_[0]) = start;
   }
 
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
                   const TileRange* ranges) {
-    const Levels& levels = call.levels;
-    const bool narrow = fits_binary32(levels.sum, ranges[0].fraction, ranges[1].fraction);
-    if (levels.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
+    const AccumulatorPlan& plan = call.plan;
+    const bool narrow = fits_binary32(plan.sum, ranges[0].fraction, ranges[1].fraction);
+    if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
     // Each stretch ends with the step or with a chunk.
     for (const std::int64_t end = k + count; k < end;) {
-      const std::int64_t number = k / levels.chunk;
-      const std::int64_t chunk_end = (number + 1) * levels.chunk;
+      const std::int64_t number = k / plan.chunk;
+      const std::int64_t chunk_end = (number + 1) * plan.chunk;
       const std::int64_t stop = chunk_end < end ? chunk_end : end;
       const auto length = static_cast<int>(stop - k);
       add_products(call, a, b, k, length, static_cast<std::uint64_t>(number), narrow);
@@ -213,13 +216,13 @@ class OrderedSum {
       b += length * (kSide + 1);
       k = stop;
       if (k == chunk_end || k == call.product.depth) {
-        end_chunk(levels, k, static_cast<std::uint64_t>(number));
+        end_chunk(plan, k, static_cast<std::uint64_t>(number));
       }
     }
   }
 
   CPD_FN float end(const GemmCall& call) const {
-    return result_of(call.levels.chunk > 0 ? outer_ : state_[0]);
+    return result_of(call.plan.chunk > 0 ? outer_ : state_[0]);
   }
 
  private:
@@ -230,7 +233,7 @@ class OrderedSum {
 
   CPD_FN void add_products(const GemmCall& call, const float* a, const float* b, std::int64_t k,
                            int count, std::uint64_t chunk, bool narrow) {
-    const GemmPlan& plan = call.levels.sum;
+    const GemmPlan& plan = call.plan.sum;
     if (plan.exact_products) return add_as<double, true>(call, a, b, k, count, chunk);
     if constexpr (is_nearest(mode)) {
       if (narrow) return add_as<float, false>(call, a, b, k, count, chunk);
@@ -241,7 +244,7 @@ class OrderedSum {
   template <class V, bool kExactProducts>
   CPD_FN void add_as(const GemmCall& call, const float* a, const float* b, std::int64_t k,
                      int count, std::uint64_t chunk) {
-    const GemmPlan& plan = call.levels.sum;
+    const GemmPlan& plan = call.plan.sum;
     const std::uint64_t first =
         mode == Rounding::stochastic ? plan.first_draw + chunk + draws_before(plan, k) : 0;
     GemmSums<R, V, kExactProducts, TileOperands<V>, TileState<V>> sums(
@@ -256,11 +259,11 @@ class OrderedSum {
     }
   }
 
-  CPD_FN void end_chunk(const Levels& levels, std::int64_t k, std::uint64_t number) {
-    const std::uint64_t t = mode == Rounding::stochastic
-                                ? levels.sum.first_draw + number + draws_before(levels.sum, k)
-                                : 0;
-    const RoundPlan& plan = levels.outer.round;
+  CPD_FN void end_chunk(const AccumulatorPlan& accumulator, std::int64_t k, std::uint64_t number) {
+    const std::uint64_t t = mode == Rounding::stochastic ? accumulator.sum.first_draw + number +
+                                                               draws_before(accumulator.sum, k)
+                                                         : 0;
+    const RoundPlan& plan = accumulator.outer.round;
     outer_ = static_cast<float>(
         rounded_sum<R, double>(outer_, state_[0], draw<R, double>(plan, key_, t), plan));
     state_[0] = 0.0F;
@@ -271,134 +274,10 @@ class OrderedSum {
   float state_[kPlanes];
 };
 
-/// A matrix unit's sum; `mode` is that of promotion and of the result.
-template <Rounding mode>
-class UnitSum {
- public:
-  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
-    const BlockFmaPlan& plan = call.levels.unit;
-    key_ = random_key(plan.promoted, call.key, index);
-    const double start = c;
-    if (plan.promote > 0) {
-      const auto random = draw<R, double>(plan.promoted, key_, 0);
-      sum_ = static_cast<float>(round<R>(start, random, plan.promoted));
-    } else {
-      with_unit_rule(plan, [&]<class Unit>() {
-        unit_ = static_cast<float>(round<Unit>(start, std::uint64_t{0}, call.levels.first.round));
-      });
-    }
-  }
-
-  CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
-                  const TileRange* ranges) {
-    const BlockFmaPlan& plan = call.levels.unit;
-    const bool narrow =
-        fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
-                      least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
-    with_unit_rule(plan, [&]<class Unit>() {
-      for (int at = 0; at < count; at += plan.block) {
-        const int length = count - at < plan.block ? count - at : plan.block;
-        const float* a_block = a + at * (kSide + 1);
-        const float* b_block = b + at * (kSide + 1);
-        const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
-        const double units =
-            narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
-                   : sum_units<double>(plan, e, a_block, b_block, length);
-        unit_ = static_cast<float>(
-            end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
-        const std::int64_t done = k + at + length;
-        const bool promotes = plan.promote > 0 && done % plan.promote == 0;
-        if (promotes || done == call.product.depth) promote(call, done);
-      }
-    });
-  }
-
-  CPD_FN float end(const GemmCall& call) {
-    const bool promotes = call.levels.unit.promote > 0;
-    if (call.product.depth == 0 && !promotes) promote(call, 0);
-    return result_of(promotes ? sum_ : unit_);
-  }
-
- private:
-  using R = Rule<mode, Form::general>;
-
-  template <class Run>
-  CPD_FN static void with_unit_rule(const BlockFmaPlan& plan, Run run) {
-    if (plan.sum.mode == Rounding::toward_zero) {
-      run.template operator()<Rule<Rounding::toward_zero>>();
-    } else {
-      run.template operator()<Rule<Rounding::nearest_even>>();
-    }
-  }
-  CPD_FN static int greatest(const TileRange& range, int emin) {
-    return exponent_of(bits_as<float>(range.largest), emin);
-  }
-  CPD_FN static int least(const TileRange& range, int emin) {
-    return range.largest == 0 ? -kNoExponent : exponent_of(bits_as<float>(range.smallest), emin);
-  }
-
-  CPD_FN std::int32_t greatest_exponent(const BlockFmaPlan& plan, const float* a, const float* b,
-                                        int count) const {
-    std::int32_t e = plan.min_exponent;
-    if (plan.aligns_addend) e = max(e, exponent_of(unit_, plan.emin_sum));
-    const TileOperands<float> x{a, b};
-    for (int k = 0; k < count; ++k) {
-      e = max(e, exponent_of(x.a(k), plan.emin_a) + exponent_of(x.b(k), plan.emin_b));
-    }
-    return e;
-  }
-  template <class V>
-  CPD_FN static Units<V> sum_units(const BlockFmaPlan& plan, std::int32_t e, const float* a,
-                                   const float* b, int count) {
-    const V scale = alignment<V>(Signed<V>{e}, plan);
-    const TileOperands<V> x{a, b};
-    Units<V> units{};
-    for (int k = 0; k < count; ++k) units = units + aligned_product(x.a(k), x.b(k), scale);
-    return units;
-  }
-
-  /// After `done` products: the unit's sum is added to the accumulator's and starts anew from +0;
-  /// without promotion it is rounded into the accumulator's format.
-  CPD_FN void promote(const GemmCall& call, std::int64_t done) {
-    const BlockFmaPlan& plan = call.levels.unit;
-    const bool adds = plan.promote > 0;
-    const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
-    const auto first = 4 * static_cast<std::uint64_t>(draws_per_word(plan.promoted.random_bits));
-    const auto random = draw<R, double>(plan.promoted, key_, first + number);
-    const double unit = unit_;
-    const double exact = adds ? exact_sum<mode>(static_cast<double>(sum_), unit) : unit;
-    const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
-    (adds ? sum_ : unit_) = rounded;
-    if (adds) unit_ = 0.0F;
-  }
-
-  RandomKey key_;
-  float sum_ = 0.0F;  ///< with promotion
-  float unit_ = 0.0F;
-};
-
-/// Calls run.operator()<Sum>() with the class that sums as `levels` says.
-template <class Run>
-void with_sum(const Levels& levels, Run run) {
-  const bool is_unit = levels.scheme == Scheme::block_fma;
-  with_mode((is_unit ? levels.unit.promoted : levels.first.round).mode, [&]<Rounding mode>() {
-    switch (levels.scheme) {
-      case Scheme::kahan:
-        return run.template operator()<OrderedSum<mode, Scheme::kahan>>();
-      case Scheme::pairwise:
-        return run.template operator()<OrderedSum<mode, Scheme::pairwise>>();
-      case Scheme::block_fma:
-        return run.template operator()<UnitSum<mode>>();
-      default:
-        return run.template operator()<OrderedSum<mode, Scheme::sequential>>();
-    }
-  });
-}
-
 /// Values of k that a step takes: whole blocks of a matrix unit.
-CPD_FN int step_of(const Levels& levels) {
-  if (levels.scheme != Scheme::block_fma) return kDepth;
-  return kDepth / levels.unit.block * levels.unit.block;
+CPD_FN int step_of(const AccumulatorPlan& plan) {
+  if (plan.scheme != Scheme::block_fma) return kDepth;
+  return kDepth / plan.unit.block * plan.unit.block;
 }
 
 }  // namespace cpd::cuda

@@ -13,7 +13,11 @@
 
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/crc.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/fold_walk.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/philox.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/streams.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
@@ -39,8 +43,7 @@ struct ReduceTile {
   alignas(16) std::uint8_t bytes[4 * kTile];
 };
 
-// --- values and codes
-// -------------------------------------------------------------------------------
+// --- values and codes ----------------------------------------------------------------------------
 
 /// Code number i.
 CPD_FN std::uint32_t code_at(const std::uint8_t* packed, std::int64_t i, int bits) {
@@ -91,43 +94,48 @@ CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPl
   return convert_value<float>(round<mode>(scaled, std::uint64_t{random}, plan));
 }
 
-// --- sums
-// -------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------
 
 /// Open trees of at most 2^24 terms.
 constexpr int kMostTrees = 25;
 
-/// One ordered sum of one element, term by term; see FoldStep in ops/reduce.h for what it is.
+/// FoldWalk's backend: the planes of one element, and the term that it takes next.
 template <Rounding mode>
-class ElementSum {
+class ElementPlanes {
  public:
-  /// `draws`: how many the terms before took.
-  CPD_FN ElementSum(const SumPlan& plan, std::uint64_t stream, std::int64_t i, std::uint64_t draws)
-      : plan_(plan), draws_(plan.terms.round, stream, i, draws) {
-    trees_[0] = trees_[1] = 0;
+  CPD_FN ElementPlanes(const SumPlan& plan, std::uint64_t stream, std::int64_t i,
+                       std::int64_t first_draw)
+      : plan_(plan), draws_(plan.terms.round, stream, i, first_draw) {
+    trees_[0] = 0;
   }
 
-  float sum = 0, second = 0;  ///< planes 0 and 1
+  float sum = 0, second = 0;  ///< planes 0 and 1, of all but trees
+  float term = 0;
 
-  CPD_FN void take(std::int64_t k, float x) {
-    switch (plan_.scheme) {
-      case Scheme::kahan:
-        return take_compensated(k, x);
-      case Scheme::chunked:
-        return take_in_chunk(k, x);
-      case Scheme::pairwise:
-        return take_tree(k, x);
-      default:
-        sum = rounded(plan_.terms, k == 0, sum, x, draws_.next());
+  CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t, std::int64_t) {
+    if (plane == 1) {
+      second = called(plan_.terms, starts, second, term, draws_.next());
+    } else if (plan_.order.scheme == Scheme::kahan) {
+      add_compensated(starts);
+    } else {
+      sum = rounded(plan_.terms, starts, sum, term, draws_.next());
     }
   }
-  /// The sum of so many terms, in the result's format. Element i of the stream rounds it.
-  CPD_FN float end(std::int64_t terms, std::uint64_t stream, std::int64_t i) {
-    if (plan_.scheme == Scheme::chunked && terms % plan_.chunk != 0) end_chunk(terms / plan_.chunk);
-    if (plan_.scheme == Scheme::pairwise) end_trees(terms);
-    if (!plan_.rounds) return sum;
-    return cast_scaled<mode>(sum, 0, element_draw<mode>(plan_.result, stream, i), plan_.result);
+  CPD_FN void add_chunk(bool starts, std::int64_t) {
+    sum = called(plan_.sums, starts, sum, second, draws_.next());
   }
+  CPD_FN void open_tree(int plane, std::int64_t) { trees_[plane] = term; }
+  CPD_FN void merge_term(int plane, std::int64_t, std::int64_t) {
+    trees_[plane] = called(plan_.terms, false, trees_[plane], term, draws_.next());
+  }
+  CPD_FN void merge_trees(int plane, std::int64_t, bool of_term) {
+    const FoldPlan& plan = of_term ? plan_.terms : plan_.sums;
+    trees_[plane] = called(plan, false, trees_[plane], trees_[plane + 1], draws_.next());
+  }
+  CPD_FN void round_tree(std::int64_t) {
+    trees_[0] = called(plan_.terms, true, 0, trees_[0], draws_.next());
+  }
+  CPD_FN float result() const { return plan_.order.scheme == Scheme::pairwise ? trees_[0] : sum; }
 
  private:
   using R = Rule<mode, Form::general>;
@@ -135,15 +143,16 @@ class ElementSum {
   /// Successive draws; without random bits, nothing.
   class Draws {
    public:
-    CPD_FN Draws(const RoundPlan& plan, std::uint64_t stream, std::int64_t i, std::uint64_t first)
-        : draws_(plan.random_bits, plan.seed, stream, static_cast<std::uint64_t>(i), first) {}
+    CPD_FN Draws(const RoundPlan& plan, std::uint64_t stream, std::int64_t i, std::int64_t first)
+        : draws_(plan.random_bits, plan.seed, stream, static_cast<std::uint64_t>(i),
+                 static_cast<std::uint64_t>(first)) {}
     CPD_FN std::uint32_t next() { return draws_.next(); }
 
    private:
     FoldDraws<std::uint32_t> draws_;
   };
   struct NoDraws {
-    CPD_FN NoDraws(const RoundPlan&, std::uint64_t, std::int64_t, std::uint64_t) {}
+    CPD_FN NoDraws(const RoundPlan&, std::uint64_t, std::int64_t, std::int64_t) {}
     CPD_FN static std::uint32_t next() { return 0; }
   };
   /// a + b, or b alone as the first term, rounded once.
@@ -162,60 +171,54 @@ class ElementSum {
     return rounded(plan, starts, a, b, random);
   }
 
-  CPD_FN void take_compensated(std::int64_t k, float x) {
-    if (k == 0) {
-      sum = called(plan_.terms, true, 0, x, draws_.next());
-      second = 0;
-      return;
+  struct CalledSums {
+    ElementPlanes& planes;
+    CPD_FN float operator()(float a, float b) const {
+      return called(planes.plan_.terms, false, a, b, planes.draws_.next());
     }
-    const float y = called(plan_.terms, false, x, -second, draws_.next());
-    const float t = called(plan_.terms, false, sum, y, draws_.next());
-    const float gained = called(plan_.terms, false, t, -sum, draws_.next());
-    const float lost = called(plan_.terms, false, gained, -y, draws_.next());
-    const std::uint32_t size = bits_as<std::uint32_t>(t) & Pattern<float>::magnitude;
-    second = size < Pattern<float>::infinity ? lost : 0.0F;
-    sum = t;
-  }
-
-  CPD_FN void take_in_chunk(std::int64_t k, float x) {
-    const std::int64_t at = k % plan_.chunk;
-    second = called(plan_.terms, at == 0, second, x, draws_.next());
-    if (at == plan_.chunk - 1) end_chunk(k / plan_.chunk);
-  }
-  CPD_FN void end_chunk(std::int64_t number) {
-    sum = called(plan_.chunks, number == 0, sum, second, draws_.next());
-  }
-
-  CPD_FN void take_tree(std::int64_t k, float x) {
-    trees_[++open_] = x;
-    for (; k % 2 != 0; k >>= 1) merge();
-  }
-  CPD_FN void merge() {
-    --open_;
-    const float smaller = trees_[open_ + 1];
-    trees_[open_] = called(plan_.terms, false, trees_[open_], smaller, draws_.next());
-  }
-  CPD_FN void end_trees(std::int64_t terms) {
-    while (open_ > 1) merge();
-    sum = terms > 1 ? trees_[1] : called(plan_.terms, true, 0, trees_[1], draws_.next());
+  };
+  CPD_FN void add_compensated(bool starts) {
+    if (!starts) return kahan_step(term, sum, second, CalledSums{*this});
+    sum = called(plan_.terms, true, 0, term, draws_.next());
+    second = 0;
   }
 
   const SumPlan& plan_;
   std::conditional_t<mode == Rounding::stochastic, Draws, NoDraws> draws_;
-  float trees_[kMostTrees + 1];  // from 1 on
-  int open_ = 0;
+  float trees_[kMostTrees];
 };
 
-/// Draws that the first k terms took; pairwise apart.
-CPD_FN std::uint64_t draws_before(const SumPlan& plan, std::int64_t k) {
-  std::int64_t draws = k;
-  if (plan.scheme == Scheme::kahan && k > 0) draws = 4 * k - 3;
-  if (plan.scheme == Scheme::chunked) draws += k / plan.chunk;
-  return static_cast<std::uint64_t>(draws);
-}
+/// One ordered sum of one element, term by term.
+template <Rounding mode>
+class ElementSum {
+ public:
+  /// From term k on.
+  CPD_FN ElementSum(const SumPlan& plan, std::uint64_t stream, std::int64_t i, std::int64_t k)
+      : plan_(plan), walk_(plan.order, k), planes_(plan, stream, i, walk_.first_draw()) {}
 
-// --- one value
-// --------------------------------------------------------------------------------------
+  /// Planes 0 and 1 of a running sum that is no tree.
+  CPD_FN float& sum() { return planes_.sum; }
+  CPD_FN float& second() { return planes_.second; }
+
+  CPD_FN void take(float x) {
+    planes_.term = x;
+    walk_.take(planes_, 1);
+  }
+  /// The sum of all terms, in the result's format. Element i of the stream rounds it.
+  CPD_FN float end(std::uint64_t stream, std::int64_t i) {
+    walk_.end(planes_);
+    const float sum = planes_.result();
+    if (!plan_.rounds) return sum;
+    return cast_scaled<mode>(sum, 0, element_draw<mode>(plan_.result, stream, i), plan_.result);
+  }
+
+ private:
+  const SumPlan& plan_;
+  FoldWalk walk_;
+  ElementPlanes<mode> planes_;
+};
+
+// --- one value -----------------------------------------------------------------------------------
 
 /// Value number `at` of a segment, from from[which].
 CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, std::int64_t which,
@@ -240,9 +243,9 @@ CPD_FN float group_sum(const ReduceCall& call, const ReduceSegment& segment, std
   const std::int64_t i = segment.begin + at;
   ElementSum<mode> sum(call.group, StreamFrom(call.sum_stream, segment.layer, unit), i, 0);
   CPD_ROLLED for (std::int64_t m = 0; m < members; ++m) {
-    sum.take(m, load_value(call, segment, first + m, Codes::wire, at));
+    sum.take(load_value(call, segment, first + m, Codes::wire, at));
   }
-  return sum.end(members, StreamFrom(call.result_stream, segment.layer, unit), i);
+  return sum.end(StreamFrom(call.result_stream, segment.layer, unit), i);
 }
 
 template <Rounding mode>
@@ -260,13 +263,13 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
       const std::int64_t first = unit * call.group_size;
       const std::int64_t left = call.world - first;
       const std::int64_t members = left < call.group_size ? left : call.group_size;
-      sum.take(k, group_sum<mode>(call, segment, at, unit, first, members));
+      sum.take(group_sum<mode>(call, segment, at, unit, first, members));
     } else {
-      sum.take(k, load_value(call, segment, unit, Codes::wire, at));
+      sum.take(load_value(call, segment, unit, Codes::wire, at));
     }
     if (++unit == rounds.units) unit = 0;
   }
-  return sum.end(rounds.units, StreamFrom(call.result_stream, segment.layer, kAcross), i);
+  return sum.end(StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 
 /// Term k comes to a running sum: its planes, or after the last term the result, as codes.
@@ -275,23 +278,22 @@ CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::
                      std::uint32_t& first, std::uint32_t& second) {
   const std::int64_t i = segment.begin + at;
   const SumPlan& plan = call.across;
-  ElementSum<mode> sum(plan, StreamFrom(call.sum_stream, segment.layer, kAcross), i,
-                       draws_before(plan, call.k));
+  const bool two_planes = fold_planes(plan.order.scheme, call.rounds.units) > 1;
+  ElementSum<mode> sum(plan, StreamFrom(call.sum_stream, segment.layer, kAcross), i, call.k);
   if (call.k > 0) {
-    sum.sum = load_value(call, segment, 0, Codes::plane0, at);
-    if (plan.planes > 1) sum.second = load_value(call, segment, 0, Codes::plane1, at);
+    sum.sum() = load_value(call, segment, 0, Codes::plane0, at);
+    if (two_planes) sum.second() = load_value(call, segment, 0, Codes::plane1, at);
   }
-  sum.take(call.k, load_value(call, segment, 1, call.from_codes, at));
+  sum.take(load_value(call, segment, 1, call.from_codes, at));
   if (call.k + 1 < call.rounds.units) {
-    first = code_of(sum.sum, call.codes[static_cast<int>(Codes::plane0)]);
-    if (plan.planes > 1) {
-      second = code_of(sum.second, call.codes[static_cast<int>(Codes::plane1)]);
+    first = code_of(sum.sum(), call.codes[static_cast<int>(Codes::plane0)]);
+    if (two_planes) {
+      second = code_of(sum.second(), call.codes[static_cast<int>(Codes::plane1)]);
     }
     return;
   }
   const std::uint64_t stream = StreamFrom(call.result_stream, segment.layer, kAcross);
-  first =
-      code_of(sum.end(call.rounds.units, stream, i), call.codes[static_cast<int>(Codes::result)]);
+  first = code_of(sum.end(stream, i), call.codes[static_cast<int>(Codes::result)]);
 }
 
 /// (value * 2^-shift) / divisor, each rounded once to binary32.
@@ -301,8 +303,7 @@ CPD_FN float unscaled(float value, int shift, float divisor) {
   return result == result ? result : bits_as<float>(Pattern<float>::quiet_nan);
 }
 
-// --- blocks
-// -----------------------------------------------------------------------------------------
+// --- blocks --------------------------------------------------------------------------------------
 
 /// The segment that a tile is of.
 CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile) {
@@ -384,7 +385,7 @@ CPD_FN void hop_block(const Block& block, const ReduceCall& call, ReduceTile& ti
     });
     store_tile(block, call, segment, begin, count, ends ? Codes::result : Codes::plane0,
                tile.codes[0], tile.bytes);
-    if (ends || call.across.planes == 1) return;
+    if (ends || fold_planes(call.across.order.scheme, call.rounds.units) == 1) return;
     store_tile(block, call, segment, begin, count, Codes::plane1, tile.codes[1], tile.bytes);
   });
 }
@@ -428,8 +429,7 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
   });
 }
 
-// --- checksums
-// --------------------------------------------------------------------------------------
+// --- checksums -----------------------------------------------------------------------------------
 
 constexpr int kCrcPiece = 512;  ///< bytes that a thread takes at a time
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _moved, loading
 from cpd._core import __version__, backend
-from cpd.nn.recipe import CastSpec, Recipe
+from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
+from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
 from cpd.ops import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
 

@@ -24,7 +24,8 @@ SPECS = [
     ("cpd.numeric.formats", "format"),  # what a pickled Format calls
     ("cpd.numeric.accumulator", "Accumulator"),
     ("cpd.numeric.accumulator", "BlockFma"),
-    ("cpd.nn.recipe", "CastSpec"),
+    ("cpd.numeric.cast", "CastSpec"),
+    ("cpd.nn.recipe", "CastSpec"),  # where it was
     ("cpd.nn.recipe", "Recipe"),
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),

@@ -13,6 +13,7 @@
 #include "cpd/ops/gemm.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/gemm.h"
+#include "tests/testing/gemm_cases.h"
 
 namespace cpd {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 using testing::CudaDriver;
 using testing::Layout;
 using testing::OnGpu;
-using testing::operands;
+using testing::schemes_of_tiles;
 using testing::Shape;
 using testing::Tensor;
 using testing::Values;
@@ -58,21 +59,8 @@ class OnGpuView {
 using Product = void (*)(const TensorView&, const TensorView&, const Accumulator&,
                          const TensorView&, const TensorView*);
 
-class GemmGpu : public testing::GpuTest {
+class GemmGpu : public testing::WithTensors<testing::GpuTest> {
  protected:
-  Tensor Make(const Shape& shape, Values kind, const Format& format,
-              Layout layout = Layout::contiguous, DType type = DType::f32) {
-    const auto n = static_cast<std::size_t>(testing::count_of(shape));
-    return {shape, operands(kind, format, n, ++seed_), layout, type};
-  }
-  /// Values of the format alone.
-  Tensor MakeRounded(const Shape& shape, Values kind, const Format& format) {
-    std::vector<float> values =
-        operands(kind, format, static_cast<std::size_t>(testing::count_of(shape)), ++seed_);
-    for (float& x : values) x = reference::cast(reference::spec_of(format), x);
-    return {shape, values};
-  }
-
   /// out by `product` on the GPU.
   void Run(Product product, const testing::GemmCase& g, const Accumulator& accumulator,
            const Tensor& out) const {
@@ -110,31 +98,7 @@ class GemmGpu : public testing::GpuTest {
                  ", b " + testing::text_of(g.b.shape()) + ", element " + std::to_string(i);
         });
   }
-
-  std::uint64_t seed_ = 0;
 };
-
-std::vector<Accumulator> schemes(const Format& format) {
-  std::vector<Accumulator> all;
-  for (const Scheme scheme :
-       {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
-    Accumulator a;
-    a.format = format;
-    a.scheme = scheme;
-    if (scheme == Scheme::chunked) a.chunk = 7;
-    all.push_back(a);
-    a.exact_products = true;
-    all.push_back(a);
-    a.exact_products = false;
-    a.product = ParseFormat("e5m7");
-    if (scheme == Scheme::chunked) {
-      a.inner = ParseFormat("e5m4");
-      a.chunk = 8;
-    }
-    all.push_back(a);
-  }
-  return all;
-}
 
 std::vector<RoundingOptions> roundings() {
   std::vector<RoundingOptions> all;
@@ -166,7 +130,7 @@ TEST_F(GemmGpu, EverySchemeFormatAndRounding) {
       const Tensor b = Make({depth, 67}, kind, format);
       const Tensor c = Make({70, 67}, Values::mixed, format);
       int turn = 0;
-      for (Accumulator accumulator : schemes(format)) {
+      for (Accumulator accumulator : schemes_of_tiles(format)) {
         for (const RoundingOptions& o : roundings()) {
           accumulator.rounding = o;
           // Nearest-even always, the others in turn.
@@ -181,7 +145,7 @@ TEST_F(GemmGpu, EverySchemeFormatAndRounding) {
 
 TEST_F(GemmGpu, Shapes) {
   const Format format = ParseFormat("e4m3");
-  const std::vector<Accumulator> all = schemes(format);
+  const std::vector<Accumulator> all = schemes_of_tiles(format);
   std::size_t turn = 0;
   for (const std::int64_t m : {1, 15, 16, 17, 63, 64, 65, 130}) {
     for (const std::int64_t n : {1, 15, 17, 63, 64, 65, 131}) {
@@ -199,7 +163,7 @@ TEST_F(GemmGpu, Shapes) {
 
 TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
   const Format format = ParseFormat("e4m3");
-  std::vector<Accumulator> all = schemes(format);
+  std::vector<Accumulator> all = schemes_of_tiles(format);
   Accumulator fp32;
   all.push_back(fp32);
   fp32.exact_products = true;
@@ -214,7 +178,7 @@ TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
 TEST_F(GemmGpu, LayoutsTypesAndBatches) {
   constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
   const Format format = ParseFormat("e4m3");
-  const std::vector<Accumulator> all = schemes(format);
+  const std::vector<Accumulator> all = schemes_of_tiles(format);
   std::size_t turn = 0;
   for (const Layout la : testing::kLayouts) {
     for (const Layout lb : testing::kLayouts) {
@@ -256,7 +220,7 @@ TEST_F(GemmGpu, SeedAndStreamMayLieOnTheGpu) {
   const OnGpu numbers_gpu(driver(), numbers, sizeof(numbers));
   const Tensor a = Make({33, 50}, Values::arbitrary, ParseFormat("e4m3"));
   const Tensor b = Make({50, 35}, Values::arbitrary, ParseFormat("e4m3"));
-  for (Accumulator accumulator : schemes(ParseFormat("e4m3"))) {
+  for (Accumulator accumulator : schemes_of_tiles(ParseFormat("e4m3"))) {
     accumulator.rounding.mode = Rounding::stochastic;
     accumulator.rounding.random_bits = 8;
     accumulator.rounding.seed = numbers[0];

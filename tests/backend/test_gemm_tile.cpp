@@ -13,17 +13,19 @@
 #include <vector>
 
 #include "cpd/base/product.h"
+#include "kernels/cuda/block_fma.h"
+#include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_tile.h"
-#include "kernels/cuda/gemm_wide.h"
 #include "tests/testing/few_products.h"
 #include "tests/testing/gemm.h"
+#include "tests/testing/gemm_cases.h"
 #include "tests/testing/near_ties.h"
 
 namespace cpd {
 namespace {
 
 using testing::Layout;
-using testing::operands;
+using testing::schemes_of_tiles;
 using testing::Shape;
 using testing::Tensor;
 using testing::Values;
@@ -37,7 +39,7 @@ void join(const cuda::TileRange& mine, cuda::TileRange& shared) {
 /// What a block does, as in gemm.cu.
 template <class Sum>
 void run_block(const cuda::GemmCall& call, std::int64_t tile) {
-  const int step = cuda::step_of(call.levels);
+  const int step = cuda::step_of(call.plan);
   cuda::TileMemory memory;
   std::vector<cuda::TileThread<Sum>> threads;
   threads.reserve(cuda::kSums);
@@ -92,26 +94,26 @@ void with_scheme(Scheme scheme, Run run) {
 }
 constexpr std::array kModes = {Rounding::nearest_even, Rounding::down, Rounding::stochastic};
 template <class Run>
-void with_sum(const Levels& levels, Rounding mode, Run run) {
-  if (mode == kModes[0]) with_scheme<kModes[0]>(levels.scheme, run);
-  if (mode == kModes[1]) with_scheme<kModes[1]>(levels.scheme, run);
-  if (mode == kModes[2]) with_scheme<kModes[2]>(levels.scheme, run);
+void with_sum(const AccumulatorPlan& plan, Rounding mode, Run run) {
+  if (mode == kModes[0]) with_scheme<kModes[0]>(plan.scheme, run);
+  if (mode == kModes[1]) with_scheme<kModes[1]>(plan.scheme, run);
+  if (mode == kModes[2]) with_scheme<kModes[2]>(plan.scheme, run);
 }
 
 /// By the general route, or, if it may, by the short one.
 void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                    const TensorView& out, const TensorView* c, bool wide) {
   cuda::GemmCall call{MakeProduct(a, b, out, c), {}, {}};
-  call.levels = make_levels(accumulator, call.product.depth);
+  call.plan = make_accumulator_plan(accumulator, call.product.depth);
   const int side = wide ? cuda::kWide : cuda::kSide;
   const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), side);
   for (std::int64_t tile = 0; wide && tile < tiles; ++tile) {
-    cuda::with_split(call.levels.sum.split.kind,
+    cuda::with_split(call.plan.sum.split.kind,
                      [&]<Split kind>() { run_wide_block<kind>(call, tile); });
   }
   if (wide) return;
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
-    with_sum(call.levels, accumulator.rounding.mode,
+    with_sum(call.plan, accumulator.rounding.mode,
              [&]<class Sum>() { run_block<Sum>(call, tile); });
   }
 }
@@ -123,7 +125,7 @@ template <class Arithmetic = testing::WideArithmetic>
       testing::oracle_gemm<Arithmetic>(g.a, g.b, accumulator, shape, g.c);
   TensorView addend;
   if (g.c != nullptr) addend = g.c->view();
-  const bool has_wide = cuda::takes_wide(make_levels(accumulator, g.a.shape().back()));
+  const bool has_wide = cuda::takes_wide(make_accumulator_plan(accumulator, g.a.shape().back()));
   for (const bool wide : {false, true}) {
     if ((wide && !has_wide) || expected.empty()) continue;
     Tensor out(shape, std::vector<float>(expected.size(), -7.0F), g.out_layout, g.out_type);
@@ -145,35 +147,6 @@ template <class Arithmetic = testing::WideArithmetic>
   return ::testing::AssertionSuccess();
 }
 
-/// Every scheme on a format.
-std::vector<Accumulator> schemes(const Format& format) {
-  std::vector<Accumulator> all;
-  for (const Scheme scheme :
-       {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
-    Accumulator a;
-    a.format = format;
-    a.scheme = scheme;
-    a.chunk = scheme == Scheme::chunked ? 7 : a.chunk;
-    all.push_back(a);
-    a.exact_products = true;
-    all.push_back(a);
-    a.exact_products = false;
-    a.product = ParseFormat("e5m7");
-    if (scheme == Scheme::chunked) {
-      a.inner = ParseFormat("e5m4");
-      a.chunk = 8;
-    }
-    all.push_back(a);
-  }
-  Accumulator chunks;
-  chunks.format = format;
-  chunks.scheme = Scheme::chunked;
-  chunks.chunk = 12;
-  chunks.product = chunks.inner = ParseFormat("e4m3");
-  all.push_back(chunks);
-  return all;
-}
-
 std::vector<RoundingOptions> roundings() {
   std::vector<RoundingOptions> all;
   RoundingOptions o;
@@ -192,24 +165,7 @@ std::vector<RoundingOptions> roundings() {
   return all;
 }
 
-class GemmTile : public ::testing::Test {
- protected:
-  Tensor Make(const Shape& shape, Values kind, const Format& format,
-              Layout layout = Layout::contiguous, DType type = DType::f32) {
-    const auto n = static_cast<std::size_t>(testing::count_of(shape));
-    return {shape, operands(kind, format, n, ++seed_), layout, type};
-  }
-  /// Values of the format alone.
-  Tensor MakeRounded(const Shape& shape, Values kind, const Format& format) {
-    std::vector<float> values =
-        operands(kind, format, static_cast<std::size_t>(testing::count_of(shape)), ++seed_);
-    for (float& x : values) x = reference::cast(reference::spec_of(format), x);
-    return {shape, values};
-  }
-
- private:
-  std::uint64_t seed_ = 0;
-};
+using GemmTile = testing::WithTensors<::testing::Test>;
 
 TEST_F(GemmTile, EverySchemeFormatAndRounding) {
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e5m10", "e8m23", "e4m3fn", "e4m3fnuz",
@@ -221,7 +177,7 @@ TEST_F(GemmTile, EverySchemeFormatAndRounding) {
       const Tensor b = Make({depth, 5}, kind, format);
       const Tensor c = Make({3, 5}, Values::mixed, format);
       int turn = 0;
-      for (Accumulator accumulator : schemes(format)) {
+      for (Accumulator accumulator : schemes_of_tiles(format)) {
         for (const RoundingOptions& o : roundings()) {
           accumulator.rounding = o;
           ASSERT_TRUE(tiles_match({a, b, ++turn % 2 == 0 ? &c : nullptr}, accumulator)) << name;
@@ -246,7 +202,7 @@ TEST_F(GemmTile, FactorsFarFromOne) {
       const Tensor x = Make({5, 40}, Values::large, format);
       const Tensor y = Make({40, 7}, Values::large, format);
       const Tensor c = Make({5, 7}, Values::mixed, format);
-      for (const Accumulator& accumulator : schemes(format)) {
+      for (const Accumulator& accumulator : schemes_of_tiles(format)) {
         ASSERT_TRUE(tiles_match({a, b, &c}, accumulator)) << name;
         ASSERT_TRUE(tiles_match({x, y, &c}, accumulator)) << name;
       }
@@ -263,7 +219,7 @@ TEST_F(GemmTile, SumsThatStartFromNegativeZero) {
       const Tensor a({1, 12}, values);
       const Tensor b({12, 3}, std::vector<float>(36, 1.0F));
       const Tensor c({1}, {-0.0F});
-      for (const Accumulator& accumulator : schemes(ParseFormat(name))) {
+      for (const Accumulator& accumulator : schemes_of_tiles(ParseFormat(name))) {
         ASSERT_TRUE(tiles_match({a, b, &c}, accumulator)) << name;
       }
     }
@@ -316,7 +272,7 @@ TEST_F(GemmTile, FusedSumsRoundedToOddByDirections) {
 // Around the sizes of a block and of its steps along k.
 TEST_F(GemmTile, Shapes) {
   const Format format = ParseFormat("e5m7");
-  const std::vector<Accumulator> all = schemes(format);
+  const std::vector<Accumulator> all = schemes_of_tiles(format);
   std::size_t turn = 0;
   for (const std::int64_t m : {1, 15, 16, 17, 66}) {
     for (const std::int64_t n : {1, 15, 16, 17, 65}) {
@@ -335,7 +291,7 @@ TEST_F(GemmTile, Shapes) {
 TEST_F(GemmTile, LayoutsTypesAndBatches) {
   constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
   const Format format = ParseFormat("e4m3");
-  const std::vector<Accumulator> all = schemes(format);
+  const std::vector<Accumulator> all = schemes_of_tiles(format);
   std::size_t turn = 0;
   for (const Layout la : testing::kLayouts) {
     for (const Layout lb : testing::kLayouts) {

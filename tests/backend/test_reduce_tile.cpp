@@ -32,8 +32,7 @@ using testing::HostBlock;
 using testing::Layers;
 using testing::Ranks;
 
-// ---- bodies
-// --------------------------------------------------------------------------------------
+// ---- bodies -------------------------------------------------------------------------------------
 
 std::vector<Format> formats() {
   std::vector<Format> all;
@@ -179,8 +178,7 @@ ReduceSpec spec_of_sum(const Accumulator& accumulator) {
   return spec;
 }
 
-// ---- the whole way
-// -------------------------------------------------------------------------------
+// ---- the whole way ------------------------------------------------------------------------------
 
 /// A transport between GPUs: what it is given lies in the stand-in's device memory.
 class BetweenGpus final : public Transport {
@@ -541,8 +539,7 @@ TEST_F(ReduceOnGpu, RefusesOtherPlaces) {
       << "an empty layer may be anywhere";
 }
 
-// ---- checksums
-// -----------------------------------------------------------------------------------
+// ---- checksums ----------------------------------------------------------------------------------
 
 TEST(ReduceTile, Checksums) {
   std::vector<std::uint8_t> memory(5 * cuda::kThreads * cuda::kCrcPiece + 91);

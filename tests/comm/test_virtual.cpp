@@ -12,6 +12,7 @@
 #include "cpd/comm/virtual.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/reference.h"
+#include "cpd/numeric/reference_sum.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/reduce.h"

@@ -70,13 +70,7 @@ TEST(CastExhaustive, Binary32IsItself) {
     for (const std::string& backend : testing::backends()) {
       const testing::WithBackend forced(backend);
       const auto result = testing::sweep<float>(
-          [](std::uint32_t first, float* out) {
-            for (std::uint32_t i = 0; i < testing::kSweepBlock; ++i) {
-              const bool is_nan = ((first + i) & 0x7FFFFFFF) > 0x7F800000;
-              out[i] = testing::from_bits(is_nan ? reference::kNanBits : first + i);
-            }
-          },
-          [&](const float* x, float* y, std::int64_t n) {
+          testing::fill_patterns, [&](const float* x, float* y, std::int64_t n) {
             Cast(View(x, DType::f32, n), kFp32, o, View(y, DType::f32, n));
           });
       report.add(result);

@@ -53,13 +53,7 @@ TEST(CodecExhaustive, DecodeOfEveryBinary32Code) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     const auto result = testing::sweep<float>(
-        [](std::uint32_t first, float* out) {
-          for (std::uint32_t i = 0; i < testing::kSweepBlock; ++i) {
-            const bool is_nan = ((first + i) & 0x7FFFFFFF) > 0x7F800000;
-            out[i] = testing::from_bits(is_nan ? reference::kNanBits : first + i);
-          }
-        },
-        [&](const float* codes, float* y, std::int64_t n) {
+        testing::fill_patterns, [&](const float* codes, float* y, std::int64_t n) {
           Decode(View(codes, DType::u8, 4 * n), kFp32, View(y, DType::f32, n));
         });
     report.add(result);

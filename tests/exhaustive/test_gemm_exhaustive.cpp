@@ -10,11 +10,13 @@
 #include <memory>
 
 #include "tests/testing/gemm.h"
+#include "tests/testing/gemm_cases.h"
 #include "tests/testing/near_ties.h"
 
 namespace cpd {
 namespace {
 
+using testing::all_values;
 using testing::Tensor;
 
 constexpr std::size_t kRows = 8192;  // of a chunk of 2^18 problems
@@ -82,15 +84,6 @@ TEST(GemmExhaustive, FmaNextToTies) {
                 testing::backends().size(), near_ties);
     std::fflush(stdout);
   }
-}
-
-std::vector<float> all_values(const Format& format) {
-  std::vector<float> values;
-  values.reserve(std::size_t{1} << format.bits());
-  for (std::uint64_t code = 0; code < (std::uint64_t{1} << format.bits()); ++code) {
-    values.push_back(reference::decode(reference::spec_of(format), code));
-  }
-  return values;
 }
 
 TEST(GemmExhaustive, AllPairsOfEightBitFormatsInEveryMode) {

@@ -2,9 +2,10 @@
 """Checks what is inside the kernel objects: `check_objects.py ISA=OBJECT:OBJECT...`.
 
 An object must hold what tells its own ISA (its registers; the checksum's object, which has no use
-for them, the crc32 instruction) and nothing of a wider one, or forcing a backend would force
-nothing. Its weak symbols must belong to its own inline namespace: the linker keeps one copy
-of a weak symbol for the whole library, and a copy made with AVX-512 would crash an older CPU.
+for them, the crc32 instruction; the table's, which is pointers, neither) and nothing of a wider
+one, or forcing a backend would force nothing. Its weak symbols must belong to its own inline
+namespace: the linker keeps one copy of a weak symbol for the whole library, and a copy made with
+AVX-512 would crash an older CPU.
 """
 
 import re
@@ -18,6 +19,7 @@ FEATURES = {
     "avx512": ({"zmm"}, set()),
 }
 CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")
+TABLE = re.compile(r"/table\.cpp\.o$")
 WEAK = frozenset("WwVvu")
 # The reference to the personality routine that GCC emits beside unwinding code: a pointer, no code.
 HARMLESS = re.compile(r"^DW\.ref\.")
@@ -50,6 +52,8 @@ def faults(isa: str, path: str) -> list[str]:
     required, forbidden = FEATURES[isa]
     if required and CHECKSUM.search(path):
         required = {"crc32"}
+    if TABLE.search(path):
+        required, forbidden = set(), FEATURES["scalar"][1]
     own = re.compile(rf"\b{isa}::")
     found = features(path)
     result = [f"holds no {name}" for name in sorted(required - found)]

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "cpd/numeric/reference_sum.h"
 #include "cpd/ops/reduce.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"

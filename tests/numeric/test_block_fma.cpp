@@ -37,8 +37,7 @@ const BlockFma& unit_of(const Accumulator& accumulator) {
   return *accumulator.unit;
 }
 
-// --- the rule in integers
-// --------------------------------------------------------------------------
+// --- the rule in integers ------------------------------------------------------------------------
 
 struct Number {
   std::int64_t significand = 0;  // of 24 bits
@@ -123,8 +122,7 @@ float model(const Accumulator& accumulator, std::span<const float> a, std::span<
   return reference::to_float(reference::round_exact(format, sum, draws.next()));
 }
 
-// --- the kernels
-// -----------------------------------------------------------------------------------
+// --- the kernels ---------------------------------------------------------------------------------
 
 struct Product {
   std::size_t rows = 0, columns = 0, depth = 0;
@@ -227,8 +225,7 @@ float dot(const Accumulator& accumulator, const std::vector<float>& a, const std
 
 Accumulator custom(const char* text) { return ParseAccumulator(text); }
 
-// --- random products
-// -------------------------------------------------------------------------------
+// --- random products -----------------------------------------------------------------------------
 
 class Source {
  public:
@@ -413,8 +410,7 @@ TEST(BlockFma, LargestSums) {
   }
 }
 
-// --- by hand
-// ---------------------------------------------------------------------------------------
+// --- by hand -------------------------------------------------------------------------------------
 
 TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each route that plan.h chooses holds the formats that it is chosen for: at every bias where the
+// Each route that the plans choose holds the formats that it is chosen for: at every bias where the
 // choice changes, and at the least and the greatest. (Of every width: exhaustive/.)
 #include <gtest/gtest.h>
 

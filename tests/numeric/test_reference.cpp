@@ -8,6 +8,7 @@
 #include <random>
 
 #include "cpd/numeric/reference.h"
+#include "cpd/numeric/reference_sum.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"

@@ -21,13 +21,6 @@ using testing::kPolicies;
 using testing::oracle_cast;
 using testing::run_cast;
 
-RoundingOptions options(Rounding mode, Overflow overflow = Overflow::ieee) {
-  RoundingOptions o;
-  o.mode = mode;
-  o.overflow = overflow;
-  return o;
-}
-
 // Compares every backend with the oracle; false after a failure.
 template <class T>
 bool check(const std::vector<T>& x, const Format& format, const RoundingOptions& o,
@@ -72,7 +65,7 @@ void check_formats(const std::vector<Format>& formats, int random_codes) {
                                               static_cast<std::uint64_t>(format.bits()));
     for (const Rounding mode : kDeterministicModes) {
       for (const Overflow overflow : kPolicies) {
-        failures += check(x, format, options(mode, overflow)) ? 0 : 1;
+        failures += check(x, format, testing::options_of(mode, overflow)) ? 0 : 1;
         if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
       }
     }
@@ -107,7 +100,7 @@ TEST(Round, DoubleIsRoundedFromItsOwnBits) {
     const std::vector<double> x = boundary_doubles(format);
     for (const Rounding mode : kDeterministicModes) {
       for (const Overflow overflow : kPolicies) {
-        failures += check(x, format, options(mode, overflow)) ? 0 : 1;
+        failures += check(x, format, testing::options_of(mode, overflow)) ? 0 : 1;
         if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
       }
     }
@@ -117,7 +110,7 @@ TEST(Round, DoubleIsRoundedFromItsOwnBits) {
 // --- Stochastic: every random integer ------------------------------------------------------------
 
 RoundingOptions stochastic(int random_bits, Variant variant, Overflow overflow = Overflow::ieee) {
-  RoundingOptions o = options(Rounding::stochastic, overflow);
+  RoundingOptions o = testing::options_of(Rounding::stochastic, overflow);
   o.random_bits = random_bits;
   o.variant = variant;
   return o;
@@ -294,7 +287,7 @@ TEST(RoundKnown, Saturation) {
                                            {"e8m0", 0x7F800000, 0x7F000000},
                                            {"e8m0", 0xBF800000, 0x00400000},
                                            {"e4m3fn:unsigned", 0xBF800000, 0x00000000}}};
-  check_known(kRows, options(Rounding::nearest_even, Overflow::saturate));
+  check_known(kRows, testing::options_of(Rounding::nearest_even, Overflow::saturate));
 }
 
 }  // namespace

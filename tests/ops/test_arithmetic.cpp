@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "cpd/numeric/reference_sum.h"
 #include "cpd/ops/arithmetic.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
@@ -152,20 +153,13 @@ Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
   return in;
 }
 
-RoundingOptions options(Rounding mode, Overflow overflow = Overflow::ieee) {
-  RoundingOptions o;
-  o.mode = mode;
-  o.overflow = overflow;
-  return o;
-}
-
 TEST(Arithmetic, EveryIeeeFormatAndMode) {
   int failures = 0;
   for (const Format& format : testing::ieee_formats()) {
     const Operands in = near_ties(format, 330, static_cast<std::uint64_t>(format.bits()));
     for (const Verb verb : kVerbs) {
       for (const Rounding mode : testing::kDeterministicModes) {
-        failures += check(verb, in, format, options(mode)) ? 0 : 1;
+        failures += check(verb, in, format, testing::options_of(mode)) ? 0 : 1;
         if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
       }
     }
@@ -180,7 +174,7 @@ TEST(Arithmetic, EveryEncoding) {
     for (const Verb verb : kVerbs) {
       for (const Overflow overflow : testing::kPolicies) {
         const Rounding mode = testing::kDeterministicModes[turn++ % 6];
-        failures += check(verb, in, format, options(mode, overflow)) ? 0 : 1;
+        failures += check(verb, in, format, testing::options_of(mode, overflow)) ? 0 : 1;
         if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
       }
     }
@@ -194,7 +188,7 @@ TEST(Arithmetic, Stochastic) {
     for (const Verb verb : kVerbs) {
       for (const int random_bits : {1, 5, 8, 12, 16, 20, 24}) {
         for (const Variant variant : testing::kVariants) {
-          RoundingOptions o = options(Rounding::stochastic);
+          RoundingOptions o = testing::options_of(Rounding::stochastic);
           o.random_bits = random_bits;
           o.variant = variant;
           o.seed = 9;
@@ -225,7 +219,7 @@ TEST(Arithmetic, EightBitFormatsAllPairs) {
     for (const Verb verb : {Verb::add, Verb::mul}) {
       const std::size_t other = 1 + turn++ % 5;
       for (const Rounding mode : {Rounding::nearest_even, testing::kDeterministicModes[other]}) {
-        failures += check(verb, in, format, options(mode)) ? 0 : 1;
+        failures += check(verb, in, format, testing::options_of(mode)) ? 0 : 1;
         pairs += 65536;
         if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
       }

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/levels.h"
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
 
@@ -131,15 +133,15 @@ class Block {
 
 TEST(GemmRoutes, PlansTakeTheShortRoundings) {
   for (const Case& c : cases()) {
-    const Levels levels = make_levels(ParseAccumulator(c.accumulator), 100);
-    EXPECT_EQ(static_cast<int>(levels.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
+    const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 100);
+    EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
   }
   for (const char* general :
        {"e3m0 sequential", "e4m3:nosub sequential", "e8m12 sequential", "e4m3 pairwise",
         "e4m3 sequential rounding=up", "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
         "e4m3 sequential rounding=stochastic variant=C", "fp32 sequential overflow=saturate"}) {
-    const Levels levels = make_levels(ParseAccumulator(general), 100);
-    EXPECT_EQ(static_cast<int>(levels.sum.split.kind), static_cast<int>(Split::none)) << general;
+    const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(general), 100);
+    EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(Split::none)) << general;
   }
 }
 
@@ -161,11 +163,11 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
         const auto a = values(kRows * kDepth, c.operands, size, part == 0.3, bits);
         const auto b = values(kColumns * kDepth, c.operands, size, false, bits);
         Block block(*kernels, kRows, kColumns, kDepth, a, b);
-        const Levels levels = make_levels(accumulator, kDepth);
-        GemmPlan general = levels.sum;
+        const AccumulatorPlan plan = make_accumulator_plan(accumulator, kDepth);
+        GemmPlan general = plan.sum;
         general.split = SplitPlan{};
         for (const float start : {0.0F, -0.0F, 1.0F}) {
-          const auto got = block.Sums(levels.sum, start);
+          const auto got = block.Sums(plan.sum, start);
           const auto expected = block.Sums(general, start);
           for (std::size_t i = 0; i < got.size(); ++i) {
             ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
@@ -189,9 +191,9 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   for (const KernelTable* kernels : AvailableKernels()) {
     for (const char* name : {"fp16 sequential", "e6m9 sequential", "bf16 sequential",
                              "e4m3 sequential", "e5m2 kahan", "tf32 sequential"}) {
-      const Levels levels = make_levels(ParseAccumulator(name), 1);
-      ASSERT_TRUE(takes_logs(levels.sum.split)) << name;
-      GemmPlan general = levels.sum;
+      const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(name), 1);
+      ASSERT_TRUE(takes_logs(plan.sum.split)) << name;
+      GemmPlan general = plan.sum;
       general.split = SplitPlan{};
       for (int round = 0; round < 200; ++round) {
         std::vector<float> a(8);
@@ -209,7 +211,7 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
           x = std::bit_cast<float>(std::bit_cast<std::int32_t>(inverse) + far);
         }
         Block block(*kernels, 8, 64, 1, a, b);
-        const auto got = block.Sums(levels.sum, 0);
+        const auto got = block.Sums(plan.sum, 0);
         const auto expected = block.Sums(general, 0);
         for (std::size_t i = 0; i < got.size(); ++i) {
           ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))
@@ -231,10 +233,10 @@ TEST(GemmRoutes, OneLargeOperandAmongMany) {
         const auto b = values(std::int64_t{33} * 40, c.operands, 0.1, false, bits);
         a[static_cast<std::size_t>(40 + at)] = 0x1p110F;
         Block block(*kernels, 9, 33, 40, a, b);
-        const Levels levels = make_levels(ParseAccumulator(c.accumulator), 40);
-        GemmPlan general = levels.sum;
+        const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 40);
+        GemmPlan general = plan.sum;
         general.split = SplitPlan{};
-        const auto got = block.Sums(levels.sum, 0);
+        const auto got = block.Sums(plan.sum, 0);
         const auto expected = block.Sums(general, 0);
         for (std::size_t i = 0; i < got.size(); ++i) {
           ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))

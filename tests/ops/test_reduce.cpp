@@ -9,6 +9,7 @@
 
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/reference_gemm.h"
+#include "cpd/numeric/reference_sum.h"
 #include "cpd/ops/reduce.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"

@@ -208,8 +208,7 @@ TEST(Wire, RangesDoNotMatter) {
   }
 }
 
-// --- decode
-// ---------------------------------------------------------------------------------------
+// --- decode --------------------------------------------------------------------------------------
 
 /// Whether q is p / d rounded to nearest-even, by what is left: p - q d against the neighbours'.
 bool is_quotient(float q, float p, float d) {
@@ -310,8 +309,7 @@ TEST(Wire, LargeArrays) {
   }
 }
 
-// --- checksum
-// -------------------------------------------------------------------------------------
+// --- checksum ------------------------------------------------------------------------------------
 
 /// Bit by bit, from the polynomial.
 std::uint32_t slow_crc(std::span<const std::uint8_t> data) {

@@ -145,6 +145,50 @@ def compare(comm: Communicator, first: int, count: int) -> list[str]:
 # ---- the other operations ------------------------------------------------------------------------
 
 
+class RunLengths:
+    """A codec whose sizes vary: equal neighbours are one run, of a count and a binary32."""
+
+    name = "run_lengths"
+    value_bytes = 8
+
+    def encode(self, values: Any) -> bytes:
+        patterns = values.view(np.uint32)
+        starts = np.flatnonzero(np.diff(patterns, prepend=~patterns[:1]))
+        counts = np.diff(starts, append=patterns.size)
+        return np.stack([counts.astype(np.uint32), patterns[starts]], axis=1).tobytes()
+
+    def decode(self, data: bytes) -> Any:
+        if len(data) % 8:
+            raise ValueError("a run is cut off")
+        counts, patterns = np.frombuffer(data, np.uint32).reshape(-1, 2).T
+        if counts.sum(dtype=np.uint64) > 4096:
+            raise ValueError("runs of more than a block")
+        return np.repeat(patterns, counts).view(np.float32)
+
+
+def any_size(comm: Communicator, damages: bool = False) -> list[str]:
+    """Messages of any size over every way: a list of what is not as over virtual ranks."""
+    wrong = []
+    codec = RunLengths()
+    if damages and comm.rank == 0:
+        codec.encode = lambda values: b"\0" * 4  # type: ignore[method-assign]
+    for way in ways(comm.size):
+        spec = cpd.ReduceSpec("e4m3", rounding="stochastic", seed=3, aps=True, **way)
+        sizes = (1, 0, 257, 5000)
+        layers = [np.round(4 * x) / 4 for x in layers_of(comm.rank, sizes, 5)]
+        ranks = [[np.round(4 * x) / 4 for x in layers_of(r, sizes, 5)] for r in range(comm.size)]
+        expected = cpd.simulate_all_reduce(ranks, spec)
+        out = [np.full_like(layer, -1.0) for layer in layers]
+        native = _core.with_codec(spec._native(), codec)
+        try:
+            comm._native.all_reduce(layers, out, native, False)
+        except (cpd.comm.Corrupt, RankLost, RuntimeError) as error:
+            return [f"{type(error).__name__}: {error}"]
+        if not same(expected, out):
+            wrong.append(str(way))
+    return wrong
+
+
 def others(comm: Communicator) -> list[str]:
     """reduce, reduce_scatter, all_gather, barrier, subgroup; says what was wrong."""
     wrong = []

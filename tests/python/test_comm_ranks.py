@@ -11,6 +11,7 @@ from comm_cases import Fault
 from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
 KINDS = ("kill", "stop", "drop")
+EXHAUSTIVE = pytest.mark.exhaustive
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
 EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 3.0  # seconds until a rank is lost, where some are
@@ -36,6 +37,24 @@ def test_bits(transport: str, world: int) -> None:
     assert texts.pop("after") == ""
     assert [t for t in texts.values() if not t.startswith("the ranks do not agree")] == []
     comm_cases.check_refusals([rank.result["refusals"] for rank in ranks])
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 2), ("gloo", 3)])
+def test_messages_of_any_size(transport: str, world: int) -> None:
+    """Run lengths over all orders, exchanges and groups."""
+    for rank in spawn_ranks(transport, world, "comm_cases:any_size", chunk=2048):
+        assert rank.result == []
+
+
+@pytest.mark.timeout(180)
+def test_bytes_that_no_decoder_takes() -> None:
+    ranks = spawn_ranks("gloo", 3, "comm_cases:any_size", True, chunk=2048, timeout=3.0)
+    told = [text for rank in ranks for text in rank.result]
+    assert len(told) == 3
+    assert told.pop(0).startswith(("RuntimeError", "RankLost"))  # whose codec fails by itself
+    assert any("is damaged: layer" in text and "a run is cut off" in text for text in told)
+    assert all(text.startswith(("Corrupt", "RankLost")) for text in told)
 
 
 # ---- lost ranks ----------------------------------------------------------------------------------
@@ -105,9 +124,9 @@ def plan_of(
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=EXHAUSTIVE) for n in (1, 2))])
 def test_lost_ranks(transport: str, turn: int) -> None:
-    """In three jobs every kind of fault in every phase."""
+    """In three jobs every kind of fault in every phase; in the first each phase and each kind."""
     kinds = [KINDS[(turn + number) % 3] for number in range(5)]
     check_faults(transport, plan_of(kinds, list(PHASES), turn))
 

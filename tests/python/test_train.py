@@ -162,7 +162,10 @@ def test_stochastic_rounding_repeats_by_seed(digits):
 
 @pytest.mark.parametrize(
     "environment",
-    [{"CPD_NUM_THREADS": "1"}, {"CPD_NUM_THREADS": "3", "CPD_BACKEND": "scalar"}],
+    [
+        pytest.param({"CPD_NUM_THREADS": "1"}, marks=pytest.mark.exhaustive),
+        {"CPD_NUM_THREADS": "3", "CPD_BACKEND": "scalar"},
+    ],
 )
 def test_weights_do_not_depend_on_threads_or_backend(digits, environment):
     options = replace(QUICK, format="e3m0", aps="on", rounding="stochastic", width=200)

@@ -64,7 +64,7 @@ def test_the_runs_differ(expected):
     assert len({result["weights"] for result in expected}) == len(RUNS)
 
 
-@pytest.mark.parametrize("transport", spawn.TRANSPORTS)
+@pytest.mark.parametrize("transport", ["gloo", pytest.param("mpi", marks=pytest.mark.exhaustive)])
 def test_processes_train_as_virtual_ranks_do(transport, expected):
     runs = [{**QUICK, **run} for run in RUNS]
     for rank in spawn.spawn_ranks(transport, 4, f"{run_all.__module__}:run_all", runs, limit=240):

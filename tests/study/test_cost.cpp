@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <numeric>
 
 #include "cpd/numeric/error.h"
 #include "cpd/study/cost.h"
+#include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
@@ -329,6 +332,71 @@ TEST(Cost, ClosedForms) {
   EXPECT_DOUBLE_EQ(time(Exchange::gather, 0), 15 * alpha + beta * 15 * count);
   EXPECT_DOUBLE_EQ(time(Exchange::hierarchical, 4),
                    18 * alpha + beta * (4 * 3 * count / 4 + 2 * 3 * count / 4));
+}
+
+struct Large {
+  Exchange exchange;
+  Order order;
+  int group_size;
+};
+
+std::vector<Large> large_cases() {
+  std::vector<Large> cases{{Exchange::ring, Order::ring, 0}};
+  for (const int group_size : {1, 16, 256, 1000, 65'536}) {
+    cases.push_back({Exchange::hierarchical, Order::ring, group_size});
+  }
+  for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
+    for (const int group_size : {0, 1, 16, 256, 1000, 65'536}) {
+      cases.push_back({Exchange::owner, order, group_size});
+      cases.push_back({Exchange::gather, order, group_size});
+    }
+  }
+  return cases;
+}
+
+/// Of 65,536 ranks with n = 2^24 values, by hand: steps, and bytes of the longest messages.
+struct ByHand {
+  std::int64_t steps, bytes;
+};
+ByHand by_hand(const Large& one, std::int64_t w, std::int64_t n) {
+  if (one.exchange == Exchange::gather) return {w - 1, (w - 1) * n};
+  if (one.exchange != Exchange::hierarchical) return {2 * (w - 1), 2 * (w - 1) * (n / w)};
+  const std::int64_t k = one.group_size;
+  const auto length = [](std::int64_t values, std::int64_t parts, std::int64_t part) {
+    return values / parts + (part < values % parts ? 1 : 0);
+  };
+  const std::int64_t units = (w + k - 1) / k;
+  const std::int64_t last = w - (units - 1) * k;
+  ByHand hand{4 * (k - 1) + 2 * (units - 1), 2 * (units - 1) * length(n, units, 0)};
+  for (std::int64_t m = 1; m < k; ++m) {  // pieces of the last group are longer
+    const std::int64_t members = m < last ? last : k;
+    hand.bytes += 2 * length(n, members, 0) + 2 * length(n, members, m);
+  }
+  return hand;
+}
+
+TEST(Cost, OfManyRanks) {
+  constexpr int kWorld = 65'536;
+  constexpr std::int64_t kValues = std::int64_t{1} << 24;
+  double slowest = 0;
+  for (const Large& one : testing::thinned(large_cases())) {
+    ReduceSpec spec = spec_of(one.exchange, one.group_size);
+    spec.order = one.order;
+    const std::string name = ToString(one.exchange) + ", order " + ToString(one.order) +
+                             ", groups of " + std::to_string(one.group_size);
+    SCOPED_TRACE(name);
+    const ByHand hand = by_hand(one, kWorld, kValues);
+    const auto begin = std::chrono::steady_clock::now();
+    const Cost cost = CostOf(spec, kWorld, kWorld - 1, Sizes{kValues}, kValues);
+    const double time = TimeOf(spec, kWorld, Sizes{kValues}, 1, 0x1p-10);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    EXPECT_EQ(cost.steps, hand.steps);
+    EXPECT_EQ(time, static_cast<double>(hand.steps) + 0x1p-10 * static_cast<double>(hand.bytes));
+    EXPECT_TRUE(one.exchange == Exchange::hierarchical || cost.bytes_sent == hand.bytes);
+    std::printf("%-50s %6.3f s\n", name.c_str(), took.count());
+    slowest = std::max(slowest, took.count());
+  }
+  EXPECT_LT(slowest, testing::kSanitized ? 120 : 12);  // seconds
 }
 
 TEST(Cost, ChunksCostNothingWhereCodesAreBytes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats at which a plan takes another route (plan.h), what they round wrongly if the route
-// cannot hold them, and every operation in them against the oracle.
+// The formats at which a plan takes another route (numeric/*_plan.h), what they round wrongly if
+// the route cannot hold them, and every operation in them against the oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/levels.h"
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/reference_gemm.h"
+#include "cpd/numeric/reference_sum.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
@@ -36,7 +40,7 @@ struct Family {
 
 inline constexpr std::array kRandomBits = {1, 7, 8, 23, 24};
 
-/// The routes that plan.h chooses for a format, whatever is done in it.
+/// The routes that the plans choose for a format, whatever is done in it.
 inline std::vector<int> routes_of(const Format& format) {
   std::vector<int> routes;
   const auto push = [&](const RoundingOptions& o) {

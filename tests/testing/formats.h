@@ -24,6 +24,13 @@ inline constexpr std::array kDeterministicModes = {Rounding::nearest_even, Round
 inline constexpr std::array kPolicies = {Overflow::ieee, Overflow::saturate};
 inline constexpr std::array kVariants = {Variant::A, Variant::B, Variant::C};
 
+inline RoundingOptions options_of(Rounding mode, Overflow overflow = Overflow::ieee) {
+  RoundingOptions o;
+  o.mode = mode;
+  o.overflow = overflow;
+  return o;
+}
+
 /// Whether every finite value is a binary32 value: the formats that MakeFormat must accept. Derived
 /// here from the oracle's grid.
 inline bool is_admissible(const reference::Spec& s) {

@@ -25,9 +25,10 @@ inline std::vector<std::int64_t> sizes_of(const Layers& layers) {
 
 /// The all-reduce of virtual ranks.
 inline Layers virtual_reduce(const ReduceSpec& spec, const Ranks& ranks,
-                             std::vector<LayerReport>* reports = nullptr) {
+                             std::vector<LayerReport>* reports = nullptr,
+                             const LayerOptions& options = {}) {
   const std::vector<std::int64_t> sizes = sizes_of(ranks[0]);
-  VirtualReduce reduce(spec, static_cast<int>(ranks.size()), sizes);
+  VirtualReduce reduce(spec, static_cast<int>(ranks.size()), sizes, options);
   const int layers = static_cast<int>(sizes.size());
   const auto layer_of = [&](std::size_t r, int l) {
     return view_of(ranks[r][static_cast<std::size_t>(l)]);

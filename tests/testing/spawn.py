@@ -4,8 +4,9 @@
     spawn.py RANKS PROGRAM [ARGS...]
 
 Sets CPD_TEST_RANK, CPD_TEST_SIZE, CPD_TEST_FOLDER (a folder of theirs, to tell one another things)
-and NCCL_HOSTID (each its own, so that NCCL lets several ranks use one GPU). Fails where one of them
-fails or takes longer than four minutes; then it ends them all.
+and NCCL_HOSTID (each its own, so that NCCL lets several ranks use one GPU); in GTEST_OUTPUT the
+word {rank} becomes the rank. Fails where one of them fails or takes longer than four minutes; then
+it ends them all.
 """
 
 import os
@@ -29,6 +30,7 @@ def main() -> int:
                     "CPD_TEST_SIZE": str(ranks),
                     "CPD_TEST_FOLDER": folder,
                     "NCCL_HOSTID": f"cpd-test-{rank}",
+                    "GTEST_OUTPUT": os.environ.get("GTEST_OUTPUT", "").replace("{rank}", str(rank)),
                 },
             )
             for rank in range(ranks)

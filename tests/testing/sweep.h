@@ -83,6 +83,14 @@ inline Expectation<float> expect_cast(const reference::Spec& spec, const referen
   return {std::move(steps), from_bits(reference::kNanBits)};
 }
 
+/// Each pattern itself, NaN as the one quiet NaN.
+inline void fill_patterns(std::uint32_t first, float* out) {
+  for (std::uint32_t i = 0; i < kSweepBlock; ++i) {
+    const bool is_nan = ((first + i) & 0x7FFFFFFF) > 0x7F800000;
+    out[i] = from_bits(is_nan ? reference::kNanBits : first + i);
+  }
+}
+
 struct SweepResult {
   std::uint64_t inputs = 0;
   std::uint64_t mismatches = 0;

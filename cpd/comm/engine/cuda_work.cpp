@@ -22,29 +22,12 @@ std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 /// x * 2^shift for a shift beyond these rounds as it does at them (CastScaled).
 int Bounded(int shift) { return std::clamp(shift, -600, 600); }
 
-/// What FoldStep and FoldEnd do for a level, and its sum's rounding to the result.
+/// A level's sum, and its rounding to the result.
 cuda::SumPlan PlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
-  const Format inner = accumulator.inner.value_or(accumulator.format);
-  const auto plan = [&](const Format& format, const Format& terms_in) {
-    return FoldPlanOf({format, accumulator.scheme, accumulator.rounding}, terms_in);
-  };
-  cuda::SumPlan sum;
-  sum.scheme = accumulator.scheme;
-  sum.chunk = accumulator.chunk;
-  sum.rounds = level.result != accumulator.format;
-  sum.result = PlanOf(level.result, level.rounding);
-  if (accumulator.scheme == Scheme::pairwise) {
-    // Terms meet before either has been rounded: only the format's own are known to be in it.
-    const bool known = level.terms_in == accumulator.format;
-    sum.terms = plan(accumulator.format, known ? level.terms_in : kFp32);
-    return sum;
-  }
-  const bool chunked = accumulator.scheme == Scheme::chunked;
-  sum.planes = level.planes();
-  sum.terms = plan(chunked ? inner : accumulator.format, level.terms_in);
-  sum.chunks = plan(accumulator.format, inner);
-  return sum;
+  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in),
+          SumsPlanOf(accumulator), level.result != accumulator.format,
+          PlanOf(level.result, level.rounding)};
 }
 
 std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_t bytes) {
@@ -54,7 +37,7 @@ std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_
   return {static_cast<std::uint8_t*>(queue->Allocate(cuda::MemoryKind::queued, bytes)), free};
 }
 
-/// Segments of whole layers.
+/// Segments of whole layers; their numbers in random streams are 0, 1, …
 std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
   std::vector<ReduceSegment> segments;
   std::int64_t tiles = 0;
@@ -84,29 +67,27 @@ class CudaWork final : public Work {
         queue_(std::move(queue)),
         call_(MakeCall()) {}
 
-  void Pack(const Part& part, const Message& to) const override { PackTo(part, to.payload()); }
+  void Pack(const Part& part, Message& to) const override { PackTo(part, to.payload()); }
 
-  void Fold(const Part& part, std::span<const SharedMessage> from,
-            const Message& to) const override {
+  void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const override {
     FoldFrom(part, from, -1, to);
   }
   void FoldGroup(const Part& part, std::span<const SharedMessage> from,
-                 const Message& to) const override {
+                 Message& to) const override {
     FoldFrom(part, from, rank() / reduction().spec().group_size, to);
   }
 
-  void Hop(const Part& part, std::int64_t k, const Message* from,
-           const Message& to) const override {
-    const auto own = QueuedMemory(queue_, WireBytes(part));
+  void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const override {
+    const auto own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
     PackTo(part, own.get());
     HopFrom(part, k, from, own.get(), Codes::wire, to);
   }
-  [[nodiscard]] std::shared_ptr<float> Room(std::int64_t n) const override {
+  [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const override {
     const auto memory = QueuedMemory(queue_, 4 * n);
     return {memory, reinterpret_cast<float*>(memory.get())};
   }
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
-                 const Message& to) const override {
+                 Message& to) const override {
     HopFrom(part, k, from, reinterpret_cast<const std::uint8_t*>(values), Codes::values, to);
   }
 
@@ -114,7 +95,7 @@ class CudaWork final : public Work {
     Transcode(part, from.payload(), Codes::result, reinterpret_cast<std::uint8_t*>(values),
               Codes::values);
   }
-  void StoreResults(const Part& part, const float* values, const Message& to) const override {
+  void StoreResults(const Part& part, const float* values, Message& to) const override {
     Transcode(part, reinterpret_cast<const std::uint8_t*>(values), Codes::values, to.payload(),
               Codes::result);
   }
@@ -126,9 +107,9 @@ class CudaWork final : public Work {
     call.unscales = true;
     call.divisor = reduction().divisor();
     std::vector<ReduceSegment> segments = SegmentsOf(part);
-    for (ReduceSegment& segment : segments) {
-      const auto l = static_cast<std::size_t>(segment.layer);
-      segment.out = layers().out[l] + (segment.begin - layers().out_begin[l]);
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const auto l = static_cast<std::size_t>(part.segments[i].layer);
+      segments[i].out = layers().out[l] + (segments[i].begin - layers().out_begin[l]);
     }
     Run(call, segments, std::array<const std::uint8_t*, 1>{from.payload()});
   }
@@ -138,9 +119,9 @@ class CudaWork final : public Work {
     call.task = ReduceTask::unpack;
     call.from_codes = Codes::wire;
     std::vector<ReduceSegment> segments = SegmentsOf(part);
-    for (ReduceSegment& segment : segments) {
-      const auto l = static_cast<std::size_t>(segment.layer);
-      segment.out = layers().out[l] + offset[l] + segment.begin;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const auto l = static_cast<std::size_t>(part.segments[i].layer);
+      segments[i].out = layers().out[l] + offset[l] + segments[i].begin;
     }
     Run(call, segments, std::array<const std::uint8_t*, 1>{from.payload()});
   }
@@ -148,6 +129,7 @@ class CudaWork final : public Work {
   [[nodiscard]] std::vector<Losses> CountLosses() const override {
     std::vector<ReduceSegment> segments = WholeLayers(layers().sizes);
     for (std::size_t l = 0; l < segments.size(); ++l) {
+      segments[l].layer = reduction().number(static_cast<std::int64_t>(l));
       segments[l].x = layers().x[l];
       segments[l].shift = Bounded(layers().shifts[l]);
     }
@@ -168,7 +150,7 @@ class CudaWork final : public Work {
     ReduceCall call;
     call.cast = PlanOf(spec.format, spec.rounding);
     const auto codes = [&](Codes kind, const Format& format) {
-      call.codes[Index(kind)] = PlanOf(Travelling(format));
+      call.codes[Index(kind)] = PlanOf(MessageFormat(format));
     };
     codes(Codes::wire, spec.format);
     codes(Codes::result, spec.result);
@@ -198,7 +180,7 @@ class CudaWork final : public Work {
     for (const Segment& given : part.segments) {
       const auto l = static_cast<std::size_t>(given.layer);
       ReduceSegment segment;
-      segment.layer = given.layer;
+      segment.layer = reduction().number(given.layer);
       segment.size = layers().sizes[l];
       segment.begin = given.begin;
       segment.count = given.count;
@@ -233,12 +215,12 @@ class CudaWork final : public Work {
   }
 
   void FoldFrom(const Part& part, std::span<const SharedMessage> from, std::int64_t unit,
-                const Message& to) const {
+                Message& to) const {
     std::shared_ptr<std::uint8_t> own;
     std::vector<const std::uint8_t*> memory;
     for (const SharedMessage& message : from) {
       if (message == nullptr && own == nullptr) {
-        own = QueuedMemory(queue_, WireBytes(part));
+        own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
         PackTo(part, own.get());
       }
       memory.push_back(message == nullptr ? own.get() : message->payload());
@@ -252,7 +234,7 @@ class CudaWork final : public Work {
   }
 
   void HopFrom(const Part& part, std::int64_t k, const Message* from, const std::uint8_t* terms,
-               Codes terms_in, const Message& to) const {
+               Codes terms_in, Message& to) const {
     ReduceCall call = call_;
     call.task = ReduceTask::hop;
     call.from_codes = terms_in;

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "cpd/comm/transport/fault.h"
-
 namespace cpd {
 namespace {
 
@@ -26,6 +24,11 @@ std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
         part.Cut(SliceBegin(part.count, pieces, s), SliceBegin(part.count, pieces, s + 1)));
   }
   return cut;
+}
+
+/// What the sum across units is after term k.
+Content SumOf(std::int64_t k, std::int64_t units) {
+  return k + 1 == units ? Content::results : Content::running_sums;
 }
 
 }  // namespace
@@ -54,9 +57,7 @@ Task Exchanges::Run(std::int64_t chunk, std::vector<Part> parts) {
   }
 }
 
-void Exchanges::Enter(Phase phase, const Chunk& chunk) {
-  cpd::Enter(phase, chunk.number, link_.transport());
-}
+void Exchanges::Enter(Phase phase, const Chunk& chunk) { link_.Enter(phase, chunk.number); }
 
 Pending Exchanges::Start(Phase phase, Chunk& chunk, std::vector<Addressed> out,
                          std::vector<Addressed> in) {
@@ -65,12 +66,20 @@ Pending Exchanges::Start(Phase phase, Chunk& chunk, std::vector<Addressed> out,
   return link_.Start(phase, std::move(out), std::move(in));
 }
 
+Task Exchanges::Announce(Phase phase, Content content, const std::vector<Addressed>& out,
+                         const std::vector<Addressed>& in) {
+  if (work_.is_fixed(content)) co_return;
+  Pending sizes = link_.StartSizes(phase, out, in);
+  co_await sizes;
+  link_.TakeSizes(sizes, in);
+}
+
 /// A slice's owner takes it from all, folds it, and gives the result to all (to the root, to
-/// nobody).
+/// none).
 Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const Part& mine = parts[Index(rank())];
-  const SharedMessage result = link_.Take(work_.ResultBytes(mine));
+  const SharedMessage result = Take(Content::results, mine);
   {
     std::vector<Addressed> out;
     std::vector<Addressed> in;
@@ -78,11 +87,12 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
     for (int step = 1; step < size(); ++step) {
       const int to = (rank() + step) % size();
       const int source = (rank() + size() - step) % size();
-      out.push_back({to, link_.Take(work_.WireBytes(parts[Index(to)]))});
+      out.push_back({to, Take(Content::contributions, parts[Index(to)])});
       work_.Pack(parts[Index(to)], *out.back().message);
-      from[Index(source)] = link_.Take(work_.WireBytes(mine));
+      from[Index(source)] = Take(Content::contributions, mine);
       in.push_back({source, from[Index(source)]});
     }
+    co_await Announce(Phase::exchange, Content::contributions, out, in);
     Pending scatter = Start(Phase::exchange, chunk, std::move(out), std::move(in));
     co_await scatter;
     Enter(Phase::fold, chunk);
@@ -99,9 +109,10 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
     const int source = (rank() + size() - step) % size();
     if (delivery_ == Delivery::to_all || to == root_) out.push_back({to, result});
     if (!takes) continue;
-    results[Index(source)] = link_.Take(work_.ResultBytes(parts[Index(source)]));
+    results[Index(source)] = Take(Content::results, parts[Index(source)]);
     in.push_back({source, results[Index(source)]});
   }
+  co_await Announce(Phase::gather, Content::results, out, in);
   Pending gather = Start(Phase::gather, chunk, std::move(out), std::move(in));
   if (takes || delivery_ == Delivery::scattered) work_.Unpack(mine, *result);
   co_await gather;
@@ -114,22 +125,23 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
 /// Everybody takes everything and folds it.
 Task Exchanges::Gather(Chunk chunk, Part part) {
   Enter(Phase::exchange, chunk);
-  const SharedMessage mine = link_.Take(work_.WireBytes(part));
+  const SharedMessage mine = Take(Content::contributions, part);
   work_.Pack(part, *mine);
   std::vector<Addressed> out;
   std::vector<Addressed> in;
   std::vector<SharedMessage> from(Index(size()));
   for (int step = 1; step < size(); ++step) {
     const int source = (rank() + size() - step) % size();
-    from[Index(source)] = link_.Take(mine->bytes());
+    from[Index(source)] = Take(Content::contributions, part);
     out.push_back({(rank() + step) % size(), mine});
     in.push_back({source, from[Index(source)]});
   }
   from[Index(rank())] = mine;
+  co_await Announce(Phase::exchange, Content::contributions, out, in);
   Pending exchange = Start(Phase::exchange, chunk, std::move(out), std::move(in));
   co_await exchange;
   Enter(Phase::fold, chunk);
-  const SharedMessage result = link_.Take(work_.ResultBytes(part));
+  const SharedMessage result = Take(Content::results, part);
   work_.Fold(part, from, *result);
   Enter(Phase::gather, chunk);
   work_.Unpack(part, *result);
@@ -143,20 +155,19 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   const auto part = [&](int back) -> const Part& {
     return parts[Index((rank() + 2 * size() - back) % size())];
   };
-  const auto bytes = [&](int k, const Part& of) {
-    return k + 1 == size() ? work_.ResultBytes(of) : work_.StateBytes(of);
-  };
   // Term k of slice rank - 1 - k is this rank's; k = 0 of its neighbour's slice, which it begins.
-  SharedMessage state = link_.Take(bytes(0, part(1)));
+  SharedMessage state = Take(SumOf(0, size()), part(1));
   work_.Hop(part(1), 0, nullptr, *state);
   for (int k = 1; k < size(); ++k) {
     const Part& arriving = part(1 + k);
-    const SharedMessage before = link_.Take(work_.StateBytes(arriving));
-    Pending hop = Start(Phase::exchange, chunk, {{next, state}}, {{previous, before}});
+    const std::vector<Addressed> out{{next, state}};
+    const std::vector<Addressed> in{{previous, Take(Content::running_sums, arriving)}};
+    co_await Announce(Phase::exchange, Content::running_sums, out, in);
+    Pending hop = Start(Phase::exchange, chunk, out, in);
     co_await hop;
     if (k == 1) Enter(Phase::fold, chunk);
-    state = link_.Take(bytes(k, arriving));
-    work_.Hop(arriving, k, before.get(), *state);
+    state = Take(SumOf(k, size()), arriving);
+    work_.Hop(arriving, k, in[0].message.get(), *state);
   }
 
   Enter(Phase::gather, chunk);
@@ -165,25 +176,36 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
       work_.Unpack(part(back), *state);
       break;
     }
-    const SharedMessage following = link_.Take(work_.ResultBytes(part(back + 1)));
-    Pending hop = Start(Phase::gather, chunk, {{next, state}}, {{previous, following}});
+    const std::vector<Addressed> out{{next, state}};
+    const std::vector<Addressed> in{{previous, Take(Content::results, part(back + 1))}};
+    co_await Announce(Phase::gather, Content::results, out, in);
+    Pending hop = Start(Phase::gather, chunk, out, in);
     work_.Unpack(part(back), *state);
     co_await hop;
-    state = following;
+    state = in[0].message;
   }
 }
 
-/// A group and this rank's place in it; masters stand in a ring.
+/// A rank's group, whose first member is its master, and what this rank has of a chunk.
 struct Exchanges::Group {
   std::int64_t unit = 0, units = 1;
   std::int64_t first = 0, size = 1;  // its ranks
-  std::int64_t member = 0;
+  std::int64_t member = 0;           // this rank
+
+  Part all;                       // of the chunk
+  std::vector<Part> subs;         // it, cut for the members
+  SharedMessage sum;              // the group's, of this member's sub-part
+  std::shared_ptr<float> values;  // the master's: the group's sums, then the results
 
   [[nodiscard]] bool is_master() const { return member == 0; }
   [[nodiscard]] int rank_of(std::int64_t m) const { return static_cast<int>(first + m); }
+  [[nodiscard]] const Part& mine() const { return subs[Index(member)]; }
+  [[nodiscard]] float* values_of(std::int64_t m) const {
+    return values.get() + SliceBegin(all.count, size, m);
+  }
 };
 
-Exchanges::Group Exchanges::OwnGroup() const {
+Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
   const Reduction& reduction = work_.reduction();
   Group group;
   group.units = reduction.rounds().units;
@@ -191,117 +213,133 @@ Exchanges::Group Exchanges::OwnGroup() const {
   group.first = reduction.group_begin(group.unit);
   group.size = reduction.group_size(group.unit);
   group.member = rank() - group.first;
+  group.all = Joined(parts);
+  group.subs = Pieces(group.all, group.size);
+  if (group.is_master()) group.values = work_.Allocate(group.all.count);
   return group;
 }
 
-/// In each group every member sums a sub-part, which go to the master; the masters form a ring;
-/// each master scatters the result and its members exchange what they got.
+/// In each group every member sums a sub-part; the master collects them; the masters form a ring;
+/// each shares the result with its members.
 Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
-  const Group group = OwnGroup();
-  const Part all = Joined(parts);
-  const std::vector<Part> subs = Pieces(all, group.size);
-  const Part& mine = subs[Index(group.member)];
-  const std::shared_ptr<float> values = group.is_master() ? work_.Room(all.count) : nullptr;
-  const auto sub_values = [&](std::int64_t m) {
-    return values.get() + SliceBegin(all.count, group.size, m);
-  };
+  Group group = OwnGroup(parts);
+  co_await SumInGroup(chunk, group);
+  co_await CollectSums(chunk, group);
+  co_await RingOfMasters(chunk, group, parts);
+  Enter(Phase::gather, chunk);
+  co_await ShareResults(chunk, group);
+}
 
-  SharedMessage sum = link_.Take(work_.ResultBytes(mine));
-  {
-    std::vector<Addressed> out;
-    std::vector<Addressed> in;
-    std::vector<SharedMessage> from(Index(group.size));
-    for (std::int64_t m = 0; m < group.size; ++m) {
-      if (m == group.member) continue;
-      out.push_back({group.rank_of(m), link_.Take(work_.WireBytes(subs[Index(m)]))});
-      work_.Pack(subs[Index(m)], *out.back().message);
-      from[Index(m)] = link_.Take(work_.WireBytes(mine));
-      in.push_back({group.rank_of(m), from[Index(m)]});
-    }
-    Pending exchange = Start(Phase::exchange, chunk, std::move(out), std::move(in));
-    co_await exchange;
-    Enter(Phase::fold, chunk);
-    work_.FoldGroup(mine, from, *sum);
+/// Members exchange contributions, each for the sub-part that it sums.
+Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
+  std::vector<Addressed> out;
+  std::vector<Addressed> in;
+  std::vector<SharedMessage> from(Index(group.size));
+  for (std::int64_t m = 0; m < group.size; ++m) {
+    if (m == group.member) continue;
+    const Part& theirs = group.subs[Index(m)];
+    out.push_back({group.rank_of(m), Take(Content::contributions, theirs)});
+    work_.Pack(theirs, *out.back().message);
+    from[Index(m)] = Take(Content::contributions, group.mine());
+    in.push_back({group.rank_of(m), from[Index(m)]});
   }
-  {
-    std::vector<Addressed> out;
-    std::vector<Addressed> in;
-    for (std::int64_t m = 1; m < group.size && group.is_master(); ++m) {
-      in.push_back({group.rank_of(m), link_.Take(work_.ResultBytes(subs[Index(m)]))});
-    }
-    if (!group.is_master()) out.push_back({group.rank_of(0), sum});
-    std::vector<Addressed> sums = in;
-    Pending collect = Start(Phase::exchange, chunk, std::move(out), std::move(in));
-    co_await collect;
-    if (group.is_master()) {
-      work_.LoadResults(mine, *sum, values.get());
-      for (const auto& [peer, message] : sums) {
-        const std::int64_t m = peer - group.first;
-        work_.LoadResults(subs[Index(m)], *message, sub_values(m));
-      }
-    }
-  }
+  co_await Announce(Phase::exchange, Content::contributions, out, in);
+  Pending exchange = Start(Phase::exchange, chunk, std::move(out), std::move(in));
+  co_await exchange;
+  Enter(Phase::fold, chunk);
+  group.sum = Take(Content::results, group.mine());
+  work_.FoldGroup(group.mine(), from, *group.sum);
+}
 
-  // The masters' ring, as in Ring; the others keep step.
+/// The group's sums, to its master.
+Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
+  std::vector<Addressed> out;
+  std::vector<Addressed> in;
+  for (std::int64_t m = 1; m < group.size && group.is_master(); ++m) {
+    in.push_back({group.rank_of(m), Take(Content::results, group.subs[Index(m)])});
+  }
+  if (!group.is_master()) out.push_back({group.rank_of(0), group.sum});
+  co_await Announce(Phase::exchange, Content::results, out, in);
+  Pending collect = Start(Phase::exchange, chunk, std::move(out), in);
+  co_await collect;
+  if (!group.is_master()) co_return;
+  work_.LoadResults(group.mine(), *group.sum, group.values.get());
+  for (const auto& [peer, message] : in) {
+    const std::int64_t m = peer - group.first;
+    work_.LoadResults(group.subs[Index(m)], *message, group.values_of(m));
+  }
+}
+
+/// As in Ring, of the groups' sums; the other members keep step.
+Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts) {
   const std::int64_t units = group.units;
-  const auto master = [&](std::int64_t unit) {
-    return static_cast<int>(work_.reduction().group_begin((unit + units) % units));
-  };
   const auto slice = [&](std::int64_t back) {
     return Index((group.unit + 2 * units - back) % units);
   };
-  std::vector<std::int64_t> starts(Index(units));
-  for (std::int64_t s = 1; s < units; ++s) {
-    starts[Index(s)] = starts[Index(s - 1)] + parts[Index(s - 1)].count;
+  const auto to = [&](std::int64_t unit, SharedMessage message) {
+    std::vector<Addressed> messages;
+    if (!group.is_master()) return messages;
+    const std::int64_t master = work_.reduction().group_begin((unit + units) % units);
+    messages.push_back({static_cast<int>(master), std::move(message)});
+    return messages;
+  };
+  const auto arriving = [&](Content content, std::int64_t back) {
+    return group.is_master() ? Take(content, parts[slice(back)]) : nullptr;
+  };
+  std::vector<float*> values(Index(units), group.values.get());
+  for (std::int64_t s = 1; s < units && group.is_master(); ++s) {
+    values[Index(s)] = values[Index(s - 1)] + parts[Index(s - 1)].count;
   }
   const auto hop = [&](std::int64_t k, const Message* before) {
     const Part& part = parts[slice(1 + k)];
-    const bool last = k + 1 == units;
-    SharedMessage after = link_.Take(last ? work_.ResultBytes(part) : work_.StateBytes(part));
-    work_.HopValues(part, k, before, values.get() + starts[slice(1 + k)], *after);
+    SharedMessage after = Take(SumOf(k, units), part);
+    work_.HopValues(part, k, before, values[slice(1 + k)], *after);
     return after;
   };
-  const auto messages = [&](const SharedMessage& message, std::int64_t unit) {
-    return group.is_master() ? std::vector<Addressed>{{master(unit), message}}
-                             : std::vector<Addressed>{};
-  };
+
   SharedMessage state = group.is_master() ? hop(0, nullptr) : nullptr;
   for (std::int64_t k = 1; k < units; ++k) {
-    SharedMessage before;
-    if (group.is_master()) before = link_.Take(work_.StateBytes(parts[slice(1 + k)]));
-    Pending pending = Start(Phase::exchange, chunk, messages(state, group.unit + 1),
-                            messages(before, group.unit - 1));
+    const SharedMessage before = arriving(Content::running_sums, 1 + k);
+    const std::vector<Addressed> out = to(group.unit + 1, state);
+    const std::vector<Addressed> in = to(group.unit - 1, before);
+    co_await Announce(Phase::exchange, Content::running_sums, out, in);
+    Pending pending = Start(Phase::exchange, chunk, out, in);
     co_await pending;
     if (group.is_master()) state = hop(k, before.get());
   }
   for (std::int64_t back = 0; back < units; ++back) {
     if (group.is_master()) {
-      work_.LoadResults(parts[slice(back)], *state, values.get() + starts[slice(back)]);
+      work_.LoadResults(parts[slice(back)], *state, values[slice(back)]);
     }
     if (back + 1 == units) break;
-    SharedMessage following;
-    if (group.is_master()) following = link_.Take(work_.ResultBytes(parts[slice(back + 1)]));
-    Pending pending = Start(Phase::exchange, chunk, messages(state, group.unit + 1),
-                            messages(following, group.unit - 1));
+    const SharedMessage following = arriving(Content::results, back + 1);
+    const std::vector<Addressed> out = to(group.unit + 1, state);
+    const std::vector<Addressed> in = to(group.unit - 1, following);
+    co_await Announce(Phase::exchange, Content::results, out, in);
+    Pending pending = Start(Phase::exchange, chunk, out, in);
     co_await pending;
     state = following;
   }
+}
 
-  Enter(Phase::gather, chunk);
+/// The master hands each member the result of its sub-part, and members exchange these.
+Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   std::vector<SharedMessage> results(Index(group.size));
   for (std::int64_t m = 0; m < group.size; ++m) {
-    results[Index(m)] = link_.Take(work_.ResultBytes(subs[Index(m)]));
+    results[Index(m)] = Take(Content::results, group.subs[Index(m)]);
     if (!group.is_master()) continue;
-    work_.StoreResults(subs[Index(m)], sub_values(m), *results[Index(m)]);
+    work_.StoreResults(group.subs[Index(m)], group.values_of(m), *results[Index(m)]);
   }
+  const SharedMessage& mine = results[Index(group.member)];
   {
     std::vector<Addressed> out;
     std::vector<Addressed> in;
     for (std::int64_t m = 1; m < group.size && group.is_master(); ++m) {
       out.push_back({group.rank_of(m), results[Index(m)]});
     }
-    if (!group.is_master()) in.push_back({group.rank_of(0), results[Index(group.member)]});
+    if (!group.is_master()) in.push_back({group.rank_of(0), mine});
+    co_await Announce(Phase::gather, Content::results, out, in);
     Pending scatter = Start(Phase::gather, chunk, std::move(out), std::move(in));
     co_await scatter;
   }
@@ -309,13 +347,14 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   std::vector<Addressed> in;
   for (std::int64_t m = 0; m < group.size; ++m) {
     if (m == group.member) continue;
-    out.push_back({group.rank_of(m), results[Index(group.member)]});
+    out.push_back({group.rank_of(m), mine});
     in.push_back({group.rank_of(m), results[Index(m)]});
   }
+  co_await Announce(Phase::gather, Content::results, out, in);
   Pending exchange = Start(Phase::gather, chunk, std::move(out), std::move(in));
   co_await exchange;
   for (std::int64_t m = 0; m < group.size; ++m) {
-    work_.Unpack(subs[Index(m)], *results[Index(m)]);
+    work_.Unpack(group.subs[Index(m)], *results[Index(m)]);
   }
 }
 
@@ -324,7 +363,7 @@ Task Exchanges::AllGather(std::int64_t number, Part part,
   Chunk chunk{number, 0};
   Enter(Phase::exchange, chunk);
   std::vector<SharedMessage> from(Index(size()));
-  for (SharedMessage& message : from) message = link_.Take(work_.WireBytes(part));
+  for (SharedMessage& message : from) message = Take(Content::contributions, part);
   work_.Pack(part, *from[Index(rank())]);
   std::vector<Addressed> out;
   std::vector<Addressed> in;
@@ -333,6 +372,7 @@ Task Exchanges::AllGather(std::int64_t number, Part part,
     out.push_back({(rank() + step) % size(), from[Index(rank())]});
     in.push_back({source, from[Index(source)]});
   }
+  co_await Announce(Phase::exchange, Content::contributions, out, in);
   Pending exchange = Start(Phase::exchange, chunk, std::move(out), std::move(in));
   co_await exchange;
   for (int source = 0; source < size(); ++source) {

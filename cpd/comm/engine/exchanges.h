@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The messages of each Exchange, for one chunk, as a coroutine that waits at each transfer. Every
-// rank runs the same transfers in the same order, with nothing in those that do not concern it.
+// rank runs the same transfers in the same order, with nothing in those that do not concern it; a
+// transfer whose messages' sizes vary has a small one ahead of it, between the same ranks.
 #pragma once
 
 #include <coroutine>
@@ -16,24 +17,11 @@
 
 namespace cpd {
 
-/// A chunk on its way. `co_await pending` hands the transfer to whoever drives it, who goes on only
-/// when it is done.
+/// A chunk on its way, as a coroutine. `co_await pending` hands the transfer to whoever drives the
+/// task, who goes on only when it is done; `co_await task` runs another task within this one.
 class Task {
  public:
-  struct promise_type {  // NOLINT(readability-identifier-naming): the language's names
-    Pending* waiting = nullptr;
-    std::exception_ptr failure;
-
-    Task get_return_object() { return Task(Handle::from_promise(*this)); }
-    std::suspend_always initial_suspend() noexcept { return {}; }
-    std::suspend_always final_suspend() noexcept { return {}; }
-    void return_void() {}
-    void unhandled_exception() { failure = std::current_exception(); }
-    std::suspend_always await_transform(Pending& pending) {
-      waiting = &pending;
-      return {};
-    }
-  };
+  struct promise_type;  // NOLINT(readability-identifier-naming): the language's name
   using Handle = std::coroutine_handle<promise_type>;
 
   explicit Task(Handle handle) : handle_(handle) {}
@@ -44,25 +32,76 @@ class Task {
   }
 
   /// Runs to the next transfer, or to the end. Throws what the chunk threw.
-  void Resume() {
-    handle_.promise().waiting = nullptr;
-    handle_.resume();
-    if (handle_.promise().failure) std::rethrow_exception(handle_.promise().failure);
-  }
+  void Resume();
   [[nodiscard]] bool done() const { return handle_.done(); }
   /// Null while it runs, and before.
-  [[nodiscard]] Pending* waiting() const { return handle_.promise().waiting; }
+  [[nodiscard]] Pending* waiting() const;
 
  private:
   Handle handle_;
 };
+
+struct Task::promise_type {
+  Pending* waiting = nullptr;  ///< of the outermost task
+  Handle innermost;            ///< of the outermost task: the one that runs
+  Handle outermost;
+  Handle outer;  ///< goes on when this one ends; null for the outermost
+  std::exception_ptr failure;
+
+  promise_type() : innermost(Handle::from_promise(*this)), outermost(innermost) {}
+  Task get_return_object() { return Task(Handle::from_promise(*this)); }
+  std::suspend_always initial_suspend() noexcept { return {}; }
+  void return_void() {}
+  void unhandled_exception() { failure = std::current_exception(); }
+
+  struct End {
+    [[nodiscard]] bool await_ready() const noexcept { return false; }
+    std::coroutine_handle<> await_suspend(Handle ended) noexcept {
+      const Handle outer = ended.promise().outer;
+      if (!outer) return std::noop_coroutine();
+      ended.promise().outermost.promise().innermost = outer;
+      return outer;
+    }
+    void await_resume() noexcept {}
+  };
+  End final_suspend() noexcept { return {}; }
+
+  std::suspend_always await_transform(Pending& pending) {
+    outermost.promise().waiting = &pending;
+    return {};
+  }
+  struct Inner {
+    Handle task;
+    [[nodiscard]] bool await_ready() const { return task.done(); }
+    std::coroutine_handle<> await_suspend(Handle outer) {
+      promise_type& inner = task.promise();
+      inner.outer = outer;
+      inner.outermost = outer.promise().outermost;
+      inner.outermost.promise().innermost = task;
+      return task;
+    }
+    void await_resume() {
+      if (task.promise().failure) std::rethrow_exception(task.promise().failure);
+    }
+  };
+  Inner await_transform(Task& task) { return {task.handle_}; }
+  Inner await_transform(Task&& task) { return {task.handle_}; }
+};
+
+inline void Task::Resume() {
+  promise_type& promise = handle_.promise();
+  promise.waiting = nullptr;
+  promise.innermost.resume();
+  if (promise.failure) std::rethrow_exception(promise.failure);
+}
+inline Pending* Task::waiting() const { return handle_.promise().waiting; }
 
 /// What becomes of the results.
 enum class Delivery : std::uint8_t { to_all, to_root, scattered };
 
 class Exchanges {
  public:
-  Exchanges(Link& link, const Work& work, Delivery delivery, int root)
+  Exchanges(Channel& link, const Work& work, Delivery delivery, int root)
       : link_(link), work_(work), delivery_(delivery), root_(root) {}
 
   /// How many slices a chunk has under the spec's exchange.
@@ -83,19 +122,30 @@ class Exchanges {
   };
 
   struct Group;
-  [[nodiscard]] Group OwnGroup() const;
+  [[nodiscard]] Group OwnGroup(const std::vector<Part>& parts) const;
 
   Task Owner(Chunk chunk, std::vector<Part> parts);
   Task Gather(Chunk chunk, Part part);
   Task Ring(Chunk chunk, std::vector<Part> parts);
   Task Hierarchical(Chunk chunk, std::vector<Part> parts);
+  // Its four steps.
+  Task SumInGroup(Chunk& chunk, Group& group);
+  Task CollectSums(Chunk& chunk, Group& group);
+  Task RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts);
+  Task ShareResults(Chunk& chunk, Group& group);
 
   [[nodiscard]] int rank() const { return work_.rank(); }
   [[nodiscard]] int size() const { return work_.reduction().world(); }
   void Enter(Phase phase, const Chunk& chunk);
+  [[nodiscard]] SharedMessage Take(Content content, const Part& part) const {
+    return link_.Take(work_.MostBytes(content, part));
+  }
+  /// Before Start, for messages of this content: where their sizes vary, these travel ahead.
+  Task Announce(Phase phase, Content content, const std::vector<Addressed>& out,
+                const std::vector<Addressed>& in);
   Pending Start(Phase phase, Chunk& chunk, std::vector<Addressed> out, std::vector<Addressed> in);
 
-  Link& link_;
+  Channel& link_;
   const Work& work_;
   Delivery delivery_;
   int root_;

@@ -10,7 +10,7 @@ namespace cpd {
 namespace {
 
 constexpr std::size_t kRecord = 1024;  // bytes of a rank's text that always travel
-constexpr const char* kVersion = "2";  // of what goes over the wire
+constexpr const char* kVersion = "3";  // of what goes over the wire
 
 /// FNV-1a over the sizes.
 std::uint64_t Hash(std::span<const std::int64_t> sizes) {
@@ -154,6 +154,7 @@ Intent IntentOf(const ReduceSpec& spec) {
   return {{"format", ToString(spec.format)},
           {"rounding", ToText(spec.rounding)},
           {"seed", std::to_string(spec.rounding.seed)},
+          {"wire", spec.wire == nullptr ? "packed" : spec.wire->text()},
           {"accumulator", ToString(spec.accumulator)},
           {"accumulator's rounding", ToText(spec.accumulator.rounding)},
           {"accumulator's seed", std::to_string(spec.accumulator.rounding.seed)},

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "cpd/export.h"
 #include "cpd/numeric/rounds.h"
 
 namespace cpd {
@@ -19,7 +20,7 @@ struct Segment {
 };
 
 /// Segments in order; a value's position is its place among them.
-struct Part {
+struct CPD_API Part {
   std::vector<Segment> segments;
   std::int64_t count = 0;
 
@@ -27,12 +28,12 @@ struct Part {
   void Add(const Part& part);
   /// Positions begin … end - 1.
   [[nodiscard]] Part Cut(std::int64_t begin, std::int64_t end) const;
-  /// What packed codes of so many bits take: each segment starts at a byte.
+  /// What packed codes of so many bits take: each segment begins at a byte.
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 
 /// Cuts layers into chunks, one after the other.
-class Layout {
+class CPD_API Layout {
  public:
   /// A chunk takes at most ceil(chunk / slices) values of each slice, rounded up to a multiple of
   /// 256. chunk, slices >= 1.

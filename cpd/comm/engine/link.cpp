@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cpd/base/interrupt.h"
+#include "cpd/comm/transport/fault.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {
@@ -27,7 +28,7 @@ std::string Tenths(double seconds) {
 }
 
 /// Lets others run while waiting: at first only a moment, so that short messages are not late.
-class Patience {
+class Backoff {
  public:
   void Wait() {
     if (++turns_ < 50) {
@@ -80,17 +81,17 @@ void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
 
 }  // namespace
 
-struct Shelf {
+struct Abandoned {
   std::vector<Addressed> out, in;
-  Shelf* next = nullptr;
+  Abandoned* next = nullptr;
 };
 
-void ShelfDelete::operator()(Shelf* shelf) const noexcept { delete shelf; }
+void AbandonedDelete::operator()(Abandoned* messages) const noexcept { delete messages; }
 
 namespace {
 
-/// All that are in use, for ever.
-std::atomic<Shelf*> g_shelves{nullptr};
+/// All that were left, until the process ends.
+std::atomic<Abandoned*> g_abandoned{nullptr};
 
 }  // namespace
 
@@ -104,12 +105,14 @@ Message::Message(Message&& other) noexcept
     : memory_(std::move(other.memory_)),
       begin_(std::exchange(other.begin_, nullptr)),
       bytes_(other.bytes_),
-      capacity_(other.capacity_) {}
+      capacity_(other.capacity_),
+      source_(other.source_) {}
 Message& Message::operator=(Message&& other) noexcept {
   std::swap(memory_, other.memory_);
   std::swap(begin_, other.begin_);
   std::swap(bytes_, other.bytes_);
   std::swap(capacity_, other.capacity_);
+  std::swap(source_, other.source_);
   return *this;
 }
 Message::~Message() {
@@ -127,6 +130,7 @@ SharedMessage MessagePool::Take(std::int64_t bytes) {
     message = Message(memory_, bytes);
   }
   message.Resize(bytes);
+  message.SetSource(-1);
   const auto back = [pool = free_](Message* used) {
     pool->push_back(std::move(*used));
     delete used;
@@ -165,15 +169,23 @@ Pending::~Pending() {
 }
 
 void Pending::Leave() noexcept {
-  Shelf* shelf = shelf_.release();
-  shelf->out = std::move(out);
-  shelf->in = std::move(in);
-  shelf->next = g_shelves;
-  while (!g_shelves.compare_exchange_weak(shelf->next, shelf)) {
+  Abandoned* left = abandoned_.release();
+  left->out = std::move(out);
+  left->in = std::move(in);
+  left->next = g_abandoned;
+  while (!g_abandoned.compare_exchange_weak(left->next, left)) {
   }
 }
 
-Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+Channel::~Channel() = default;
+
+void Link::Enter(Phase phase, std::int64_t chunk) { cpd::Enter(phase, chunk, transport_); }
+
+Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) {
+  return Begin(phase, std::move(out), std::move(in), true);
+}
+
+Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
                     bool counts_as_values) {
   const auto is_empty = [](const Addressed& one) { return one.message->bytes() == 0; };
   std::erase_if(out, is_empty);
@@ -194,11 +206,12 @@ Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Address
   }
   std::vector<Incoming> incoming;
   for (const auto& [peer, message] : in) {
+    message->SetSource(peer);
     incoming.push_back({peer, message->header(), message->bytes() + kHeaderBytes});
     if (counts_as_values) traffic_.bytes_received += message->bytes();
   }
   if (outgoing.empty() && incoming.empty()) return pending;
-  pending.shelf_.reset(new Shelf);
+  pending.abandoned_.reset(new Abandoned);
   pending.out = std::move(out);
   pending.in = std::move(in);
   // Whatever goes wrong, some of the messages may be under way by then.
@@ -215,6 +228,40 @@ Pending Link::Start(Phase phase, std::vector<Addressed> out, std::vector<Address
   return pending;
 }
 
+Pending Link::StartSizes(Phase phase, std::span<const Addressed> out,
+                         std::span<const Addressed> in) {
+  constexpr std::int64_t bytes = sizeof(std::int64_t);
+  std::vector<Addressed> sizes;
+  std::vector<Addressed> others;
+  for (const auto& [peer, message] : out) {
+    if (message->bytes() == 0) continue;
+    const std::int64_t size = message->bytes();
+    sizes.push_back({peer, control_.Take(bytes)});
+    const Message& ahead = *sizes.back().message;
+    ahead.memory().Write(ahead.payload(), &size, bytes);
+  }
+  for (const auto& [peer, message] : in) {
+    if (message->bytes() > 0) others.push_back({peer, control_.Take(bytes)});
+  }
+  return Begin(phase, std::move(sizes), std::move(others), false);
+}
+
+void Link::TakeSizes(const Pending& sizes, std::span<const Addressed> in) {
+  auto ahead = sizes.in.begin();
+  for (const auto& [peer, message] : in) {
+    if (message->bytes() == 0) continue;
+    std::int64_t size = 0;
+    ahead->message->memory().Read(&size, ahead->message->payload(), sizeof(size));
+    ++ahead;
+    if (size < 1 || size > message->bytes()) {
+      throw Corrupt("rank " + std::to_string(peer) + " announces a message of " +
+                    std::to_string(size) + " bytes in phase " + ToString(sizes.phase) +
+                    ", of which at most " + std::to_string(message->bytes()) + " can be");
+    }
+    message->Resize(size);
+  }
+}
+
 bool Link::Poll(Pending& pending) {
   try {
     return pending.transfer->Poll();
@@ -226,10 +273,10 @@ bool Link::Poll(Pending& pending) {
 
 void Link::Wait(Pending& pending) {
   if (pending.transfer == nullptr) return;
-  const double patience = timeout_ - Grace(timeout_);
+  const double longest = timeout_ - Grace(timeout_);
   const auto begin = Clock::now();
   double next_look = 2 * kLookAround;
-  Patience pause;
+  Backoff pause;
   while (!Poll(pending)) {
     CheckInterrupt();
     pause.Wait();
@@ -239,7 +286,7 @@ void Link::Wait(Pending& pending) {
     if (const std::string heard = HeardAlarm(); !heard.empty()) {
       Fail(pending.phase, heard, pending.transfer->Waiting());
     }
-    if (waited > patience) {
+    if (waited > longest) {
       Fail(pending.phase, "no answer for " + Tenths(timeout_), pending.transfer->Waiting());
     }
   }
@@ -316,7 +363,7 @@ std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint
     out.push_back({(transport_.rank() + step) % size, mine});
     in.push_back({(transport_.rank() + size - step) % size, control_.Take(bytes)});
   }
-  Pending pending = Start(phase, std::move(out), std::move(in), false);
+  Pending pending = Begin(phase, std::move(out), std::move(in), false);
   Wait(pending);
   std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(size));
   const auto place = [&](int rank) { return all.data() + rank * bytes; };
@@ -335,7 +382,7 @@ void Link::Max(Phase phase, std::span<std::uint8_t> bytes) {
     const SharedMessage mine = control_.Take(count);
     const SharedMessage theirs = control_.Take(count);
     mine->memory().Write(mine->payload(), bytes.data(), count);
-    Pending pending = Start(phase, {{(transport_.rank() + distance) % size, mine}},
+    Pending pending = Begin(phase, {{(transport_.rank() + distance) % size, mine}},
                             {{(transport_.rank() + size - distance) % size, theirs}}, false);
     Wait(pending);
     theirs->memory().Read(other.data(), theirs->payload(), count);

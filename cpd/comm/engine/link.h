@@ -22,7 +22,7 @@ namespace cpd {
 constexpr std::int64_t kHeaderBytes = 16;
 
 /// Memory for one message, its header in front of it.
-class Message {
+class CPD_API Message {
  public:
   Message() = default;
   Message(SharedMemory memory, std::int64_t capacity);
@@ -36,15 +36,19 @@ class Message {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   void Resize(std::int64_t bytes) { bytes_ = bytes; }
+  /// The rank that it has come from, or comes from; -1: none.
+  [[nodiscard]] int source() const { return source_; }
+  void SetSource(int rank) { source_ = rank; }
 
  private:
   SharedMemory memory_;
   std::uint8_t* begin_ = nullptr;  // the payload begins at a cache line
   std::int64_t bytes_ = 0, capacity_ = 0;
+  int source_ = -1;
 };
 
 /// Messages that are used again for the next chunk.
-class MessagePool {
+class CPD_API MessagePool {
  public:
   explicit MessagePool(SharedMemory memory) : memory_(std::move(memory)) {}
   [[nodiscard]] std::shared_ptr<Message> Take(std::int64_t bytes);
@@ -61,16 +65,16 @@ struct Addressed {
   SharedMessage message;
 };
 
-/// Where messages stay that a transport may still read and write: made before they are started, so
-/// that to leave them there needs no memory.
-struct Shelf;
-struct ShelfDelete {
-  void operator()(Shelf* shelf) const noexcept;
+/// Messages that a transport may still read and write though their transfer was given up. Made
+/// before they are started, so that leaving them needs no memory.
+struct Abandoned;
+struct AbandonedDelete {
+  void operator()(Abandoned* messages) const noexcept;
 };
 
 /// Messages of one transfer, under way. Destroyed before it has come to its end, it leaves its
-/// memory to the transport for ever.
-class Pending {
+/// memory to the transport until the process ends.
+class CPD_API Pending {
  public:
   Pending();
   Pending(Pending&&) noexcept = default;
@@ -84,27 +88,52 @@ class Pending {
 
  private:
   friend class Link;
-  void Leave() noexcept;  // the messages, for ever
-  std::unique_ptr<Shelf, ShelfDelete> shelf_;
+  void Leave() noexcept;  // the messages to the transport
+  std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 
-class Link {
+/// What an exchange moves its messages by: a Link, or what only counts them (study/dry_run.h).
+class CPD_API Channel {
+ public:
+  Channel() = default;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  virtual ~Channel();
+
+  /// Called as a chunk enters a phase.
+  virtual void Enter(Phase phase, std::int64_t chunk) = 0;
+  /// A message of values.
+  [[nodiscard]] virtual SharedMessage Take(std::int64_t bytes) = 0;
+  /// For messages whose sizes the receivers do not know: each one's size travels ahead, from the
+  /// same rank to the same rank, in a transfer of its own. `in` have their most bytes. Messages of
+  /// no bytes take no part.
+  virtual Pending StartSizes(Phase phase, std::span<const Addressed> out,
+                             std::span<const Addressed> in) = 0;
+  /// After that transfer: messages of `in` have the sizes that came. Throws Corrupt for one that is
+  /// empty or larger than the most.
+  virtual void TakeSizes(const Pending& sizes, std::span<const Addressed> in) = 0;
+  /// Starts a transfer of values, the next in number on all ranks. A message of no bytes does not
+  /// travel.
+  virtual Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) = 0;
+};
+
+class CPD_API Link final : public Channel {
  public:
   Link(Transport& transport, double timeout);
 
   [[nodiscard]] Transport& transport() const { return transport_; }
   [[nodiscard]] Traffic& traffic() { return traffic_; }
-  /// A message of values.
-  [[nodiscard]] SharedMessage Take(std::int64_t bytes) { return values_.Take(bytes); }
+  void Enter(Phase phase, std::int64_t chunk) override;
+  [[nodiscard]] SharedMessage Take(std::int64_t bytes) override { return values_.Take(bytes); }
+  Pending StartSizes(Phase phase, std::span<const Addressed> out,
+                     std::span<const Addressed> in) override;
+  void TakeSizes(const Pending& sizes, std::span<const Addressed> in) override;
+  Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
   /// From now on, values come from layers in the CPU's memory, or in that of a GPU, whose queue it
   /// returns (null for the CPU).
   SharedQueue UseLayersOn(Device device, int index);
 
-  /// Starts a transfer, the next in number on all ranks. A message of no bytes does not travel.
-  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
-  Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
-                bool counts_as_values = true);
   /// Returns when all its messages have arrived and are as they were sent. Throws RankLost,
   /// Corrupt.
   void Wait(Pending& pending);
@@ -121,6 +150,9 @@ class Link {
   void Max(Phase phase, std::span<std::uint8_t> bytes);
 
  private:
+  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
+  Pending Begin(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
+                bool counts_as_values);
   void Verify(const Pending& pending);
   [[nodiscard]] bool Poll(Pending& pending);
   /// Which other ranks have given up, in words; empty where none has.

@@ -12,7 +12,7 @@
 
 namespace cpd {
 
-class MessageMemory {
+class CPD_API MessageMemory {
  public:
   static constexpr std::int64_t kAlign = 64;  ///< of what Allocate gives
 
@@ -36,7 +36,7 @@ class MessageMemory {
 using SharedMemory = std::shared_ptr<const MessageMemory>;
 using SharedQueue = std::shared_ptr<const cuda::Queue>;
 
-SharedMemory HostMemory();
+CPD_API SharedMemory HostMemory();
 /// Host memory that the queue's kernels reach.
 SharedMemory PinnedMemory(SharedQueue queue);
 SharedMemory DeviceMemory(SharedQueue queue);

@@ -11,14 +11,15 @@
 
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
+#include "cpd/compress/packed.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kStage = 4096;  // values worked on at once: codes of any width end on a byte
-constexpr std::int64_t kBatch = 64;    // blocks between two looks at the transport
+constexpr std::int64_t kStage = kBlockValues;
+constexpr std::int64_t kBatch = 64;  // blocks between two looks at the transport
 
 struct Free {
   void operator()(float* memory) const { std::free(memory); }
@@ -60,110 +61,47 @@ class HostWork final : public Work {
            std::function<void()> progress)
       : Work(reduction, rank, std::move(layers), plain, std::move(progress)) {}
 
-  void Pack(const Part& part, const Message& to) const override;
-  void Fold(const Part& part, std::span<const SharedMessage> from,
-            const Message& to) const override;
-  void FoldGroup(const Part& part, std::span<const SharedMessage> from,
-                 const Message& to) const override;
-  void Hop(const Part& part, std::int64_t k, const Message* from, const Message& to) const override;
-  [[nodiscard]] std::shared_ptr<float> Room(std::int64_t n) const override;
+  void Pack(const Part& part, Message& to) const override;
+  void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const override;
+  void FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const override;
+  void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const override;
+  [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const override;
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
-                 const Message& to) const override;
+                 Message& to) const override;
   void LoadResults(const Part& part, const Message& from, float* values) const override;
-  void StoreResults(const Part& part, const float* values, const Message& to) const override;
+  void StoreResults(const Part& part, const float* values, Message& to) const override;
   void Unpack(const Part& part, const Message& from) const override;
   void UnpackWire(const Part& part, const Message& from,
                   std::span<const std::int64_t> offset) const override;
   [[nodiscard]] std::vector<Losses> CountLosses() const override;
 
  private:
-  struct Block;
-  class Codes;
-
   void Each(const Part& part, const std::function<void(const Block&)>& body) const;
-  [[nodiscard]] Codes WireCodes(const Part& part, const Message* message) const;
-  [[nodiscard]] Codes ResultCodes(const Part& part, const Message& message) const;
-  [[nodiscard]] std::vector<Codes> StateCodes(const Part& part, const Message* message) const;
-  [[nodiscard]] std::vector<Codes> AllWireCodes(const Part& part,
-                                                std::span<const SharedMessage> from) const;
-  void OwnTerms(const Block& block, float* terms) const;
-  void Contribution(const Block& block, const Codes& codes, std::int64_t offset, std::int64_t n,
+  [[nodiscard]] CodedPart Read(Content content, const Part& part, const Message* from) const {
+    return CodedPart::Read(part, codecs(content), from);
+  }
+  [[nodiscard]] CodedPart Write(Content content, const Part& part, const Message& to) const {
+    return CodedPart::Write(part, codecs(content), to);
+  }
+  [[nodiscard]] std::vector<CodedPart> ReadAll(const Part& part,
+                                               std::span<const SharedMessage> from) const;
+  [[nodiscard]] Piece OwnPiece(int layer, std::int64_t begin, std::int64_t n) const;
+  [[nodiscard]] const CodecState* StateOf(int layer) const;
+  void OwnTerms(int layer, std::int64_t begin, std::int64_t n, float* terms) const;
+  void Contribution(const Block& block, const CodedPart& coded, std::int64_t offset, std::int64_t n,
                     float* terms) const;
   void GroupSums(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                 std::span<const Codes> members, float* sums) const;
+                 std::span<const CodedPart> members, float* sums) const;
   void UnitTerms(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                 std::span<const Codes> from, float* terms) const;
+                 std::span<const CodedPart> from, float* terms) const;
   void FoldUnits(const Block& block, std::int64_t slice, std::int64_t offset, std::int64_t n,
-                 std::span<const Codes> from, float* sums) const;
-  void HopBlocks(const Part& part, std::int64_t k, const Message* from, const Message& to,
+                 std::span<const CodedPart> from, float* sums) const;
+  void HopBlocks(const Part& part, std::int64_t k, const Message* from, Message& to,
                  const std::function<void(const Block&, float* terms)>& term) const;
 };
 
-/// At most kStage neighbouring values of a part.
-struct HostWork::Block {
-  std::size_t segment = 0;
-  int layer = 0;
-  std::int64_t begin = 0, n = 0;  ///< in the layer
-  std::int64_t at = 0;            ///< in the segment
-  std::int64_t position = 0;      ///< in the part
-};
-
-/// Packed codes of a part's values in one message.
-class HostWork::Codes {
- public:
-  Codes() = default;
-  Codes(const Part& part, const Format& format, std::uint8_t* memory)
-      : format_(format), bits_(format.bits()), memory_(memory) {
-    starts_.reserve(part.segments.size());
-    for (const Segment& segment : part.segments) {
-      starts_.push_back(bytes_);
-      bytes_ += (segment.count * bits_ + 7) / 8;
-    }
-  }
-
-  [[nodiscard]] bool has_memory() const { return memory_ != nullptr; }
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-  void Load(const Block& block, float* values) const {
-    DecodeScaled(format_, 0, 1, block.n, At(block), values);
-  }
-  void LoadScaled(const Block& block, int shift, float divisor, float* values) const {
-    DecodeScaled(format_, shift, divisor, block.n, At(block), values);
-  }
-  /// Values of the format.
-  void Store(const Block& block, const float* values) const { Encode(block, {}, 0, values); }
-  void Encode(const Block& block, const RoundingOptions& rounding, int shift,
-              const float* values) const {
-    const std::int64_t nan =
-        EncodeScaled(format_, rounding, shift, block.begin, block.n, values, At(block));
-    if (nan < 0) return;
-    throw Error("layer " + std::to_string(block.layer) + ", value " +
-                std::to_string(block.begin + nan) + " is NaN, and " + ToString(format_) +
-                " has no code for NaN");
-  }
-
- private:
-  [[nodiscard]] std::uint8_t* At(const Block& block) const {
-    return memory_ + starts_[block.segment] + block.at * bits_ / 8;
-  }
-
-  Format format_;
-  int bits_ = 0;
-  std::uint8_t* memory_ = nullptr;
-  std::int64_t bytes_ = 0;
-  std::vector<std::int64_t> starts_;  // of the segments
-};
-
 void HostWork::Each(const Part& part, const std::function<void(const Block&)>& body) const {
-  std::vector<Block> blocks;
-  std::int64_t position = 0;
-  for (std::size_t s = 0; s < part.segments.size(); ++s) {
-    const Segment& segment = part.segments[s];
-    for (std::int64_t at = 0; at < segment.count; at += kStage) {
-      const std::int64_t n = std::min(kStage, segment.count - at);
-      blocks.push_back({s, segment.layer, segment.begin + at, n, at, position + at});
-    }
-    position += segment.count;
-  }
+  const std::vector<Block> blocks = BlocksOf(part);
   const auto count = static_cast<std::int64_t>(blocks.size());
   const std::int64_t batch = kBatch * MaxThreads();
   for (std::int64_t first = 0; first < count; first += batch) {
@@ -175,69 +113,60 @@ void HostWork::Each(const Part& part, const std::function<void(const Block&)>& b
   }
 }
 
-HostWork::Codes HostWork::WireCodes(const Part& part, const Message* message) const {
-  return {part, Travelling(reduction().spec().format),
-          message == nullptr ? nullptr : message->payload()};
-}
-HostWork::Codes HostWork::ResultCodes(const Part& part, const Message& message) const {
-  return {part, Travelling(reduction().spec().result), message.payload()};
-}
-
-/// Of the running sum's planes, one behind the other.
-std::vector<HostWork::Codes> HostWork::StateCodes(const Part& part, const Message* message) const {
-  std::vector<Codes> planes;
-  if (message == nullptr) return planes;
-  const Level level = reduction().Across(0);
-  std::uint8_t* memory = message->payload();
-  for (int q = 0; q < level.planes(); ++q) {
-    planes.emplace_back(part, Travelling(level.plane_format(q)), memory);
-    memory += planes.back().bytes();
-  }
-  return planes;
-}
-
-std::vector<HostWork::Codes> HostWork::AllWireCodes(const Part& part,
-                                                    std::span<const SharedMessage> from) const {
-  std::vector<Codes> all;
+std::vector<CodedPart> HostWork::ReadAll(const Part& part,
+                                         std::span<const SharedMessage> from) const {
+  std::vector<CodedPart> all;
   all.reserve(from.size());
-  for (const SharedMessage& message : from) all.push_back(WireCodes(part, message.get()));
+  for (const SharedMessage& message : from) {
+    all.push_back(Read(Content::contributions, part, message.get()));
+  }
   return all;
 }
 
-void HostWork::OwnTerms(const Block& block, float* terms) const {
-  const auto l = static_cast<std::size_t>(block.layer);
-  reduction().ToWire(block.layer, rank(), layers().shifts[l], block.begin, block.n,
-                     layers().x[l] + block.begin, terms);
+Piece HostWork::OwnPiece(int layer, std::int64_t begin, std::int64_t n) const {
+  return reduction().PieceOf(layer, rank(), layers().shifts[static_cast<std::size_t>(layer)], begin,
+                             n);
+}
+
+const CodecState* HostWork::StateOf(int layer) const {
+  const auto& states = layers().states;
+  return states.empty() ? nullptr : states[static_cast<std::size_t>(layer)];
+}
+
+void HostWork::OwnTerms(int layer, std::int64_t begin, std::int64_t n, float* terms) const {
+  reduction().wire()->Round(OwnPiece(layer, begin, n), StateOf(layer),
+                            layers().x[static_cast<std::size_t>(layer)] + begin, terms);
 }
 
 /// n of a rank's contributions to the block, from its value number `offset` on.
-void HostWork::Contribution(const Block& block, const Codes& codes, std::int64_t offset,
+void HostWork::Contribution(const Block& block, const CodedPart& coded, std::int64_t offset,
                             std::int64_t n, float* terms) const {
-  if (codes.has_memory()) {
-    codes.Load(block, terms);
+  if (coded.is_there()) {
+    coded.Load(0, block, terms);
   } else {
-    OwnTerms(block, terms);
+    OwnTerms(block.layer, block.begin, block.n, terms);
   }
   if (offset > 0) std::copy(terms + offset, terms + offset + n, terms);
 }
 
-void HostWork::Pack(const Part& part, const Message& to) const {
-  const Codes codes = WireCodes(part, &to);
+void HostWork::Pack(const Part& part, Message& to) const {
+  CodedPart coded = Write(Content::contributions, part, to);
+  const bool as_values = plain() && reduction().spec().wire == nullptr;
   Each(part, [&](const Block& block) {
-    const auto l = static_cast<std::size_t>(block.layer);
-    if (plain()) {
+    if (as_values) {
       float terms[kStage];
-      OwnTerms(block, terms);
-      return codes.Store(block, terms);
+      OwnTerms(block.layer, block.begin, block.n, terms);
+      return coded.Store(0, block, terms);
     }
-    codes.Encode(block, reduction().WireRounding(block.layer, rank()), layers().shifts[l],
-                 layers().x[l] + block.begin);
+    coded.Encode(block, OwnPiece(block.layer, block.begin, block.n), StateOf(block.layer),
+                 layers().x[static_cast<std::size_t>(block.layer)] + block.begin);
   });
+  coded.End(to);
 }
 
 /// The sums of n of the block's values, from its value number `offset` on, within a group.
 void HostWork::GroupSums(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                         std::span<const Codes> members, float* sums) const {
+                         std::span<const CodedPart> members, float* sums) const {
   const Level level = reduction().Group(block.layer, unit);
   const Rows state(level.planes());
   InBatches(
@@ -252,7 +181,7 @@ void HostWork::GroupSums(const Block& block, std::int64_t unit, std::int64_t off
 }
 
 void HostWork::UnitTerms(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                         std::span<const Codes> from, float* terms) const {
+                         std::span<const CodedPart> from, float* terms) const {
   const auto members = from.subspan(static_cast<std::size_t>(reduction().group_begin(unit)),
                                     static_cast<std::size_t>(reduction().group_size(unit)));
   if (reduction().grouped()) return GroupSums(block, unit, offset, n, members, terms);
@@ -260,7 +189,7 @@ void HostWork::UnitTerms(const Block& block, std::int64_t unit, std::int64_t off
 }
 
 void HostWork::FoldUnits(const Block& block, std::int64_t slice, std::int64_t offset,
-                         std::int64_t n, std::span<const Codes> from, float* sums) const {
+                         std::int64_t n, std::span<const CodedPart> from, float* sums) const {
   const Level across = reduction().Across(block.layer);
   const Rows state(across.planes());
   InBatches(
@@ -274,10 +203,9 @@ void HostWork::FoldUnits(const Block& block, std::int64_t slice, std::int64_t of
   std::copy_n(state[0], n, sums);
 }
 
-void HostWork::Fold(const Part& part, std::span<const SharedMessage> from,
-                    const Message& to) const {
-  const std::vector<Codes> contributions = AllWireCodes(part, from);
-  const Codes results = ResultCodes(part, to);
+void HostWork::Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const {
+  const std::vector<CodedPart> contributions = ReadAll(part, from);
+  CodedPart results = Write(Content::results, part, to);
   const Rounds& rounds = reduction().rounds();
   Each(part, [&](const Block& block) {
     const std::int64_t size = layers().sizes[static_cast<std::size_t>(block.layer)];
@@ -288,87 +216,88 @@ void HostWork::Fold(const Part& part, std::span<const SharedMessage> from,
       FoldUnits(block, slice, i, end - i, contributions, sums + i);
       i = end;
     }
-    results.Store(block, sums);
+    results.Store(0, block, sums);
   });
+  results.End(to);
 }
 
-void HostWork::FoldGroup(const Part& part, std::span<const SharedMessage> from,
-                         const Message& to) const {
-  const std::vector<Codes> members = AllWireCodes(part, from);
-  const Codes results = ResultCodes(part, to);
+void HostWork::FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const {
+  const std::vector<CodedPart> members = ReadAll(part, from);
+  CodedPart results = Write(Content::results, part, to);
   const std::int64_t unit = rank() / reduction().spec().group_size;
   Each(part, [&](const Block& block) {
     float sums[kStage];
     GroupSums(block, unit, 0, block.n, members, sums);
-    results.Store(block, sums);
+    results.Store(0, block, sums);
   });
+  results.End(to);
 }
 
-void HostWork::HopBlocks(const Part& part, std::int64_t k, const Message* from, const Message& to,
+void HostWork::HopBlocks(const Part& part, std::int64_t k, const Message* from, Message& to,
                          const std::function<void(const Block&, float*)>& term) const {
   const bool last = k + 1 == reduction().rounds().units;
-  const std::vector<Codes> before = StateCodes(part, from);
-  const std::vector<Codes> after = StateCodes(part, last ? nullptr : &to);
-  const Codes results = ResultCodes(part, to);
+  const CodedPart before = Read(Content::running_sums, part, from);
+  CodedPart after = Write(last ? Content::results : Content::running_sums, part, to);
   Each(part, [&](const Block& block) {
     const Level level = reduction().Across(block.layer);
     const int planes = level.planes();
     const Rows rows(planes + 1);  // the state, and the term
     for (int q = 0; q < planes; ++q) {
       if (from == nullptr) std::fill_n(rows[q], block.n, 0.0F);  // all of it travels
-      if (from != nullptr) before[static_cast<std::size_t>(q)].Load(block, rows[q]);
+      if (from != nullptr) before.Load(q, block, rows[q]);
     }
     const float* terms = rows[planes];
     term(block, rows[planes]);
     Reduction::Take(level, k, {&terms, 1}, block.begin, block.n, rows.state());
-    for (std::size_t q = 0; q < after.size(); ++q) {
-      after[q].Store(block, rows[static_cast<std::int64_t>(q)]);
-    }
-    if (last) results.Store(block, rows[0]);
+    for (int q = 0; q < after.planes(); ++q) after.Store(q, block, rows[q]);
+  });
+  after.End(to);
+}
+
+void HostWork::Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const {
+  HopBlocks(part, k, from, to, [&](const Block& block, float* terms) {
+    OwnTerms(block.layer, block.begin, block.n, terms);
   });
 }
 
-void HostWork::Hop(const Part& part, std::int64_t k, const Message* from, const Message& to) const {
-  HopBlocks(part, k, from, to, [&](const Block& block, float* terms) { OwnTerms(block, terms); });
-}
-
-std::shared_ptr<float> HostWork::Room(std::int64_t n) const {
+std::shared_ptr<float> HostWork::Allocate(std::int64_t n) const {
   auto values = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
   return {values.release(), std::default_delete<float[]>()};
 }
 
 void HostWork::HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
-                         const Message& to) const {
+                         Message& to) const {
   HopBlocks(part, k, from, to, [&](const Block& block, float* terms) {
     std::copy_n(values + block.position, block.n, terms);
   });
 }
 
 void HostWork::LoadResults(const Part& part, const Message& from, float* values) const {
-  const Codes results = ResultCodes(part, from);
-  Each(part, [&](const Block& block) { results.Load(block, values + block.position); });
+  const CodedPart results = Read(Content::results, part, &from);
+  Each(part, [&](const Block& block) { results.Load(0, block, values + block.position); });
 }
 
-void HostWork::StoreResults(const Part& part, const float* values, const Message& to) const {
-  const Codes results = ResultCodes(part, to);
-  Each(part, [&](const Block& block) { results.Store(block, values + block.position); });
+void HostWork::StoreResults(const Part& part, const float* values, Message& to) const {
+  CodedPart results = Write(Content::results, part, to);
+  Each(part, [&](const Block& block) { results.Store(0, block, values + block.position); });
+  results.End(to);
 }
 
 void HostWork::Unpack(const Part& part, const Message& from) const {
-  const Codes results = ResultCodes(part, from);
+  const CodedPart results = Read(Content::results, part, &from);
   Each(part, [&](const Block& block) {
     const auto l = static_cast<std::size_t>(block.layer);
-    results.LoadScaled(block, -layers().shifts[l], reduction().divisor(),
-                       layers().out[l] + (block.begin - layers().out_begin[l]));
+    results.LoadUnscaled(0, block, -layers().shifts[l], reduction().divisor(),
+                         layers().out[l] + (block.begin - layers().out_begin[l]));
   });
 }
 
 void HostWork::UnpackWire(const Part& part, const Message& from,
                           std::span<const std::int64_t> offset) const {
-  const Codes codes = WireCodes(part, &from);
+  const CodedPart coded = Read(Content::contributions, part, &from);
   Each(part, [&](const Block& block) {
     const auto l = static_cast<std::size_t>(block.layer);
-    codes.Load(block, layers().out[l] + offset[l] + block.begin);
+    coded.Load(0, block, layers().out[l] + offset[l] + block.begin);
   });
 }
 
@@ -381,7 +310,7 @@ std::vector<Losses> HostWork::CountLosses() const {
       if (i / kStage % 64 == 63) CheckInterrupt();
       const std::int64_t n = std::min(kStage, layers().sizes[l] - i);
       const float* x = layers().x[l] + i;
-      reduction().ToWire(static_cast<std::int64_t>(l), rank(), layers().shifts[l], i, n, x, terms);
+      OwnTerms(static_cast<int>(l), i, n, terms);
       const Losses found = cpd::CountLosses(n, x, terms);
       losses.non_finite += found.non_finite;
       losses.underflowed += found.underflowed;
@@ -399,21 +328,22 @@ Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
       rank_(rank),
       layers_(std::move(layers)),
       plain_(plain),
-      progress_(std::move(progress)) {}
-
-std::int64_t Work::WireBytes(const Part& part) const {
-  return part.Bytes(Travelling(reduction_.spec().format).bits());
-}
-std::int64_t Work::ResultBytes(const Part& part) const {
-  return part.Bytes(Travelling(reduction_.spec().result).bits());
-}
-std::int64_t Work::StateBytes(const Part& part) const {
-  std::int64_t bytes = 0;
-  const Level level = reduction_.Across(0);
-  for (int q = 0; q < level.planes(); ++q) {
-    bytes += part.Bytes(Travelling(level.plane_format(q)).bits());
+      progress_(std::move(progress)) {
+  const ReduceSpec& spec = reduction.spec();
+  const auto sums = [&](const Format& given) -> SharedCodec {
+    const Format format = MessageFormat(given);
+    return spec.wire != nullptr ? spec.wire->ForSums(format) : std::make_shared<Packed>(format);
+  };
+  const auto add = [&](Content content, SharedCodec codec) {
+    codecs_[static_cast<std::size_t>(content)].push_back(std::move(codec));
+  };
+  const bool as_values = plain && spec.wire == nullptr;
+  add(Content::contributions, as_values ? std::make_shared<Packed>(kFp32) : reduction.wire());
+  const Level across = reduction.Across(0);
+  for (int q = 0; q < across.planes(); ++q) {
+    add(Content::running_sums, sums(across.plane_format(q)));
   }
-  return bytes;
+  add(Content::results, sums(spec.result));
 }
 
 Work::~Work() = default;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank computes on messages: casts its contributions into them, folds what came, unpacks
-// results. The arithmetic is reduction.h's, the codes are ops/reduce.h's; on a GPU,
-// kernels/cuda/reduce_tile.h's, which are the same.
+// What a rank computes on messages: encodes its contributions, folds what came, decodes results.
+// The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU all are packed, by
+// kernels/cuda/reduce_tile.h, which does the same.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
+#include "cpd/comm/engine/coded.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
 #include "cpd/comm/engine/memory.h"
@@ -27,7 +29,11 @@ struct Layers {
   std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
+  std::vector<const CodecState*> states;  ///< after Begin; empty: the codec keeps nothing
 };
+
+/// What a message holds.
+enum class Content : std::uint8_t { contributions, running_sums, results };
 
 class Work {
  public:
@@ -38,32 +44,32 @@ class Work {
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
 
-  /// What messages of a part take: contributions, running sums across units, results.
-  [[nodiscard]] std::int64_t WireBytes(const Part& part) const;
-  [[nodiscard]] std::int64_t StateBytes(const Part& part) const;
-  [[nodiscard]] std::int64_t ResultBytes(const Part& part) const;
+  /// Whether messages of this content always take their most bytes.
+  [[nodiscard]] bool is_fixed(Content content) const { return IsFixed(codecs(content)); }
+  [[nodiscard]] std::int64_t MostBytes(Content content, const Part& part) const {
+    return cpd::MostBytes(part, codecs(content));
+  }
 
-  /// This rank's contributions.
-  virtual void Pack(const Part& part, const Message& to) const = 0;
+  /// This rank's contributions. Here and below `to` comes with its most bytes and leaves with those
+  /// that were used.
+  virtual void Pack(const Part& part, Message& to) const = 0;
   /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own may be
   /// null. Results go to `to`.
-  virtual void Fold(const Part& part, std::span<const SharedMessage> from,
-                    const Message& to) const = 0;
+  virtual void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const = 0;
   /// The sum of this rank's group: from[m] of its member m, this rank's own null.
   virtual void FoldGroup(const Part& part, std::span<const SharedMessage> from,
-                         const Message& to) const = 0;
+                         Message& to) const = 0;
   /// Takes this rank's own contribution as term k of the sum across units, whose running state is
   /// in `from` (null for k = 0); the new state, or after the last term the result, goes to `to`.
-  virtual void Hop(const Part& part, std::int64_t k, const Message* from,
-                   const Message& to) const = 0;
-  /// Room for n values, by position, where the functions below reach them.
-  [[nodiscard]] virtual std::shared_ptr<float> Room(std::int64_t n) const = 0;
+  virtual void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const = 0;
+  /// Memory for n values, by position, where the functions below reach them.
+  [[nodiscard]] virtual std::shared_ptr<float> Allocate(std::int64_t n) const = 0;
   /// Hop; the terms are `values`, by position.
   virtual void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
-                         const Message& to) const = 0;
+                         Message& to) const = 0;
   /// Results to and from values by position, as they are.
   virtual void LoadResults(const Part& part, const Message& from, float* values) const = 0;
-  virtual void StoreResults(const Part& part, const float* values, const Message& to) const = 0;
+  virtual void StoreResults(const Part& part, const float* values, Message& to) const = 0;
   /// Results into the layers: scale undone, divided.
   virtual void Unpack(const Part& part, const Message& from) const = 0;
   /// Another rank's contributions, as they are, to out + offset[layer].
@@ -78,7 +84,11 @@ class Work {
 
   [[nodiscard]] const Layers& layers() const { return layers_; }
   [[nodiscard]] bool plain() const { return plain_; }
-  [[nodiscard]] Format Travelling(const Format& format) const { return plain_ ? kFp32 : format; }
+  /// Values of `format` travel in this one.
+  [[nodiscard]] Format MessageFormat(const Format& format) const { return plain_ ? kFp32 : format; }
+  [[nodiscard]] Codecs codecs(Content content) const {
+    return codecs_[static_cast<std::size_t>(content)];
+  }
   void Progress() const { progress_(); }
 
  private:
@@ -87,13 +97,15 @@ class Work {
   Layers layers_;
   bool plain_;
   std::function<void()> progress_;
+  std::array<std::vector<SharedCodec>, 3> codecs_;  // by Content
 };
 
-/// On the CPU. `plain`: everything travels as binary32, for values that the formats have no code
-/// for. `progress` is called now and then.
+/// On the CPU. `plain`: what would be packed travels as binary32, for values that the formats have
+/// no code for. `progress` is called now and then.
 std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers layers, bool plain,
                                std::function<void()> progress);
-/// The same on a GPU: layers and values lie in its memory, and all work is queued.
+/// The same on a GPU, for packed contributions: layers and values lie in its memory, and all work
+/// is queued.
 std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
                                    std::function<void()> progress, SharedQueue queue);
 

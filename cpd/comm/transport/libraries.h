@@ -13,7 +13,7 @@
 
 namespace cpd {
 
-/// All ranks of MPI_COMM_WORLD. Starts MPI where nobody has (MPI_THREAD_MULTIPLE) and then also
+/// All ranks of MPI_COMM_WORLD. Starts MPI where it is not started (MPI_THREAD_MULTIPLE) and then also
 /// ends it when the process exits, unless a rank was lost. All ranks call it. Throws RankLost where
 /// not all have come after `timeout` seconds, and Error where the library, or what it needs, is not
 /// there.

@@ -23,7 +23,7 @@ struct Outgoing {
   std::int64_t bytes = 0;
 };
 
-/// Room for a message of exactly so many bytes from a peer.
+/// Memory for a message of exactly so many bytes from a peer.
 struct Incoming {
   int peer = 0;
   void* data = nullptr;
@@ -45,7 +45,7 @@ class CPD_API Transfer {
   [[nodiscard]] virtual std::vector<int> Waiting() const = 0;
 };
 
-/// Seconds until a silent rank is lost, where nobody says otherwise.
+/// Seconds until a silent rank is lost, by default.
 constexpr double kDefaultTimeout = 300;
 /// How long a rank that gives up listens for who else is alive, of a timeout.
 constexpr double Grace(double timeout) { return timeout < 4 ? timeout / 4 : 1; }

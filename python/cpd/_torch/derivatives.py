@@ -42,7 +42,8 @@ def differentiable(
     """Registers the derivatives of torch.ops.cpd.<name>, which gives one tensor: `backward`, the
     gradients of the operands, and `tangent`, the result's, where an operand has one."""
     operator = getattr(ops, name).default
-    function = _function(name, operator, setup, backward, tangent)
+    below = _below(name, operator)
+    function = _function(name, below, setup, backward, tangent)
 
     def run(keyset: Any, *args: Any) -> Tensor:
         wants_tangent = _forward_mode() or (
@@ -52,10 +53,29 @@ def differentiable(
             call = _Call(keyset, torch.is_grad_enabled(), wants_tangent)
             with enable_single_level_autograd_function():
                 return function.apply(*args, call)
+        return below(keyset, *args)
+
+    library.impl(name, run, "Autograd", with_keyset=True)
+
+
+def _below(name: str, operator: Any) -> Callable[..., Tensor]:
+    """Calls an operator past its derivatives: `<name>_plain`, where there is one, so that compiled
+    programs call that. The transforms of torch.func and exported programs meet it again, however,
+    and then ask for derivatives: for them it keeps its name."""
+    packet = getattr(ops, f"{name}_plain", None)
+    plain = None if packet is None else packet.default
+
+    def below(keyset: Any, *args: Any) -> Tensor:
+        if plain is not None and not _met_again():
+            return plain(*args)
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
-    library.impl(name, run, "Autograd", with_keyset=True)
+    return below
+
+
+def _met_again() -> bool:
+    return torch._C._are_functorch_transforms_active() or torch.compiler.is_exporting()
 
 
 def _forward_mode() -> bool:
@@ -74,28 +94,31 @@ def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
     return torch._VF._unpack_dual(x, level=0)
 
 
-def call(operator: Any, *args: Any) -> Tensor:
+def call(operator: Any, plain: Any, *args: Any) -> Tensor:
     """Calls an operator; where Python knows that nothing is to be differentiated, past its
-    derivatives, which halves the time that a call takes."""
+    derivatives, which halves the time that a call takes. `plain`: the one without them, where there
+    is one."""
     if (
         torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
         or _forward_mode()
+        or torch._C._are_functorch_transforms_active()
         or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args))
     ):
         return operator(*args)
+    if plain is not None:
+        return plain(*args)
     with torch._C._AutoDispatchBelowAutograd():
         return operator(*args)
 
 
-def write(operator: Any, *args: Any, out: Tensor) -> None:
-    """The same for an operator that writes into `out`, which `check_no_derivative` has seen."""
+def write(operator: Any, plain: Any, *args: Any, out: Tensor) -> None:
+    """Calls an operator that writes into `out`, which `check_no_derivative` has seen; `plain`: the
+    one that does not tell autograd, which is told here."""
     if torch.compiler.is_compiling() or out.is_inference():
         operator(*args, out=out)
         return
     torch.autograd.graph.increment_version(out)
-    with torch._C._AutoDispatchBelowADInplaceOrView():
-        operator(*args, out=out)
+    plain(*args, out=out)
 
 
 class _Call(NamedTuple):
@@ -109,22 +132,21 @@ class _Call(NamedTuple):
 
 def _function(
     name: str,
-    operator: Any,
+    below: Callable[..., Tensor],
     setup: Setup,
     backward: Callable[..., Any],
     tangent: Callable[..., Any],
 ) -> Any:
-    """The autograd function of an operator, for one level of torch.func's transforms: those outside
-    meet the operator again."""
+    """The autograd function of an operator that `below` calls, for one level of torch.func's
+    transforms: those outside meet the operator again."""
 
     def forward(*args: Any) -> Tensor:
         *inputs, call = args
         with (
             torch.set_grad_enabled(call.reverse),
             forward_ad._set_fwd_grad_enabled(call.forward),
-            torch._C._AutoDispatchBelowAutograd(),
         ):
-            return operator.redispatch(call.keyset & torch._C._after_autograd_keyset, *inputs)
+            return below(call.keyset, *inputs)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.set_materialize_grads(False)
@@ -167,13 +189,16 @@ OUT_AND_AUTOGRAD = "out= takes no part in autograd: use it under torch.no_grad()
 def check_no_derivative(*args: Any) -> None:
     """Raises ValueError where an argument of an operator that writes into `out` has a gradient, a
     tangent or a transform of torch.func to go through."""
-    given = [x for x in args if isinstance(x, Tensor)]
-    if any(unwrapped(x) is not x for x in given):
+    if torch._C._are_functorch_transforms_active() and any(map(_is_wrapped, args)):
         raise ValueError("out= takes no part in torch.func's transforms and vmap: leave it out")
-    if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
         raise ValueError(OUT_AND_AUTOGRAD)
-    if _forward_mode() and any(map(_has_tangent, given)):
+    if _forward_mode() and any(map(_has_tangent, args)):
         raise ValueError("out= takes no part in forward-mode autograd: leave it out")
+
+
+def _is_wrapped(x: Any) -> bool:
+    return isinstance(x, Tensor) and unwrapped(x) is not x
 
 
 def unwrapped(x: Tensor) -> Tensor:

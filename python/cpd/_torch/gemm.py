@@ -14,17 +14,18 @@ four sums and of the cast; None where nothing is stochastic.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cpd import _core
 from cpd._torch.derivatives import Tangents, differentiable, saved, total
 from cpd._torch.library import ops
 from cpd.numeric.accumulator import parsed
+from cpd.numeric.cast import parsed_cast
+from cpd.numeric.compiling import constant
 from cpd.ops.arguments import holds, product_shape
 
 GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = 4, 5, 6
@@ -50,7 +51,7 @@ class Sum(NamedTuple):
 
     def into(self, dtype: torch.dtype) -> torch.dtype:
         """`dtype` where it holds the sums, else float32."""
-        return dtype if holds(_name(dtype), self.text.split(" ")[0]) else torch.float32
+        return dtype if holds(_name(dtype), parsed(self.text).format.name) else torch.float32
 
     def is_stochastic(self) -> bool:
         return parsed(self.text).rounding == "stochastic"
@@ -70,18 +71,14 @@ class Sum(NamedTuple):
         return self._replace(text=_of_terms(self.text))
 
 
-@functools.lru_cache(maxsize=256)
+@constant
 def _of_terms(text: str) -> str:
-    acc = parsed(text)
-    return acc.text if acc.unit else replace(acc, product="exact").text
+    return _core.Accumulator(text).of_terms().text
 
 
-@functools.lru_cache(maxsize=256)
+@constant
 def _swapped(text: str) -> str:
-    acc = parsed(text)
-    if acc.unit is None:
-        return text
-    return replace(acc, unit=replace(acc.unit, a=acc.unit.b, b=acc.unit.a)).text
+    return _core.Accumulator(text).swapped().text
 
 
 def product(
@@ -231,6 +228,7 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 @torch.library.register_fake("cpd::gemm")
+@torch.library.register_fake("cpd::gemm_plain")
 def _(
     a: Tensor,
     b: Tensor,
@@ -266,7 +264,7 @@ def cast_gradient(g: Tensor, gradient: str, numbers: Tensor | None) -> Tensor:
     """The gradient of an output as it enters the backward GEMMs."""
     if not gradient:
         return g
-    if not holds(_name(g.dtype), gradient.split(" ")[0]):
+    if not holds(_name(g.dtype), parsed_cast(gradient).format.name):
         g = g.float()
     return ops.cast(g, gradient, *_pair(numbers, 4), None)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,8 +34,8 @@ from cpd._torch.derivatives import (
     write,
 )
 from cpd._torch.library import ops as _ops
-from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Number, Options
 from cpd.ops.arguments import (
@@ -56,20 +56,32 @@ from cpd.ops.arguments import (
     shape_of,
 )
 
-_cast_out, _decode_out = _ops.cast_out.default, _ops.decode_out.default
-_cast, _sum, _gemm = _ops.cast.default, _ops.sum.default, _ops.gemm.default
+Rounded: TypeAlias = Options | Accumulator | CastSpec
+"""What says how to round."""
+
+_cast_out = _ops.cast_out.default, _ops.cast_out_plain.default
+_decode_out = _ops.decode_out.default, _ops.decode_out_plain.default
+_cast = _ops.cast.default, _ops.cast_plain.default
+_sum = _ops.sum.default, _ops.sum_plain.default
+_gemm = _ops.gemm.default, _ops.gemm_plain.default
+_add = _ops.add.default, _ops.add_plain.default
+_add_out = _ops.add_out.default, _ops.add_out_plain.default
+_mul = _ops.mul.default, _ops.mul_plain.default
+_mul_out = _ops.mul_out.default, _ops.mul_out_plain.default
+_fma = _ops.fma.default, _ops.fma_plain.default
+_fma_out = _ops.fma_out.default, _ops.fma_out_plain.default
 _WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
 
 
 def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
     _check("x", x, FLOATS)
     arguments = _arguments(f, options, x)
-    integers = _random(random, x, x.shape, "x's shape", options)
+    integers = None if random is None else _random(random, x, x.shape, "x's shape", options)
     check_carrier(name_of(x.dtype), f.name)
     if out is None:
-        return call(_cast, x, *arguments, integers)
+        return call(*_cast, x, *arguments, integers)
     _check_out(out, x.shape, x, {"x": x, "random": integers})
-    write(_cast_out, x, *arguments, integers, out=out)
+    write(*_cast_out, x, *arguments, integers, out=out)
     return out
 
 
@@ -94,24 +106,21 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     codes = codes.contiguous()
     if out is None:
         return _ops.decode(codes, f.name, sizes, element)
-    _check_out(out, sizes, codes.new_empty(0, dtype=element), {"codes": codes})
-    write(_decode_out, codes, f.name, out=out)
+    _check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), {"codes": codes})
+    write(*_decode_out, codes, f.name, out=out)
     return out
 
 
 def add(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    operators = _ops.add.default, _ops.add_out.default
-    return _arithmetic(operators, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(_add, _add_out, {"x": x, "y": y}, f, options, out, random)
 
 
 def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    operators = _ops.mul.default, _ops.mul_out.default
-    return _arithmetic(operators, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic(_mul, _mul_out, {"x": x, "y": y}, f, options, out, random)
 
 
 def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    operators = _ops.fma.default, _ops.fma_out.default
-    return _arithmetic(operators, {"x": x, "y": y, "z": z}, f, options, out, random)
+    return _arithmetic(_fma, _fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
@@ -120,7 +129,7 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
     check_carrier(name_of(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
-    return call(_sum, x, axis, acc.text, *random_numbers(acc.options, x), integers)
+    return call(*_sum, x, axis, acc.text, *random_numbers(acc, x), integers)
 
 
 def gemm(
@@ -128,24 +137,27 @@ def gemm(
 ) -> Tensor:
     element = check_product(a, b, c, dtype, ("a", "b", "c"))
     check_result(name_of(element), acc.format.name)
-    shape = product_shape(a.shape, b.shape)
-    integers = _draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
-    if integers is not None and a.device.type == "cuda":
-        raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
-    numbers = random_numbers(acc.options, a)
-    return call(_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
+    integers = None
+    if random is not None:
+        shape = product_shape(a.shape, b.shape)
+        integers = _draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
+        if a.device.type == "cuda":
+            raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
+    numbers = random_numbers(acc, a)
+    return call(*_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
 
 
 def _arithmetic(
-    operators: tuple[Any, Any],
+    new: tuple[Any, Any],
+    into: tuple[Any, Any],
     operands: dict[str, Any],
     f: Format,
     options: Options,
     out: Any,
     random: Any,
 ) -> Tensor:
-    """`operators`: the one that makes the result, and the one that writes into `out`."""
-    new, into = operators
+    """`new`: the operator that makes the result, with and without derivatives; `into`: the one that
+    writes into `out`."""
     x = operands["x"]
     for name, operand in operands.items():
         _check(name, operand, FLOATS)
@@ -158,18 +170,25 @@ def _arithmetic(
     views = _broadcast(operands)
     integers = _random(random, x, views[0].shape, "the result's shape", options)
     if out is None:
-        return call(new, *views, *arguments, integers)
+        return call(*new, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
     _check_out(out, views[0].shape, x, {**inputs, "random": integers})
-    write(into, *views, *arguments, integers, out=out)
+    write(*into, *views, *arguments, integers, out=out)
     return out
 
 
 # ---- arguments ---------------------------------------------------------------------------------
 
 
+_NAMES = {
+    dtype: str(dtype).removeprefix("torch.")
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+
+
 def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return _NAMES[dtype]
 
 
 def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str]) -> torch.dtype:
@@ -212,7 +231,7 @@ def _check(name: str, x: Any, allowed: tuple[str, ...], like: str = "x") -> None
 def _check_place(name: str, x: Tensor) -> None:
     if x.layout != torch.strided:
         raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
-    if x.device.type not in ("cpu", "cuda", "meta"):
+    if not (x.is_cpu or x.is_cuda or x.is_meta):
         raise ValueError(f"{name} must be on the CPU or a CUDA device, got {x.device}")
     if x.dim() > MAX_RANK:
         raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.dim()}")
@@ -243,10 +262,10 @@ def _check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]
         raise TypeError(f"out must be a torch tensor like x, got {type(out).__name__}")
     if out.dtype != x.dtype:
         raise TypeError(f"out must be of type {x.dtype}, got {out.dtype}")
-    _check_place("out", out)
-    if tuple(out.shape) != tuple(shape):
-        raise ValueError(f"out must have shape {tuple(shape)}, got {tuple(out.shape)}")
-    if out.device != x.device:
+    if out.layout != torch.strided or out.shape != shape or out.device != x.device:
+        _check_place("out", out)
+        if out.shape != shape:
+            raise ValueError(f"out must have shape {tuple(shape)}, got {tuple(out.shape)}")
         raise ValueError(f"out must be on x's device, {x.device}, got {out.device}")
     given = [t for t in (out, *inputs.values()) if t is not None]
     if torch.compiler.is_compiling():
@@ -256,14 +275,24 @@ def _check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]
             raise ValueError(OVERLAPS_ITSELF)
         return
     check_no_derivative(*given)
-    if any(_has_no_memory(t) for t in given):
+    if out.is_meta or FakeTensor in map(type, given):
+        return
+    if all(_lie_apart(out, t) for t in given[1:]):
         return
     regions = {name: _region(t) for name, t in inputs.items() if t is not None}
     check_out_memory(_region(out), regions)
 
 
 def _has_no_memory(x: Tensor) -> bool:
-    return x.device.type == "meta" or isinstance(x, FakeTensor)
+    return x.is_meta or isinstance(x, FakeTensor)
+
+
+def _lie_apart(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors of no gaps have no byte in common; a quick look at most of them."""
+    if not (x.is_contiguous() and y.is_contiguous()):
+        return False
+    of_x, of_y = x.data_ptr(), y.data_ptr()
+    return of_x + x.nbytes <= of_y or of_y + y.nbytes <= of_x
 
 
 def _region(x: Tensor) -> Region:
@@ -274,10 +303,11 @@ def _region(x: Tensor) -> Region:
 def _arguments(f: Format, options: Options, x: Tensor) -> tuple[str, Tensor | None, Tensor | None]:
     """Format and options as an operator of elements takes them, checked: their text, and seed and
     stream where they are used."""
-    return options.text(f), *random_numbers(options, x)
+    text = options.text(f) if torch.compiler.is_compiling() else options.kept_text(f)
+    return text, *random_numbers(options, x)
 
 
-def random_numbers(options: Options, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream, where the rounding uses them."""
     if options.rounding != "stochastic":
         return None, None
@@ -306,10 +336,10 @@ def _draws(
     """The given random integers of an ordered sum: `draws()` for each element of the result. (How
     many must not be asked while torch compiles; the library checks it then.)"""
     if random is None or torch.compiler.is_compiling():
-        return None if random is None else _random(random, x, None, "", acc.options, like)
+        return None if random is None else _random(random, x, None, "", acc, like)
     count = draws()
     wanted = f"the result's shape and {count} draws"
-    return _random(random, x, (*shape, count), wanted, acc.options, like)
+    return _random(random, x, (*shape, count), wanted, acc, like)
 
 
 def _random(
@@ -317,14 +347,14 @@ def _random(
     x: Tensor,
     shape: Sequence[int] | None,
     wanted: str,
-    options: Options,
+    options: Rounded,
     like: str = "x",
 ) -> Tensor | None:
     """The given random integers as int32 (they are below 2^24), checked; `wanted` is what their
     shape is, None leaves it to the library."""
     if random is None:
         return None
-    check_random_is_used(options)
+    check_random_is_used(options.rounding)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
         raise TypeError(f"random must be a tensor of integers, got {_describe(random)}")
     if shape is not None and tuple(random.shape) != tuple(shape):
@@ -364,9 +394,11 @@ def _nothing(*args: Any, out: Tensor) -> None:
 
 for _name_of_writer in _WRITERS:
     torch.library.register_fake(f"cpd::{_name_of_writer}")(_nothing)
+    torch.library.register_fake(f"cpd::{_name_of_writer}_plain")(_nothing)
 
 
 @torch.library.register_fake("cpd::cast")
+@torch.library.register_fake("cpd::cast_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
     return torch.empty_like(x)
 
@@ -374,18 +406,22 @@ def _(x: Tensor, *args: Any) -> Tensor:
 @torch.library.register_fake("cpd::add")
 @torch.library.register_fake("cpd::mul")
 @torch.library.register_fake("cpd::fma")
+@torch.library.register_fake("cpd::add_plain")
+@torch.library.register_fake("cpd::mul_plain")
+@torch.library.register_fake("cpd::fma_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake("cpd::sum")
+@torch.library.register_fake("cpd::sum_plain")
 def _(x: Tensor, dim: int, *args: Any) -> Tensor:
     return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :])
 
 
 @torch.library.register_fake("cpd::encode")
 def _(x: Tensor, how: str, *args: Any) -> Tensor:
-    bits = formats.named(how.split(" ")[0]).bits
+    bits = parsed_cast(how).format.bits
     return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
 
 
@@ -460,6 +496,16 @@ def _register_writer(name: str) -> None:
         check_no_derivative(*args, out)
         change(keyset, *args, out=out)
 
+    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
+    library.impl(name, differentiate, "Autograd", with_keyset=True)
+    library.impl(f"{name}_plain", torch.library.fallthrough_kernel, "Autograd")
+    for one in (name, f"{name}_plain"):
+        _register_negated(one)
+
+
+def _register_negated(name: str) -> None:
+    operator = getattr(_ops, name).default
+
     def negate(*args: Any, out: Tensor) -> None:
         plain = [a.resolve_neg() if isinstance(a, Tensor) else a for a in args]
         if not out.is_neg():
@@ -469,8 +515,6 @@ def _register_writer(name: str) -> None:
         operator(*plain, out=made)
         out.copy_(made)
 
-    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
-    library.impl(name, differentiate, "Autograd", with_keyset=True)
     library.impl(name, negate, "Negative")
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from cpd._torch import gemm as gemm  # defines matmul
 from cpd._torch.library import ops
+from cpd.numeric.accumulator import parsed
+from cpd.numeric.cast import parsed_cast
 
 _NUMBERS = ("seed", "stream", "numbers")
 """The arguments that choose random bits."""
@@ -72,20 +74,17 @@ class Call:
 def batched(
     name: str,
     widen: Widen | None,
-    text: Callable[[dict[str, Any]], str] = lambda given: given["how"],
+    draws: Callable[[dict[str, Any]], bool] = lambda given: cast_draws(given["how"]),
 ) -> None:
     """Registers a batching rule for torch.ops.cpd.<name>, which gives one tensor. `widen` makes the
-    arguments of one call for the whole batch; None: each example needs its own. `text`: says how is
-    rounded."""
+    arguments of one call for the whole batch; None: each example needs its own. `draws`: whether
+    a rounding is stochastic."""
     operator = getattr(ops, name).default
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
         call = Call(operator, args, in_dims)
         apart = widen is None
-        if (
-            "rounding=stochastic" in text(call.given).split(" ")
-            and call.given.get("random") is None
-        ):
+        if draws(call.given) and call.given.get("random") is None:
             apart = _draws_apart(name, call, info.randomness, apart)
         else:
             call.given |= {number: None for number in _NUMBERS if number in call.given}
@@ -116,10 +115,21 @@ def _draws_apart(name: str, call: Call, randomness: str, apart: bool) -> bool:
     return False
 
 
-def text_of_recipe(given: dict[str, Any]) -> str:
-    """All that a recipe's operator rounds, its backward pass too: that of a gradient over the whole
+def sum_draws(text: str) -> bool:
+    """Whether an accumulator rounds stochastically."""
+    return parsed(text).rounding == "stochastic"
+
+
+def cast_draws(text: str) -> bool:
+    """Whether a cast does."""
+    return parsed_cast(text).rounding == "stochastic"
+
+
+def recipe_draws(given: dict[str, Any]) -> bool:
+    """Whether a recipe's operator does, its backward pass too: that of a gradient over the whole
     batch gets its numbers from the call."""
-    return " ".join((*given["sums"], given["gradient"]))
+    gradient = given["gradient"]
+    return any(map(sum_draws, given["sums"])) or (gradient != "" and cast_draws(gradient))
 
 
 # ---- the operators -------------------------------------------------------------------------------
@@ -151,8 +161,11 @@ def widen_product(call: Call) -> None:
 
 for _name in ("cast", "add", "mul", "fma"):
     batched(_name, _widen_elements)
-batched("sum", _widen_sum, lambda given: given["accumulator"])
-batched("gemm", widen_product, lambda given: given["accumulator"])
-batched("matmul", widen_product, text_of_recipe)
+    batched(f"{_name}_plain", _widen_elements)
+for _name in ("sum", "sum_plain"):
+    batched(_name, _widen_sum, lambda given: sum_draws(given["accumulator"]))
+for _name in ("gemm", "gemm_plain"):
+    batched(_name, widen_product, lambda given: sum_draws(given["accumulator"]))
+batched("matmul", widen_product, recipe_draws)
 batched("encode", None)
-batched("decode", None, lambda given: given["format"])
+batched("decode", None, lambda given: False)

@@ -120,7 +120,17 @@ def torch(
 
 
 def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> LocalGroup:
-    """`size` ranks as threads of this process: see `LocalGroup`."""
+    """`size` ranks as threads of this process: see `LocalGroup`.
+
+    Raises ValueError for a size below 1.
+
+    >>> import cpd, numpy as np
+    >>> layers, spec = [np.ones(3, np.float32)], cpd.ReduceSpec("e4m3")
+    >>> with local(4) as group:
+    ...     sums = group.run(lambda comm: comm.all_reduce(layers, spec))
+    >>> sums[0][0].tolist()
+    [4.0, 4.0, 4.0]
+    """
     number = integer("size", size)
     if number < 1:
         raise ValueError(f"size must be at least 1, got {number}")

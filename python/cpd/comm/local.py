@@ -23,7 +23,13 @@ _PATIENCE = 1.0, 3.0
 
 class LocalGroup:
     """W ranks in this process; `ranks[r]` is rank r's communicator, each to be used from a thread
-    of its own. Also a context manager, which closes them."""
+    of its own. Also a context manager, which closes them.
+
+    >>> import cpd
+    >>> with cpd.comm.local(2) as group:
+    ...     group.run(lambda comm: comm.rank)
+    [0, 1]
+    """
 
     def __init__(self, size: int, timeout: float, chunk: int) -> None:
         self.ranks = [

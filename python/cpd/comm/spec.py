@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from cpd import _core
+from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, sum_accumulator
 from cpd.numeric.formats import Format, FormatLike, flag, format
-from cpd.numeric.options import Options, integer, number
+from cpd.numeric.options import Options, int32, number
 
-ORDERS = ("sequential", "ring", "tree")
-EXCHANGES = ("owner", "gather", "ring", "hierarchical")
+ORDERS: tuple[str, ...] = _core.ORDERS
+EXCHANGES: tuple[str, ...] = _core.EXCHANGES
 
 
 class StallWarning(UserWarning):
@@ -79,6 +78,7 @@ class ReduceSpec:
     variant: str
     result: Format
     step: int
+    _held: _core.ReduceSpec = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -99,45 +99,38 @@ class ReduceSpec:
         result: FormatLike | None = None,
         step: int = 0,
     ) -> None:
+        if isinstance(loss_scale, bool) or not isinstance(loss_scale, (int, float, np.number)):
+            raise TypeError(f"loss_scale must be a number, got {type(loss_scale).__name__}")
         wire = _format(format)
-        values: dict[str, Any] = {
-            "format": wire,
-            "accumulator": sum_accumulator(wire if accumulator is None else accumulator),
-            "order": _one_of("order", order, ORDERS),
-            "exchange": _one_of("exchange", exchange, EXCHANGES),
-            "group_size": None if group_size is None else _positive("group_size", group_size),
-            "aps": _one_of("aps", aps, (False, True, "paper")),
-            "loss_scale": _power_of_two(loss_scale),
-            "average": flag("average", average),
-            "rounding": rounding,
-            "overflow": overflow,
-            "seed": number("seed", seed),
-            "random_bits": integer("random_bits", random_bits),
-            "variant": variant,
-            "result": wire if result is None else _format(result),
-            "step": number("step", step),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        self._native()
+        acc = sum_accumulator(wire if accumulator is None else accumulator)
+        result = wire if result is None else _format(result)
+        made = _core.ReduceSpec(
+            format=wire._native,
+            accumulator=acc._native(),
+            order=order,
+            exchange=exchange,
+            group_size=None if group_size is None else int32("group_size", group_size),
+            aps=aps,
+            loss_scale=loss_scale,
+            average=flag("average", average),
+            rounding=Options(rounding, overflow, seed, 0, random_bits, variant).native(),
+            result=result._native,
+            step=number("step", step),
+        )
+        native.take(self, made, format=wire, accumulator=acc, result=result)
 
     def _native(self) -> _core.ReduceSpec:
-        options = Options(
-            self.rounding, self.overflow, self.seed, 0, self.random_bits, self.variant
-        )
-        return _core.ReduceSpec(
-            format=self.format._native,
-            rounding=options.native(),
-            accumulator=self.accumulator._native(),
-            result=self.result._native,
-            order=self.order,
-            exchange=self.exchange,
-            group_size=self.group_size or 0,
-            aps=self.aps if isinstance(self.aps, str) else ("off", "on")[self.aps],
-            loss_scale=self.loss_scale,
-            average=self.average,
-            step=self.step,
-        )
+        """With the accumulator's seed as it is now."""
+        acc = self.accumulator
+        if type(acc.seed) is type(acc.stream) is int:
+            return self._held
+        return self._held.with_accumulator(acc._native())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return native.arguments(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
 
 _format = format  # the parameter of the same name hides it
@@ -150,12 +143,12 @@ def check_spec(spec: ReduceSpec) -> None:
 
 def check_world(spec: ReduceSpec, world: int) -> None:
     """Raises ValueError where the spec's groups are larger than the number of ranks."""
-    _core.check_world(spec._native(), world)
+    spec._native().check_world(world)
 
 
 def may_stall(spec: ReduceSpec, world: int) -> bool:
     """Whether `warn_of_stall` has something to say."""
-    return _core.may_stall(spec._native(), world)
+    return spec._native().may_stall(world)
 
 
 def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
@@ -171,27 +164,3 @@ def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
         StallWarning,
         stacklevel=stacklevel,
     )
-
-
-def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:
-    for one in allowed:
-        if type(value) is type(one) and value == one:
-            return one
-    names = ", ".join(repr(one) for one in allowed)
-    raise ValueError(f"{name} must be one of {names}, got {value!r}")
-
-
-def _positive(name: str, value: Any) -> int:
-    number = integer(name, value)
-    if not 1 <= number < 2**31:
-        raise ValueError(f"{name} must be at least 1, got {number}")
-    return number
-
-
-def _power_of_two(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
-    scale = float(value)
-    if not (2.0**-126 <= scale <= 2.0**126 and math.frexp(scale)[0] == 0.5):
-        raise ValueError(f"loss_scale must be a power of two from 2^-126 to 2^126, got {value}")
-    return scale

@@ -101,7 +101,7 @@ def matmul(
     x = _cast(x, how.activation, CAST_ACTIVATION, how)
     y = _cast(y, how.weight, CAST_WEIGHT, how)
     in_one = y.dim() == 2
-    out = call(ops.matmul, x.flatten(0, -2) if in_one else x, y, None, *arguments)
+    out = call(ops.matmul, None, x.flatten(0, -2) if in_one else x, y, None, *arguments)
     out = _result(out, how, a, dtype)
     if in_one:
         out = out.reshape((*x.shape[:-1], y.shape[1]))
@@ -144,7 +144,7 @@ def linear(
     x = _cast(input, how.activation, CAST_ACTIVATION, how)
     w = _cast(weight, how.weight, CAST_WEIGHT, how)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
-    y = _result(call(ops.matmul, x, w.t(), bias, *arguments), how, input, dtype)
+    y = _result(call(ops.matmul, None, x, w.t(), bias, *arguments), how, input, dtype)
     return y.reshape((*input.shape[:-1], weight.shape[0]))
 
 
@@ -208,7 +208,9 @@ def conv2d(
     x = _pad(_cast(input, how.activation, CAST_ACTIVATION, how), edges, padding_mode)
     w = _cast(weight, how.weight, CAST_WEIGHT, how)
     images = x if x.dim() == 4 else x.unsqueeze(0)
-    y = _result(call(ops.conv2d, images, w, bias, *moves, number, *arguments), how, input, dtype)
+    y = _result(
+        call(ops.conv2d, None, images, w, bias, *moves, number, *arguments), how, input, dtype
+    )
     return y if x.dim() == 4 else y.squeeze(0)
 
 
@@ -261,7 +263,7 @@ def _recipe_arguments(
             )
         element = torch.float32
     sums = [how.forward.text, how.grad_input.text, how.grad_weight.text, how.grad_bias.text]
-    return sums, _gradient(how.gradient), _numbers(how, x), element
+    return sums, "" if how.gradient is None else how.gradient.text, _numbers(how, x), element
 
 
 def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -269,10 +271,6 @@ def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Ten
     if how.output is None:
         return y
     return _cast(y, how.output, CAST_OUTPUT, how).to(operators.result_type(x, dtype))
-
-
-def _gradient(spec: CastSpec | None) -> str:
-    return "" if spec is None else spec.options.text(spec.format)
 
 
 def _numbers(how: Recipe, x: Tensor) -> Tensor | None:
@@ -299,7 +297,7 @@ def _pair_of(
     spec: Any, purpose: int, how: Recipe, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of an accumulator or cast, for one purpose in one layer."""
-    seed, stream = operators.random_numbers(spec.options, x)
+    seed, stream = operators.random_numbers(spec, x)
     if stream is None:
         return None, None
     return seed, tagged(stream, (purpose << 60) ^ (how.layer << 20))
@@ -310,7 +308,7 @@ def _cast(x: Tensor, spec: CastSpec | None, purpose: int, how: Recipe) -> Tensor
     if spec is None:
         return x
     seed, stream = _pair_of(spec, purpose, how, x)
-    y: Tensor = call(ops.cast, x, spec.options.text(spec.format), seed, stream, None)
+    y: Tensor = call(ops.cast, ops.cast_plain, x, spec.text, seed, stream, None)
     return y
 
 

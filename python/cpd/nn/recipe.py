@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a layer computes: `Recipe`, the accumulators of its three GEMMs and what their operands are
-cast to, and `CastSpec`, one such cast."""
+cast to."""
 
 from __future__ import annotations
 
@@ -8,103 +8,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
-from cpd.numeric.formats import Format, FormatLike, format
-from cpd.numeric.options import Number, Options, check_number, integer, plain_number, same_number
+from cpd.numeric.cast import CastLike as CastLike
+from cpd.numeric.cast import CastSpec as CastSpec
+from cpd.numeric.cast import cast_spec as cast_spec
+from cpd.numeric.options import Number, check_number, integer
 
 MAX_LAYERS = 2**16
-
-
-@dataclass(frozen=True, init=False, eq=False)
-class CastSpec:
-    """A cast: the format and how it rounds; the arguments are those of `cpd.cast`.
-
-    Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and leave
-    the hash as it is.
-
-    >>> CastSpec("e5m2", "stochastic", random_bits=8).format
-    cpd.format('e5m2')
-    """
-
-    format: Format
-    rounding: str
-    overflow: str
-    seed: Number
-    stream: Number
-    random_bits: int
-    variant: str
-
-    def __init__(
-        self,
-        format: FormatLike,
-        rounding: str = "nearest_even",
-        overflow: str = "ieee",
-        *,
-        seed: Number = 0,
-        stream: Number = 0,
-        random_bits: int = 24,
-        variant: str = "A",
-    ) -> None:
-        Options(rounding, overflow, seed, stream, random_bits, variant).check()
-        values = {
-            "format": _format(format),
-            "rounding": rounding,
-            "overflow": overflow,
-            "seed": plain_number("seed", seed),
-            "stream": plain_number("stream", stream),
-            "random_bits": integer("random_bits", random_bits),
-            "variant": variant,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def options(self) -> Options:
-        """How it rounds."""
-        return Options(
-            self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, CastSpec):
-            return NotImplemented
-        return (
-            self._key() == other._key()
-            and same_number(self.seed, other.seed)
-            and same_number(self.stream, other.stream)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[Any, ...]:
-        """What it is made of, but for seed and stream."""
-        return (self.format, self.rounding, self.overflow, self.random_bits, self.variant)
-
-    def __copy__(self) -> CastSpec:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> CastSpec:
-        return self
-
-    def __str__(self) -> str:
-        shown = [self.format.name]
-        for one in fields(self)[1:]:
-            value = getattr(self, one.name)
-            usual = Options._field_defaults[one.name]
-            if one.name not in ("seed", "stream") and value != usual:
-                shown.append(f"{one.name}={value}")
-        return " ".join(shown)
-
-
-_format = format  # the parameter of the same name hides it
-
-CastLike: TypeAlias = "CastSpec | FormatLike"
-"""A `CastSpec`, or a format, to which is then rounded to nearest-even."""
-
-
-def cast_spec(cast: CastLike) -> CastSpec:
-    """`cast` itself, or the plain cast to a format."""
-    return cast if isinstance(cast, CastSpec) else CastSpec(cast)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -243,5 +152,9 @@ RecipeLike: TypeAlias = "Recipe | AccumulatorLike"
 
 
 def recipe(given: RecipeLike) -> Recipe:
-    """`given` itself, or the recipe that uses one accumulator throughout."""
+    """`given` itself, or the recipe that uses one accumulator throughout.
+
+    >>> recipe("e6m9 chunked") == Recipe("e6m9 chunked")
+    True
+    """
     return given if isinstance(given, Recipe) else Recipe(given)

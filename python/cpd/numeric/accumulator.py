@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-import functools
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from cpd import _core
+from cpd.numeric import native
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, flag, format, format_text
 from cpd.numeric.options import (
     Number,
     Options,
+    int32,
+    int64,
     integer,
     is_torch,
     number,
@@ -21,10 +23,10 @@ from cpd.numeric.options import (
     same_number,
 )
 
-SCHEMES = ("sequential", "kahan", "fma", "chunked", "pairwise", "block_fma")
-SUM_SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
+SCHEMES: tuple[str, ...] = _core.SCHEMES
+SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 """Those that sums of given terms (`cpd.sum`, all-reduce) can have."""
-DEFAULT_CHUNK = 64
+DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
 
 _format = format  # parameters of the same name hide it
 
@@ -63,6 +65,9 @@ class BlockFma:
     sum: Format
     rounding: str
     promote: int
+    text: str = field(init=False, repr=False, compare=False)
+    """Its options as they stand in an accumulator's text."""
+    _held: _core.BlockFma = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -79,45 +84,24 @@ class BlockFma:
     ) -> None:
         if not isinstance(rounding, str):
             raise TypeError(f"rounding must be a str, got {type(rounding).__name__}")
-        put = functools.partial(object.__setattr__, self)
-        put("a", format(a))
-        put("b", format(b))
-        put("block", _int32("block", block))
-        put("fraction_bits", _int32("fraction_bits", fraction_bits))
-        put("aligns_addend", flag("aligns_addend", aligns_addend))
-        put("min_exponent", _int32("min_exponent", min_exponent))
-        put("sum", format(sum))
-        put("rounding", rounding)
-        put("promote", _int64("promote", promote))
-        check_unit(*self._key())
-
-    def _key(self) -> tuple[Any, ...]:
-        """The fields of a _UnitKey."""
-        return (
-            self.a.name,
-            self.b.name,
-            self.block,
-            self.fraction_bits,
-            self.aligns_addend,
-            self.min_exponent,
-            self.sum.name,
-            self.rounding,
-            self.promote,
+        made = _unit(
+            format(a).name,
+            format(b).name,
+            int32("block", block),
+            int32("fraction_bits", fraction_bits),
+            flag("aligns_addend", aligns_addend),
+            int32("min_exponent", min_exponent),
+            format(sum).name,
+            rounding,
+            int64("promote", promote),
         )
+        native.share(self, made)
 
-    @classmethod
-    def _of(cls, native: _core.BlockFma) -> BlockFma:
-        return cls(
-            Format._of(native.a),
-            Format._of(native.b),
-            block=native.block,
-            fraction_bits=native.fraction_bits,
-            aligns_addend=native.aligns_addend,
-            min_exponent=native.min_exponent,
-            sum=Format._of(native.sum),
-            rounding=native.rounding,
-            promote=native.promote,
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        return native.arguments(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -196,6 +180,7 @@ class Accumulator:
     variant: str
     text: str = field(init=False, compare=False)
     """What str() gives."""
+    _held: _core.Accumulator = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -218,24 +203,28 @@ class Accumulator:
         Options(rounding, overflow, seed, stream, random_bits, variant).check()
         if isinstance(format, BlockFma) and unit is None:
             format, unit = None, format
-        parts = resolved(
-            _name("format", format),
+        has_none = format is None and preset is None and unit is None and operands is None
+        if has_none and scheme != "block_fma":
+            format_text("format", format)  # raises
+        made = _made(
+            None if format is None else format_text("format", format),
             _text("scheme", scheme),
-            _name("product", product),
-            _name("inner", inner),
-            _int64("chunk", chunk),
+            None if product is None else format_text("product", product),
+            None if inner is None else format_text("inner", inner),
+            int64("chunk", chunk),
             _text("preset", preset),
-            _unit_key(unit),
-            _names(operands),
+            _unit_text(unit),
+            _pair(operands),
             rounding,
             overflow,
             integer("random_bits", random_bits),
             variant,
         )
-        for name, value in zip(parts._fields, parts, strict=True):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "seed", plain_number("seed", seed))
-        object.__setattr__(self, "stream", plain_number("stream", stream))
+        self._share(made, seed, stream)
+
+    def _share(self, like: Accumulator, seed: Number, stream: Number) -> None:
+        seed, stream = plain_number("seed", seed), plain_number("stream", stream)
+        native.share(self, like, seed=seed, stream=stream)
 
     @classmethod
     def parse(cls, text: str, seed: Number = 0, stream: Number = 0) -> Accumulator:
@@ -246,7 +235,9 @@ class Accumulator:
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, got {type(text).__name__}")
-        return _with_numbers(parsed(text), seed, stream)
+        made = object.__new__(cls)
+        made._share(parsed(text), seed, stream)
+        return made
 
     @property
     def options(self) -> Options:
@@ -263,7 +254,7 @@ class Accumulator:
         >>> Accumulator("e4m3", "kahan", rounding="stochastic").sum_draws(3)
         9
         """
-        return _core.parse_accumulator(self.text, 0, 0).sum_draws(_count("terms", terms))
+        return self._held.sum_draws(_count("terms", terms))
 
     def gemm_draws(self, k: int) -> int:
         """How many random integers `cpd.gemm` of so many products takes for each element of the
@@ -274,11 +265,24 @@ class Accumulator:
         >>> Accumulator("e4m3", rounding="stochastic").gemm_draws(3)
         7
         """
-        return _core.parse_accumulator(self.text, 0, 0).gemm_draws(_count("k", k))
+        return self._held.gemm_draws(_count("k", k))
 
     def _native(self) -> _core.Accumulator:
-        seed, stream = number("seed", self.seed), number("stream", self.stream)
-        return _core.parse_accumulator(self.text, seed, stream)
+        """With seed and stream."""
+        return self._seeded if type(self.seed) is type(self.stream) is int else self._with_numbers()
+
+    @cached_property
+    def _seeded(self) -> _core.Accumulator:
+        return self._with_numbers()
+
+    def _with_numbers(self) -> _core.Accumulator:
+        return self._held.with_numbers(number("seed", self.seed), number("stream", self.stream))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("text", "seed", "stream")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._share(parsed(state["text"]), state["seed"], state["stream"])
 
     def __copy__(self) -> Accumulator:
         return self
@@ -320,11 +324,11 @@ def accumulator(acc: AccumulatorLike) -> Accumulator:
     if isinstance(acc, Accumulator):
         return acc
     if isinstance(acc, str):
-        return Accumulator.parse(acc)
+        return parsed(acc)
     if isinstance(acc, BlockFma):
         return Accumulator(unit=acc)
     try:
-        return Accumulator(format_text("format", acc))
+        return parsed(format_text("format", acc))
     except TypeError:
         raise TypeError(
             "an accumulator must be a cpd.Accumulator, its text, a preset's name, a cpd.BlockFma, "
@@ -361,253 +365,30 @@ def presets() -> list[PresetInfo]:
     return [PresetInfo(*one) for one in _core.presets()]
 
 
-# ---- the parts of an accumulator, by plain values: constants to torch.compile --------------------
-
-
-class _UnitKey(NamedTuple):
-    """A BlockFma."""
-
-    a: str
-    b: str
-    block: int
-    fraction_bits: int
-    aligns_addend: bool
-    min_exponent: int
-    sum: str
-    rounding: str
-    promote: int
-
-    def native(self) -> _core.BlockFma:
-        formats = {name: _format(getattr(self, name))._native for name in ("a", "b", "sum")}
-        return _core.BlockFma(**self._asdict() | formats)
-
-    def unit(self) -> BlockFma:
-        return BlockFma(
-            self.a, self.b, **{k: v for k, v in self._asdict().items() if k not in "ab"}
-        )
-
-
-class _Given(NamedTuple):
-    """The arguments of an Accumulator, but for seed and stream."""
-
-    format: str | None = None
-    scheme: str | None = None
-    product: str | None = None
-    inner: str | None = None
-    chunk: int = DEFAULT_CHUNK
-    preset: str | None = None
-    unit: tuple[Any, ...] | None = None
-    operands: tuple[str, str] | None = None
-    rounding: str = "nearest_even"
-    overflow: str = "ieee"
-    random_bits: int = 24
-    variant: str = "A"
-
-
-class _Parts(NamedTuple):
-    """What they mean."""
-
-    format: Format
-    scheme: str
-    product: Format | str
-    inner: Format
-    chunk: int
-    unit: BlockFma | None
-    rounding: str
-    overflow: str
-    random_bits: int
-    variant: str
-    text: str
-
-
-@constant
-def resolved(*given: Any) -> _Parts:
-    """What the fields of _Given mean. Raises ValueError where they do not fit together."""
-    return _resolved(_Given(*given))
+# ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
 @constant
 def parsed(text: str) -> Accumulator:
-    """The accumulator of a text."""
-    return _parsed(text)
+    """The accumulator of a text, a preset's or a format's name."""
+    return native.showing(Accumulator, _core.Accumulator(text))
 
 
 @constant
-def check_unit(*key: Any) -> None:
-    """Raises ValueError where the fields of a _UnitKey do not fit together."""
-    _check_unit(_UnitKey(*key))
+def _made(format: str | None, *given: Any) -> Accumulator:
+    """The arguments are those of _core.Accumulator."""
+    made = _core.Accumulator(format, *given)
+    return native.showing(Accumulator, made)
 
 
-@functools.lru_cache(maxsize=1024)
-def _resolved(given: _Given) -> _Parts:
-    if given.format is not None and _is_text(given.format):
-        if given != _Given(given.format):
-            raise ValueError(
-                f"{given.format!r} is a whole accumulator, besides which there may be seed and "
-                "stream: write the other options in it"
-            )
-        whole_text = _parsed(given.format)
-        return _Parts(*(getattr(whole_text, name) for name in _Parts._fields))
-    if given.format is not None and given.preset is None and _core.names_preset(given.format):
-        given = given._replace(format=None, preset=given.format)
-    scheme = _scheme(given)
-    exact = scheme in ("fma", "block_fma")
-    if exact and given.product not in (None, "exact"):
-        raise ValueError(f"scheme {scheme!r} has exact products, got product={given.product!r}")
-    scheme = "sequential" if scheme == "fma" else scheme
-    whole, unit, rounding = _unit_of(given)
-    product: Format | str = whole
-    if exact or given.product == "exact":
-        product = "exact"
-    elif given.product is not None:
-        product = _format(given.product)
-    inner = whole if given.inner is None else _format(given.inner)
-    if scheme != "chunked" and (inner != whole or given.chunk != DEFAULT_CHUNK):
-        raise ValueError(
-            f"inner and chunk are for scheme 'chunked' only, got {scheme!r} with inner {inner} "
-            f"(format: {whole}), chunk {given.chunk}"
-        )
-    native = _core.Accumulator(
-        format=whole._native,
-        scheme=scheme,
-        rounding=_core.RoundingOptions(
-            rounding, given.overflow, 0, 0, given.random_bits, given.variant
-        ),
-        product=None if isinstance(product, str) or product == whole else product._native,
-        exact_products=product == "exact" and unit is None,
-        inner=None if inner == whole else inner._native,
-        chunk=given.chunk,
-        unit=None if unit is None else _UnitKey(*unit._key()).native(),
-    )
-    return _Parts(
-        whole,
-        scheme,
-        product,
-        inner,
-        given.chunk,
-        unit,
-        rounding,
-        given.overflow,
-        given.random_bits,
-        given.variant,
-        native.text,
-    )
+@constant
+def _unit(*given: Any) -> BlockFma:
+    """The arguments are those of _core.BlockFma."""
+    return native.showing(BlockFma, _core.BlockFma(*given))
 
 
-def _scheme(given: _Given) -> str:
-    """The scheme meant, checked against preset, unit and operands."""
-    scheme = given.scheme
-    if scheme is not None and scheme not in SCHEMES:
-        raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
-    if given.preset is not None and given.unit is not None:
-        raise ValueError("preset and unit both name a matrix unit: give one of them")
-    if given.operands is not None and given.preset is None:
-        raise ValueError("operands goes with preset, the matrix unit that it is about")
-    if given.preset is None and given.unit is None:
-        if scheme == "block_fma":
-            raise ValueError("scheme 'block_fma' needs preset (a matrix unit's name) or unit")
-        return "sequential" if scheme is None else scheme
-    if scheme not in (None, "block_fma"):
-        raise ValueError(f"preset and unit go with scheme 'block_fma', got {scheme!r}")
-    return "block_fma"
-
-
-def _unit_of(given: _Given) -> tuple[Format, BlockFma | None, str]:
-    """The accumulator's format, its matrix unit, and how it rounds."""
-    if given.preset is None:
-        unit = None if given.unit is None else _UnitKey(*given.unit).unit()
-        if given.format is not None:
-            return _format_or_text(given.format), unit, given.rounding
-        if unit is None:
-            format_text("format", None)  # raises
-        assert unit is not None
-        return unit.sum, unit, given.rounding
-    if given.rounding != "nearest_even":
-        raise ValueError(
-            f"preset {given.preset!r} says how it rounds, got rounding={given.rounding!r}"
-        )
-    whole = _format("fp32" if given.format is None else given.format)
-    native = _core.preset(given.preset, whole._native)
-    assert native.unit is not None  # so are all presets
-    unit = BlockFma._of(native.unit)
-    if given.operands is not None:
-        unit = replace(unit, a=_format(given.operands[0]), b=_format(given.operands[1]))
-    return whole, unit, native.rounding
-
-
-@functools.lru_cache(maxsize=1024)
-def _parsed(text: str) -> Accumulator:
-    if not _is_text(text):
-        return Accumulator(text)
-    native = _core.parse_accumulator(text, 0, 0)
-    chunked = native.scheme == "chunked"
-    return Accumulator(
-        Format._of(native.format),
-        native.scheme,
-        product="exact" if native.exact_products else _format_of(native.product),
-        inner=_format_of(native.inner),
-        chunk=native.chunk if chunked else DEFAULT_CHUNK,
-        unit=None if native.unit is None else BlockFma._of(native.unit),
-        rounding=native.rounding,
-        overflow=native.overflow,
-        random_bits=native.random_bits,
-        variant=native.variant,
-    )
-
-
-def _is_text(text: str) -> bool:
-    """Whether there is more than one word, so that it is no format and no preset's name."""
-    return re.fullmatch(r"[^ (]*(\([^)]*\)[^ ]*)?", text) is None
-
-
-def _format_or_text(name: str) -> Format:
-    """The format of one word, which might have been meant as a text or a preset."""
-    try:
-        return _format(name)
-    except ValueError as error:
-        if not str(error).startswith("unknown format"):
-            raise
-        raise ValueError(
-            f"{error}; an accumulator may also be a text such as 'e4m3 kahan', or a preset such as "
-            "'h100-fp8' (see cpd.presets)"
-        ) from None
-
-
-def _format_of(native: _core.Format | None) -> Format | None:
-    return None if native is None else Format._of(native)
-
-
-@functools.lru_cache(maxsize=256)
-def _check_unit(key: _UnitKey) -> None:
-    _core.Accumulator(
-        format=_format(key.sum)._native,
-        scheme="block_fma",
-        rounding=_core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A"),
-        product=None,
-        exact_products=False,
-        inner=None,
-        chunk=DEFAULT_CHUNK,
-        unit=key.native(),
-    )
-
-
-# ---- arguments by plain values -------------------------------------------------------------------
-
-
-def _name(what: str, value: Any) -> str | None:
-    """A format by its text."""
-    return None if value is None else format_text(what, value)
-
-
-def _names(operands: Any) -> tuple[str, str] | None:
-    if operands is None:
-        return None
-    if not isinstance(operands, (tuple, list)) or len(operands) != 2:
-        raise TypeError(f"operands must be a pair of formats, got {operands!r}")
-    first, second = _name("operands", operands[0]), _name("operands", operands[1])
-    if first is None or second is None:
-        raise TypeError(f"operands must be a pair of formats, got {operands!r}")
-    return first, second
+native.faces[_core.Format] = Format._of
+native.faces[_core.BlockFma] = lambda unit: native.showing(BlockFma, unit)
 
 
 def _text(what: str, value: Any) -> str | None:
@@ -616,39 +397,27 @@ def _text(what: str, value: Any) -> str | None:
     return value
 
 
-def _unit_key(unit: Any) -> tuple[Any, ...] | None:
+def _unit_text(unit: Any) -> str | None:
     if unit is not None and not isinstance(unit, BlockFma):
         raise TypeError(f"unit must be a cpd.BlockFma, got {type(unit).__name__}")
-    return None if unit is None else unit._key()
+    return None if unit is None else unit.text
 
 
-def _with_numbers(acc: Accumulator, seed: Number, stream: Number) -> Accumulator:
-    made = object.__new__(Accumulator)
-    for name in Accumulator.__dataclass_fields__:
-        object.__setattr__(made, name, getattr(acc, name))
-    object.__setattr__(made, "seed", plain_number("seed", seed))
-    object.__setattr__(made, "stream", plain_number("stream", stream))
-    return made
-
-
-def _int32(name: str, value: Any) -> int:
-    return _ranged(name, value, 31)
+def _pair(operands: Any) -> tuple[str, str] | None:
+    """Two formats by their texts."""
+    if operands is None:
+        return None
+    if not isinstance(operands, (tuple, list)) or len(operands) != 2:
+        raise TypeError(f"operands must be a pair of formats, got {operands!r}")
+    a, b = operands
+    if a is None or b is None:
+        raise TypeError(f"operands must be a pair of formats, got {operands!r}")
+    return format_text("operands", a), format_text("operands", b)
 
 
 def _count(name: str, value: Any) -> int:
     """A number of terms."""
-    count = _int64(name, value)
+    count = int64(name, value)
     if not 0 <= count < 2**58:  # a few draws each are still an int64
         raise ValueError(f"{name} must be 0…2^58 - 1, got {count}")
     return count
-
-
-def _int64(name: str, value: Any) -> int:
-    return _ranged(name, value, 63)
-
-
-def _ranged(name: str, value: Any, bits: int) -> int:
-    number = integer(name, value)
-    if not -(2**bits) <= number < 2**bits:
-        raise ValueError(f"{name} must fit in {bits + 1} bits, got {number}")
-    return number

@@ -195,11 +195,6 @@ def format_text(what: str, value: Any) -> str:
 @constant
 def named(name: str) -> Format:
     """`format` for a str; torch.compile takes its results as constants."""
-    return _parse(name)
-
-
-@functools.lru_cache(maxsize=1024)
-def _parse(name: str) -> Format:
     return Format._of(_core.parse_format(name))
 
 

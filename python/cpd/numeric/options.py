@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
 Number: TypeAlias = "int | torch.Tensor"
 """A 64-bit number: an int or a one-element integer tensor (of which int64 holds the bits)."""
 
-MAX_RANDOM_BITS = 24
+MAX_RANDOM_BITS = _core.MAX_RANDOM_BITS
 _BITS64 = 2**64
+_PLAIN = (str, str, int, int, int, str)
+"""The types of options that can be looked up: a tensor's number changes, and True equals 1."""
 
 
 class Options(NamedTuple):
@@ -36,8 +37,12 @@ class Options(NamedTuple):
 
     def check(self) -> None:
         """Raises TypeError or ValueError where one of them is wrong."""
-        for name in ("rounding", "overflow", "variant"):
-            value = getattr(self, name)
+        names = (
+            ("rounding", self.rounding),
+            ("overflow", self.overflow),
+            ("variant", self.variant),
+        )
+        for name, value in names:
             if not isinstance(value, str):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         check_names(self.rounding, self.overflow, self.variant)
@@ -53,40 +58,40 @@ class Options(NamedTuple):
         self.check()
         return cast_text(f.name, self.rounding, self.overflow, self.random_bits, self.variant)
 
+    def kept_text(self, f: formats.Format) -> str:
+        """`text`, looked up where it can be; not for torch.compile."""
+        return _kept_text(self, f.name) if tuple(map(type, self)) == _PLAIN else self.text(f)
+
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
-        self.check()
-        seed, stream = number("seed", self.seed), number("stream", self.stream)
-        bits = index(self.random_bits)
-        return _core.RoundingOptions(self.rounding, self.overflow, seed, stream, bits, self.variant)
+        return _kept(self) if tuple(map(type, self)) == _PLAIN else _native(self)
+
+
+def _native(options: Options) -> _core.RoundingOptions:
+    options.check()
+    seed, stream = number("seed", options.seed), number("stream", options.stream)
+    names = options.rounding, options.overflow
+    return _core.RoundingOptions(*names, seed, stream, index(options.random_bits), options.variant)
+
+
+_kept = functools.lru_cache(maxsize=1024)(_native)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_text(options: Options, f: str) -> str:
+    return options.text(formats.named(f))
 
 
 @constant
 def check_names(rounding: str, overflow: str, variant: str) -> None:
     """Raises ValueError for a name that does not exist. A constant to torch.compile."""
-    _known_names(rounding, overflow, variant)
+    _core.RoundingOptions(rounding, overflow, 0, 0, 1, variant)
 
 
 @constant
 def cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: str) -> str:
     """The canonical text of a rounding to a format. A constant to torch.compile."""
-    return _cast_text(f, rounding, overflow, index(random_bits), variant)
-
-
-@functools.lru_cache(maxsize=1024)
-def _known_names(rounding: str, overflow: str, variant: str) -> None:
-    _core.RoundingOptions(rounding, overflow, 0, 0, 1, variant)
-
-
-@functools.lru_cache(maxsize=1024)
-def _cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: str) -> str:
-    """A sequential accumulator's text without its scheme: its format and its options."""
-    from cpd.numeric.accumulator import Accumulator  # which imports this module
-
-    text = Accumulator(
-        f, rounding=rounding, overflow=overflow, random_bits=random_bits, variant=variant
-    ).text
-    return text.replace(" sequential", "", 1)
+    return _core.CastSpec(f, rounding, overflow, random_bits, variant).text
 
 
 def integer(name: str, value: Any) -> int:
@@ -99,6 +104,22 @@ def integer(name: str, value: Any) -> int:
         return index(value)
     except TypeError:
         raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+
+
+def int32(name: str, value: Any) -> int:
+    return _ranged(name, value, 31)
+
+
+def int64(name: str, value: Any) -> int:
+    return _ranged(name, value, 63)
+
+
+def _ranged(name: str, value: Any, bits: int) -> int:
+    """`value` as an int that C++ can take; what it may be is checked there."""
+    number = integer(name, value)
+    if not -(2**bits) <= number < 2**bits:
+        raise ValueError(f"{name} must fit in {bits + 1} bits, got {number}")
+    return number
 
 
 def number(name: str, value: Number) -> int:

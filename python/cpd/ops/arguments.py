@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric import formats
 from cpd.numeric.compiling import constant
-from cpd.numeric.options import Options, integer
+from cpd.numeric.options import integer
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ Shape: TypeAlias = int | Sequence[int]
 ArrayT = TypeVar("ArrayT", Array, "torch.Tensor")
 """NumPy array or torch tensor: what goes in comes out."""
 
-MAX_RANK = 16
+MAX_RANK: int = _core.MAX_RANK
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 """Element types that carry emulated values."""
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
@@ -67,11 +67,9 @@ def _known_carrier(dtype: str, f: str) -> None:
     _core.check_carrier(dtype, formats.named(f)._native)
 
 
-def check_random_is_used(options: Options) -> None:
-    if options.rounding != "stochastic":
-        raise ValueError(
-            f"random is for rounding='stochastic' only, got rounding={options.rounding!r}"
-        )
+def check_random_is_used(rounding: str) -> None:
+    if rounding != "stochastic":
+        raise ValueError(f"random is for rounding='stochastic' only, got rounding={rounding!r}")
 
 
 def check_random_range(low: int, high: int, bits: int) -> None:

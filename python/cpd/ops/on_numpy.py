@@ -39,7 +39,9 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     x = _array("x", x)
     check_carrier(_name(x.dtype), f.name)
     integers = _random(random, x.shape, "x's shape", options)
-    y = _output(out, x.shape, x.dtype, {"x": x, "random": integers}, like=x)
+    y: Array = np.empty_like(x, subok=False) if out is None else out
+    if out is not None:
+        _check_out(out, x.shape, x.dtype, x=x, random=integers)
     _core.cast(x, f._native, native, y, integers)
     return y
 
@@ -64,7 +66,9 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     element = _element(default if dtype is None else dtype, FLOATS)
     check_carrier(_name(element), f.name)
     codes = np.ascontiguousarray(codes)
-    y = _output(out, sizes, element, {"codes": codes})
+    y: Array = np.empty(sizes, element) if out is None else out
+    if out is not None:
+        _check_out(out, sizes, element, codes=codes)
     _core.decode(codes, f._native, y)
     return y
 
@@ -86,7 +90,7 @@ def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
     axis = dimension(dim, x.ndim)
     check_carrier(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
-    integers = _draws(random, shape, acc.sum_draws(x.shape[axis]), acc)
+    integers = _draws(random, shape, acc, acc.sum_draws, x.shape[axis])
     y = np.empty(shape, x.dtype)
     _core.sum(x, axis, acc._native(), y, integers)
     return y
@@ -101,7 +105,7 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, rando
         check_addend(c.shape, shape)
     element = a.dtype if dtype is None else _element(dtype, NARROW_FLOATS)
     check_result(_name(element), acc.format.name)
-    integers = _draws(random, shape, acc.gemm_draws(a.shape[-1]), acc)
+    integers = _draws(random, shape, acc, acc.gemm_draws, a.shape[-1])
     y = np.empty(shape, element)
     if blas:
         _core.gemm_by_blas(a, b, acc._native(), y, c)
@@ -132,15 +136,19 @@ def _arithmetic(
             raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
     shape = _common_shape(arrays)
     check_carrier(_name(first.dtype), f.name)
-    views = {name: np.broadcast_to(x, shape) for name, x in arrays.items()}
+    views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
     integers = _random(random, shape, "the result's shape", options)
-    y = _output(out, shape, first.dtype, {**views, "random": integers})
+    y: Array = np.empty(shape, first.dtype) if out is None else out
+    if out is not None:
+        _check_out(out, shape, first.dtype, **views, random=integers)
     run(*views.values(), f._native, native, y, integers)
     return y
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
-    shapes = [x.shape for x in arrays.values()]
+    first, *others = shapes = [x.shape for x in arrays.values()]
+    if all(shape == first for shape in others):
+        return first
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -154,26 +162,27 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
 def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x") -> Array:
     """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
     `like`: the first operand's name."""
+    y: Array = x if type(x) is np.ndarray else _of_other_type(name, x, like)
+    _check_dtype(name, y.dtype, allowed)
+    if y.ndim > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {y.ndim}")
+    return y if y.flags.aligned else y.copy()
+
+
+def _of_other_type(name: str, x: object, like: str) -> Array:
+    """NumPy's scalars, and arrays of a subclass without a mask."""
     if isinstance(x, np.generic):
-        x = np.asarray(x)
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
-        raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
-    _check_dtype(name, x.dtype, allowed)
-    _check_rank(name, x)
-    return x if x.flags.aligned else x.copy()
+        return np.asarray(x)
+    if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+        return x
+    wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
+    raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
 
 
-def _output(
-    out: Any,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    inputs: dict[str, Array | None],
-    like: Array | None = None,
-) -> Array:
-    """A new array, or `out` checked."""
-    if out is None:
-        return np.empty(shape, dtype) if like is None else np.empty_like(like, subok=False)
+def _check_out(
+    out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], **inputs: Array | None
+) -> None:
+    """Raises unless `out` may be written while the inputs are read."""
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(f"out must be a NumPy array like x, got {_describe(out)}")
     if out.dtype != dtype:
@@ -184,22 +193,31 @@ def _output(
         raise ValueError("out must be writable, it is read-only")
     if not out.flags.aligned:
         raise ValueError("out must be aligned to its element size")
-    regions = {name: _region(x) for name, x in inputs.items() if x is not None}
-    check_out_memory(_region(out), regions)
-    return out
+    given = {name: x for name, x in inputs.items() if x is not None}
+    if not out.flags.forc or any(
+        x is not out and np.may_share_memory(out, x) for x in given.values()
+    ):
+        check_out_memory(_region(out), {name: _region(x) for name, x in given.items()})
 
 
-def _draws(random: Any, shape: tuple[int, ...], draws: int, acc: Accumulator) -> Array | None:
-    """The given random integers of an ordered sum: `draws` for each element of the result."""
-    wanted = f"the result's shape and {draws} draws"
-    return _random(random, (*shape, draws), wanted, acc.options)
+def _draws(
+    random: Any, shape: tuple[int, ...], acc: Accumulator, draws: Callable[[int], int], terms: int
+) -> Array | None:
+    """The given random integers of an ordered sum: `draws(terms)` for each element of the
+    result."""
+    if random is None:
+        return None
+    count = draws(terms)
+    return _random(random, (*shape, count), f"the result's shape and {count} draws", acc)
 
 
-def _random(random: Any, shape: tuple[int, ...], wanted: str, options: Options) -> Array | None:
+def _random(
+    random: Any, shape: tuple[int, ...], wanted: str, options: Options | Accumulator
+) -> Array | None:
     """The given random integers as uint32, checked; `wanted` is what their shape is."""
     if random is None:
         return None
-    check_random_is_used(options)
+    check_random_is_used(options.rounding)
     if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":
         raise TypeError(f"random must be an array of integers, got {_describe(random)}")
     if random.shape != shape:
@@ -214,6 +232,7 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name  # which NumPy takes 2 µs to put together
 
 
+@functools.lru_cache(maxsize=256)
 def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> None:
     if _name(dtype) not in allowed:
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {dtype}")
@@ -230,11 +249,6 @@ def _element(dtype: Any, allowed: tuple[str, ...]) -> np.dtype[Any]:
         raise TypeError(f"dtype must be one of NumPy's {names}, got {dtype!r}") from None
     _check_dtype("dtype", element, allowed)
     return element
-
-
-def _check_rank(name: str, x: Array) -> None:
-    if x.ndim > MAX_RANK:
-        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.ndim}")
 
 
 def _region(x: Array) -> Region:

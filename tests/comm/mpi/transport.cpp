@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cpd/comm/transport/libraries.h"
+#include "tests/testing/codec_ranks.h"
 #include "tests/testing/mpi_world.h"
 #include "tests/testing/transport_checks.h"
 
@@ -20,6 +21,11 @@ TEST(MpiTransport, Waiting) { check_waiting(mpi_end()); }
 TEST(MpiTransport, Refusals) { check_refusals(mpi_end()); }
 TEST(MpiTransport, OtherLengths) { check_other_length(mpi_end()); }
 TEST(MpiTransport, SubgroupRefusals) { check_subgroup_refusals(mpi_end()); }
+
+TEST(MpiTransport, MessagesOfAnySize) {
+  Communicator comm(MpiTransport(), {.timeout = 60, .chunk = 1000});
+  check_codec(comm);
+}
 
 TEST(MpiTransport, OpensAgain) {
   const std::unique_ptr<Transport> second = MpiTransport();

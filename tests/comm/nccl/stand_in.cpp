@@ -12,6 +12,7 @@
 
 #include "cpd/comm/all_reduce.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/codec_ranks.h"
 #include "tests/testing/nccl_world.h"
 #include "tests/testing/reduce.h"
 #include "tests/testing/transport_checks.h"
@@ -83,6 +84,11 @@ TEST(NcclTransport, AllReduceIsThatOfTheVirtualRanks) {
           << ToString(exchange) << ", layer " << l;
     }
   }
+}
+
+TEST(NcclTransport, MessagesOfAnySize) {
+  Communicator comm(open_nccl("any-size"), {.timeout = 60, .chunk = 1000});
+  check_codec(comm);
 }
 
 TEST(NcclTransport, SilentPeerThenNewGroup) {

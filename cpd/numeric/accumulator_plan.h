@@ -4,14 +4,15 @@
 #include <cstdint>
 
 #include "cpd/numeric/block_fma.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/philox.h"
-#include "cpd/numeric/plan.h"
 
 namespace cpd {
 
 /// An accumulator as the kernels of a matrix product take it: `sum` is the innermost ordered sum,
 /// `outer` adds the chunks' results.
-struct Levels {
+struct AccumulatorPlan {
   Scheme scheme = Scheme::sequential;
   FoldPlan first;          ///< how c is rounded, by draw 0
   GemmPlan sum;            ///< all schemes but block_fma
@@ -27,15 +28,16 @@ constexpr std::uint64_t first_draw(const RoundingOptions& options) {
 }
 
 /// `depth`: how many products a sum has.
-constexpr Levels make_levels(const Accumulator& accumulator, std::int64_t depth) {
-  Levels levels;
-  levels.scheme = accumulator.scheme;
+constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
+                                                std::int64_t depth) {
+  AccumulatorPlan plan;
+  plan.scheme = accumulator.scheme;
   Format start = accumulator.format;
   RoundingOptions first = accumulator.rounding;
   if (accumulator.scheme == Scheme::block_fma) {
     const BlockFma unit = accumulator.unit.value_or(BlockFma{});
-    levels.unit = make_block_fma_plan(accumulator);
-    levels.planes = levels.unit.planes;
+    plan.unit = make_block_fma_plan(accumulator);
+    plan.planes = plan.unit.planes;
     if (unit.promote == 0) {
       start = unit.sum;
       first = RoundingOptions{};
@@ -45,17 +47,17 @@ constexpr Levels make_levels(const Accumulator& accumulator, std::int64_t depth)
     const bool chunked = accumulator.scheme == Scheme::chunked;
     const Scheme scheme = chunked ? Scheme::sequential : accumulator.scheme;
     const Format inner = chunked ? accumulator.inner.value_or(start) : start;
-    levels.sum =
+    plan.sum =
         make_gemm_plan(scheme, accumulator.product.value_or(start), accumulator.exact_products,
                        inner, accumulator.rounding, first_draw(accumulator.rounding));
-    levels.planes = planes_of(scheme, depth);
+    plan.planes = planes_of(scheme, depth);
     if (chunked) {
-      levels.chunk = accumulator.chunk;
-      levels.outer = make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner);
+      plan.chunk = accumulator.chunk;
+      plan.outer = make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner);
     }
   }
-  levels.first = make_fold_plan({start, Scheme::sequential, first}, kFp32);
-  return levels;
+  plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32);
+  return plan;
 }
 
 }  // namespace cpd

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of one ISA share: its lane types, the way into a kernel, and the functions from
-// which kernels.cpp makes the table. No standard library: an inline function compiled with ISA
-// flags could be picked up elsewhere.
+// which table.cpp makes the table. No standard library: an inline function compiled with ISA flags
+// could be picked up elsewhere.
 #pragma once
 
 #include "cpd/base/kernel_table.h"
 #include "cpd/numeric/environment.h"
-#include "cpd/numeric/lanes.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/lanes/lanes.h"
 #include "cpd/numeric/round.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -84,6 +87,30 @@ CPD_FN void store_value(double* y, V v) {
 }
 
 /// KernelTable's members of these names.
+void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const float* x,
+               const std::uint32_t* random, float* y, bool streaming);
+void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
+               const std::uint32_t* random, double* y);
+void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
+                  const float* x, const std::uint32_t* random, float* y);
+std::int64_t encode_f32(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
+                        const float* x, const std::uint32_t* random, std::uint8_t* packed,
+                        bool streaming);
+std::int64_t encode_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
+                        const std::uint32_t* random, std::uint8_t* packed);
+void decode_f32(const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed, float* y,
+                bool streaming);
+void decode_scaled(const RoundPlan& plan, int shift, float divisor, std::int64_t n,
+                   const std::uint8_t* packed, float* y, bool streaming);
+void arithmetic(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
+                const float* x, const float* y, const float* z, const std::uint32_t* random,
+                float* out);
+void arithmetic_f64(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
+                    const double* x, const double* y, const double* z, const std::uint32_t* random,
+                    double* out);
+float max_abs(std::int64_t n, const float* x, std::int64_t* non_finite);
+void random_integers(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t first,
+                     std::int64_t n, std::uint32_t* out);
 void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
           std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
           std::int32_t* logs);

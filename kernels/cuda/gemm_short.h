@@ -18,6 +18,10 @@
 // by Kahan.
 #pragma once
 
+#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/split.h"
 #include "kernels/cuda/gemm_tile.h"
 
@@ -172,14 +176,14 @@ class WideThread {
         sums_(sums),
         thread_(thread),
         place_(place_of(call.product, tile, kWide)),
-        product_(call.levels.sum.split.man_product, call.levels.sum.split.product_quantum, true),
-        sum_(call.levels.sum.split.man_sum, call.levels.sum.split.sum_quantum,
-             call.levels.sum.sum.keeps_negative_zero),
-        chunk_left_(call.levels.chunk) {
-    float* start = kChunks && call.levels.chunk > 0 ? sums_.outer : sums_.sum;
+        product_(call.plan.sum.split.man_product, call.plan.sum.split.product_quantum, true),
+        sum_(call.plan.sum.split.man_sum, call.plan.sum.split.sum_quantum,
+             call.plan.sum.sum.keeps_negative_zero),
+        chunk_left_(call.plan.chunk) {
+    float* start = kChunks && call.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) sums_.sum[i] = sums_.lost[i] = 0.0F;
     for (int i = 0; i < kPatch * kPatch; ++i) start[i] = addend(i);
-    if (kKind != Split::plain) round_patch(call.levels.first.round, nullptr, start);
+    if (kKind != Split::plain) round_patch(call.plan.first.round, nullptr, start);
     read_sums();
   }
 
@@ -196,7 +200,7 @@ class WideThread {
   }
   CPD_FN void add(const WideMemory& memory, std::int64_t k, int count) {
     if constexpr (kKind == Split::plain) {
-      if (call_.levels.sum.exact_products) {
+      if (call_.plan.sum.exact_products) {
         for (int i = 0; i < count; ++i) step_row<true>(memory, i);
       } else {
         for (int i = 0; i < count; ++i) step_row<false>(memory, i);
@@ -205,13 +209,13 @@ class WideThread {
       for (int i = 0; i < count; i += kGroup) {
         const int length = count - i < kGroup ? count - i : kGroup;
         add_group(memory, i, length);
-        if (kChunks && call_.levels.chunk > 0) count_chunk(length, k + i + length);
+        if (kChunks && call_.plan.chunk > 0) count_chunk(length, k + i + length);
       }
     }
   }
   CPD_FN void store() {
     write_sums();
-    const float* results = kChunks && call_.levels.chunk > 0 ? sums_.outer : sums_.sum;
+    const float* results = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     const MatrixProduct& p = call_.product;
     for (int i = 0; i < kPatch * kPatch; ++i) {
       const std::int64_t row = row_of(i);
@@ -260,7 +264,7 @@ class WideThread {
   }
 
   CPD_FN void add_group(const WideMemory& memory, int k, int length) {
-    const SplitPlan& split = call_.levels.sum.split;
+    const SplitPlan& split = call_.plan.sum.split;
     const int patch_a = thread_ / (kWide / kPatch);
     const int patch_b = thread_ % (kWide / kPatch);
     const float largest_a = bits_as<float>(memory.a.largest[k / kGroup][patch_a]);
@@ -318,7 +322,7 @@ class WideThread {
   }
 
   CPD_FN void carefully(const WideMemory& memory, int k, int count, int patch_a, int patch_b) {
-    const GemmPlan& plan = call_.levels.sum;
+    const GemmPlan& plan = call_.plan.sum;
     const bool narrow = fits_binary32(plan, memory.a.fraction[k / kGroup][patch_a],
                                       memory.b.fraction[k / kGroup][patch_b]);
     write_sums();
@@ -331,9 +335,9 @@ class WideThread {
   CPD_FN void count_chunk(int length, std::int64_t done) {
     chunk_left_ -= length;
     if (chunk_left_ > 0 && done < call_.product.depth) return;
-    chunk_left_ = call_.levels.chunk;
+    chunk_left_ = call_.plan.chunk;
     write_sums();
-    round_patch(call_.levels.outer.round, sums_.sum, sums_.outer);
+    round_patch(call_.plan.outer.round, sums_.sum, sums_.outer);
     for (float& sum : sums_.sum) sum = 0.0F;
     read_sums();
   }
@@ -364,13 +368,13 @@ void with_split(Split kind, Run run) {
 }
 
 /// Whether a product may take this route: sums of a chunk end with a group.
-inline bool takes_wide(const Levels& levels) {
-  const Split kind = levels.sum.split.kind;
-  if (levels.scheme == Scheme::block_fma || kind == Split::none || kind == Split::stochastic) {
+inline bool takes_wide(const AccumulatorPlan& plan) {
+  const Split kind = plan.sum.split.kind;
+  if (plan.scheme == Scheme::block_fma || kind == Split::none || kind == Split::stochastic) {
     return false;
   }
-  if (kind != Split::plain && levels.sum.split.steps < steps_of(kind)) return false;
-  return levels.chunk == 0 || (kind != Split::plain && levels.chunk % kGroup == 0);
+  if (kind != Split::plain && plan.sum.split.steps < steps_of(kind)) return false;
+  return plan.chunk == 0 || (kind != Split::plain && plan.chunk % kGroup == 0);
 }
 
 }  // namespace cpd::cuda

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A part's values in a message: plane by plane, segment by segment, block by block, each block the
+// bytes of its codec. Any block can be read and written alone, so that a fold goes from bytes to
+// sums without the values of a whole message in memory. Where sizes are fixed a block's place is
+// computed; else the message begins with the sizes of its blocks, four bytes each.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cpd/comm/engine/layout.h"
+#include "cpd/comm/engine/link.h"
+#include "cpd/compress/codec.h"
+
+namespace cpd {
+
+constexpr std::int64_t kBlockValues = 4096;  ///< codes of any width end on a byte
+
+/// At most kBlockValues neighbouring values of a part.
+struct Block {
+  std::size_t segment = 0;
+  int layer = 0;
+  std::int64_t begin = 0, n = 0;  ///< in the layer
+  std::int64_t at = 0;            ///< in the segment
+  std::int64_t position = 0;      ///< in the part
+  std::size_t index = 0;          ///< among the part's blocks
+};
+CPD_API std::vector<Block> BlocksOf(const Part& part);
+
+/// A message's codecs, one a plane.
+using Codecs = std::span<const SharedCodec>;
+
+CPD_API bool IsFixed(Codecs planes);
+/// The bytes of a part's message: exactly where the codecs' sizes are fixed.
+CPD_API std::int64_t MostBytes(const Part& part, Codecs planes);
+
+class CPD_API CodedPart {
+ public:
+  CodedPart() = default;
+  /// A message that has come; null: none. Throws Corrupt where its blocks' sizes cannot be.
+  static CodedPart Read(const Part& part, Codecs planes, const Message* from);
+  /// A message to be filled, block by block in any order, and then ended.
+  static CodedPart Write(const Part& part, Codecs planes, const Message& to);
+  /// Every block has been written: the message has its size. Nothing where sizes are fixed.
+  void End(Message& to);
+
+  [[nodiscard]] bool is_there() const { return memory_ != nullptr; }
+  [[nodiscard]] int planes() const { return static_cast<int>(planes_.size()); }
+
+  /// A block's values, decoded; see Codec::Decode. Throws Corrupt.
+  void Load(int plane, const Block& block, float* values) const {
+    LoadUnscaled(plane, block, 0, 1, values);
+  }
+  void LoadUnscaled(int plane, const Block& block, int shift, float divisor, float* values) const;
+  /// Encodes a block's values, which the codec holds.
+  void Store(int plane, const Block& block, const float* values);
+  /// Encodes piece.n values of plane 0.
+  void Encode(const Block& block, const Piece& piece, const CodecState* state, const float* x);
+
+ private:
+  CodedPart(const Part& part, Codecs planes, std::uint8_t* memory);
+  [[nodiscard]] std::size_t Entry(int plane, const Block& block) const {
+    return static_cast<std::size_t>(plane) * blocks_ + block.index;
+  }
+  [[nodiscard]] std::int64_t Place(int plane, const Block& block) const;
+  void EncodeTo(int plane, const Block& block, const Piece& piece, const CodecState* state,
+                const float* x);
+  void ReadSizes(const Part& part, const Message& from);
+  /// Where blocks lie that take their most bytes each.
+  void PlaceApart(const Part& part);
+
+  Codecs planes_;
+  std::uint8_t* memory_ = nullptr;
+  bool fixed_ = true;
+  int source_ = -1;  // the rank that a message has come from
+  std::size_t segments_ = 0;
+  std::vector<std::int64_t> starts_;  // fixed: of the segments, plane by plane
+  std::size_t blocks_ = 0;            // not fixed: in a plane
+  std::vector<std::int64_t> places_;  // of the blocks, plane by plane
+  std::vector<std::uint32_t> sizes_;
+};
+
+}  // namespace cpd

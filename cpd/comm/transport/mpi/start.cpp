@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/transport/mpi/start.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "cpd/base/interrupt.h"
+#include "cpd/comm/transport/mpi/attendance.h"
+#include "cpd/comm/transport/mpi/quiet_thread.h"
+#include "cpd/comm/transport/transport.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd::mpi {
+namespace {
+
+void EndAtExit() {
+  if (IsRunning() && !g_lost) MPI_Finalize();
+}
+
+/// Open MPI writes to sockets whose other end may be dead; that must not end this process. Python
+/// ignores the signal anyway.
+void IgnoreBrokenPipes() {
+  struct sigaction now{};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    now.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &now, nullptr);
+  }
+}
+
+/// Whether a rank did not come to the start; it is the same error ever after.
+std::optional<RankLost>& FailedStart() {
+  static std::optional<RankLost> failure;
+  return failure;
+}
+
+[[noreturn]] void FailStart(const std::string& why, const std::vector<int>& lost, int size) {
+  g_lost = true;
+  const std::string of = size > 0 ? " of " + std::to_string(size) : "";
+  const std::string who =
+      lost.empty() ? "the ranks did not all come" : NameRanks(lost) + of + " lost";
+  const RankLost failure(who + " before the communicator was made (" + why + ")", lost);
+  FailedStart() = failure;
+  throw RankLost(failure);
+}
+
+/// Calls look(); where that throws, the others are told, and the start is over for this process.
+template <class Look, class Tell>
+void OrTell(Look look, Tell tell) {
+  try {
+    look();
+  } catch (...) {
+    g_lost = true;
+    FailedStart().emplace("the start of MPI was interrupted in this process", std::vector<int>{});
+    tell();
+    throw;
+  }
+}
+
+/// MPI_Init_thread in a thread of its own: it waits for all ranks of the job, for ever where one
+/// has died, and the thread with it.
+struct Start {
+  std::atomic<bool> done{false};
+  int code = MPI_SUCCESS;
+  int level = MPI_THREAD_SINGLE;
+};
+
+int InitThread(double timeout) {
+  static Attendance attendance;
+  static Start start;
+  StartQuietThread([] {
+    start.code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &start.level);
+    start.done = true;
+  });
+  const Clock::time_point deadline = After(timeout - Grace(timeout));
+  const char* heard = nullptr;
+  while (!start.done) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    OrTell(CheckInterrupt, [] { attendance.GiveUp(); });
+    if (attendance.HasGivenUp()) heard = "another rank gave up";
+    if (heard == nullptr && Clock::now() < deadline) continue;
+    if (start.done) break;
+    attendance.GiveUp();
+    const std::vector<int> absent = attendance.Absent();
+    FailStart(heard != nullptr ? heard : "MPI did not start for " + Seconds(timeout), absent,
+              attendance.size());
+  }
+  Check(start.code, "MPI_Init_thread");
+  if (std::atexit(EndAtExit) != 0) throw Error("no room to end MPI at exit (atexit)");
+  return start.level;
+}
+
+void StartMpi(double timeout) {
+  int started = 0;
+  int ended = 0;
+  int level = MPI_THREAD_SINGLE;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  if (ended != 0) throw Error("MPI has been finalised in this process and cannot start again");
+  if (started == 0) {
+    level = InitThread(timeout);
+  } else {
+    Check(MPI_Query_thread(&level), "MPI_Query_thread");
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    throw Error("MPI must have been started with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
+  }
+  IgnoreBrokenPipes();
+}
+
+/// The greatest tag that this MPI has.
+int LastTag() {
+  int* most = nullptr;
+  int found = 0;
+  Check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&most), &found),
+        "MPI_Comm_get_attr");
+  return found != 0 ? *most : kTags - 1;
+}
+
+/// How ranks that make the job's communicators tell that they have given up: on MPI_COMM_WORLD, for
+/// there is no other yet, by a tag that nobody else has and only where a rank is lost. Until the
+/// communicators are made, errors of MPI_COMM_WORLD are returned, not fatal.
+class Farewells {
+ public:
+  explicit Farewells(const Job& job)
+      : rank_(job.rank),
+        size_(job.size),
+        said_(static_cast<std::size_t>(job.size)),
+        mailbox_(MPI_COMM_WORLD, job.rank, AllOf(job), LastTag()) {
+    said_[static_cast<std::size_t>(rank_)] = true;  // of this rank nothing is to be heard
+  }
+
+  /// Whether another rank has given up.
+  bool Heard() {
+    mailbox_.Poll([&](std::size_t peer, std::uint8_t) {
+      said_[peer] = true;
+      heard_ = true;
+    });
+    return heard_;
+  }
+
+  /// Gives up, listens for a moment who else does, and names the others.
+  [[noreturn]] void Fail(const std::string& why, double timeout) {
+    Tell();
+    const Clock::time_point deadline = After(Grace(timeout));
+    do {
+      Pause();
+      Heard();
+    } while (Clock::now() < deadline);  // MPI moves only while it is called
+    std::vector<int> lost;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!said_[static_cast<std::size_t>(peer)]) lost.push_back(peer);
+    }
+    FailStart(why, lost, size_);
+  }
+
+  /// Gives up.
+  void Tell() {
+    static const std::uint8_t message = 1;  // stays while sends are under way
+    for (int peer = 0; peer < size_; ++peer) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (peer != rank_ && MPI_Isend(&message, 1, MPI_BYTE, peer, LastTag(), MPI_COMM_WORLD,
+                                     &request) == MPI_SUCCESS) {
+        MPI_Request_free(&request);
+      }
+    }
+  }
+
+ private:
+  int rank_, size_;
+  std::vector<bool> said_;
+  bool heard_ = false;
+  Mailbox<std::uint8_t> mailbox_;
+};
+
+/// A duplicate of MPI_COMM_WORLD, which all ranks make; `copy` stays where it is for ever, as MPI
+/// may write it when this rank has given up.
+void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time_point deadline) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  Check(MPI_Comm_idup(MPI_COMM_WORLD, copy, &request), "MPI_Comm_idup");
+  int done = 0;
+  while (true) {
+    {
+      const MpiCall call;
+      Check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    }
+    if (done != 0) break;
+    OrTell(CheckInterrupt, [&] { farewells.Tell(); });
+    if (farewells.Heard()) farewells.Fail("another rank gave up", timeout);
+    if (Clock::now() > deadline) farewells.Fail("no answer for " + Seconds(timeout), timeout);
+    Pause();
+  }
+  Check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+/// All ranks of MPI_COMM_WORLD make it. Throws RankLost.
+Job* MakeJob(double timeout) {
+  static Job job;  // stays, also where it does not come about
+  const Clock::time_point deadline = After(timeout - Grace(timeout));
+  Check(MPI_Comm_rank(MPI_COMM_WORLD, &job.rank), "MPI_Comm_rank");
+  Check(MPI_Comm_size(MPI_COMM_WORLD, &job.size), "MPI_Comm_size");
+  MPI_Errhandler users = MPI_ERRHANDLER_NULL;
+  Check(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &users), "MPI_Comm_get_errhandler");
+  Check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  {
+    Farewells farewells(job);
+    Duplicate(&job.data, farewells, timeout, deadline);
+    Duplicate(&job.control, farewells, timeout, deadline);
+  }
+  Check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, users), "MPI_Comm_set_errhandler");
+  Check(MPI_Errhandler_free(&users), "MPI_Errhandler_free");
+  job.join_tag = kTags - 1;
+  const std::int64_t tags = std::int64_t{LastTag()} + 1;
+  job.contexts = static_cast<int>(std::min<std::int64_t>(tags / kTags, job.join_tag));
+  return &job;  // alarms have the tags below join_tag
+}
+
+}  // namespace
+
+std::vector<int> AllOf(const Job& job) {
+  std::vector<int> world(static_cast<std::size_t>(job.size));
+  std::iota(world.begin(), world.end(), 0);
+  return world;
+}
+
+Job& TheJob(double timeout) {
+  static std::mutex mutex;
+  static Job* job = nullptr;
+  const std::lock_guard lock(mutex);
+  if (const auto& failure = FailedStart()) throw RankLost(*failure);
+  if (job == nullptr || !IsRunning()) StartMpi(timeout);
+  if (job == nullptr) job = MakeJob(timeout);
+  MpiCall::Watch(timeout);
+  return *job;
+}
+
+}  // namespace cpd::mpi

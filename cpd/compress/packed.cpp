@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/packed.h"
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/reduce.h"
+
+namespace cpd {
+
+Packed::Packed(const Format& format, const RoundingOptions& rounding)
+    : format_(format), rounding_(rounding) {
+  Check(format_);
+  Check(rounding_);
+}
+
+std::string Packed::text() const {
+  return "packed " + ToString(format_) + " rounding=" + ToString(rounding_.mode) +
+         " overflow=" + ToString(rounding_.overflow) +
+         " random_bits=" + std::to_string(rounding_.random_bits) +
+         " variant=" + ToString(rounding_.variant) + " seed=" + std::to_string(rounding_.seed);
+}
+
+std::int64_t Packed::MostBytes(std::int64_t n) const { return (n * format_.bits() + 7) / 8; }
+
+RoundingOptions Packed::RoundingOf(const Piece& piece) const {
+  RoundingOptions rounding = rounding_;
+  rounding.stream = piece.stream;
+  return rounding;
+}
+
+std::int64_t Packed::Encode(const Piece& piece, const CodecState* /*state*/, const float* x,
+                            std::uint8_t* to) const {
+  const std::int64_t nan =
+      EncodeScaled(format_, RoundingOf(piece), piece.shift, piece.begin, piece.n, x, to);
+  if (nan < 0) return MostBytes(piece.n);
+  throw Error("layer " + std::to_string(piece.layer) + ", value " +
+              std::to_string(piece.begin + nan) + " is NaN, and " + ToString(format_) +
+              " has no code for NaN");
+}
+
+void Packed::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                    float* y) const {
+  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n)) {
+    throw DamagedBytes(std::to_string(n) + " values of " + ToString(format_) + " take " +
+                       std::to_string(MostBytes(n)) + " bytes, got " +
+                       std::to_string(bytes.size()));
+  }
+  DecodeScaled(format_, shift, divisor, n, bytes.data(), y);
+}
+
+void Packed::Round(const Piece& piece, const CodecState* /*state*/, const float* x,
+                   float* y) const {
+  CastScaled(format_, RoundingOf(piece), piece.shift, piece.begin, piece.n, x, y);
+}
+
+}  // namespace cpd

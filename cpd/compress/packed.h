@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A format's codes, bit behind bit: the codec of fixed size.
+#pragma once
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+class CPD_API Packed final : public Codec {
+ public:
+  /// Throws Error for a format or an option out of range. A stochastic rounding draws from the
+  /// piece's stream, not from its own.
+  explicit Packed(const Format& format, const RoundingOptions& rounding = {});
+
+  [[nodiscard]] std::string text() const override;
+  [[nodiscard]] const Format& format() const override { return format_; }
+  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override;
+  std::int64_t Encode(const Piece& piece, const CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y) const override;
+  void Round(const Piece& piece, const CodecState* state, const float* x, float* y) const override;
+
+ private:
+  [[nodiscard]] RoundingOptions RoundingOf(const Piece& piece) const;
+
+  Format format_;
+  RoundingOptions rounding_;
+};
+
+}  // namespace cpd

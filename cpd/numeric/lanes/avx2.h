@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lanes.h for AVX2: 8 lanes of binary32, 4 of binary64. Empty where a source is not compiled for
+// it.
+#pragma once
+
+#if defined(__AVX2__) && !defined(__CUDACC__)
+#define CPD_VECTORS 1
+#include <immintrin.h>
+
+#include "cpd/numeric/lanes/generic.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+// --- types ---------------------------------------------------------------------------------------
+
+using F32x4 = float __attribute__((vector_size(16)));
+using F32x8 = float __attribute__((vector_size(32)));
+using U32x4 = std::uint32_t __attribute__((vector_size(16)));
+using U32x8 = std::uint32_t __attribute__((vector_size(32)));
+using I32x4 = std::int32_t __attribute__((vector_size(16)));
+using I32x8 = std::int32_t __attribute__((vector_size(32)));
+using F64x4 = double __attribute__((vector_size(32)));
+using U64x2 = std::uint64_t __attribute__((vector_size(16)));
+using U64x4 = std::uint64_t __attribute__((vector_size(32)));
+using I64x4 = std::int64_t __attribute__((vector_size(32)));
+
+template <>
+struct Lanes<F32x8> : LaneTraits<float, U32x8, I32x8, 8, 23> {};
+template <>
+struct Lanes<F64x4> : LaneTraits<double, U64x4, I64x4, 4, 52> {};
+
+template <>
+struct Narrow<F64x4> {
+  using F32 = F32x4;
+  using U32 = U32x4;
+  using I32 = I32x4;
+};
+template <>
+struct Narrow<F32x8> {
+  using F32 = F32x8;
+  using U32 = U32x8;
+  using I32 = I32x8;
+};
+
+template <>
+struct SplitLanes<U32x4> {
+  using type = U64x2;
+};
+template <>
+struct SplitLanes<U32x8> {
+  using type = U64x4;
+};
+
+// --- bits and masks ------------------------------------------------------------------------------
+
+CPD_FN bool any(I32x8 mask) { return _mm256_movemask_ps(bits_as<__m256>(mask)) != 0; }
+
+template <>
+CPD_FN I32x8 max(I32x8 a, I32x8 b) {
+  return bits_as<I32x8>(_mm256_max_epi32(bits_as<__m256i>(a), bits_as<__m256i>(b)));
+}
+template <>
+CPD_FN I32x8 min(I32x8 a, I32x8 b) {
+  return bits_as<I32x8>(_mm256_min_epi32(bits_as<__m256i>(a), bits_as<__m256i>(b)));
+}
+
+template <>
+CPD_FN U32x8 shift_left(U32x8 a, U32x8 count) {
+  return bits_as<U32x8>(_mm256_sllv_epi32(bits_as<__m256i>(a), bits_as<__m256i>(count)));
+}
+template <>
+CPD_FN U64x4 shift_left(U64x4 a, U64x4 count) {
+  return bits_as<U64x4>(_mm256_sllv_epi64(bits_as<__m256i>(a), bits_as<__m256i>(count)));
+}
+template <>
+CPD_FN U32x8 shift_right(U32x8 a, U32x8 count) {
+  return bits_as<U32x8>(_mm256_srlv_epi32(bits_as<__m256i>(a), bits_as<__m256i>(count)));
+}
+template <>
+CPD_FN U64x4 shift_right(U64x4 a, U64x4 count) {
+  return bits_as<U64x4>(_mm256_srlv_epi64(bits_as<__m256i>(a), bits_as<__m256i>(count)));
+}
+
+template <>
+CPD_FN U64x2 mul_low(U64x2 a, std::uint32_t b) {
+  return bits_as<U64x2>(_mm_mul_epu32(bits_as<__m128i>(a), _mm_set1_epi32(static_cast<int>(b))));
+}
+template <>
+CPD_FN U64x4 mul_low(U64x4 a, std::uint32_t b) {
+  return bits_as<U64x4>(
+      _mm256_mul_epu32(bits_as<__m256i>(a), _mm256_set1_epi32(static_cast<int>(b))));
+}
+
+/// The CRC-32C remainder (bits reflected, nothing inverted) after one more byte, or eight.
+CPD_FN std::uint32_t crc_byte(std::uint32_t crc, std::uint8_t byte) {
+  return _mm_crc32_u8(crc, byte);
+}
+CPD_FN std::uint32_t crc_word(std::uint32_t crc, std::uint64_t word) {
+  return static_cast<std::uint32_t>(_mm_crc32_u64(crc, word));
+}
+
+// --- memory --------------------------------------------------------------------------------------
+
+template <class S>
+CPD_FN void store_streaming(S* to, F32x4 x) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), bits_as<__m128i>(x));
+}
+template <class S>
+CPD_FN void store_streaming(S* to, F32x8 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), bits_as<__m256i>(x));
+}
+template <>
+CPD_FN void fence_streaming<F32x8>() {
+  _mm_sfence();
+}
+
+template <>
+CPD_FN U32x8 permute(U32x8 x, U32x8 from) {
+  return bits_as<U32x8>(_mm256_permutevar8x32_epi32(bits_as<__m256i>(x), bits_as<__m256i>(from)));
+}
+template <>
+CPD_FN U32x8 even_words(U32x8 a, U32x8 b) {
+  const __m256 words = _mm256_shuffle_ps(bits_as<__m256>(a), bits_as<__m256>(b), 0x88);
+  return bits_as<U32x8>(_mm256_permute4x64_epi64(bits_as<__m256i>(words), 0xD8));
+}
+template <>
+CPD_FN U32x8 merge_pairs(U32x8 x, int bits) {
+  return x | bits_as<U32x8>(bits_as<U64x4>(x) >> (32 - bits));
+}
+
+template <>
+CPD_FN void store_halves(std::uint8_t* to, U32x8 x) {
+  const __m256i each = _mm256_set1_epi64x(0x0D0C090805040100);
+  const __m256i pairs = _mm256_shuffle_epi8(bits_as<__m256i>(x), each);
+  store(to, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
+}
+template <>
+CPD_FN void store_bytes(std::uint8_t* to, U32x8 x) {
+  const __m256i each = _mm256_set1_epi32(0x0C080400);  // the low bytes of a half's four lanes
+  const __m256i words = _mm256_shuffle_epi8(bits_as<__m256i>(x), each);
+  const U32x8 packed = permute(bits_as<U32x8>(words), U32x8{0, 4});
+  store(to, bits_as<U64x4>(packed)[0]);
+}
+template <>
+CPD_FN void store_nibbles(std::uint8_t* to, U32x8 x) {
+  const __m256i each = _mm256_set1_epi32(0x0800);  // the low bytes of a half's two pairs
+  const __m256i halves = _mm256_shuffle_epi8(bits_as<__m256i>(merge_pairs(x, 4)), each);
+  const U32x8 words = bits_as<U32x8>(halves);
+  store(to, static_cast<std::uint32_t>((words[0] & 0xFFFF) | words[4] << 16));
+}
+template <>
+CPD_FN U32x8 load_halves<U32x8>(const std::uint8_t* from) {
+  return bits_as<U32x8>(_mm256_cvtepu16_epi32(load<__m128i>(from)));
+}
+template <>
+CPD_FN U32x8 load_bytes<U32x8>(const std::uint8_t* from) {
+  return bits_as<U32x8>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(load<std::int64_t>(from))));
+}
+
+// --- arithmetic ----------------------------------------------------------------------------------
+
+template <>
+CPD_FN F64x4 truncate(F64x4 x) {
+  return bits_as<F64x4>(_mm256_round_pd(bits_as<__m256d>(x), 0x0B));
+}
+
+template <>
+CPD_FN F32x8 fma(F32x8 a, F32x8 b, F32x8 c) {
+  return bits_as<F32x8>(
+      _mm256_fmadd_ps(bits_as<__m256>(a), bits_as<__m256>(b), bits_as<__m256>(c)));
+}
+template <>
+CPD_FN F64x4 fma(F64x4 a, F64x4 b, F64x4 c) {
+  return bits_as<F64x4>(
+      _mm256_fmadd_pd(bits_as<__m256d>(a), bits_as<__m256d>(b), bits_as<__m256d>(c)));
+}
+// Where a is a scalar in all lanes, a compiler negates and spreads it anew.
+template <>
+CPD_FN F32x8 negative_fma(F32x8 a, F32x8 b, F32x8 c) {
+  return bits_as<F32x8>(
+      _mm256_fnmadd_ps(bits_as<__m256>(a), bits_as<__m256>(b), bits_as<__m256>(c)));
+}
+
+template <>
+CPD_FN bool all_at_most(F32x8 x, float limit) {
+  const __m256 above = _mm256_cmp_ps(bits_as<__m256>(x), _mm256_set1_ps(limit), _CMP_NLE_UQ);
+  return _mm256_movemask_ps(above) == 0;
+}
+template <>
+CPD_FN bool all_at_most(F64x4 x, double limit) {
+  const __m256d above = _mm256_cmp_pd(bits_as<__m256d>(x), _mm256_set1_pd(limit), _CMP_NLE_UQ);
+  return _mm256_movemask_pd(above) == 0;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd
+
+#endif

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/study/dry_run.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cpd/comm/engine/exchanges.h"
+#include "cpd/comm/engine/layout.h"
+#include "cpd/comm/engine/link.h"
+#include "cpd/comm/engine/work.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+/// Sizes of messages alone: nothing is cast, folded or unpacked.
+class NoWork final : public Work {
+ public:
+  NoWork(const Reduction& reduction, int rank) : Work(reduction, rank, {}, false, [] {}) {}
+
+  void Pack(const Part&, Message&) const override {}
+  void Fold(const Part&, std::span<const SharedMessage>, Message&) const override {}
+  void FoldGroup(const Part&, std::span<const SharedMessage>, Message&) const override {}
+  void Hop(const Part&, std::int64_t, const Message*, Message&) const override {}
+  /// An address that is not read; places are counted from it.
+  [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t) const override {
+    static float nothing = 0;
+    return {&nothing, [](float*) {}};
+  }
+  void HopValues(const Part&, std::int64_t, const Message*, const float*, Message&) const override {
+  }
+  void LoadResults(const Part&, const Message&, float*) const override {}
+  void StoreResults(const Part&, const float*, Message&) const override {}
+  void Unpack(const Part&, const Message&) const override {}
+  void UnpackWire(const Part&, const Message&, std::span<const std::int64_t>) const override {}
+  [[nodiscard]] std::vector<Losses> CountLosses() const override { return {}; }
+};
+
+/// Messages have a length and no memory; a transfer is done when it starts.
+class CountingChannel final : public Channel {
+ public:
+  explicit CountingChannel(const std::function<void(const Moves&)>& moved) : moved_(moved) {}
+
+  void Enter(Phase, std::int64_t) override {}
+  [[nodiscard]] SharedMessage Take(std::int64_t bytes) override {
+    auto message = std::make_shared<Message>();
+    message->Resize(bytes);
+    return message;
+  }
+  /// Sizes that vary are not known without values: each is the most.
+  Pending StartSizes(Phase, std::span<const Addressed>, std::span<const Addressed>) override {
+    return {};
+  }
+  void TakeSizes(const Pending&, std::span<const Addressed>) override {}
+  Pending Start(Phase, std::vector<Addressed> out, std::vector<Addressed> in) override {
+    const auto moves = [](const std::vector<Addressed>& messages) {
+      std::vector<Moves::Message> counted;
+      counted.reserve(messages.size());
+      for (const auto& [peer, message] : messages) counted.push_back({peer, message->bytes()});
+      return counted;
+    };
+    moved_({moves(out), moves(in)});
+    return {};
+  }
+
+ private:
+  const std::function<void(const Moves&)>& moved_;
+};
+
+/// Throws Error unless all values can be counted in bytes.
+void CheckSizes(int world, std::span<const std::int64_t> sizes) {
+  std::int64_t values = 0;
+  bool fits = true;
+  for (const std::int64_t size : sizes) {
+    if (size < 0) throw Error("a layer's size must be at least 0, got " + std::to_string(size));
+    fits = fits && !__builtin_add_overflow(values, size, &values);
+  }
+  constexpr std::int64_t kBytes = 64;  // more than a value and its share of headers ever are
+  std::int64_t bytes = 0;
+  if (!fits || __builtin_mul_overflow(values, kBytes * std::max(world, 1), &bytes)) {
+    throw Error("layers must have fewer than 2^57 values over all ranks together");
+  }
+}
+
+Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes) {
+  CheckSizes(world, sizes);
+  return {spec, world, static_cast<std::int64_t>(sizes.size())};
+}
+
+}  // namespace
+
+DryRun::DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes)
+    : sizes_(sizes.begin(), sizes.end()), reduction_(Checked(spec, world, sizes)) {}
+
+int DryRun::slices() const {
+  const std::function<void(const Moves&)> nobody;
+  CountingChannel channel(nobody);
+  const NoWork work(reduction_, 0);
+  return Exchanges(channel, work, Delivery::to_all, 0).Slices();
+}
+
+std::int64_t DryRun::Run(int rank, std::int64_t chunk,
+                         const std::function<void(const Moves&)>& moved) const {
+  CountingChannel channel(moved);
+  const NoWork work(reduction_, rank);
+  Exchanges exchanges(channel, work, Delivery::to_all, 0);
+  Layout layout(sizes_, exchanges.Slices(), chunk);
+  for (std::int64_t number = 0; !layout.done(); ++number) {
+    Task task = exchanges.Run(number, layout.Next());
+    while (!task.done()) task.Resume();
+  }
+  return exchanges.steps();
+}
+
+}  // namespace cpd

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An all-reduce without values: every rank's exchange as comm/engine runs it, over a channel that
+// only counts. One rank at a time, so that there may be many.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "cpd/comm/reduction.h"
+#include "cpd/comm/spec.h"
+
+namespace cpd {
+
+/// What a rank starts at once: a transfer.
+struct Moves {
+  struct Message {
+    int peer = 0;
+    std::int64_t bytes = 0;  ///< packed values; a message of none does not travel
+  };
+  std::vector<Message> out, in;
+};
+
+class CPD_API DryRun {
+ public:
+  /// For layers of the given sizes. Throws Error.
+  DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes);
+
+  [[nodiscard]] const Reduction& reduction() const { return reduction_; }
+  /// Into how many slices the exchange cuts the layers.
+  [[nodiscard]] int slices() const;
+
+  /// Calls moved(moves) for each transfer of a rank, in their order: the same number on all ranks,
+  /// some of them without messages. Chunks of `chunk` values (CommOptions) go one after the other.
+  /// Returns the steps of one chunk (Traffic), 0 where there are no values.
+  std::int64_t Run(int rank, std::int64_t chunk,
+                   const std::function<void(const Moves&)>& moved) const;
+
+ private:
+  std::vector<std::int64_t> sizes_;
+  Reduction reduction_;
+};
+
+}  // namespace cpd

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Casts: rounded values, the random integers that they take, and the range of what is cast.
+#include "kernels/cpu/elements.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+
+// --- rounding ------------------------------------------------------------------------------------
+
+template <class R, class V, bool kStreaming, class T, class Map>
+CPD_FN void round_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* random, T* y,
+                       Map map) {
+  for_lanes<V>(
+      n,
+      [&](int64_t i) {
+        if constexpr (kStreaming) __builtin_prefetch(reinterpret_cast<const char*>(x + i) + 2048);
+        const V v = round<R>(map(load_value<V>(x + i)), load_random<R, V>(random + i), plan);
+        if constexpr (kStreaming && sizeof(V) == Lanes<V>::count * sizeof(T)) {
+          store_streaming(y + i, v);
+        } else {
+          store_value(y + i, v);
+        }
+      },
+      [&](int64_t i, int64_t rest) {
+        T in[Lanes<V>::count] = {};
+        T out[Lanes<V>::count];
+        uint32_t r[Lanes<V>::count] = {};
+        copy(in, x + i, rest);
+        if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, rest);
+        store_value(out, round<R>(map(load_value<V>(in)), load_random<R, V>(r), plan));
+        copy(y + i, out, rest);
+      });
+}
+
+template <class V, bool kStreaming, class T, class Map>
+CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
+                      const uint32_t* random, T* y, Map map) {
+  const RoundPlan plan = shared;  // a local copy that stores to y cannot change
+  with_rule(plan, [&]<class R>() {
+    with_random<R>(plan, first, n, random, n, [&](int64_t i, int64_t count, const uint32_t* r) {
+      round_span<R, V, kStreaming>(plan, count, x + i, r, y + i, map);
+    });
+  });
+}
+
+CPD_BODY void round_f32_body(const RoundPlan* plan, int64_t first, int64_t n, const float* x,
+                             const uint32_t* random, float* y, bool streaming) {
+  if (plan->wide) {
+    round_all<D, false>(*plan, first, n, x, random, y, Identity{});
+  } else if (streaming && is_aligned(y)) {
+    round_all<F, true>(*plan, first, n, x, random, y, Identity{});
+    fence_streaming<F>();
+  } else {
+    round_all<F, false>(*plan, first, n, x, random, y, Identity{});
+  }
+}
+
+CPD_BODY void round_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
+                             const uint32_t* random, double* y) {
+  round_all<D, false>(*plan, first, n, x, random, y, Identity{});
+}
+
+CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
+                                const float* x, const uint32_t* random, float* y) {
+  with_scale(*plan, shift,
+             [&]<class V>(auto map) { round_all<V, false>(*plan, first, n, x, random, y, map); });
+}
+
+// --- random integers -----------------------------------------------------------------------------
+
+CPD_BODY void random_integers_body(int bits, uint64_t seed, uint64_t stream, int64_t first,
+                                   int64_t n, uint32_t* out) {
+  alignas(64) uint32_t last[kBlock];
+  for (int64_t i = 0; i < n; i += kRun) {
+    const int64_t count = least(kRun, n - i);
+    const int64_t whole = count - count % kBlock;
+    random_run(bits, seed, stream, first + i, whole, out + i);
+    if (whole == count) continue;
+    random_run(bits, seed, stream, first + i + whole, kBlock, last);
+    copy(out + i + whole, last, count - whole);
+  }
+}
+
+// --- ranges --------------------------------------------------------------------------------------
+
+CPD_BODY float max_abs_body(int64_t n, const float* x, int64_t* non_finite) {
+  using I = Signed<F>;
+  using U = Unsigned<F>;
+  using P = Pattern<F>;
+  I largest{};
+  I finite{};  // counts down: a set mask is -1, or 1 for one lane
+  std::int32_t best = 0;
+  int64_t bad = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = least(kBlock, n - begin);
+    for_lanes<F>(
+        count,
+        [&](int64_t i) {
+          const I a = (I)(load<U>(x + begin + i) & splat<U>(P::magnitude));
+          const auto is_finite = a < splat<I>(P::infinity);
+          largest = max(largest, select(is_finite, a, I{}));
+          finite = finite + select(is_finite, I{}, splat<I>(1));
+        },
+        [&](int64_t i, int64_t rest) {
+          for (int64_t j = begin + i; j < begin + i + rest; ++j) {
+            const auto a = static_cast<std::int32_t>(load<uint32_t>(x + j) & P::magnitude);
+            if (a >= static_cast<std::int32_t>(P::infinity)) {
+              ++bad;
+            } else {
+              best = max(best, a);
+            }
+          }
+        });
+    std::int32_t lane[Lanes<F>::count];
+    store(lane, finite);
+    for (const std::int32_t each : lane) bad += each;
+    finite = I{};
+  }
+  std::int32_t lane[Lanes<F>::count];
+  store(lane, largest);
+  for (const std::int32_t each : lane) best = max(best, each);
+  *non_finite += bad;
+  return bits_as<float>(best);
+}
+
+}  // namespace
+
+void round_f32(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
+               const uint32_t* random, float* y, bool streaming) {
+  enter<round_f32_body>(&plan, first, n, x, random, y, streaming);
+}
+
+void round_f64(const RoundPlan& plan, int64_t first, int64_t n, const double* x,
+               const uint32_t* random, double* y) {
+  enter<round_f64_body>(&plan, first, n, x, random, y);
+}
+
+void round_scaled(const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,
+                  const uint32_t* random, float* y) {
+  enter<round_scaled_body>(&plan, shift, first, n, x, random, y);
+}
+
+void random_integers(int bits, uint64_t seed, uint64_t stream, int64_t first, int64_t n,
+                     uint32_t* out) {
+  enter<random_integers_body>(bits, seed, stream, first, n, out);
+}
+
+float max_abs(int64_t n, const float* x, int64_t* non_finite) {
+  return enter<max_abs_body>(n, x, non_finite);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the loops over single elements share: the random integers of a run of them, and how a value
+// is scaled before it is rounded.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/philox.h"
+#include "cpd/numeric/round.h"
+#include "cpd/numeric/round_plan.h"
+#include "kernels/cpu/table.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+constexpr std::int64_t kRun = 4 * kBlock;  ///< elements whose codes or random integers stay in L1
+
+CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
+
+// --- random integers -----------------------------------------------------------------------------
+
+/// The integers of elements i … i + n - 1; both are multiples of kBlock.
+CPD_FN void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
+                       std::int64_t n, std::uint32_t* out) {
+  using U = Unsigned<F>;
+  const int draws = draws_per_word(bits);
+  const U mask = splat<U>((1U << bits) - 1);
+  const std::uint64_t index =
+      16 * (static_cast<std::uint64_t>(i) / (64 * static_cast<std::uint64_t>(draws)));
+  for (std::int64_t group = 0; group < n / (64 * draws); ++group, out += 64 * draws) {
+    for (int lane = 0; lane < 16; lane += Lanes<F>::count) {
+      const std::uint64_t here = index + 16 * static_cast<std::uint64_t>(group);
+      const U low = splat<U>(static_cast<std::uint32_t>(here) + static_cast<std::uint32_t>(lane));
+      const Words<U> words = random_words(low + iota<U>(), here, 0, seed, stream);
+      for (int q = 0; q < draws; ++q) {
+        for (int w = 0; w < 4; ++w) {
+          store(out + 64 * q + 16 * w + lane, (words.word[w] >> (q * (32 / draws))) & mask);
+        }
+      }
+    }
+  }
+}
+
+/// Runs body(begin, count, random) over [0, n) in steps (a multiple of kBlock, or n), for
+/// stochastic plans without given integers in no more than kRun, with fresh ones.
+template <class R, class Body>
+CPD_FN void with_random(const RoundPlan& plan, std::int64_t first, std::int64_t n,
+                        const std::uint32_t* random, std::int64_t step, Body body) {
+  if constexpr (R::mode != Rounding::stochastic) {
+    for (std::int64_t i = 0; i < n; i += step) body(i, least(step, n - i), nullptr);
+  } else if (random != nullptr) {
+    for (std::int64_t i = 0; i < n; i += step) body(i, least(step, n - i), random + i);
+  } else {
+    alignas(64) std::uint32_t run[kRun];
+    const std::int64_t most = least(step, kRun);
+    for (std::int64_t i = 0; i < n; i += most) {
+      const std::int64_t count = least(most, n - i);
+      random_run(plan.random_bits, plan.seed, plan.stream, first + i,
+                 (count + kBlock - 1) / kBlock * kBlock, run);
+      body(i, count, run);
+    }
+  }
+}
+
+template <class R, class V>
+CPD_FN Unsigned<V> load_random(const std::uint32_t* random) {
+  if constexpr (R::mode == Rounding::stochastic) {
+    return load_u32<V>(random);
+  } else {
+    return Unsigned<V>{};
+  }
+}
+
+// --- scales --------------------------------------------------------------------------------------
+
+struct Identity {
+  template <class V>
+  CPD_FN V operator()(V x) const {
+    return x;
+  }
+};
+template <class S>
+struct Times {
+  S factor;
+  template <class V>
+  CPD_FN V operator()(V x) const {
+    return x * splat<V>(factor);
+  }
+};
+
+/// Calls run.operator()<V>(map) with lanes in which x * 2^shift, given by map, may be rounded.
+template <class Run>
+CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {
+  if (shift == 0) {
+    return plan.wide ? run.template operator()<D>(Identity{})
+                     : run.template operator()<F>(Identity{});
+  }
+  if (plan.scale_in_binary32 && shift >= -126 && shift <= 127) {
+    const auto factor = bits_as<float>(static_cast<std::uint32_t>(shift + 127) << 23);
+    return run.template operator()<F>(Times<float>{factor});
+  }
+  return run.template operator()<D>(Times<double>{exact_power(shift)});
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

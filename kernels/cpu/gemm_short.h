@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles of sums by the short roundings (numeric/split.h), while nothing can overflow. Of gemm.cpp
+// alone, as gemm_tile.h is.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/fold_plan.h"
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/split.h"
+#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/table.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+/// A tile, and what its panels' values are bounded by.
+struct BoundedTile {
+  const GemmPlan* plan;
+  const GemmBlock* block;
+  Tile tile;
+  const PanelRange *a, *b;  ///< of the groups of k
+  bool binary32;            ///< fits_binary32 for the whole block
+
+  /// The bound of `count` rounded products within k's group.
+  [[nodiscard]] CPD_FN float products(std::int64_t k, std::int64_t count) const {
+    const PanelRange& of_a = a[k / kRangeGroup];
+    const PanelRange& of_b = b[k / kRangeGroup];
+    float sum = of_a.largest * of_b.total;
+    if (count < kRangeGroup) {
+      const float each = of_a.largest * of_b.largest * static_cast<float>(count);
+      sum = each < sum ? each : sum;  // a NaN in `sum` stays
+    }
+    return bound_products(plan->split, sum, static_cast<int>(count), of_b.largest);
+  }
+  [[nodiscard]] CPD_FN float all_products() const {
+    float sum = 0;
+    for (std::int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
+    return sum;
+  }
+  [[nodiscard]] CPD_FN float least_bit(std::int64_t k) const {
+    const std::int64_t pair = k % kRangeGroup / 2;
+    return a[k / kRangeGroup].least_bit[pair] * b[k / kRangeGroup].least_bit[pair];
+  }
+};
+
+/// `count` values of k from number k of the block on, by the general route.
+[[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, std::int64_t k,
+                                             std::int64_t count) {
+  GemmBlock part = *bounded->block;
+  part.first_k += k;
+  part.count = count;
+  tile.at.a += k * kGemmRows;
+  tile.at.b += k * kGemmColumns;
+  general_tile(*bounded->plan, part, tile, bounded->binary32);
+}
+
+// --- nearest-even --------------------------------------------------------------------------------
+
+/// The sums of kRows rows and kVectors vectors of columns, in registers.
+/// With kFits, exact sums are tried as binary32 numbers before they are taken to odd.
+template <Split kKind, bool kFits, int kRows, int kVectors>
+class SplitTile {
+ public:
+  CPD_FN explicit SplitTile(const BoundedTile& bounded, Tile tile)
+      : bounded_(bounded),
+        block_(*bounded.block),
+        split_(bounded.plan->split),
+        tile_(tile),
+        product_(split_.man_product, split_.product_quantum, true),
+        sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero) {}
+
+  /// Takes the values of k from k on, as long as nothing can overflow, and returns the next one.
+  CPD_FN std::int64_t run(std::int64_t k) {
+    Sums s;
+    load_sums(s);
+    if constexpr (kKind == Split::plain) {
+      steps<false>(s, k, block_.count - k);
+      canonicalize(s);
+      k = block_.count;
+    } else {
+      if (!are_ordinary(s)) return k;
+      for (std::int64_t taken = -1; k < block_.count && taken != 0; k += taken)
+        taken = advance(s, k);
+    }
+    store_sums(s);
+    return k;
+  }
+
+ private:
+  struct Sums {
+    F sum[kRows][kVectors];
+    F lost[kRows][kVectors];
+  };
+  static constexpr bool kHasCompensation = kKind == Split::kahan;
+  static constexpr bool kTakesLogs = kKind == Split::rounded || kKind == Split::kahan;
+
+  /// Takes a few values of k, if nothing can overflow; returns how many.
+  CPD_FN std::int64_t advance(Sums& s, std::int64_t k) {
+    const F most = weighed(s);
+    if (kKind == Split::rounded && k == 0) {
+      if (all_at_most(most, sum_limit(split_, bounded_.all_products()))) {
+        steps<false>(s, 0, block_.count);
+        return block_.count;
+      }
+    }
+    const std::int64_t count = least(block_.count - k, kFits ? 2 : split_.steps);
+    const float products = bounded_.products(k, count);
+    if (!all_at_most(most, sum_limit(split_, products))) return 0;
+    if constexpr (kFits) {
+      if (all_at_most(most, exact_limit(split_, products, bounded_.least_bit(k)))) {
+        steps<true>(s, k, count);
+        return count;
+      }
+    }
+    steps<false>(s, k, count);
+    return count;
+  }
+  /// What of SplitPlan's limit the sums take.
+  CPD_FN F weighed(const Sums& s) const {
+    const F most = largest(s.sum);
+    if constexpr (kHasCompensation) {
+      return most * splat<F>(split_.of_sum) + largest(s.lost) * splat<F>(split_.of_compensation);
+    }
+    return most;
+  }
+  /// Row by row, so that no long chain of maxima waits for the last sum.
+  CPD_FN static F largest(const F (&x)[kRows][kVectors]) {
+    F of_row[kRows];
+    for (int i = 0; i < kRows; ++i) {
+      of_row[i] = larger_magnitude(x[i][0], x[i][kVectors - 1]);
+      for (int j = 1; j + 1 < kVectors; ++j) of_row[i] = larger_magnitude(of_row[i], x[i][j]);
+    }
+    for (int i = 1; i < kRows; ++i) of_row[i % 2] = larger_magnitude(of_row[i % 2], of_row[i]);
+    return kRows > 1 ? larger_magnitude(of_row[0], of_row[1 % kRows]) : of_row[0];
+  }
+
+  template <bool kSumsFit>
+  CPD_FN void steps(Sums& s, std::int64_t k, std::int64_t count) {
+    const float* a = tile_.at.a + k * kGemmRows;
+    const float* b = tile_.at.b + k * kGemmColumns;
+    for (std::int64_t end = k + count; k < end; ++k, a += kGemmRows, b += kGemmColumns) {
+      F of_b[kVectors];
+      Signed<F> log_b[kVectors] = {};
+      for (int j = 0; j < kVectors; ++j) {
+        of_b[j] = load<F>(b + j * Lanes<F>::count);
+        if constexpr (kTakesLogs) log_b[j] = log_of_b(b + j * Lanes<F>::count);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const F of_a = splat<F>(a[i]);
+        Signed<F> log_a{};
+        if constexpr (kTakesLogs) log_a = splat<Signed<F>>(block_.a_logs[a + i - block_.a]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) {
+          step<kSumsFit>({of_a, of_b[j], log_a, log_b[j]}, s.sum[i][j], s.lost[i][j]);
+        }
+      }
+    }
+  }
+
+  struct Operands {
+    F a, b;
+    Signed<F> log_a, log_b;
+  };
+  CPD_FN Signed<F> log_of_b(const float* b) const {
+    return load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(product_.magnet);
+  }
+  CPD_FN F product(const Operands& x) const {
+    return split_product(x.a, x.b, x.log_a, x.log_b, product_);
+  }
+
+  template <bool kSumsFit>
+  CPD_FN void step(const Operands& x, F& sum, [[maybe_unused]] F& lost) const {
+    if constexpr (kKind == Split::plain) {
+      sum = bounded_.plan->exact_products ? fma(x.a, x.b, sum) : sum + x.a * x.b;
+    } else if constexpr (kKind == Split::exact) {
+      sum = split_fma<kSumsFit>(x.a, x.b, sum, sum_);
+    } else if constexpr (kKind == Split::kahan) {
+      split_kahan(product(x), sum, lost, sum_);
+    } else {
+      sum = split(sum + product(x), sum_);
+    }
+  }
+
+  CPD_FN float* at(int i, int j) {
+    return tile_.at.state + i * block_.state_columns + j * Lanes<F>::count;
+  }
+  CPD_FN void load_sums(Sums& s) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        s.sum[i][j] = load<F>(at(i, j));
+        if constexpr (kHasCompensation) s.lost[i][j] = load<F>(at(i, j) + block_.plane);
+      }
+    }
+  }
+  /// Whether all sums are finite and, where a product's -0 matters, none is -0.
+  CPD_FN bool are_ordinary(const Sums& s) const {
+    using U = Unsigned<F>;
+    using I = Signed<F>;
+    using P = Pattern<F>;
+    I odd{};
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        const U pattern = bits_as<U>(s.sum[i][j]);
+        odd |= (I)((pattern & splat<U>(P::magnitude)) >= splat<U>(P::infinity));
+        if constexpr (kKind != Split::exact) odd |= (I)(pattern == splat<U>(P::sign));
+      }
+    }
+    std::int32_t lanes[Lanes<F>::count];
+    store(lanes, odd);
+    std::int32_t any = 0;
+    for (const std::int32_t lane : lanes) any |= lane;
+    return any == 0;
+  }
+  CPD_FN void store_sums(const Sums& s) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        store(at(i, j), s.sum[i][j]);
+        if constexpr (kHasCompensation) store(at(i, j) + block_.plane, s.lost[i][j]);
+      }
+    }
+  }
+  /// One NaN for all.
+  CPD_FN void canonicalize(Sums& s) {
+    const F nan = bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan));
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVectors; ++j) {
+        s.sum[i][j] = select(s.sum[i][j] == s.sum[i][j], s.sum[i][j], nan);
+      }
+    }
+  }
+
+  const BoundedTile& bounded_;
+  const GemmBlock& block_;
+  const SplitPlan& split_;
+  Tile tile_;
+  SplitFormat<F> product_, sum_;
+};
+
+template <Split kKind, bool kFits, int kRows, int kVectors>
+CPD_BODY std::int64_t split_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k) {
+  return SplitTile<kKind, kFits, kRows, kVectors>(*bounded, *tile).run(k);
+}
+
+/// Short roundings where nothing can overflow, else the general route for the rest of a group.
+template <Split kKind, bool kFits, int kRows, int kVectors>
+CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
+  const std::int64_t end = bounded.block->count;
+  for (std::int64_t k = 0; k < end;) {
+    k = split_steps<kKind, kFits, kRows, kVectors>(&bounded, &tile, k);
+    if (k == end) return;
+    const std::int64_t count = least(end - k, kRangeGroup - k % kRangeGroup);
+    general_steps(&bounded, tile, k, count);
+    k += count;
+  }
+}
+
+constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
+
+template <Split kKind, bool kFits, int kRows>
+CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
+  Tile part = bounded.tile;
+  part.rows = least(kRows, part.rows - first);
+  part.at.a += first;
+  part.at.state += first * bounded.block->state_columns;
+  part.at.index += static_cast<std::uint64_t>(first) * bounded.block->index_row;
+  if (kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count) {
+    split_rows<kKind, kFits, kRows, 1>(bounded, part);
+  } else {
+    split_rows<kKind, kFits, kRows, kVectorsOfPanel>(bounded, part);
+  }
+}
+
+template <Split kKind, bool kFits = false>
+CPD_FN void split_tile(const BoundedTile& bounded) {
+  // Kahan's sums take two registers each.
+  constexpr int kRows = kKind == Split::kahan ? kGemmRows / 2 : kGemmRows;
+  const std::int64_t rows = bounded.tile.rows;
+  if (rows <= 2) {
+    for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kFits, 1>(bounded, i);
+  } else {
+    for (std::int64_t i = 0; i < rows; i += kRows) split_some_rows<kKind, kFits, kRows>(bounded, i);
+  }
+}
+
+/// Whether small sums stay binary32 numbers, for most of a few k.
+[[maybe_unused]] CPD_FN bool often_fits(const BoundedTile& bounded) {
+  int fitting = 0;
+  for (std::int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {
+    const float products = bounded.products(k, 2);
+    fitting += exact_limit(bounded.plan->split, products, bounded.least_bit(k)) > 0 ? 1 : -1;
+  }
+  return fitting > 0;
+}
+
+// --- stochastic ----------------------------------------------------------------------------------
+
+/// Random words of one row of a tile for a run of k, made before they are used: neither their
+/// computation nor the sums' then waits for the other.
+class RandomRun {
+ public:
+  static constexpr int kBlocks = 16;  ///< blocks of four words for each sum
+
+  CPD_FN void make(const GemmPlan& plan, std::uint64_t index, std::uint64_t first_block,
+                   std::int64_t blocks) {
+    using U = Unsigned<F>;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      for (int j = 0; j < kGemmColumns; j += Lanes<F>::count) {
+        const Words<U> words = fold_words<U>(index + static_cast<std::uint64_t>(j),
+                                             first_block + static_cast<std::uint64_t>(block),
+                                             plan.sum.seed, plan.sum.stream);
+        for (int w = 0; w < 4; ++w) store(words_[block][w] + j, words.word[w]);
+      }
+    }
+  }
+  [[nodiscard]] CPD_FN const std::uint32_t* words(std::int64_t block, int word) const {
+    return words_[block][word];
+  }
+
+ private:
+  alignas(64) std::uint32_t words_[kBlocks][4][kGemmColumns];
+};
+
+/// The sums of one row and a panel's columns; kDraws random integers a word.
+template <class V, int kDraws>
+class StochasticRow {
+ public:
+  CPD_FN StochasticRow(const BoundedTile& bounded, Tile tile)
+      : bounded_(bounded),
+        plan_(*bounded.plan),
+        block_(*bounded.block),
+        tile_(tile),
+        product_(plan_.split.man_product, plan_.sum.random_bits, plan_.split.product_quantum),
+        sum_(plan_.split.man_sum, plan_.sum.random_bits, plan_.split.sum_quantum),
+        mask_(splat<U32>((1U << plan_.sum.random_bits) - 1)) {}
+
+  CPD_FN void run() {
+    load_sums();
+    for (std::int64_t k = 0; k < block_.count; k += kRun) {
+      const std::int64_t count = block_.count - k < kRun ? block_.count - k : kRun;
+      const std::uint64_t first = plan_.first_draw + draws_before(plan_, block_.first_k + k);
+      random_.make(plan_, tile_.at.index, first / (4 * kDraws), (count + kSteps - 1) / kSteps);
+      for (std::int64_t at = 0; at < count; at += kGuard) {
+        guarded(k + at, at, count - at < kGuard ? count - at : kGuard);
+      }
+    }
+    store_sums();
+  }
+
+ private:
+  using U32 = typename Narrow<V>::U32;
+  static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
+  static constexpr int kSteps = 2 * kDraws;  ///< values of k that a block of random words serves
+  static constexpr int kRun = kSteps * RandomRun::kBlocks;
+  static constexpr int kGuard = kShortSteps;
+
+  /// k counts from the block's first, `at` from the run's.
+  CPD_FN void guarded(std::int64_t k, std::int64_t at, std::int64_t count) {
+    V most = larger_magnitude(sums_[0], sums_[0]);
+    for (int j = 1; j < kVectors; ++j) most = larger_magnitude(most, sums_[j]);
+    const V weighed = most * splat<V>(plan_.split.of_sum);
+    const float products = bounded_.products(k, count);
+    if (ordinary_ && all_at_most(weighed, sum_limit(plan_.split, products))) {
+      for (std::int64_t step = 0; step < count; ++step) add(k + step, at + step);
+      return;
+    }
+    store_sums();
+    general_steps(&bounded_, tile_, k, count);
+    load_sums();
+  }
+
+  CPD_FN void add(std::int64_t k, std::int64_t at) {
+    const V a = splat<V>(static_cast<Scalar<V>>(tile_.at.a[k * kGemmRows]));
+    const auto number = static_cast<int>(2 * (at % kSteps));
+    const std::uint32_t* words = random_.words(at / kSteps, number / kDraws);
+    const std::uint32_t* next = random_.words(at / kSteps, (number + 1) / kDraws);
+    for (int j = 0; j < kVectors; ++j) {
+      const int column = j * Lanes<V>::count;
+      const V b = load_f32<V>(tile_.at.b + k * kGemmColumns + column);
+      const V x =
+          split_product(a, b, b * product_.factor, random(words + column, number), product_);
+      sums_[j] = split_sum(sums_[j], x, random(next + column, number + 1), sum_);
+    }
+  }
+  CPD_FN Unsigned<V> random(const std::uint32_t* words, int number) const {
+    const int shift = number % kDraws * (32 / kDraws);
+    return convert<Unsigned<V>>((load<U32>(words) >> shift) & mask_);
+  }
+
+  CPD_FN void load_sums() {
+    ordinary_ = true;
+    for (int j = 0; j < kVectors; ++j) {
+      const float* from = tile_.at.state + j * Lanes<V>::count;
+      sums_[j] = load_f32<V>(from);
+      for (int lane = 0; lane < Lanes<V>::count; ++lane) {
+        const auto pattern = bits_as<std::uint32_t>(from[lane]);
+        const bool finite = (pattern & Pattern<float>::magnitude) < Pattern<float>::infinity;
+        if (!finite || pattern == Pattern<float>::sign) ordinary_ = false;
+      }
+    }
+  }
+  CPD_FN void store_sums() {
+    for (int j = 0; j < kVectors; ++j) {
+      store_f32(tile_.at.state + j * Lanes<V>::count, sums_[j]);
+    }
+  }
+
+  const BoundedTile& bounded_;
+  const GemmPlan& plan_;
+  const GemmBlock& block_;
+  Tile tile_;
+  SplitStochastic<V> product_, sum_;
+  U32 mask_;
+  V sums_[kVectors];
+  RandomRun random_;
+  bool ordinary_ = true;
+};
+
+template <class V, int kDraws>
+CPD_BODY void stochastic_tile(const BoundedTile* bounded) {
+  for (std::int64_t i = 0; i < bounded->tile.rows; ++i) {
+    Tile row = bounded->tile;
+    row.rows = 1;
+    row.at.a += i;
+    row.at.state += i * bounded->block->state_columns;
+    row.at.index += static_cast<std::uint64_t>(i) * bounded->block->index_row;
+    StochasticRow<V, kDraws>(*bounded, row).run();
+  }
+}
+
+template <class V>
+CPD_FN void with_draws(const BoundedTile& bounded) {
+  switch (draws_per_word(bounded.plan->sum.random_bits)) {
+    case 1:
+      return stochastic_tile<V, 1>(&bounded);
+    case 2:
+      return stochastic_tile<V, 2>(&bounded);
+    default:
+      return stochastic_tile<V, 4>(&bounded);
+  }
+}
+
+}  // namespace
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles of sums by the general route (numeric/gemm_sums.h): any scheme, any rounding. Of gemm.cpp
+// alone, so that its functions stay within that object.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/gemm_sums.h"
+#include "kernels/cpu/table.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+/// The sums in V's lanes, of one row: where their operands and their state are.
+struct Place {
+  const float* a;  ///< the row's operand of the block's first k; the next is kGemmRows further
+  const float* b;  ///< the first lane's; the next is kGemmColumns further
+  float* state;
+  std::uint64_t index;
+  GivenDraws given;  ///< from the first lane's element on
+};
+
+/// Operands and state for GemmSums.
+template <class V>
+struct PackedOperands {
+  const float *a_, *b_;
+  CPD_FN V a(std::int64_t k) const { return splat<V>(static_cast<Scalar<V>>(a_[k * kGemmRows])); }
+  CPD_FN V b(std::int64_t k) const { return load_f32<V>(b_ + k * kGemmColumns); }
+};
+template <class V>
+struct PlaneState {
+  float* sums;
+  std::int64_t plane;
+  CPD_FN V load(int q) const { return load_f32<V>(sums + q * plane); }
+  CPD_FN void store(int q, V x) const { store_f32(sums + q * plane, x); }
+};
+
+/// The lanes' draws from number `first` on; so many lanes are elements of the result.
+template <class R, class V, bool kGiven>
+CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
+                     std::uint64_t first) {
+  if constexpr (kGiven) {
+    return TakenDraws<V>(at.given, lanes, first);
+  } else {
+    const RoundPlan& sum = plan.sum;
+    return SumDraws<R, V>(sum.random_bits, sum.seed, sum.stream, at.index, first);
+  }
+}
+
+template <class R, class V, bool kExactProducts, bool kGiven>
+CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, Place at, std::int64_t lanes) {
+  auto draws =
+      draws_of<R, V, kGiven>(plan, at, lanes, plan.first_draw + draws_before(plan, block.first_k));
+  GemmSums<R, V, kExactProducts, PackedOperands<V>, PlaneState<V>, decltype(draws)> sums(
+      plan, {at.a, at.b}, {at.state, block.plane}, draws);
+  switch (plan.scheme) {
+    case Scheme::kahan:
+      return sums.kahan(block.count);
+    case Scheme::pairwise:
+      return sums.pairwise(block.first_k, block.count, block.last);
+    default:
+      return sums.sequential(block.count);
+  }
+}
+
+/// One panel of rows by one of columns.
+struct Tile {
+  std::int64_t rows, columns;
+  Place at;
+};
+
+template <class R, class V, bool kExactProducts, bool kGiven = false>
+CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile* tile) {
+  for (std::int64_t i = 0; i < tile->rows; ++i) {
+    for (std::int64_t j = 0; j < tile->columns; j += Lanes<V>::count) {
+      const auto element = i * static_cast<std::int64_t>(block->index_row) + j;
+      const Place at{tile->at.a + i, tile->at.b + j, tile->at.state + i * block->state_columns + j,
+                     tile->at.index + static_cast<std::uint64_t>(element),
+                     tile->at.given.from(element)};
+      sum_lanes<R, V, kExactProducts, kGiven>(*plan, *block, at, tile->columns - j);
+    }
+  }
+}
+
+CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
+                         bool binary32) {
+  with_mode(plan.sum.mode, [&]<Rounding mode>() {
+    using General = Rule<mode, Form::general>;
+    if (plan.exact_products) return sum_tile<General, D, true>(&plan, &block, &tile);
+    if constexpr (is_nearest(mode)) {
+      if (binary32) return sum_tile<General, F, false>(&plan, &block, &tile);
+    }
+    sum_tile<General, D, false>(&plan, &block, &tile);
+  });
+}
+
+/// With the draws that the caller gave.
+CPD_FN void given_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile) {
+  using General = Rule<Rounding::stochastic, Form::general>;
+  if (plan.exact_products) return sum_tile<General, D, true, true>(&plan, &block, &tile);
+  sum_tile<General, D, false, true>(&plan, &block, &tile);
+}
+
+}  // namespace
+}  // namespace CPD_ISA
+}  // namespace cpd

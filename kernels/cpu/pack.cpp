@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Packing for matrix products: panels of an operand, and what their values are bounded by.
+
+#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/split.h"
+#include "kernels/cpu/table.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int32_t;
+using std::int64_t;
+using std::uint32_t;
+
+/// The least last bit of n values; zeros have none (Inf), of NaN and Inf it means nothing.
+CPD_FN float least_bit_of(int64_t n, const float* x) {
+  using P = Pattern<float>;
+  auto least = static_cast<int32_t>(P::infinity);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = bits_as<uint32_t>(x[i]) & P::magnitude;
+    // Without its last bit x is smaller by just that; a power of two is its own last bit.
+    const float rest =
+        (magnitude & P::fraction) == 0 ? 0.0F : bits_as<float>(magnitude & (magnitude - 1));
+    const auto bit = static_cast<int32_t>(bits_as<uint32_t>(bits_as<float>(magnitude) - rest));
+    const int32_t counted = magnitude == 0 ? static_cast<int32_t>(P::infinity) : bit;
+    least = counted < least ? counted : least;
+  }
+  return bits_as<float>(least);
+}
+
+/// Copies one panel; lines beyond the last are +0.
+template <int kWidth>
+CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
+                        int64_t k_stride, float* packed) {
+  for (int64_t k = 0; k < count; ++k, x += k_stride, packed += kWidth) {
+    if (lines == kWidth && line_stride == 1) {
+      __builtin_memcpy(packed, x, sizeof(float) * kWidth);
+    } else if (lines == kWidth) {
+#pragma GCC unroll 32
+      for (int line = 0; line < kWidth; ++line) packed[line] = x[line * line_stride];
+    } else {
+      for (int line = 0; line < kWidth; ++line) {
+        packed[line] = line < lines ? x[line * line_stride] : 0.0F;
+      }
+    }
+  }
+}
+
+/// The largest magnitude of n values, as a pattern; ors all patterns into `bits`.
+CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
+  int32_t most = 0;
+  uint32_t all = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto pattern = bits_as<uint32_t>(x[i]);
+    const auto magnitude = static_cast<int32_t>(pattern & Pattern<float>::magnitude);
+    most = magnitude > most ? magnitude : most;
+    all |= pattern;
+  }
+  bits |= all;
+  return most;
+}
+
+/// The panel's ranges; totals of columns, least bits where asked for.
+template <int kWidth>
+CPD_FN void pack_ranges(int64_t count, const float* packed, bool last_bits, PanelRange* range) {
+  PanelRange* const first = range;
+  uint32_t fraction = 0;
+  for (int64_t k = 0; k < count; k += kRangeGroup, ++range) {
+    const int64_t here = count - k < kRangeGroup ? count - k : kRangeGroup;
+    PanelRange group;
+    if (kWidth == kGemmRows) {
+      const int32_t most = here == kRangeGroup ? largest_of(kRangeGroup * kWidth, packed, fraction)
+                                               : largest_of(here * kWidth, packed, fraction);
+      group.largest = bits_as<float>(most);
+    } else {
+      int32_t largest = 0;
+      for (int64_t i = 0; i < here; ++i) {
+        const int32_t most = largest_of(kWidth, packed + i * kWidth, fraction);
+        group.total += bits_as<float>(most);
+        largest = most > largest ? most : largest;
+      }
+      group.largest = bits_as<float>(largest);
+    }
+    for (int64_t i = 0; last_bits && i < here; i += 2) {
+      group.least_bit[i / 2] = i + 2 <= here ? least_bit_of(2 * kWidth, packed + i * kWidth)
+                                             : least_bit_of(kWidth, packed + i * kWidth);
+    }
+    *range = group;
+    packed += here * kWidth;
+  }
+  first->fraction = fraction & Pattern<float>::fraction;
+}
+
+/// The logarithms of n packed values.
+CPD_FN void pack_logs(int64_t n, const float* packed, int32_t* logs) {
+  constexpr int kLanes = Lanes<F>::count;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    if (n - i < kLanes) {
+      float values[kLanes] = {};
+      int32_t results[kLanes];
+      for (int64_t j = i; j < n; ++j) values[j - i] = packed[j];
+      store(results, fixed_log(load<F>(values)));
+      for (int64_t j = i; j < n; ++j) logs[j] = results[j - i];
+    } else {
+      store(logs + i, fixed_log(load<F>(packed + i)));
+    }
+  }
+}
+
+template <int kWidth>
+CPD_BODY void pack_panels(int64_t lines, int64_t count, const float* x, int64_t line_stride,
+                          int64_t k_stride, bool last_bits, float* packed, PanelRange* range,
+                          int32_t* logs) {
+  const int64_t groups = (count + kRangeGroup - 1) / kRangeGroup;
+  for (int64_t first = 0; first < lines; first += kWidth) {
+    const int64_t here = lines - first < kWidth ? lines - first : kWidth;
+    pack_values<kWidth>(here, count, x + first * line_stride, line_stride, k_stride, packed);
+    pack_ranges<kWidth>(count, packed, last_bits, range);
+    if (logs != nullptr) {
+      pack_logs(count * kWidth, packed, logs);
+      logs += count * kWidth;
+    }
+    packed += count * kWidth;
+    range += groups;
+  }
+}
+
+CPD_BODY void pack_body(int64_t lines, int64_t count, const float* x, int64_t line_stride,
+                        int64_t k_stride, int width, bool last_bits, float* packed,
+                        PanelRange* range, int32_t* logs) {
+  if (width == kGemmRows) {
+    pack_panels<kGemmRows>(lines, count, x, line_stride, k_stride, last_bits, packed, range, logs);
+  } else {
+    pack_panels<kGemmColumns>(lines, count, x, line_stride, k_stride, last_bits, packed, range,
+                              logs);
+  }
+}
+
+}  // namespace
+
+void pack(int64_t lines, int64_t count, const float* x, int64_t line_stride, int64_t k_stride,
+          int width, bool last_bits, float* packed, PanelRange* range, int32_t* logs) {
+  enter<pack_body>(lines, count, x, line_stride, k_stride, width, last_bits, packed, range, logs);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

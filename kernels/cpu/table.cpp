@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CPU backend: loops over contiguous memory around numeric/'s kernels. Compiled once per ISA
+// with CPD_ISA set to its name and the ISA's flags; each ISA's objects export one function, the
+// table's getter, to others.
+#include "kernels/cpu/table.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+std::uint64_t g_calls = 0;
+
+namespace {
+
+#define CPD_STRING2(x) #x
+#define CPD_STRING(x) CPD_STRING2(x)
+
+std::uint64_t calls() { return __atomic_load_n(&g_calls, __ATOMIC_RELAXED); }
+
+constexpr KernelTable kTable = {
+    .name = CPD_STRING(CPD_ISA),
+    .lanes = Lanes<F>::count,
+    .calls = calls,
+    .round_f32 = round_f32,
+    .round_f64 = round_f64,
+    .round_scaled = round_scaled,
+    .encode_f32 = encode_f32,
+    .encode_f64 = encode_f64,
+    .decode_f32 = decode_f32,
+    .decode_scaled = decode_scaled,
+    .arithmetic = arithmetic,
+    .arithmetic_f64 = arithmetic_f64,
+    .fold = fold,
+    .fold_f64 = fold_f64,
+    .max_abs = max_abs,
+    .gemm_rows = kGemmRows,
+    .gemm_columns = kGemmColumns,
+    .pack = pack,
+    .gemm = gemm,
+    .block_fma = block_fma,
+    .random_integers = random_integers,
+    .crc32c = crc32c,
+};
+
+}  // namespace
+
+const KernelTable& kernel_table() { return kTable; }
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A matrix unit's sum on a GPU: numeric/block_fma.h over a tile's step of operands, one sum a
+// thread, for gemm_tile.h's threads.
+#pragma once
+
+#include "cpd/numeric/block_fma.h"
+#include "cpd/numeric/round_plan.h"
+#include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/gemm_tile.h"
+
+namespace cpd::cuda {
+
+/// A matrix unit's sum; `mode` is that of promotion and of the result.
+template <Rounding mode>
+class UnitSum {
+ public:
+  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
+    const BlockFmaPlan& plan = call.plan.unit;
+    key_ = random_key(plan.promoted, call.key, index);
+    const double start = c;
+    if (plan.promote > 0) {
+      const auto random = draw<R, double>(plan.promoted, key_, 0);
+      sum_ = static_cast<float>(round<R>(start, random, plan.promoted));
+    } else {
+      with_unit_rule(plan, [&]<class Unit>() {
+        unit_ = static_cast<float>(round<Unit>(start, std::uint64_t{0}, call.plan.first.round));
+      });
+    }
+  }
+
+  CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
+                  const TileRange* ranges) {
+    const BlockFmaPlan& plan = call.plan.unit;
+    const bool narrow =
+        fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
+                      least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
+    with_unit_rule(plan, [&]<class Unit>() {
+      for (int at = 0; at < count; at += plan.block) {
+        const int length = count - at < plan.block ? count - at : plan.block;
+        const float* a_block = a + at * (kSide + 1);
+        const float* b_block = b + at * (kSide + 1);
+        const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
+        const double units =
+            narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
+                   : sum_units<double>(plan, e, a_block, b_block, length);
+        unit_ = static_cast<float>(
+            end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
+        const std::int64_t done = k + at + length;
+        const bool promotes = plan.promote > 0 && done % plan.promote == 0;
+        if (promotes || done == call.product.depth) promote(call, done);
+      }
+    });
+  }
+
+  CPD_FN float end(const GemmCall& call) {
+    const bool promotes = call.plan.unit.promote > 0;
+    if (call.product.depth == 0 && !promotes) promote(call, 0);
+    return result_of(promotes ? sum_ : unit_);
+  }
+
+ private:
+  using R = Rule<mode, Form::general>;
+
+  template <class Run>
+  CPD_FN static void with_unit_rule(const BlockFmaPlan& plan, Run run) {
+    if (plan.sum.mode == Rounding::toward_zero) {
+      run.template operator()<Rule<Rounding::toward_zero>>();
+    } else {
+      run.template operator()<Rule<Rounding::nearest_even>>();
+    }
+  }
+  CPD_FN static int greatest(const TileRange& range, int emin) {
+    return exponent_of(bits_as<float>(range.largest), emin);
+  }
+  CPD_FN static int least(const TileRange& range, int emin) {
+    return range.largest == 0 ? -kNoExponent : exponent_of(bits_as<float>(range.smallest), emin);
+  }
+
+  CPD_FN std::int32_t greatest_exponent(const BlockFmaPlan& plan, const float* a, const float* b,
+                                        int count) const {
+    std::int32_t e = plan.min_exponent;
+    if (plan.aligns_addend) e = max(e, exponent_of(unit_, plan.emin_sum));
+    const TileOperands<float> x{a, b};
+    for (int k = 0; k < count; ++k) {
+      e = max(e, exponent_of(x.a(k), plan.emin_a) + exponent_of(x.b(k), plan.emin_b));
+    }
+    return e;
+  }
+  template <class V>
+  CPD_FN static Units<V> sum_units(const BlockFmaPlan& plan, std::int32_t e, const float* a,
+                                   const float* b, int count) {
+    const V scale = alignment<V>(Signed<V>{e}, plan);
+    const TileOperands<V> x{a, b};
+    Units<V> units{};
+    for (int k = 0; k < count; ++k) units = units + aligned_product(x.a(k), x.b(k), scale);
+    return units;
+  }
+
+  /// After `done` products: the unit's sum is added to the accumulator's and starts anew from +0;
+  /// without promotion it is rounded into the accumulator's format.
+  CPD_FN void promote(const GemmCall& call, std::int64_t done) {
+    const BlockFmaPlan& plan = call.plan.unit;
+    const bool adds = plan.promote > 0;
+    const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
+    const auto first = 4 * static_cast<std::uint64_t>(draws_per_word(plan.promoted.random_bits));
+    const auto random = draw<R, double>(plan.promoted, key_, first + number);
+    const double unit = unit_;
+    const double exact = adds ? exact_sum<mode>(static_cast<double>(sum_), unit) : unit;
+    const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
+    (adds ? sum_ : unit_) = rounded;
+    if (adds) unit_ = 0.0F;
+  }
+
+  RandomKey key_;
+  float sum_ = 0.0F;  ///< with promotion
+  float unit_ = 0.0F;
+};
+
+}  // namespace cpd::cuda

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which values travel together.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cpd/comm/engine/layout.h"
+
+namespace cpd {
+namespace {
+
+TEST(Part, AddsAndCutsByPosition) {
+  Part part;
+  part.Add({0, 10, 5});
+  part.Add({1, 0, 0});  // nothing
+  part.Add({2, 3, 7});
+  EXPECT_EQ(part.count, 12);
+  ASSERT_EQ(part.segments.size(), 2U);
+  const Part cut = part.Cut(3, 8);
+  EXPECT_EQ(cut.count, 5);
+  ASSERT_EQ(cut.segments.size(), 2U);
+  EXPECT_EQ(cut.segments[0].begin, 13);
+  EXPECT_EQ(cut.segments[0].count, 2);
+  EXPECT_EQ(cut.segments[1].layer, 2);
+  EXPECT_EQ(cut.segments[1].begin, 3);
+  EXPECT_EQ(cut.segments[1].count, 3);
+  EXPECT_EQ(part.Cut(5, 5).count, 0);
+  Part twice = part;
+  twice.Add(part);
+  EXPECT_EQ(twice.count, 24);
+}
+
+TEST(Part, SegmentsBeginAtBytes) {
+  Part part;
+  part.Add({0, 0, 3});
+  part.Add({1, 0, 9});
+  EXPECT_EQ(part.Bytes(8), 12);
+  EXPECT_EQ(part.Bytes(3), 2 + 4);
+  EXPECT_EQ(part.Bytes(1), 1 + 2);
+}
+
+/// Every value of every layer lies in one part, in its slice, in order.
+TEST(Layout, TakesEveryValueOnce) {
+  for (const std::vector<std::int64_t>& sizes :
+       {std::vector<std::int64_t>{}, {0, 0}, {1}, {1000, 3, 0, 70000}, {5, 4097, 5}}) {
+    for (const int slices : {1, 3, 8}) {
+      for (const std::int64_t chunk : {1, 700, 1 << 20}) {
+        Layout layout(sizes, slices, chunk);
+        std::vector<std::vector<std::int64_t>> next(static_cast<std::size_t>(slices));
+        for (int s = 0; s < slices; ++s) {
+          for (const std::int64_t n : sizes) {
+            next[static_cast<std::size_t>(s)].push_back(SliceBegin(n, slices, s));
+          }
+        }
+        while (!layout.done()) {
+          const std::vector<Part> parts = layout.Next();
+          ASSERT_EQ(parts.size(), static_cast<std::size_t>(slices));
+          for (std::size_t s = 0; s < parts.size(); ++s) {
+            EXPECT_LE(parts[s].count, ((chunk - 1) / slices / 256 + 1) * 256);
+            for (const Segment& segment : parts[s].segments) {
+              std::int64_t& at = next[s][static_cast<std::size_t>(segment.layer)];
+              EXPECT_EQ(segment.begin, at);
+              at += segment.count;
+            }
+          }
+        }
+        for (int s = 0; s < slices; ++s) {
+          for (std::size_t l = 0; l < sizes.size(); ++l) {
+            EXPECT_EQ(next[static_cast<std::size_t>(s)][l], SliceBegin(sizes[l], slices, s + 1));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Layout, SliceBeginIsTheContracts) {
+  for (const std::int64_t n : {0, 1, 5, 16, 17, 1000}) {
+    for (const std::int64_t slices : {1, 3, 16}) {
+      std::int64_t begin = 0;
+      for (std::int64_t s = 0; s < slices; ++s) {
+        EXPECT_EQ(SliceBegin(n, slices, s), begin);
+        begin += n / slices + (s < n % slices ? 1 : 0);
+      }
+      EXPECT_EQ(SliceBegin(n, slices, slices), n);
+      EXPECT_EQ(begin, n);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A communicator's other calls, and arguments that it refuses.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/expect_virtual.h"
+
+namespace cpd {
+namespace {
+
+using testing::blank;
+using testing::describe;
+using testing::expect_same_report;
+using testing::expect_well;
+using testing::formats;
+using testing::Layers;
+using testing::on_ranks;
+using testing::options_of;
+using testing::Ranks;
+using testing::same_layers;
+using testing::sizes_of;
+using testing::spec_of;
+using testing::views_of;
+using testing::Way;
+using testing::ways;
+
+TEST(AllReduce, Reduce) {
+  const Ranks ranks = testing::random_ranks(5, {100, 0, 3, 257}, 8);
+  for (const Way& way : ways(5)) {
+    if (way.exchange != Exchange::owner) continue;
+    for (const int root : {0, 3, 4}) {
+      const ReduceSpec spec = spec_of(way, 7);
+      SCOPED_TRACE(describe(spec, 5));
+      std::vector<LayerReport> reports;
+      const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
+      Layers out = blank(sizes_of(ranks[0]));
+      expect_well(on_ranks(5, options_of(50), [&](Communicator& comm) {
+        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+        const auto to = comm.rank() == root ? views_of(out) : std::vector<TensorView>{};
+        expect_same_report(reports, comm.Reduce(x, to, spec, root, true).layers, true);
+      }));
+      EXPECT_TRUE(same_layers(expected, out));
+    }
+  }
+}
+
+TEST(AllReduce, ReduceScatter) {
+  for (const int world : {1, 4, 5}) {
+    const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {100, 0, 3, 257}, 8);
+    const auto sizes = sizes_of(ranks[0]);
+    for (const Way& way : ways(world)) {
+      if (way.exchange != Exchange::owner) continue;
+      const ReduceSpec spec = spec_of(way, 4);
+      SCOPED_TRACE(describe(spec, ranks.size()));
+      std::vector<LayerReport> reports;
+      const Layers whole = testing::virtual_reduce(spec, ranks, &reports);
+      expect_well(on_ranks(world, options_of(50), [&](Communicator& comm) {
+        std::vector<std::int64_t> mine;
+        Layers expected;
+        for (std::size_t l = 0; l < sizes.size(); ++l) {
+          const std::int64_t begin = SliceBegin(sizes[l], world, comm.rank());
+          const std::int64_t end = SliceBegin(sizes[l], world, comm.rank() + 1);
+          mine.push_back(end - begin);
+          expected.emplace_back(whole[l].begin() + begin, whole[l].begin() + end);
+        }
+        Layers out = blank(mine);
+        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+        const ReduceReport report = comm.ReduceScatter(x, views_of(out), spec, true);
+        expect_same_report(reports, report.layers, true);
+        EXPECT_TRUE(same_layers(expected, out)) << "rank " << comm.rank();
+      }));
+    }
+  }
+}
+
+TEST(AllReduce, AllGather) {
+  Ranks ranks = testing::random_ranks(4, {100, 0, 3, 257}, 8);
+  ranks[1][0][5] = std::numeric_limits<float>::infinity();
+  ranks[2][3][5] = std::numeric_limits<float>::quiet_NaN();
+  for (const Format& format : formats()) {
+    for (const Rounding mode : {Rounding::nearest_even, Rounding::toward_zero}) {
+      RoundingOptions rounding;
+      rounding.mode = mode;
+      Layers expected(ranks[0].size());
+      for (const Layers& rank : ranks) {
+        for (std::size_t l = 0; l < rank.size(); ++l) {
+          const auto y = testing::oracle_cast(rank[l], format, rounding);
+          expected[l].insert(expected[l].end(), y.begin(), y.end());
+        }
+      }
+      expect_well(on_ranks(4, options_of(50), [&](Communicator& comm) {
+        Layers out = blank(sizes_of(expected));
+        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+        comm.AllGather(x, views_of(out), format, rounding);
+        EXPECT_TRUE(same_layers(expected, out)) << ToString(format);
+      }));
+    }
+  }
+}
+
+TEST(AllReduce, RefusesMisuse) {
+  EXPECT_THROW(LocalTransports(0), Error);
+  for (const CommOptions& bad :
+       {options_of(0), options_of(-1), options_of(8, 0), options_of(8, -1)}) {
+    EXPECT_THROW(Communicator(std::move(LocalTransports(1)[0]), bad), Error);
+  }
+  Communicator comm(std::move(LocalTransports(1)[0]), options_of(8));
+  EXPECT_EQ(comm.rank(), 0);
+  EXPECT_EQ(comm.size(), 1);
+  const Layers x = {{1, 2, 3}};
+  const Layers longer = {{1, 2, 3, 4}};
+  const std::vector<double> doubles(3);
+  const ReduceSpec spec;
+  EXPECT_THROW(comm.AllReduce(views_of(x), {}, spec), Error);
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(longer), spec), Error);
+  EXPECT_THROW(comm.AllReduce(std::array{testing::view_of(doubles)}, views_of(x), spec), Error);
+  TensorView strided = testing::view_of(longer[0]);
+  strided.shape[0] = 2;
+  strided.stride[0] = 2;
+  EXPECT_THROW(comm.AllReduce(std::array{strided}, std::array{strided}, spec), Error);
+  ReduceSpec bad = spec;
+  bad.loss_scale = 3;
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
+  bad = spec;
+  bad.accumulator = Preset("h100-fp8");
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
+  bad = spec;
+  bad.group_size = 2;
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
+  bad = spec;
+  bad.accumulator.rounding.stream = 1;
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
+  bad = spec;
+  bad.exchange = Exchange::gather;
+  EXPECT_THROW(comm.Reduce(views_of(x), views_of(x), bad, 0), Error);
+  EXPECT_THROW(comm.ReduceScatter(views_of(x), views_of(x), bad), Error);
+  EXPECT_THROW(comm.Reduce(views_of(x), views_of(x), spec, 1), Error);
+  EXPECT_THROW(comm.Reduce(views_of(x), views_of(x), spec, -1), Error);
+  EXPECT_THROW(comm.AllGather(views_of(x), views_of(longer), kFp32, {}), Error);
+  EXPECT_EQ(comm.broken(), "");
+  EXPECT_EQ(x[0], (std::vector<float>{1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages whose sizes vary: run lengths over every exchange, bit for bit the virtual ranks with
+// the same codec, packed values, and a serial oracle; sizes ahead, states, damage, lost ranks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/comm/engine/link.h"
+#include "cpd/numeric/reference.h"
+#include "tests/testing/codec_ranks.h"
+#include "tests/testing/expect_virtual.h"
+#include "tests/testing/faulty_transports.h"
+#include "tests/testing/sanitized.h"
+
+namespace cpd {
+namespace {
+
+using testing::all_reduce;
+using testing::blank;
+using testing::coded;
+using testing::constant_runs;
+using testing::describe;
+using testing::expect_well;
+using testing::Fate;
+using testing::fate_of;
+using testing::Flip;
+using testing::FlippingTransport;
+using testing::Hooked;
+using testing::Layers;
+using testing::on_ranks;
+using testing::options_of;
+using testing::Ranks;
+using testing::RunLength;
+using testing::same_layers;
+using testing::sizes_of;
+using testing::spec_of;
+using testing::Transports;
+using testing::views_of;
+using testing::Way;
+using testing::ways;
+
+/// Real ranks with the codec give the bits and reports of virtual ranks with it, which are those of
+/// packed values.
+void expect_as_packed(const ReduceSpec& packed, const Ranks& ranks, const CommOptions& options) {
+  SCOPED_TRACE(describe(packed, ranks.size()) + ", chunk " + std::to_string(options.chunk));
+  const ReduceSpec spec = coded(packed);
+  std::vector<LayerReport> reports;
+  const Layers expected = testing::virtual_reduce(packed, ranks, &reports);
+  EXPECT_TRUE(same_layers(expected, testing::virtual_reduce(spec, ranks)));
+  const auto outcomes = all_reduce(spec, ranks, options);
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    EXPECT_TRUE(same_layers(expected, outcomes[r].out)) << "on rank " << r;
+    testing::expect_same_report(reports, outcomes[r].report.layers, true);
+  }
+}
+
+TEST(CodecExchanges, EqualVirtualRanks) {
+  std::size_t pick = 0;
+  for (const int world : {1, 2, 3, 7, 8}) {
+    if (testing::kSanitized && world > 3) continue;
+    const auto w = static_cast<std::size_t>(world);
+    const Ranks ranks = testing::random_ranks(w, {0, 1, w + 1, 257, 5000}, w);
+    for (const Way& way : ways(world)) {
+      for (int specs = 0; specs < (testing::kSanitized ? 1 : 3); ++specs) {
+        const std::int64_t chunk = std::array{700, 6000, 1 << 20}[pick % 3];
+        expect_as_packed(spec_of(way, pick), ranks, options_of(chunk));
+        ++pick;
+      }
+    }
+  }
+}
+
+TEST(CodecExchanges, ManyRanks) {
+  const Ranks ranks = testing::random_ranks(64, {700, 3, 65}, 4);
+  for (const Way& way :
+       {Way{Order::sequential, Exchange::owner, 0}, Way{Order::ring, Exchange::hierarchical, 10}}) {
+    expect_as_packed(spec_of(way, 0), ranks, options_of(1 << 20));
+    if (testing::kSanitized) return;
+  }
+}
+
+TEST(CodecExchanges, NanAndInfinity) {
+  Ranks ranks = testing::random_ranks(4, {9, 70}, 6);
+  ranks[0][1][7] = std::nanf("");
+  ranks[2][1][0] = INFINITY;
+  ranks[1][1][5] = INFINITY;
+  ranks[2][1][5] = -INFINITY;
+  for (const Way& way : ways(4)) {
+    for (const char* name : {"e5m2", "e2m1", "e4m3fn", "fp32"}) {
+      ReduceSpec spec = spec_of(way, 0);
+      spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
+      expect_as_packed(spec, ranks, options_of(33));
+    }
+  }
+}
+
+/// Rank by rank, by the oracle alone.
+TEST(CodecExchanges, EqualASerialSum) {
+  const Ranks ranks = testing::random_ranks(5, {300, 41}, 12);
+  for (const char* name : {"e4m3", "e3m0", "fp16"}) {
+    const reference::Spec format = reference::spec_of(ParseFormat(name));
+    for (const Exchange exchange : {Exchange::owner, Exchange::gather}) {
+      ReduceSpec spec;
+      spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
+      spec.exchange = exchange;
+      Layers expected = blank(sizes_of(ranks[0]));
+      for (std::size_t l = 0; l < expected.size(); ++l) {
+        for (std::size_t i = 0; i < expected[l].size(); ++i) {
+          std::vector<float> terms;
+          for (const Layers& rank : ranks) terms.push_back(reference::cast(format, rank[l][i]));
+          expected[l][i] = reference::sum_sequential(format, terms);
+        }
+      }
+      for (const auto& outcome : all_reduce(coded(spec), ranks, options_of(90))) {
+        EXPECT_TRUE(same_layers(expected, outcome.out)) << name;
+      }
+    }
+  }
+}
+
+TEST(CodecExchanges, OtherCalls) {
+  const Ranks ranks = testing::random_ranks(4, {100, 0, 3, 257}, 8);
+  const ReduceSpec packed = spec_of({Order::ring, Exchange::owner, 0}, 7);
+  const ReduceSpec spec = coded(packed);
+  const Layers expected = testing::virtual_reduce(packed, ranks);
+  Layers at_root = blank(sizes_of(ranks[0]));
+  expect_well(on_ranks(4, options_of(50), [&](Communicator& comm) {
+    const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+    comm.Reduce(x, comm.rank() == 3 ? views_of(at_root) : std::vector<TensorView>{}, spec, 3);
+    Layers slices;
+    std::vector<std::int64_t> sizes;
+    for (const auto& layer : expected) {
+      const auto n = static_cast<std::int64_t>(layer.size());
+      const std::int64_t begin = SliceBegin(n, 4, comm.rank());
+      const std::int64_t end = SliceBegin(n, 4, comm.rank() + 1);
+      sizes.push_back(end - begin);
+      slices.emplace_back(layer.begin() + begin, layer.begin() + end);
+    }
+    Layers out = blank(sizes);
+    comm.ReduceScatter(x, views_of(out), spec);
+    EXPECT_TRUE(same_layers(slices, out)) << "rank " << comm.rank();
+  }));
+  EXPECT_TRUE(same_layers(expected, at_root));
+}
+
+TEST(CodecExchanges, LongRunsTakeFewBytes) {
+  const Ranks ranks = constant_runs(4, 100000);
+  for (const Way& way : ways(4)) {
+    ReduceSpec packed = spec_of(way, 0);
+    packed.format = packed.accumulator.format = packed.result = ParseFormat("e4m3");
+    packed.accumulator.inner.reset();
+    SCOPED_TRACE(describe(packed, 4));
+    const auto by_codec = all_reduce(coded(packed), ranks, options_of(1 << 20), false, false);
+    const auto by_bytes = all_reduce(packed, ranks, options_of(1 << 20), false, false);
+    for (std::size_t r = 0; r < 4; ++r) {
+      const Traffic& few = by_codec[r].report.traffic;
+      const Traffic& many = by_bytes[r].report.traffic;
+      EXPECT_TRUE(same_layers(by_bytes[r].out, by_codec[r].out));
+      EXPECT_LT(10 * few.bytes_sent, many.bytes_sent) << r;
+      EXPECT_EQ(few.steps, many.steps) << "sizes ahead are no steps";
+      // Each message of values has one ahead of it: a header and eight bytes.
+      const std::int64_t ahead = few.messages - many.messages;
+      EXPECT_GT(ahead, 0);
+      EXPECT_EQ(few.header_bytes - many.header_bytes, ahead * (kHeaderBytes + 8));
+    }
+  }
+}
+
+// ---- layers' numbers, and states
+// -----------------------------------------------------------------
+
+TEST(CodecExchanges, NumbersAreThoseOfPaddedCalls) {
+  const Ranks ranks = testing::random_ranks(3, {100, 7, 300}, 8);
+  const std::vector<std::int64_t> numbers{5, 0, 9};
+  Ranks padded(3, Layers(10));
+  for (std::size_t r = 0; r < 3; ++r) {
+    for (std::size_t l = 0; l < 3; ++l) {
+      padded[r][static_cast<std::size_t>(numbers[l])] = ranks[r][l];
+    }
+  }
+  for (const Way& way : ways(3)) {
+    for (const bool varies : {false, true}) {
+      ReduceSpec spec = spec_of(way, 2);
+      spec.rounding.mode = spec.accumulator.rounding.mode = Rounding::stochastic;
+      if (varies) spec = coded(spec);
+      SCOPED_TRACE(describe(spec, 3));
+      const Layers all = testing::virtual_reduce(spec, padded);
+      const Layers expected{all[5], all[0], all[9]};
+      EXPECT_FALSE(same_layers(testing::virtual_reduce(spec, ranks), expected));
+      EXPECT_TRUE(same_layers(expected, testing::virtual_reduce(spec, ranks, nullptr, {numbers})));
+      expect_well(on_ranks(3, options_of(64), [&](Communicator& comm) {
+        Layers out = blank(sizes_of(ranks[0]));
+        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+        comm.AllReduce(x, views_of(out), spec, true, {numbers});
+        EXPECT_TRUE(same_layers(expected, out));
+      }));
+    }
+  }
+}
+
+TEST(CodecExchanges, StatesGoFromCallToCall) {
+  const Ranks ranks = testing::random_ranks(3, {100, 7, 300}, 8);
+  for (const Way& way : ways(3)) {
+    const ReduceSpec spec = coded(spec_of(way, 2), true);
+    SCOPED_TRACE(describe(spec, 3));
+    CodecStates states;
+    std::vector<Layers> expected;
+    for (int call = 0; call < 3; ++call) {
+      expected.push_back(testing::virtual_reduce(spec, ranks, nullptr, {.states = &states}));
+    }
+    EXPECT_FALSE(same_layers(expected[0], expected[1]));
+    expect_well(on_ranks(3, options_of(64), [&](Communicator& comm) {
+      CodecStates own;
+      const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+      for (const Layers& sum : expected) {
+        Layers out = blank(sizes_of(ranks[0]));
+        comm.AllReduce(x, views_of(out), spec, true, {.states = &own});
+        EXPECT_TRUE(same_layers(sum, out)) << "rank " << comm.rank();
+      }
+      Layers out = blank(sizes_of(ranks[0]));
+      comm.AllReduce(x, views_of(out), spec);  // which keeps nothing
+      EXPECT_TRUE(same_layers(expected[0], out));
+    }));
+  }
+}
+
+/// What was lost comes with the next call: by the oracle alone.
+TEST(CodecExchanges, FeedbackEqualsASerialSum) {
+  const Ranks ranks = testing::random_ranks(3, {50}, 8);
+  ReduceSpec spec;
+  spec.format = ParseFormat("e4m3");
+  spec = coded(spec, true);
+  const reference::Spec format = reference::spec_of(spec.format);
+  Ranks lost(3, Layers(1, std::vector<float>(50)));
+  CodecStates states;
+  for (int call = 0; call < 4; ++call) {
+    Layers expected(1, std::vector<float>(50));
+    for (std::size_t i = 0; i < 50; ++i) {
+      std::vector<float> terms;
+      for (std::size_t r = 0; r < 3; ++r) {
+        const float sent = ranks[r][0][i] + lost[r][0][i];
+        terms.push_back(reference::cast(format, sent));
+        lost[r][0][i] = sent - terms.back();
+      }
+      expected[0][i] = reference::sum_sequential(reference::spec_of(kFp32), terms);
+    }
+    EXPECT_TRUE(
+        same_layers(expected, testing::virtual_reduce(spec, ranks, nullptr, {.states = &states})));
+  }
+}
+
+// ---- refusals, damage, lost ranks
+// ----------------------------------------------------------------
+
+TEST(CodecExchanges, RefusesMisuse) {
+  Communicator comm(std::move(LocalTransports(1)[0]), options_of(8));
+  const Layers x = {{1, 2, 3}};
+  Layers out = blank({3});
+  ReduceSpec spec;
+  spec.wire = std::make_shared<RunLength>(ParseFormat("e4m3"));
+  EXPECT_THROW(comm.AllReduce(views_of(x), views_of(out), spec), Error);  // its format is fp32
+  spec = ReduceSpec{};
+  for (const std::vector<std::int64_t>& numbers :
+       {std::vector<std::int64_t>{1, 2}, {-1}, {1 << 16}}) {
+    EXPECT_THROW(comm.AllReduce(views_of(x), views_of(out), spec, false, {numbers}), Error);
+  }
+  const Layers two = {{1}, {2}};
+  const std::vector<std::int64_t> twice{4, 4};
+  EXPECT_THROW(comm.AllReduce(views_of(two), views_of(two), spec, false, {twice}), Error);
+  EXPECT_EQ(comm.broken(), "");
+}
+
+TEST(CodecExchanges, OtherCodecsAndNumbersAreMismatches) {
+  const Layers x = {{1, 2, 3}, {4}};
+  const std::vector<std::int64_t> numbers{3, 4};
+  for (const bool numbered : {false, true}) {
+    std::vector<std::string> heard(3);
+    expect_well(on_ranks(3, options_of(50, 20), [&](Communicator& comm) {
+      ReduceSpec spec = coded({});
+      if (!numbered && comm.rank() == 2) spec.wire = nullptr;
+      LayerOptions layers;
+      if (numbered && comm.rank() == 2) layers.numbers = numbers;
+      Layers out = blank(sizes_of(x));
+      const Fate fate =
+          fate_of([&] { comm.AllReduce(views_of(x), views_of(out), spec, false, layers); });
+      EXPECT_EQ(fate.kind, Fate::Kind::mismatch) << fate;
+      heard[static_cast<std::size_t>(comm.rank())] = fate.what;
+      EXPECT_TRUE(same_layers(blank(sizes_of(x)), out));
+      comm.Barrier();
+    }));
+    EXPECT_EQ(heard[0],
+              numbered ? "the ranks do not agree: layers' numbers is 0, 1, … on rank 0 and 3-4 on "
+                         "rank 2"
+                       : "the ranks do not agree: wire is " + coded({}).wire->text() +
+                             " on rank 0 "
+                             "and packed on rank 2");
+    EXPECT_EQ(heard[1], heard[0]);
+    EXPECT_EQ(heard[2], heard[0]);
+  }
+}
+
+/// Every message of rank 1 in turn, sizes ahead too: a changed bit is found there.
+TEST(CodecExchanges, ChangedBytesAreFound) {
+  const Ranks ranks = testing::random_ranks(3, {70, 5}, 3);
+  for (const Way& way :
+       {Way{Order::sequential, Exchange::owner, 0}, Way{Order::tree, Exchange::gather, 0},
+        Way{Order::ring, Exchange::ring, 0}, Way{Order::ring, Exchange::hierarchical, 2}}) {
+    const ReduceSpec spec = coded(spec_of(way, 0));
+    SCOPED_TRACE(describe(spec, 3));
+    for (std::int64_t message = 0, bit = 1;; ++message, bit = bit * 37 % 1009) {
+      SCOPED_TRACE("message " + std::to_string(message));
+      Flip flip;
+      flip.message = message;
+      flip.bit = bit;
+      Transports transports = LocalTransports(3);
+      transports[1] = std::make_unique<FlippingTransport>(std::move(transports[1]), flip);
+      const auto fates =
+          on_ranks(std::move(transports), options_of(64, 1), [&](Communicator& comm) {
+            Layers out = blank(sizes_of(ranks[0]));
+            const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+            comm.AllReduce(x, views_of(out), spec);
+          });
+      if (!flip.done) {
+        expect_well(fates);
+        EXPECT_GE(message, 6);
+        break;
+      }
+      EXPECT_EQ(fates[1].kind, Fate::Kind::corrupt) << fates[1];
+      for (const std::size_t r : {0U, 2U}) {
+        const bool ended = fates[r].kind == Fate::Kind::well || fates[r].kind == Fate::Kind::lost;
+        EXPECT_TRUE(ended) << fates[r];
+      }
+    }
+  }
+}
+
+/// Bytes that arrive as they were sent, and that the codec does not take.
+TEST(CodecExchanges, DamagedBytesAreCorrupt) {
+  const Ranks ranks = testing::random_ranks(3, {70, 5000}, 3);
+  for (const Way& way :
+       {Way{Order::sequential, Exchange::owner, 0}, Way{Order::tree, Exchange::gather, 0},
+        Way{Order::ring, Exchange::hierarchical, 2}}) {
+    ReduceSpec spec = spec_of(way, 0);
+    const auto codec = std::make_shared<RunLength>(spec.format, spec.rounding);
+    // Rank 0's contributions to layer 1, by the position in their stream.
+    codec->damages = [](const Piece& piece) {
+      return piece.layer == 1 && piece.stream != 0 && (piece.stream & 0xFFFFFU) == 0;
+    };
+    spec.wire = codec;
+    SCOPED_TRACE(describe(spec, 3));
+    std::atomic<int> found = 0;
+    const auto fates = on_ranks(3, options_of(1 << 20, 1), [&](Communicator& comm) {
+      Layers out = blank(sizes_of(ranks[0]));
+      const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+      const Fate fate = fate_of([&] { comm.AllReduce(x, views_of(out), spec); });
+      EXPECT_NE(fate.kind, Fate::Kind::well);
+      EXPECT_NE(comm.broken(), "");
+      if (fate.kind != Fate::Kind::corrupt) return;
+      ++found;
+      const bool own = fate.what.starts_with("this rank's own message is damaged");
+      const bool named = fate.what.starts_with("a message from rank 0 is damaged: layer 1, values");
+      EXPECT_TRUE(own || named) << fate;
+      EXPECT_NE(fate.what.find("a run of nothing"), std::string::npos) << fate;
+    });
+    expect_well(fates);
+    EXPECT_GE(found, 1);
+  }
+}
+
+TEST(CodecExchanges, LostRanksAreNamed) {
+  const Ranks ranks = testing::random_ranks(4, {5000, 9}, 3);
+  struct Loss {
+    Way way;
+    Phase phase;
+    int victim;
+    std::int64_t chunk;
+  };
+  for (const Loss& loss : {Loss{{Order::sequential, Exchange::owner, 0}, Phase::exchange, 1, 0},
+                           Loss{{Order::sequential, Exchange::owner, 0}, Phase::gather, 2, 4},
+                           Loss{{Order::tree, Exchange::gather, 2}, Phase::fold, 2, 3},
+                           Loss{{Order::ring, Exchange::ring, 0}, Phase::exchange, 2, 1},
+                           Loss{{Order::ring, Exchange::hierarchical, 2}, Phase::fold, 0, 1},
+                           Loss{{Order::ring, Exchange::hierarchical, 2}, Phase::gather, 3, 0}}) {
+    const ReduceSpec spec = coded(spec_of(loss.way, 2), true);
+    SCOPED_TRACE(describe(spec, 4) + ", " + ToString(loss.phase));
+    const Hooked hook([&](Phase phase, std::int64_t chunk, Transport& transport) {
+      if (phase != loss.phase || chunk != loss.chunk || transport.rank() != loss.victim) return;
+      if (transport.size() == 4) Break(transport);
+    });
+    Transports transports;
+    for (auto& one : LocalTransports(4)) transports.push_back(Breakable(std::move(one)));
+    std::vector<int> survivors;
+    Ranks left;
+    for (int r = 0; r < 4; ++r) {
+      if (r == loss.victim) continue;
+      survivors.push_back(r);
+      left.push_back(ranks[static_cast<std::size_t>(r)]);
+    }
+    const Layers expected = testing::virtual_reduce(spec, left);
+    expect_well(on_ranks(std::move(transports), options_of(100, 0.5), [&](Communicator& comm) {
+      const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+      Layers out = blank(sizes_of(ranks[0]));
+      CodecStates states;
+      const LayerOptions layers{.states = &states};
+      const Fate fate = fate_of([&] { comm.AllReduce(x, views_of(out), spec, false, layers); });
+      EXPECT_EQ(fate.kind, Fate::Kind::lost) << fate;
+      if (comm.rank() == loss.victim) return;
+      EXPECT_EQ(fate.lost, std::vector<int>{loss.victim}) << fate;
+      // The call that failed has kept nothing. The rank numbers of the rest are their own.
+      CodecStates fresh;
+      Communicator rest = comm.Subgroup(survivors);
+      rest.AllReduce(x, views_of(out), spec, false,
+                     {.states = rest.rank() == comm.rank() ? &states : &fresh});
+      EXPECT_TRUE(same_layers(expected, out)) << "rank " << comm.rank();
+    }));
+  }
+}
+
+}  // namespace
+}  // namespace cpd

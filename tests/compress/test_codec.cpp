@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Codecs by themselves: packed, and the tests' own run lengths, by the checks that every codec must
+// pass.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpd/compress/codec.h"
+#include "cpd/compress/packed.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/codec.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run.h"
+#include "tests/testing/run_length_codec.h"
+
+namespace cpd {
+namespace {
+
+using testing::RunLength;
+
+RoundingOptions stochastic() {
+  RoundingOptions rounding;
+  rounding.mode = Rounding::stochastic;
+  rounding.seed = 9;
+  return rounding;
+}
+
+std::vector<SharedCodec> codecs() {
+  std::vector<SharedCodec> all;
+  for (const char* name : {"e4m3", "e3m0", "e5m2", "e6m9", "fp16", "fp32"}) {
+    for (const RoundingOptions& rounding : {RoundingOptions{}, stochastic()}) {
+      all.push_back(std::make_shared<Packed>(ParseFormat(name), rounding));
+      all.push_back(std::make_shared<RunLength>(ParseFormat(name), rounding));
+    }
+  }
+  return all;
+}
+
+std::vector<float> values_of(std::size_t n) {
+  std::vector<float> x =
+      testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), n, 77 + n);
+  for (std::size_t i = 10; i < n; i += 3) x[i] = x[i - 1];  // runs
+  return x;
+}
+
+std::vector<std::uint8_t> encoded(const Codec& codec, const Piece& piece,
+                                  const std::vector<float>& x) {
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(piece.n)));
+  const float* values = x.data() + piece.begin;
+  const std::int64_t used = codec.Encode(piece, nullptr, values, bytes.data());
+  EXPECT_LE(used, codec.MostBytes(piece.n));
+  EXPECT_TRUE(!codec.is_fixed() || used == codec.MostBytes(piece.n));
+  bytes.resize(static_cast<std::size_t>(used));
+  return bytes;
+}
+
+std::vector<float> decoded(const Codec& codec, const std::vector<std::uint8_t>& bytes,
+                           std::int64_t n, int shift = 0, float divisor = 1) {
+  std::vector<float> y(static_cast<std::size_t>(n));
+  codec.Decode(bytes, n, shift, divisor, y.data());
+  return y;
+}
+
+::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
+  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
+}
+
+TEST(Codec, PackedBytesAreEncodes) {
+  const std::vector<float> x = values_of(1001);
+  for (const char* name : {"e4m3", "e3m0", "e6m9", "fp32"}) {
+    RoundingOptions rounding = stochastic();
+    const Packed codec(ParseFormat(name), rounding);
+    const auto bytes = encoded(codec, {0, 0, 1001, 0, 5}, x);
+    rounding.stream = 5;
+    EXPECT_EQ(bytes, testing::run_encode(x, ParseFormat(name), rounding)) << name;
+    EXPECT_EQ(codec.MostBytes(1001), PackedBytes(ParseFormat(name), 1001));
+    EXPECT_TRUE(
+        same(testing::run_decode(bytes, ParseFormat(name), 1001), decoded(codec, bytes, 1001)));
+  }
+}
+
+TEST(Codec, ValuesDoNotDependOnThePieces) {
+  const std::vector<float> x = values_of(5000);
+  for (const SharedCodec& codec : codecs()) {
+    SCOPED_TRACE(codec->text());
+    for (const int shift : {0, 3, -5}) {
+      const Piece whole{0, 0, 5000, shift, 12};
+      const std::vector<float> expected = decoded(*codec, encoded(*codec, whole, x), 5000);
+      std::vector<float> rounded(5000);
+      codec->Round(whole, nullptr, x.data(), rounded.data());
+      EXPECT_TRUE(same(expected, rounded));
+      for (std::int64_t begin = 0, n = 1; begin < 5000; begin += n, n = n * 3 + 1) {
+        const Piece piece{0, begin, std::min(n, 5000 - begin), shift, 12};
+        const auto part = decoded(*codec, encoded(*codec, piece, x), piece.n);
+        EXPECT_TRUE(same({expected.begin() + begin, expected.begin() + begin + piece.n}, part));
+      }
+    }
+  }
+}
+
+TEST(Codec, FixedSizesAdd) {
+  for (const SharedCodec& codec : codecs()) {
+    if (!codec->is_fixed()) continue;
+    for (const std::int64_t rest : {0, 1, 7, 4095}) {
+      EXPECT_EQ(codec->MostBytes(3 * 4096 + rest),
+                3 * codec->MostBytes(4096) + codec->MostBytes(rest))
+          << codec->text();
+    }
+  }
+}
+
+TEST(Codec, DecodeUndoesTheScaleAndDivides) {
+  const std::vector<float> x = values_of(300);
+  for (const SharedCodec& codec : codecs()) {
+    const auto bytes = encoded(*codec, {0, 0, 300, 4, 1}, x);
+    std::vector<float> expected = decoded(*codec, bytes, 300);
+    for (float& value : expected) value = std::ldexp(value, -4) / 3.0F;
+    EXPECT_TRUE(same(expected, decoded(*codec, bytes, 300, -4, 3))) << codec->text();
+  }
+}
+
+TEST(Codec, NanIsOneNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x{-nan, nan, infinity, -infinity, -0.0F};
+  for (const char* name : {"e5m2", "fp32"}) {
+    for (const SharedCodec& codec : {SharedCodec(std::make_shared<Packed>(ParseFormat(name))),
+                                     SharedCodec(std::make_shared<RunLength>(ParseFormat(name)))}) {
+      const auto y = decoded(*codec, encoded(*codec, {0, 0, 5, 0, 0}, x), 5);
+      EXPECT_TRUE(same({nan, nan, infinity, -infinity, -0.0F}, y)) << codec->text();
+    }
+  }
+  const Packed without(ParseFormat("e2m1"));
+  try {
+    encoded(without, {3, 0, 5, 0, 0}, x);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "layer 3, value 0 is NaN, and e2m1 has no code for NaN");
+  }
+}
+
+/// A decoder gives values, or says that the bytes are damaged; it reads nothing else, which the
+/// sanitizers see.
+void expect_values_or_damage(const Codec& codec, std::vector<std::uint8_t> bytes, std::int64_t n) {
+  bytes.shrink_to_fit();
+  try {
+    EXPECT_EQ(decoded(codec, bytes, n).size(), static_cast<std::size_t>(n));
+  } catch (const DamagedBytes& error) {
+    EXPECT_STRNE(error.what(), "");
+  }
+}
+
+TEST(Codec, EveryBitFlipAndTruncation) {
+  const std::vector<float> x = values_of(40);
+  for (const SharedCodec& codec : codecs()) {
+    SCOPED_TRACE(codec->text());
+    const auto bytes = encoded(*codec, {0, 0, 40, 0, 3}, x);
+    for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      auto changed = bytes;
+      changed[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+      expect_values_or_damage(*codec, changed, 40);
+    }
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      const std::vector<std::uint8_t> cut(bytes.begin(),
+                                          bytes.begin() + static_cast<std::ptrdiff_t>(length));
+      EXPECT_THROW(decoded(*codec, cut, 40), DamagedBytes) << length << " bytes";
+    }
+    auto longer = bytes;
+    longer.insert(longer.end(), 5, 1);
+    EXPECT_THROW(decoded(*codec, longer, 40), DamagedBytes);
+  }
+}
+
+TEST(Codec, TextsNameEqualCodecs) {
+  const Format format = ParseFormat("e4m3");
+  EXPECT_EQ(Packed(format).text(), Packed(format).text());
+  EXPECT_EQ(Packed(format).text(),
+            "packed e4m3 rounding=nearest_even overflow=ieee random_bits=24 variant=A seed=0");
+  EXPECT_NE(Packed(format).text(), Packed(ParseFormat("e5m2")).text());
+  EXPECT_NE(Packed(format).text(), Packed(format, stochastic()).text());
+  RoundingOptions bad;
+  bad.random_bits = 25;
+  EXPECT_THROW(Packed(format, bad), Error);
+}
+
+TEST(Codec, SumsArePackedUnlessItSays) {
+  const Packed codec(ParseFormat("e4m3"));
+  EXPECT_EQ(codec.ForSums(kFp32)->text(), Packed(kFp32).text());
+  EXPECT_EQ(RunLength(ParseFormat("e4m3")).ForSums(kFp32)->text(), RunLength(kFp32).text());
+}
+
+TEST(CodecStates, AreOfARankAndALayer) {
+  const RunLength codec(ParseFormat("e4m3"), {}, true);
+  CodecStates states;
+  CodecState* first = states.Of(codec, 0, 5, 10);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(states.Of(codec, 0, 5, 10), first);
+  EXPECT_NE(states.Of(codec, 1, 5, 10), first);
+  EXPECT_NE(states.Of(codec, 0, 6, 10), first);
+  EXPECT_THROW(states.Of(codec, 0, 5, 11), Error);
+  EXPECT_THROW(states.Of(RunLength(ParseFormat("e5m2"), {}, true), 0, 5, 10), Error);
+  EXPECT_EQ(states.Of(Packed(kFp32), 7, 5, 10), nullptr);
+}
+
+TEST(CodecStates, ChangeOnlyWhereACallSucceeds) {
+  const RunLength codec(ParseFormat("e3m0"), {}, true);
+  CodecStates states;
+  CodecState* state = states.Of(codec, 0, 0, 3);
+  const std::vector<float> x{1.25F, 3, -0.7F};
+  const Piece piece{0, 0, 3, 0, 0};
+  const auto sent = [&] {
+    state->Begin(piece, x.data());
+    std::vector<float> y(3);
+    codec.Round(piece, state, x.data(), y.data());
+    return y;
+  };
+  const std::vector<float> once = sent();
+  EXPECT_TRUE(same(once, sent()));
+  state->Commit();
+  std::vector<float> fed_back(3);
+  const Packed plain(ParseFormat("e3m0"));
+  for (std::size_t i = 0; i < 3; ++i) fed_back[i] = x[i] + (x[i] - once[i]);
+  plain.Round(piece, nullptr, fed_back.data(), fed_back.data());
+  EXPECT_TRUE(same(fed_back, sent()));
+  EXPECT_FALSE(same(once, fed_back));
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gemm on every backend against the oracle: matrix units' sums.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tests/testing/gemm.h"
+#include "tests/testing/gemm_cases.h"
+
+namespace cpd {
+namespace {
+
+using testing::gemm_matches;
+using testing::Tensor;
+using testing::Turns;
+using testing::Values;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+std::vector<Accumulator> units() {
+  std::vector<Accumulator> all;
+  for (const PresetInfo& preset : Presets()) all.push_back(Preset(preset.name));
+  const auto push = [&](const char* a, const char* b, int block, int f, bool aligns, int least,
+                        const char* sum, Rounding rounding, std::int64_t promote) {
+    Accumulator accumulator;
+    accumulator.scheme = Scheme::block_fma;
+    accumulator.unit = BlockFma{ParseFormat(a), ParseFormat(b),   block,    f,      aligns,
+                                least,          ParseFormat(sum), rounding, promote};
+    all.push_back(accumulator);
+  };
+  push("fp16", "fp16", 4, 23, true, -133, "fp32", Rounding::toward_zero, 0);
+  push("fp16", "fp16", 4, 23, true, -133, "fp32", Rounding::nearest_even, 0);
+  push("e4m3fn", "e5m2", 32, 13, true, -139, "e8m13", Rounding::toward_zero, 0);
+  push("e4m3fn", "e5m2", 32, 13, true, -139, "e8m13", Rounding::toward_zero, 128);
+  push("e4m3", "e4m3", 3, 1, true, -20, "fp32", Rounding::toward_zero, 6);
+  push("e4m3", "e4m3", 64, 30, true, -133, "fp32", Rounding::nearest_even, 0);
+  push("bf16", "bf16", 8, 24, true, -132, "fp32", Rounding::toward_zero, 0);
+  push("bf16", "bf16", 16, 25, false, -133, "fp32", Rounding::toward_zero, 0);
+  push("fp16", "fp16", 1, 10, false, -133, "fp16", Rounding::nearest_even, 0);
+  push("fp16", "fp16", 16, 25, false, -133, "e6m9", Rounding::nearest_even, 32);
+  push("e5m2", "e5m2", 16, 7, true, 2, "e5m7", Rounding::toward_zero, 0);
+  return all;
+}
+
+/// Values of the unit's operand format: around 1, of all sizes, and with specials.
+std::vector<float> unit_operands(const Format& format, int kind, std::size_t n,
+                                 std::uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  const reference::Spec spec = reference::spec_of(format);
+  if (kind == 0) {
+    return testing::numbers_around(0, 3, format.man + 1, n, generator);
+  }
+  std::vector<float> values(n);
+  for (float& x : values) {
+    const std::uint64_t magnitude =
+        generator() % (kind == 2 ? spec.magnitudes() : spec.max_code() + 1);
+    const std::uint64_t sign = generator() % 2 * spec.magnitudes();
+    x = reference::decode(spec, magnitude + sign);
+  }
+  return values;
+}
+
+TEST(GemmBlockFma, EveryUnit) {
+  Turns turns;
+  int failures = 0;
+  std::uint64_t seed = 0;
+  for (Accumulator accumulator : units()) {
+    const BlockFma& unit = accumulator.unit.value();
+    for (const int kind : {0, 1, 2}) {
+      for (const std::int64_t depth : {1, 3, 4, 15, 16, 17, 33, 64, 127, 129, 300}) {
+        if ((kind == 2 && depth > 20) || !turns.one_of(depth > 100 ? 4 : 1)) continue;
+        const auto k = static_cast<std::size_t>(depth);
+        const Tensor a({9, depth}, unit_operands(unit.a, kind, 9 * k, ++seed));
+        const Tensor b({depth, 33}, unit_operands(unit.b, kind, 33 * k, ++seed));
+        const Tensor c({9, 33}, unit_operands(unit.sum, kind, 9 * 33, ++seed));
+        const auto equal = gemm_matches({a, b, seed % 2 == 0 ? &c : nullptr}, accumulator);
+        EXPECT_TRUE(equal) << "values " << kind;
+        if (!equal && ++failures > 8) FAIL() << "more than 8 failures; the rest is left out";
+      }
+    }
+  }
+}
+
+TEST(GemmBlockFma, WithoutTerms) {
+  for (const Accumulator& accumulator : units()) {
+    const Tensor a({2, 0}, {});
+    const Tensor b({0, 3}, {});
+    const Tensor c({3}, {-0.0f, 1.0f + 0x1p-20f, kInf});
+    ASSERT_TRUE(gemm_matches({a, b, &c}, accumulator));
+    ASSERT_TRUE(gemm_matches({a, b, nullptr}, accumulator));
+  }
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What Gemm refuses: shapes, types, memory, accumulators; nothing is written then.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "tests/testing/gemm.h"
+#include "tests/testing/gemm_cases.h"
+
+namespace cpd {
+namespace {
+
+using testing::accumulator_of;
+using testing::Shape;
+
+/// The message of the Error that the call throws; empty where it throws none.
+template <class Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TensorView view(const std::vector<float>& x, const Shape& shape, DType dtype = DType::f32) {
+  return View(x.data(), dtype, shape);
+}
+
+struct BadShapes {
+  Shape a, b, out, c;
+  const char* says;
+};
+
+TEST(GemmErrors, ShapesThatDoNotFit) {
+  const std::vector<float> a(200), b(200), c(200);
+  const std::vector<float> out(200, -7.0f);
+  const std::vector<BadShapes> cases = {
+      {{4}, {4, 3}, {3}, {}, "two dimensions"},
+      {{3, 4}, {4}, {3}, {}, "two dimensions"},
+      {{3, 4}, {4, 5}, {15}, {}, "out"},
+      {{3, 4}, {5, 6}, {3, 6}, {}, "4"},
+      {{3, 4}, {4, 5}, {5, 3}, {}, "out"},
+      {{3, 4}, {4, 5}, {1, 3, 5, 1}, {}, "out"},
+      {{2, 3, 4}, {3, 4, 5}, {2, 3, 5}, {}, "broadcast"},
+      {{2, 3, 4}, {4, 5}, {3, 5}, {}, "out"},
+      {{3, 4}, {4, 5}, {3, 5}, {4}, "broadcast"},
+      {{3, 4}, {4, 5}, {3, 5}, {2, 3, 5}, "broadcast"},
+      {{3, 4}, {4, 5}, {3, 5}, {5, 3}, "broadcast"},
+      {{3, 0}, {1, 5}, {3, 5}, {}, "0"},
+  };
+  for (const BadShapes& s : cases) {
+    const TensorView addend = view(c, s.c);
+    const std::string text = error_of([&] {
+      Gemm(view(a, s.a), view(b, s.b), accumulator_of("e4m3"), view(out, s.out),
+           s.c.empty() ? nullptr : &addend);
+    });
+    EXPECT_NE(text, "") << testing::text_of(s.a) << testing::text_of(s.b);
+    EXPECT_NE(text.find(s.says), std::string::npos) << text;
+  }
+  for (const float x : out) ASSERT_EQ(x, -7.0f);  // nothing was written
+}
+
+TEST(GemmErrors, TypesThatDoNotFit) {
+  const std::vector<float> a(64), b(64);
+  const std::vector<float> out(64);
+  const Shape square = {4, 4};
+  for (const DType wrong : {DType::f64, DType::u8, DType::u32, DType::i64}) {
+    for (int which = 0; which < 4; ++which) {
+      const auto type = [&](int i) { return i == which ? wrong : DType::f32; };
+      const TensorView c = view(b, {2, 2}, type(3));
+      EXPECT_NE(error_of([&] {
+                  Gemm(view(a, {2, 2}, type(0)), view(b, {2, 2}, type(1)), accumulator_of("e4m3"),
+                       view(out, {2, 2}, type(2)), &c);
+                }),
+                "")
+          << ToString(wrong) << ", operand " << which;
+    }
+  }
+  // The result's type must hold the format.
+  for (const auto& [type, format] :
+       {std::pair{DType::f16, "bf16"}, std::pair{DType::bf16, "fp16"},
+        std::pair{DType::bf16, "e6m9"}, std::pair{DType::f16, "fp32"}}) {
+    const std::string text = error_of([&, type = type, format = format] {
+      Gemm(view(a, square), view(b, square), accumulator_of(format), view(out, square, type));
+    });
+    EXPECT_NE(text.find(ToString(type)), std::string::npos) << text;
+  }
+}
+
+TEST(GemmErrors, ResultThatSharesMemory) {
+  std::vector<float> memory(64, 1.0f);
+  const std::vector<float> other(16, 1.0f);
+  const Shape square = {4, 4};
+  const TensorView inside = View(memory.data() + 8, DType::f32, square);
+  const TensorView whole = View(memory.data(), DType::f32, square);
+  EXPECT_NE(error_of([&] { Gemm(whole, view(other, square), accumulator_of("e4m3"), inside); }),
+            "");
+  EXPECT_NE(error_of([&] { Gemm(view(other, square), whole, accumulator_of("e4m3"), inside); }),
+            "");
+  EXPECT_NE(error_of([&] {
+              Gemm(view(other, square), view(other, square), accumulator_of("e4m3"), inside,
+                   &whole);
+            }),
+            "");
+  TensorView folded = whole;  // rows on top of each other
+  folded.stride[0] = 0;
+  EXPECT_NE(error_of([&] {
+              Gemm(view(other, square), view(other, square), accumulator_of("e4m3"), folded);
+            }),
+            "");
+  for (const float x : memory) ASSERT_EQ(x, 1.0f);
+}
+
+TEST(GemmErrors, AccumulatorsThatDoNotFit) {
+  const std::vector<float> a(16), b(16), out(16);
+  const Shape square = {4, 4};
+  const auto message = [&](const Accumulator& accumulator) {
+    return error_of(
+        [&] { Gemm(view(a, square), view(b, square), accumulator, view(out, square)); });
+  };
+  Accumulator chunks = accumulator_of("e4m3", Scheme::chunked);
+  for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{-1}}) {
+    chunks.chunk = chunk;
+    EXPECT_NE(message(chunks).find(std::to_string(chunk)), std::string::npos) << message(chunks);
+  }
+  for (const int bits : {0, 25, -3}) {
+    Accumulator stochastic = accumulator_of("e4m3");
+    stochastic.rounding.mode = Rounding::stochastic;
+    stochastic.rounding.random_bits = bits;
+    EXPECT_NE(message(stochastic).find(std::to_string(bits)), std::string::npos);
+  }
+  Accumulator both = accumulator_of("e4m3");
+  both.product = ParseFormat("e5m2");
+  both.exact_products = true;
+  EXPECT_NE(message(both), "") << "a product format and exact products";
+  Accumulator inner = accumulator_of("e4m3");
+  inner.inner = ParseFormat("e5m2");
+  EXPECT_NE(message(inner), "") << "an inner format without chunks";
+  EXPECT_NE(message(accumulator_of("e4m3", Scheme::block_fma)), "") << "block_fma without a unit";
+  Accumulator unit = Preset("v100");
+  unit.scheme = Scheme::sequential;
+  EXPECT_NE(message(unit), "") << "a unit without block_fma";
+  const auto with = [&](auto change) {
+    Accumulator accumulator = Preset("v100");
+    change(*accumulator.unit);
+    return message(accumulator);
+  };
+  EXPECT_NE(with([](BlockFma& u) { u.block = 0; }), "");
+  EXPECT_NE(with([](BlockFma& u) { u.block = 65; }).find("65"), std::string::npos);
+  EXPECT_NE(with([](BlockFma& u) { u.fraction_bits = 0; }), "");
+  EXPECT_NE(with([](BlockFma& u) { u.fraction_bits = 31; }).find("31"), std::string::npos);
+  EXPECT_NE(with([](BlockFma& u) { u.rounding = Rounding::up; }), "");
+  EXPECT_NE(with([](BlockFma& u) { u.promote = u.block + 1; }), "");
+  EXPECT_NE(with([](BlockFma& u) { u.promote = -4; }), "");
+}
+
+TEST(GemmErrors, UnknownNames) {
+  EXPECT_NE(error_of([] { ParseScheme("kahn"); }).find("kahn"), std::string::npos);
+  EXPECT_NE(error_of([] { ParseScheme("kahn"); }).find("pairwise"), std::string::npos);
+  EXPECT_NE(error_of([] { Preset("h1000"); }).find("h1000"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may include or import whom, and how long a file may be: the order, and its checks.
+
+Each check takes the root of a tree and returns complaints, one a line; none means that the tree
+keeps the rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# From the bottom up. A room may use itself and whatever stands in a row before its own; rooms of
+# one row do not see one another. A room is one or more paths, folders or files without suffix; a
+# file belongs to the longest path that fits.
+CPP_ORDER = (
+    ("cpd/export",),
+    ("cpd/numeric",),
+    ("cpd/text",),
+    ("cpd/base",),
+    ("kernels/cpu", "kernels/cuda"),
+    ("cpd/backend",),
+    ("cpd/ops", "cpd/scale", "cpd/compress"),
+    ("cpd/comm/errors cpd/comm/report cpd/comm/spec cpd/comm/reduction",),
+    ("cpd/comm/transport",),
+    ("cpd/comm/engine",),
+    ("cpd/comm",),
+    ("cpd/study",),
+    ("cpd/cpd",),
+    ("bindings",),
+)
+PYTHON_ORDER = (
+    ("cpd/_core",),
+    ("cpd/numeric",),
+    ("cpd/ops",),
+    ("cpd/_torch",),
+    ("cpd/nn", "cpd/comm cpd/compress"),
+    ("cpd/parallel", "cpd/optim"),
+    ("cpd/study",),
+    ("cpd",),  # the modules at the root: public names, and how they are loaded
+    ("cpd/demo",),
+    ("cpd/cli",),
+    ("cpd/__main__",),
+)
+
+# Headers of others: where they may be included, and by how many files at most.
+FOREIGN = (
+    (r"(torch|ATen|c10)/", ("bindings/",), None),
+    (r"pybind11/", ("bindings/",), None),
+    (r"cuda\w*\.h$", ("kernels/cuda/", "cpd/comm/transport/nccl/"), None),
+    (r"mpi\.h$", ("cpd/comm/transport/mpi/",), 1),
+    (r"nccl\.h$", ("cpd/comm/transport/nccl/",), 1),
+)
+
+CPP_FOLDERS = ("cpd", "kernels", "bindings")
+CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
+SOURCE_FOLDERS = (*CPP_FOLDERS, "python", "tests", "examples", "benchmarks", ".ci")
+SOURCE_SUFFIXES = (*CPP_SUFFIXES, ".py", ".sh")
+LONGEST_FILE = 600
+LONGEST_PROSE = 120
+MOST_ROOT_MODULES = 16
+
+Order = tuple[tuple[str, ...], ...]
+Edges = dict[str, set[str]]
+
+
+def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted(p for p in (root / folder).rglob("*") if p.suffix in suffixes)
+
+
+# ---- includes ---------------------------------------------------------------------------------
+
+
+def includes(root: Path) -> tuple[Edges, Edges]:
+    """Of each C++ and CUDA file: what it includes of the tree, and which headers of others."""
+    own: Edges = {}
+    foreign: Edges = {}
+    for path in files(root, CPP_FOLDERS, CPP_SUFFIXES):
+        name = path.relative_to(root).as_posix()
+        own[name], foreign[name] = set(), set()
+        for given in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.M):
+            beside, from_root = path.parent / given, root / given
+            target = next((p for p in (beside, from_root) if p.is_file()), None)
+            if target is None:
+                foreign[name].add(given)
+            else:
+                own[name].add(target.resolve().relative_to(root.resolve()).as_posix())
+    return own, foreign
+
+
+def foreign_includes(root: Path) -> list[str]:
+    """Headers of other libraries outside the room that is theirs."""
+    _, foreign = includes(root)
+    complaints = []
+    for pattern, rooms, most in FOREIGN:
+        users = [n for n, headers in foreign.items() if any(re.match(pattern, h) for h in headers)]
+        strangers = [n for n in users if not n.startswith(rooms)]
+        complaints += [f"{n} includes {pattern}, which {rooms} alone may" for n in strangers]
+        if most is not None and len(users) > most:
+            complaints.append(f"{pattern} is included by {len(users)} files, not {most}: {users}")
+    return complaints
+
+
+# ---- imports ----------------------------------------------------------------------------------
+
+
+def imports(root: Path) -> Edges:
+    """Of each module of python/cpd: the modules that it imports, anywhere in its text."""
+    base = root / "python"
+    paths = {p.relative_to(base): p for p in files(base, ("cpd",), (".py", ".pyi"))}
+    modules = {_module(p): path for p, path in paths.items()}
+    return {
+        name.replace(".", "/"): {
+            target.replace(".", "/") for target in _imported(name, path, set(modules))
+        }
+        for name, path in modules.items()
+    }
+
+
+def _module(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(name: str, path: Path, modules: set[str]) -> Iterator[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                parents = package.split(".")[: 1 - node.level or None]
+                source = ".".join([*parents, *filter(None, [source])])
+            for alias in node.names:
+                whole = f"{source}.{alias.name}"
+                if whole in modules or source in modules:
+                    yield whole if whole in modules else source
+
+
+def root_modules(root: Path) -> list[str]:
+    """More modules at the root of python/cpd than may be."""
+    found = sorted(p.name for p in (root / "python/cpd").glob("*.py"))
+    if len(found) <= MOST_ROOT_MODULES:
+        return []
+    return [f"python/cpd has {len(found)} modules, not {MOST_ROOT_MODULES}: {', '.join(found)}"]
+
+
+# ---- the order --------------------------------------------------------------------------------
+
+
+def _place(name: str, order: Order) -> tuple[int, str] | None:
+    """Row and room of a file."""
+    best, place = -1, None
+    for row, rooms in enumerate(order):
+        for room in rooms:
+            for path in room.split():
+                fits = name == path or name.startswith((f"{path}/", f"{path}."))
+                if fits and len(path) > best:
+                    best, place = len(path), (row, room)
+    return place
+
+
+def against_the_order(edges: Edges, order: Order) -> list[str]:
+    """Arrows that go up or sideways, and files without a room."""
+    complaints = []
+    for name, targets in sorted(edges.items()):
+        here = _place(name, order)
+        if here is None:
+            complaints.append(f"{name} is in no room of the order")
+            continue
+        for target in sorted(targets):
+            there = _place(target, order)
+            if there is not None and there != here and there[0] >= here[0]:
+                complaints.append(f"{name} → {target}: {here[1]} may not see {there[1]}")
+    return complaints
+
+
+def circles(edges: Edges) -> list[str]:
+    """Circles of arrows, each once."""
+    complaints = []
+    state: dict[str, bool] = {}  # False while its arrows are followed
+
+    def follow(name: str, way: list[str]) -> None:
+        state[name] = False
+        for target in sorted(edges.get(name, ())):
+            if target not in state:
+                follow(target, [*way, target])
+            elif not state[target] and target != name:
+                complaints.append(" → ".join([*way[way.index(target) :], target]))
+        state[name] = True
+
+    for name in sorted(edges):
+        if name not in state:
+            follow(name, [name])
+    return complaints
+
+
+def between_folders(edges: Edges, order: Order) -> Edges:
+    """The arrows between folders of one room. (Those between rooms keep the order.)"""
+    result: Edges = {}
+    for name, targets in edges.items():
+        here = _place(name, order)
+        inside = [target for target in targets if _place(target, order) == here]
+        result.setdefault(_folder(name), set()).update(map(_folder, inside))
+    return result
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+# ---- lengths ----------------------------------------------------------------------------------
+
+
+def long_files(root: Path) -> list[str]:
+    """Sources of more than LONGEST_FILE lines."""
+    sources = [
+        *files(root, SOURCE_FOLDERS, SOURCE_SUFFIXES),
+        *(p for p in [root / "dev"] if p.exists()),
+    ]
+    lengths = {p.relative_to(root).as_posix(): len(p.read_text().splitlines()) for p in sources}
+    return [
+        f"{n} has {length} lines, not {LONGEST_FILE}"
+        for n, length in lengths.items()
+        if length > LONGEST_FILE
+    ]
+
+
+def long_prose(root: Path) -> list[str]:
+    """Lines of Markdown beyond LONGEST_PROSE characters, but for tables and code."""
+    complaints = []
+    for path in [*sorted(root.glob("*.md")), *files(root, SOURCE_FOLDERS, (".md",))]:
+        code = False
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                code = not code
+            if len(line) > LONGEST_PROSE and not code and not line.startswith("|"):
+                complaints.append(f"{path.relative_to(root)}:{number} has {len(line)} characters")
+    return complaints
+
+
+def missing_paths(root: Path) -> list[str]:
+    """Paths named in CONTRIBUTING.md that are not there."""
+    text = (root / "CONTRIBUTING.md").read_text()
+    named = re.findall(rf"`((?:{'|'.join(SOURCE_FOLDERS)})/[\w/.]+)`", text)
+    return [f"CONTRIBUTING.md names {path}" for path in named if not (root / path).exists()]

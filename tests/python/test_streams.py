@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library's table of random streams, and layers' numbers in them, as Python has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cpd
+import cpd.comm
+from cpd import _core
+
+COLLECTIVE = {"wire": 1, "sum": 2, "result": 3}
+LAYER = {
+    "given": 0,
+    "grad_input": 4,
+    "grad_weight": 5,
+    "grad_bias": 6,
+    "cast_activation": 8,
+    "cast_weight": 9,
+    "cast_gradient": 10,
+    "cast_output": 11,
+    "tangent_input": 12,
+    "tangent_weight": 13,
+}
+
+
+@pytest.mark.parametrize(("purpose", "number"), COLLECTIVE.items())
+def test_streams_of_a_collective(purpose: str, number: int) -> None:
+    stream = _core.stream_of(purpose, step=5, layer=7, position=9)
+    assert stream == number << 60 | 5 << 36 | 7 << 20 | 9
+
+
+@pytest.mark.parametrize(("purpose", "number"), LAYER.items())
+def test_tags_of_a_layer(purpose: str, number: int) -> None:
+    assert _core.stream_tag(purpose) == number << 60
+    assert _core.stream_tag(purpose, _core.MAX_LAYERS - 1) == number << 60 | 0xFFFF << 20
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"purpose must be one of given, wire, .* got 'forward'"):
+        _core.stream_tag("forward")
+    with pytest.raises(ValueError, match=r"layer must be 0…2\^16 - 1, got 65536"):
+        _core.stream_tag("grad_bias", 2**16)
+    with pytest.raises(ValueError, match=r"step must be below 2\^24"):
+        _core.stream_of("sum", step=2**24, layer=0, position=0)
+
+
+@pytest.mark.parametrize("exchange", ["owner", "gather", "ring"])
+def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
+    """A layer's number is an argument: the bits are those of a call with empty layers between."""
+    order = "ring" if exchange == "ring" else "sequential"
+    spec = cpd.ReduceSpec("e4m3", rounding="stochastic", seed=1, order=order, exchange=exchange)
+    generator = np.random.default_rng(3)
+    ranks = [[generator.normal(size=n).astype(np.float32) for n in (50, 7, 300)] for _ in range(3)]
+    numbers = [5, 0, 9]
+    empty = np.empty(0, np.float32)
+    padded = [
+        [rank[numbers.index(i)] if i in numbers else empty for i in range(10)] for rank in ranks
+    ]
+    sums = cpd.simulate_all_reduce(padded, spec)
+    expected = [sums[number] for number in numbers]
+
+    reduce = _core.VirtualReduce(spec._native(), 3, [50, 7, 300], numbers)
+    for rank in reduce.schedule():
+        for layer, x in enumerate(ranks[rank]):
+            reduce.contribute(layer, x)
+        reduce.end_rank()
+    for layer, sum_ in enumerate(expected):
+        out = np.empty_like(sum_)
+        reduce.result(layer, out)
+        assert out.tobytes() == sum_.tobytes()
+
+    def work(comm: cpd.comm.Communicator) -> list[np.ndarray]:
+        out = [np.empty_like(layer) for layer in expected]
+        comm._native.all_reduce(ranks[comm.rank], out, spec._native(), False, numbers)
+        return out
+
+    for out in cpd.comm.local(3).run(work):
+        assert [x.tobytes() for x in out] == [x.tobytes() for x in expected]
+
+
+def test_numbers_are_refused() -> None:
+    spec = cpd.ReduceSpec("e4m3")._native()
+    with pytest.raises(ValueError, match="2 layers but 1 layers' numbers"):
+        _core.VirtualReduce(spec, 2, [1, 2], [0])
+    with pytest.raises(ValueError, match="a number of its own, got 4 twice"):
+        _core.VirtualReduce(spec, 2, [1, 2], [4, 4])
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        _core.VirtualReduce(spec, 2, [1], [-1])
+    with pytest.raises(ValueError, match=r"at most 2\^16 layers, got 65537"):
+        _core.VirtualReduce(spec, 2, [1], [2**16])

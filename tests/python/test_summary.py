@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The summary of `./dev test`, from JUnit files as ctest, GoogleTest and pytest write them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SUMMARY = Path(__file__).parents[1] / "testing/summary.py"
+
+CTEST = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuite name="Linux-g++" tests="3" failures="0" disabled="0" skipped="1">
+  <testcase name="ops.cast" classname="ops.cast" time="1" status="run"><system-out/></testcase>
+  <testcase name="package.cpp" classname="package.cpp" time="1" status="run"/>
+  <testcase name="comm.mpi" classname="comm.mpi" time="0" status="notrun">
+    <skipped message="SKIP_RETURN_CODE=77"/>
+    <system-out>building
+no MPI here
+</system-out>
+  </testcase>
+</testsuite>
+"""
+GOOGLE = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuites tests="4" failures="0" disabled="1" errors="0" name="AllTests">
+  <testsuite name="Cast" tests="4" failures="0" disabled="1" skipped="1">
+    <testcase name="Rounds" status="run" result="completed" classname="Cast" />
+    <testcase name="Keeps/1" value_param="x" status="run" result="completed" classname="Cast" />
+    <testcase name="DISABLED_Off" status="notrun" result="suppressed" classname="Cast" />
+    <testcase name="OnGpu" status="run" result="skipped" classname="Cast">
+      <skipped message="/some/where.cpp:12&#x0A;no GPU&#x0A;"><![CDATA[no GPU]]></skipped>
+    </testcase>
+  </testsuite>
+</testsuites>
+"""
+PYTEST = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites name="pytest tests"><testsuite name="pytest" errors="0" failures="1" skipped="1">
+  <testcase classname="test_cast" name="test_a" time="0.1"/>
+  <testcase classname="test_cast" name="test_b"><failure message="no">x</failure></testcase>
+  <testcase classname="test_gpu" name="test_c" time="0.1">
+    <skipped type="pytest.skip" message="no CUDA device">test_gpu.py:3: no CUDA device</skipped>
+  </testcase>
+</testsuite></testsuites>
+"""
+
+
+def summary(tmp_path, **texts):
+    paths = []
+    for name, text in texts.items():
+        paths.append(tmp_path / f"{name}.xml")
+        paths[-1].write_text(text)
+    command = [sys.executable, SUMMARY, *paths]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_of_all_three(tmp_path):
+    lines = summary(tmp_path, ctest=CTEST, google=GOOGLE, google2=GOOGLE, python=PYTEST)
+    assert [line.strip() for line in lines] == [
+        "skipped, with the number of times:",
+        "2 Cast.OnGpu: no GPU",
+        "1 comm.mpi: no MPI here",
+        "1 test_gpu: no CUDA device",
+        "4 C++ tests in 2 programs and scripts; Python: 1 failed, 1 passed, 1 skipped",
+    ]
+
+
+def test_without_skips(tmp_path):
+    google = GOOGLE.replace('result="skipped"', 'result="completed"')
+    google = google[: google.index("<skipped")] + google[google.index("</testcase>\n  </") :]
+    assert summary(tmp_path, google=google) == [
+        "nothing was skipped",
+        "3 C++ tests in 0 programs and scripts",
+    ]

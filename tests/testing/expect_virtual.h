@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A reduction over ranks as threads, which must be that of the virtual ranks: bits, reports, bytes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpd/study/cost.h"
+#include "tests/testing/ranks.h"
+#include "tests/testing/ways.h"
+
+namespace cpd::testing {
+
+struct Outcome {
+  Layers out;
+  ReduceReport report;
+};
+
+inline std::vector<Outcome> all_reduce(const ReduceSpec& spec, const Ranks& ranks,
+                                       const CommOptions& options, bool in_place = false,
+                                       bool counts = true) {
+  std::vector<Outcome> outcomes(ranks.size());
+  const auto fates = on_ranks(static_cast<int>(ranks.size()), options, [&](Communicator& comm) {
+    const auto r = static_cast<std::size_t>(comm.rank());
+    Outcome& mine = outcomes[r];
+    mine.out = in_place ? ranks[r] : blank(sizes_of(ranks[r]));
+    const Layers& x = in_place ? mine.out : ranks[r];
+    mine.report = comm.AllReduce(views_of(x), views_of(mine.out), spec, counts);
+  });
+  expect_well(fates);
+  return outcomes;
+}
+
+inline void expect_same_report(const std::vector<LayerReport>& expected,
+                               const std::vector<LayerReport>& got, bool counts) {
+  ASSERT_EQ(expected.size(), got.size());
+  for (std::size_t l = 0; l < got.size(); ++l) {
+    EXPECT_EQ(expected[l].shift, got[l].shift) << "layer " << l;
+    EXPECT_EQ(counts ? expected[l].non_finite : 0, got[l].non_finite) << "layer " << l;
+    EXPECT_EQ(counts ? expected[l].overflowed : 0, got[l].overflowed) << "layer " << l;
+    EXPECT_EQ(counts ? expected[l].underflowed : 0, got[l].underflowed) << "layer " << l;
+  }
+}
+
+/// Whether some of the formats have no code for NaN.
+inline bool lacks_nan(const ReduceSpec& spec) {
+  const Accumulator& a = spec.accumulator;
+  return !(spec.format.has_nan() && a.format.has_nan() && a.inner.value_or(a.format).has_nan() &&
+           spec.result.has_nan());
+}
+
+/// The same reduction where everything travels as binary32.
+inline ReduceSpec plain(ReduceSpec spec) {
+  spec.format = spec.accumulator.format = spec.result = kFp32;
+  spec.accumulator.inner.reset();
+  return spec;
+}
+
+/// Each rank's own bytes, and the greatest number of steps. What a format has no code for travels
+/// as binary32, and with it everything else.
+inline void expect_traffic(const ReduceSpec& spec, const std::vector<Outcome>& outcomes,
+                           const std::vector<std::int64_t>& sizes, std::int64_t chunk) {
+  const int world = static_cast<int>(outcomes.size());
+  const auto is_of = [&](const ReduceSpec& moved) {
+    for (int r = 0; r < world; ++r) {
+      const Traffic& traffic = outcomes[static_cast<std::size_t>(r)].report.traffic;
+      const Cost cost = CostOf(moved, world, r, sizes, chunk);
+      if (traffic.bytes_sent != cost.bytes_sent) return false;
+      if (traffic.bytes_received != cost.bytes_received) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(is_of(spec) || (lacks_nan(spec) && is_of(plain(spec))));
+  std::int64_t steps = 0;
+  for (const Outcome& outcome : outcomes) {
+    const Traffic& traffic = outcome.report.traffic;
+    steps = std::max(steps, traffic.steps);
+    if (world > 1) {
+      EXPECT_GT(traffic.header_bytes, 0);
+      EXPECT_GT(traffic.messages, 0);
+    }
+  }
+  EXPECT_EQ(steps, CostOf(spec, world, 0, sizes, chunk).steps);
+}
+
+inline void expect_virtual(const ReduceSpec& spec, const Ranks& ranks, const CommOptions& options,
+                           bool in_place = false, bool counts = true) {
+  SCOPED_TRACE(describe(spec, ranks.size()) + ", chunk " + std::to_string(options.chunk));
+  std::vector<LayerReport> reports;
+  const Layers expected = virtual_reduce(spec, ranks, &reports);
+  const auto outcomes = all_reduce(spec, ranks, options, in_place, counts);
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    EXPECT_TRUE(same_layers(expected, outcomes[r].out)) << "on rank " << r;
+    expect_same_report(reports, outcomes[r].report.layers, counts);
+  }
+  expect_traffic(spec, outcomes, sizes_of(ranks[0]), options.chunk);
+}
+
+}  // namespace cpd::testing

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matrix products: the accumulators, formats and roundings that tests go through.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/reference.h"
+#include "cpd/ops/gemm.h"
+#include "tests/testing/formats.h"
+#include "tests/testing/gemm.h"
+#include "tests/testing/sanitized.h"
+
+namespace cpd::testing {
+
+/// Lets one case of so many through, fewer under a sanitizer.
+class Turns {
+ public:
+  bool one_of(std::uint64_t cases) { return ++count_ % (cases * (kSanitized ? 23 : 1)) == 0; }
+
+ private:
+  std::uint64_t count_ = 0;
+};
+
+inline Accumulator accumulator_of(const char* format, Scheme scheme = Scheme::sequential) {
+  Accumulator a;
+  a.format = ParseFormat(format);
+  a.scheme = scheme;
+  return a;
+}
+
+inline Accumulator exact_products(Accumulator a) {
+  a.exact_products = true;
+  return a;
+}
+
+/// The ordered schemes of `base`, its products rounded and exact, and of `other`; chunks and their
+/// format only where a scheme has them.
+inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const Accumulator& other) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme :
+       {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
+    for (Accumulator a : {base, exact_products(base), other}) {
+      a.scheme = scheme;
+      if (scheme != Scheme::chunked) {
+        a.chunk = Accumulator{}.chunk;
+        a.inner.reset();
+      }
+      all.push_back(a);
+    }
+  }
+  return all;
+}
+
+/// Every scheme on a format, products rounded into it, into another format, and exact.
+inline std::vector<Accumulator> schemes(const Format& format) {
+  Accumulator base;
+  base.format = format;
+  base.chunk = 4;
+  Accumulator other = base;
+  other.product = ParseFormat("e5m2");
+  std::vector<Accumulator> all = ordered_schemes(base, other);
+  Accumulator chunks;
+  chunks.format = format;
+  chunks.scheme = Scheme::chunked;
+  chunks.inner = ParseFormat("e5m7");
+  chunks.chunk = 7;
+  all.push_back(chunks);
+  chunks.exact_products = true;
+  chunks.chunk = 1;
+  all.push_back(chunks);
+  return all;
+}
+
+/// The same for the GPU's tiles, whose steps of k end within chunks and with them.
+inline std::vector<Accumulator> schemes_of_tiles(const Format& format) {
+  Accumulator base;
+  base.format = format;
+  base.chunk = 7;
+  Accumulator other = base;
+  other.product = ParseFormat("e5m7");
+  other.inner = ParseFormat("e5m4");
+  other.chunk = 8;
+  std::vector<Accumulator> all = ordered_schemes(base, other);
+  Accumulator chunks;
+  chunks.format = format;
+  chunks.scheme = Scheme::chunked;
+  chunks.chunk = 12;
+  chunks.product = chunks.inner = ParseFormat("e4m3");
+  all.push_back(chunks);
+  return all;
+}
+
+inline std::vector<Format> gemm_formats() {
+  std::vector<Format> all;
+  for (const char* name :
+       {"e4m3",        "e5m2",         "e3m2:nosub",  "e3m0",        "e2m1",       "e3m4",
+        "e6m9",        "e5m10",        "e8m7",        "e8m10",       "e8m23",      "e4m3fn",
+        "e4m3fnuz",    "e5m2fnuz",     "binary8p4se", "binary8p3sf", "e4m3:nosub", "e4m3:bias=11",
+        "e5m2:bias=3", "e6m9:bias=60", "e4m0",        "e1m2",        "e8m3",       "e5m11",
+        "e8m12",       "e8m22"}) {
+    all.push_back(ParseFormat(name));
+  }
+  all.push_back(MakeFormat(3, 2));
+  all.push_back(MakeFormat(2, 1));
+  all.push_back(MakeFormat(2, 3));
+  return thinned(std::move(all));
+}
+
+/// Every mode and policy, deterministic ones and one stochastic each.
+inline std::vector<RoundingOptions> gemm_roundings() {
+  std::vector<RoundingOptions> all;
+  for (const Overflow overflow : kPolicies) {
+    RoundingOptions o;
+    o.overflow = overflow;
+    for (const Rounding mode : kDeterministicModes) {
+      o.mode = mode;
+      all.push_back(o);
+    }
+    o.mode = Rounding::stochastic;
+    o.random_bits = overflow == Overflow::ieee ? 24 : 7;
+    o.variant = overflow == Overflow::ieee ? Variant::A : Variant::C;
+    o.seed = 0x123456789ABCDEF0u;
+    o.stream = 77;
+    all.push_back(o);
+  }
+  return all;
+}
+
+/// The values of all codes of an 8-bit format, NaN and infinities among them.
+inline std::vector<float> all_values(const Format& format) {
+  std::vector<float> values;
+  values.reserve(std::size_t{1} << format.bits());
+  for (std::uint64_t code = 0; code < (std::uint64_t{1} << format.bits()); ++code) {
+    values.push_back(reference::decode(reference::spec_of(format), code));
+  }
+  return values;
+}
+
+/// A test with operands made from one seed after another.
+template <class Test>
+class WithTensors : public Test {
+ protected:
+  Tensor Make(const Shape& shape, Values kind, const Format& format,
+              Layout layout = Layout::contiguous, DType type = DType::f32) {
+    const auto n = static_cast<std::size_t>(count_of(shape));
+    return {shape, operands(kind, format, n, ++seed_), layout, type};
+  }
+  /// Values of the format alone.
+  Tensor MakeRounded(const Shape& shape, Values kind, const Format& format) {
+    std::vector<float> values =
+        operands(kind, format, static_cast<std::size_t>(count_of(shape)), ++seed_);
+    for (float& x : values) x = reference::cast(reference::spec_of(format), x);
+    return {shape, values};
+  }
+
+ private:
+  std::uint64_t seed_ = 0;
+};
+
+}  // namespace cpd::testing
