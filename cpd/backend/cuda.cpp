@@ -24,6 +24,7 @@ const Api& Load() {
   const Api* api = get == nullptr ? nullptr : get();
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(GemmCall) ||
+      api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
       api->reduce_size != sizeof(ReduceCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both anew");
   }
@@ -149,6 +150,39 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const MatrixProduct product = MakeProduct(a, b, out, c);
   const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
   CheckStatus(Library().gemm(LaunchOf(out), {product, plan, KeyOf(accumulator.rounding)}));
+}
+
+void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
+             const RoundPlan& plan, const TensorView& out, const TensorView* random,
+             const Key& key) {
+  const Launch launch = LaunchOf(x);
+  ArithmeticCall call;
+  call.op = op;
+  call.n = out.size();
+  call.x = Merge(x);
+  call.y = Merge(y);
+  if (z != nullptr) call.z = Merge(*z);
+  if (const auto integers = Given(random, plan, launch)) call.random = *integers;
+  call.out = Merge(out);
+  call.plan = plan;
+  call.key = key;
+  CheckStatus(Library().arithmetic(launch, call));
+}
+
+void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
+         const Accumulator& accumulator, const TensorView& out) {
+  SumCall call;
+  call.plan.order = fold_order(accumulator);
+  call.plan.terms = TermsPlanOf(accumulator, kFp32);
+  call.plan.sums = SumsPlanOf(accumulator);
+  call.n = out.size();
+  call.terms = terms;
+  call.step = step;
+  call.x = Merge(first);
+  call.out = Merge(out);
+  call.empty = PlanOf(accumulator.format);
+  call.key = KeyOf(accumulator.rounding);
+  CheckStatus(Library().sum(LaunchOf(first), call));
 }
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,

@@ -39,6 +39,16 @@ std::int64_t FirstOutside(const TensorView& x, const Format& format);
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c);
 
+/// One operation an element (ops/arithmetic.h), checked, out not empty; z is null but for fma.
+/// Given random integers are checked as in Cast.
+void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
+             const RoundPlan& plan, const TensorView& out, const TensorView* random,
+             const Key& key);
+/// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and those that lie
+/// `step` elements behind one another.
+void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
+         const Accumulator& accumulator, const TensorView& out);
+
 /// out = a * b + c by cuBLAS in plain binary32 (no TF32). All fp32, checked, broadcast as in Gemm;
 /// out is not empty. Throws MachineError where cuBLAS is not there.
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
@@ -15,11 +16,6 @@
 
 namespace cpd {
 namespace {
-
-void CheckOperand(const TensorView& x, const char* name) {
-  CheckFloat(x, name);
-  if (x.device != Device::cpu) throw Error(std::string(name) + " must be on the CPU");
-}
 
 struct Operands {
   const TensorView &x, &y;
@@ -59,12 +55,14 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
 void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
              const Format& format, const RoundingOptions& options, const TensorView& out,
              const TensorView* random) {
-  CheckOperand(x, "x");
-  CheckOperand(y, "y");
+  CheckFloat(x, "x");
+  CheckFloat(y, "y");
   CheckSameShape(x, y, "x and y");
+  CheckSameDevice(x, y);
   if (z != nullptr) {
-    CheckOperand(*z, "z");
+    CheckFloat(*z, "z");
     CheckSameShape(x, *z, "x and z");
+    CheckSameDevice(x, *z);
   }
   Check(out, "out");
   CheckCarrier(out.dtype, format);
@@ -72,6 +70,10 @@ void Operate(Operation op, const TensorView& x, const TensorView& y, const Tenso
   CheckSameDevice(x, out);
   CheckRandom(random, out, options);
   const RoundPlan plan = PlanOf(format, options);
+  if (out.size() == 0) return;
+  if (x.device == Device::cuda) {
+    return cuda::Operate(op, x, y, z, plan, out, random, cuda::KeyOf(options));
+  }
   const Operands operands{x, y, z, random};
   const bool wide =
       x.dtype == DType::f64 || y.dtype == DType::f64 || (z != nullptr && z->dtype == DType::f64);
@@ -153,7 +155,7 @@ void Fma(const TensorView& x, const TensorView& y, const TensorView& z, const Fo
 
 void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
          const TensorView* random) {
-  CheckOperand(x, "x");
+  CheckFloat(x, "x");
   if (dim < 0 || dim >= x.rank) {
     throw Error("dim must be 0…" + std::to_string(x.rank - 1) + ", got " + std::to_string(dim));
   }
@@ -161,11 +163,16 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   CheckCarrier(out.dtype, accumulator.format);
   CheckSameShape(Slice(x, dim, 0), out, "x without dim and out");
   CheckSameDevice(x, out);
-  Check(accumulator);
+  const bool on_gpu = x.device == Device::cuda;
   const std::int64_t terms = x.shape[dim];
-  CheckFold(accumulator, terms);
+  CheckFold(accumulator, terms, on_gpu);
+  if (random != nullptr && on_gpu) {
+    throw Error("random integers are for sums on the CPU; a GPU's take seed and stream");
+  }
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
+  if (out.size() == 0) return;
+  if (on_gpu) return cuda::Sum(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
   const GivenIntegers integers(random, draws);
   if (x.dtype == DType::f64) return SumIn<double>(x, dim, accumulator, out, integers.draws());
   SumIn<float>(x, dim, accumulator, out, integers.draws());

@@ -149,8 +149,8 @@ std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
   return draws_of_fold(fold_order(accumulator), terms);
 }
 
-void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
-  Check(accumulator);
+void CheckFold(const Accumulator& accumulator, std::int64_t terms, bool on_gpu) {
+  Check(accumulator, on_gpu);
   RefuseUnit(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   const std::int64_t draws =

@@ -58,7 +58,7 @@ CPD_API std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t ter
 
 /// Throws Error where a stochastic sum of so many terms would run out of random bits (philox.h:
 /// block numbers have 24 bits), or for a scheme that sums no plain terms (block_fma).
-CPD_API void CheckFold(const Accumulator& accumulator, std::int64_t terms);
+CPD_API void CheckFold(const Accumulator& accumulator, std::int64_t terms, bool on_gpu = false);
 
 /// y[i] = x[i] * 2^shift rounded once into `format`; stochastic draws at index first + i (any
 /// first). y may be x.

@@ -11,8 +11,7 @@ __global__ void __launch_bounds__(kThreads)
                   const __grid_constant__ Strided x, const __grid_constant__ Strided random,
                   const __grid_constant__ Strided out) {
   const Source source = source_of(plan, key, random);
-  const int draws = draws_of(mode, plan.random_bits);
-  const std::int64_t indices = (n + 64 * draws - 1) / (64 * draws) * 16;
+  const std::int64_t indices = indices_of(mode, plan.random_bits, n);
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
        at += step) {
@@ -28,8 +27,7 @@ __global__ void __launch_bounds__(kThreads)
     cast_stochastic_f32(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
                         const float* x, float* out) {
   const Source source = source_of(plan, key, {});
-  const int draws = draws_per_word(plan.random_bits);
-  const std::int64_t indices = (n + 64 * draws - 1) / (64 * draws) * 16;
+  const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, n);
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
        at += step) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 
+#include "cpd/base/kernel_table.h"
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/accumulator_plan.h"
@@ -47,6 +48,37 @@ struct GemmCall {
   Key key;
 };
 
+/// One operation an element: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
+struct ArithmeticCall {
+  Operation op = Operation::add;
+  std::int64_t n = 0;
+  Strided x, y, z;  ///< z: fma's
+  Strided random;
+  Strided out;
+  RoundPlan plan;
+  Key key;
+};
+
+/// An ordered sum of given terms (numeric/fold_walk.h), and its rounding to the result's format.
+struct SumPlan {
+  FoldOrder order;
+  FoldPlan terms;       ///< takes terms
+  FoldPlan sums;        ///< takes chunks' sums, and trees
+  bool rounds = false;  ///< once more, to
+  RoundPlan result;
+};
+
+/// A sum over a dimension: element i of out sums the `terms` elements of x from its i-th on, `step`
+/// apart in memory.
+struct SumCall {
+  SumPlan plan;
+  std::int64_t n = 0, terms = 0, step = 0;
+  Strided x;  ///< the first terms
+  Strided out;
+  RoundPlan empty;  ///< how an empty sum, +0, is rounded
+  Key key;
+};
+
 // --- reductions over ranks -----------------------------------------------------------------------
 
 /// Memory that Api::allocate gives.
@@ -71,15 +103,6 @@ struct ReduceSegment {
   float* out = nullptr;      ///< where its result goes
   std::int32_t shift = 0;    ///< the layer's scale is 2^shift; -600 … 600
   std::array<std::int64_t, kCodes> start{};  ///< where its codes begin in a message, in bytes
-};
-
-/// An ordered sum of given terms (numeric/fold_walk.h), and its rounding to the result's format.
-struct SumPlan {
-  FoldOrder order;
-  FoldPlan terms;       ///< takes terms
-  FoldPlan sums;        ///< takes chunks' sums, and trees
-  bool rounds = false;  ///< once more, to
-  RoundPlan result;
 };
 
 enum class ReduceTask : std::uint8_t {
@@ -131,10 +154,12 @@ struct Bytes {
 };
 
 struct Api {
-  /// sizeof of RoundPlan, Strided, GemmCall and ReduceCall as the library was built with.
+  /// sizeof of RoundPlan, Strided, the calls and ReduceCall as the library was built with.
   std::uint32_t plan_size;
   std::uint32_t strided_size;
   std::uint32_t call_size;
+  std::uint32_t arithmetic_size;
+  std::uint32_t sum_size;
   std::uint32_t reduce_size;
   const char* (*describe)(int status);
 
@@ -160,6 +185,10 @@ struct Api {
   /// The product by cuBLAS, all binary32. Sets *error, on failure, to what could not be done (a
   /// text that stays), if it was not a call to CUDA that failed.
   int (*blas)(const Launch& launch, const MatrixProduct& product, const char** error);
+
+  /// Not empty, as also sum's result.
+  int (*arithmetic)(const Launch& launch, const ArithmeticCall& call);
+  int (*sum)(const Launch& launch, const SumCall& call);
 
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);

@@ -9,34 +9,15 @@
 // of a block change a sum, a maximum and an exclusive or in global memory.
 #pragma once
 
-#include <type_traits>
-
-#include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/crc.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/fold_walk.h"
-#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/streams.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
-#include "kernels/cuda/elements.h"
+#include "kernels/cuda/fold_tile.h"
 
 namespace cpd::cuda {
-
-/// A sum that is called from several places in one kernel.
-#ifdef __CUDACC__
-#define CPD_CALL __host__ __device__ __noinline__
-#else
-#define CPD_CALL inline
-#endif
-/// In front of a loop whose body is long: with copies of it the compiler takes minutes.
-#ifdef __CUDA_ARCH__
-#define CPD_ROLLED _Pragma("unroll 1")
-#else
-#define CPD_ROLLED
-#endif
 
 struct ReduceTile {
   std::uint32_t codes[2][kTile];
@@ -94,130 +75,6 @@ CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPl
   return convert_value<float>(round<mode>(scaled, std::uint64_t{random}, plan));
 }
 
-// --- sums ----------------------------------------------------------------------------------------
-
-/// Open trees of at most 2^24 terms.
-constexpr int kMostTrees = 25;
-
-/// FoldWalk's backend: the planes of one element, and the term that it takes next.
-template <Rounding mode>
-class ElementPlanes {
- public:
-  CPD_FN ElementPlanes(const SumPlan& plan, std::uint64_t stream, std::int64_t i,
-                       std::int64_t first_draw)
-      : plan_(plan), draws_(plan.terms.round, stream, i, first_draw) {
-    trees_[0] = 0;
-  }
-
-  float sum = 0, second = 0;  ///< planes 0 and 1, of all but trees
-  float term = 0;
-
-  CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t, std::int64_t) {
-    if (plane == 1) {
-      second = called(plan_.terms, starts, second, term, draws_.next());
-    } else if (plan_.order.scheme == Scheme::kahan) {
-      add_compensated(starts);
-    } else {
-      sum = rounded(plan_.terms, starts, sum, term, draws_.next());
-    }
-  }
-  CPD_FN void add_chunk(bool starts, std::int64_t) {
-    sum = called(plan_.sums, starts, sum, second, draws_.next());
-  }
-  CPD_FN void open_tree(int plane, std::int64_t) { trees_[plane] = term; }
-  CPD_FN void merge_term(int plane, std::int64_t, std::int64_t) {
-    trees_[plane] = called(plan_.terms, false, trees_[plane], term, draws_.next());
-  }
-  CPD_FN void merge_trees(int plane, std::int64_t, bool of_term) {
-    const FoldPlan& plan = of_term ? plan_.terms : plan_.sums;
-    trees_[plane] = called(plan, false, trees_[plane], trees_[plane + 1], draws_.next());
-  }
-  CPD_FN void round_tree(std::int64_t) {
-    trees_[0] = called(plan_.terms, true, 0, trees_[0], draws_.next());
-  }
-  CPD_FN float result() const { return plan_.order.scheme == Scheme::pairwise ? trees_[0] : sum; }
-
- private:
-  using R = Rule<mode, Form::general>;
-
-  /// Successive draws; without random bits, nothing.
-  class Draws {
-   public:
-    CPD_FN Draws(const RoundPlan& plan, std::uint64_t stream, std::int64_t i, std::int64_t first)
-        : draws_(plan.random_bits, plan.seed, stream, static_cast<std::uint64_t>(i),
-                 static_cast<std::uint64_t>(first)) {}
-    CPD_FN std::uint32_t next() { return draws_.next(); }
-
-   private:
-    FoldDraws<std::uint32_t> draws_;
-  };
-  struct NoDraws {
-    CPD_FN NoDraws(const RoundPlan&, std::uint64_t, std::int64_t, std::int64_t) {}
-    CPD_FN static std::uint32_t next() { return 0; }
-  };
-  /// a + b, or b alone as the first term, rounded once.
-  CPD_FN static float rounded(const FoldPlan& plan, bool starts, float a, float b,
-                              std::uint32_t random) {
-    if constexpr (is_nearest(mode)) {
-      if (plan.in_binary32) return round<R>(starts ? b : a + b, random, plan.round);
-    }
-    const double exact = starts ? static_cast<double>(b)
-                                : exact_sum<mode>(static_cast<double>(a), static_cast<double>(b));
-    return convert_value<float>(round<R>(exact, std::uint64_t{random}, plan.round));
-  }
-  /// The same, of the rarer schemes: one piece of code for all of its places.
-  CPD_CALL static float called(const FoldPlan& plan, bool starts, float a, float b,
-                               std::uint32_t random) {
-    return rounded(plan, starts, a, b, random);
-  }
-
-  struct CalledSums {
-    ElementPlanes& planes;
-    CPD_FN float operator()(float a, float b) const {
-      return called(planes.plan_.terms, false, a, b, planes.draws_.next());
-    }
-  };
-  CPD_FN void add_compensated(bool starts) {
-    if (!starts) return kahan_step(term, sum, second, CalledSums{*this});
-    sum = called(plan_.terms, true, 0, term, draws_.next());
-    second = 0;
-  }
-
-  const SumPlan& plan_;
-  std::conditional_t<mode == Rounding::stochastic, Draws, NoDraws> draws_;
-  float trees_[kMostTrees];
-};
-
-/// One ordered sum of one element, term by term.
-template <Rounding mode>
-class ElementSum {
- public:
-  /// From term k on.
-  CPD_FN ElementSum(const SumPlan& plan, std::uint64_t stream, std::int64_t i, std::int64_t k)
-      : plan_(plan), walk_(plan.order, k), planes_(plan, stream, i, walk_.first_draw()) {}
-
-  /// Planes 0 and 1 of a running sum that is no tree.
-  CPD_FN float& sum() { return planes_.sum; }
-  CPD_FN float& second() { return planes_.second; }
-
-  CPD_FN void take(float x) {
-    planes_.term = x;
-    walk_.take(planes_, 1);
-  }
-  /// The sum of all terms, in the result's format. Element i of the stream rounds it.
-  CPD_FN float end(std::uint64_t stream, std::int64_t i) {
-    walk_.end(planes_);
-    const float sum = planes_.result();
-    if (!plan_.rounds) return sum;
-    return cast_scaled<mode>(sum, 0, element_draw<mode>(plan_.result, stream, i), plan_.result);
-  }
-
- private:
-  const SumPlan& plan_;
-  FoldWalk walk_;
-  ElementPlanes<mode> planes_;
-};
-
 // --- one value -----------------------------------------------------------------------------------
 
 /// Value number `at` of a segment, from from[which].
@@ -226,6 +83,21 @@ CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, st
   const auto c = static_cast<int>(codes);
   const RoundPlan& plan = call.codes[c];
   return value_of(code_at(call.from[which] + segment.start[c], at, plan.bits), plan);
+}
+
+/// The sum of an element's terms from number k on, by draws of this stream.
+template <Rounding mode>
+CPD_FN ElementSum<mode, float> sum_from(const SumPlan& plan, std::uint64_t stream, std::int64_t i,
+                                        std::int64_t k) {
+  return {plan, plan.terms.round.seed, stream, i, k};
+}
+/// After the last term: the sum in the result's format. Element i of the stream rounds it.
+template <Rounding mode>
+CPD_FN float result_of_sum(ElementSum<mode, float>& sum, const SumPlan& plan, std::uint64_t stream,
+                           std::int64_t i) {
+  const float whole = sum.end();
+  if (!plan.rounds) return whole;
+  return cast_scaled<mode>(whole, 0, element_draw<mode>(plan.result, stream, i), plan.result);
 }
 
 template <Rounding mode>
@@ -241,11 +113,11 @@ template <Rounding mode>
 CPD_FN float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                        std::int64_t unit, std::int64_t first, std::int64_t members) {
   const std::int64_t i = segment.begin + at;
-  ElementSum<mode> sum(call.group, StreamFrom(call.sum_stream, segment.layer, unit), i, 0);
+  auto sum = sum_from<mode>(call.group, StreamFrom(call.sum_stream, segment.layer, unit), i, 0);
   CPD_ROLLED for (std::int64_t m = 0; m < members; ++m) {
     sum.take(load_value(call, segment, first + m, Codes::wire, at));
   }
-  return sum.end(StreamFrom(call.result_stream, segment.layer, unit), i);
+  return result_of_sum(sum, call.group, StreamFrom(call.result_stream, segment.layer, unit), i);
 }
 
 template <Rounding mode>
@@ -257,7 +129,7 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   const Rounds& rounds = call.rounds;
   const bool ring = rounds.order == Order::ring;
   std::int64_t unit = rounds.unit_of_term(0, ring ? rounds.slice_of(segment.size, i) : 0);
-  ElementSum<mode> sum(call.across, StreamFrom(call.sum_stream, segment.layer, kAcross), i, 0);
+  auto sum = sum_from<mode>(call.across, StreamFrom(call.sum_stream, segment.layer, kAcross), i, 0);
   CPD_ROLLED for (std::int64_t k = 0; k < rounds.units; ++k) {
     if (call.group_size > 0) {
       const std::int64_t first = unit * call.group_size;
@@ -269,7 +141,7 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
     }
     if (++unit == rounds.units) unit = 0;
   }
-  return sum.end(StreamFrom(call.result_stream, segment.layer, kAcross), i);
+  return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 
 /// Term k comes to a running sum: its planes, or after the last term the result, as codes.
@@ -279,7 +151,7 @@ CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::
   const std::int64_t i = segment.begin + at;
   const SumPlan& plan = call.across;
   const bool two_planes = fold_planes(plan.order.scheme, call.rounds.units) > 1;
-  ElementSum<mode> sum(plan, StreamFrom(call.sum_stream, segment.layer, kAcross), i, call.k);
+  auto sum = sum_from<mode>(plan, StreamFrom(call.sum_stream, segment.layer, kAcross), i, call.k);
   if (call.k > 0) {
     sum.sum() = load_value(call, segment, 0, Codes::plane0, at);
     if (two_planes) sum.second() = load_value(call, segment, 0, Codes::plane1, at);
@@ -293,7 +165,7 @@ CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::
     return;
   }
   const std::uint64_t stream = StreamFrom(call.result_stream, segment.layer, kAcross);
-  first = code_of(sum.end(stream, i), call.codes[static_cast<int>(Codes::result)]);
+  first = code_of(result_of_sum(sum, plan, stream, i), call.codes[static_cast<int>(Codes::result)]);
 }
 
 /// (value * 2^-shift) / divisor, each rounded once to binary32.

@@ -24,7 +24,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "cpd.gradient_files": ("cpd.study.gradient_files",),
     "cpd.gradients": ("cpd.study.gradients",),
     "cpd.numpy_ops": ("cpd.ops.on_numpy",),
-    "cpd.recipes": ("cpd.nn.recipe",),
+    "cpd.recipes": ("cpd.nn.recipe", "cpd.numeric.cast"),
     "cpd.reduce": ("cpd.comm.spec", "cpd.comm.virtual", "cpd.comm.layers"),
     "cpd.report": ("cpd.demo.report",),
     "cpd.report.checked": ("cpd.demo.report.checked",),

@@ -25,7 +25,6 @@ SPECS = [
     ("cpd.numeric.accumulator", "Accumulator"),
     ("cpd.numeric.accumulator", "BlockFma"),
     ("cpd.numeric.cast", "CastSpec"),
-    ("cpd.nn.recipe", "CastSpec"),  # where it was
     ("cpd.nn.recipe", "Recipe"),
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),

@@ -64,6 +64,35 @@ def test_codes(name: str) -> None:
     assert same(cpd.decode(codes, f, x.shape), cpd.decode(on_gpu, f, x.shape))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rounding", MODES)
+@pytest.mark.parametrize("verb", ["add", "mul", "fma"])
+def test_operations_are_the_cpus(verb: str, rounding: str, dtype: torch.dtype) -> None:
+    f, operation = cpd.format("e4m3"), getattr(cpd, verb)
+    operands = [inputs(2_000 + i).to(dtype)[:1_999] for i in range(3 if verb == "fma" else 2)]
+    expected = operation(*operands, f, rounding=rounding)
+    got = operation(*(x.cuda() for x in operands), f, rounding=rounding)
+    assert got.is_cuda
+    assert same_bits(expected, got)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rounding", ["nearest_even", "down", "stochastic"])
+@pytest.mark.parametrize("scheme", ["sequential", "kahan", "chunked", "pairwise"])
+def test_sums_are_the_cpus(scheme: str, rounding: str, dtype: torch.dtype) -> None:
+    acc = cpd.Accumulator("e6m9" if dtype != torch.bfloat16 else "e4m3", scheme, rounding=rounding)
+    x = inputs(60 * 77).to(dtype).view(60, 77)
+    for dim in (0, 1):
+        assert same_bits(cpd.sum(x, acc, dim), cpd.sum(x.cuda(), acc, dim))
+
+
+def test_sums_take_no_given_integers() -> None:
+    acc = cpd.Accumulator("e4m3", rounding="stochastic")
+    random = torch.zeros(3, 2, dtype=torch.uint32, device="cuda")
+    with pytest.raises(ValueError, match="CUDA tensors take seed and stream"):
+        cpd.sum(torch.ones(2, 3, device="cuda"), acc, random=random)
+
+
 def test_nan_without_a_code_is_an_error() -> None:
     x = torch.ones(1000, device="cuda")
     x[77] = float("nan")

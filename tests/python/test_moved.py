@@ -106,6 +106,7 @@ FORMER_HOMES = {
     "cpd.numeric.formats": "cpd.formats",
     "cpd.numeric.accumulator": "cpd.accumulator",
     "cpd.nn.recipe": "cpd.recipes",
+    "cpd.numeric.cast": "cpd.recipes",
     "cpd.comm.spec": "cpd.reduce",
     "cpd.comm.schedule": "cpd.schedule",
 }

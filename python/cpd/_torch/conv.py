@@ -33,7 +33,8 @@ from cpd._torch.gemm import (
     taken,
 )
 from cpd._torch.library import ops
-from cpd._torch.vmap import Call, batched, recipe_draws, sum_draws
+from cpd._torch.vmap import Call, batched, sum_draws
+from cpd._torch.vmap import text_of_recipe as text_of_recipe
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28
@@ -391,6 +392,6 @@ def _widen_weight(call: Call) -> _Parted:
     return lambda y: y.unflatten(0, (call.size, outputs))
 
 
-batched("conv2d", _widen_conv2d, recipe_draws)
+batched("conv2d", _widen_conv2d, text_of_recipe)
 batched("conv2d_input", _widen_input, lambda given: sum_draws(given["text"]))
 batched("conv2d_weight", _widen_weight, lambda given: sum_draws(given["text"]))

@@ -129,6 +129,8 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
     check_carrier(name_of(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
+    if integers is not None and x.device.type == "cuda":
+        raise ValueError("random is for sums on the CPU; CUDA tensors take seed and stream")
     return call(*_sum, x, axis, acc.text, *random_numbers(acc, x), integers)
 
 

@@ -132,6 +132,9 @@ def recipe_draws(given: dict[str, Any]) -> bool:
     return any(map(sum_draws, given["sums"])) or (gradient != "" and cast_draws(gradient))
 
 
+text_of_recipe = recipe_draws  # its former name
+
+
 # ---- the operators -------------------------------------------------------------------------------
 
 

@@ -84,7 +84,7 @@ class BlockFma:
     ) -> None:
         if not isinstance(rounding, str):
             raise TypeError(f"rounding must be a str, got {type(rounding).__name__}")
-        made = _unit(
+        made = check_unit(
             format(a).name,
             format(b).name,
             int32("block", block),
@@ -206,7 +206,7 @@ class Accumulator:
         has_none = format is None and preset is None and unit is None and operands is None
         if has_none and scheme != "block_fma":
             format_text("format", format)  # raises
-        made = _made(
+        made = resolved(
             None if format is None else format_text("format", format),
             _text("scheme", scheme),
             None if product is None else format_text("product", product),
@@ -375,15 +375,15 @@ def parsed(text: str) -> Accumulator:
 
 
 @constant
-def _made(format: str | None, *given: Any) -> Accumulator:
-    """The arguments are those of _core.Accumulator."""
+def resolved(format: str | None, *given: Any) -> Accumulator:
+    """The accumulator of these arguments of _core.Accumulator."""
     made = _core.Accumulator(format, *given)
     return native.showing(Accumulator, made)
 
 
 @constant
-def _unit(*given: Any) -> BlockFma:
-    """The arguments are those of _core.BlockFma."""
+def check_unit(*given: Any) -> BlockFma:
+    """The unit of these arguments of _core.BlockFma, checked."""
     return native.showing(BlockFma, _core.BlockFma(*given))
 
 

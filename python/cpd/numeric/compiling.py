@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def constant(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def constant(function: FunctionT) -> FunctionT:
     """Marks a function of plain values whose results are kept, and are constants to a compiled
     program, as torch.compiler.assume_constant_result says."""
     kept = functools.lru_cache(maxsize=1024)(function)
 
     @functools.wraps(function)
-    def known(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        return kept(*args, **kwargs)  # type: ignore[arg-type]
+    def known(*args: Any) -> Any:
+        return kept(*args)
 
     known.__dict__["_dynamo_marked_constant"] = True
-    return known
+    return cast(FunctionT, known)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product.
 
-Each takes torch tensors or NumPy arrays and gives back the same kind; cast, encode, decode and gemm
-take CUDA tensors too. Values of an emulated format live in ordinary floating-point tensors, here
-called carriers.
+Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and gives back the same kind.
+Values of an emulated format live in ordinary floating-point tensors, here called carriers.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
 takes no float64, whose exact products no type holds. The result has x's type, which must hold every
@@ -234,7 +233,7 @@ def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0, *, random: ArrayT | None 
     serve its roundings in the order in which the sum makes them: sequential term by term; kahan the
     first term's, then four for each further term; chunked each chunk's as its terms come, and after
     its last term the outer sum's; pairwise as soon as two equal trees stand side by side, at the
-    end those that are left, the smallest first.
+    end those that are left, the smallest first. On the CPU only (ValueError for CUDA tensors).
 
     >>> x = np.ones(40, np.float32)
     >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/arithmetic_tile.h"
+#include "kernels/cuda/device.cuh"
+
+namespace cpd::cuda {
+namespace {
+
+static_assert(sizeof(ArithmeticCall) <= 4000, "a kernel's parameters have at most 4096 bytes");
+
+template <Rounding mode, bool kAny>
+__global__ void __launch_bounds__(kThreads)
+    operate_elements(const __grid_constant__ ArithmeticCall call) {
+  operate<mode, kAny>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
+                      std::int64_t{gridDim.x} * kThreads);
+}
+
+}  // namespace
+
+int arithmetic(const Launch& launch, const ArithmeticCall& call) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
+  const bool any = call.x.dtype == DType::f64 || call.y.dtype == DType::f64 ||
+                   (call.op == Operation::fma && call.z.dtype == DType::f64);
+  with_mode(call.plan.mode, [&]<Rounding mode>() {
+    if (any) {
+      operate_elements<mode, true><<<blocks, kThreads, 0, stream>>>(call);
+    } else {
+      operate_elements<mode, false><<<blocks, kThreads, 0, stream>>>(call);
+    }
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace cpd::cuda

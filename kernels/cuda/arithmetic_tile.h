@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Single operations on a GPU: one rounding an element. For host and device, so that the tests run
+// it on the CPU.
+#pragma once
+
+#include "cpd/numeric/exact64.h"
+#include "kernels/cuda/strided.h"
+
+namespace cpd::cuda {
+
+/// x op y (op z) as the mode sees it, of binary32 values or, with kAny, of any.
+template <Rounding mode, bool kAny>
+CPD_FN double exact_result(Operation op, double x, double y, double z) {
+  if (op == Operation::mul) return kAny ? product_as_seen(x, y) : exact_product(x, y);
+  if (op == Operation::add) return kAny ? sum_as_seen<mode>(x, y) : exact_sum<mode>(x, y);
+  return kAny ? fma_as_seen<mode>(x, y, z) : exact_sum<mode>(exact_product(x, y), z);
+}
+
+/// A thread's share of an operation, number `thread` of so many. kAny: an operand is binary64.
+template <Rounding mode, bool kAny>
+CPD_FN void operate(const ArithmeticCall& call, std::int64_t thread, std::int64_t threads) {
+  const RoundPlan& plan = call.plan;
+  const Source source = source_of(plan, call.key, call.random);
+  const std::int64_t indices = indices_of(mode, plan.random_bits, call.n);
+  CPD_ROLLED for (std::int64_t at = thread; at < indices; at += threads) {
+    for_elements<mode>(at, call.n, plan, source, [&](std::int64_t i, std::uint32_t random) {
+      const auto x = load_element<double>(call.x, i);
+      const auto y = load_element<double>(call.y, i);
+      const double z = call.op == Operation::fma ? load_element<double>(call.z, i) : 0.0;
+      const double exact = exact_result<mode, kAny>(call.op, x, y, z);
+      store_element(call.out, i, round<mode>(exact, std::uint64_t{random}, plan));
+    });
+  }
+}
+
+}  // namespace cpd::cuda

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fold_tile.h"
+
+namespace cpd::cuda {
+namespace {
+
+static_assert(sizeof(SumCall) <= 4000, "a kernel's parameters have at most 4096 bytes");
+
+template <Rounding mode, class T>
+__global__ void __launch_bounds__(kThreads) sum_each(const __grid_constant__ SumCall call) {
+  sum_elements<mode, T>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
+                        std::int64_t{gridDim.x} * kThreads);
+}
+
+}  // namespace
+
+int sum(const Launch& launch, const SumCall& call) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  const unsigned blocks = blocks_for((call.n + kThreads - 1) / kThreads);
+  with_mode(call.plan.terms.round.mode, [&]<Rounding mode>() {
+    if (call.x.dtype == DType::f64) {
+      sum_each<mode, double><<<blocks, kThreads, 0, stream>>>(call);
+    } else {
+      sum_each<mode, float><<<blocks, kThreads, 0, stream>>>(call);
+    }
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace cpd::cuda

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ordered sums on a GPU, one element a thread: numeric/fold_walk.h walks, a thread's registers hold
+// the planes. For host and device, so that the tests run it on the CPU.
+#pragma once
+
+#include <type_traits>
+
+#include "cpd/numeric/exact64.h"
+#include "cpd/numeric/fold_walk.h"
+#include "cpd/numeric/philox.h"
+#include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/strided.h"
+
+/// A sum that is called from several places in one kernel.
+#ifdef __CUDACC__
+#define CPD_CALL __host__ __device__ __noinline__
+#else
+#define CPD_CALL inline
+#endif
+namespace cpd::cuda {
+
+/// Open trees of fewer than 2^40 terms.
+constexpr int kMostTrees = 40;
+
+/// FoldWalk's backend: the planes of one element, and the term that it takes next.
+template <Rounding mode, class T>
+class ElementPlanes {
+ public:
+  CPD_FN ElementPlanes(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream,
+                       std::int64_t i, std::int64_t first_draw)
+      : plan_(plan),
+        draws_(plan.terms.round.random_bits, seed, stream, static_cast<std::uint64_t>(i),
+               static_cast<std::uint64_t>(first_draw)) {
+    trees_[0] = 0;
+  }
+
+  T sum = 0, second = 0;  ///< planes 0 and 1, of all but trees
+  T term = 0;
+
+  CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t, std::int64_t) {
+    if (plane == 1) {
+      second = called(plan_.terms, starts, second, term, draws_.next());
+    } else if (plan_.order.scheme == Scheme::kahan) {
+      add_compensated(starts);
+    } else {
+      sum = rounded(plan_.terms, starts, sum, term, draws_.next());
+    }
+  }
+  CPD_FN void add_chunk(bool starts, std::int64_t) {
+    sum = called(plan_.sums, starts, sum, second, draws_.next());
+  }
+  CPD_FN void open_tree(int plane, std::int64_t) { trees_[plane] = term; }
+  CPD_FN void merge_term(int plane, std::int64_t, std::int64_t) {
+    trees_[plane] = called(plan_.terms, false, trees_[plane], term, draws_.next());
+  }
+  CPD_FN void merge_trees(int plane, std::int64_t, bool of_term) {
+    const FoldPlan& plan = of_term ? plan_.terms : plan_.sums;
+    trees_[plane] = called(plan, false, trees_[plane], trees_[plane + 1], draws_.next());
+  }
+  CPD_FN void round_tree(std::int64_t) {
+    trees_[0] = called(plan_.terms, true, 0, trees_[0], draws_.next());
+  }
+  CPD_FN T result() const { return plan_.order.scheme == Scheme::pairwise ? trees_[0] : sum; }
+
+ private:
+  using R = Rule<mode, Form::general>;
+
+  /// Without random bits, nothing.
+  struct NoDraws {
+    CPD_FN NoDraws(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t) {}
+    CPD_FN static std::uint32_t next() { return 0; }
+  };
+  /// a + b, or b alone as the first term, rounded once.
+  CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
+    if constexpr (sizeof(T) == sizeof(double)) {
+      return round<R>(starts ? b : sum_as_seen<mode>(a, b), std::uint64_t{random}, plan.round);
+    } else {
+      if constexpr (is_nearest(mode)) {
+        if (plan.in_binary32) return round<R>(starts ? b : a + b, random, plan.round);
+      }
+      const double exact = starts ? static_cast<double>(b)
+                                  : exact_sum<mode>(static_cast<double>(a), static_cast<double>(b));
+      return convert_value<float>(round<R>(exact, std::uint64_t{random}, plan.round));
+    }
+  }
+  /// The same, of the rarer schemes: one piece of code for all of its places.
+  CPD_CALL static T called(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
+    return rounded(plan, starts, a, b, random);
+  }
+
+  struct CalledSums {
+    ElementPlanes& planes;
+    CPD_FN T operator()(T a, T b) const {
+      return called(planes.plan_.terms, false, a, b, planes.draws_.next());
+    }
+  };
+  CPD_FN void add_compensated(bool starts) {
+    if (!starts) return kahan_step(term, sum, second, CalledSums{*this});
+    sum = called(plan_.terms, true, 0, term, draws_.next());
+    second = 0;
+  }
+
+  const SumPlan& plan_;
+  std::conditional_t<mode == Rounding::stochastic, FoldDraws<std::uint32_t>, NoDraws> draws_;
+  T trees_[kMostTrees];
+};
+
+/// One ordered sum of one element, term by term.
+template <Rounding mode, class T>
+class ElementSum {
+ public:
+  /// From term k on; draws are those of element i.
+  CPD_FN ElementSum(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
+                    std::int64_t k)
+      : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw()) {}
+
+  /// Planes 0 and 1 of a running sum that is no tree.
+  CPD_FN T& sum() { return planes_.sum; }
+  CPD_FN T& second() { return planes_.second; }
+
+  CPD_FN void take(T x) {
+    planes_.term = x;
+    walk_.take(planes_, 1);
+  }
+  /// After the last term: the sum of all.
+  CPD_FN T end() {
+    walk_.end(planes_);
+    return planes_.result();
+  }
+
+ private:
+  FoldWalk walk_;
+  ElementPlanes<mode, T> planes_;
+};
+
+/// A thread's share of a sum over a dimension, number `thread` of so many. T: float, or double for
+/// terms of binary64.
+template <Rounding mode, class T>
+CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t threads) {
+  const RoundPlan& plan = call.plan.terms.round;
+  const Source source = source_of(plan, call.key, {});
+  CPD_ROLLED for (std::int64_t i = thread; i < call.n; i += threads) {
+    if (call.terms == 0) {
+      store_element(call.out, i, round<Rounding::nearest_even>(0.0, std::uint64_t{0}, call.empty));
+      continue;
+    }
+    std::int64_t at = offset_of(call.x, i);
+    ElementSum<mode, T> sum(call.plan, source.seed, source.stream, i, 0);
+    CPD_ROLLED for (std::int64_t k = 0; k < call.terms; ++k, at += call.step) {
+      sum.take(load_at<T>(call.x, at));
+    }
+    store_element(call.out, i, sum.end());
+  }
+}
+
+}  // namespace cpd::cuda

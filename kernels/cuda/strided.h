@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elements of any float type and stride, and the walk that gives each thread the elements of one
+// Philox block. For host and device.
+#pragma once
+
+#include "cpd/numeric/philox.h"
+#include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/elements.h"
+
+/// In front of a loop whose body is long: with copies of it the compiler takes minutes.
+#ifdef __CUDA_ARCH__
+#define CPD_ROLLED _Pragma("unroll 1")
+#else
+#define CPD_ROLLED
+#endif
+
+namespace cpd::cuda {
+
+CPD_FN std::int64_t offset_of(const Strided& t, std::int64_t i) {
+  if (t.rank == 1) return i * t.stride[0];
+  std::int64_t offset = 0;
+  for (int d = t.rank - 1; d > 0; --d) {
+    offset += i % t.shape[d] * t.stride[d];
+    i /= t.shape[d];
+  }
+  return offset + i * t.stride[0];
+}
+
+/// The element at memory's place `at` as V, exactly; fp64 only where V is double.
+template <class V>
+CPD_FN V load_at(const Strided& t, std::int64_t at) {
+  if (t.dtype == DType::f64) return static_cast<V>(static_cast<const double*>(t.data)[at]);
+  return value_at(t.data, t.dtype, at);
+}
+/// Element i.
+template <class V>
+CPD_FN V load_element(const Strided& t, std::int64_t i) {
+  return load_at<V>(t, offset_of(t, i));
+}
+
+/// Stores a value that the type holds.
+template <class V>
+CPD_FN void store_element(const Strided& t, std::int64_t i, V value) {
+  const std::int64_t at = offset_of(t, i);
+  if (t.dtype == DType::f64) {
+    static_cast<double*>(t.data)[at] = convert_value<double>(value);
+  } else {
+    set_value_at(t.data, t.dtype, at, convert_value<float>(value));
+  }
+}
+
+// --- the walk ------------------------------------------------------------------------------------
+
+/// Where random integers come from: the tensor, if its data is not null, or Philox.
+struct Source {
+  std::uint64_t seed;
+  std::uint64_t stream;
+  Strided given;
+};
+
+CPD_FN Source source_of(const RoundPlan& plan, const Key& key, const Strided& given) {
+  return {key.seed != nullptr ? *key.seed : plan.seed,
+          key.stream != nullptr ? *key.stream : plan.stream, given};
+}
+
+/// Elements that share one Philox block: 64 a word's draws, of which each of 16 lanes has every
+/// 16th.
+CPD_FN constexpr int draws_of(Rounding mode, int random_bits) {
+  return mode == Rounding::stochastic ? draws_per_word(random_bits) : 4;
+}
+
+// Plans and tensors have many branches that are the same for all threads: unrolled, their copies
+// multiply, and the compiler takes minutes.
+
+/// Philox indices that n elements take.
+CPD_FN constexpr std::int64_t indices_of(Rounding mode, int random_bits, std::int64_t n) {
+  const int elements = 64 * draws_of(mode, random_bits);
+  return (n + elements - 1) / elements * 16;
+}
+
+/// Calls visit(i, R) for the elements below n of Philox index `index` (philox.h): 16 threads side
+/// by side read 16 elements side by side. Without random bits it walks the same way, R = 0.
+template <Rounding mode, class Visit>
+CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
+                         const Source& source, Visit visit) {
+  const int draws = draws_of(mode, plan.random_bits);
+  const std::int64_t base = 64 * draws * (index / 16) + index % 16;
+  Words<std::uint32_t> words{};
+  const bool generate = mode == Rounding::stochastic && source.given.data == nullptr;
+  if (generate) {
+    const auto at = static_cast<std::uint64_t>(index);
+    words = random_words(static_cast<std::uint32_t>(at), at, 0, source.seed, source.stream);
+  }
+  const std::uint32_t mask = (1U << plan.random_bits) - 1;
+  const int width = 32 / draws;
+  CPD_ROLLED for (std::int64_t i = base; i < n && i < base + 64 * draws; i += 16) {
+    std::uint32_t random = 0;
+    if constexpr (mode == Rounding::stochastic) {
+      if (generate) {
+        random = words.word[0] & mask;
+        words = {{words.word[1], words.word[2], words.word[3], words.word[0] >> width % 32}};
+      } else {
+        const auto* given = static_cast<const std::uint32_t*>(source.given.data);
+        random = given[offset_of(source.given, i)];
+      }
+    }
+    visit(i, random);
+  }
+}
+
+}  // namespace cpd::cuda

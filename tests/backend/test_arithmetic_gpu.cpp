@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU gives the CPU's bits: add, mul, fma and sum, every mode and scheme.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <random>
+#include <vector>
+
+#include "cpd/ops/arithmetic.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/cuda_memory.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+using testing::CudaDriver;
+using testing::OnGpu;
+
+class ArithmeticGpu : public testing::GpuTest {};
+
+constexpr std::int64_t kTerms = 7;
+constexpr std::int64_t kColumns = 997;
+constexpr std::int64_t kSize = kTerms * kColumns;
+
+/// Values near the format's range, wild ones, and (double) any bits at all.
+template <class T>
+std::vector<T> inputs(const Format& format, std::uint64_t seed) {
+  const reference::Spec spec = reference::spec_of(format);
+  const auto moderate = testing::moderate_values(spec, kSize, seed);
+  const auto wild = testing::mixed_values(spec, kSize, seed + 1);
+  std::mt19937_64 bits(seed);
+  std::vector<T> values(moderate.begin(), moderate.end());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i % 3 == 0) values[i] = static_cast<T>(wild[i]);
+    if (i % 7 == 0 && sizeof(T) == 8) values[i] = static_cast<T>(std::bit_cast<double>(bits()));
+  }
+  return values;
+}
+
+std::vector<RoundingOptions> all_options() {
+  std::vector<RoundingOptions> all;
+  for (const Rounding mode : testing::kDeterministicModes) {
+    all.emplace_back();
+    all.back().mode = mode;
+  }
+  for (const int random_bits : {8, 13, 24}) {
+    all.emplace_back();
+    all.back().mode = Rounding::stochastic;
+    all.back().random_bits = random_bits;
+    all.back().seed = 0x0123456789ABCDEF;
+    all.back().stream = 0xFEDCBA9876543210;
+  }
+  return all;
+}
+
+/// Operands on both sides, and what run(operands, out) makes of them in each.
+template <class T>
+class BothSides {
+ public:
+  BothSides(const CudaDriver& driver, const Format& format)
+      : driver_(driver),
+        values_{inputs<T>(format, 1), inputs<T>(format, 3), inputs<T>(format, 5)},
+        memory_{OnGpu(driver, values_[0].data(), kSize * sizeof(T)),
+                OnGpu(driver, values_[1].data(), kSize * sizeof(T)),
+                OnGpu(driver, values_[2].data(), kSize * sizeof(T))} {}
+
+  using Views = std::array<TensorView, 3>;
+
+  template <class Run>
+  void ExpectSame(std::int64_t results, Run run, const std::string& about) const {
+    const std::array<std::int64_t, 2> shape{kTerms, kColumns};
+    const DType type = sizeof(T) == 8 ? DType::f64 : DType::f32;
+    Views host;
+    Views device;
+    for (std::size_t i = 0; i < 3; ++i) {
+      host[i] = View(values_[i].data(), type, shape);
+      device[i] = memory_[i].View(host[i], values_[i].data());
+    }
+    const std::vector<T> expected(static_cast<std::size_t>(results));
+    std::vector<T> got(expected.size());
+    TensorView out = results == kSize ? View(expected.data(), type, shape)
+                                      : View(expected.data(), type, results);
+    const OnGpu on_gpu(driver_, got.data(), got.size() * sizeof(T));
+    run(host, out);
+    run(device, on_gpu.View(out, expected.data()));
+    on_gpu.Read(got.data());
+    EXPECT_TRUE(testing::bits_equal(std::span<const T>(expected), std::span<const T>(got)))
+        << about;
+  }
+
+ private:
+  const CudaDriver& driver_;
+  std::array<std::vector<T>, 3> values_;
+  std::array<OnGpu, 3> memory_;
+};
+
+template <class T>
+void expect_operations(const CudaDriver& driver, const Format& format) {
+  const BothSides<T> sides(driver, format);
+  using Views = typename BothSides<T>::Views;
+  for (const RoundingOptions& o : all_options()) {
+    const std::string about = testing::describe(format, o);
+    sides.ExpectSame(
+        kSize, [&](const Views& in, const TensorView& out) { Add(in[0], in[1], format, o, out); },
+        "add, " + about);
+    sides.ExpectSame(
+        kSize, [&](const Views& in, const TensorView& out) { Mul(in[0], in[1], format, o, out); },
+        "mul, " + about);
+    sides.ExpectSame(
+        kSize,
+        [&](const Views& in, const TensorView& out) { Fma(in[0], in[1], in[2], format, o, out); },
+        "fma, " + about);
+  }
+}
+
+template <class T>
+void expect_sums(const CudaDriver& driver, const Format& format) {
+  const BothSides<T> sides(driver, format);
+  for (const RoundingOptions& o : all_options()) {
+    for (const Scheme scheme :
+         {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
+      Accumulator accumulator{.format = format, .scheme = scheme, .rounding = o};
+      accumulator.chunk = 3;
+      for (const int dim : {0, 1}) {
+        sides.ExpectSame(
+            dim == 0 ? kColumns : kTerms,
+            [&](const auto& in, const TensorView& out) { Sum(in[0], dim, accumulator, out); },
+            ToString(accumulator) + " over " + std::to_string(dim));
+      }
+    }
+  }
+}
+
+TEST_F(ArithmeticGpu, OperationsGiveTheCpusBits) {
+  for (const char* name : {"e4m3", "e5m2", "e3m0", "e4m3fn", "e8m0", "bf16", "fp32"}) {
+    expect_operations<float>(driver(), ParseFormat(name));
+    expect_operations<double>(driver(), ParseFormat(name));
+  }
+}
+
+TEST_F(ArithmeticGpu, SumsGiveTheCpusBits) {
+  for (const char* name : {"e4m3", "e3m0", "e6m9", "fp32"}) {
+    expect_sums<float>(driver(), ParseFormat(name));
+    expect_sums<double>(driver(), ParseFormat(name));
+  }
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Add, Mul, Fma and Sum of a GPU's tensors, on the CPU: their checks, their calls of the library
+// and the kernels' bodies, thread after thread, against the CPU's operations.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/reduce.h"
+#include "kernels/cuda/arithmetic_tile.h"
+#include "kernels/cuda/fold_tile.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+/// Threads of a launch; more of them than some sizes need, fewer than others.
+constexpr std::int64_t kHostThreads = 48;
+
+template <class Run>
+void for_threads(Run run) {
+  for (std::int64_t thread = 0; thread < kHostThreads; ++thread) run(thread);
+}
+
+int arithmetic_on_host(const cuda::Launch& /*launch*/, const cuda::ArithmeticCall& call) {
+  const bool any = call.x.dtype == DType::f64 || call.y.dtype == DType::f64 ||
+                   (call.op == Operation::fma && call.z.dtype == DType::f64);
+  with_mode(call.plan.mode, [&]<Rounding mode>() {
+    for_threads([&](std::int64_t thread) {
+      any ? cuda::operate<mode, true>(call, thread, kHostThreads)
+          : cuda::operate<mode, false>(call, thread, kHostThreads);
+    });
+  });
+  return 0;
+}
+
+int sum_on_host(const cuda::Launch& /*launch*/, const cuda::SumCall& call) {
+  with_mode(call.plan.terms.round.mode, [&]<Rounding mode>() {
+    for_threads([&](std::int64_t thread) {
+      call.x.dtype == DType::f64 ? cuda::sum_elements<mode, double>(call, thread, kHostThreads)
+                                 : cuda::sum_elements<mode, float>(call, thread, kHostThreads);
+    });
+  });
+  return 0;
+}
+
+int greatest_on_host(const cuda::Launch& /*launch*/, std::int64_t n, const cuda::Strided& integers,
+                     std::uint32_t* result) {
+  const auto* values = static_cast<const std::uint32_t*>(integers.data);
+  *result = *std::max_element(values, values + n);
+  return 0;
+}
+
+const cuda::Api* host_library() {
+  static const cuda::Api table = [] {
+    cuda::Api api{};
+    api.describe = [](int) { return "none"; };
+    api.arithmetic = arithmetic_on_host;
+    api.sum = sum_on_host;
+    api.greatest = greatest_on_host;
+    return api;
+  }();
+  return &table;
+}
+
+class ArithmeticTile : public ::testing::Test {
+ protected:
+  void SetUp() override { cuda::SetLibrary(host_library()); }
+  void TearDown() override { cuda::SetLibrary(nullptr); }
+};
+
+/// The same memory as a GPU's.
+TensorView on_gpu(TensorView view) {
+  view.device = Device::cuda;
+  return view;
+}
+
+constexpr std::array kOperations = {Operation::add, Operation::mul, Operation::fma};
+
+using Views = std::array<TensorView, 3>;  // x, y, z
+
+void run(Operation op, const Views& in, const Format& format, const RoundingOptions& options,
+         const TensorView& out, const TensorView* random = nullptr) {
+  switch (op) {
+    case Operation::add:
+      return Add(in[0], in[1], format, options, out, random);
+    case Operation::mul:
+      return Mul(in[0], in[1], format, options, out, random);
+    case Operation::fma:
+      return Fma(in[0], in[1], in[2], format, options, out, random);
+  }
+}
+
+std::vector<RoundingOptions> all_options() {
+  std::vector<RoundingOptions> all;
+  for (const Rounding mode : testing::kDeterministicModes) {
+    all.emplace_back();
+    all.back().mode = mode;
+    if (mode == Rounding::up) all.back().overflow = Overflow::saturate;
+  }
+  for (const int random_bits : {5, 13, 24}) {
+    RoundingOptions options;
+    options.mode = Rounding::stochastic;
+    options.random_bits = random_bits;
+    options.variant = random_bits == 13 ? Variant::B : Variant::A;
+    options.seed = 0x123456789ABCDEF0U;
+    options.stream = 0xFEDCBA9876543210U;
+    all.push_back(options);
+  }
+  return all;
+}
+
+std::vector<float> floats(const Format& format, std::size_t n, std::uint64_t seed) {
+  const reference::Spec spec = reference::spec_of(format);
+  std::vector<float> values = testing::moderate_values(spec, n, seed);
+  const std::vector<float> wild = testing::mixed_values(spec, n / 2, seed + 1);
+  std::copy(wild.begin(), wild.end(), values.begin());
+  std::shuffle(values.begin(), values.end(), std::mt19937_64(seed));
+  return values;
+}
+/// With bits that binary32 has not, and sizes far beyond it.
+std::vector<double> doubles(const Format& format, std::size_t n, std::uint64_t seed) {
+  const std::vector<float> values = floats(format, n, seed);
+  std::vector<double> wide(values.begin(), values.end());
+  std::mt19937_64 bits(seed);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i % 3 == 0) wide[i] *= 1.0 + std::ldexp(static_cast<double>(bits() % 1024), -52);
+    if (i % 16 == 5) wide[i] = std::bit_cast<double>(bits());
+  }
+  return wide;
+}
+
+template <class T>
+void expect_same(Operation op, const Views& in, const Format& format,
+                 const RoundingOptions& options, std::vector<T> expected, TensorView out,
+                 const TensorView* random = nullptr) {
+  std::vector<T> got = expected;
+  out.data = expected.data();
+  run(op, in, format, options, out, random);
+  out.data = got.data();
+  TensorView integers;
+  if (random != nullptr) integers = on_gpu(*random);
+  run(op, {on_gpu(in[0]), on_gpu(in[1]), on_gpu(in[2])}, format, options, on_gpu(out),
+      random != nullptr ? &integers : nullptr);
+  EXPECT_TRUE(testing::bits_equal(std::span<const T>(expected), std::span<const T>(got)))
+      << "operation " << static_cast<int>(op) << ", " << testing::describe(format, options);
+}
+
+TEST_F(ArithmeticTile, OperationsGiveTheCpusBits) {
+  constexpr std::int64_t n = 3001;
+  for (const char* name : {"e4m3", "e5m2", "e3m0", "e4m3fn", "e5m2fnuz", "e8m0", "bf16", "fp32"}) {
+    const Format format = ParseFormat(name);
+    const std::vector<float> x = floats(format, n, 1);
+    const std::vector<float> y = floats(format, n, 3);
+    const std::vector<float> z = floats(format, n, 5);
+    const Views in = {testing::view_of(x), testing::view_of(y), testing::view_of(z)};
+    for (const RoundingOptions& options : all_options()) {
+      for (const Operation op : kOperations) {
+        expect_same(op, in, format, options, std::vector<float>(n), testing::view_of(x));
+      }
+    }
+  }
+}
+
+TEST_F(ArithmeticTile, OperandsOfAnyTypeAndStride) {
+  constexpr std::int64_t n = 2 * 3 * 50;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<double> x = doubles(format, 2 * n, 1);
+  const std::vector<float> y = floats(format, n, 3);
+  std::vector<std::uint16_t> z(50);
+  for (std::size_t i = 0; i < z.size(); ++i) z[i] = static_cast<std::uint16_t>(1311 * i);
+  const std::array<std::int64_t, 3> shape{3, 2, 50};
+  TensorView from_x = View(x.data(), DType::f64, shape);
+  from_x.stride = {2, 300, 6};
+  TensorView from_y = View(y.data() + n - 1, DType::f32, shape);
+  from_y.stride = {-100, -50, -1};
+  for (const DType type : {DType::bf16, DType::f16}) {
+    TensorView from_z = View(z.data(), type, shape);
+    from_z.stride = {0, 0, 1};  // broadcast
+    const Views mixed = {from_x, from_y, from_z};
+    const Views narrow = {from_z, from_y, from_z};
+    for (const RoundingOptions& options : all_options()) {
+      for (const Operation op : kOperations) {
+        for (const Views& in : {mixed, narrow}) {
+          const std::vector<double> wide(n);
+          expect_same(op, in, format, options, wide, View(wide.data(), DType::f64, shape));
+          const std::vector<float> spread(2 * n, -1.0F);
+          TensorView out = View(spread.data(), DType::f32, shape);
+          out.stride = {200, 100, 2};
+          expect_same(op, in, format, options, spread, out);
+          const std::vector<std::uint16_t> half(n);
+          expect_same(op, in, format, options, half, View(half.data(), type, shape));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ArithmeticTile, GivenIntegers) {
+  constexpr std::int64_t n = 700;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> x = floats(format, n, 1);
+  RoundingOptions options;
+  options.mode = Rounding::stochastic;
+  options.random_bits = 8;
+  std::vector<std::uint32_t> random(n);
+  for (std::size_t i = 0; i < random.size(); ++i)
+    random[i] = static_cast<std::uint32_t>(i * 37) % 256;
+  const TensorView integers = testing::view_of(random);
+  const TensorView view = testing::view_of(x);
+  for (const Operation op : kOperations) {
+    expect_same(op, {view, view, view}, format, options, std::vector<float>(n), view, &integers);
+  }
+  random[600] = 256;
+  const TensorView on_device = on_gpu(integers);
+  const std::vector<float> out(n);
+  EXPECT_THROW(
+      Add(on_gpu(view), on_gpu(view), format, options, on_gpu(testing::view_of(out)), &on_device),
+      Error);
+}
+
+TEST_F(ArithmeticTile, SeedAndStreamMayLieInDeviceMemory) {
+  constexpr std::int64_t n = 900;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> x = floats(format, n, 1);
+  const std::uint64_t seed = 77;
+  const std::uint64_t stream = 0xFFFF'FFFF'0000'0001;
+  RoundingOptions given;
+  given.mode = Rounding::stochastic;
+  RoundingOptions device = given;
+  given.seed = seed;
+  given.stream = stream;
+  device.device_seed = &seed;
+  device.device_stream = &stream;
+  const TensorView view = testing::view_of(x);
+  const std::vector<float> expected(n);
+  const std::vector<float> got(n);
+  Mul(view, view, format, given, testing::view_of(expected));
+  Mul(on_gpu(view), on_gpu(view), format, device, on_gpu(testing::view_of(got)));
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)));
+
+  const std::array<std::int64_t, 2> shape{9, 100};
+  const TensorView matrix = View(x.data(), DType::f32, shape);
+  const std::vector<float> sums(100);
+  const std::vector<float> sums_got(100);
+  Sum(matrix, 0, {.format = format, .rounding = given}, testing::view_of(sums));
+  Sum(on_gpu(matrix), 0, {.format = format, .rounding = device},
+      on_gpu(testing::view_of(sums_got)));
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(sums), std::span<const float>(sums_got)));
+  EXPECT_THROW(Sum(matrix, 0, {.format = format, .rounding = device}, testing::view_of(sums)),
+               Error);
+}
+
+std::vector<Accumulator> accumulators(const Format& format, const RoundingOptions& rounding) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
+    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
+  }
+  for (const std::int64_t chunk : {1, 3, 64}) {
+    all.push_back({.format = format, .scheme = Scheme::chunked, .rounding = rounding});
+    all.back().chunk = chunk;
+    if (chunk == 3) all.back().inner = ParseFormat("e5m2");
+  }
+  return all;
+}
+
+template <class T>
+void expect_same_sum(const TensorView& x, int dim, const Accumulator& accumulator,
+                     std::vector<T> expected, TensorView out) {
+  std::vector<T> got = expected;
+  out.data = expected.data();
+  Sum(x, dim, accumulator, out);
+  out.data = got.data();
+  Sum(on_gpu(x), dim, accumulator, on_gpu(out));
+  EXPECT_TRUE(testing::bits_equal(std::span<const T>(expected), std::span<const T>(got)))
+      << ToString(accumulator) << " over dimension " << dim << " of " << x.shape[dim];
+}
+
+TEST_F(ArithmeticTile, SumsGiveTheCpusBits) {
+  for (const char* name : {"e4m3", "e3m0", "e4m3fn", "e6m9", "fp32"}) {
+    const Format format = ParseFormat(name);
+    for (const std::int64_t terms : {0, 1, 2, 3, 7, 65}) {
+      const std::array<std::int64_t, 3> shape{4, terms, 17};
+      const auto size = static_cast<std::size_t>(4 * terms * 17);
+      const std::vector<float> x = floats(format, size, 7);
+      const std::vector<double> wide = doubles(format, size, 9);
+      const std::array<std::int64_t, 2> out{4, 17};
+      for (const RoundingOptions& options : all_options()) {
+        for (const Accumulator& accumulator : accumulators(format, options)) {
+          std::vector<float> sums(4 * 17, -1.0F);
+          expect_same_sum(View(x.data(), DType::f32, shape), 1, accumulator, sums,
+                          View(sums.data(), DType::f32, out));
+          std::vector<double> wide_sums(4 * 17, -1.0);
+          expect_same_sum(View(wide.data(), DType::f64, shape), 1, accumulator, wide_sums,
+                          View(wide_sums.data(), DType::f64, out));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ArithmeticTile, SumsOverAnyDimensionTypeAndStride) {
+  const Format format = ParseFormat("e4m3");
+  std::vector<std::uint16_t> halves(6 * 10 * 14);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(8191 * i);
+  for (const DType type : {DType::bf16, DType::f16}) {
+    TensorView x = View(halves.data(), type, std::array<std::int64_t, 3>{7, 10, 3});
+    x.stride = {1, -14, 280};
+    x.data = halves.data() + 9 * 14;
+    for (int dim = 0; dim < 3; ++dim) {
+      std::vector<std::int64_t> shape{7, 10, 3};
+      shape.erase(shape.begin() + dim);
+      const TensorView out = View(nullptr, type, shape);
+      const std::vector<std::uint16_t> sums(static_cast<std::size_t>(shape[0] * shape[1]));
+      for (const Accumulator& accumulator : accumulators(format, {})) {
+        expect_same_sum(x, dim, accumulator, sums, out);
+      }
+    }
+  }
+}
+
+TEST_F(ArithmeticTile, RefusesWhatTheCpuOnlyTakes) {
+  const std::vector<float> x(6);
+  const std::vector<float> y(3);
+  const std::vector<std::uint32_t> random(3 * 2);
+  const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{2, 3});
+  const TensorView sums = testing::view_of(y);
+  const TensorView integers =
+      on_gpu(View(random.data(), DType::u32, std::array<std::int64_t, 2>{3, 2}));
+  Accumulator accumulator{.format = ParseFormat("e4m3")};
+  accumulator.rounding.mode = Rounding::stochastic;
+  try {
+    Sum(on_gpu(matrix), 0, accumulator, on_gpu(sums), &integers);
+    ADD_FAILURE() << "took random integers";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "random integers are for sums on the CPU; a GPU's take seed and stream");
+  }
+  EXPECT_THROW(Sum(on_gpu(matrix), 0, {}, sums), Error);
+  EXPECT_THROW(Sum(matrix, 0, {}, on_gpu(sums)), Error);
+  EXPECT_THROW(Add(on_gpu(sums), sums, kFp32, {}, on_gpu(sums)), Error);
+  EXPECT_THROW(Add(on_gpu(sums), on_gpu(sums), kFp32, {}, sums), Error);
+  EXPECT_THROW(Fma(on_gpu(sums), on_gpu(sums), sums, kFp32, {}, on_gpu(sums)), Error);
+  EXPECT_THROW(Sum(on_gpu(matrix), 0, Preset("h100-fp16"), on_gpu(sums)), Error);
+  const TensorView none = on_gpu(View(nullptr, DType::f32, 0));
+  cuda::SetLibrary(nullptr);  // what is empty needs no GPU
+  EXPECT_NO_THROW(Add(none, none, kFp32, {}, none));
+  EXPECT_NO_THROW(
+      Sum(on_gpu(View(nullptr, DType::f32, std::array<std::int64_t, 2>{0, 3})), 1, {}, none));
+}
+
+}  // namespace
+}  // namespace cpd
