@@ -132,26 +132,6 @@ def call(verb: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
     return verb(*args, rounding=o.rounding, overflow=o.overflow, **more)
 
 
-def gradients(
-    world: int, shapes: Any = ((3, 7), (2,), ()), seed: int = 0, scale: float = 1.0
-) -> list[list[npt.NDArray[np.float32]]]:
-    """Values over a few binades, some zero, per rank and layer."""
-    rng = np.random.default_rng(seed)
-    return [
-        [
-            np.asarray(
-                rng.normal(size=shape)
-                * np.exp2(rng.integers(-6, 3, shape))
-                * (rng.random(shape) > 0.05)
-                * scale,
-                np.float32,
-            )
-            for shape in shapes
-        ]
-        for _ in range(world)
-    ]
-
-
 # ---- layouts -----------------------------------------------------------------------------------
 
 

@@ -73,7 +73,7 @@ def test_operations_are_the_cpus(verb: str, rounding: str, dtype: torch.dtype) -
     expected = operation(*operands, f, rounding=rounding)
     got = operation(*(x.cuda() for x in operands), f, rounding=rounding)
     assert got.is_cuda
-    assert same_bits(expected, got)
+    assert same(expected, got)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -83,7 +83,7 @@ def test_sums_are_the_cpus(scheme: str, rounding: str, dtype: torch.dtype) -> No
     acc = cpd.Accumulator("e6m9" if dtype != torch.bfloat16 else "e4m3", scheme, rounding=rounding)
     x = inputs(60 * 77).to(dtype).view(60, 77)
     for dim in (0, 1):
-        assert same_bits(cpd.sum(x, acc, dim), cpd.sum(x.cuda(), acc, dim))
+        assert same(cpd.sum(x, acc, dim), cpd.sum(x.cuda(), acc, dim))
 
 
 def test_sums_take_no_given_integers() -> None:
@@ -212,15 +212,10 @@ def test_every_type_as_on_the_cpu(dtype):
         assert same(cpd.decode(codes, f, x.shape).cpu(), cpd.decode(codes.cpu(), f, x.shape))
 
 
-def test_arithmetic_is_refused():
+def test_virtual_ranks_are_refused():
     x = inputs(33 * 65).cuda()
-    for call in (
-        lambda: cpd.mul(x, x, "e4m3"),
-        lambda: cpd.sum(x, "e4m3"),
-        lambda: cpd.simulate_all_reduce([[x]], cpd.ReduceSpec("e4m3")),
-    ):
-        with pytest.raises(ValueError, match="CPU"):
-            call()
+    with pytest.raises(ValueError, match="CPU"):
+        cpd.simulate_all_reduce([[x]], cpd.ReduceSpec("e4m3"))
 
 
 def test_stream_and_in_place():

@@ -12,9 +12,10 @@ import pytest
 
 import cpd
 import reduce_oracle
-from arrays import gradients, spec_of
+from arrays import spec_of
 from cpd.comm.spec import StallWarning
 from oracle import MODES, Options
+from reduce_cases import gradients
 
 # Many of the sums here are of more terms than their format can count.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")

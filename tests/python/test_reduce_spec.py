@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cpd
-from arrays import gradients
+from reduce_cases import gradients
 
 # Many of the sums here are of more terms than their format can count.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
