@@ -92,6 +92,24 @@ def test_compiled_gradient_and_dynamic_shapes():
     assert counter.frame_count <= 2
 
 
+def test_compiled_layers_draw_by_their_numbers():
+    """A layer's number may become a variable of the compiled program."""
+
+    def loss(x, w, how, stream):
+        return cpd.functional.linear(x, w, recipe=how.with_stream(stream)).sum()
+
+    drawing = cpd.CastSpec("e5m2", rounding="stochastic")
+    recipe = cpd.Recipe("e4m3 sequential rounding=stochastic", gradient=drawing, output=drawing)
+    run, _ = compiled(loss)
+    x, w = torch.randn(4, 20), torch.randn(5, 20, requires_grad=True)
+    for layer in (0, 1, 7, 2**16 - 1):
+        how, stream = recipe.for_layer(layer), torch.tensor(layer << 36)
+        wanted, got = loss(x, w, how, stream), run(x, w, how, stream)
+        assert torch.equal(got, wanted)
+        (expected,) = torch.autograd.grad(wanted, w)
+        assert torch.equal(torch.autograd.grad(got, w)[0], expected)
+
+
 def test_compiled_errors_arrive_wrapped():
     run, _ = compiled(lambda x: cpd.cast(x, E4M3, "nearest"))
     with pytest.raises(Exception, match="nearest"):

@@ -270,12 +270,12 @@ define(
 # ---- derivatives ---------------------------------------------------------------------------------
 
 
-def _redrawn(numbers: Tensor | None, purpose: int) -> Tensor | None:
+def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
     """A recipe's numbers with other random bits for the forward sums."""
     if numbers is None:
         return None
     seed, stream = numbers[0]
-    first = torch.stack([seed, tagged(stream, purpose << 60)])
+    first = torch.stack([seed, tagged(stream, purpose)])
     return torch.cat([first.unsqueeze(0), numbers[1:]])
 
 
@@ -284,7 +284,7 @@ def _conv2d_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     x, w, numbers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
 
-    def convolve(x: Tensor, w: Tensor, purpose: int) -> Tensor:
+    def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
         how = ctx.sums, ctx.gradient, _redrawn(numbers, purpose), torch.float32
         return ops.conv2d(x, w, None, ctx.stride, ctx.dilation, ctx.groups, *how)
 
@@ -311,7 +311,7 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
         first, second, seed, stream = saved(ctx)
         of_first, of_second = tangents[:2]
 
-        def term(x: Tensor, y: Tensor, purpose: int) -> Tensor:
+        def term(x: Tensor, y: Tensor, purpose: str) -> Tensor:
             how = Sum(ctx.text, seed, stream).drawing(purpose)
             return operator(x, y, *ctx.moves, *how, torch.float32)
 

@@ -26,20 +26,22 @@ from cpd._torch.library import ops
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import parsed_cast
 from cpd.numeric.compiling import constant
+from cpd.numeric.streams import stream_tag
 from cpd.ops.arguments import holds, product_shape
 
-GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = 4, 5, 6
-CAST_ACTIVATION, CAST_WEIGHT, CAST_GRADIENT, CAST_OUTPUT = 8, 9, 10, 11
-TANGENT_A, TANGENT_B = 12, 13
-"""What a random stream is for, its bits 60…63: 0 is the forward GEMM; collectives have 1…3."""
+GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = "grad_input", "grad_weight", "grad_bias"
+CAST_ACTIVATION, CAST_WEIGHT = "cast_activation", "cast_weight"
+CAST_GRADIENT, CAST_OUTPUT = "cast_gradient", "cast_output"
+TANGENT_A, TANGENT_B = "tangent_input", "tangent_weight"
+"""What a random stream is for, by its name in the table of streams (`cpd.numeric.streams`)."""
 
 Strings = Sequence[str]
 Ints = Sequence[int]
 
 
-def tagged(stream: Tensor, tag: int) -> Tensor:
-    """stream XOR the 64 bits of `tag`."""
-    return stream ^ (tag - 2**64 if tag >= 2**63 else tag)
+def tagged(stream: Tensor, purpose: str, layer: int = 0) -> Tensor:
+    """The stream for a purpose in a layer, from the one that was given."""
+    return stream ^ stream_tag(purpose, layer)
 
 
 class Sum(NamedTuple):
@@ -56,11 +58,11 @@ class Sum(NamedTuple):
     def is_stochastic(self) -> bool:
         return parsed(self.text).rounding == "stochastic"
 
-    def drawing(self, purpose: int) -> Sum:
+    def drawing(self, purpose: str) -> Sum:
         """With the random bits of another purpose."""
         if self.stream is None:
             return self
-        return self._replace(stream=tagged(self.stream, purpose << 60))
+        return self._replace(stream=tagged(self.stream, purpose))
 
     def swapped(self) -> Sum:
         """For the product's transpose, whose operands have changed places."""

@@ -276,7 +276,7 @@ def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Ten
 def _numbers(how: Recipe, x: Tensor) -> Tensor | None:
     """Seeds and streams as the operators take them; None where nothing is stochastic."""
     drawing = (
-        (how.forward, 0),
+        (how.forward, "given"),
         (how.grad_input, GRAD_INPUT),
         (how.grad_weight, GRAD_WEIGHT),
         (how.grad_bias, GRAD_BIAS),
@@ -294,16 +294,16 @@ def _numbers(how: Recipe, x: Tensor) -> Tensor | None:
 
 
 def _pair_of(
-    spec: Any, purpose: int, how: Recipe, x: Tensor
+    spec: Any, purpose: str, how: Recipe, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of an accumulator or cast, for one purpose in one layer."""
     seed, stream = operators.random_numbers(spec, x)
     if stream is None:
         return None, None
-    return seed, tagged(stream, (purpose << 60) ^ (how.layer << 20))
+    return seed, tagged(stream, purpose, how.layer)
 
 
-def _cast(x: Tensor, spec: CastSpec | None, purpose: int, how: Recipe) -> Tensor:
+def _cast(x: Tensor, spec: CastSpec | None, purpose: str, how: Recipe) -> Tensor:
     """`x` as it enters a GEMM."""
     if spec is None:
         return x

@@ -12,8 +12,7 @@ from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.options import Number, check_number, integer
-
-MAX_LAYERS = 2**16
+from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which random stream a rounding draws from: the library's table (cpd/numeric/streams.h)."""
+
+from cpd import _core
+from cpd.numeric.compiling import constant
+
+MAX_LAYERS = _core.MAX_LAYERS
+
+_LAYER = _core.stream_tag("given", 1)
+
+
+@constant
+def _purpose_tag(purpose: str) -> int:
+    """As torch's int64 has it, with a sign."""
+    tag = _core.stream_tag(purpose)
+    return tag - 2**64 if tag >= 2**63 else tag
+
+
+def stream_tag(purpose: str, layer: int = 0) -> int:
+    """What a layer's given streams are changed by, with XOR: 64 bits, signed as torch's int64.
+
+    `layer` is 0…MAX_LAYERS - 1; a compiled program may have it for a variable. Raises ValueError
+    for a purpose that the table lacks.
+    """
+    return _purpose_tag(purpose) ^ layer * _LAYER
