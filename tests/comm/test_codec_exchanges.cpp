@@ -16,6 +16,7 @@
 
 #include "cpd/comm/engine/link.h"
 #include "cpd/numeric/reference.h"
+#include "cpd/numeric/reference_sum.h"
 #include "tests/testing/codec_ranks.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/faulty_transports.h"

@@ -11,6 +11,7 @@
 
 #include "cpd/numeric/fold_walk.h"
 #include "cpd/numeric/reference.h"
+#include "cpd/numeric/reference_sum.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"
