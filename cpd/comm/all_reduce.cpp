@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -72,9 +73,11 @@ class Refusal : public std::runtime_error {
   bool by_machine_;
 };
 
-/// Layers' numbers in random streams, runs of them as `first-last`.
+/// Layers' numbers in random streams, runs of them as `first-last`; one text for 0, 1, … whether
+/// they are given or not.
 std::string NumbersText(std::span<const std::int64_t> numbers) {
-  if (numbers.empty()) return "0, 1, …";
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  if (std::ranges::equal(numbers, std::views::iota(std::int64_t{0}, count))) return "0, 1, …";
   std::string text;
   for (std::size_t i = 0; i < numbers.size();) {
     std::size_t end = i + 1;
@@ -148,7 +151,7 @@ class Call {
     intent.emplace_back("chunk", std::to_string(options_.chunk));
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
-    Handshake(link_, intent, sizes_, refusal);
+    Handshake(link_, intent, sizes_, refusal, layers_.numbers);
     if (!refusal.empty()) throw Refusal(refusal, machine_refuses_);
     AgreeOnExponents();
   }

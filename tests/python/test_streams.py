@@ -87,6 +87,21 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
     for out in cpd.comm.local(3).run(work):
         assert [x.tobytes() for x in out] == [x.tobytes() for x in expected]
 
+    def public(comm: cpd.comm.Communicator) -> list[np.ndarray]:
+        if exchange == "owner":
+            mine = comm.reduce(ranks[comm.rank], spec, numbers=numbers)
+            assert (mine is None) == (comm.rank != 0)
+            parts = comm.reduce_scatter(ranks[comm.rank], spec, numbers=numbers)
+            wanted = [np.array_split(x, 3)[comm.rank] for x in expected]
+            assert [x.tobytes() for x in parts] == [x.tobytes() for x in wanted]
+        return comm.all_reduce(ranks[comm.rank], spec, numbers=numbers)
+
+    for out in [
+        *cpd.comm.local(3).run(public),
+        cpd.simulate_all_reduce(ranks, spec, numbers=numbers),
+    ]:
+        assert [x.tobytes() for x in out] == [x.tobytes() for x in expected]
+
 
 def test_numbers_are_refused() -> None:
     spec = cpd.ReduceSpec("e4m3")._native()
@@ -98,3 +113,38 @@ def test_numbers_are_refused() -> None:
         _core.VirtualReduce(spec, 2, [1], [-1])
     with pytest.raises(ValueError, match=r"at most 2\^16 layers, got 65537"):
         _core.VirtualReduce(spec, 2, [1], [2**16])
+
+
+NUMBERS = [
+    ([0], ValueError, "there are 2 layers but 1 numbers"),
+    ([4, 4], ValueError, "a number of its own, got 4 twice"),
+    ([0, -1], ValueError, "at least 0, got -1"),
+    ([0, 2**16], ValueError, r"at most 2\^16 layers, got 65537"),
+    ([0, "1"], TypeError, "numbers must be"),
+]
+
+
+@pytest.mark.parametrize(("numbers", "error", "told"), NUMBERS)
+def test_mistaken_numbers(numbers: list[int], error: type[Exception], told: str) -> None:
+    layers, spec = [np.ones(2, np.float32)] * 2, cpd.ReduceSpec("e4m3")
+    with pytest.raises(error, match=told):
+        cpd.simulate_all_reduce([layers], spec, numbers=numbers)
+    with cpd.comm.local(1) as group, pytest.raises(error, match=told):
+        group.run(lambda comm: comm.all_reduce(layers, spec, numbers=numbers))
+
+
+def test_layers_are_named_by_their_numbers() -> None:
+    spec, x = cpd.ReduceSpec("e4m3"), np.ones(3, np.float32)
+    with pytest.raises(TypeError, match="rank 0, layer 7 must be of type"):
+        cpd.simulate_all_reduce([[x, np.ones(3)]], spec, numbers=[2, 7])
+    with pytest.raises(ValueError, match="rank 1, layer 7 has shape"):
+        cpd.simulate_all_reduce([[x, x], [x, x[1:]]], spec, numbers=[2, 7])
+
+    def sizes(comm: cpd.comm.Communicator) -> None:
+        with pytest.raises(cpd.comm.Mismatch, match="size of layer 7 is 3 on rank 0 and 2 on"):
+            comm.all_reduce([x, x[comm.rank :]], spec, numbers=[2, 7])
+        with pytest.raises(cpd.comm.Mismatch, match="layers' numbers is 2 7 on rank 0 and 2 8 on"):
+            comm.all_reduce([x, x], spec, numbers=[2, 7 + comm.rank])
+        comm.all_reduce([x, x], spec, numbers=None if comm.rank else [0, 1])
+
+    cpd.comm.local(2).run(sizes)

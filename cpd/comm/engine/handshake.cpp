@@ -126,7 +126,8 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
 }
 
 /// The layers' sizes differ, though there are as many: says which.
-[[noreturn]] void NameLayer(Link& link, std::span<const std::int64_t> sizes) {
+[[noreturn]] void NameLayer(Link& link, std::span<const std::int64_t> sizes,
+                            std::span<const std::int64_t> numbers) {
   const std::span<const std::uint8_t> own{reinterpret_cast<const std::uint8_t*>(sizes.data()),
                                           sizes.size_bytes()};
   const std::vector<std::uint8_t> all = link.AllGather(Phase::handshake, own);
@@ -140,7 +141,8 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
   for (int rank = 1; rank < link.transport().size(); ++rank) {
     for (std::size_t l = 0; l < sizes.size(); ++l) {
       if (size_of(rank, l) == size_of(0, l)) continue;
-      throw Mismatch(Differs("the size of layer " + std::to_string(l),
+      const std::int64_t number = numbers.empty() ? static_cast<std::int64_t>(l) : numbers[l];
+      throw Mismatch(Differs("the size of layer " + std::to_string(number),
                              std::to_string(size_of(0, l)), rank,
                              std::to_string(size_of(rank, l))));
     }
@@ -170,7 +172,7 @@ Intent IntentOf(const ReduceSpec& spec) {
 }
 
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
-               const std::string& refusal) {
+               const std::string& refusal, std::span<const std::int64_t> numbers) {
   Intent own{{"number of layers", std::to_string(sizes.size())},
              {"layers' sizes", std::to_string(Hash(sizes))}};
   own.insert(own.end(), intent.begin(), intent.end());
@@ -188,7 +190,7 @@ void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> s
     const std::size_t fields = std::min(first.size(), other.size());
     for (std::size_t i = 0; i < fields; ++i) {
       if (first[i] == other[i]) continue;
-      if (first[i].first == "layers' sizes") NameLayer(link, sizes);
+      if (first[i].first == "layers' sizes") NameLayer(link, sizes, numbers);
       throw Mismatch(Differs(first[i].first, first[i].second, rank, other[i].second));
     }
     throw Mismatch(Differs("the call", first.back().first, rank, other.back().first));

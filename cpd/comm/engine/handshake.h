@@ -23,9 +23,9 @@ Intent IntentOf(const ReduceSpec& spec);
 
 /// Compares all ranks' intents and their layers' sizes, as whole texts, however long. A rank that
 /// cannot take part says why in `refusal`, of which at most kMostRefusal bytes travel, with a word
-/// where it is shortened. Throws Mismatch with the same text on all ranks, but for the one that
-/// refuses, which returns.
+/// where it is shortened. `numbers`: how the layers are called in errors; none: 0, 1, … Throws
+/// Mismatch with the same text on all ranks, but for the one that refuses, which returns.
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
-               const std::string& refusal);
+               const std::string& refusal, std::span<const std::int64_t> numbers = {});
 
 }  // namespace cpd

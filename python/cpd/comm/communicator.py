@@ -136,42 +136,80 @@ class Communicator:
         spec: ReduceSpec,
         *,
         out: Layers | None = None,
+        numbers: Sequence[int] | None = None,
         report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
     def all_reduce(
-        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: Literal[True]
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        *,
+        out: Layers | None = None,
+        numbers: Sequence[int] | None = None,
+        report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
     def all_reduce(
-        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: bool = False
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        *,
+        out: Layers | None = None,
+        numbers: Sequence[int] | None = None,
+        report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """The sum of all ranks' layers, as `spec` says.
 
         out: layers that take the result: float32, contiguous, each the input of the same number or
-        apart from all inputs. With `report=True` (on all ranks) also a `ReduceReport`.
+        apart from all inputs. numbers: the layers' numbers in random streams, each its own and
+        below 2^16, the same on all ranks; default 0, 1, …. With `report=True` (on all ranks) also a
+        `ReduceReport`.
         """
         with self._telling():
-            given = self._given(layers, spec)
+            given = self._given(layers, spec, numbers)
             results = Outputs(given, given.shapes, out)
             sum_, counts = spec._native(), flag("report", report)
         with self._one_call:
-            made = self._native.all_reduce(given.values, results.values, sum_, counts)
+            made = self._native.all_reduce(
+                given.values, results.values, sum_, counts, given.numbers
+            )
         return (results.layers, _report(made)) if report else results.layers
 
     @overload
     def reduce(
-        self, layers: Layers, spec: ReduceSpec, root: int = 0, *, report: Literal[False] = False
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        root: int = 0,
+        *,
+        numbers: Sequence[int] | None = None,
+        report: Literal[False] = False,
     ) -> list[Any] | None: ...
     @overload
     def reduce(
-        self, layers: Layers, spec: ReduceSpec, root: int = 0, *, report: Literal[True]
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        root: int = 0,
+        *,
+        numbers: Sequence[int] | None = None,
+        report: Literal[True],
     ) -> tuple[list[Any] | None, ReduceReport]: ...
     def reduce(
-        self, layers: Layers, spec: ReduceSpec, root: int = 0, *, report: bool = False
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        root: int = 0,
+        *,
+        numbers: Sequence[int] | None = None,
+        report: bool = False,
     ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
-        """The same sum, on rank `root` alone; None elsewhere. With exchange `owner`."""
+        """The same sum, on rank `root` alone; None elsewhere. With exchange `owner`.
+
+        numbers, report: as in `all_reduce`.
+        """
         with self._telling():
-            given = self._given(layers, spec)
+            given = self._given(layers, spec, numbers)
             root = integer("root", root)
             if not 0 <= root < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
@@ -180,7 +218,7 @@ class Communicator:
             sum_, counts = spec._native(), flag("report", report)
         values = [] if results is None else results.values
         with self._one_call:
-            made = self._native.reduce(given.values, values, sum_, root, counts)
+            made = self._native.reduce(given.values, values, sum_, root, counts, given.numbers)
         result = None if results is None else results.layers
         return (result, _report(made)) if report else result
 
@@ -191,24 +229,42 @@ class Communicator:
         spec: ReduceSpec,
         *,
         out: Layers | None = None,
+        numbers: Sequence[int] | None = None,
         report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
     def reduce_scatter(
-        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: Literal[True]
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        *,
+        out: Layers | None = None,
+        numbers: Sequence[int] | None = None,
+        report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
     def reduce_scatter(
-        self, layers: Layers, spec: ReduceSpec, *, out: Layers | None = None, report: bool = False
+        self,
+        layers: Layers,
+        spec: ReduceSpec,
+        *,
+        out: Layers | None = None,
+        numbers: Sequence[int] | None = None,
+        report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """Slice `rank` of each layer of the same sum, 1-D: of n values, row-major, the first n mod
-        W slices have one more. With exchange `owner`."""
+        W slices have one more. With exchange `owner`.
+
+        out, of slices, numbers and report: as in `all_reduce`.
+        """
         with self._telling():
-            given = self._given(layers, spec)
+            given = self._given(layers, spec, numbers)
             slices = [(self._slice(size),) for size in given.sizes]
             results = Outputs(given, slices, out)
             sum_, counts = spec._native(), flag("report", report)
         with self._one_call:
-            made = self._native.reduce_scatter(given.values, results.values, sum_, counts)
+            made = self._native.reduce_scatter(
+                given.values, results.values, sum_, counts, given.numbers
+            )
         return (results.layers, _report(made)) if report else results.layers
 
     def all_gather(
@@ -293,9 +349,9 @@ class Communicator:
         except (RankLost, Corrupt, TransportError) as failure:
             error.add_note(f"(the other ranks could not be told: {failure})")
 
-    def _given(self, layers: Layers, spec: ReduceSpec) -> Inputs:
+    def _given(self, layers: Layers, spec: ReduceSpec, numbers: Sequence[int] | None) -> Inputs:
         check_spec(spec)
-        given = Inputs(layers)
+        given = Inputs(layers, numbers)
         check_world(spec, self._size)
         warn_of_stall(spec, self._size, stacklevel=4)
         return given

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.numeric.options import is_torch
+from cpd.numeric.options import integer, is_torch
 from cpd.ops.arguments import NARROW_FLOATS, Array
 
 if TYPE_CHECKING:
@@ -35,11 +35,15 @@ class Inputs:
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
     """The same for C++, of which `plain` keeps the memory."""
 
-    def __init__(self, layers: Any) -> None:
+    numbers: list[int]
+    """The layers' in random streams and in errors."""
+
+    def __init__(self, layers: Any, numbers: Sequence[int] | None = None) -> None:
         self.layers = layer_list("layers", layers)
-        for index, layer in enumerate(self.layers):
-            check_layer(f"layer {index}", layer, ("cpu", "cuda"))
-        self.device = _one_device("layers", self.layers)
+        self.numbers = layer_numbers(numbers, len(self.layers))
+        for number, layer in zip(self.numbers, self.layers, strict=True):
+            check_layer(f"layer {number}", layer, ("cpu", "cuda"))
+        self.device = _one_device("layers", self.layers, self.numbers)
         self.shapes = [tuple(layer.shape) for layer in self.layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         plain = host_values if self.device == "cpu" else _device_values
@@ -59,10 +63,10 @@ class Outputs:
             self.layers = [_new(s, like) for s, like in zip(shapes, inputs.layers, strict=True)]
         else:
             self.layers = layer_list("out", out)
-            _check_out(self.layers, shapes, inputs.device)
+            _check_out(self.layers, shapes, inputs)
         plain = [_memory(layer) for layer in self.layers]
         if out is not None:
-            _check_apart(inputs.plain, plain)
+            _check_apart(inputs.plain, plain, inputs.numbers)
         self.values = [_native(one) for one in plain]
 
 
@@ -74,6 +78,16 @@ def layer_list(what: str, layers: Any) -> list[Any]:
         return list(layers)
     except TypeError:
         raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}") from None
+
+
+def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
+    """`numbers` of so many layers, as a list of its own; None: 0, 1, …"""
+    if numbers is None:
+        return list(range(count))
+    given = [integer("numbers", number) for number in numbers]
+    if len(given) != count:
+        raise ValueError(f"there are {count} layers but {len(given)} numbers")
+    return given
 
 
 def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> None:
@@ -116,19 +130,16 @@ def _is_plain(layer: torch.Tensor) -> bool:
     return layer.dtype is torch.float32 and layer.layout is torch.strided and not layer.is_neg()
 
 
-def _one_device(what: str, layers: Sequence[Any]) -> str:
+def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str:
     """The device's name; `cpu` where there are no layers."""
-    first = "cpu"
-    for index, layer in enumerate(layers):
-        device = str(layer.device) if is_torch(layer) else "cpu"
-        if index == 0:
-            first = device
-        elif device != first:
+    devices = [str(layer.device) if is_torch(layer) else "cpu" for layer in layers]
+    for number, device in zip(numbers, devices, strict=True):
+        if device != devices[0]:
             raise ValueError(
-                f"{what} must all be on one device, got layer 0 on {first}, layer {index} on "
-                f"{device}"
+                f"{what} must all be on one device, got layer {numbers[0]} on {devices[0]}, "
+                f"layer {number} on {device}"
             )
-    return first
+    return devices[0] if devices else "cpu"
 
 
 def _device_values(layer: Any) -> Any:
@@ -163,11 +174,11 @@ def _new(shape: tuple[int, ...], like: Any) -> Any:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _check_out(out: Sequence[Any], shapes: Shapes, device: str) -> None:
+def _check_out(out: Sequence[Any], shapes: Shapes, inputs: Inputs) -> None:
     if len(out) != len(shapes):
         raise ValueError(f"out must have {len(shapes)} layers, got {len(out)}")
-    for index, (layer, shape) in enumerate(zip(out, shapes, strict=True)):
-        where = f"out, layer {index}"
+    for number, layer, shape in zip(inputs.numbers, out, shapes, strict=True):
+        where = f"out, layer {number}"
         check_layer(where, layer, ("cpu", "cuda"))
         if str(layer.dtype).removeprefix("torch.") != "float32":
             raise TypeError(f"{where} must be of type float32, got {layer.dtype}")
@@ -175,8 +186,8 @@ def _check_out(out: Sequence[Any], shapes: Shapes, device: str) -> None:
             raise ValueError(f"{where} must have shape {shape}, got {tuple(layer.shape)}")
         if not (_is_plain_tensor(layer) if is_torch(layer) else _is_plain_array(layer)):
             raise ValueError(f"{where} must be contiguous, aligned and writable")
-    if len(out) > 0 and (of := _one_device("out", out)) != device:
-        raise ValueError(f"out must be on the layers' device, {device}, got {of}")
+    if len(out) > 0 and (of := _one_device("out", out, inputs.numbers)) != inputs.device:
+        raise ValueError(f"out must be on the layers' device, {inputs.device}, got {of}")
 
 
 def _is_plain_tensor(x: Any) -> bool:
@@ -187,7 +198,7 @@ def _is_plain_array(x: npt.NDArray[Any]) -> bool:
     return x.flags.c_contiguous and x.flags.aligned and x.flags.writeable
 
 
-def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any], numbers: Sequence[int]) -> None:
     """Raises unless output l lies apart from the others and from all inputs but, maybe, l."""
     spans = [(*_span(y), index, True) for index, y in enumerate(outputs)]
     for index, x in enumerate(inputs):
@@ -197,9 +208,10 @@ def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     in_reach, in_owner = 0, -1  # and the inputs
     for low, high, index, is_out in sorted(span for span in spans if span[0] < span[1]):
         if low < reach:
-            raise _overlap(index if is_out else owner, owner if is_out else index, is_out)
+            pair = (index, owner) if is_out else (owner, index)
+            raise _overlap(numbers[pair[0]], numbers[pair[1]], is_out)
         if is_out and low < in_reach:
-            raise _overlap(index, in_owner, False)
+            raise _overlap(numbers[index], numbers[in_owner], False)
         if is_out:
             reach, owner = high, index
         elif high > in_reach:

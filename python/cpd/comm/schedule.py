@@ -136,9 +136,9 @@ class Schedule:
         reports: list[Any] = [None] * len(names)
         for spec, numbers in self.parts(names, step):
             ranks = [partial(_chosen, rank, names, numbers) for rank in per_rank]
-            part, told = simulate_all_reduce(ranks, spec, report=True)
-            for number in numbers:
-                sums[number], reports[number] = part[number], told[number]
+            part, told = simulate_all_reduce(ranks, spec, numbers=numbers, report=True)
+            for number, sum_, layer in zip(numbers, part, told, strict=True):
+                sums[number], reports[number] = sum_, layer
         return (sums, reports) if report else sums
 
     @overload
@@ -227,13 +227,19 @@ def all_reduce_numbered(
 ) -> tuple[list[Any], ReduceReport | None]:
     """One call of `comm.all_reduce` in which layer `number` has that number in random streams.
 
-    The numbers between are taken by layers without values, in the lists that are returned too.
+    In the lists that are returned, the numbers between are taken by layers without values.
     """
-    given = numbered(layers)
-    into = None if out is None else numbered(out)
-    if report:
-        return comm.all_reduce(given, spec, out=into, report=True)
-    return comm.all_reduce(given, spec, out=into), None
+    numbers = sorted(layers)
+    given = [layers[number] for number in numbers]
+    into = None if out is None else [out[number] for number in numbers]
+    if not report:
+        sums = comm.all_reduce(given, spec, out=into, numbers=numbers)
+        return numbered(dict(zip(numbers, sums, strict=True))), None
+    sums, told = comm.all_reduce(given, spec, out=into, numbers=numbers, report=True)
+    reports = dict(zip(numbers, told.layers, strict=True))
+    between = LayerReport(0, 0, 0, 0)
+    padded = [reports.get(number, between) for number in range(max(numbers, default=-1) + 1)]
+    return numbered(dict(zip(numbers, sums, strict=True))), ReduceReport(padded, told.traffic)
 
 
 def numbered(layers: Mapping[int, Any]) -> list[Any]:
@@ -253,7 +259,7 @@ def _empty_like(layer: Layer) -> Layer:
 def _chosen(rank: Any, names: Sequence[str], numbers: list[int]) -> list[Any]:
     layers = list(rank() if callable(rank) else rank)
     _check_count("layers", layers, names)
-    return numbered({number: layers[number] for number in numbers})
+    return [layers[number] for number in numbers]
 
 
 def _check_count(what: str, layers: Sequence[Any], names: Sequence[str]) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.comm.layers import PerRank, check_layer, host_values, layer_list
+from cpd.comm.layers import PerRank, check_layer, host_values, layer_list, layer_numbers
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.numeric.options import is_torch
 
@@ -33,14 +33,26 @@ class LayerReport:
 
 @overload
 def simulate_all_reduce(
-    per_rank: PerRank, spec: ReduceSpec, *, report: Literal[False] = False
+    per_rank: PerRank,
+    spec: ReduceSpec,
+    *,
+    numbers: Sequence[int] | None = None,
+    report: Literal[False] = False,
 ) -> list[Any]: ...
 @overload
 def simulate_all_reduce(
-    per_rank: PerRank, spec: ReduceSpec, *, report: Literal[True]
+    per_rank: PerRank,
+    spec: ReduceSpec,
+    *,
+    numbers: Sequence[int] | None = None,
+    report: Literal[True],
 ) -> tuple[list[Any], list[LayerReport]]: ...
 def simulate_all_reduce(
-    per_rank: PerRank, spec: ReduceSpec, *, report: bool = False
+    per_rank: PerRank,
+    spec: ReduceSpec,
+    *,
+    numbers: Sequence[int] | None = None,
+    report: bool = False,
 ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
     """The all-reduce of `spec` over W = len(per_rank) virtual ranks in this process.
 
@@ -50,6 +62,8 @@ def simulate_all_reduce(
     the next rank is asked, so memory holds one rank's values and the running sums. A function is
     called once, once more with APS, and once more for `ring`; it must give the same values each
     time.
+
+    `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
 
     Returns the layers of the sum, float32, of rank 0's kind and shapes; with `report=True` also a
     list of `LayerReport`. What is rounded when, and in which order, see `ReduceSpec`. Each
@@ -64,10 +78,10 @@ def simulate_all_reduce(
     [1.0, 640.0]
     """
     check_spec(spec)
-    source = Source(per_rank)
+    source = Source(per_rank, numbers)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world, stacklevel=3)
-    reduce = _core.VirtualReduce(spec._native(), source.world, source.sizes)
+    reduce = _core.VirtualReduce(spec._native(), source.world, source.sizes, source.numbers)
     if reduce.wants_ranges():
         for rank in range(source.world):
             source.visit(rank, reduce.observe)
@@ -87,23 +101,27 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
 class Source:
     """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
 
-    def __init__(self, per_rank: PerRank) -> None:
+    def __init__(self, per_rank: PerRank, numbers: Sequence[int] | None = None) -> None:
         if not (hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")):
             raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
         if len(per_rank) == 0:
             raise ValueError("per_rank must have at least one rank, got none")
         self.world = len(per_rank)
         self._per_rank = per_rank
-        self._first: list[Any] | None = self._make(0)
-        self._shapes = [tuple(layer.shape) for layer in self._first]
-        self._torch = [is_torch(layer) for layer in self._first]
+        layers = self._layers(0)
+        self.numbers = layer_numbers(numbers, len(layers))
+        self._check(0, layers)
+        self._first: list[Any] | None = layers
+        self._shapes = [tuple(layer.shape) for layer in layers]
+        self._torch = [is_torch(layer) for layer in layers]
         self.sizes = [math.prod(shape) for shape in self._shapes]
 
     def visit(self, rank: int, use: Callable[[int, npt.NDArray[np.float32]], object]) -> None:
         """Calls use(layer's index, layer, 1-D) for each layer of `rank`."""
         layers, self._first = self._first if rank == 0 else None, None
         if layers is None:
-            layers = self._make(rank)
+            layers = self._layers(rank)
+            self._check(rank, layers)
             self._check_shapes(rank, layers)
         for index, layer in enumerate(layers):
             use(index, host_values(layer))
@@ -119,20 +137,23 @@ class Source:
 
         return torch.from_numpy(values)
 
-    def _make(self, rank: int) -> list[Any]:
+    def _layers(self, rank: int) -> list[Any]:
         made: Any = self._per_rank[rank]
-        layers = layer_list(f"rank {rank}", made() if callable(made) else made)
-        for index, layer in enumerate(layers):
-            check_layer(f"rank {rank}, layer {index}", layer)
-        return layers
+        return layer_list(f"rank {rank}", made() if callable(made) else made)
+
+    def _check(self, rank: int, layers: list[Any]) -> None:
+        """Raises unless the rank has as many layers as rank 0, of types that are taken."""
+        if len(layers) != len(self.numbers):
+            raise ValueError(
+                f"rank {rank} has {len(layers)} layers, rank 0 has {len(self.numbers)}"
+            )
+        for number, layer in zip(self.numbers, layers, strict=True):
+            check_layer(f"rank {rank}, layer {number}", layer)
 
     def _check_shapes(self, rank: int, layers: list[Any]) -> None:
-        if len(layers) != len(self._shapes):
-            raise ValueError(
-                f"rank {rank} has {len(layers)} layers, rank 0 has {len(self._shapes)}"
-            )
-        for index, (layer, shape) in enumerate(zip(layers, self._shapes, strict=True)):
+        for number, layer, shape in zip(self.numbers, layers, self._shapes, strict=True):
             if tuple(layer.shape) != shape:
                 raise ValueError(
-                    f"rank {rank}, layer {index} has shape {tuple(layer.shape)}, rank 0 has {shape}"
+                    f"rank {rank}, layer {number} has shape {tuple(layer.shape)}, "
+                    f"rank 0 has {shape}"
                 )

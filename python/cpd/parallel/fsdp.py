@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, as_schedule, numbered
+from cpd.comm.schedule import Schedule, as_schedule
+from cpd.comm.schedule import numbered as numbered
 from cpd.comm.spec import ReduceSpec
 
 
@@ -114,8 +115,9 @@ class ReduceScatter:
         spec = dataclasses.replace(
             self.schedule.spec_of(self.name, self.step), average=_averages(op)
         )
-        slices = comm.reduce_scatter(numbered({self.layer: input_tensor.reshape(-1)}), spec)
-        output_tensor.copy_(slices[self.layer].view_as(output_tensor))
+        flat = input_tensor.reshape(-1)
+        (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer])
+        output_tensor.copy_(part.view_as(output_tensor))
         self.step += 1
 
     def _communicator(self, group: dist.ProcessGroup) -> Communicator:
