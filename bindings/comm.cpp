@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -161,6 +162,21 @@ Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, c
   return comm.get().AllGather(from, to, format, rounding);
 }
 
+std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
+  const std::string_view text = own;
+  std::vector<std::vector<std::uint8_t>> gathered;
+  {
+    const ReleaseGil release;
+    gathered = comm.get().AllGatherBytes(
+        {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  }
+  std::vector<py::bytes> all;
+  for (const auto& one : gathered) {
+    all.emplace_back(reinterpret_cast<const char*>(one.data()), one.size());
+  }
+  return all;
+}
+
 void BindCommunicator(py::module_& m) {
   const auto numbers = py::arg("numbers") = Numbers();
   py::class_<Traffic>(m, "Traffic")
@@ -189,6 +205,7 @@ void BindCommunicator(py::module_& m) {
            py::arg("counts"), numbers)
       .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
            py::arg("rounding"))
+      .def("all_gather_bytes", &AllGatherBytes, py::arg("data"))
       .def(
           "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())
       .def(

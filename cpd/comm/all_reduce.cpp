@@ -490,6 +490,29 @@ Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const T
       [&] { return Call(impl_->link, impl_->options, x, out, spec, {}).AllGather(); });
 }
 
+std::vector<std::vector<std::uint8_t>> Communicator::AllGatherBytes(
+    std::span<const std::uint8_t> own) {
+  return impl_->Guarded([&] {
+    Link& link = impl_->link;
+    Enter(Phase::handshake, 0, *impl_->transport);
+    Handshake(link, {{"operation", "all_gather_bytes"}}, {}, {});
+    Enter(Phase::gather, 0, *impl_->transport);
+    const auto length = static_cast<std::int64_t>(own.size());
+    std::vector<std::int64_t> lengths(static_cast<std::size_t>(size()));
+    const std::vector<std::uint8_t> told = link.AllGather(
+        Phase::gather, {reinterpret_cast<const std::uint8_t*>(&length), sizeof(length)});
+    std::memcpy(lengths.data(), told.data(), told.size());
+    const std::vector<std::uint8_t> all = link.AllGather(Phase::gather, own, lengths);
+    std::vector<std::vector<std::uint8_t>> gathered;
+    auto begin = all.begin();
+    for (const std::int64_t bytes : lengths) {
+      gathered.emplace_back(begin, begin + bytes);
+      begin += bytes;
+    }
+    return gathered;
+  });
+}
+
 void Communicator::Barrier() {
   impl_->Guarded([&] {
     Enter(Phase::handshake, 0, *impl_->transport);

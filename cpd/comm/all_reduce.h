@@ -68,6 +68,8 @@ class CPD_API Communicator {
   /// values, rank ascending.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding);
+  /// Every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost, Corrupt.
+  std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);
   void Barrier();
   /// In place of the call that the others make: this rank cannot, for it refuses its arguments.
   /// They get a Mismatch that says so at once. Throws RankLost, Corrupt.

@@ -308,6 +308,7 @@ class Communicator:
         format: Format,
         rounding: RoundingOptions,
     ) -> Traffic: ...
+    def all_gather_bytes(self, data: bytes) -> list[bytes]: ...
     def all_reduce(
         self,
         x: collections.abc.Sequence[typing.Any],

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -101,6 +102,20 @@ TEST(AllReduce, AllGather) {
         EXPECT_TRUE(same_layers(expected, out)) << ToString(format);
       }));
     }
+  }
+}
+
+TEST(AllReduce, AllGatherBytes) {
+  const std::vector<std::vector<std::size_t>> lengths{
+      {0, 0, 0}, {1, 1, 1}, {0, 1, 5000}, {5000, 0, 7}};
+  for (const auto& row : lengths) {
+    std::vector<std::vector<std::uint8_t>> sent;
+    for (const std::size_t length : row) {
+      sent.emplace_back(length, static_cast<std::uint8_t>(0xA0 + sent.size()));
+    }
+    expect_well(on_ranks(3, options_of(50), [&](Communicator& comm) {
+      EXPECT_EQ(comm.AllGatherBytes(sent[static_cast<std::size_t>(comm.rank())]), sent);
+    }));
   }
 }
 

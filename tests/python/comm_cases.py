@@ -190,7 +190,8 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
 
 
 def others(comm: Communicator) -> list[str]:
-    """reduce, reduce_scatter, all_gather, barrier, subgroup; says what was wrong."""
+    """reduce, reduce_scatter, all_gather, all_gather_bytes, barrier, subgroup; says what was
+    wrong."""
     wrong = []
     sizes = sizes_for(comm.size)
     spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
@@ -209,6 +210,10 @@ def others(comm: Communicator) -> list[str]:
             casts = [cpd.cast(x, f, **options) for x in layers_of(rank, sizes, 5)]
             if not same(layers, casts):
                 wrong.append(f"all_gather {f} of rank {rank}")
+    for lengths in BYTES:
+        sent = [bytes_of(rank, lengths) for rank in range(comm.size)]
+        if comm.all_gather_bytes(sent[comm.rank]) != sent:
+            wrong.append(f"all_gather_bytes {lengths}")
     comm.barrier()
     chosen = list(range(comm.size % 2, comm.size, 2))
     if comm.rank in chosen:
@@ -220,6 +225,14 @@ def others(comm: Communicator) -> list[str]:
                 wrong.append(f"subgroup {chosen}")
     comm.barrier()
     return wrong
+
+
+BYTES = ((0,), (1,), (5000,), (0, 1, 5000, 7), (5000, 0))
+"""How many bytes the ranks send, in turn."""
+
+
+def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
+    return np.random.default_rng(rank).bytes(lengths[rank % len(lengths)])
 
 
 def slice_of(x: Any, rank: int, world: int) -> Any:
@@ -290,6 +303,7 @@ def mismatches(comm: Communicator) -> dict[str, str]:
     texts["root"] = _mismatch(lambda: comm.reduce(x, BASE, root=int(odd)))
     texts["gathered format"] = _mismatch(lambda: comm.all_gather(x, "e4m3" if odd else "e5m2"))
     texts["barrier"] = _mismatch(lambda: comm.barrier() if odd else comm.all_gather(x))
+    texts["bytes"] = _mismatch(lambda: comm.barrier() if odd else comm.all_gather_bytes(b"12"))
     total = comm.all_reduce(x, dataclasses.replace(BASE, format="fp32", result="fp32"))
     texts["after"] = "" if total[0].tolist() == [comm.size] * 5 else f"wrong sum: {total}"
     return texts
@@ -336,6 +350,7 @@ def refusals(comm: Communicator) -> dict[str, list[str]]:
             lambda: comm.all_gather(x),
         ),
     }
+    calls["bytes"] = (lambda: comm.all_gather_bytes(x), lambda: comm.all_gather_bytes(b"1"))
     told = {}
     for name, (wrong, right) in calls.items():
         told[name] = [_error(wrong if odd else right), _error(lambda: _check_sum(comm))]
@@ -359,7 +374,7 @@ def _error(call: Callable[[], Any]) -> str:
 def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
     """The last rank had its own errors; the others were told, and all went on."""
     *others, odd = ranks
-    assert len(odd) == 12
+    assert len(odd) == 13
     for name, (own, after) in odd.items():
         assert own.startswith(("TypeError: ", "ValueError: ")), (name, own)
         assert after == "", name

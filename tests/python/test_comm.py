@@ -250,6 +250,8 @@ def test_bad_arguments():
                 comm.subgroup(ranks)
         with pytest.raises(ValueError, match="exp must be"):
             comm.all_gather(x, "e99m1")
+        with pytest.raises(TypeError, match="data must be bytes, got bytearray"):
+            comm.all_gather_bytes(bytearray(3))
         assert comm.all_reduce(x, FP32)[0].tolist() == [1, 1, 1]  # it still works
 
 

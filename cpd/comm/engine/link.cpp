@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -353,23 +354,33 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
 }
 
 std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint8_t> own) {
+  const std::vector<std::int64_t> bytes(static_cast<std::size_t>(transport_.size()),
+                                        static_cast<std::int64_t>(own.size()));
+  return AllGather(phase, own, bytes);
+}
+
+std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint8_t> own,
+                                          std::span<const std::int64_t> bytes) {
   const int size = transport_.size();
-  const auto bytes = static_cast<std::int64_t>(own.size());
-  const SharedMessage mine = control_.Take(bytes);
-  mine->memory().Write(mine->payload(), own.data(), bytes);
+  const auto bytes_of = [&](int rank) { return bytes[static_cast<std::size_t>(rank)]; };
+  const SharedMessage mine = control_.Take(bytes_of(transport_.rank()));
+  if (!own.empty()) mine->memory().Write(mine->payload(), own.data(), mine->bytes());
   std::vector<Addressed> out;
   std::vector<Addressed> in;
   for (int step = 1; step < size; ++step) {
+    const int source = (transport_.rank() + size - step) % size;
     out.push_back({(transport_.rank() + step) % size, mine});
-    in.push_back({(transport_.rank() + size - step) % size, control_.Take(bytes)});
+    in.push_back({source, control_.Take(bytes_of(source))});
   }
   Pending pending = Begin(phase, std::move(out), std::move(in), false);
   Wait(pending);
-  std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(size));
-  const auto place = [&](int rank) { return all.data() + rank * bytes; };
-  std::memcpy(place(transport_.rank()), own.data(), own.size());
+  std::vector<std::int64_t> begins(bytes.size() + 1, 0);
+  std::inclusive_scan(bytes.begin(), bytes.end(), begins.begin() + 1);
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(begins.back()));
+  const auto place = [&](int rank) { return all.data() + begins[static_cast<std::size_t>(rank)]; };
+  std::ranges::copy(own, place(transport_.rank()));
   for (const auto& [peer, message] : pending.in) {
-    message->memory().Read(place(peer), message->payload(), bytes);
+    message->memory().Read(place(peer), message->payload(), message->bytes());
   }
   return all;
 }

@@ -144,8 +144,11 @@ class CPD_API Link final : public Channel {
   /// This rank gives up for a reason of its own: the others are told.
   void GiveUp() noexcept { transport_.RaiseAlarm(); }
 
-  /// Everybody's record of `bytes` bytes, rank ascending, this one's own too.
+  /// Everybody's record, rank ascending, this one's own too; all of as many bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own);
+  /// The same where rank r's record has bytes[r] bytes.
+  std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own,
+                                      std::span<const std::int64_t> bytes);
   /// The largest of all ranks' bytes, place by place; ceil(log2 size) steps.
   void Max(Phase phase, std::span<std::uint8_t> bytes);
 

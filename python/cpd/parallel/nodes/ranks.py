@@ -11,8 +11,7 @@ from cpd.comm.virtual import LayerReport
 
 Tensors = list[torch.Tensor]
 
-_LIMB = 1 << 24  # integers below it are exact in fp32
-_LIMBS = 3
+_BYTES = 9  # of an integer
 
 
 class Ranks(Protocol):
@@ -33,14 +32,15 @@ class Ranks(Protocol):
         """[node][tensor] of all nodes, from [my node][tensor]; fp32."""
         ...
 
+    def gather_bytes(self, data: list[bytes]) -> list[bytes]:
+        """Of all nodes, from those of mine."""
+        ...
+
 
 def gather_integers(ranks: Ranks, numbers: list[list[int]]) -> list[list[int]]:
     """[node][i] of all nodes, from [my node][i]: integers from 0 to 2^72 - 1."""
-    limbs = [
-        [torch.tensor([float(n >> 24 * i & _LIMB - 1) for i in range(_LIMBS) for n in row])]
-        for row in numbers
-    ]
+    packed = [b"".join(n.to_bytes(_BYTES, "little") for n in row) for row in numbers]
     return [
-        [sum(int(limb) << 24 * i for i, limb in enumerate(split)) for split in whole.tolist()]
-        for whole in (row[0].reshape(_LIMBS, -1).T for row in ranks.gather(limbs))
+        [int.from_bytes(row[i : i + _BYTES], "little") for i in range(0, len(row), _BYTES)]
+        for row in ranks.gather_bytes(packed)
     ]

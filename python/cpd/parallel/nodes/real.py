@@ -33,6 +33,9 @@ class RealRanks:
         everyone: list[Tensors] = self.comm.all_gather(tensors[0], "fp32")
         return everyone
 
+    def gather_bytes(self, data: list[bytes]) -> list[bytes]:
+        return self.comm.all_gather_bytes(data[0])
+
 
 @contextmanager
 def connected(transport: str, timeout: float) -> Iterator[Communicator]:
