@@ -13,10 +13,10 @@
 
 namespace cpd {
 
-/// All ranks of MPI_COMM_WORLD. Starts MPI where it is not started (MPI_THREAD_MULTIPLE) and then also
-/// ends it when the process exits, unless a rank was lost. All ranks call it. Throws RankLost where
-/// not all have come after `timeout` seconds, and Error where the library, or what it needs, is not
-/// there.
+/// All ranks of MPI_COMM_WORLD. Starts MPI where it is not started (MPI_THREAD_MULTIPLE) and then
+/// also ends it when the process exits, unless a rank was lost. All ranks call it. Throws RankLost
+/// where not all have come after `timeout` seconds, and Error where the library, or what it needs,
+/// is not there.
 ///
 /// A process that does not come out of a call of MPI's own for as long as the longest timeout, and
 /// for half a minute, is ended with status 1 and a line on stderr: nothing else would end the call.
