@@ -45,7 +45,7 @@ __all__ = [
 
 
 def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Communicator:
-    """All ranks of MPI_COMM_WORLD, which all call this. Starts MPI where nobody has.
+    """All ranks of MPI_COMM_WORLD, which all call this. Starts MPI if it is not started.
 
     Args:
         timeout: seconds until a silent rank is lost, here too.
