@@ -31,7 +31,7 @@ def rank(r):
 
 spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e4m3", scheme), order=order,
                       group_size=int(group) or None, aps=bool(int(aps)))
-small = [lambda: [np.ones(1000, np.float32)]] * 3
+small = [lambda: [np.ones(1000, np.float32)]] * max(3, int(group))
 cpd.simulate_all_reduce(small, spec)
 before = peak()
 cpd.simulate_all_reduce([rank(r) for r in range(int(world))], spec)
