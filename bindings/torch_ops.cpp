@@ -19,10 +19,12 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,11 +85,15 @@ void* CurrentCudaStream(int device_index) {
   return stream;
 }
 
-TensorView Describe(const Tensor& x, void* data) {
-  if (x.dim() > TensorView::kMaxRank) {
+void CheckRank(std::int64_t rank) {
+  if (rank > TensorView::kMaxRank) {
     throw Error("tensors must have at most " + std::to_string(TensorView::kMaxRank) +
-                " dimensions, got " + std::to_string(x.dim()));
+                " dimensions, got " + std::to_string(rank));
   }
+}
+
+TensorView Describe(const Tensor& x, void* data) {
+  CheckRank(x.dim());
   TensorView view;
   view.data = data;
   view.dtype = DTypeOf(x);
@@ -110,12 +116,49 @@ TensorView Input(const Tensor& x) { return Describe(x, const_cast<void*>(x.const
 
 TensorView Output(const Tensor& x) {
   const TensorView view = Describe(x, x.mutable_data_ptr());
+  if (view.size() == 0) return view;  // overlaps nothing
   for (int d = 0; d < view.rank; ++d) {
     if (view.shape[d] > 1 && view.stride[d] == 0) {
       throw Error("out must not overlap itself, got stride 0 in dimension " + std::to_string(d));
     }
   }
   return view;
+}
+
+/// A tensor beside `x`, not filled. By the C function that torch's stable ABI rests on: what
+/// ops.h offers looks its operator up by name each time.
+Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
+             std::span<const std::int64_t> strides, ScalarType dtype) {
+  const auto element = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(dtype));
+  std::int32_t device = 0;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device));
+  AtenTensorHandle made = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()),
+                                                         sizes.data(), strides.data(), element,
+                                                         device, x.get_device_index(), &made));
+  return Tensor(made);
+}
+
+/// The same in row-major order.
+Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes, ScalarType dtype) {
+  std::array<std::int64_t, TensorView::kMaxRank> strides;
+  CheckRank(static_cast<std::int64_t>(sizes.size()));
+  std::int64_t step = 1;
+  for (std::size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<std::int64_t>(sizes[d], 1);
+  }
+  return Empty(x, sizes, std::span(strides).first(sizes.size()), dtype);
+}
+
+std::span<const std::int64_t> SizesOf(const Tensor& x) {
+  return {x.sizes().data(), x.sizes().size()};
+}
+
+Tensor EmptyLike(const Tensor& x) {
+  if (!x.is_contiguous()) return torch::stable::empty_like(x);
+  const auto strides = x.strides();
+  return Empty(x, SizesOf(x), {strides.data(), strides.size()}, x.scalar_type());
 }
 
 std::optional<TensorView> Input(const OptionalTensor& x) {
@@ -221,7 +264,7 @@ void CastOut(const Tensor& x, StringHandle how, const OptionalTensor& seed,
 Tensor CastNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
                const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(how);
-  const Tensor out = torch::stable::empty_like(x);
+  const Tensor out = EmptyLike(x);
   CastInto(x, text, seed, stream, random, out);
   return out;
 }
@@ -246,7 +289,7 @@ template <auto Operation>
 Tensor BinaryNew(const Tensor& x, const Tensor& y, StringHandle how, const OptionalTensor& seed,
                  const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(how);
-  const Tensor out = torch::stable::new_empty(x, x.sizes());
+  const Tensor out = Empty(x, SizesOf(x), x.scalar_type());
   BinaryInto<Operation>(x, y, text, seed, stream, random, out);
   return out;
 }
@@ -271,7 +314,7 @@ Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle ho
               const OptionalTensor& seed, const OptionalTensor& stream,
               const OptionalTensor& random) {
   const Text text(how);
-  const Tensor out = torch::stable::new_empty(x, x.sizes());
+  const Tensor out = Empty(x, SizesOf(x), x.scalar_type());
   FmaInto(x, y, z, text, seed, stream, random, out);
   return out;
 }
@@ -286,7 +329,7 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
   const OnDeviceOf guard(x);
   std::vector<std::int64_t> shape(x.sizes().begin(), x.sizes().end());
   shape.erase(shape.begin() + dim);
-  const Tensor out = torch::stable::new_empty(x, {shape.data(), shape.size()});
+  const Tensor out = Empty(x, shape, x.scalar_type());
   const auto integers = Input(random);
   Sum(Input(x), static_cast<int>(dim), Taken<ParseAccumulator>(text, seed, stream, x), Output(out),
       integers ? &*integers : nullptr);
@@ -319,7 +362,7 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, String
   const OnDeviceOf guard(a);
   const Accumulator how = Taken<ParseAccumulator>(text, seed, stream, a);
   const auto shape = ProductShape(a, b);
-  const Tensor out = torch::stable::new_empty(a, {shape.data(), shape.size()}, dtype);
+  const Tensor out = Empty(a, shape, dtype);
   const auto addend = Input(c);
   const TensorView* from = addend ? &*addend : nullptr;
   if (blas) {
@@ -338,7 +381,7 @@ Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
   const OnDeviceOf guard(x);
   const CastSpec to = Taken<ParseCastSpec>(text, seed, stream, x);
   const std::int64_t bytes = PackedBytes(to.format, x.numel());
-  const Tensor packed = torch::stable::new_empty(x, {&bytes, 1}, ScalarType::Byte);
+  const Tensor packed = Empty(x, {&bytes, 1}, ScalarType::Byte);
   const auto integers = Input(random);
   Encode(Input(x), to.format, to.rounding, Output(packed), integers ? &*integers : nullptr);
   return packed;
@@ -356,7 +399,7 @@ void DecodeOut(const Tensor& codes, StringHandle format, const Tensor& out) {
 Tensor DecodeNew(const Tensor& codes, StringHandle format, const std::vector<std::int64_t>& shape,
                  ScalarType dtype) {
   const Text text(format);
-  const Tensor out = torch::stable::new_empty(codes, {shape.data(), shape.size()}, dtype);
+  const Tensor out = Empty(codes, shape, dtype);
   DecodeInto(codes, text, out);
   return out;
 }

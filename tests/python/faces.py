@@ -110,9 +110,9 @@ class Torch(Face):
         if not isinstance(x, np.ndarray):
             return x
         x = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
-        if x.size == 0:
-            return self.array(np.zeros((), x.dtype)).new_empty(x.shape)
         one = tuple(slice(0, 1 if stride == 0 else None) for stride in x.strides)
+        if x.size == 0:
+            return self.array(np.zeros((), x.dtype)).new_empty(x[one].shape).expand(x.shape)
         values = np.array(x[one], order="C")  # a broadcast dimension lies in memory once
         if x.dtype == ml_dtypes.bfloat16:
             values = self.torch.from_numpy(values.view(np.int16)).view(self.torch.bfloat16)

@@ -210,6 +210,18 @@ def test_empty_and_scalar_shapes(face: Face, shape: tuple[int, ...]) -> None:
     assert y.shape == shape
 
 
+def test_empty_broadcast(face: Face) -> None:
+    """No elements, so none that share memory, whatever the strides."""
+    x = np.broadcast_to(np.empty((1, 0, 2), np.float32), (3, 0, 2))
+    face.check(
+        [
+            Call(verb, (*operands, "e4m3"), {}, x.copy())
+            for verb, operands in ((cpd.cast, (x,)), (cpd.add, (x, x)), (cpd.fma, (x, x, x)))
+        ]
+    )
+    face.check([Call(cpd.cast, (x, "e4m3"), {"out": x.copy()}, x.copy())])
+
+
 def test_idempotent(face: Face) -> None:
     x = from_bits(boundary_bits(oracle.Spec(4, 3)))
     names = ("e4m3", "e4m3fn", "e3m0", "e8m0", "bf16")[: face.few]

@@ -116,6 +116,40 @@ def test_compiled_errors_arrive_wrapped():
         run(torch.ones(3))
 
 
+PLAIN = {
+    "cast": lambda x: cpd.cast(x, E4M3),
+    "sum": lambda x: cpd.sum(x, "e4m3 kahan"),
+    "gemm": lambda x: cpd.gemm(x, x.mT, "e5m2"),
+}
+ARGUMENTS = {
+    "cast": ("e4m3", None, None, None),
+    "sum": (0, "e4m3 kahan", None, None, None),
+    "gemm": (torch.ones(4, 3), None, "e5m2 sequential", None, None, torch.float32, False, None),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_operators_without_derivatives(name):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    operator, plain = (getattr(torch.ops.cpd, n).default for n in (name, f"{name}_plain"))
+    torch.library.opcheck(plain, (x, *ARGUMENTS[name]))
+    assert same(plain(x, *ARGUMENTS[name]), operator(x, *ARGUMENTS[name]))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_exported_programs_keep_the_public_operators(name):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return PLAIN[name](x)
+
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    exported = torch.export.export(Model(), (x,))
+    for program in (exported, exported.run_decompositions()):
+        called = [str(n.target) for n in program.graph.nodes if str(n.target).startswith("cpd.")]
+        assert called == [f"cpd.{name}.default"]
+        assert same(program.module()(x), PLAIN[name](x))
+
+
 # ---- without torch -----------------------------------------------------------------------------
 
 

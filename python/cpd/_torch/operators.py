@@ -88,7 +88,8 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
 def encode(x: Tensor, f: Format, options: Options, random: Any) -> Tensor:
     _check("x", x, FLOATS)
     arguments = _arguments(f, options, x)
-    return _ops.encode(x, *arguments, _random(random, x, x.shape, "x's shape", options))
+    integers = None if random is None else _random(random, x, x.shape, "x's shape", options)
+    return _ops.encode(x, *arguments, integers)
 
 
 def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tensor:
@@ -127,10 +128,12 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
     _check("x", x, FLOATS)
     axis = dimension(dim, x.dim())
     check_carrier(name_of(x.dtype), acc.format.name)
-    shape = x.shape[:axis] + x.shape[axis + 1 :]
-    integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
-    if integers is not None and x.device.type == "cuda":
-        raise ValueError("random is for sums on the CPU; CUDA tensors take seed and stream")
+    integers = None
+    if random is not None:
+        shape = x.shape[:axis] + x.shape[axis + 1 :]
+        integers = _draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
+        if x.device.type == "cuda":
+            raise ValueError("random is for sums on the CPU; CUDA tensors take seed and stream")
     return call(*_sum, x, axis, acc.text, *random_numbers(acc, x), integers)
 
 
@@ -163,6 +166,8 @@ def _arithmetic(
     x = operands["x"]
     for name, operand in operands.items():
         _check(name, operand, FLOATS)
+        if operand is x:
+            continue
         if operand.dtype != x.dtype:
             raise TypeError(f"{name} must have x's type, {x.dtype}, got {operand.dtype}")
         if operand.device != x.device:
@@ -170,7 +175,9 @@ def _arithmetic(
     arguments = _arguments(f, options, x)
     check_carrier(name_of(x.dtype), f.name)
     views = _broadcast(operands)
-    integers = _random(random, x, views[0].shape, "the result's shape", options)
+    integers = None
+    if random is not None:
+        integers = _random(random, x, views[0].shape, "the result's shape", options)
     if out is None:
         return call(*new, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
@@ -195,11 +202,9 @@ def name_of(dtype: torch.dtype) -> str:
 
 def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str]) -> torch.dtype:
     """Checks the operands of c + a b by type, device and shape; gives the result's type."""
-    for name, x in zip(names, (a, b, c), strict=True):
-        if x is c and c is None:
-            continue
-        _check(name, x, NARROW_FLOATS, like=names[0])
-        if x.device != a.device:
+    for name, x in zip(names, (a, b) if c is None else (a, b, c), strict=False):
+        _check(name, x, NARROW_FLOATS, names[0])
+        if x is not a and x.device != a.device:
             raise ValueError(f"{name} must be on {names[0]}'s device, {a.device}, got {x.device}")
     shape = product_shape(a.shape, b.shape)
     if c is not None:
@@ -209,11 +214,12 @@ def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str
 
 def result_type(a: Tensor, dtype: Any) -> torch.dtype:
     """The type of a product: `dtype`, or a's."""
-    element = a.dtype if dtype is None else dtype
-    if not isinstance(element, torch.dtype) or name_of(element) not in NARROW_FLOATS:
+    if dtype is None:
+        return a.dtype
+    if not isinstance(dtype, torch.dtype) or name_of(dtype) not in NARROW_FLOATS:
         allowed = ", ".join(NARROW_FLOATS)
-        raise TypeError(f"dtype must be one of torch's {allowed}, got {element}")
-    return element
+        raise TypeError(f"dtype must be one of torch's {allowed}, got {dtype}")
+    return dtype
 
 
 def check_float(name: str, x: Any, like: str) -> None:
@@ -225,13 +231,13 @@ def _check(name: str, x: Any, allowed: tuple[str, ...], like: str = "x") -> None
     if not isinstance(x, Tensor):
         wanted = "a torch tensor" if name == like else f"a torch tensor like {like}"
         raise TypeError(f"{name} must be {wanted}, got {type(x).__name__}")
-    if name_of(x.dtype) not in allowed:
+    if _NAMES[x.dtype] not in allowed:
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {x.dtype}")
     _check_place(name, x)
 
 
 def _check_place(name: str, x: Tensor) -> None:
-    if x.layout != torch.strided:
+    if x.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
     if not (x.is_cpu or x.is_cuda or x.is_meta):
         raise ValueError(f"{name} must be on the CPU or a CUDA device, got {x.device}")
@@ -264,16 +270,18 @@ def _check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]
         raise TypeError(f"out must be a torch tensor like x, got {type(out).__name__}")
     if out.dtype != x.dtype:
         raise TypeError(f"out must be of type {x.dtype}, got {out.dtype}")
-    if out.layout != torch.strided or out.shape != shape or out.device != x.device:
+    if out.layout is not torch.strided or out.shape != shape or out.device != x.device:
         _check_place("out", out)
         if out.shape != shape:
             raise ValueError(f"out must have shape {tuple(shape)}, got {tuple(out.shape)}")
         raise ValueError(f"out must be on x's device, {x.device}, got {out.device}")
-    given = [t for t in (out, *inputs.values()) if t is not None]
+    given = [out]
+    given += [t for t in inputs.values() if t is not None]
     if torch.compiler.is_compiling():
         if torch.is_grad_enabled() and any(t.requires_grad for t in given):
             raise ValueError(OUT_AND_AUTOGRAD)
-        if any(n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True)):
+        repeats = (n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True))
+        if 0 not in out.shape and any(repeats):
             raise ValueError(OVERLAPS_ITSELF)
         return
     check_no_derivative(*given)
@@ -334,11 +342,11 @@ def _draws(
     acc: Accumulator,
     draws: Callable[[], int],
     like: str = "x",
-) -> Tensor | None:
+) -> Tensor:
     """The given random integers of an ordered sum: `draws()` for each element of the result. (How
     many must not be asked while torch compiles; the library checks it then.)"""
-    if random is None or torch.compiler.is_compiling():
-        return None if random is None else _random(random, x, None, "", acc, like)
+    if torch.compiler.is_compiling():
+        return _random(random, x, None, "", acc, like)
     count = draws()
     wanted = f"the result's shape and {count} draws"
     return _random(random, x, (*shape, count), wanted, acc, like)
@@ -351,11 +359,9 @@ def _random(
     wanted: str,
     options: Rounded,
     like: str = "x",
-) -> Tensor | None:
+) -> Tensor:
     """The given random integers as int32 (they are below 2^24), checked; `wanted` is what their
     shape is, None leaves it to the library."""
-    if random is None:
-        return None
     check_random_is_used(options.rounding)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
         raise TypeError(f"random must be a tensor of integers, got {_describe(random)}")

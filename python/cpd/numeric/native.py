@@ -36,8 +36,12 @@ def _face(value: Any) -> Any:
 
 def share(spec: Any, like: Any, **others: Any) -> None:
     """Gives `spec` what `like` has, but for `others`."""
+    put = object.__setattr__
     for name in spec.__dataclass_fields__:
-        object.__setattr__(spec, name, others[name] if name in others else getattr(like, name))
+        if name not in others:
+            put(spec, name, getattr(like, name))
+    for name, value in others.items():
+        put(spec, name, value)
 
 
 def arguments(spec: Any) -> dict[str, Any]:

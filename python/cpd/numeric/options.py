@@ -46,10 +46,8 @@ class Options(NamedTuple):
         for name, value in names:
             if not isinstance(value, str):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-        check_names(self.rounding, self.overflow, self.variant)
-        bits = integer("random_bits", self.random_bits)
-        if not 1 <= bits <= MAX_RANDOM_BITS:
-            raise ValueError(f"random_bits must be 1…{MAX_RANDOM_BITS}, got {bits}")
+        bits = int32("random_bits", self.random_bits)
+        check_names(self.rounding, self.overflow, self.variant, bits)
         check_number("seed", self.seed)
         check_number("stream", self.stream)
 
@@ -84,9 +82,10 @@ def _kept_text(options: Options, f: str) -> str:
 
 
 @constant
-def check_names(rounding: str, overflow: str, variant: str) -> None:
-    """Raises ValueError for a name that does not exist. A constant to torch.compile."""
-    _core.RoundingOptions(rounding, overflow, 0, 0, 1, variant)
+def check_names(rounding: str, overflow: str, variant: str, random_bits: int) -> None:
+    """Raises ValueError for a name that does not exist or a number of bits out of range. A constant
+    to torch.compile."""
+    _core.RoundingOptions(rounding, overflow, 0, 0, random_bits, variant)
 
 
 @constant
@@ -125,30 +124,32 @@ def _ranged(name: str, value: Any, bits: int) -> int:
 
 def number(name: str, value: Number) -> int:
     """A seed or stream as an int in [0, 2^64)."""
-    check_number(name, value)
-    return int(value.item()) % _BITS64 if is_torch(value) else index(value)
+    kept = plain_number(name, value)
+    return int(kept.item()) % _BITS64 if is_torch(kept) else index(kept)
+
+
+def check_number(name: str, value: Number) -> None:
+    """Raises unless `value` is an int in [0, 2^64) or a one-element integer tensor."""
+    plain_number(name, value)
 
 
 def plain_number(name: str, value: Number) -> Number:
     """A seed or stream as it is kept: checked, and an int where it is no tensor."""
-    check_number(name, value)
-    return value if is_torch(value) else integer(name, value)
+    if not is_torch(value):
+        kept = integer(name, value)
+        if not 0 <= kept < _BITS64:
+            raise ValueError(f"{name} must be 0…2^64 - 1, got {value}")
+        return kept
+    if value.numel() != 1:
+        raise ValueError(f"{name} must have one element, got shape {tuple(value.shape)}")
+    if value.is_floating_point() or value.is_complex() or str(value.dtype) == "torch.bool":
+        raise TypeError(f"{name} must be an integer tensor, got {value.dtype}")
+    return value
 
 
 def same_number(a: Number, b: Number) -> bool:
     """Whether two seeds or streams are the same number, be they ints or tensors."""
     return a is b or number("a", a) == number("b", b)
-
-
-def check_number(name: str, value: Number) -> None:
-    """Raises unless `value` is an int in [0, 2^64) or a one-element integer tensor."""
-    if not is_torch(value):
-        if not 0 <= integer(name, value) < _BITS64:
-            raise ValueError(f"{name} must be 0…2^64 - 1, got {value}")
-    elif value.numel() != 1:
-        raise ValueError(f"{name} must have one element, got shape {tuple(value.shape)}")
-    elif value.is_floating_point() or value.is_complex() or str(value.dtype) == "torch.bool":
-        raise TypeError(f"{name} must be an integer tensor, got {value.dtype}")
 
 
 def is_torch(x: object) -> TypeGuard[torch.Tensor]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -37,14 +36,14 @@ see it so too."""
 def check_carrier(dtype: str, f: str) -> None:
     """Raises ValueError where an element type does not hold a format's values. A constant to
     torch.compile, so both are given by name."""
-    _known_carrier(dtype, f)
+    _core.check_carrier(dtype, formats.named(f)._native)
 
 
 @constant
 def check_result(dtype: str, f: str) -> None:
     """The same for a matrix product, whose element type is an argument."""
     try:
-        _known_carrier(dtype, f)
+        check_carrier(dtype, f)
     except ValueError as error:
         raise ValueError(
             f"the result's type, {dtype}, does not hold {f}: give dtype= one that does, such as "
@@ -56,15 +55,10 @@ def check_result(dtype: str, f: str) -> None:
 def holds(dtype: str, f: str) -> bool:
     """Whether an element type holds a format's values. A constant to torch.compile."""
     try:
-        _known_carrier(dtype, f)
+        check_carrier(dtype, f)
     except ValueError:
         return False
     return True
-
-
-@functools.lru_cache(maxsize=1024)
-def _known_carrier(dtype: str, f: str) -> None:
-    _core.check_carrier(dtype, formats.named(f)._native)
 
 
 def check_random_is_used(rounding: str) -> None:
@@ -101,6 +95,13 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
             f"a must be … × M × K and b … × K × N, got shapes {tuple(a)}, {tuple(b)}: "
             f"K is {a[-1]} in a, {b[-2]} in b"
         )
+    return (*_batch(a, b), a[-2], b[-1])
+
+
+def _batch(a: Sequence[int], b: Sequence[int]) -> Sequence[int]:
+    """The dimensions of a matrix product before the last two."""
+    if len(a) == len(b) == 2:
+        return ()
     batch: list[int] = []
     for d in range(max(len(a), len(b)), 2, -1):
         x = a[-d] if d <= len(a) else 1
@@ -111,7 +112,7 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
                 f"got shapes {tuple(a)}, {tuple(b)}"
             )
         batch.append(y if x == 1 else x)
-    return (*batch, a[-2], b[-1])
+    return batch
 
 
 def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:

@@ -90,22 +90,26 @@ def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
     axis = dimension(dim, x.ndim)
     check_carrier(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
-    integers = _draws(random, shape, acc, acc.sum_draws, x.shape[axis])
+    integers = None
+    if random is not None:
+        integers = _draws(random, shape, acc, acc.sum_draws(x.shape[axis]))
     y = np.empty(shape, x.dtype)
     _core.sum(x, axis, acc._native(), y, integers)
     return y
 
 
 def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, random: Any) -> Array:
-    a = _array("a", a, NARROW_FLOATS, like="a")
-    b = _array("b", b, NARROW_FLOATS, like="a")
-    c = None if c is None else _array("c", c, NARROW_FLOATS, like="a")
+    a = _array("a", a, NARROW_FLOATS, "a")
+    b = _array("b", b, NARROW_FLOATS, "a")
+    c = None if c is None else _array("c", c, NARROW_FLOATS, "a")
     shape = product_shape(a.shape, b.shape)
     if c is not None:
         check_addend(c.shape, shape)
     element = a.dtype if dtype is None else _element(dtype, NARROW_FLOATS)
     check_result(_name(element), acc.format.name)
-    integers = _draws(random, shape, acc, acc.gemm_draws, a.shape[-1])
+    integers = None
+    if random is not None:
+        integers = _draws(random, shape, acc, acc.gemm_draws(a.shape[-1]))
     y = np.empty(shape, element)
     if blas:
         _core.gemm_by_blas(a, b, acc._native(), y, c)
@@ -200,14 +204,8 @@ def _check_out(
         check_out_memory(_region(out), {name: _region(x) for name, x in given.items()})
 
 
-def _draws(
-    random: Any, shape: tuple[int, ...], acc: Accumulator, draws: Callable[[int], int], terms: int
-) -> Array | None:
-    """The given random integers of an ordered sum: `draws(terms)` for each element of the
-    result."""
-    if random is None:
-        return None
-    count = draws(terms)
+def _draws(random: Any, shape: tuple[int, ...], acc: Accumulator, count: int) -> Array | None:
+    """The given random integers of an ordered sum: so many for each element of the result."""
     return _random(random, (*shape, count), f"the result's shape and {count} draws", acc)
 
 
