@@ -56,8 +56,11 @@ import os, signal, sys
 import torch.distributed as dist
 import cpd
 dist.init_process_group("gloo", init_method=sys.argv[2], rank=int(sys.argv[1]), world_size=3)
+store = dist.distributed_c10d._get_default_store()
 if sys.argv[1] == "0":
+    store.wait(["1", "2"])  # torch has connected them: what is lost from now on is cpd's to tell
     os.kill(os.getpid(), signal.SIGKILL)
+store.set(sys.argv[1], "")
 try:
     cpd.comm.torch(timeout=4)
 except cpd.comm.RankLost as error:

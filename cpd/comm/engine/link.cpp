@@ -347,10 +347,17 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
       if (!alive[static_cast<std::size_t>(rank)]) lost.push_back(rank);
     }
   }
-  const std::string where = " in phase " + ToString(phase) + " (" + why + ")";
-  if (lost.empty()) throw RankLost("the reduction was given up" + where, {});
-  throw RankLost(NameRanks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where,
-                 lost);
+  const auto where = [&](const std::string& reason) {
+    return " in phase " + ToString(phase) + " (" + reason + ")";
+  };
+  if (lost.empty()) {
+    // A rank that gave up may close its connections before its alarm is seen.
+    const std::string heard = HeardAlarm();
+    const bool is_told = why.find(heard) != std::string::npos;
+    throw RankLost("the reduction was given up" + where(is_told ? why : heard + "; " + why), {});
+  }
+  throw RankLost(
+      NameRanks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where(why), lost);
 }
 
 std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint8_t> own) {
