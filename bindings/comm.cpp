@@ -171,6 +171,7 @@ std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
         {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
   }
   std::vector<py::bytes> all;
+  all.reserve(gathered.size());
   for (const auto& one : gathered) {
     all.emplace_back(reinterpret_cast<const char*>(one.data()), one.size());
   }

@@ -4,6 +4,7 @@
 // Python reaches.
 #include <pybind11/numpy.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -48,7 +49,7 @@ class PythonCodec final : public Codec {
       if (static_cast<std::int64_t>(bytes.size()) > MostBytes(piece.n)) {
         throw Error(name_ + " made more than its most bytes");
       }
-      std::memcpy(to, bytes.data(), bytes.size());
+      std::ranges::copy(bytes, to);
       return static_cast<std::int64_t>(bytes.size());
     });
   }

@@ -406,8 +406,8 @@ Tensor DecodeNew(const Tensor& codes, StringHandle format, const std::vector<std
 
 // No defaults: torch leaves default arguments out where it traces, and fake kernels would miss
 // them.
-const std::string kHow = "str how, Tensor? seed, Tensor? stream, Tensor? random";
-const std::string kSum = "str accumulator, Tensor? seed, Tensor? stream";
+constexpr const char* kHow = "str how, Tensor? seed, Tensor? stream, Tensor? random";
+constexpr const char* kSum = "str accumulator, Tensor? seed, Tensor? stream";
 
 STABLE_TORCH_LIBRARY(cpd, m) {
   const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
@@ -422,13 +422,18 @@ STABLE_TORCH_LIBRARY(cpd, m) {
   elementwise("mul", "Tensor x, Tensor y");
   elementwise("fma", "Tensor x, Tensor y, Tensor z");
   for (const std::string name : {"sum", "sum_plain"}) {
-    define(name + "(Tensor x, int dim, " + kSum + ", Tensor? random) -> Tensor");
+    define(std::string(name)
+               .append("(Tensor x, int dim, ")
+               .append(kSum)
+               .append(", Tensor? random) -> Tensor"));
   }
   for (const std::string name : {"gemm", "gemm_plain"}) {
-    define(name + "(Tensor a, Tensor b, Tensor? c, " + kSum +
-           ", ScalarType dtype, bool blas, Tensor? random) -> Tensor");
+    define(std::string(name)
+               .append("(Tensor a, Tensor b, Tensor? c, ")
+               .append(kSum)
+               .append(", ScalarType dtype, bool blas, Tensor? random) -> Tensor"));
   }
-  define("encode(Tensor x, " + kHow + ") -> Tensor");
+  define(std::string("encode(Tensor x, ") + kHow + ") -> Tensor");
   define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
   for (const std::string name : {"decode_out", "decode_out_plain"}) {
     define(name + "(Tensor codes, str format, *, Tensor(a!) out) -> ()");

@@ -28,7 +28,7 @@ Accumulator Canonical(Accumulator made) {
 }
 
 /// The accumulator of a whole text, besides which there may be seed and stream only.
-Accumulator Whole(const AccumulatorArguments& given) {
+Accumulator Whole(const std::string& text, const AccumulatorArguments& given) {
   std::string options;
   PutMode(options, given.rounding);
   PutVariant(options, given.rounding);
@@ -36,11 +36,11 @@ Accumulator Whole(const AccumulatorArguments& given) {
   const bool is_chunked = given.inner || given.chunk != AccumulatorArguments{}.chunk;
   const bool is_unit = given.preset || given.unit || given.operands;
   if (given.scheme || given.product || is_chunked || is_unit || !options.empty()) {
-    throw Error(Quoted(*given.format) +
+    throw Error(Quoted(text) +
                 " is a whole accumulator, besides which there may be seed and stream: write the "
                 "other options in it");
   }
-  Accumulator parsed = Canonical(ParseAccumulator(*given.format));
+  Accumulator parsed = Canonical(ParseAccumulator(text));
   parsed.rounding.seed = given.rounding.seed;
   parsed.rounding.stream = given.rounding.stream;
   return parsed;
@@ -89,8 +89,9 @@ Accumulator OfUnit(const AccumulatorArguments& given) {
   Accumulator made;
   if (!given.preset) {
     made.scheme = Scheme::block_fma;
-    made.unit = given.unit;
-    made.format = given.format ? FormatOrText(*given.format) : given.unit->sum;
+    const BlockFma unit = given.unit.value_or(BlockFma{});
+    made.unit = unit;
+    made.format = given.format ? FormatOrText(*given.format) : unit.sum;
     return made;
   }
   if (given.rounding.mode != RoundingOptions{}.mode) {
@@ -98,7 +99,7 @@ Accumulator OfUnit(const AccumulatorArguments& given) {
                 ToString(given.rounding.mode) + "'");
   }
   made = Preset(*given.preset, given.format ? ParseFormat(*given.format) : kFp32);
-  if (given.operands) {
+  if (given.operands && made.unit) {  // so have all presets
     made.unit->a = ParseFormat(given.operands->first);
     made.unit->b = ParseFormat(given.operands->second);
   }
@@ -144,7 +145,7 @@ Accumulator OfParts(const AccumulatorArguments& given) {
 }  // namespace
 
 Accumulator MakeAccumulator(const AccumulatorArguments& given) {
-  if (given.format && IsWholeText(*given.format)) return Whole(given);
+  if (given.format && IsWholeText(*given.format)) return Whole(*given.format, given);
   if (!given.format || given.preset || !NamesPreset(*given.format)) return OfParts(given);
   AccumulatorArguments named = given;
   named.preset = named.format;
