@@ -38,7 +38,7 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     native = options.native()
     x = _array("x", x)
     check_carrier(_name(x.dtype), f.name)
-    integers = _random(random, x.shape, "x's shape", options)
+    integers = None if random is None else _random(random, x.shape, "x's shape", options)
     y: Array = np.empty_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x, random=integers)
@@ -49,7 +49,7 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
 def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
     native = options.native()
     x = _array("x", x)
-    integers = _random(random, x.shape, "x's shape", options)
+    integers = None if random is None else _random(random, x.shape, "x's shape", options)
     packed = np.empty(f._native.packed_bytes(x.size), np.uint8)
     _core.encode(x, f._native, native, packed, integers)
     return packed
