@@ -136,18 +136,12 @@ def block_indices(shape: Sequence[int], block: Block, axis: int) -> Array:
     return result
 
 
-def amax(values: Iterable[Value], policy: str) -> Value:
+def amax(values: Iterable[float], policy: str) -> Value:
     """The largest magnitude: NaN if a block is lost by what is not finite; else NaN is ignored."""
-    largest: Value = number(0)
-    for v in values:
-        if isinstance(v, Number):
-            if isinstance(largest, Number) and abs(v.value) > largest.value:
-                largest = number(abs(v.value))
-        elif policy == "block":
-            return NAN
-        elif isinstance(v, Infinity):
-            largest = Infinity(False)
-    return largest
+    magnitudes = [abs(v) for v in values]
+    if policy == "block" and not all(math.isfinite(v) for v in magnitudes):
+        return NAN
+    return oracle.value_from_double(max((v for v in magnitudes if v == v), default=0.0))
 
 
 # ---- binary32, one operation at a time -----------------------------------------------------------
@@ -313,9 +307,7 @@ def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
     return encode, from_f32(F32(1) / encode)
 
 
-def te_block(
-    s: Spec, a: np.float32, encode: np.float32, more: np.float32 = F32(1)
-) -> Value:
+def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32 = F32(1)) -> Value:
     """The block's scale below a tensor's; candidates (4/6) divide by the element's max first."""
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
@@ -418,7 +410,9 @@ def outer_scale(s: Spec, a: Value) -> Value:
     raise ValueError(f"{s.arithmetic} has one level")
 
 
-def inner_scale(s: Spec, a: Value, outer_amax: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
+def inner_scale(
+    s: Spec, a: Value, outer_amax: Value, outer: Value, more: Fraction = Fraction(1)
+) -> Value:
     """The block's scale below the tensor's."""
     if isinstance(a, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return NAN
@@ -458,8 +452,14 @@ def dequantise(element: Value, scale: Value, outer: Value = number(1)) -> int:
     return oracle.bits_from_value(oracle.round_value(BINARY32, product))
 
 
-def error(s: Spec, x: Sequence[Value], elements: Sequence[Value], scale: Value, outer: Value,
-          outer_amax: Value) -> Fraction | np.float32:
+def error(
+    s: Spec,
+    x: Sequence[Value],
+    elements: Sequence[Value],
+    scale: Value,
+    outer: Value,
+    outer_amax: Value,
+) -> Fraction | np.float32:
     """A candidate's summed error. te: binary32 in the order of the indices, with the tensor's amax
     and one division in place of the tensor's scale."""
     squared = s.choose == "mse"
@@ -530,7 +530,7 @@ def plan(
 ) -> Plan:
     """`amax_given`: the outermost level's largest magnitudes, in the grid's order. `scales`,
     `outer_scales`: in place of those that the rule gives."""
-    flat, options = values_of(x), saturating(o, x.size, random)
+    flat = x.reshape(-1).astype(np.float64).tolist()
     block_of = block_indices(x.shape, s.block, axis).reshape(-1)
     blocks = members(block_of, grid_shape(x.shape, s.block, axis))
     own = [amax((flat[i] for i in g), s.policy) for g in blocks]
@@ -543,13 +543,13 @@ def plan(
         groups = members(outer_of, grid_shape(x.shape, s.outer, axis))
         outer_amax = given_amax(amax_given, [amax((flat[i] for i in g), s.policy) for g in groups])
         outers = list(outer_scales or [outer_scale(s, a) for a in outer_amax])
-    result = []
+    result, options = [], saturating(o, x.size, random)
     for b, group in enumerate(blocks):
         t = int(outer_of[group[0]])
         if scales is not None:
             result.append((scales[b], multiplier_of(s, scales[b], outers[t])))
         elif s.choose is not None:
-            terms = [(flat[i], options[i]) for i in group]
+            terms = [(oracle.value_from_double(flat[i]), options[i]) for i in group]
             result.append(better(s, terms, own[b], outer_amax[t], outers[t]))
         elif s.tensor_scale is not None:
             scale = inner_scale(s, own[b], outer_amax[t], outers[t])
