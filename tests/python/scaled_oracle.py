@@ -30,6 +30,8 @@ BFLOAT16 = oracle.Spec(8, 7)
 CARRIERS = {"float32": BINARY32, "bfloat16": BFLOAT16, "float16": oracle.Spec(5, 10)}
 FLT_MAX = F32(np.finfo(np.float32).max)
 BF16_MAX = F32(float(BFLOAT16.max))
+ONE = number(1)
+NEAREST = Options()
 POWERS_OF_TWO = ("floor", "ceil", "rceil", "even", "max_pow2")
 ARITHMETICS = ("exact", "te", "torchao", "deepgemm", "microxcaling")
 Block = str | int | tuple[int, int]
@@ -266,12 +268,12 @@ def exact_multiplier(scale: Value, outer: Value) -> Multiplier:
     return Multiplier(divisor=oracle.multiply_values(scale, outer))
 
 
-def te_scale(s: Spec, a: np.float32, carrier: str, max_f32: np.float32) -> tuple[Value, Multiplier]:
+def te_scale(s: Spec, a: np.float32, carrier: str) -> tuple[Value, Multiplier]:
     """TransformerEngine, one level of fp32 or e8m0."""
     if s.scale == E8M0:
         assert s.the_rule == "rceil"
-        return e8m0_ceiling(s, a, max_f32)
-    factor = max_f32 / a
+        return e8m0_ceiling(s, a)
+    factor = f32(s.element.max) / a
     if np.isinf(factor):
         # A whole tensor's scale is computed without the input's type.
         factor = BF16_MAX if carrier == "bfloat16" and s.block != "tensor" else FLT_MAX
@@ -283,9 +285,9 @@ def te_scale(s: Spec, a: np.float32, carrier: str, max_f32: np.float32) -> tuple
     return from_f32(F32(1) / factor), Multiplier(factor=factor)
 
 
-def e8m0_ceiling(s: Spec, a: np.float32, max_f32: np.float32) -> tuple[Value, Multiplier]:
+def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
     """cvt.rp.ue8m0 of a * fl(1 / max): also what torchao's rceil does."""
-    d = a * (F32(1) / max_f32) * f32(s.headroom)
+    d = a * (F32(1) / f32(s.element.max)) * f32(s.headroom)
     if np.isinf(d):
         return power_of_two_scale(127)
     if d == 0:
@@ -307,7 +309,7 @@ def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
     return encode, from_f32(F32(1) / encode)
 
 
-def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32 = F32(1)) -> Value:
+def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Value:
     """The block's scale below a tensor's; candidates (4/6) divide by the element's max first."""
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
@@ -337,7 +339,7 @@ def torchao_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
 
 def torchao_mx(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
     if s.the_rule == "rceil":
-        return e8m0_ceiling(s, a, f32(s.element.max))
+        return e8m0_ceiling(s, a)
     word = int(np.array(a).view(np.uint32))
     if s.the_rule == "even":
         word += 1 << (22 - s.element.man)
@@ -387,7 +389,7 @@ def one_level(s: Spec, a: Value, carrier: str) -> tuple[Value, Multiplier]:
             scale = exact_scale(s, a, number(1))
             return scale, exact_multiplier(scale, number(1))
         case "te":
-            return te_scale(s, to_f32(a), carrier, f32(s.element.max))
+            return te_scale(s, to_f32(a), carrier)
         case "torchao":
             return torchao_scale(s, to_f32(a))
         case "deepgemm":
@@ -440,13 +442,13 @@ def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
 # ---- elements and values -------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1 << 20)
+@functools.lru_cache(maxsize=1 << 16)
 def element_of(element: oracle.Spec, quotient: Value, o: Options) -> Value:
     """Rounded once; it saturates, and keeps NaN."""
     return oracle.round_value(element, quotient, o)
 
 
-def dequantise(element: Value, scale: Value, outer: Value = number(1)) -> int:
+def dequantise(element: Value, scale: Value, outer: Value = ONE) -> int:
     """The exact product rounded once into binary32, Inf beyond it: the pattern."""
     product = oracle.multiply_values(oracle.multiply_values(element, scale), outer)
     return oracle.bits_from_value(oracle.round_value(BINARY32, product))
@@ -495,7 +497,7 @@ def encode(
     x: Array,
     s: Spec,
     axis: int = -1,
-    o: Options = Options(),
+    o: Options = NEAREST,
     *,
     random: Array | None = None,
     **given: Any,
@@ -521,7 +523,7 @@ def plan(
     x: Array,
     s: Spec,
     axis: int = -1,
-    o: Options = Options(),
+    o: Options = NEAREST,
     *,
     random: Array | None = None,
     amax_given: Array | None = None,
@@ -601,61 +603,3 @@ def better(
         candidates.append((lost, scale, multiply))
     six, four = candidates
     return four[1:] if four[0] < six[0] else six[1:]
-
-
-# ---- a fast path ---------------------------------------------------------------------------------
-
-
-@functools.cache
-def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
-    """The last binary64 that still goes to each magnitude code below the greatest."""
-    magnitudes = [element.magnitude(c) for c in range(element.max_code + 1)]
-    last = []
-    for code, (low, high) in enumerate(zip(magnitudes, magnitudes[1:], strict=False)):
-        turn = high if rounding == "toward_zero" else (low + high) / 2
-        assert Fraction(float(turn)) == turn
-        stays = rounding == "nearest_even" and code % 2 == 0
-        last.append(float(turn) if stays else np.nextafter(float(turn), 0))
-    return np.array(last)
-
-
-def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_even") -> Array:
-    """Codes of binary64 quotients: `element_of` and `code_of` by a search, for signed formats with
-    a negative zero. A NaN is 0 where the format has none."""
-    code = np.searchsorted(_last_of_codes(element, rounding), np.abs(quotients), side="left")
-    code = code + np.signbit(quotients) * (1 << (element.exp + element.man))
-    return np.where(np.isnan(quotients), element.nan_code or 0, code)
-
-
-def fast_encode(x: Array, s: Spec, axis: int = -1, rounding: str = "nearest_even") -> Any:
-    """`encode` where the quotients are binary32 products, or exact in binary64 as the divisors are
-    powers of two: codes and binary32 values of x's shape, and the plan."""
-    with np.errstate(all="ignore"):
-        p = plan(x, s, axis, Options(rounding))
-        flat, factor = x.reshape(-1).astype(np.float32), np.empty(len(p.multipliers))
-        for b, m in enumerate(p.multipliers):
-            factor[b] = to_f32(NAN) if m.factor is None else m.factor
-            if isinstance(m.divisor, Number):
-                assert m.divisor.value == power_of_two(oracle.floor_log2(m.divisor.value))
-                factor[b] = float(1 / m.divisor.value)
-        if s.arithmetic == "exact":
-            quotients = flat.astype(np.float64) * factor[p.block_of]
-        else:
-            quotients = (flat * factor.astype(np.float32)[p.block_of]).astype(np.float64)
-        codes = fast_codes(s.element, quotients, rounding)
-        table = [element_value(s.element, c) for c in range(1 << s.element.bits)]
-        elements = np.where(np.isnan(quotients), np.nan, np.array(table)[codes])
-        values = fast_product(elements, p)
-    return codes.reshape(x.shape), values.reshape(x.shape), p
-
-
-def element_value(element: oracle.Spec, code: int) -> float:
-    return float(to_f32(element.decode(code)))
-
-
-def fast_product(elements: Array, p: Plan) -> Array:
-    """`dequantise`: the products of an element and an e4m3 or e8m0 scale, or of one of either with
-    a binary32 scale, are exact in binary64; two scales' are where their significands fit."""
-    scales = np.array([float(to_f32(v)) for v in p.scales])
-    outer = np.array([float(to_f32(v)) for v in p.outer])
-    return (elements * scales[p.block_of] * outer[p.outer_of]).astype(np.float32)
