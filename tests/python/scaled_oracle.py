@@ -27,13 +27,11 @@ F32 = np.float32
 E8M0 = oracle.Spec(8, 0, None, "e8m0", signed=False)
 BINARY32 = oracle.Spec(8, 23)
 BFLOAT16 = oracle.Spec(8, 7)
-CARRIERS = {"float32": BINARY32, "bfloat16": BFLOAT16, "float16": oracle.Spec(5, 10)}
 FLT_MAX = F32(np.finfo(np.float32).max)
 BF16_MAX = F32(float(BFLOAT16.max))
 ONE = number(1)
 NEAREST = Options()
 POWERS_OF_TWO = ("floor", "ceil", "rceil", "even", "max_pow2")
-ARITHMETICS = ("exact", "te", "torchao", "deepgemm", "microxcaling")
 Block = str | int | tuple[int, int]
 
 
@@ -93,9 +91,6 @@ class Scaled:
 
     def codes(self, element: oracle.Spec) -> list[int | None]:
         return [code_of(element, v) for v in self.elements]
-
-    def scale_codes(self, scale: oracle.Spec) -> list[int | None]:
-        return [code_of(scale, v) for v in self.scales]
 
 
 def code_of(spec: oracle.Spec, v: Value) -> int | None:
