@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -14,9 +15,10 @@ import pytest
 
 import cpd
 import oracle
+import scaled_fast
 import scaled_oracle
-from arrays import pack
-from faces import Face
+from arrays import STRIDED, layout, pack
+from faces import Call, Face, assert_bits
 from scaled_cases import FORMATS, spec_of
 from scaled_tries import (
     BLOCK,
@@ -152,6 +154,77 @@ def test_empty(face: Face) -> None:
         q, x = cpd.Scaled("e4m3fn", block), np.zeros(shape, np.float32)
         assert face(cpd.cast, x, q).shape == shape
         assert face(codes_of, x, q).size == 0
+
+
+# ---- sizes and layouts ---------------------------------------------------------------------------
+
+WIDE: dict[str, dict[str, Any]] = {
+    "mxfp8": {"element": "e4m3fn"},
+    "mxfp4": {"element": "e2m1"},
+    "nvfp4": {**NVFP4, "arithmetic": "te"},
+    "fp8-row": {"element": "e4m3fn", "block": "row", "scale": "fp32", "arithmetic": "te"},
+    "fp8-block": {"element": "e4m3fn", "block": 128, "scale": "fp32", "arithmetic": "deepgemm"},
+    "weights": {"element": "e4m3fn", "block": "128x128", "scale": "fp32", "arithmetic": "deepgemm"},
+}
+
+
+def check_wide(face: Face, name: str, shapes: Sequence[tuple[int, ...]], axis: int) -> None:
+    """Codes, scales and values of arrays for which the slow oracle is too slow."""
+    q, s = cpd.Scaled(**WIDE[name]), spec_of(WIDE[name])
+    two = s.tensor_scale is not None
+    calls, wanted = [], []
+    for shape in shapes:
+        x = noise(shape, sum(shape))
+        codes, values, p = scaled_fast.fast_encode(x, s, axis)
+        for verb, expected in (
+            (cpd.cast, values),
+            (codes_of, pack(codes.reshape(-1).tolist(), s.element.bits)),
+            (blocks_of if two else scales_of, packed_scales(s.scale, p.scales)),
+        ):
+            calls.append(Call(verb, (x, q), {"axis": axis}, expected))
+            wanted.append(expected)
+    for call, got, expected in zip(calls, face.run(calls), wanted, strict=True):
+        assert_bits(got, expected, f"{call} {call.args[0].shape}")
+
+
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("name", WIDE)
+def test_sizes(face: Face, name: str, axis: int) -> None:
+    """Around the widths of blocks and registers, along both axes."""
+    sizes = [1, 15, 17, 31, 32, 33, 64, 100, 129][: face.few]
+    check_wide(face, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
+    check_wide(face, name, [(40, 70), (2, 3, 45)][: face.few], axis)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("name", WIDE)
+def test_all_sizes(face: Face, name: str, axis: int) -> None:
+    sizes = list(range(1, 300))[: face.few]
+    check_wide(face, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
+    check_wide(face, name, [(1000, 1100), (3, 500, 333)], axis)
+
+
+@pytest.mark.parametrize("name", [n for n in STRIDED if n not in ("zero-dim", "empty")])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_layouts(face: Face, name: str, axis: int) -> None:
+    x = layout(name, nan=False)
+    for of in ({"element": "e4m3fn", "block": 4}, {**NVFP4, "block": 4, "arithmetic": "te"}):
+        t = Try(np.ascontiguousarray(x), of, axis)
+        check_one(t, "cast", face(cpd.cast, x, t.format, axis=axis))
+        check_one(t, "codes_of", face(codes_of, x, t.format, axis=axis))
+
+
+def in_place(x: Any, q: Any, **how: Any) -> Any:
+    return cpd.cast(x, q, out=x, **how)
+
+
+def test_in_place(face: Face) -> None:
+    tries = tries_of_blocks()[: face.few]
+    for t, y in zip(
+        tries, face.run([Call(in_place, (t.x, t.format), t.how) for t in tries]), strict=True
+    ):
+        check_one(t, "cast", y)
 
 
 # ---- stochastic ----------------------------------------------------------------------------------
@@ -304,6 +377,36 @@ def test_drawn(face: Face) -> None:
 @pytest.mark.parametrize("seed", range(2, 42))
 def test_many_drawn(face: Face, seed: int) -> None:
     check(face, drawn_tries(seed, 2000), few=20)
+
+
+def test_refusals(face: Face) -> None:
+    x = noise((4, 8), 1)
+    q = cpd.Scaled("e4m3fn", 4)
+    face.refuse(TypeError, "float64", cpd.cast, x.astype(np.float64), q)
+    face.refuse(TypeError, "float64", codes_of, x.astype(np.float64), q)
+    short = np.zeros(7, np.uint8)
+    face.refuse(ValueError, "", cpd.cast, x, q, scales=short)
+    face.refuse(ValueError, "", decode_one, np.zeros(32, np.uint8), q, (4, 8), short)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"block": 0},
+        {"block": -1},
+        {"block": "column"},
+        {"rule": "sideways"},
+        {"arithmetic": "intel"},
+        {"outer": "block"},
+        {"non_finite": "ignore"},
+        {"choose": "max"},
+        {"tensor_scale": "fp33"},
+        {"scale_max": 0},
+    ],
+)
+def test_wrong_arguments(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        cpd.Scaled("e4m3fn", **wrong)
 
 
 def test_texts_parse_back() -> None:
