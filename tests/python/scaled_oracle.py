@@ -162,20 +162,11 @@ def f32(x: Fraction | int) -> np.float32:
     return to_f32(oracle.round_value(BINARY32, number(x)))
 
 
-def ceiling_power(x: np.float32, floor_exponent: int = -127) -> np.float32:
-    """The least power of two not below a positive x, from its exponent field: 1…254, or what
-    `floor_exponent` admits below."""
-    exponent = oracle.floor_log2(Fraction(float(x)))
-    exponent += Fraction(float(x)) != power_of_two(exponent)
-    return F32(2.0 ** min(127, max(floor_exponent, exponent)))
-
-
 def rounded_log2(x: np.float32) -> int:
     """The floor of the binary32 logarithm, which rounds up just below some powers of two."""
     exponent = oracle.floor_log2(Fraction(float(x)))
-    to_next = 1 - Fraction(float(x)) / power_of_two(exponent + 1)  # log2 is exponent + 1 - this/ln2
-    up = F32(exponent + 1 + math.log2(1 - float(to_next))) if to_next < Fraction(1, 1 << 8) else 0
-    return exponent + 1 if to_next < Fraction(1, 1 << 8) and up == exponent + 1 else exponent
+    below = float(Fraction(float(x)) / power_of_two(exponent + 1))  # 1/2…1
+    return exponent + bool(F32(exponent + 1 + math.log2(below)) == exponent + 1)
 
 
 def rounded(scale: oracle.Spec, x: np.float32) -> Value:
@@ -364,7 +355,8 @@ def torchao_multiplier(scale: Value, outer: Value) -> Multiplier:
 def deepgemm_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
     scale = max(a, F32(1e-4)) / f32(s.element.max) * f32(s.headroom)
     if s.scale == E8M0 or s.the_rule in POWERS_OF_TWO or s.the_rule == "up":
-        scale = F32(2.0**127) if np.isinf(scale) else ceiling_power(scale, -126)
+        exponent = 127 if np.isinf(scale) else ceil_log2(Fraction(float(scale)))
+        scale = F32(2.0 ** min(127, max(-126, exponent)))
     return from_f32(scale), Multiplier(factor=F32(1) / scale)
 
 

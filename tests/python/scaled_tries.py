@@ -285,6 +285,9 @@ def original_formats() -> Iterator[dict[str, Any]]:
             yield {**of, "scale": "fp32", "rule": rule, "arithmetic": "deepgemm"}
         yield {**of, "rule": "up", "arithmetic": "deepgemm"}
         yield {**of, "rule": "floor", "arithmetic": "microxcaling"}
+    for arithmetic in ("te", "deepgemm"):
+        of = {"element": "e4m3fn", "scale": "fp32", "arithmetic": arithmetic}
+        yield {**of, "non_finite": "block"}
     yield {"element": "e2m1", "scale": "e4m3fn", "arithmetic": "torchao"}
     yield {"element": "int8", "rule": "floor", "arithmetic": "microxcaling"}
 
