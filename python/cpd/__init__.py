@@ -19,6 +19,7 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
+from cpd.numeric.scaled import Scaled, scaled
 from cpd.ops import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "PresetInfo",
     "Recipe",
     "ReduceSpec",
+    "Scaled",
     "Schedule",
     "StallWarning",
     "__version__",
@@ -56,6 +58,7 @@ __all__ = [
     "mul",
     "presets",
     "random_integers",
+    "scaled",
     "simulate_all_reduce",
     "study",
     "sum",
