@@ -195,7 +195,7 @@ CPD_FN BlockScale<W> deepgemm_scale(W a, const ScaledPlan& plan) {
   using I = Signed<W>;
   using U = Unsigned<W>;
   W scale = to_binary32(no_less(a, static_cast<double>(1e-4F)) / splat<W>(plan.max));
-  if (plan.rule == ScaleRule::rceil) {
+  if (plan.rule != ScaleRule::max) {
     const auto more = (bits_as<U>(scale) & splat<U>(Pattern<W>::fraction)) != U{};
     const I e = exponent_of(scale) + select(more, splat<I>(1), I{});
     const W power = power_of_two<W>(min(max(e, splat<I>(-126)), splat<I>(127)));

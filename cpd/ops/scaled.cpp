@@ -142,9 +142,8 @@ struct Job {
   ScaleChoice choose;
   BlockLayout layout;
   Outer outer;
-  ScaledPlan nearest{};  ///< the same, for candidates
-  Floats scale;          ///< of each block
-  bool known = false;    ///< before elements are looked at; then also:
+  Floats scale;        ///< of each block
+  bool known = false;  ///< before elements are looked at; then also:
   Floats by{}, decode{};
 
   /// Of strips: whole blocks where their scales are still to be formed.
@@ -258,12 +257,6 @@ Job JobOf(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
           .layout = LayoutOf(scaled.block, shape, axis),
           .outer = OuterOf(x, scaled, axis, plan, given),
           .scale = {}};
-  if (job.choose != ScaleChoice::none) {
-    const RoundingOptions nearest{.overflow = options.overflow};
-    job.nearest = Guarded([&] {
-      return make_scaled_plan(scaled, nearest, x.dtype == DType::bf16);
-    });
-  }
   const std::int64_t blocks = job.layout.blocks();
   job.scale.resize(static_cast<std::size_t>(blocks));
   const bool large = job.layout.rows * job.layout.columns > kWhole;
@@ -426,7 +419,7 @@ class StripWalk {
     if (usual.route == ElementRoute::wide) above_.route = usual.route;
   }
 
-  /// The errors of each of the strip's blocks, of elements rounded to nearest-even.
+  /// The errors of each of the strip's blocks.
   std::vector<double> ErrorsOf(const Strip& strip, const Rows& rows) {
     const std::int64_t run = job_.layout.columns;
     Spread(run, strip.count);
@@ -436,11 +429,13 @@ class StripWalk {
                   .x = rows.at,
                   .by = above_.all_by.data(),
                   .scale = above_.all_decode.data(),
-                  .outer = above_.all_outer.data()};
+                  .outer = above_.all_outer.data(),
+                  .random = integers_.Read(strip, 0, strip.count)};
     for (std::int64_t r = 0; r < strip.rows; ++r, row.x += rows.stride) {
-      Kernels().encode_blocks(job_.nearest, above_.route, row, codes_.data(), false);
-      Kernels().decode_f32(job_.nearest.element, strip.count, codes_.data(),
+      Kernels().encode_blocks(job_.plan, above_.route, row, codes_.data(), false);
+      Kernels().decode_f32(job_.plan.element, strip.count, codes_.data(),
                            values_.data() + r * strip.count, false);
+      if (row.random != nullptr) row.random += strip.count;
     }
     std::vector<double> errors;
     std::vector<double> of_rows(static_cast<std::size_t>(strip.rows));

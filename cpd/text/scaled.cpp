@@ -219,6 +219,7 @@ void CheckArithmetic(const Scaled& scaled) {
   const bool fp32 = scaled.scale == kFp32;
   const bool by_max = scaled.rule == ScaleRule::max;
   const bool to_power = scaled.rule == ScaleRule::max_pow2;
+  const bool goes_up = to_power || scaled.rule == ScaleRule::rceil || scaled.rule == ScaleRule::up;
   switch (scaled.arithmetic) {
     case Arithmetic::exact:
       return;
@@ -242,9 +243,8 @@ void CheckArithmetic(const Scaled& scaled) {
       }
       return;
     case Arithmetic::deepgemm:
-      if (scaled.tensor_scale || !((fp32 && (by_max || scaled.rule == ScaleRule::rceil)) ||
-                                   (e8m0 && scaled.rule == ScaleRule::rceil))) {
-        refuse("one level in fp32 with rule max or rceil, or in e8m0 with rule rceil");
+      if (scaled.tensor_scale || !((fp32 && by_max) || ((fp32 || e8m0) && goes_up))) {
+        refuse("one level in fp32 with rule max, or in fp32 or e8m0 rounded up: rule rceil");
       }
       return;
     case Arithmetic::microxcaling:
