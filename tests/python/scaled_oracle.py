@@ -306,7 +306,7 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
     """The block's scale below a tensor's; candidates (4/6) divide by the element's max first."""
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
-        return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.largest_scale)))
+        return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.scale.max)))
     return rounded(s.scale, min(a / top * encode * more, f32(s.scale.max)))
 
 

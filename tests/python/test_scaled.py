@@ -425,7 +425,6 @@ def test_texts_parse_back() -> None:
         "fp8-block 128x128",
         "bfp8",
         "bfp8 block=16",
-        "int8",
         "int8 row",
         "int4 32",
         "mxfp4 block=16",
