@@ -21,6 +21,7 @@
 #include "cpd/numeric/accumulator_arguments.h"
 #include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/hadamard.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
@@ -136,6 +137,27 @@ void BindCastSpec(py::module_& m) {
       .def_readonly("format", &CastSpec::format)
       .def_property_readonly("text", [](const CastSpec& c) { return ToString(c); });
   BindRounding(made);
+}
+
+// ---- Hadamard transforms --------------------------------------------------------------------
+
+/// The mask as an int of Python, whatever its length.
+py::object SignsOf(const Hadamard& transform) {
+  py::object signs = py::int_(0);
+  for (std::size_t i = transform.signs.size(); i-- > 0;) {
+    signs = (signs << py::int_(32)) | py::int_(transform.signs[i]);
+  }
+  return signs;
+}
+
+void BindHadamard(py::module_& m) {
+  py::class_<Hadamard>(m, "Hadamard")
+      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"))
+      .def_static("parse", &ParseHadamard, py::arg("text"))
+      .def_readonly("size", &Hadamard::size)
+      .def_property_readonly("signs", &SignsOf)
+      .def_readonly("bf16", &Hadamard::to_bf16)
+      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); });
 }
 
 // ---- accumulators ---------------------------------------------------------------------------
@@ -332,6 +354,7 @@ void BindSpecs(py::module_& m) {
   BindFormats(m);
   BindOptions(m);
   BindCastSpec(m);
+  BindHadamard(m);
   BindBlockFma(m);
   BindAccumulators(m);
   BindReduceSpec(m);

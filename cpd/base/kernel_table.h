@@ -48,6 +48,7 @@ struct GemmBlock {
 };
 
 struct BlockFmaPlan;  // numeric/block_fma.h
+struct HadamardPlan;  // numeric/hadamard.h
 
 struct KernelTable {
   const char* name;
@@ -117,6 +118,12 @@ struct KernelTable {
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
+  /// Transforms groups of plan.size values (numeric/hadamard.h). Value i of column j of group g
+  /// stands at x[(g * plan.size + i) * stride + j], j < count <= stride, and so its result in y,
+  /// which may be x. With stride 1 values of a group, and groups, lie side by side. `streaming`: y
+  /// is not needed in cache; stride 1 only.
+  void (*hadamard)(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
+                   std::int64_t stride, const float* x, float* y, bool streaming);
   /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
   std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 };

@@ -9,6 +9,7 @@
 #include "cpd/numeric/environment.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/hadamard.h"
 #include "cpd/numeric/lanes/lanes.h"
 #include "cpd/numeric/round.h"
 #include "cpd/numeric/round_plan.h"
@@ -122,6 +123,8 @@ void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t fir
 void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
               std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
               double* compensation, GivenDraws given);
+void hadamard(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
+              std::int64_t stride, const float* x, float* y, bool streaming);
 std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA
