@@ -2,8 +2,7 @@
 //
 // Hadamard transforms: groups side by side, whose stages begin within the lanes, and groups down
 // columns, one in each lane.
-#include "cpd/numeric/hadamard.h"
-
+#include "cpd/numeric/hadamard_stages.h"
 #include "kernels/cpu/elements.h"
 
 namespace cpd {

@@ -9,7 +9,6 @@
 #include "cpd/numeric/environment.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/hadamard.h"
 #include "cpd/numeric/lanes/lanes.h"
 #include "cpd/numeric/round.h"
 #include "cpd/numeric/round_plan.h"

@@ -5,7 +5,9 @@
 
 #include <bit>
 #include <cmath>
+#include <vector>
 
+#include "cpd/numeric/hadamard_stages.h"
 #include "tests/testing/hadamard.h"
 
 namespace cpd {
