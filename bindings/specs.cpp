@@ -142,12 +142,12 @@ void BindCastSpec(py::module_& m) {
 // ---- Hadamard transforms --------------------------------------------------------------------
 
 /// The mask as an int of Python, whatever its length.
-py::object SignsOf(const Hadamard& transform) {
+py::int_ SignsOf(const Hadamard& transform) {
   py::object signs = py::int_(0);
   for (std::size_t i = transform.signs.size(); i-- > 0;) {
     signs = (signs << py::int_(32)) | py::int_(transform.signs[i]);
   }
-  return signs;
+  return py::int_(signs);
 }
 
 void BindHadamard(py::module_& m) {
