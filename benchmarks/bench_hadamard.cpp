@@ -143,7 +143,8 @@ bool RunRows(const Settings& settings) {
   const Memory copy(bytes);
   std::mt19937 bits(static_cast<std::uint32_t>(settings.seed));
   for (std::int64_t i = 0; i < n; ++i) {
-    x.floats()[i] = std::bit_cast<float>((bits() & 0x83FFFFFFU) + 0x3C000000U);
+    const auto word = static_cast<std::uint32_t>(bits());
+    x.floats()[i] = std::bit_cast<float>((word & 0x83FFFFFFU) + 0x3C000000U);
   }
   bool right = true;
   for (const Row& row : rows) {
