@@ -20,6 +20,7 @@ from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
 from cpd.numeric.hadamard import Hadamard
+from cpd.numeric.scaled import Scaled, scaled
 from cpd.ops import (
     add,
     cast,
@@ -55,6 +56,7 @@ __all__ = [
     "PresetInfo",
     "Recipe",
     "ReduceSpec",
+    "Scaled",
     "Schedule",
     "StallWarning",
     "__version__",
@@ -70,6 +72,7 @@ __all__ = [
     "mul",
     "presets",
     "random_integers",
+    "scaled",
     "simulate_all_reduce",
     "study",
     "sum",

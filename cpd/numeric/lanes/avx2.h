@@ -57,6 +57,14 @@ struct SplitLanes<U32x8> {
 
 CPD_FN bool any(I32x8 mask) { return _mm256_movemask_ps(bits_as<__m256>(mask)) != 0; }
 
+CPD_FN std::int32_t largest_lane(I32x8 x) {
+  const __m256i all = bits_as<__m256i>(x);
+  const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, _MM_SHUFFLE(1, 0, 3, 2)));
+  const __m128i one = _mm_max_epi32(two, _mm_shuffle_epi32(two, _MM_SHUFFLE(2, 3, 0, 1)));
+  return _mm_cvtsi128_si32(one);
+}
+
 template <>
 CPD_FN I32x8 max(I32x8 a, I32x8 b) {
   return bits_as<I32x8>(_mm256_max_epi32(bits_as<__m256i>(a), bits_as<__m256i>(b)));

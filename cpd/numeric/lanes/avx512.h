@@ -48,6 +48,8 @@ struct SplitLanes<U32x16> {
 
 CPD_FN bool any(I32x16 mask) { return _mm512_movepi32_mask(bits_as<__m512i>(mask)) != 0; }
 
+CPD_FN std::int32_t largest_lane(I32x16 x) { return _mm512_reduce_max_epi32(bits_as<__m512i>(x)); }
+
 template <>
 CPD_FN I32x16 max(I32x16 a, I32x16 b) {
   return bits_as<I32x16>(_mm512_max_epi32(bits_as<__m512i>(a), bits_as<__m512i>(b)));

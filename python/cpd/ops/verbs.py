@@ -59,11 +59,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulator
-from cpd.numeric.formats import FormatLike, flag, format
+from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
-from cpd.numeric.options import Number, Options, is_torch
+from cpd.numeric.options import Number, Options, int32, is_torch
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import faces, on_numpy
-from cpd.ops.arguments import ArrayT, Shape
+from cpd.ops.arguments import ArrayT, Given, Shape
 
 
 def _face(x: object) -> Any:
@@ -73,11 +74,14 @@ def _face(x: object) -> Any:
 
 def cast(
     x: ArrayT,
-    f: FormatLike,
+    f: FormatLike | ScaledLike,
     rounding: str = "nearest_even",
-    overflow: str = "ieee",
+    overflow: str | None = None,
     out: ArrayT | None = None,
     *,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
     seed: Number = 0,
     stream: Number = 0,
     random_bits: int = 24,
@@ -89,6 +93,13 @@ def cast(
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
     R in [0, 2^random_bits), of x's shape, to be used in place of the generated ones.
 
+    A scaled format (`cpd.Scaled`) forms scales from blocks of x along `axis`, rounds x / scale to
+    the elements' format (`overflow` None: saturating) and gives element * scale, rounded once into
+    binary32 and then to x's type, which is not float64. Straight through, scales included.
+    `scales`: from elsewhere, as `encode` gives them or as float32 numbers of the grid's shape
+    (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`: float32,
+    the largest magnitudes of the outermost level's cells, in place of x's own (delayed scaling).
+
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
     >>> cast(x, "e4m3").tolist()
     [0.3125, 16.0, inf, -0.0]
@@ -97,51 +108,96 @@ def cast(
     >>> cast(np.float32([1.0625]), "e4m3", "stochastic", random_bits=2, random=np.array([1])).item()
     1.0
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).cast(x, format(f), options, out, random)  # type: ignore[no-any-return]
+    to = format_or_scaled(f)
+    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    if isinstance(to, Scaled):
+        given = Given(scales, amax)
+        return _face(x).cast_scaled(x, to, options, out, int32("axis", axis), given, random)  # type: ignore[no-any-return]
+    _check_unscaled(to, axis, scales, amax)
+    return _face(x).cast(x, to, options, out, random)  # type: ignore[no-any-return]
 
 
 def encode(
     x: ArrayT,
-    f: FormatLike,
+    f: FormatLike | ScaledLike,
     rounding: str = "nearest_even",
-    overflow: str = "ieee",
+    overflow: str | None = None,
     *,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
     seed: Number = 0,
     stream: Number = 0,
     random_bits: int = 24,
     variant: str = "A",
     random: ArrayT | None = None,
-) -> ArrayT:
+) -> Any:
     """Rounds like `cast` and packs the codes: uint8, 1-D, ceil(n * f.bits / 8) long.
 
     Codes lie in row-major order, least significant bit first, without gaps; the bits behind the
     last are 0. Any element type goes into any format. ValueError for a NaN where the format has no
     NaN.
 
+    A scaled format gives a pair: the elements' codes, as above, and the scales' codes, packed the
+    same way in the row-major order of the grid of blocks; of two levels that is a pair too, the
+    blocks' and the tensor's. `axis`, `scales` and `amax` as in `cast`. An element of a block whose
+    scale is NaN has code 0 where it has no NaN of its own.
+
     >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
     [242, 1]
+    >>> codes, scales = encode(np.float32([[1.0, -24.0], [0.5, 0.25]]), "mxfp4")
+    >>> codes.tolist(), scales.tolist()      # 2^2 and 2^-3
+    ([241, 70], [129, 124])
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).encode(x, format(f), options, random)  # type: ignore[no-any-return]
+    to = format_or_scaled(f)
+    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    if isinstance(to, Scaled):
+        given = Given(scales, amax)
+        return _face(x).encode_scaled(x, to, options, int32("axis", axis), given, random)
+    _check_unscaled(to, axis, scales, amax)
+    return _face(x).encode(x, to, options, random)
 
 
 def decode(
     codes: ArrayT,
-    f: FormatLike,
+    f: FormatLike | ScaledLike,
     shape: Shape,
     dtype: Any = None,
     out: ArrayT | None = None,
+    *,
+    axis: int = -1,
+    scales: Any = None,
 ) -> ArrayT:
     """The values of packed codes, in the given shape. The inverse of `encode`.
 
     `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning.
-    `dtype`: of the result; default float32 (or out's).
+    `dtype`: of the result; default float32 (or out's). A scaled format takes `scales` too, as
+    `encode` gave them, and the same `axis`.
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
     [1.0, -6.0, 0.5]
+    >>> codes, scales = encode(np.float32([1.0, -24.0]), "mxfp4")
+    >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
+    [2.0, -24.0]
     """
-    return _face(codes).decode(codes, format(f), shape, dtype, out)  # type: ignore[no-any-return]
+    to = format_or_scaled(f)
+    if isinstance(to, Scaled):
+        where = int32("axis", axis)
+        return _face(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
+    _check_unscaled(to, axis, scales, None)
+    return _face(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
+
+
+def _policy(to: Format | Scaled, overflow: str | None) -> str:
+    """What overflow does where it is not said: elements below scales saturate."""
+    if overflow is not None:
+        return overflow
+    return "saturate" if isinstance(to, Scaled) else "ieee"
+
+
+def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
+    if scales is not None or amax is not None or axis != -1:
+        raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to}")
 
 
 def add(
