@@ -19,8 +19,20 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
+from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled, scaled
-from cpd.ops import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
+from cpd.ops import (
+    add,
+    cast,
+    decode,
+    encode,
+    fma,
+    gemm,
+    hadamard,
+    mul,
+    random_integers,
+    sum,
+)
 
 if TYPE_CHECKING:
     from cpd import comm as comm
@@ -39,6 +51,7 @@ __all__ = [
     "BlockFma",
     "CastSpec",
     "Format",
+    "Hadamard",
     "LayerReport",
     "PresetInfo",
     "Recipe",
@@ -55,6 +68,7 @@ __all__ = [
     "fma",
     "format",
     "gemm",
+    "hadamard",
     "mul",
     "presets",
     "random_integers",

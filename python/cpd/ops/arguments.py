@@ -127,14 +127,25 @@ def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:
         raise ValueError(f"c must broadcast to the result, {tuple(shape)}, got {tuple(c)}")
 
 
-def dimension(dim: Any, rank: int) -> int:
-    """`dim`, counted from the end where negative, as 0…rank - 1."""
-    number = integer("dim", dim)
+def dimension(dim: Any, rank: int, name: str = "dim", use: str = "to sum over") -> int:
+    """`dim`, counted from the end where negative, as 0…rank - 1; `name` and `use`, for errors."""
+    number = integer(name, dim)
     if rank == 0:
-        raise ValueError("x must have at least one dimension to sum over, got none")
+        raise ValueError(f"x must have at least one dimension {use}, got none")
     if not -rank <= number < rank:
-        raise ValueError(f"dim must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
+        raise ValueError(f"{name} must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
     return number % rank
+
+
+def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
+    """The axis of a Hadamard transform, counted from the front, of whole groups."""
+    along = dimension(axis, len(shape), "axis", "to transform along")
+    if shape[along] % size != 0:
+        raise ValueError(
+            f"the extent along axis {along} must be a multiple of the transform's size, {size}, "
+            f"got {shape[along]}"
+        )
+    return along
 
 
 # ---- scaled formats ----------------------------------------------------------------------------
@@ -196,9 +207,13 @@ def check_scaled_codes(
     names = ("codes", "scales", "tensor scales")
     for name, each, size in zip(names, [codes, *levels], sizes, strict=False):
         if not isinstance(each, kind) or each.dtype != byte or each.ndim != 1:
-            raise TypeError(f"{name} must be a 1-D uint8 {kind.__name__}, got {type(each).__name__}")
+            raise TypeError(
+                f"{name} must be a 1-D uint8 {kind.__name__}, got {type(each).__name__}"
+            )
         if each.shape[0] != size:
-            raise ValueError(f"{name} must have {size} bytes for {shape} of {q}, got {each.shape[0]}")
+            raise ValueError(
+                f"{name} must have {size} bytes for {shape} of {q}, got {each.shape[0]}"
+            )
 
 
 # ---- memory ------------------------------------------------------------------------------------
