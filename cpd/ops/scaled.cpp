@@ -142,8 +142,9 @@ struct Job {
   ScaleChoice choose;
   BlockLayout layout;
   Outer outer;
-  Floats scale;        ///< of each block
-  bool known = false;  ///< before elements are looked at; then also:
+  ScaledPlan nearest{};  ///< the same, for candidates
+  Floats scale;          ///< of each block
+  bool known = false;    ///< before elements are looked at; then also:
   Floats by{}, decode{};
 
   /// Of strips: whole blocks where their scales are still to be formed.
@@ -257,6 +258,12 @@ Job JobOf(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
           .layout = LayoutOf(scaled.block, shape, axis),
           .outer = OuterOf(x, scaled, axis, plan, given),
           .scale = {}};
+  if (job.choose != ScaleChoice::none) {
+    const RoundingOptions nearest{.overflow = options.overflow};
+    job.nearest = Guarded([&] {
+      return make_scaled_plan(scaled, nearest, x.dtype == DType::bf16);
+    });
+  }
   const std::int64_t blocks = job.layout.blocks();
   job.scale.resize(static_cast<std::size_t>(blocks));
   const bool large = job.layout.rows * job.layout.columns > kWhole;
@@ -419,24 +426,21 @@ class StripWalk {
     if (usual.route == ElementRoute::wide) above_.route = usual.route;
   }
 
-  /// The errors of each of the strip's blocks.
+  /// The errors of each of the strip's blocks, of elements rounded to nearest-even.
   std::vector<double> ErrorsOf(const Strip& strip, const Rows& rows) {
     const std::int64_t run = job_.layout.columns;
     Spread(run, strip.count);
     values_.resize(static_cast<std::size_t>(strip.rows * strip.count));
-    codes_.resize(static_cast<std::size_t>(strip.count) * 4);
-    ScaledRun row{.n = strip.count,
-                  .x = rows.at,
-                  .by = above_.all_by.data(),
-                  .scale = above_.all_decode.data(),
-                  .outer = above_.all_outer.data(),
-                  .random = integers_.Read(strip, 0, strip.count)};
-    for (std::int64_t r = 0; r < strip.rows; ++r, row.x += rows.stride) {
-      Kernels().encode_blocks(job_.plan, above_.route, row, codes_.data(), false);
-      Kernels().decode_f32(job_.plan.element, strip.count, codes_.data(),
-                           values_.data() + r * strip.count, false);
-      if (row.random != nullptr) row.random += strip.count;
-    }
+    const bool te = job_.plan.arithmetic == Arithmetic::te;
+    ones_.assign(static_cast<std::size_t>(strip.count), 1);
+    const ScaledRun all{.rows = strip.rows,
+                        .n = strip.count,
+                        .x = rows.at,
+                        .x_stride = rows.stride,
+                        .by = above_.all_by.data(),
+                        .scale = te ? ones_.data() : above_.all_decode.data(),
+                        .outer = te ? ones_.data() : above_.all_outer.data()};
+    Kernels().round_blocks(job_.nearest, above_.route, all, values_.data(), strip.count, false);
     std::vector<double> errors;
     std::vector<double> of_rows(static_cast<std::size_t>(strip.rows));
     for (std::size_t b = 0; b < above_.scale.size(); ++b) {
@@ -473,8 +477,7 @@ class StripWalk {
   StripReader reader_;
   StripIntegers integers_;
   Above above_;
-  Floats columns_, values_;
-  std::vector<std::uint8_t> codes_;
+  Floats columns_, values_, ones_;
 };
 
 // ---- verbs --------------------------------------------------------------------------------------

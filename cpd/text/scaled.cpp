@@ -272,8 +272,7 @@ ScaleRule DefaultRule(const Format& scale) {
   return scale == kE8m0 ? ScaleRule::floor : ScaleRule::max;
 }
 NonFinite DefaultNonFinite(Arithmetic arithmetic) {
-  const bool by_element = arithmetic == Arithmetic::te || arithmetic == Arithmetic::deepgemm;
-  return by_element ? NonFinite::element : NonFinite::block;
+  return arithmetic == Arithmetic::te ? NonFinite::element : NonFinite::block;
 }
 
 void Check(const Scaled& scaled) {
@@ -306,6 +305,9 @@ void Check(const Scaled& scaled) {
     if (scaled.block.kind == Kind::tensor || scaled.block.kind == scaled.outer) {
       throw Error("under a tensor_scale blocks must be smaller than its " +
                   std::string(kKinds.at(static_cast<int>(scaled.outer))));
+    }
+    if (scaled.outer == Kind::row && scaled.block.rows != 1) {
+      throw Error("under outer=row a block lies in one row, got " + ToString(scaled.block));
     }
     const int bits = scaled.element.precision() + scaled.scale.precision() +
                      scaled.tensor_scale->precision();
