@@ -265,6 +265,7 @@ def main() -> int:
         sources = (
             native_rows(programs / "bench_cast", options, options.name),
             native_rows(programs / "bench_hadamard", options, options.name),
+            native_rows(programs / "bench_scaled", options, options.name),
             fold_rows(programs, options),
             other_rows(options),
             torch_rows(options),
