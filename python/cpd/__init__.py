@@ -20,7 +20,18 @@ from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
 from cpd.numeric.scaled import Scaled, scaled
-from cpd.ops import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
+from cpd.ops import (
+    Encoded,
+    add,
+    cast,
+    decode,
+    encode,
+    fma,
+    gemm,
+    mul,
+    random_integers,
+    sum,
+)
 
 if TYPE_CHECKING:
     from cpd import comm as comm
@@ -38,6 +49,7 @@ __all__ = [
     "Accumulator",
     "BlockFma",
     "CastSpec",
+    "Encoded",
     "Format",
     "LayerReport",
     "PresetInfo",

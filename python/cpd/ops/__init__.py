@@ -4,12 +4,14 @@ from cpd.numeric.formats import FormatLike
 from cpd.numeric.options import Number
 from cpd.ops import verbs
 from cpd.ops.arguments import ArrayT, Shape
+from cpd.ops.encoded import Encoded
 from cpd.ops.verbs import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
 
 __doc__ = verbs.__doc__
 __all__ = [
     "AccumulatorLike",
     "ArrayT",
+    "Encoded",
     "FormatLike",
     "Number",
     "Shape",

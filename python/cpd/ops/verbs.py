@@ -62,6 +62,7 @@ from cpd.numeric.options import Number, Options, int32, is_torch
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import faces, on_numpy
 from cpd.ops.arguments import ArrayT, Given, Shape
+from cpd.ops.encoded import Encoded
 
 
 def _face(x: object) -> Any:
@@ -94,8 +95,9 @@ def cast(
     the elements' format (`overflow` None: saturating) and gives element * scale, rounded once into
     binary32 and then to x's type, which is not float64. Straight through, scales included.
     `scales`: from elsewhere, as `encode` gives them or as float32 numbers of the grid's shape
-    (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`: float32,
-    the largest magnitudes of the outermost level's cells, in place of x's own (delayed scaling).
+    (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`:
+    float32, the largest magnitudes of the outermost level's cells, in place of x's own (delayed
+    scaling).
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
     >>> cast(x, "e4m3").tolist()
@@ -156,9 +158,9 @@ def encode(
 
 
 def decode(
-    codes: ArrayT,
-    f: FormatLike | ScaledLike,
-    shape: Shape,
+    codes: ArrayT | Encoded,
+    f: FormatLike | ScaledLike | None = None,
+    shape: Shape | None = None,
     dtype: Any = None,
     out: ArrayT | None = None,
     *,
@@ -167,9 +169,10 @@ def decode(
 ) -> ArrayT:
     """The values of packed codes, in the given shape. The inverse of `encode`.
 
-    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning.
-    `dtype`: of the result; default float32 (or out's). A scaled format takes `scales` too, as
-    `encode` gave them, and the same `axis`.
+    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning. Or
+    an `Encoded`, which says format, shape, axis and scales itself. `dtype`: of the result; default
+    float32 (or out's). A scaled format takes `scales` too, as `encode` gave them, and the same
+    `axis`.
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
     [1.0, -6.0, 0.5]
@@ -177,6 +180,12 @@ def decode(
     >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
     [2.0, -24.0]
     """
+    if isinstance(codes, Encoded):
+        if f is not None or shape is not None or scales is not None or axis != -1:
+            raise ValueError("format, shape, axis and scales stand in the Encoded: leave them out")
+        codes, scales, f, shape, axis = codes
+    if f is None or shape is None:
+        raise TypeError("decode takes codes, a format and a shape, or an Encoded alone")
     to = format_or_scaled(f)
     if isinstance(to, Scaled):
         where = int32("axis", axis)
