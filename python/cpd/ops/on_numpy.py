@@ -105,8 +105,8 @@ def encode_scaled(
     x = _array("x", x, NARROW_FLOATS)
     levels = _given_scales(q, x, axis, given)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    packed, *made = (np.empty(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
-    blocks, tensor = made if q.tensor_scale is not None else (*made, None)
+    packed, blocks, *more = (np.empty(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
+    tensor = more[0] if more else None
     _core.encode_scaled(x, q._held, axis, native, packed, blocks, tensor, *levels, integers)
     return packed, blocks if tensor is None else (blocks, tensor)
 
@@ -133,12 +133,15 @@ def decode_scaled(
     return y
 
 
-def _given_scales(q: Scaled, x: Array, axis: int, given: Given) -> tuple[Array | None, ...]:
+def _given_scales(
+    q: Scaled, x: Array, axis: int, given: Given
+) -> tuple[Array | None, Array | None, Array | None]:
     """Scales and magnitudes from elsewhere as C++ takes them."""
     levels = given_levels(q, given)
     if all(level is None for level in levels):
-        return levels
-    return tuple(map(_given_level, LEVELS, levels, scale_grids(q, x.shape, axis)))
+        return None, None, None
+    blocks, tensor, amax = map(_given_level, LEVELS, levels, scale_grids(q, x.shape, axis))
+    return blocks, tensor, amax
 
 
 def _given_level(name: str, value: Any, grid: tuple[int, ...]) -> Array | None:
