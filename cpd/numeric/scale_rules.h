@@ -47,6 +47,11 @@ CPD_FN W to_binary32(W x) {
   return convert<W>(convert<typename Narrow<W>::F32>(x));
 }
 
+template <class W>
+CPD_FN W nan_of() {
+  return bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan));
+}
+
 /// x, or `limit` where x is larger; NaN stays.
 template <class W>
 CPD_FN W at_most(W x, double limit) {
@@ -89,7 +94,8 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
-/// The power of two of rules floor … even and max_pow2, for a magnitude z that is rounded to odd.
+/// The power of two of rules floor … even and max_pow2, for a magnitude z that is rounded to odd;
+/// beyond the scale's format its max.
 template <class W>
 CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -104,7 +110,8 @@ CPD_FN W power_scale(W z, const ScaledPlan& plan) {
     e = e + select(fraction > splat<I>(plan.max_fraction), splat<I>(1), I{});
   }
   const W power = power_of_two<W>(min(max(e, splat<I>(plan.least)), splat<I>(plan.most)));
-  return plan.scale.has_zero ? select(z == W{}, W{}, power) : power;
+  const W scale = select(e > splat<I>(plan.most), splat<W>(plan.scale.max_value), power);
+  return plan.scale.has_zero ? select(z == W{}, W{}, scale) : scale;
 }
 
 /// z in the scale's format.
@@ -121,9 +128,9 @@ template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
   const W divisor = by_power ? outer : outer * splat<W>(plan.max);
-  // Of zero the scale is what zero rounds to, also below an outer scale of zero.
+  // Of zero, and below an outer scale of zero, the scale is what zero rounds to.
   const W quotient = divide_to_odd(a * splat<W>(plan.margin * share), divisor);
-  const W z = select(a == W{}, W{}, quotient);
+  const W z = select((a == W{}) | (outer == W{}), W{}, quotient);
   return by_power ? power_scale(z, plan) : into_scale(z, plan);
 }
 
@@ -147,7 +154,7 @@ template <class W>
 CPD_FN BlockScale<W> te_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   if (plan.two_levels) {
     const W ratio = splat<W>(plan.inverse_max);
-    W product = to_binary32(a * to_binary32(outer.encode * ratio));
+    W product = at_most(to_binary32(a * to_binary32(outer.encode * ratio)), plan.scale_max);
     if (plan.chooses) {
       product = to_binary32(to_binary32(a / splat<W>(plan.max)) * outer.encode);
       product = to_binary32(product * splat<W>(share));
@@ -156,13 +163,13 @@ CPD_FN BlockScale<W> te_scale(W a, OuterScale<W> outer, double share, const Scal
     return {scale, factor_of(scale, outer.scale, plan)};
   }
   W multiplier = at_most(to_binary32(splat<W>(plan.max) / a), plan.largest_multiplier);
-  const auto usable = (a > W{}) & (a < splat<W>(0x1p128));
-  multiplier = select(usable, multiplier, splat<W>(1));
   if (plan.rule == ScaleRule::max_pow2) {
     multiplier = bits_as<W>(bits_as<Unsigned<W>>(multiplier) &
                             splat<Unsigned<W>>(Pattern<W>::infinity));
   }
   multiplier = to_binary32(multiplier * splat<W>(1 / plan.margin));
+  const auto usable = (a > W{}) & (a < splat<W>(0x1p128));
+  multiplier = select(usable, multiplier, splat<W>(1));
   return {inverse(multiplier), multiplier};
 }
 
@@ -203,22 +210,33 @@ CPD_FN BlockScale<W> microxcaling_scale(W a, const ScaledPlan& plan) {
   const I log = select(a == W{}, splat<I>(-126), floor_of_rounded_log(a));
   const I e = log - splat<I>(plan.emax);
   const W power = power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
-  const W scale = select((a < splat<W>(0x1p128)) & (e <= splat<I>(127)), power, bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan)));
+  const W scale = select(e <= splat<I>(127), power, nan_of<W>());
   return {scale, inverse(scale)};
 }
 
-/// The scale of a block whose largest magnitude is a (Inf, or NaN where one stands in it and the
-/// plan poisons), under an outer scale, and its elements' factor. share: 1, or kOtherShare.
+/// exact, and te's and torchao's powers of two.
 template <class W>
-CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
-  static_assert(Lanes<W>::mantissa == 52);
-  const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::max_pow2;
+CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
+  W scale = exact_scale(a, outer, share, plan);
+  if (plan.arithmetic == Arithmetic::torchao && plan.rule != ScaleRule::rceil) {
+    // Of patterns: even's sum reaches that of Inf below 2^128.
+    const double half = 0x1p126 / static_cast<double>(std::int64_t{1} << plan.man);
+    const double limit = plan.rule == ScaleRule::even ? 0x1p128 - half : 0x1p128;
+    scale = select(a < splat<W>(limit), scale, nan_of<W>());
+  }
+  return {scale, factor_of(scale, outer, plan)};
+}
+
+template <class W>
+CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
+                                         const ScaledPlan& plan) {
+  const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   switch (plan.arithmetic) {
     case Arithmetic::te:
-      if (plan.two_levels || !plan.of_powers) return te_scale(a, outer, share, plan);
+      if (!in_e8m0) return te_scale(a, outer, share, plan);
       break;
     case Arithmetic::torchao:
-      if (plan.two_levels || !by_power) return torchao_scale(a, outer, plan);
+      if (!in_e8m0 || plan.rule == ScaleRule::max) return torchao_scale(a, outer, plan);
       break;
     case Arithmetic::deepgemm:
       return deepgemm_scale(a, plan);
@@ -227,16 +245,18 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
     case Arithmetic::exact:
       break;
   }
-  W scale = exact_scale(a, outer.scale, share, plan);
-  auto finite = a < splat<W>(0x1p128);
-  if (plan.arithmetic == Arithmetic::torchao && plan.rule == ScaleRule::even) {
-    // The sum of patterns reaches that of Inf.
-    finite = a < splat<W>(0x1p128 - 0x1p126 / static_cast<double>(std::int64_t{1} << plan.man));
-  }
-  if (plan.poisons) {
-    scale = select(finite, scale, bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan)));
-  }
-  return {scale, factor_of(scale, outer.scale, plan)};
+  return power_or_exact_scale(a, outer.scale, share, plan);
+}
+
+/// The scale of a block whose largest magnitude is a (Inf, or NaN where one stands in it and the
+/// plan poisons), under an outer scale, and its elements' factor. share: 1, or kOtherShare.
+template <class W>
+CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
+  static_assert(Lanes<W>::mantissa == 52);
+  BlockScale<W> block = scale_by_arithmetic(a, outer, share, plan);
+  if (!plan.poisons) return block;
+  const auto finite = (a < splat<W>(0x1p128)) & (outer.scale == outer.scale);
+  return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
 }
 
 /// The second level's scale, for the largest magnitude of its tensor or row.
@@ -244,19 +264,19 @@ template <class W>
 CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
   const W one = splat<W>(1);
   const W target = splat<W>(plan.target);
+  W scale, encode = one;
   if (plan.arithmetic == Arithmetic::te) {
-    W encode = at_most(to_binary32(target / a), 0x1.FFFFFEp127);
+    encode = at_most(to_binary32(target / a), 0x1.FFFFFEp127);
     encode = select((encode > W{}) & (a > W{}), encode, one);
-    return {inverse(encode), encode};
+    scale = inverse(encode);
+  } else if (plan.arithmetic == Arithmetic::torchao) {
+    scale = to_binary32(a / target);
+  } else {
+    const W quotient = divide_to_odd(a * splat<W>(plan.margin), target);
+    scale = round<Rounding::nearest_even>(quotient, Unsigned<W>{}, plan.outer);
   }
-  if (plan.arithmetic == Arithmetic::torchao) return {to_binary32(a / target), one};
-  const W quotient = divide_to_odd(a * splat<W>(plan.margin), target);
-  W scale = round<Rounding::nearest_even>(quotient, Unsigned<W>{}, plan.outer);
-  if (plan.poisons) {
-    const W nan = bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan));
-    scale = select(a < splat<W>(0x1p128), scale, nan);
-  }
-  return {scale, one};
+  if (plan.poisons) scale = select(a < splat<W>(0x1p128), scale, nan_of<W>());
+  return {scale, encode};
 }
 
 }  // namespace CPD_ISA

@@ -80,7 +80,7 @@ struct Scaled {
 
 /// `floor` for e8m0, else `max`.
 CPD_API ScaleRule DefaultRule(const Format& scale);
-/// `element` for te, else `block`.
+/// `element` for te and deepgemm, else `block`.
 CPD_API NonFinite DefaultNonFinite(Arithmetic arithmetic);
 
 /// Throws Error where a field is out of range or an arithmetic has no such scales. Every function

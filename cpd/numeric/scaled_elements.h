@@ -26,7 +26,8 @@ CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   } else {
     if (plan.arithmetic != Arithmetic::exact) return to_binary32(x * at.by);
     const V both = at.scale * at.outer;
-    return select(both == V{}, x * V{}, divide_to_odd(x, both));
+    const V zero = bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::sign));
+    return select((both == V{}) & (x == x), zero, divide_to_odd(x, both));
   }
 }
 

@@ -272,7 +272,8 @@ ScaleRule DefaultRule(const Format& scale) {
   return scale == kE8m0 ? ScaleRule::floor : ScaleRule::max;
 }
 NonFinite DefaultNonFinite(Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::te ? NonFinite::element : NonFinite::block;
+  const bool by_element = arithmetic == Arithmetic::te || arithmetic == Arithmetic::deepgemm;
+  return by_element ? NonFinite::element : NonFinite::block;
 }
 
 void Check(const Scaled& scaled) {
@@ -431,8 +432,11 @@ std::string ToString(const Scaled& scaled) {
     const std::string text = TextFrom(head, base, scaled);
     if (best.empty() || text.size() < best.size()) best = text;
   };
-  for (const Named& one : NamedScaled()) {
-    if (one.scaled.element == scaled.element) offer(one.name, one.scaled);
+  for (const auto& [name, base] : NamedScaled()) {
+    const bool is_its_kind = base.element == scaled.element && base.scale == scaled.scale &&
+                             base.tensor_scale == scaled.tensor_scale &&
+                             base.block.kind == scaled.block.kind;
+    if (is_its_kind) offer(name, base);
   }
   const std::string element = ToString(scaled.element);
   if (const int bits = IntegerBits(element, "int")) {
@@ -440,8 +444,8 @@ std::string ToString(const Scaled& scaled) {
     Scaled rows = IntegerRows(bits);
     rows.block = scaled.block;
     offer(element + " " + ToString(scaled.block), rows);
-  } else if (best.empty()) {
-    Scaled plain{.element = scaled.element, .block = scaled.block};
+  } else {
+    const Scaled plain{.element = scaled.element, .block = scaled.block};
     offer(element + " " + ToString(scaled.block), plain);
   }
   return best;

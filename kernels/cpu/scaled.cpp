@@ -148,7 +148,9 @@ CPD_BODY bool given_scales_body(const ScaledPlan* plan, ElementRoute route, int6
     const D given = load_f32<D>(at[0]);
     const D factor = factor_of(given, load_f32<D>(at[1]), *plan);
     store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
-    outside = select(is_outside(route, given), splat<D>(1), outside);
+    // Below a given scale of 0 an infinity may stand.
+    const auto beyond = is_outside(route, given) | (given == D{});
+    outside = select(beyond, splat<D>(1), outside);
   });
   return !all_at_most(outside, 0);
 }
@@ -229,7 +231,7 @@ CPD_FN void round_run(const ScaledPlan& shared, const ScaledRun& run, float* y) 
 CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
                                 float* y, int64_t y_stride, bool streaming) {
   constexpr int kLanes = Lanes<F>::count;
-  const bool stream = streaming && is_aligned(y) && y_stride % kLanes == 0;
+  const bool stream = streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
   ScaledRun run = *all;
   with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
     for (int64_t row = 0; row < all->rows; ++row) {
