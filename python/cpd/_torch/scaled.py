@@ -24,6 +24,7 @@ from cpd._torch.arguments import (
     check_out,
     describe,
     given_integers,
+    name_of,
     result_element,
     sizes_of,
 )
@@ -38,7 +39,8 @@ from cpd.ops.arguments import (
     Given,
     Scales,
     Shape,
-    check_grid,
+    check_given,
+    check_given_type,
     check_scaled_bytes,
     given_levels,
     scale_grids,
@@ -107,26 +109,23 @@ def _arguments(
     if any(level is not None for level in levels):
         compiling = torch.compiler.is_compiling()
         grids = (None,) * 3 if compiling else scale_grids(q, x.shape, axis)
-        levels = tuple(map(_given_level, LEVELS, levels, grids, (x,) * 3))
+        levels = tuple(map(_given_level, (q,) * 3, LEVELS, levels, grids, (x,) * 3))
     integers = None if random is None else given_integers(random, x, x.shape, "x's shape", options)
     return x, q.text, axis, how, *levels, seed, stream, integers
 
 
-def _given_level(name: str, value: Any, grid: Any, x: Tensor) -> Tensor | None:
+def _given_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tensor | None:
     """Packed codes, or float32 numbers of the grid (None: left to the library)."""
     if value is None:
         return None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = torch.full((), value, dtype=torch.float32, device=x.device)
-    if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.uint8):
-        raise TypeError(
-            f"{name} must be a tensor of float32 numbers or of packed codes (uint8), "
-            f"got {describe(value)}"
-        )
+    element = name_of(value.dtype) if isinstance(value, Tensor) else ""
+    check_given_type(name, element, describe(value))
     if value.device != x.device:
         raise ValueError(f"{name} must be on x's device, {x.device}, got {value.device}")
-    if grid is not None and value.dtype == torch.float32:
-        check_grid(name, value.shape, grid)
+    if grid is not None:
+        check_given(q, name, element == "uint8", value.shape, grid)
     return value.detach().contiguous()
 
 

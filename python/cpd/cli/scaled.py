@@ -11,7 +11,7 @@ from rich.table import Table
 from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table, short
 from cpd.numeric.formats import Format
-from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
 
 SOURCES = {
     **dict.fromkeys(
@@ -58,7 +58,7 @@ def find_format(name: str) -> Format | Scaled:
         near = difflib.get_close_matches(name.lower(), SOURCES, 1, 0.7)
         if near and "did you mean" not in str(error):
             raise UsageError(f"unknown format {name!r}; did you mean {near[0]!r}?") from error
-        if name in ("tensor", "row") or name.isdigit() or "=" in name:
+        if name in ("tensor", "row") or name.isdigit() or ("=" in name and " " not in name):
             told = f"{name!r} is no format; of several words, quote all: 'int8 row'"
             raise UsageError(told) from error
         raise
@@ -170,8 +170,8 @@ def least(q: Scaled) -> float:
 
 
 def source(q: Scaled) -> str | None:
-    """What a name stands for; with options it is another format."""
-    return SOURCES.get(q.text)
+    """What a format's name stands for."""
+    return next((told for name, told in SOURCES.items() if scaled(name) == q), None)
 
 
 def _outer_scales(q: Scaled) -> int:

@@ -157,10 +157,10 @@ def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
     is_pair = isinstance(scales, (tuple, list))
     if q.tensor_scale is None:
         if is_pair:
-            raise ValueError(f"scales of {q} are one array, got a {type(scales).__name__}")
+            raise ValueError(f"scales of {q.text} are one array, got a {type(scales).__name__}")
         return scales, None
     if not is_pair or len(scales) != 2:
-        raise ValueError(f"scales of {q} are a pair, the blocks' and the tensor's")
+        raise ValueError(f"scales of {q.text} are a pair, the blocks' and the tensor's")
     return scales[0], scales[1]
 
 
@@ -178,10 +178,29 @@ def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, .
     return [blocks, outer, outer]
 
 
-def check_grid(name: str, got: Sequence[int], wanted: tuple[int, ...]) -> None:
-    """Raises ValueError unless scales have the extents of their grid; one number may be of any."""
-    if tuple(got) != wanted and not math.prod(got) == math.prod(wanted) == 1:
-        raise ValueError(f"{name} must have shape {wanted}, got {tuple(got)}")
+def check_given(
+    q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
+) -> None:
+    """Raises ValueError unless a given level has the extents of its grid (one number may be of any)
+    or, of packed codes, as many bytes as they take."""
+    count, size = math.prod(grid), math.prod(got)
+    if not of_codes:
+        if tuple(got) != grid and not count == size == 1:
+            raise ValueError(f"{name} must have shape {grid}, got {tuple(got)}")
+        return
+    f = q.scale if name == "scales" else q.tensor_scale
+    assert f is not None
+    need = f._native.packed_bytes(count)
+    if size != need:
+        raise ValueError(f"{name} must have {need} bytes for {count} codes of {f}, got {size}")
+
+
+def check_given_type(name: str, element: str, got: str) -> None:
+    """Raises TypeError unless a given level's type is one that it may have."""
+    if element == "float32" or (element == "uint8" and name != "amax"):
+        return
+    codes = "" if name == "amax" else " or of packed codes (uint8)"
+    raise TypeError(f"{name} must be of float32 numbers{codes}, got {got}")
 
 
 def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, int]]:

@@ -28,7 +28,8 @@ from cpd.ops.arguments import (
     Shape,
     check_addend,
     check_carrier,
-    check_grid,
+    check_given,
+    check_given_type,
     check_out_memory,
     check_random_is_used,
     check_random_range,
@@ -140,20 +141,22 @@ def _given_scales(
     levels = given_levels(q, given)
     if all(level is None for level in levels):
         return None, None, None
-    blocks, tensor, amax = map(_given_level, LEVELS, levels, scale_grids(q, x.shape, axis))
+    grids = scale_grids(q, x.shape, axis)
+    blocks, tensor, amax = map(_given_level, (q,) * 3, LEVELS, levels, grids)
     return blocks, tensor, amax
 
 
-def _given_level(name: str, value: Any, grid: tuple[int, ...]) -> Array | None:
+def _given_level(q: Scaled, name: str, value: Any, grid: tuple[int, ...]) -> Array | None:
     """Packed codes, or float32 numbers of the grid."""
     if value is None:
         return None
     if not isinstance(value, np.ndarray):
         value = np.asarray(value, np.float32)
+    check_given_type(name, _name(value.dtype), _describe(value))
     _check_dtype(name, value.dtype, ("float32", "uint8"))
-    if value.dtype != np.uint8:
-        check_grid(name, value.shape, grid)
-    return np.ascontiguousarray(value)
+    check_given(q, name, value.dtype == np.uint8, value.shape, grid)
+    taken: Array = np.require(value, requirements=("C", "A"))
+    return taken
 
 
 def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:

@@ -203,7 +203,7 @@ def _policy(to: Format | Scaled, overflow: str | None) -> str:
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
     if scales is not None or amax is not None or axis != -1:
-        raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to}")
+        raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to.name}")
 
 
 def add(
