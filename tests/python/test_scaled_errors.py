@@ -192,3 +192,30 @@ def test_one_number_for_a_tensor(face: Face):
     wanted = cpd.cast(X, q, amax=np.float32([[5]]))
     for amax in (5, 5.0, np.array(5, np.float32), np.array([5], np.float32)):
         assert face(cpd.cast, X, q, amax=amax).tobytes() == wanted.tobytes()
+
+
+# ---- where formats stand -------------------------------------------------------------------------
+
+
+def test_layers_take_no_scaled_formats():
+    for given in ("nvfp4", "int8 row", cpd.scaled("mxfp8")):
+        for name in ("activation", "weight", "gradient", "output"):
+            with pytest.raises(ValueError, match=f"{name} takes formats without scales.*cpd.cast"):
+                cpd.Recipe("fp32", **{name: given})
+    assert cpd.Recipe("fp32", weight="int8").weight.format == cpd.format("int8")
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4 choose=mae", "int8 row", "MXFP4", "e4m3 32"])
+def test_other_places_say_that_they_take_no_scales(name):
+    message = "is a scaled format .cpd.scaled.; here one without scales is needed"
+    for call in (
+        lambda: cpd.format(name),
+        lambda: cpd.CastSpec(name),
+        lambda: cpd.add(X, X, name),
+        lambda: cpd.Scaled(name),
+        lambda: cpd.ReduceSpec("e4m3", result=name),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    with pytest.raises(TypeError, match=r"a format must be a .* or its name, got Scaled"):
+        cpd.add(X, X, cpd.scaled("mxfp8"))

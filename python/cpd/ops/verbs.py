@@ -5,10 +5,10 @@ Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and gives
 Values of an emulated format live in ordinary floating-point tensors, here called carriers.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
-takes no float64, whose exact products no type holds. The result has x's type, which must hold every
-value of the format (else ValueError: float16 holds no bf16). Any layout, any number of dimensions
-up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=`
-says otherwise.
+and scaled formats take no float64, whose exact products no type holds. The result has x's type,
+which must hold every value of the format (else ValueError: float16 holds no bf16). Any layout, any
+number of dimensions up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left
+alone unless `out=` says otherwise.
 
 **Rounding options**, the same for every operation:
 
@@ -45,8 +45,9 @@ tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms take al
 **torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
 `randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
 `same`: each example draws the bits of its own elements, as in a call of its own (and takes one);
-`different`: those of the elements of the whole batch, which stands in front (not for encode).
-Examples with a seed or stream of their own, or with given `random` integers, need not say.
+`different`: those of the elements of the whole batch, which stands in front (not for encode, nor
+for scaled formats with a scale for all of an example). Examples with a seed or stream of their own,
+or with given `random` integers, need not say.
 """
 
 from __future__ import annotations
