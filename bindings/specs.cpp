@@ -21,6 +21,7 @@
 #include "cpd/numeric/accumulator_arguments.h"
 #include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/hadamard.h"
 #include "cpd/numeric/scaled.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
@@ -139,6 +140,27 @@ void BindCastSpec(py::module_& m) {
   BindRounding(made);
 }
 
+// ---- Hadamard transforms --------------------------------------------------------------------
+
+/// The mask as an int of Python, whatever its length.
+py::int_ SignsOf(const Hadamard& transform) {
+  py::object signs = py::int_(0);
+  for (std::size_t i = transform.signs.size(); i-- > 0;) {
+    signs = (signs << py::int_(32)) | py::int_(transform.signs[i]);
+  }
+  return py::int_(signs);
+}
+
+void BindHadamard(py::module_& m) {
+  py::class_<Hadamard>(m, "Hadamard")
+      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"))
+      .def_static("parse", &ParseHadamard, py::arg("text"))
+      .def_readonly("size", &Hadamard::size)
+      .def_property_readonly("signs", &SignsOf)
+      .def_readonly("bf16", &Hadamard::to_bf16)
+      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); });
+}
+
 // ---- scaled formats -------------------------------------------------------------------------
 
 Scaled MakeScaled(const std::string& element, const std::string& block, const std::string& scale,
@@ -160,7 +182,8 @@ Scaled MakeScaled(const std::string& element, const std::string& block, const st
     throw Error("outer must be tensor or row, got '" + outer + "'");
   }
   scaled.outer = cells.kind;
-  scaled.non_finite = non_finite ? ParseNonFinite(*non_finite) : DefaultNonFinite(scaled.arithmetic);
+  scaled.non_finite =
+      non_finite ? ParseNonFinite(*non_finite) : DefaultNonFinite(scaled.arithmetic);
   scaled.scale_max = static_cast<float>(scale_max.value_or(0));
   if (scale_max && !(scaled.scale_max > 0)) throw Error("scale_max must be positive");
   Check(scaled);
@@ -184,11 +207,11 @@ void BindScaled(py::module_& m) {
       .def_readonly("margin", &Scaled::margin)
       .def_property_readonly("non_finite", [](const Scaled& s) { return ToString(s.non_finite); })
       .def_property_readonly("choose", [](const Scaled& s) { return ToString(s.choose); })
-      .def_property_readonly(
-          "scale_max",
-          [](const Scaled& s) {
-            return s.scale_max > 0 ? std::optional<double>(s.scale_max) : std::nullopt;
-          })
+      .def_property_readonly("scale_max",
+                             [](const Scaled& s) {
+                               return s.scale_max > 0 ? std::optional<double>(s.scale_max)
+                                                      : std::nullopt;
+                             })
       .def_property_readonly("text", [](const Scaled& s) { return ToString(s); })
       .def(
           "grid",
@@ -405,6 +428,7 @@ void BindSpecs(py::module_& m) {
   BindFormats(m);
   BindOptions(m);
   BindCastSpec(m);
+  BindHadamard(m);
   BindScaled(m);
   BindBlockFma(m);
   BindAccumulators(m);

@@ -17,6 +17,7 @@
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"
 #include "gil.h"
@@ -145,6 +146,12 @@ void GemmArraysByBlas(const py::array& a, const py::array& b, const Accumulator&
   });
 }
 
+void TransformArray(const py::array& x, const Hadamard& transform, int axis, bool inverse,
+                    const py::array& out) {
+  WithoutGil(
+      [&, x = ViewOf(x), out = ViewOf(out)] { Transform(x, transform, axis, inverse, out); });
+}
+
 /// Scales from elsewhere, as arrays.
 struct GivenArrays {
   std::optional<TensorView> blocks, tensor, largest;
@@ -242,6 +249,8 @@ void BindOperations(py::module_& m) {
         py::arg("c"), no_array);
   m.def("gemm_by_blas", &GemmArraysByBlas, py::arg("a"), py::arg("b"), py::arg("accumulator"),
         py::arg("out"), py::arg("c"));
+  m.def("hadamard", &TransformArray, py::arg("x"), py::arg("transform"), py::arg("axis"),
+        py::arg("inverse"), py::arg("out"));
   m.def("cpu_blas", [] { return std::string(CpuBlas()); });
   m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
         py::arg("out"));

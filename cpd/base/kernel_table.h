@@ -47,8 +47,9 @@ struct GemmBlock {
   GivenDraws given;
 };
 
-struct BlockFmaPlan;                      // numeric/block_fma.h
-struct ScaledPlan;                        // numeric/scaled_plan.h
+struct BlockFmaPlan;                     // numeric/block_fma.h
+struct HadamardPlan;                     // numeric/hadamard.h
+struct ScaledPlan;                       // numeric/scaled_plan.h
 enum class ElementRoute : std::uint8_t;  // the same
 
 /// Rows of n elements below their scales, one of each an element of a row (ElementScale in
@@ -140,8 +141,8 @@ struct KernelTable {
   /// The elements' codes of one row, packed. A NaN without a code gives 0.
   void (*encode_blocks)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                         std::uint8_t* packed, bool streaming);
-  /// y[i] = x[i] * scale * outer of one row, rounded once; `wide`: ScaledPlan::wide_values. y may be
-  /// x.
+  /// y[i] = x[i] * scale * outer of one row, rounded once; `wide`: ScaledPlan::wide_values. y may
+  /// be x.
   void (*scale_blocks)(bool wide, const ScaledRun& run, float* y);
 
   /// Sizes of packed panels (GemmBlock).
@@ -161,6 +162,12 @@ struct KernelTable {
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
+  /// Transforms groups of plan.size values (numeric/hadamard.h). Value i of column j of group g
+  /// stands at x[(g * plan.size + i) * stride + j], j < count <= stride, and so its result in y,
+  /// which may be x. With stride 1 values of a group, and groups, lie side by side. `streaming`: y
+  /// is not needed in cache; stride 1 only.
+  void (*hadamard)(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
+                   std::int64_t stride, const float* x, float* y, bool streaming);
   /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
   std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 };

@@ -95,7 +95,7 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
 }
 
 /// The power of two of rules floor … even and max_pow2, for a magnitude z that is rounded to odd;
-/// beyond the scale's format its max.
+/// between the least and the largest that the scale's format has.
 template <class W>
 CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -110,8 +110,7 @@ CPD_FN W power_scale(W z, const ScaledPlan& plan) {
     e = e + select(fraction > splat<I>(plan.max_fraction), splat<I>(1), I{});
   }
   const W power = power_of_two<W>(min(max(e, splat<I>(plan.least)), splat<I>(plan.most)));
-  const W scale = select(e > splat<I>(plan.most), splat<W>(plan.scale.max_value), power);
-  return plan.scale.has_zero ? select(z == W{}, W{}, scale) : scale;
+  return plan.scale.has_zero ? select(z == W{}, W{}, power) : power;
 }
 
 /// z in the scale's format.
@@ -128,9 +127,9 @@ template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
   const W divisor = by_power ? outer : outer * splat<W>(plan.max);
-  // Of zero, and below an outer scale of zero, the scale is what zero rounds to.
+  // Of zero the scale is what zero rounds to, also below an outer scale of zero.
   const W quotient = divide_to_odd(a * splat<W>(plan.margin * share), divisor);
-  const W z = select((a == W{}) | (outer == W{}), W{}, quotient);
+  const W z = select(a == W{}, W{}, quotient);
   return by_power ? power_scale(z, plan) : into_scale(z, plan);
 }
 
@@ -154,7 +153,7 @@ template <class W>
 CPD_FN BlockScale<W> te_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   if (plan.two_levels) {
     const W ratio = splat<W>(plan.inverse_max);
-    W product = at_most(to_binary32(a * to_binary32(outer.encode * ratio)), plan.scale_max);
+    W product = to_binary32(a * to_binary32(outer.encode * ratio));
     if (plan.chooses) {
       product = to_binary32(to_binary32(a / splat<W>(plan.max)) * outer.encode);
       product = to_binary32(product * splat<W>(share));
@@ -195,7 +194,7 @@ CPD_FN BlockScale<W> deepgemm_scale(W a, const ScaledPlan& plan) {
   using I = Signed<W>;
   using U = Unsigned<W>;
   W scale = to_binary32(no_less(a, static_cast<double>(1e-4F)) / splat<W>(plan.max));
-  if (plan.rule == ScaleRule::rceil) {
+  if (plan.rule != ScaleRule::max) {
     const auto more = (bits_as<U>(scale) & splat<U>(Pattern<W>::fraction)) != U{};
     const I e = exponent_of(scale) + select(more, splat<I>(1), I{});
     const W power = power_of_two<W>(min(max(e, splat<I>(-126)), splat<I>(127)));
@@ -254,7 +253,11 @@ template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   static_assert(Lanes<W>::mantissa == 52);
   BlockScale<W> block = scale_by_arithmetic(a, outer, share, plan);
-  if (!plan.poisons) return block;
+  // torchao's and DeepGEMM's own steps tell what a NaN or an infinity in A does.
+  const bool in_e8m0 = plan.of_powers && !plan.two_levels;
+  const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
+                        (plan.arithmetic == Arithmetic::torchao && !in_e8m0);
+  if (!plan.poisons || by_steps) return block;
   const auto finite = (a < splat<W>(0x1p128)) & (outer.scale == outer.scale);
   return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
 }
@@ -275,7 +278,9 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
     const W quotient = divide_to_odd(a * splat<W>(plan.margin), target);
     scale = round<Rounding::nearest_even>(quotient, Unsigned<W>{}, plan.outer);
   }
-  if (plan.poisons) scale = select(a < splat<W>(0x1p128), scale, nan_of<W>());
+  if (plan.poisons && plan.arithmetic != Arithmetic::torchao) {
+    scale = select(a < splat<W>(0x1p128), scale, nan_of<W>());
+  }
   return {scale, encode};
 }
 

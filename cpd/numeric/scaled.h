@@ -53,7 +53,9 @@ enum class Arithmetic : std::uint8_t {
 
 /// What a NaN or an infinity does to its block.
 enum class NonFinite : std::uint8_t {
-  block,    ///< the scale is NaN, and so is every value
+  /// The scale is NaN, and so is every value; in torchao's (but for e8m0) and DeepGEMM's arithmetic
+  /// what their steps make of it.
+  block,
   element,  ///< A leaves out NaN, which stay NaN; an infinity saturates
 };
 
@@ -80,7 +82,7 @@ struct Scaled {
 
 /// `floor` for e8m0, else `max`.
 CPD_API ScaleRule DefaultRule(const Format& scale);
-/// `element` for te and deepgemm, else `block`.
+/// `element` for te, else `block`.
 CPD_API NonFinite DefaultNonFinite(Arithmetic arithmetic);
 
 /// Throws Error where a field is out of range or an arithmetic has no such scales. Every function

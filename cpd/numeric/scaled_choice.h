@@ -20,15 +20,14 @@ struct Below {
 };
 
 /// The sum of the errors of n elements of x, in index order. te, of elements q: in binary32,
-/// e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or fl(e * e). exact: in
-/// binary64, e = q * (scale * outer) - x.
+/// e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or fl(e * e). exact, of
+/// their values: in binary64, each error exact.
 inline double sum_of_errors(const ScaledPlan& plan, bool squares, std::int64_t n, const float* q,
                             const float* x, Below at) {
   if (plan.arithmetic != Arithmetic::te) {
-    const double below = static_cast<double>(at.scale) * static_cast<double>(at.outer);
     double sum = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const double e = static_cast<double>(q[i]) * below - static_cast<double>(x[i]);
+      const double e = static_cast<double>(q[i]) - static_cast<double>(x[i]);
       sum += squares ? e * e : (e < 0 ? -e : e);
     }
     return sum;

@@ -431,17 +431,16 @@ class StripWalk {
     const std::int64_t run = job_.layout.columns;
     Spread(run, strip.count);
     values_.resize(static_cast<std::size_t>(strip.rows * strip.count));
-    codes_.resize(static_cast<std::size_t>(strip.count) * 4);
-    ScaledRun row{.n = strip.count,
-                  .x = rows.at,
-                  .by = above_.all_by.data(),
-                  .scale = above_.all_decode.data(),
-                  .outer = above_.all_outer.data()};
-    for (std::int64_t r = 0; r < strip.rows; ++r, row.x += rows.stride) {
-      Kernels().encode_blocks(job_.nearest, above_.route, row, codes_.data(), false);
-      Kernels().decode_f32(job_.nearest.element, strip.count, codes_.data(),
-                           values_.data() + r * strip.count, false);
-    }
+    const bool te = job_.plan.arithmetic == Arithmetic::te;
+    ones_.assign(static_cast<std::size_t>(strip.count), 1);
+    const ScaledRun all{.rows = strip.rows,
+                        .n = strip.count,
+                        .x = rows.at,
+                        .x_stride = rows.stride,
+                        .by = above_.all_by.data(),
+                        .scale = te ? ones_.data() : above_.all_decode.data(),
+                        .outer = te ? ones_.data() : above_.all_outer.data()};
+    Kernels().round_blocks(job_.nearest, above_.route, all, values_.data(), strip.count, false);
     std::vector<double> errors;
     std::vector<double> of_rows(static_cast<std::size_t>(strip.rows));
     for (std::size_t b = 0; b < above_.scale.size(); ++b) {
@@ -478,8 +477,7 @@ class StripWalk {
   StripReader reader_;
   StripIntegers integers_;
   Above above_;
-  Floats columns_, values_;
-  std::vector<std::uint8_t> codes_;
+  Floats columns_, values_, ones_;
 };
 
 // ---- verbs --------------------------------------------------------------------------------------

@@ -219,6 +219,7 @@ void CheckArithmetic(const Scaled& scaled) {
   const bool fp32 = scaled.scale == kFp32;
   const bool by_max = scaled.rule == ScaleRule::max;
   const bool to_power = scaled.rule == ScaleRule::max_pow2;
+  const bool goes_up = to_power || scaled.rule == ScaleRule::rceil || scaled.rule == ScaleRule::up;
   switch (scaled.arithmetic) {
     case Arithmetic::exact:
       return;
@@ -242,9 +243,8 @@ void CheckArithmetic(const Scaled& scaled) {
       }
       return;
     case Arithmetic::deepgemm:
-      if (scaled.tensor_scale || !((fp32 && (by_max || scaled.rule == ScaleRule::rceil)) ||
-                                   (e8m0 && scaled.rule == ScaleRule::rceil))) {
-        refuse("one level in fp32 with rule max or rceil, or in e8m0 with rule rceil");
+      if (scaled.tensor_scale || !((fp32 && by_max) || ((fp32 || e8m0) && goes_up))) {
+        refuse("one level in fp32 with rule max, or in fp32 or e8m0 rounded up: rule rceil");
       }
       return;
     case Arithmetic::microxcaling:
@@ -272,8 +272,7 @@ ScaleRule DefaultRule(const Format& scale) {
   return scale == kE8m0 ? ScaleRule::floor : ScaleRule::max;
 }
 NonFinite DefaultNonFinite(Arithmetic arithmetic) {
-  const bool by_element = arithmetic == Arithmetic::te || arithmetic == Arithmetic::deepgemm;
-  return by_element ? NonFinite::element : NonFinite::block;
+  return arithmetic == Arithmetic::te ? NonFinite::element : NonFinite::block;
 }
 
 void Check(const Scaled& scaled) {
@@ -306,6 +305,9 @@ void Check(const Scaled& scaled) {
     if (scaled.block.kind == Kind::tensor || scaled.block.kind == scaled.outer) {
       throw Error("under a tensor_scale blocks must be smaller than its " +
                   std::string(kKinds.at(static_cast<int>(scaled.outer))));
+    }
+    if (scaled.outer == Kind::row && scaled.block.rows != 1) {
+      throw Error("under outer=row a block lies in one row, got " + ToString(scaled.block));
     }
     const int bits = scaled.element.precision() + scaled.scale.precision() +
                      scaled.tensor_scale->precision();

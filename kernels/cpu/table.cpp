@@ -48,6 +48,7 @@ constexpr KernelTable kTable = {
     .gemm = gemm,
     .block_fma = block_fma,
     .random_integers = random_integers,
+    .hadamard = hadamard,
     .crc32c = crc32c,
 };
 

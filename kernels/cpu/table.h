@@ -122,6 +122,8 @@ void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t fir
 void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
               std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
               double* compensation, GivenDraws given);
+void hadamard(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
+              std::int64_t stride, const float* x, float* y, bool streaming);
 void block_max(bool with_nan, std::int64_t run, std::int64_t n, const float* x, float* largest);
 void column_max(bool with_nan, std::int64_t rows, std::int64_t stride, std::int64_t n,
                 const float* x, float* largest);

@@ -19,6 +19,7 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
+from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled, scaled
 from cpd.ops import (
     Encoded,
@@ -28,6 +29,7 @@ from cpd.ops import (
     encode,
     fma,
     gemm,
+    hadamard,
     mul,
     random_integers,
     sum,
@@ -51,6 +53,7 @@ __all__ = [
     "CastSpec",
     "Encoded",
     "Format",
+    "Hadamard",
     "LayerReport",
     "PresetInfo",
     "Recipe",
@@ -67,6 +70,7 @@ __all__ = [
     "fma",
     "format",
     "gemm",
+    "hadamard",
     "mul",
     "presets",
     "random_integers",

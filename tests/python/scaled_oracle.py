@@ -64,8 +64,7 @@ class Spec:
     @property
     def policy(self) -> str:
         """What a NaN or Inf does: to its `block`, or as the `element` that it is."""
-        element = self.arithmetic in ("te", "deepgemm")
-        return self.non_finite or ("element" if element else "block")
+        return self.non_finite or ("element" if self.arithmetic == "te" else "block")
 
     @property
     def largest_scale(self) -> Fraction:
@@ -134,9 +133,9 @@ def block_indices(shape: Sequence[int], block: Block, axis: int) -> Array:
 
 
 def amax(values: Iterable[float], policy: str) -> Value:
-    """The largest magnitude: NaN if a block is lost by what is not finite; else NaN is ignored."""
+    """The largest magnitude, Inf included; a NaN makes it NaN, or is ignored by `element`."""
     magnitudes = [abs(v) for v in values]
-    if policy == "block" and not all(math.isfinite(v) for v in magnitudes):
+    if policy == "block" and any(math.isnan(v) for v in magnitudes):
         return NAN
     return oracle.value_from_double(max((v for v in magnitudes if v == v), default=0.0))
 
@@ -197,10 +196,11 @@ class Multiplier:
 
 
 def clamped_power(scale: oracle.Spec, exponent: int) -> Value:
-    """2^exponent, between the scale's least positive and its largest value."""
+    """2^exponent, between the scale's least and its largest power of two."""
     codes = 0 if scale.encoding == "e8m0" else (1 if scale.subnormals else 1 << scale.man)
     least = scale.magnitude(codes)
-    return number(min(max(power_of_two(exponent), least), scale.max))
+    most = power_of_two(oracle.floor_log2(scale.max))
+    return number(min(max(power_of_two(exponent), least), most))
 
 
 def ceil_log2(x: Fraction) -> int:
@@ -228,10 +228,12 @@ def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -
     """The rule on exact a / outer; `more` is 3/2 for the candidate that maps the largest to 4."""
     if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
         return NAN
-    if isinstance(a, Infinity):
-        return number(s.scale.max)
-    if a.value == 0 or outer.value == 0:
+    if isinstance(a, Infinity) and s.policy == "block":
+        return NAN
+    if isinstance(a, Number) and a.value == 0:
         return oracle.round_value(s.scale, number(0), Options(overflow="saturate"))
+    if isinstance(a, Infinity) or outer.value == 0:
+        return clamped_power(s.scale, 1024) if s.the_rule in POWERS_OF_TWO else number(s.scale.max)
     quotient = a.value / outer.value * s.headroom
     if s.the_rule in POWERS_OF_TWO:
         return clamped_power(s.scale, exponent_of_rule(s, quotient))
@@ -245,7 +247,7 @@ def exact_outer(s: Spec, a: Value) -> Value:
     if isinstance(a, oracle.NotANumber):
         return NAN
     if isinstance(a, Infinity):
-        return number(s.tensor_scale.max)
+        return NAN if s.policy == "block" else number(s.tensor_scale.max)
     exact = number(a.value * s.headroom / (s.element.max * s.largest_scale))
     return oracle.round_value(s.tensor_scale, exact, Options(overflow="saturate"))
 
@@ -275,10 +277,15 @@ def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
     """cvt.rp.ue8m0 of a * fl(1 / max): also what torchao's rceil does."""
     d = a * (F32(1) / f32(s.element.max)) * f32(s.headroom)
     if np.isinf(d):
-        return power_of_two_scale(127)
+        return lost() if s.policy == "block" and np.isinf(a) else power_of_two_scale(127)
     if d == 0:
         return power_of_two_scale(-127)
     return power_of_two_scale(ceil_log2(Fraction(float(d))))
+
+
+def lost() -> tuple[Value, Multiplier]:
+    """A block that is NaN."""
+    return NAN, Multiplier(divisor=NAN)
 
 
 def power_of_two_scale(exponent: int) -> tuple[Value, Multiplier]:
@@ -299,7 +306,7 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
     """The block's scale below a tensor's; candidates (4/6) divide by the element's max first."""
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
-        return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.largest_scale)))
+        return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.scale.max)))
     return rounded(s.scale, min(a / top * encode * more, f32(s.scale.max)))
 
 
@@ -317,7 +324,7 @@ def torchao_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
         scale = torchao_block(s, a, None)
         return scale, Multiplier(factor=F32(1) / to_f32(scale))
     factor = F32(float(s.element.max) / float(max(a, F32(1e-12))))
-    if s.the_rule == "max_pow2":
+    if s.the_rule == "max_pow2" and factor > 0:
         factor = F32(2.0 ** rounded_log2(factor))
     factor = factor / f32(s.headroom)
     return from_f32(F32(1) / factor), Multiplier(factor=factor)
@@ -331,7 +338,7 @@ def torchao_mx(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
         word += 1 << (22 - s.element.man)
     field, low = word >> 23, word & 0x7FFFFF
     if field == 255:
-        return NAN, Multiplier(factor=F32(np.nan))
+        return lost()
     field += s.the_rule == "ceil" and low != 0
     return power_of_two_scale(field - 127 - s.element_exponent + s.margin)
 
@@ -361,16 +368,17 @@ def deepgemm_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
 
 
 def microxcaling_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
-    shared = (-126 if a == 0 else rounded_log2(a)) - s.element_exponent + s.margin
-    if shared > 127:
-        return NAN, Multiplier(factor=F32(np.nan))
+    log = -126 if a == 0 else 128 if np.isinf(a) else rounded_log2(a)
+    shared = log - s.element_exponent + s.margin
+    if np.isinf(a) or shared > 127:
+        return lost()
     return power_of_two_scale(shared)
 
 
 def one_level(s: Spec, a: Value, carrier: str) -> tuple[Value, Multiplier]:
     """The scale of a block without a second level, and what it does to the elements."""
     if isinstance(a, oracle.NotANumber):
-        return NAN, Multiplier(divisor=NAN)
+        return lost()
     match s.arithmetic:
         case "exact":
             scale = exact_scale(s, a, number(1))
@@ -443,30 +451,36 @@ def dequantise(element: Value, scale: Value, outer: Value = ONE) -> int:
 
 def error(
     s: Spec,
-    x: Sequence[Value],
-    elements: Sequence[Value],
+    rows: Sequence[Sequence[Value]],
     scale: Value,
     outer: Value,
     outer_amax: Value,
-) -> Fraction | np.float32:
-    """A candidate's summed error. te: binary32 in the order of the indices, with the tensor's amax
-    and one division in place of the tensor's scale."""
-    squared = s.choose == "mse"
-    if s.arithmetic == "exact":
-        total = Fraction(0)
-        for v, q in zip(x, elements, strict=True):
-            product = oracle.multiply_values(oracle.multiply_values(q, scale), outer)
-            if not isinstance(product, Number) or not isinstance(v, Number):
-                continue
-            e = abs(product.value - v.value)
-            total += e * e if squared else e
-        return total
-    down = f32(s.element.max * s.largest_scale)
-    amount = F32(0)
-    for v, q in zip(x, elements, strict=True):
-        e = to_f32(q) * to_f32(scale) * to_f32(outer_amax) / down - to_f32(v)
-        amount = amount + (e * e if squared else abs(e))
-    return amount
+    multiply: Multiplier,
+) -> float:
+    """A candidate's summed error, of elements rounded to nearest-even: each row in the order of its
+    indices, then the rows by halves. te: in binary32, with the tensor's amax and one division in
+    place of its scale; exact: in binary64, of binary32 values."""
+    te, down = s.arithmetic == "te", f32(s.element.max * s.largest_scale)
+    kind = np.float32 if te else np.float64
+    sums = []
+    for row in rows:
+        amount = kind(0)
+        for v in row:
+            q = element_of(s.element, multiply(v), Options(overflow="saturate"))
+            if te:
+                value = to_f32(q) * to_f32(scale) * to_f32(outer_amax) / down
+            else:
+                value = kind(oracle.float_from_bits(dequantise(q, scale, outer)))
+            e = value - kind(to_f32(v))
+            amount = amount + (e * e if s.choose == "mse" else abs(e))
+        sums.append(amount)
+    half = 1 << (len(sums) - 1).bit_length() >> 1
+    while half:
+        sums = [
+            v + sums[i + half] if i + half < len(sums) else v for i, v in enumerate(sums[:half])
+        ]
+        half //= 2
+    return float(sums[0])
 
 
 @dataclass(frozen=True)
@@ -532,20 +546,31 @@ def plan(
         groups = members(outer_of, grid_shape(x.shape, s.outer, axis))
         outer_amax = given_amax(amax_given, [amax((flat[i] for i in g), s.policy) for g in groups])
         outers = list(outer_scales or [outer_scale(s, a) for a in outer_amax])
-    result, options = [], saturating(o, x.size, random)
+    result = []
     for b, group in enumerate(blocks):
         t = int(outer_of[group[0]])
         if scales is not None:
             result.append((scales[b], multiplier_of(s, scales[b], outers[t])))
         elif s.choose is not None:
-            terms = [(oracle.value_from_double(flat[i]), options[i]) for i in group]
-            result.append(better(s, terms, own[b], outer_amax[t], outers[t]))
+            rows = rows_of(group, x.shape, axis)
+            values = [[oracle.value_from_double(flat[i]) for i in row] for row in rows]
+            result.append(better(s, values, own[b], outer_amax[t], outers[t]))
         elif s.tensor_scale is not None:
             scale = inner_scale(s, own[b], outer_amax[t], outers[t])
             result.append((scale, multiplier_of(s, scale, outers[t])))
         else:
             result.append(one_level(s, own[b], x.dtype.name))
     return Plan([d for d, _ in result], [m for _, m in result], outers, block_of, outer_of)
+
+
+def rows_of(group: Sequence[int], shape: Sequence[int], axis: int) -> list[list[int]]:
+    """A block's elements by their place across the axis."""
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for i in group:
+        at = [int(k) for k in np.unravel_index(i, shape)]
+        del at[axis]
+        rows.setdefault(tuple(at), []).append(i)
+    return list(rows.values())
 
 
 def values_of(x: Array) -> list[Value]:
@@ -577,7 +602,7 @@ def given_amax(given: Array | None, own: list[Value]) -> list[Value]:
 
 
 def better(
-    s: Spec, terms: Sequence[tuple[Value, Options]], a: Value, outer_amax: Value, outer: Value
+    s: Spec, rows: Sequence[Sequence[Value]], a: Value, outer_amax: Value, outer: Value
 ) -> tuple[Value, Multiplier]:
     """Of the candidates that map the largest to the element's max, or to 2/3 of it (6 or 4), the
     one with the smaller error; the first of a tie."""
@@ -585,8 +610,7 @@ def better(
     for more in (Fraction(1), Fraction(3, 2)):
         scale = inner_scale(s, a, outer_amax, outer, more)
         multiply = multiplier_of(s, scale, outer)
-        made = [element_of(s.element, multiply(v), o) for v, o in terms]
-        lost = error(s, [v for v, _ in terms], made, scale, outer, outer_amax)
+        lost = error(s, rows, scale, outer, outer_amax, multiply)
         candidates.append((lost, scale, multiply))
     six, four = candidates
     return four[1:] if four[0] < six[0] else six[1:]

@@ -179,6 +179,8 @@ def check_one(t: Try, what: str, y: Array) -> None:
                 )
             ):
                 assert a == b or (is_nan(d) and t.spec.element.nan_code is None), (str(t), i, a, b)
+        case "blocks_of" if any(is_nan(v) for v in t.expected.outer):
+            pass  # what is below a NaN stands for nothing
         case "scales_of" | "blocks_of":
             assert y.tolist() == packed_scales(t.spec.scale, t.expected.scales).tolist(), t
         case "outer_of":
@@ -281,9 +283,9 @@ def original_formats() -> Iterator[dict[str, Any]]:
         for rule in ("floor", "ceil", "even", "rceil"):
             yield {**of, "rule": rule, "arithmetic": "torchao"}
         yield {**of, "rule": "rceil", "arithmetic": "te"}
-        for rule in ("max", "up", "rceil"):
+        for rule in ("max", "rceil"):
             yield {**of, "scale": "fp32", "rule": rule, "arithmetic": "deepgemm"}
-        yield {**of, "rule": "up", "arithmetic": "deepgemm"}
+        yield {**of, "rule": "rceil", "arithmetic": "deepgemm"}
         yield {**of, "rule": "floor", "arithmetic": "microxcaling"}
     for arithmetic in ("te", "deepgemm"):
         of = {"element": "e4m3fn", "scale": "fp32", "arithmetic": arithmetic}
@@ -347,11 +349,16 @@ def drawn_arguments(draw: random.Random) -> dict[str, Any]:
                 of |= {"scale": "e8m0", "rule": draw.choice(("floor", "ceil", "even", "rceil"))}
         case "deepgemm":
             of |= {"arithmetic": "deepgemm", "scale": draw.choice(("fp32", "e8m0"))}
-            of |= {"rule": "up" if of["scale"] == "e8m0" else draw.choice((None, "up", "rceil"))}
+            of |= {"rule": "rceil" if of["scale"] == "e8m0" else draw.choice((None, "rceil"))}
         case "microxcaling":
             of |= {"arithmetic": "microxcaling"}
     if of.get("tensor_scale"):
-        of["outer"] = draw.choice(("tensor", "row"))
+        if of["block"] in ("tensor", "row"):  # must be smaller
+            of["block"] = draw.choice((3, 4, "2x3"))
+        if of["scale"] == "fp32":  # all significands together fit in 53 bits
+            of["tensor_scale"] = "bf16"
+        rows = ("2x3", "16x16", "3x2", "4x1")  # of several rows: under one tensor's scale
+        of["outer"] = "tensor" if of["block"] in rows else draw.choice(("tensor", "row"))
         if of.get("rule") in (None, "max") and of["scale"] == "e4m3fn" and of["element"] == "e2m1":
             chosen = of.get("arithmetic") in (None, "te")
             of["choose"] = draw.choice((None, "mae", "mse")) if chosen else None

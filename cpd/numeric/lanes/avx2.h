@@ -101,6 +101,20 @@ CPD_FN U64x4 mul_low(U64x4 a, std::uint32_t b) {
       _mm256_mul_epu32(bits_as<__m256i>(a), _mm256_set1_epi32(static_cast<int>(b))));
 }
 
+template <int kDistance>
+CPD_FN F32x8 swap_lanes(F32x8 x) {
+  const auto v = bits_as<__m256>(x);
+  if constexpr (kDistance == 1) return bits_as<F32x8>(_mm256_permute_ps(v, 0xB1));
+  if constexpr (kDistance == 2) return bits_as<F32x8>(_mm256_permute_ps(v, 0x4E));
+  return bits_as<F32x8>(_mm256_permute2f128_ps(v, v, 0x01));
+}
+template <int kDistance>
+CPD_FN F64x4 swap_lanes(F64x4 x) {
+  const auto v = bits_as<__m256d>(x);
+  if constexpr (kDistance == 1) return bits_as<F64x4>(_mm256_permute_pd(v, 0x5));
+  return bits_as<F64x4>(_mm256_permute4x64_pd(v, 0x4E));
+}
+
 /// The CRC-32C remainder (bits reflected, nothing inverted) after one more byte, or eight.
 CPD_FN std::uint32_t crc_byte(std::uint32_t crc, std::uint8_t byte) {
   return _mm_crc32_u8(crc, byte);

@@ -161,6 +161,10 @@ CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
   return (a & 0xFFFFFFFFU) * b;
 }
 
+/// Lane l takes the lane l ^ kDistance; kDistance is a power of two below the count of lanes.
+template <int kDistance, class V>
+V swap_lanes(V x) = delete;
+
 // --- memory --------------------------------------------------------------------------------------
 
 /// count lanes from memory of any alignment.

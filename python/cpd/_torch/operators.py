@@ -55,16 +55,19 @@ from cpd._torch.scaled import encode_scaled as encode_scaled
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import parsed_cast
 from cpd.numeric.formats import Format
+from cpd.numeric.hadamard import Hadamard, linear_text
 from cpd.numeric.options import Number as Number
 from cpd.numeric.options import Options
 from cpd.ops.arguments import (
     FLOATS,
+    NARROW_FLOATS,
     Shape,
     check_carrier,
     check_result,
     dimension,
     product_shape,
     shape_of,
+    transform_axis,
 )
 from cpd.ops.arguments import Region as Region
 
@@ -79,6 +82,8 @@ _mul = _ops.mul.default, _ops.mul_plain.default
 _mul_out = _ops.mul_out.default, _ops.mul_out_plain.default
 _fma = _ops.fma.default, _ops.fma_plain.default
 _fma_out = _ops.fma_out.default, _ops.fma_out_plain.default
+_hadamard = _ops.hadamard.default, _ops.hadamard_plain.default
+_hadamard_out = _ops.hadamard_out.default, _ops.hadamard_out_plain.default
 
 
 def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
@@ -155,6 +160,18 @@ def gemm(
     return call(*_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
 
 
+def hadamard(x: Tensor, transform: Hadamard, axis: Any, inverse: bool, out: Any) -> Tensor:
+    check("x", x, NARROW_FLOATS)
+    along = transform_axis(axis, x.shape, transform.size)
+    if transform.bf16:
+        check_carrier(name_of(x.dtype), "bf16")
+    if out is None:
+        return call(*_hadamard, x, transform.text, along, inverse)
+    check_out(out, x.shape, x, {"x": x})
+    write(*_hadamard_out, x, transform.text, along, inverse, out=out)
+    return out
+
+
 def _arithmetic(
     new: tuple[Any, Any],
     into: tuple[Any, Any],
@@ -214,6 +231,8 @@ def _check_bytes(codes: Tensor, f: Format, sizes: Any) -> None:
 
 @torch.library.register_fake("cpd::cast")
 @torch.library.register_fake("cpd::cast_plain")
+@torch.library.register_fake("cpd::hadamard")
+@torch.library.register_fake("cpd::hadamard_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
     return torch.empty_like(x)
 
@@ -279,6 +298,11 @@ def _fma_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     return total(of_product, tangents[2])
 
 
+def _keep_transform(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    _, text, ctx.axis, ctx.inverse = inputs
+    ctx.text = linear_text(text)
+
+
 differentiable("cast", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
 differentiable("add", _keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx, t: total(*t[:2]))
 differentiable("mul", _keep_factors, _mul_backward, _mul_tangent)
@@ -291,7 +315,13 @@ differentiable(
     lambda ctx, grad: (grad.unsqueeze(ctx.dim).expand(ctx.shape),),
     lambda ctx, tangents: tangents[0].sum(ctx.dim),
 )
+differentiable(
+    "hadamard",
+    _keep_transform,
+    lambda ctx, grad: (_ops.hadamard(grad, ctx.text, ctx.axis, not ctx.inverse),),
+    lambda ctx, tangents: _ops.hadamard(tangents[0], ctx.text, ctx.axis, ctx.inverse),
+)
 
 
-for _name_of_writer in ("cast_out", "add_out", "mul_out", "fma_out", "decode_out"):
+for _name_of_writer in ("cast_out", "add_out", "mul_out", "fma_out", "decode_out", "hadamard_out"):
     writes_into_out(_name_of_writer)

@@ -40,9 +40,10 @@ class Scaled:
             as each has such scales.
         outer: `tensor` or `row`: what shares the second level's scale.
         margin: scales are 2^margin times as large; -64…64.
-        non_finite: what a NaN or infinity does: `block` (the scale is NaN, and so all values) or
-            `element` (A leaves NaN out; NaN stays NaN, an infinity saturates). None: `element` for
-            `te` and `deepgemm`, else `block`.
+        non_finite: what a NaN or infinity does: `block` (the scale is NaN, and so all values; for
+            `torchao`, but for e8m0, and `deepgemm` what their steps make of it) or `element` (A
+            leaves NaN out; NaN stays NaN, an infinity saturates). None: `element` for `te`, else
+            `block`.
         choose: None, or `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'),
             the one with the smaller sum of (squared) errors; of equals the first.
         scale_max: two levels: the scale of the block with the largest magnitude; default the scale

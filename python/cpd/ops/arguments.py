@@ -127,14 +127,25 @@ def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:
         raise ValueError(f"c must broadcast to the result, {tuple(shape)}, got {tuple(c)}")
 
 
-def dimension(dim: Any, rank: int) -> int:
-    """`dim`, counted from the end where negative, as 0…rank - 1."""
-    number = integer("dim", dim)
+def dimension(dim: Any, rank: int, name: str = "dim", use: str = "to sum over") -> int:
+    """`dim`, counted from the end where negative, as 0…rank - 1; `name` and `use`, for errors."""
+    number = integer(name, dim)
     if rank == 0:
-        raise ValueError("x must have at least one dimension to sum over, got none")
+        raise ValueError(f"x must have at least one dimension {use}, got none")
     if not -rank <= number < rank:
-        raise ValueError(f"dim must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
+        raise ValueError(f"{name} must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
     return number % rank
+
+
+def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
+    """The axis of a Hadamard transform, counted from the front, of whole groups."""
+    along = dimension(axis, len(shape), "axis", "to transform along")
+    if shape[along] % size != 0:
+        raise ValueError(
+            f"the extent along axis {along} must be a multiple of the transform's size, {size}, "
+            f"got {shape[along]}"
+        )
+    return along
 
 
 # ---- scaled formats ----------------------------------------------------------------------------

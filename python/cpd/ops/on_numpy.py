@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
+from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import (
@@ -42,6 +43,7 @@ from cpd.ops.arguments import (
     scale_levels,
     scaled_bytes,
     shape_of,
+    transform_axis,
 )
 
 
@@ -201,6 +203,18 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, rando
         _core.gemm_by_blas(a, b, acc._native(), y, c)
     else:
         _core.gemm(a, b, acc._native(), y, c, integers)
+    return y
+
+
+def hadamard(x: Any, transform: Hadamard, axis: Any, inverse: bool, out: Any) -> Array:
+    x = _array("x", x, NARROW_FLOATS)
+    along = transform_axis(axis, x.shape, transform.size)
+    if transform.bf16:
+        check_carrier(_name(x.dtype), "bf16")
+    y: Array = np.empty_like(x, subok=False) if out is None else out
+    if out is not None:
+        _check_out(out, x.shape, x.dtype, x=x)
+    _core.hadamard(x, transform._held, along, inverse, y)
     return y
 
 

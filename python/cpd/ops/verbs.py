@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product.
+"""The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product;
+the Hadamard transform.
 
 Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and gives back the same kind.
 Values of an emulated format live in ordinary floating-point tensors, here called carriers.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
-and scaled formats take no float64, whose exact products no type holds. The result has x's type,
-which must hold every value of the format (else ValueError: float16 holds no bf16). Any layout, any
-number of dimensions up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left
-alone unless `out=` says otherwise.
+and scaled formats take no float64, whose exact products no type holds, and hadamard none. The
+result has x's type, which must hold every value of the format (else ValueError: float16 holds no
+bf16). Any layout, any number of dimensions up to 16, also none; empty tensors; more than 2^31
+elements. Inputs are left alone unless `out=` says otherwise.
 
 **Rounding options**, the same for every operation:
 
@@ -39,8 +40,9 @@ raises. Calls on other threads, on a GPU, and with `blas=True` (one call of anot
 
 **Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
 through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs
-with the same accumulator; codes are integers, so encode and decode have none: a gradient or a
-tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms take all of them.
+with the same accumulator, those of hadamard transforms; codes are integers, so encode and decode
+have none: a gradient or a tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms
+take all of them.
 
 **torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
 `randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
@@ -59,6 +61,7 @@ import numpy.typing as npt
 
 from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulator
 from cpd.numeric.formats import Format, FormatLike, flag, format
+from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.options import Number, Options, int32, is_torch
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import faces, on_numpy
@@ -374,6 +377,34 @@ def gemm(
     return _face(a).gemm(a, b, *options)  # type: ignore[no-any-return]
 
 
+def hadamard(
+    x: ArrayT,
+    transform: HadamardLike,
+    axis: int = -1,
+    inverse: bool = False,
+    out: ArrayT | None = None,
+) -> ArrayT:
+    """The Hadamard transform of each group of neighbouring values of `x` along `axis`.
+
+    `transform`: a `Hadamard`, which says what is rounded and when, or its text. `inverse`: by the
+    transpose. x: float32, bfloat16 or float16; the extent along the axis must be a multiple of the
+    transform's size. The binary32 result is rounded once, to nearest-even, into x's type; a
+    transform into bf16 gives bf16 values, which float16 does not hold (ValueError). NaN and
+    infinities are those of the operations. `out` may be `x`.
+
+    Derivatives (torch): the gradient is the inverse transform of the gradient, a tangent the
+    transform of the tangent; the rounding into bf16 is straight through.
+
+    >>> x = np.float32([1, 2, 3, 4])
+    >>> hadamard(x, "hadamard4").tolist()
+    [5.0, -1.0, -2.0, 0.0]
+    >>> hadamard(hadamard(x, "hadamard4:signs=0x5"), "hadamard4:signs=0x5", inverse=True).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    how = hadamard_spec(transform), axis, flag("inverse", inverse), out
+    return _face(x).hadamard(x, *how)  # type: ignore[no-any-return]
+
+
 def random_integers(
     shape: Shape, seed: Number = 0, stream: Number = 0, random_bits: int = 24
 ) -> npt.NDArray[np.uint32]:
@@ -387,4 +418,15 @@ def random_integers(
     return on_numpy.random_integers(shape, options)
 
 
-__all__ = ["add", "cast", "decode", "encode", "fma", "gemm", "mul", "random_integers", "sum"]
+__all__ = [
+    "add",
+    "cast",
+    "decode",
+    "encode",
+    "fma",
+    "gemm",
+    "hadamard",
+    "mul",
+    "random_integers",
+    "sum",
+]
