@@ -35,8 +35,14 @@ struct MatrixProduct {
   }
 };
 
+/// Whether a batch's dimensions may be merged; else it stays as out has it.
+enum class Batch : std::uint8_t { merged, as_given };
+
 /// Broadcasts a, b and c (which may be null) to out; the shapes fit.
 CPD_API MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
-                                  const TensorView* c);
+                                  const TensorView* c, Batch batch = Batch::merged);
+
+/// x, broadcast, as an operand of a product whose batch has `batch_rank` dimensions.
+CPD_API ProductOperand OperandOf(const TensorView& x, int batch_rank);
 
 }  // namespace cpd

@@ -38,6 +38,7 @@ constexpr KernelTable kTable = {
     .pack = pack,
     .gemm = gemm,
     .block_fma = block_fma,
+    .add_scaled_sums = add_scaled_sums,
     .random_integers = random_integers,
     .crc32c = crc32c,
 };

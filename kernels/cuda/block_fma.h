@@ -40,12 +40,18 @@ class UnitSum {
         const int length = count - at < plan.block ? count - at : plan.block;
         const float* a_block = a + at * (kSide + 1);
         const float* b_block = b + at * (kSide + 1);
-        const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
-        const double units =
-            narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
-                   : sum_units<double>(plan, e, a_block, b_block, length);
-        unit_ = static_cast<float>(
-            end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
+        if (plan.takes_scales) {
+          const Unscaled operands{{a_block, b_block}};
+          unit_ = static_cast<float>(
+              add_scaled_block<Unit>(plan, operands, length, static_cast<double>(unit_)));
+        } else {
+          const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
+          const double units =
+              narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
+                     : sum_units<double>(plan, e, a_block, b_block, length);
+          unit_ = static_cast<float>(
+              end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
+        }
         const std::int64_t done = k + at + length;
         const bool promotes = plan.promote > 0 && done % plan.promote == 0;
         if (promotes || done == call.product.depth) promote(call, done);
@@ -61,6 +67,15 @@ class UnitSum {
 
  private:
   using R = Rule<mode, Form::general>;
+
+  /// The operands of a unit with scales where all of these are 1.
+  struct Unscaled {
+    TileOperands<double> operands;
+    CPD_FN double a(int k) const { return operands.a(k); }
+    CPD_FN double b(int k) const { return operands.b(k); }
+    CPD_FN double a_scale(int) const { return 1.0; }
+    CPD_FN double b_scale(int) const { return 1.0; }
+  };
 
   template <class Run>
   CPD_FN static void with_unit_rule(const BlockFmaPlan& plan, Run run) {
@@ -103,8 +118,7 @@ class UnitSum {
     const BlockFmaPlan& plan = call.plan.unit;
     const bool adds = plan.promote > 0;
     const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
-    const auto first = 4 * static_cast<std::uint64_t>(draws_per_word(plan.promoted.random_bits));
-    const auto random = draw<R, double>(plan.promoted, key_, first + number);
+    const auto random = draw<R, double>(plan.promoted, key_, plan.first_draw + number);
     const double unit = unit_;
     const double exact = adds ? exact_sum<mode>(static_cast<double>(sum_), unit) : unit;
     const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
