@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import gemm
 import gemm_bits
-import gemm_oracle
 import torch
-from arrays import accumulation_of
 from timing import Row, Side, timed
 
 import cpd
+import gemm_oracle
+from arrays import accumulation_of
 from cpd import _core
 
 BARS = {128: 0.85, 32: 0.7}  # against the scheme without scales
@@ -110,9 +110,7 @@ def row(case: Case, options: Namespace) -> Row:
     with gemm.setting("", 1):
         work = Side(lambda: scaled.multiply(scaled.a, scaled.b), macs)
         baseline = Side(lambda: case.plain.multiply(scaled.a, scaled.b), macs)
-        made = timed(
-            case.name, gemm.UNIT, work, "without scales", baseline, options.repeats
-        )
+        made = timed(case.name, gemm.UNIT, work, "without scales", baseline, options.repeats)
         made["backend"] = cpd.backend()
     if case.bar is not None and made["backend"] == "avx512":
         made["bar"] = case.bar

@@ -23,8 +23,14 @@ namespace {
 
 // --- checks --------------------------------------------------------------------------------------
 
-/// Throws Error where stochastic roundings have no numbers for all their random bits.
-void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth) {
+/// Throws Error unless the given integers, if any, are as many as the roundings take, `draws` an
+/// element, or where stochastic roundings have no numbers for all their random bits.
+void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
+                  const TensorView* random, std::int64_t draws) {
+  if (random != nullptr && out.device != Device::cpu) {
+    throw Error("random integers are for products on the CPU; a GPU's take seed and stream");
+  }
+  CheckDraws(random, out, draws, accumulator.rounding);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   if (out.size() > std::int64_t{1} << 40) {
     throw Error("stochastic rounding numbers at most 2^40 elements, got " +
@@ -45,15 +51,12 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
   Check(accumulator, out.device == Device::cuda);
   CheckCarrier(out.dtype, accumulator.format);
   const std::int64_t depth = a.shape[a.rank - 1];
-  if (random != nullptr && out.device != Device::cpu) {
-    throw Error("random integers are for products on the CPU; a GPU's take seed and stream");
-  }
-  CheckDraws(random, out, DrawsOfGemm(accumulator, depth), accumulator.rounding);
-  CheckNumbers(accumulator, out, depth);
+  CheckNumbers(accumulator, out, depth, random, DrawsOfGemm(accumulator, depth));
 }
 
 /// Throws Error unless all of x are values of `format`: what a unit's rule supposes.
 void CheckOperands(const TensorView& x, const Format& format, const char* name) {
+  if (x.device == Device::cuda) return cuda::CheckInside(x, format, name);
   Reader<float> reader(x);
   for (std::int64_t i = 0; i < x.size(); i += kStage) {
     const std::int64_t n = std::min(kStage, x.size() - i);
@@ -137,13 +140,10 @@ void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side
 
 void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
                  ScalesAt at, const TensorView& out, std::int64_t depth) {
-  if (out.device != Device::cpu) {
-    throw Error("products of scaled operands are formed on the CPU, got tensors on a GPU");
-  }
   if (out.dtype != DType::f32) {
     throw Error("the product of scaled operands must be fp32, got out in " + ToString(out.dtype));
   }
-  Check(accumulator);
+  Check(accumulator, out.device == Device::cuda);
   const std::int64_t block = BlockOf(a, b, depth);
   CheckScales(a, Side::a, out, depth);
   CheckScales(b, Side::b, out, depth);
@@ -245,8 +245,7 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   CheckScaled(a_scales, b_scales, accumulator, at, out, depth);
   const std::int64_t block = at == ScalesAt::block ? BlockOf(a_scales, b_scales, depth) : 0;
   const std::int64_t draws = DrawsOfGemmScaled(accumulator, depth, block);
-  CheckDraws(random, out, draws, accumulator.rounding);
-  CheckNumbers(accumulator, out, depth);
+  CheckNumbers(accumulator, out, depth, random, draws);
   if (out.size() == 0) return;
   if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
 
@@ -255,6 +254,7 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   const MatrixProduct product = MakeProduct(a, b, out, c_in_unit ? c : nullptr, Batch::as_given);
   ProductScales scales = ScalesOf(a_scales, b_scales, accumulator, at, product);
   if (c != nullptr && !c_in_unit) scales.c = OperandOf(*c, product.batch_rank);
+  if (out.device == Device::cuda) return cuda::GemmScaled(product, scales, accumulator, out);
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
   const GivenIntegers integers(random, draws);
   if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // behind c's

@@ -83,7 +83,8 @@ struct OperandScales {
 /// roundings take the draws that follow those of the block before. Integers given: 1 +
 /// those of every block (DrawsOfGemmScaled).
 ///
-/// On the CPU. Throws Error, before anything is written, for what does not fit.
+/// The result depends on neither threads nor tiles nor backend. Throws Error, before anything is
+/// written, for what does not fit.
 CPD_API void GemmScaled(const TensorView& a, const OperandScales& a_scales, const TensorView& b,
                         const OperandScales& b_scales, const Accumulator& accumulator, ScalesAt at,
                         const TensorView& out, const TensorView* c = nullptr,

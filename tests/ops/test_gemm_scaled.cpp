@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/numeric/error.h"
@@ -20,69 +21,19 @@ namespace cpd {
 namespace {
 
 using testing::accumulator_of;
-using testing::count_of;
 using testing::gemm_scaled_matches;
 using testing::operands;
-using testing::scale_values;
 using testing::ScaledCase;
-using testing::ScaledTensor;
 using testing::schemes;
-using testing::Shape;
 using testing::Tensor;
 using testing::Turns;
 using testing::Values;
 
+using Maker = testing::ScaledCases;
+using Tile = testing::ScaleTile;
+
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::size_t size_of(const Shape& shape) { return static_cast<std::size_t>(count_of(shape)); }
-std::int64_t parts(std::int64_t n, std::int64_t part) {
-  return part == 0 ? 1 : (n + part - 1) / part;
-}
-
-/// Where an operand's scales lie.
-struct Tile {
-  std::int64_t block = 32, lines = 1;
-};
-
-/// Makes cases, each with other values.
-class Maker {
- public:
-  explicit Maker(const Format& elements, Values kind = Values::on_grid)
-      : elements_(elements), kind_(kind) {}
-
-  Tensor Elements(const Shape& shape) {
-    return {shape, operands(kind_, elements_, size_of(shape), ++seed_)};
-  }
-  Tensor Scales(const Shape& shape, bool all = false) {
-    return {shape, scale_values(scale, all, size_of(shape), ++seed_)};
-  }
-  ScaledCase Make(std::int64_t m, std::int64_t k, std::int64_t n, const Tile& a, const Tile& b,
-                  bool all = false) {
-    ScaledCase made{{Elements({m, k})}, {Elements({k, n})}};
-    made.a.block = a.block;
-    made.a.lines = a.lines;
-    made.a.scales = Scales({parts(m, a.lines), parts(k, a.block)}, all);
-    made.b.block = b.block;
-    made.b.lines = b.lines;
-    made.b.scales = Scales({parts(k, b.block), parts(n, b.lines)}, all);
-    return made;
-  }
-  void AddFactors(ScaledCase& made, std::int64_t m, std::int64_t n) {
-    made.a.factor = Scales({m, 1});
-    made.b.factor = Scales({1, n});
-  }
-  Tensor Addend(const Shape& shape) {
-    return {shape, operands(Values::arbitrary, ParseFormat("e5m10"), size_of(shape), ++seed_)};
-  }
-
-  Format scale = kFp32;
-
- private:
-  Format elements_;
-  Values kind_;
-  std::uint64_t seed_ = 0;
-};
 
 // --- blocks --------------------------------------------------------------------------------------
 
@@ -115,7 +66,7 @@ TEST(GemmScaled, BlocksOfAnyLength) {
   const std::vector<Accumulator> all = schemes(ParseFormat("e4m3"));
   std::size_t turn = 0;
   for (const std::int64_t block : {1, 3, 8, 16, 20, 32, 64, 100, 128, 130, 256, 300, 1000}) {
-    for (const std::int64_t k : {1, 16, 31, 64, 127, 129, 257, 300}) {
+    for (const std::int64_t k : {1, 16, 31, 129, 257, 300}) {
       Accumulator accumulator = all[++turn % all.size()];
       if (turn % 3 == 0) accumulator.rounding.mode = Rounding::stochastic;
       accumulator.rounding.random_bits = 1 + static_cast<int>(turn % 24);
@@ -169,13 +120,14 @@ TEST(GemmScaled, Batches) {
   }
 }
 
+// More rows or columns than a task's block of sums has.
 TEST(GemmScaled, LargeProducts) {
   Maker make(ParseFormat("e4m3"));
-  for (const char* name : {"e4m3", "e8m23"}) {
-    ScaledCase made = make.Make(515, 4, 513, {2, 1}, {2, 1});
-    make.AddFactors(made, 515, 513);
-    made.c = make.Addend({515, 513});
-    EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of(name)));
+  for (const auto& [m, n] : {std::pair{1030, 5}, std::pair{5, 1030}, std::pair{140, 70}}) {
+    ScaledCase made = make.Make(m, 9, n, {4, 1}, {4, 1});
+    make.AddFactors(made, m, n);
+    made.c = make.Addend({m, n});
+    EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of("e4m3")));
   }
 }
 

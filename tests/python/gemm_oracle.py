@@ -311,9 +311,7 @@ def _magnitude(x: Value) -> Value:
     return negate(x) if getattr(x, "negative", False) else x
 
 
-def _term_exponent(
-    pair: tuple[Value, Value], scales: tuple[Value, Value], unit: Unit
-) -> int:
+def _term_exponent(pair: tuple[Value, Value], scales: tuple[Value, Value], unit: Unit) -> int:
     e = 0
     if unit.dot == 1:
         e += _exponent(_finite(pair[0]), unit.a.emin) + _exponent(_finite(pair[1]), unit.b.emin)

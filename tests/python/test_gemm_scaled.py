@@ -49,7 +49,9 @@ def _product(
 # ---- against exact rationals ---------------------------------------------------------------------
 
 
-def _values(generator: random.Random, name: str, shape: tuple[int, ...], finite: bool = True) -> F32:
+def _values(
+    generator: random.Random, name: str, shape: tuple[int, ...], finite: bool = True
+) -> F32:
     """Values of a format, its special ones too unless they are to be finite."""
     f = cpd.format(name)
     codes = np.array([generator.randrange(1 << f.bits) for _ in range(int(np.prod(shape)))], "u1")
@@ -150,7 +152,10 @@ def test_epilogue(text: str) -> None:
     generator = random.Random(text)
     acc = cpd.Accumulator(text, seed=3)
     a, b = _values(generator, "e2m3", (3, 20)), _values(generator, "e2m3", (20, 4))
-    for of_a in ((_scales(generator, (3, 1)), 0, 1, None), (_scales(generator, (1, 1)), 0, 0, None)):
+    for of_a in (
+        (_scales(generator, (3, 1)), 0, 1, None),
+        (_scales(generator, (1, 1)), 0, 0, None),
+    ):
         of_b = _scales(generator, (1, 4)), 0, 1, None
         given: Any = (a, of_a, b, of_b, acc)
         c = _scales(generator, (3, 4))
@@ -311,9 +316,7 @@ def test_replay_of_te_nvfp4(text: str) -> None:
         b, of_b, amax_b = _te_nvfp4(x[j])
         alpha = np.float32(amax_a * amax_b) / np.float32(36 * 448 * 448)
         factor = np.array([[alpha]], np.float32)
-        got = _product(
-            a, (of_a, 16, 1, factor), b.T, (of_b.T, 16, 1, None), cpd.Accumulator(text)
-        )
+        got = _product(a, (of_a, 16, 1, factor), b.T, (of_b.T, 16, 1, None), cpd.Accumulator(text))
         assert _differences(got, y) == 0
         shifted = _product(
             a, (of_a, 16, 1, factor), b.T, (of_b.T, 16, 1, None), cpd.Accumulator("e4m3")

@@ -96,11 +96,18 @@ inline std::vector<float> oracle_gemm_scaled(const ScaledCase& s, const Accumula
   return result;
 }
 
+/// A view of host memory, as if on a device.
+inline TensorView view_on(Device device, const Tensor& x) {
+  TensorView view = x.view();
+  view.device = device;
+  return view;
+}
+
 /// Views of what an operand has.
 struct ScaleViews {
-  explicit ScaleViews(const ScaledTensor& x) {
-    if (x.scales) scales = x.scales->view();
-    if (x.factor) factor = x.factor->view();
+  explicit ScaleViews(const ScaledTensor& x, Device device = Device::cpu) {
+    if (x.scales) scales = view_on(device, *x.scales);
+    if (x.factor) factor = view_on(device, *x.factor);
     given.scales = x.scales ? &scales : nullptr;
     given.factor = x.factor ? &factor : nullptr;
     given.block = x.block;
@@ -113,28 +120,38 @@ struct ScaleViews {
   OperandScales given;
 };
 
+/// The product of tensors that are on the device, or seem to be.
+inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator,
+                                     Device device = Device::cpu) {
+  const Shape shape = out_shape(s);
+  const ScaleViews a(s.a, device);
+  const ScaleViews b(s.b, device);
+  const Tensor out(shape, std::vector<float>(static_cast<std::size_t>(count_of(shape)), -7.0f));
+  TensorView c;
+  if (s.c) c = view_on(device, *s.c);
+  GemmScaled(view_on(device, s.a.elements), a.given, view_on(device, s.b.elements), b.given,
+             accumulator, s.at, view_on(device, out), s.c ? &c : nullptr);
+  return out.read();
+}
+
+inline ::testing::AssertionResult scaled_equal(const ScaledCase& s, const Accumulator& accumulator,
+                                               const std::string& who,
+                                               const std::vector<float>& expected,
+                                               const std::vector<float>& got) {
+  const auto about = [&](std::size_t i) {
+    return ", " + who + ", " + describe(accumulator) + ", a " + text_of(s.a.elements.shape()) +
+           ", b " + text_of(s.b.elements.shape()) + ", blocks " + std::to_string(s.a.block) + " " +
+           std::to_string(s.b.block) + ", element " + std::to_string(i);
+  };
+  return bits_equal(std::span<const float>(expected), std::span<const float>(got), about);
+}
+
 inline ::testing::AssertionResult gemm_scaled_matches(const ScaledCase& s,
                                                       const Accumulator& accumulator) {
-  const Shape shape = out_shape(s);
   const std::vector<float> expected = oracle_gemm_scaled(s, accumulator);
-  const ScaleViews a(s.a);
-  const ScaleViews b(s.b);
   for (const std::string& backend : backends()) {
     const WithBackend forced(backend);
-    const Tensor out(shape, std::vector<float>(expected.size(), -7.0f));
-    TensorView c;
-    if (s.c) c = s.c->view();
-    GemmScaled(s.a.elements.view(), a.given, s.b.elements.view(), b.given, accumulator, s.at,
-               out.view(), s.c ? &c : nullptr);
-    const auto about = [&](std::size_t i) {
-      return ", " + backend + ", " + describe(accumulator) + ", a " +
-             text_of(s.a.elements.shape()) + ", b " + text_of(s.b.elements.shape()) + ", blocks " +
-             std::to_string(s.a.block) + " " + std::to_string(s.b.block) + ", element " +
-             std::to_string(i);
-    };
-    const std::vector<float> got = out.read();
-    const auto equal =
-        bits_equal(std::span<const float>(expected), std::span<const float>(got), about);
+    const auto equal = scaled_equal(s, accumulator, backend, expected, run_scaled(s, accumulator));
     if (!equal) return equal;
   }
   return ::testing::AssertionSuccess();
@@ -158,5 +175,54 @@ inline std::vector<float> scale_values(const Format& format, bool all, std::size
   }
   return values;
 }
+
+inline std::size_t size_of(const Shape& shape) { return static_cast<std::size_t>(count_of(shape)); }
+inline std::int64_t parts(std::int64_t n, std::int64_t part) {
+  return part == 0 ? 1 : (n + part - 1) / part;
+}
+
+/// Where an operand's scales lie.
+struct ScaleTile {
+  std::int64_t block = 32, lines = 1;
+};
+
+/// Makes cases, each with other values.
+class ScaledCases {
+ public:
+  explicit ScaledCases(const Format& elements, Values kind = Values::on_grid)
+      : elements_(elements), kind_(kind) {}
+
+  Tensor Elements(const Shape& shape) {
+    return {shape, operands(kind_, elements_, size_of(shape), ++seed_)};
+  }
+  Tensor Scales(const Shape& shape, bool all = false) {
+    return {shape, scale_values(scale, all, size_of(shape), ++seed_)};
+  }
+  ScaledCase Make(std::int64_t m, std::int64_t k, std::int64_t n, const ScaleTile& a,
+                  const ScaleTile& b, bool all = false) {
+    ScaledCase made{{Elements({m, k})}, {Elements({k, n})}};
+    made.a.block = a.block;
+    made.a.lines = a.lines;
+    made.a.scales = Scales({parts(m, a.lines), parts(k, a.block)}, all);
+    made.b.block = b.block;
+    made.b.lines = b.lines;
+    made.b.scales = Scales({parts(k, b.block), parts(n, b.lines)}, all);
+    return made;
+  }
+  void AddFactors(ScaledCase& made, std::int64_t m, std::int64_t n) {
+    made.a.factor = Scales({m, 1});
+    made.b.factor = Scales({1, n});
+  }
+  Tensor Addend(const Shape& shape) {
+    return {shape, operands(Values::arbitrary, ParseFormat("e5m10"), size_of(shape), ++seed_)};
+  }
+
+  Format scale = kFp32;
+
+ private:
+  Format elements_;
+  Values kind_;
+  std::uint64_t seed_ = 0;
+};
 
 }  // namespace cpd::testing
