@@ -266,6 +266,7 @@ def main() -> int:
     with console.status("…") as status:
         sources = (
             native_rows(programs / "bench_cast", options, options.name),
+            native_rows(programs / "bench_hadamard", options, options.name),
             fold_rows(programs, options),
             other_rows(options),
             torch_rows(options),

@@ -21,6 +21,8 @@
 #include "cpd/numeric/accumulator_arguments.h"
 #include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/hadamard.h"
+#include "cpd/numeric/scaled.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
@@ -136,6 +138,100 @@ void BindCastSpec(py::module_& m) {
       .def_readonly("format", &CastSpec::format)
       .def_property_readonly("text", [](const CastSpec& c) { return ToString(c); });
   BindRounding(made);
+}
+
+// ---- Hadamard transforms --------------------------------------------------------------------
+
+/// The mask as an int of Python, whatever its length.
+py::int_ SignsOf(const Hadamard& transform) {
+  py::object signs = py::int_(0);
+  for (std::size_t i = transform.signs.size(); i-- > 0;) {
+    signs = (signs << py::int_(32)) | py::int_(transform.signs[i]);
+  }
+  return py::int_(signs);
+}
+
+void BindHadamard(py::module_& m) {
+  py::class_<Hadamard>(m, "Hadamard")
+      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"))
+      .def_static("parse", &ParseHadamard, py::arg("text"))
+      .def_readonly("size", &Hadamard::size)
+      .def_property_readonly("signs", &SignsOf)
+      .def_readonly("bf16", &Hadamard::to_bf16)
+      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); });
+}
+
+// ---- scaled formats -------------------------------------------------------------------------
+
+Scaled MakeScaled(const std::string& element, const std::string& block, const std::string& scale,
+                  const std::optional<std::string>& rule,
+                  const std::optional<std::string>& tensor_scale, const std::string& arithmetic,
+                  const std::string& outer, int margin,
+                  const std::optional<std::string>& non_finite, const std::string& choose,
+                  std::optional<double> scale_max) {
+  Scaled scaled{.element = ParseFormat(element),
+                .block = ParseBlockShape(block),
+                .scale = ParseFormat(scale),
+                .arithmetic = ParseArithmetic(arithmetic),
+                .margin = margin,
+                .choose = ParseScaleChoice(choose)};
+  scaled.rule = rule ? ParseScaleRule(*rule) : DefaultRule(scaled.scale);
+  if (tensor_scale) scaled.tensor_scale = ParseFormat(*tensor_scale);
+  const BlockShape cells = ParseBlockShape(outer);
+  if (cells.kind == BlockShape::Kind::tile) {
+    throw Error("outer must be tensor or row, got '" + outer + "'");
+  }
+  scaled.outer = cells.kind;
+  scaled.non_finite =
+      non_finite ? ParseNonFinite(*non_finite) : DefaultNonFinite(scaled.arithmetic);
+  scaled.scale_max = static_cast<float>(scale_max.value_or(0));
+  if (scale_max && !(scaled.scale_max > 0)) throw Error("scale_max must be positive");
+  Check(scaled);
+  return scaled;
+}
+
+void BindScaled(py::module_& m) {
+  py::class_<Scaled>(m, "Scaled")
+      .def(py::init(&MakeScaled), py::arg("element"), py::arg("block"), py::arg("scale"),
+           py::arg("rule"), py::arg("tensor_scale"), py::arg("arithmetic"), py::arg("outer"),
+           py::arg("margin"), py::arg("non_finite"), py::arg("choose"), py::arg("scale_max"))
+      .def_static("parse", &ParseScaled, py::arg("text"))
+      .def_readonly("element", &Scaled::element)
+      .def_property_readonly("block", [](const Scaled& s) { return ToString(s.block); })
+      .def_readonly("scale", &Scaled::scale)
+      .def_property_readonly("rule", [](const Scaled& s) { return ToString(s.rule); })
+      .def_readonly("tensor_scale", &Scaled::tensor_scale)
+      .def_property_readonly("arithmetic", [](const Scaled& s) { return ToString(s.arithmetic); })
+      .def_property_readonly("outer",
+                             [](const Scaled& s) { return ToString(BlockShape{.kind = s.outer}); })
+      .def_readonly("margin", &Scaled::margin)
+      .def_property_readonly("non_finite", [](const Scaled& s) { return ToString(s.non_finite); })
+      .def_property_readonly("choose", [](const Scaled& s) { return ToString(s.choose); })
+      .def_property_readonly("scale_max",
+                             [](const Scaled& s) {
+                               return s.scale_max > 0 ? std::optional<double>(s.scale_max)
+                                                      : std::nullopt;
+                             })
+      .def_property_readonly("text", [](const Scaled& s) { return ToString(s); })
+      .def(
+          "grid",
+          [](const Scaled& s, const std::vector<std::int64_t>& shape, int axis) {
+            return ScaleGrid(s.block, shape, axis);
+          },
+          py::arg("shape"), py::arg("axis"))
+      .def(
+          "outer_grid",
+          [](const Scaled& s, const std::vector<std::int64_t>& shape, int axis) {
+            return ScaleGrid({.kind = s.outer}, shape, axis);
+          },
+          py::arg("shape"), py::arg("axis"))
+      .def(
+          "bits_per_value",
+          [](const Scaled& s, const std::vector<std::int64_t>& shape, int axis) {
+            return BitsPerValue(s, shape, axis);
+          },
+          py::arg("shape"), py::arg("axis"));
+  m.def("names_scaled", &NamesScaled, py::arg("text"));
 }
 
 // ---- accumulators ---------------------------------------------------------------------------
@@ -340,6 +436,8 @@ void BindSpecs(py::module_& m) {
   BindFormats(m);
   BindOptions(m);
   BindCastSpec(m);
+  BindHadamard(m);
+  BindScaled(m);
   BindBlockFma(m);
   BindAccumulators(m);
   BindReduceSpec(m);

@@ -36,6 +36,7 @@
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/ops/hadamard.h"
 
 namespace cpd {
 namespace {
@@ -404,10 +405,33 @@ Tensor DecodeNew(const Tensor& codes, StringHandle format, const std::vector<std
   return out;
 }
 
+void HadamardInto(const Tensor& x, const Text& transform, std::int64_t axis, bool inverse,
+                  const Tensor& out) {
+  const OnDeviceOf guard(x);
+  if (axis < 0 || axis >= x.dim()) {
+    throw Error("axis must be 0…" + std::to_string(x.dim() - 1) + ", got " + std::to_string(axis));
+  }
+  Transform(Input(x), Parsed<ParseHadamard>(transform.view()), static_cast<int>(axis), inverse,
+            Output(out));
+}
+
+void HadamardOut(const Tensor& x, StringHandle transform, std::int64_t axis, bool inverse,
+                 const Tensor& out) {
+  HadamardInto(x, Text(transform), axis, inverse, out);
+}
+
+Tensor HadamardNew(const Tensor& x, StringHandle transform, std::int64_t axis, bool inverse) {
+  const Text text(transform);
+  const Tensor out = EmptyLike(x);
+  HadamardInto(x, text, axis, inverse, out);
+  return out;
+}
+
 // No defaults: torch leaves default arguments out where it traces, and fake kernels would miss
 // them.
 constexpr const char* kHow = "str how, Tensor? seed, Tensor? stream, Tensor? random";
 constexpr const char* kSum = "str accumulator, Tensor? seed, Tensor? stream";
+constexpr const char* kHadamard = "(Tensor x, str transform, int axis, bool inverse";
 
 STABLE_TORCH_LIBRARY(cpd, m) {
   const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
@@ -435,6 +459,12 @@ STABLE_TORCH_LIBRARY(cpd, m) {
   }
   define(std::string("encode(Tensor x, ") + kHow + ") -> Tensor");
   define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
+  for (const std::string name : {"hadamard", "hadamard_plain"}) {
+    define(name + kHadamard + ") -> Tensor");
+  }
+  for (const std::string name : {"hadamard_out", "hadamard_out_plain"}) {
+    define(name + kHadamard + ", *, Tensor(a!) out) -> ()");
+  }
   for (const std::string name : {"decode_out", "decode_out_plain"}) {
     define(name + "(Tensor codes, str format, *, Tensor(a!) out) -> ()");
   }
@@ -473,6 +503,10 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("gemm_plain", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
+  m.impl("hadamard", TORCH_BOX(&Entered<&HadamardNew>::Run));
+  m.impl("hadamard_plain", TORCH_BOX(&Entered<&HadamardNew>::Run));
+  m.impl("hadamard_out", TORCH_BOX(&Entered<&HadamardOut>::Run));
+  m.impl("hadamard_out_plain", TORCH_BOX(&Entered<&HadamardOut>::Run));
   m.impl("decode", TORCH_BOX(&Entered<&DecodeNew>::Run));
   m.impl("decode_out", TORCH_BOX(&Entered<&DecodeOut>::Run));
   m.impl("decode_out_plain", TORCH_BOX(&Entered<&DecodeOut>::Run));

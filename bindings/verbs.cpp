@@ -18,7 +18,9 @@
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/ops/scaled.h"
 #include "gil.h"
 #include "views.h"
 
@@ -178,6 +180,55 @@ void GemmArraysByBlas(const py::array& a, const py::array& b, const Accumulator&
   });
 }
 
+void TransformArray(const py::array& x, const Hadamard& transform, int axis, bool inverse,
+                    const py::array& out) {
+  WithoutGil(
+      [&, x = ViewOf(x), out = ViewOf(out)] { Transform(x, transform, axis, inverse, out); });
+}
+
+/// Scales from elsewhere, as arrays.
+struct GivenArrays {
+  std::optional<TensorView> blocks, tensor, largest;
+  [[nodiscard]] GivenScales views() const {
+    const auto of = [](const auto& view) { return view ? &*view : nullptr; };
+    return {of(blocks), of(tensor), of(largest)};
+  }
+};
+
+void CastScaledArray(const py::array& x, const Scaled& scaled, int axis,
+                     const RoundingOptions& options, const py::array& out,
+                     const OptionalArray& blocks, const OptionalArray& tensor,
+                     const OptionalArray& largest, const OptionalArray& random) {
+  const GivenArrays given{OptionalViewOf(blocks), OptionalViewOf(tensor), OptionalViewOf(largest)};
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
+    Cast(x, scaled, axis, options, out, given.views(), r ? &*r : nullptr);
+  });
+}
+
+void EncodeScaledArray(const py::array& x, const Scaled& scaled, int axis,
+                       const RoundingOptions& options, const py::array& packed,
+                       const py::array& scales, const OptionalArray& tensor_scales,
+                       const OptionalArray& blocks, const OptionalArray& tensor,
+                       const OptionalArray& largest, const OptionalArray& random) {
+  const GivenArrays given{OptionalViewOf(blocks), OptionalViewOf(tensor), OptionalViewOf(largest)};
+  const auto outer = OptionalViewOf(tensor_scales);
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, x = ViewOf(x), packed = ViewOf(packed), scales = ViewOf(scales)] {
+    Encode(x, scaled, axis, options, packed, scales, outer ? &*outer : nullptr, given.views(),
+           r ? &*r : nullptr);
+  });
+}
+
+void DecodeScaledArray(const py::array& packed, const Scaled& scaled, int axis,
+                       const py::array& scales, const OptionalArray& tensor_scales,
+                       const py::array& out) {
+  const auto outer = OptionalViewOf(tensor_scales);
+  WithoutGil([&, packed = ViewOf(packed), scales = ViewOf(scales), out = ViewOf(out)] {
+    Decode(packed, scaled, axis, scales, outer ? &*outer : nullptr, out);
+  });
+}
+
 void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first,
                          const py::array& out) {
   WithoutGil([&, out = ViewOf(out)] { RandomIntegers(options, first, out); });
@@ -211,6 +262,15 @@ void BindOperations(py::module_& m) {
   m.def("encode", &EncodeArray, py::arg("x"), py::arg("format"), py::arg("options"),
         py::arg("packed"), no_array);
   m.def("decode", &DecodeArray, py::arg("packed"), py::arg("format"), py::arg("out"));
+  m.def("cast_scaled", &CastScaledArray, py::arg("x"), py::arg("scaled"), py::arg("axis"),
+        py::arg("options"), py::arg("out"), py::arg("scales") = py::none(),
+        py::arg("tensor_scales") = py::none(), py::arg("amax") = py::none(), no_array);
+  m.def("encode_scaled", &EncodeScaledArray, py::arg("x"), py::arg("scaled"), py::arg("axis"),
+        py::arg("options"), py::arg("packed"), py::arg("scales_out"), py::arg("tensor_scales_out"),
+        py::arg("scales") = py::none(), py::arg("tensor_scales") = py::none(),
+        py::arg("amax") = py::none(), no_array);
+  m.def("decode_scaled", &DecodeScaledArray, py::arg("packed"), py::arg("scaled"), py::arg("axis"),
+        py::arg("scales"), py::arg("tensor_scales"), py::arg("out"));
   m.def("add", &BinaryArrays<Add>, py::arg("x"), py::arg("y"), py::arg("format"),
         py::arg("options"), py::arg("out"), no_array);
   m.def("mul", &BinaryArrays<Mul>, py::arg("x"), py::arg("y"), py::arg("format"),
@@ -226,6 +286,8 @@ void BindOperations(py::module_& m) {
         py::arg("c") = py::none(), no_array);
   m.def("gemm_by_blas", &GemmArraysByBlas, py::arg("a"), py::arg("b"), py::arg("accumulator"),
         py::arg("out"), py::arg("c"));
+  m.def("hadamard", &TransformArray, py::arg("x"), py::arg("transform"), py::arg("axis"),
+        py::arg("inverse"), py::arg("out"));
   m.def("cpu_blas", [] { return std::string(CpuBlas()); });
   m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
         py::arg("out"));

@@ -16,6 +16,7 @@
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"

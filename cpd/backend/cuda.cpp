@@ -25,7 +25,7 @@ const Api& Load() {
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
-      api->reduce_size != sizeof(ReduceCall)) {
+      api->hadamard_size != sizeof(HadamardCall) || api->reduce_size != sizeof(ReduceCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both anew");
   }
   return *api;
@@ -191,6 +191,22 @@ void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
   call.empty = PlanOf(accumulator.format);
   call.key = KeyOf(accumulator.rounding);
   CheckStatus(Library().sum(LaunchOf(first), call));
+}
+
+void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out) {
+  const auto firsts = [&](TensorView all) {
+    all.shape[axis] /= plan.size;
+    all.stride[axis] *= plan.size;
+    return Merge(all);
+  };
+  HadamardCall call;
+  call.plan = plan;
+  call.groups = x.size() / plan.size;
+  call.x_step = x.stride[axis];
+  call.out_step = out.stride[axis];
+  call.x = firsts(x);
+  call.out = firsts(out);
+  CheckStatus(Library().hadamard(LaunchOf(x), call));
 }
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,

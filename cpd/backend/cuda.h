@@ -11,6 +11,7 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/hadamard.h"
 #include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounding.h"
 #include "kernels/cuda/cuda_api.h"
@@ -55,6 +56,9 @@ void Operate(Operation op, const TensorView& x, const TensorView& y, const Tenso
 /// `step` elements behind one another.
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
          const Accumulator& accumulator, const TensorView& out);
+
+/// cpd::Transform of CUDA tensors, checked, not empty.
+void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out);
 
 /// out = a * b + c by cuBLAS in plain binary32 (no TF32). All fp32, checked, broadcast as in Gemm;
 /// out is not empty. Throws MachineError where cuBLAS is not there.

@@ -53,7 +53,22 @@ struct GemmBlock {
   std::int64_t scale_rows = 0;
 };
 
-struct BlockFmaPlan;  // numeric/block_fma.h
+struct BlockFmaPlan;                     // numeric/block_fma.h
+struct HadamardPlan;                     // numeric/hadamard.h
+struct ScaledPlan;                       // numeric/scaled_plan.h
+enum class ElementRoute : std::uint8_t;  // the same
+
+/// Rows of n elements below their scales, one of each an element of a row (ElementScale in
+/// scaled_elements.h). `random`: the integers of a stochastic plan, row after row, else null.
+struct ScaledRun {
+  std::int64_t rows = 1, n = 0;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* by = nullptr;
+  const float* scale = nullptr;
+  const float* outer = nullptr;
+  const std::uint32_t* random = nullptr;
+};
 
 struct KernelTable {
   const char* name;
@@ -106,6 +121,36 @@ struct KernelTable {
   /// Largest finite |x[i]|; adds the number of NaN and Inf to *non_finite.
   float (*max_abs)(std::int64_t n, const float* x, std::int64_t* non_finite);
 
+  /// largest[b] = the largest |x| of block b, of `run` values each; the last may be short. As
+  /// patterns, so that Inf and, with_nan, NaN are larger than numbers.
+  void (*block_max)(bool with_nan, std::int64_t run, std::int64_t n, const float* x,
+                    float* largest);
+  /// largest[i] = the largest |x[row * stride + i]|, likewise.
+  void (*column_max)(bool with_nan, std::int64_t rows, std::int64_t stride, std::int64_t n,
+                     const float* x, float* largest);
+  /// The second level's scales (outer_scale in scale_rules.h).
+  void (*outer_scales)(const ScaledPlan& plan, std::int64_t n, const float* largest, float* scale,
+                       float* encode);
+  /// The scales of n blocks, below outer scales; by: what elements are multiplied or divided by;
+  /// decode: what they are decoded with. True where one lies outside the route (is_outside).
+  bool (*block_scales)(const ScaledPlan& plan, ElementRoute route, double share, std::int64_t n,
+                       const float* largest, const float* outer, const float* encode, float* scale,
+                       float* by, float* decode);
+  /// The same of scales from elsewhere.
+  bool (*given_scales)(const ScaledPlan& plan, ElementRoute route, std::int64_t n,
+                       const float* scale, const float* outer, float* by);
+  /// all[i] = each[i / run].
+  void (*spread)(std::int64_t run, std::int64_t n, const float* each, float* all);
+  /// The values of x's elements. y may be x.
+  void (*round_blocks)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
+                       std::int64_t y_stride, bool streaming);
+  /// The elements' codes of one row, packed. A NaN without a code gives 0.
+  void (*encode_blocks)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                        std::uint8_t* packed, bool streaming);
+  /// y[i] = x[i] * scale * outer of one row, rounded once; `wide`: ScaledPlan::wide_values. y may
+  /// be x.
+  void (*scale_blocks)(bool wide, const ScaledRun& run, float* y);
+
   /// Sizes of packed panels (GemmBlock).
   int gemm_rows, gemm_columns;
   /// Packs lines x count values of an operand: value (line, k) is read at
@@ -129,6 +174,12 @@ struct KernelTable {
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
+  /// Transforms groups of plan.size values (numeric/hadamard.h). Value i of column j of group g
+  /// stands at x[(g * plan.size + i) * stride + j], j < count <= stride, and so its result in y,
+  /// which may be x. With stride 1 values of a group, and groups, lie side by side. `streaming`: y
+  /// is not needed in cache; stride 1 only.
+  void (*hadamard)(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
+                   std::int64_t stride, const float* x, float* y, bool streaming);
   /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
   std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 };

@@ -144,6 +144,9 @@ struct Format {
 };
 
 constexpr Format kFp32{};
+/// OCP MX's scale.
+constexpr Format kE8m0{
+    .exp = 8, .man = 0, .bias = 127, .encoding = Encoding::e8m0, .is_signed = false};
 
 /// Throws Error unless the fields are those of a format that MakeFormat gives. Every function that
 /// takes a Format calls it first, since anyone may write one down.
@@ -161,8 +164,9 @@ CPD_API Format MakeFormat(int exp, int man, Encoding encoding = Encoding::ieee,
                           bool subnormals = true);
 
 /// Parses a name: `e4m3`, `e4m3fn`, `e5m2fnuz`, `bf16`, `fp16`, `tf32`, `fp32`, `e8m0`,
-/// `binary8p4se`, or a name with options, `e4m3fn:bias=11:nosub:unsigned`. e2m1, e2m3 and e3m2 are
-/// OCP's finite formats. Throws Error.
+/// `binary8p4se`, `int8` (int2 … int25: sign and magnitude, steps of 1, without two's complement's
+/// last code, -128), or a name with options, `e4m3fn:bias=11:nosub:unsigned`. e2m1, e2m3 and e3m2
+/// are OCP's finite formats. Throws Error.
 CPD_API Format ParseFormat(std::string_view name);
 
 /// The canonical name; ParseFormat(ToString(f)) == f for every format.

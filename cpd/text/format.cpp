@@ -23,13 +23,6 @@ constexpr std::array<std::pair<std::string_view, Encoding>, 6> kEncodings{{
     {"e8m0", Encoding::e8m0},
 }};
 
-constexpr Format kE8m0{.exp = 8,
-                       .man = 0,
-                       .bias = 127,
-                       .encoding = Encoding::e8m0,
-                       .is_signed = false,
-                       .subnormals = true};
-
 /// IEEE formats with a name of their own, and OCP's finite ones, which take the plain eXmY.
 constexpr std::array<std::pair<std::string_view, Format>, 8> kNamed{{
     {"fp32", kFp32},
@@ -80,6 +73,19 @@ std::optional<Format> ParseP3109(std::string_view text) {
   if (exp < 1 || exp > 8 || p < 1) return std::nullopt;
   const Encoding encoding = extended ? Encoding::p3109 : is_signed ? Encoding::fnuz : Encoding::fn;
   return MakeFormat(exp, p - 1, encoding, 1 << (exp - 1), is_signed);
+}
+
+/// intN, integers of sign and magnitude: N - 1 bits on one even grid, which exp = 1 gives. Two's
+/// complement's last code, -2^(N-1), has none here.
+std::optional<Format> ParseInteger(std::string_view text) {
+  int bits = 0;
+  if (!TakePrefix(text, "int") || !TakeInt(text, bits) || !text.empty()) return std::nullopt;
+  if (bits < 2 || bits > 25) return std::nullopt;
+  return MakeFormat(1, bits - 2, Encoding::finite, 3 - bits);
+}
+bool IsInteger(const Format& format) {
+  return format.exp == 1 && format.encoding == Encoding::finite && format.bias == 1 - format.man &&
+         format.is_signed && format.subnormals;
 }
 
 /// The options behind a name: `:bias=B`, `:nosub`, `:unsigned`, each at most once.
@@ -262,6 +268,7 @@ Format ParseFormat(std::string_view name) {
   const std::string_view own = OwnNameOf(std::string_view(text).substr(0, text.find(':')));
   if (!own.empty()) text.replace(0, text.find(':'), own);
   if (const auto format = ParseP3109(text)) return *format;
+  if (const auto format = ParseInteger(text)) return *format;
   const std::string_view whole = text;
   const std::size_t colon = std::min(whole.find(':'), whole.size());
   const auto base = ParseBase(whole.substr(0, colon));
@@ -278,6 +285,7 @@ Format ParseFormat(std::string_view name) {
 std::string ToString(const Format& format) {
   Check(format);
   if (format == kE8m0) return "e8m0";
+  if (IsInteger(format)) return "int" + std::to_string(format.bits());
   const bool default_bias = format.bias == DefaultBias(format.exp, format.encoding);
   if (format.encoding == Encoding::p3109 && default_bias && format.subnormals) {
     const int bits = format.bits();

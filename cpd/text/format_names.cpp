@@ -156,8 +156,8 @@ std::string NoSuchFormat(std::string_view text) {
   const std::string lower = Lower(text);
   if (IsInteger(lower)) {
     return "no format " + Quoted(text) +
-           ": that is a type of integers; a format is one of floating-point numbers, such as "
-           "e4m3fn";
+           ": of integers there are int2 … int25, of sign and magnitude; other formats are of "
+           "floating-point numbers, such as e4m3fn";
   }
   if (std::ranges::find(kWide, lower) != kWide.end()) {
     return "no format " + Quoted(text) +

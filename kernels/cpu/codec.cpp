@@ -50,13 +50,6 @@ CPD_FN int64_t find_nan(Signed<V> largest, int64_t n, const T* x) {
   return -1;
 }
 
-/// Copies whole blocks past the caches: size is a multiple of 64, both aligned.
-CPD_FN void copy_streaming(uint8_t* to, const uint8_t* from, int64_t size) {
-  for (int64_t i = 0; i < size; i += static_cast<int64_t>(sizeof(F))) {
-    store_streaming(to + i, load<F>(from + i));
-  }
-}
-
 template <class V, class T, class Map>
 CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
                           const uint32_t* random, uint8_t* packed, bool streaming, Map map) {

@@ -18,6 +18,13 @@ constexpr std::int64_t kRun = 4 * kBlock;  ///< elements whose codes or random i
 
 CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
 
+/// Copies whole blocks past the caches: size is a multiple of 64, both aligned.
+CPD_FN void copy_streaming(std::uint8_t* to, const std::uint8_t* from, std::int64_t size) {
+  for (std::int64_t i = 0; i < size; i += static_cast<std::int64_t>(sizeof(F))) {
+    store_streaming(to + i, load<F>(from + i));
+  }
+}
+
 // --- random integers -----------------------------------------------------------------------------
 
 /// The integers of elements i … i + n - 1; both are multiples of kBlock.

@@ -33,6 +33,15 @@ constexpr KernelTable kTable = {
     .fold = fold,
     .fold_f64 = fold_f64,
     .max_abs = max_abs,
+    .block_max = block_max,
+    .column_max = column_max,
+    .outer_scales = outer_scales,
+    .block_scales = block_scales,
+    .given_scales = given_scales,
+    .spread = spread,
+    .round_blocks = round_blocks,
+    .encode_blocks = encode_blocks,
+    .scale_blocks = scale_blocks,
     .gemm_rows = kGemmRows,
     .gemm_columns = kGemmColumns,
     .pack = pack,
@@ -40,6 +49,7 @@ constexpr KernelTable kTable = {
     .block_fma = block_fma,
     .add_scaled_sums = add_scaled_sums,
     .random_integers = random_integers,
+    .hadamard = hadamard,
     .crc32c = crc32c,
 };
 

@@ -124,6 +124,24 @@ void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t fir
 void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
               std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
               double* compensation, GivenDraws given);
+void hadamard(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
+              std::int64_t stride, const float* x, float* y, bool streaming);
+void block_max(bool with_nan, std::int64_t run, std::int64_t n, const float* x, float* largest);
+void column_max(bool with_nan, std::int64_t rows, std::int64_t stride, std::int64_t n,
+                const float* x, float* largest);
+void outer_scales(const ScaledPlan& plan, std::int64_t n, const float* largest, float* scale,
+                  float* encode);
+bool block_scales(const ScaledPlan& plan, ElementRoute route, double share, std::int64_t n,
+                  const float* largest, const float* outer, const float* encode, float* scale,
+                  float* by, float* decode);
+bool given_scales(const ScaledPlan& plan, ElementRoute route, std::int64_t n, const float* scale,
+                  const float* outer, float* by);
+void spread(std::int64_t run, std::int64_t n, const float* each, float* all);
+void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
+                  std::int64_t y_stride, bool streaming);
+void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                   std::uint8_t* packed, bool streaming);
+void scale_blocks(bool wide, const ScaledRun& run, float* y);
 std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA

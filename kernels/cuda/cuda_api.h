@@ -14,6 +14,7 @@
 #include "cpd/numeric/accumulator_plan.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/fold_walk.h"
+#include "cpd/numeric/hadamard.h"
 #include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounds.h"
 
@@ -82,6 +83,15 @@ struct SumCall {
   Strided out;
   RoundPlan empty;  ///< how an empty sum, +0, is rounded
   Key key;
+};
+
+/// Hadamard transforms: group g has the plan.size elements from x's g-th on, x_step apart in
+/// memory, and its result those from out's, out_step apart. out may be x.
+struct HadamardCall {
+  HadamardPlan plan;
+  std::int64_t groups = 0, x_step = 0, out_step = 0;
+  Strided x;    ///< the groups' first elements
+  Strided out;  ///< likewise
 };
 
 // --- reductions over ranks -----------------------------------------------------------------------
@@ -165,6 +175,7 @@ struct Api {
   std::uint32_t call_size;
   std::uint32_t arithmetic_size;
   std::uint32_t sum_size;
+  std::uint32_t hadamard_size;
   std::uint32_t reduce_size;
   const char* (*describe)(int status);
 
@@ -192,9 +203,10 @@ struct Api {
   /// text that stays), if it was not a call to CUDA that failed.
   int (*blas)(const Launch& launch, const MatrixProduct& product, const char** error);
 
-  /// Not empty, as also sum's result.
+  /// Not empty, as also sum's result and hadamard's.
   int (*arithmetic)(const Launch& launch, const ArithmeticCall& call);
   int (*sum)(const Launch& launch, const SumCall& call);
+  int (*hadamard)(const Launch& launch, const HadamardCall& call);
 
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);

@@ -72,6 +72,7 @@ int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, c
 int blas(const Launch& launch, const MatrixProduct& product, const char** error);
 int arithmetic(const Launch& launch, const ArithmeticCall& call);
 int sum(const Launch& launch, const SumCall& call);
+int hadamard(const Launch& launch, const HadamardCall& call);
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
 int release(const Launch& launch, MemoryKind kind, void* memory);
 int copy(const Launch& launch, void* to, const void* from, std::int64_t bytes);

@@ -19,7 +19,20 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
-from cpd.ops import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
+from cpd.numeric.hadamard import Hadamard
+from cpd.numeric.scaled import Scaled, scaled
+from cpd.ops import (
+    add,
+    cast,
+    decode,
+    encode,
+    fma,
+    gemm,
+    hadamard,
+    mul,
+    random_integers,
+    sum,
+)
 
 if TYPE_CHECKING:
     from cpd import comm as comm
@@ -38,10 +51,12 @@ __all__ = [
     "BlockFma",
     "CastSpec",
     "Format",
+    "Hadamard",
     "LayerReport",
     "PresetInfo",
     "Recipe",
     "ReduceSpec",
+    "Scaled",
     "Schedule",
     "StallWarning",
     "__version__",
@@ -53,9 +68,11 @@ __all__ = [
     "fma",
     "format",
     "gemm",
+    "hadamard",
     "mul",
     "presets",
     "random_integers",
+    "scaled",
     "simulate_all_reduce",
     "study",
     "sum",

@@ -93,15 +93,14 @@ def assert_same_bits(
 
 def unpack(codes: npt.NDArray[np.uint8], bits: int, n: int) -> list[int]:
     """Codes of `bits` bits, least significant bit first, without gaps."""
-    stream = int.from_bytes(codes.tobytes(), "little")
-    return [(stream >> (i * bits)) & ((1 << bits) - 1) for i in range(n)]
+    stream = np.unpackbits(codes, count=n * bits, bitorder="little").reshape(n, bits)
+    result: list[int] = (stream.astype(np.int64) << np.arange(bits)).sum(axis=1).tolist()
+    return result
 
 
 def pack(codes: Sequence[int], bits: int) -> npt.NDArray[np.uint8]:
-    stream = 0
-    for i, code in enumerate(codes):
-        stream |= code << (i * bits)
-    return np.frombuffer(stream.to_bytes((len(codes) * bits + 7) // 8, "little"), np.uint8)
+    stream = np.array(codes, np.int64).reshape(-1, 1) >> np.arange(bits) & 1
+    return np.packbits(stream.astype(np.uint8), bitorder="little")
 
 
 def truncated_bits(value: Fraction) -> int:

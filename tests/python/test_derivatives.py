@@ -22,6 +22,7 @@ import cpd.functional as F  # noqa: E402
 W = torch.linspace(-1, 2, 12).view(3, 4)
 """A second operand, a constant."""
 EXACT_SUMS = cpd.Recipe("fp32")
+H4 = torch.tensor([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
 
 
 def cubed(mul, x):
@@ -54,6 +55,10 @@ VERBS = {
     "gemm of batches": (
         lambda x: cpd.gemm(x.view(2, 3, 2), x.view(2, 2, 3), "fp32"),
         lambda x: x.view(2, 3, 2) @ x.view(2, 2, 3),
+    ),
+    "hadamard": (
+        lambda x: cpd.hadamard(x * x * x, "hadamard4:signs=0x6"),
+        lambda x: (x * x * x * torch.tensor([1.0, -1, -1, 1])) @ H4,
     ),
     "linear": (
         lambda x: F.linear(x, x * x, x[0, :3], recipe=EXACT_SUMS),
@@ -265,6 +270,7 @@ def calls():
     yield "gemms", lambda a, b, c: cpd.gemm(a, b, "e4m3", c), [(2, 1, 3, 4), (5, 4, 2), (5, 1, 2)]
     yield "linear", lambda x, w: F.linear(x, w, recipe=EXACT_SUMS), [(3, 4), (2, 4)]
     yield "encode", lambda x: cpd.encode(x, "e2m1"), [(3, 3)]
+    yield "hadamard", lambda x: cpd.hadamard(x, "hadamard4:signs=0x6", -2, True), [(4, 3)]
 
 
 CALLS = {name: (f, shapes) for name, f, shapes in calls()}

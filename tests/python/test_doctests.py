@@ -27,6 +27,7 @@ MODULES = (
     "cpd.nn.recipe",
     "cpd.numeric.accumulator",
     "cpd.numeric.formats",
+    "cpd.numeric.hadamard",
     "cpd.ops.verbs",
     "cpd.study.choices",
     "cpd.study.costs",

@@ -90,12 +90,15 @@ def forward():
         "sum stochastic": lambda: cpd.sum(x, stochastic("e4m3")),
         "gemm": lambda: cpd.gemm(x, y, "e4m3"),
         "gemm stochastic": lambda: cpd.gemm(x, y, stochastic("e4m3"), z),
+        "hadamard": lambda: cpd.hadamard(x, "hadamard2:signs=0x1"),
+        "hadamard out": lambda: cpd.hadamard(x, "hadamard2", 0, out=out),
         "linear": lambda: F.linear(x, y, recipe=cpd.Recipe("e4m3")),
         "conv2d": lambda: F.conv2d(image, kernel, recipe=cpd.Recipe("e4m3")),
         "numpy cast": lambda: cpd.cast(a, "e4m3"),
         "numpy encode": lambda: cpd.encode(a, "e4m3"),
         "numpy fma": lambda: cpd.fma(a, b, b, "e4m3"),
         "numpy sum": lambda: cpd.sum(a, "e4m3 chunked chunk=2"),
+        "numpy hadamard": lambda: cpd.hadamard(a, "hadamard2"),
         "numpy gemm": lambda: cpd.gemm(a, b, "e4m3"),
     }
 

@@ -57,6 +57,14 @@ struct SplitLanes<U32x8> {
 
 CPD_FN bool any(I32x8 mask) { return _mm256_movemask_ps(bits_as<__m256>(mask)) != 0; }
 
+CPD_FN std::int32_t largest_lane(I32x8 x) {
+  const __m256i all = bits_as<__m256i>(x);
+  const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, _MM_SHUFFLE(1, 0, 3, 2)));
+  const __m128i one = _mm_max_epi32(two, _mm_shuffle_epi32(two, _MM_SHUFFLE(2, 3, 0, 1)));
+  return _mm_cvtsi128_si32(one);
+}
+
 template <>
 CPD_FN I32x8 max(I32x8 a, I32x8 b) {
   return bits_as<I32x8>(_mm256_max_epi32(bits_as<__m256i>(a), bits_as<__m256i>(b)));
@@ -91,6 +99,20 @@ template <>
 CPD_FN U64x4 mul_low(U64x4 a, std::uint32_t b) {
   return bits_as<U64x4>(
       _mm256_mul_epu32(bits_as<__m256i>(a), _mm256_set1_epi32(static_cast<int>(b))));
+}
+
+template <int kDistance>
+CPD_FN F32x8 swap_lanes(F32x8 x) {
+  const auto v = bits_as<__m256>(x);
+  if constexpr (kDistance == 1) return bits_as<F32x8>(_mm256_permute_ps(v, 0xB1));
+  if constexpr (kDistance == 2) return bits_as<F32x8>(_mm256_permute_ps(v, 0x4E));
+  return bits_as<F32x8>(_mm256_permute2f128_ps(v, v, 0x01));
+}
+template <int kDistance>
+CPD_FN F64x4 swap_lanes(F64x4 x) {
+  const auto v = bits_as<__m256d>(x);
+  if constexpr (kDistance == 1) return bits_as<F64x4>(_mm256_permute_pd(v, 0x5));
+  return bits_as<F64x4>(_mm256_permute4x64_pd(v, 0x4E));
 }
 
 /// The CRC-32C remainder (bits reflected, nothing inverted) after one more byte, or eight.

@@ -48,6 +48,8 @@ struct SplitLanes<U32x16> {
 
 CPD_FN bool any(I32x16 mask) { return _mm512_movepi32_mask(bits_as<__m512i>(mask)) != 0; }
 
+CPD_FN std::int32_t largest_lane(I32x16 x) { return _mm512_reduce_max_epi32(bits_as<__m512i>(x)); }
+
 template <>
 CPD_FN I32x16 max(I32x16 a, I32x16 b) {
   return bits_as<I32x16>(_mm512_max_epi32(bits_as<__m512i>(a), bits_as<__m512i>(b)));
@@ -87,6 +89,22 @@ CPD_FN U32x16 join_lanes<U32x16>(U64x8 even, U64x8 odd) {
   return bits_as<U32x16>(_mm512_mask_shuffle_epi32(bits_as<__m512i>(even), 0xAAAA,
                                                    bits_as<__m512i>(odd), _MM_PERM_CCAA));
 }
+template <int kDistance>
+CPD_FN F32x16 swap_lanes(F32x16 x) {
+  const auto v = bits_as<__m512>(x);
+  if constexpr (kDistance == 1) return bits_as<F32x16>(_mm512_permute_ps(v, 0xB1));
+  if constexpr (kDistance == 2) return bits_as<F32x16>(_mm512_permute_ps(v, 0x4E));
+  if constexpr (kDistance == 4) return bits_as<F32x16>(_mm512_shuffle_f32x4(v, v, 0xB1));
+  return bits_as<F32x16>(_mm512_shuffle_f32x4(v, v, 0x4E));
+}
+template <int kDistance>
+CPD_FN F64x8 swap_lanes(F64x8 x) {
+  const auto v = bits_as<__m512d>(x);
+  if constexpr (kDistance == 1) return bits_as<F64x8>(_mm512_permute_pd(v, 0x55));
+  if constexpr (kDistance == 2) return bits_as<F64x8>(_mm512_permutex_pd(v, 0x4E));
+  return bits_as<F64x8>(_mm512_shuffle_f64x2(v, v, 0x4E));
+}
+
 template <>
 CPD_FN U64x8 mul_low(U64x8 a, std::uint32_t b) {
   return bits_as<U64x8>(

@@ -114,6 +114,9 @@ CPD_FN constexpr I min(I a, I b) {
   return select(a < b, a, b);
 }
 
+/// The largest of the lanes of 32-bit integers.
+CPD_FN constexpr std::int32_t largest_lane(std::int32_t x) { return x; }
+
 /// a << count and a >> count lane by lane; a count of the lane's width or more gives 0, which the
 /// plain operators leave undefined and every vector unit does by itself.
 template <class U>
@@ -157,6 +160,10 @@ CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
   static_assert(sizeof(Split) <= 8);
   return (a & 0xFFFFFFFFU) * b;
 }
+
+/// Lane l takes the lane l ^ kDistance; kDistance is a power of two below the count of lanes.
+template <int kDistance, class V>
+V swap_lanes(V x) = delete;
 
 // --- memory --------------------------------------------------------------------------------------
 

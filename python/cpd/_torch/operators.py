@@ -37,6 +37,7 @@ from cpd._torch.library import ops as _ops
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.formats import Format
+from cpd.numeric.hadamard import Hadamard, linear_text
 from cpd.numeric.options import Number, Options
 from cpd.ops.arguments import (
     FLOATS,
@@ -54,6 +55,7 @@ from cpd.ops.arguments import (
     dimension,
     product_shape,
     shape_of,
+    transform_axis,
 )
 
 Rounded: TypeAlias = Options | Accumulator | CastSpec
@@ -70,7 +72,9 @@ _mul = _ops.mul.default, _ops.mul_plain.default
 _mul_out = _ops.mul_out.default, _ops.mul_out_plain.default
 _fma = _ops.fma.default, _ops.fma_plain.default
 _fma_out = _ops.fma_out.default, _ops.fma_out_plain.default
-_WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out")
+_hadamard = _ops.hadamard.default, _ops.hadamard_plain.default
+_hadamard_out = _ops.hadamard_out.default, _ops.hadamard_out_plain.default
+_WRITERS = ("cast_out", "add_out", "mul_out", "fma_out", "decode_out", "hadamard_out")
 
 
 def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
@@ -150,6 +154,18 @@ def gemm(
             raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
     numbers = random_numbers(acc, a)
     return call(*_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
+
+
+def hadamard(x: Tensor, transform: Hadamard, axis: Any, inverse: bool, out: Any) -> Tensor:
+    _check("x", x, NARROW_FLOATS)
+    along = transform_axis(axis, x.shape, transform.size)
+    if transform.bf16:
+        check_carrier(name_of(x.dtype), "bf16")
+    if out is None:
+        return call(*_hadamard, x, transform.text, along, inverse)
+    _check_out(out, x.shape, x, {"x": x})
+    write(*_hadamard_out, x, transform.text, along, inverse, out=out)
+    return out
 
 
 def _arithmetic(
@@ -407,6 +423,8 @@ for _name_of_writer in _WRITERS:
 
 @torch.library.register_fake("cpd::cast")
 @torch.library.register_fake("cpd::cast_plain")
+@torch.library.register_fake("cpd::hadamard")
+@torch.library.register_fake("cpd::hadamard_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
     return torch.empty_like(x)
 
@@ -472,6 +490,11 @@ def _fma_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     return total(of_product, tangents[2])
 
 
+def _keep_transform(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    _, text, ctx.axis, ctx.inverse = inputs
+    ctx.text = linear_text(text)
+
+
 differentiable("cast", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
 differentiable("add", _keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx, t: total(*t[:2]))
 differentiable("mul", _keep_factors, _mul_backward, _mul_tangent)
@@ -483,6 +506,12 @@ differentiable(
     _keep_dim,
     lambda ctx, grad: (grad.unsqueeze(ctx.dim).expand(ctx.shape),),
     lambda ctx, tangents: tangents[0].sum(ctx.dim),
+)
+differentiable(
+    "hadamard",
+    _keep_transform,
+    lambda ctx, grad: (_ops.hadamard(grad, ctx.text, ctx.axis, not ctx.inverse),),
+    lambda ctx, tangents: _ops.hadamard(tangents[0], ctx.text, ctx.axis, ctx.inverse),
 )
 
 

@@ -149,6 +149,11 @@ def _widen_sum(call: Call) -> None:
     call.given["dim"] += 1
 
 
+def _widen_hadamard(call: Call) -> None:
+    call.widen("x")
+    call.given["axis"] += 1
+
+
 def widen_product(call: Call) -> None:
     """Of c + a b: the batch stands before all other dimensions, so ranks must be equal."""
     rank = max(call.rank("a"), call.rank("b"))
@@ -169,6 +174,8 @@ for _name in ("sum", "sum_plain"):
     batched(_name, _widen_sum, lambda given: sum_draws(given["accumulator"]))
 for _name in ("gemm", "gemm_plain"):
     batched(_name, widen_product, lambda given: sum_draws(given["accumulator"]))
+for _name in ("hadamard", "hadamard_plain"):
+    batched(_name, _widen_hadamard, lambda given: False)
 batched("matmul", widen_product, recipe_draws)
 batched("encode", None)
 batched("decode", None, lambda given: False)

@@ -410,7 +410,6 @@ def check_unit(*given: Any) -> BlockFma:
     return native.showing(BlockFma, _core.BlockFma(*given))
 
 
-native.faces[_core.Format] = Format._of
 native.faces[_core.BlockFma] = lambda unit: native.showing(BlockFma, unit)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd.numeric import native
 from cpd.numeric.compiling import constant
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Format:
     ) -> None:
         if not isinstance(encoding, str):
             raise TypeError(f"encoding must be a str, got {type(encoding).__name__}")
-        native = _core.Format(
+        held = _core.Format(
             exp=_small_int("exp", exp),
             man=_small_int("man", man),
             encoding=encoding,
@@ -89,23 +90,23 @@ class Format:
             signed=flag("signed", signed),
             subnormals=flag("subnormals", subnormals),
         )
-        self._take(native)
+        self._take(held)
 
     @classmethod
-    def _of(cls, native: _core.Format) -> Format:
+    def _of(cls, held: _core.Format) -> Format:
         made = cls.__new__(cls)
-        made._take(native)
+        made._take(held)
         return made
 
-    def _take(self, native: _core.Format) -> None:
+    def _take(self, held: _core.Format) -> None:
         put = functools.partial(object.__setattr__, self)
         for name in ("exp", "man", "bias", "encoding", "signed", "subnormals"):
-            put(name, getattr(native, name))
+            put(name, getattr(held, name))
         for name in ("name", "bits", "max", "epsilon", "num_values"):
-            put(name, getattr(native, name))
-        put("min_normal", native.min_normal or None)
-        put("min_subnormal", native.min_subnormal or None)
-        put("_native", native)
+            put(name, getattr(held, name))
+        put("min_normal", held.min_normal or None)
+        put("min_subnormal", held.min_subnormal or None)
+        put("_native", held)
 
     def values(self) -> npt.NDArray[np.float32]:
         """All distinct finite values, ascending, as float32. For formats of up to 24 bits.
@@ -129,6 +130,8 @@ class Format:
         return format, (self.name,)
 
 
+native.faces[_core.Format] = Format._of
+
 FormatLike: TypeAlias = (
     "Format | str | tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
 )
@@ -145,6 +148,8 @@ def format(name: FormatLike) -> Format:
       most once: `e4m3fn:bias=11:nosub:unsigned`.
     - `(X,Y)`, as the papers write it, is always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` `e3m2ieee`.
     - `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's `binary8p4se`.
+    - `int8` (`int2` … `int25`): integers, in codes of sign and magnitude. Two's complement's last
+      code, -128, has none: the range is even, -127…127.
     - What other libraries call a format means what their type of that name holds: `float32`,
       `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
       `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn` (torch:
@@ -155,7 +160,7 @@ def format(name: FormatLike) -> Format:
     A pair of ints `(4, 3)` is the text `(4,3)`; a dtype of torch, NumPy or ml_dtypes (or NumPy's
     type of its scalars) is its name. Wherever a format may stand, all of these may.
 
-    Raises ValueError for any other name (also of integers and of binary64), which names the one
+    Raises ValueError for any other name (also of binary64), which names the one
     that was probably meant, and TypeError for other objects.
 
     >>> format("e4m3fn").max

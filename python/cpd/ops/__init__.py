@@ -1,16 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.formats import FormatLike
+from cpd.numeric.hadamard import HadamardLike
 from cpd.numeric.options import Number
 from cpd.ops import verbs
 from cpd.ops.arguments import ArrayT, Shape
-from cpd.ops.verbs import add, cast, decode, encode, fma, gemm, mul, random_integers, sum
+from cpd.ops.verbs import (
+    add,
+    cast,
+    decode,
+    encode,
+    fma,
+    gemm,
+    hadamard,
+    mul,
+    random_integers,
+    sum,
+)
 
 __doc__ = verbs.__doc__
 __all__ = [
     "AccumulatorLike",
     "ArrayT",
     "FormatLike",
+    "HadamardLike",
     "Number",
     "Shape",
     "add",
@@ -19,6 +32,7 @@ __all__ = [
     "encode",
     "fma",
     "gemm",
+    "hadamard",
     "mul",
     "random_integers",
     "sum",

@@ -13,12 +13,15 @@ from cpd import _core
 from cpd.numeric import formats
 from cpd.numeric.compiling import constant
 from cpd.numeric.options import integer
+from cpd.numeric.scaled import Scaled
 
 if TYPE_CHECKING:
     import torch
 
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = int | Sequence[int]
+Scales: TypeAlias = Any
+"""Packed codes of a scaled format's scales; of two levels a pair, the blocks' and the tensor's."""
 ArrayT = TypeVar("ArrayT", Array, "torch.Tensor")
 """NumPy array or torch tensor: what goes in comes out."""
 
@@ -124,14 +127,93 @@ def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:
         raise ValueError(f"c must broadcast to the result, {tuple(shape)}, got {tuple(c)}")
 
 
-def dimension(dim: Any, rank: int) -> int:
-    """`dim`, counted from the end where negative, as 0…rank - 1."""
-    number = integer("dim", dim)
+def dimension(dim: Any, rank: int, name: str = "dim", use: str = "to sum over") -> int:
+    """`dim`, counted from the end where negative, as 0…rank - 1; `name` and `use`, for errors."""
+    number = integer(name, dim)
     if rank == 0:
-        raise ValueError("x must have at least one dimension to sum over, got none")
+        raise ValueError(f"x must have at least one dimension {use}, got none")
     if not -rank <= number < rank:
-        raise ValueError(f"dim must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
+        raise ValueError(f"{name} must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
     return number % rank
+
+
+def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
+    """The axis of a Hadamard transform, counted from the front, of whole groups."""
+    along = dimension(axis, len(shape), "axis", "to transform along")
+    if shape[along] % size != 0:
+        raise ValueError(
+            f"the extent along axis {along} must be a multiple of the transform's size, {size}, "
+            f"got {shape[along]}"
+        )
+    return along
+
+
+# ---- scaled formats ----------------------------------------------------------------------------
+
+
+class Given(NamedTuple):
+    """What of scales comes from elsewhere: `scales=` and `amax=`."""
+
+    scales: Any = None
+    amax: Any = None
+
+
+def given_grids(
+    q: Scaled, shape: Sequence[int], axis: int, given: Given
+) -> list[tuple[str, Any, tuple[int, ...]]]:
+    """Name, value and grid of the blocks' scales, the tensor's, and the magnitudes."""
+    grid = q.scales_shape(shape, axis) if shape else ()
+    two = q.tensor_scale is not None
+    outer = q.tensor_scales_shape(shape, axis) if two and shape else ()
+    scales = given.scales
+    if isinstance(scales, (tuple, list)) and not two:
+        raise ValueError(f"scales of {q} are one array, got a {type(scales).__name__}")
+    if two and scales is not None and not (isinstance(scales, (tuple, list)) and len(scales) == 2):
+        raise ValueError(f"scales of {q} are a pair, the blocks' and the tensor's")
+    blocks, tensor = scales if two and scales is not None else (scales, None)
+    return [
+        ("scales", blocks, grid),
+        ("tensor scales", tensor, outer),
+        ("amax", given.amax, outer if two else grid),
+    ]
+
+
+def check_grid(name: str, got: Sequence[int], wanted: tuple[int, ...]) -> None:
+    """Raises ValueError unless scales have the extents of their grid; one number may be of any."""
+    if tuple(got) != wanted and not math.prod(got) == math.prod(wanted) == 1:
+        raise ValueError(f"{name} must have shape {wanted}, got {tuple(got)}")
+
+
+def scale_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[int]:
+    """How many bytes the packed codes of each level's scales take, the blocks' first."""
+    grid = q.scales_shape(shape, axis) if shape else ()
+    sizes = [q.scale._native.packed_bytes(math.prod(grid))]
+    if q.tensor_scale is not None:
+        outer = q.tensor_scales_shape(shape, axis) if shape else ()
+        sizes.append(q.tensor_scale._native.packed_bytes(math.prod(outer)))
+    return sizes
+
+
+def check_scaled_codes(
+    q: Scaled, shape: tuple[int, ...], axis: int, codes: Any, scales: Any, kind: type, byte: Any
+) -> None:
+    """Raises unless `codes` and `scales` are packed codes of values of that shape; `kind` and
+    `byte`: the type of arrays, and of their elements."""
+    two = q.tensor_scale is not None
+    if two and not (isinstance(scales, (tuple, list)) and len(scales) == 2):
+        raise ValueError(f"scales of {q} are a pair, the blocks' and the tensor's")
+    levels = list(scales) if two else [scales]
+    sizes = [q.element._native.packed_bytes(math.prod(shape)), *scale_bytes(q, shape, axis)]
+    names = ("codes", "scales", "tensor scales")
+    for name, each, size in zip(names, [codes, *levels], sizes, strict=False):
+        if not isinstance(each, kind) or each.dtype != byte or each.ndim != 1:
+            raise TypeError(
+                f"{name} must be a 1-D uint8 {kind.__name__}, got {type(each).__name__}"
+            )
+        if each.shape[0] != size:
+            raise ValueError(
+                f"{name} must have {size} bytes for {shape} of {q}, got {each.shape[0]}"
+            )
 
 
 # ---- memory ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ class Face(Protocol):
     encode: Callable[..., Any]
     fma: Callable[..., Any]
     gemm: Callable[..., Any]
+    hadamard: Callable[..., Any]
     mul: Callable[..., Any]
     sum: Callable[..., Any]
 

@@ -14,23 +14,32 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
+from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.options import Options
+from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import (
     FLOATS,
     MAX_RANK,
     NARROW_FLOATS,
     Array,
+    Given,
     Region,
+    Scales,
     Shape,
     check_addend,
     check_carrier,
+    check_grid,
     check_out_memory,
     check_random_is_used,
     check_random_range,
     check_result,
+    check_scaled_codes,
     dimension,
+    given_grids,
     product_shape,
+    scale_bytes,
     shape_of,
+    transform_axis,
 )
 
 
@@ -71,6 +80,68 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
         _check_out(out, sizes, element, codes=codes)
     _core.decode(codes, f._native, y)
     return y
+
+
+def cast_scaled(
+    x: Any, q: Scaled, options: Options, out: Any, axis: int, given: Given, random: Any
+) -> Array:
+    native = options.native()
+    x = _array("x", x, NARROW_FLOATS)
+    q.scales_shape(x.shape or (1,), axis)
+    integers = None if random is None else _random(random, x.shape, "x's shape", options)
+    y: Array = np.empty_like(x, subok=False) if out is None else out
+    if out is not None:
+        _check_out(out, x.shape, x.dtype, x=x, random=integers)
+    _core.cast_scaled(x, q._held, axis, native, y, *_scales(q, x, axis, given), integers)
+    return y
+
+
+def encode_scaled(
+    x: Any, q: Scaled, options: Options, axis: int, given: Given, random: Any
+) -> tuple[Array, Scales]:
+    native = options.native()
+    x = _array("x", x, NARROW_FLOATS)
+    integers = None if random is None else _random(random, x.shape, "x's shape", options)
+    packed = np.empty(q.element._native.packed_bytes(x.size), np.uint8)
+    made = [np.empty(n, np.uint8) for n in scale_bytes(q, x.shape, axis)]
+    blocks, tensor = made[0], made[1] if len(made) > 1 else None
+    given_scales = _scales(q, x, axis, given)
+    _core.encode_scaled(x, q._held, axis, native, packed, blocks, tensor, *given_scales, integers)
+    return packed, blocks if tensor is None else (blocks, tensor)
+
+
+def decode_scaled(
+    codes: Any, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
+) -> Array:
+    sizes = shape_of("shape", shape)
+    check_scaled_codes(q, sizes, axis, codes, scales, np.ndarray, np.uint8)
+    default = out.dtype if isinstance(out, np.ndarray) else np.float32
+    element = _element(default if dtype is None else dtype, NARROW_FLOATS)
+    blocks, tensor = scales if isinstance(scales, tuple) else (scales, None)
+    y: Array = np.empty(sizes, element) if out is None else out
+    if out is not None:
+        _check_out(out, sizes, element, codes=codes)
+    codes, blocks = np.ascontiguousarray(codes), np.ascontiguousarray(blocks)
+    _core.decode_scaled(codes, q._held, axis, blocks, tensor, y)
+    return y
+
+
+def _scales(q: Scaled, x: Array, axis: int, given: Given) -> tuple[Array | None, ...]:
+    """Given scales and magnitudes as C++ takes them."""
+
+    def one(name: str, value: Any, shape: tuple[int, ...]) -> Array | None:
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray):
+            value = np.asarray(value, np.float32)
+        if value.dtype == np.uint8:
+            return np.ascontiguousarray(value)
+        _check_dtype(name, value.dtype, ("float32",))
+        check_grid(name, value.shape, shape)
+        return np.ascontiguousarray(value)
+
+    grids = given_grids(q, x.shape, axis, given)
+    return tuple(one(name, value, shape) for name, value, shape in grids)
 
 
 def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
@@ -115,6 +186,18 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, rando
         _core.gemm_by_blas(a, b, acc._native(), y, c)
     else:
         _core.gemm(a, b, acc._native(), y, c, integers)
+    return y
+
+
+def hadamard(x: Any, transform: Hadamard, axis: Any, inverse: bool, out: Any) -> Array:
+    x = _array("x", x, NARROW_FLOATS)
+    along = transform_axis(axis, x.shape, transform.size)
+    if transform.bf16:
+        check_carrier(_name(x.dtype), "bf16")
+    y: Array = np.empty_like(x, subok=False) if out is None else out
+    if out is not None:
+        _check_out(out, x.shape, x.dtype, x=x)
+    _core.hadamard(x, transform._held, along, inverse, y)
     return y
 
 

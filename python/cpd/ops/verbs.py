@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product.
+"""The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product;
+the Hadamard transform.
 
 Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and gives back the same kind.
 Values of an emulated format live in ordinary floating-point tensors, here called carriers.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
-takes no float64, whose exact products no type holds. The result has x's type, which must hold every
-value of the format (else ValueError: float16 holds no bf16). Any layout, any number of dimensions
-up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left alone unless `out=`
-says otherwise.
+takes no float64, whose exact products no type holds, and hadamard none. The result has x's type,
+which must hold every value of the format (else ValueError: float16 holds no bf16). Any layout, any
+number of dimensions up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left
+alone unless `out=` says otherwise.
 
 **Rounding options**, the same for every operation:
 
@@ -39,8 +40,9 @@ raises. Calls on other threads, on a GPU, and with `blas=True` (one call of anot
 
 **Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
 through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs
-with the same accumulator; codes are integers, so encode and decode have none: a gradient or a
-tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms take all of them.
+with the same accumulator, those of hadamard transforms; codes are integers, so encode and decode
+have none: a gradient or a tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms
+take all of them.
 
 **torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
 `randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
@@ -57,10 +59,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulator
-from cpd.numeric.formats import FormatLike, flag, format
-from cpd.numeric.options import Number, Options, is_torch
+from cpd.numeric.formats import Format, FormatLike, flag, format
+from cpd.numeric.hadamard import HadamardLike, hadamard_spec
+from cpd.numeric.options import Number, Options, int32, is_torch
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import faces, on_numpy
-from cpd.ops.arguments import ArrayT, Shape
+from cpd.ops.arguments import ArrayT, Given, Shape
 
 
 def _face(x: object) -> Any:
@@ -70,11 +74,14 @@ def _face(x: object) -> Any:
 
 def cast(
     x: ArrayT,
-    f: FormatLike,
+    f: FormatLike | ScaledLike,
     rounding: str = "nearest_even",
-    overflow: str = "ieee",
+    overflow: str | None = None,
     out: ArrayT | None = None,
     *,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
     seed: Number = 0,
     stream: Number = 0,
     random_bits: int = 24,
@@ -86,6 +93,13 @@ def cast(
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
     R in [0, 2^random_bits), of x's shape, to be used in place of the generated ones.
 
+    A scaled format (`cpd.Scaled`) forms scales from blocks of x along `axis`, rounds x / scale to
+    the elements' format (`overflow` None: saturating) and gives element * scale, rounded once into
+    binary32 and then to x's type, which is not float64. Straight through, scales included.
+    `scales`: from elsewhere, as `encode` gives them or as float32 numbers of the grid's shape
+    (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`: float32,
+    the largest magnitudes of the outermost level's cells, in place of x's own (delayed scaling).
+
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
     >>> cast(x, "e4m3").tolist()
     [0.3125, 16.0, inf, -0.0]
@@ -94,51 +108,96 @@ def cast(
     >>> cast(np.float32([1.0625]), "e4m3", "stochastic", random_bits=2, random=np.array([1])).item()
     1.0
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).cast(x, format(f), options, out, random)  # type: ignore[no-any-return]
+    to = format_or_scaled(f)
+    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    if isinstance(to, Scaled):
+        given = Given(scales, amax)
+        return _face(x).cast_scaled(x, to, options, out, int32("axis", axis), given, random)  # type: ignore[no-any-return]
+    _check_unscaled(to, axis, scales, amax)
+    return _face(x).cast(x, to, options, out, random)  # type: ignore[no-any-return]
 
 
 def encode(
     x: ArrayT,
-    f: FormatLike,
+    f: FormatLike | ScaledLike,
     rounding: str = "nearest_even",
-    overflow: str = "ieee",
+    overflow: str | None = None,
     *,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
     seed: Number = 0,
     stream: Number = 0,
     random_bits: int = 24,
     variant: str = "A",
     random: ArrayT | None = None,
-) -> ArrayT:
+) -> Any:
     """Rounds like `cast` and packs the codes: uint8, 1-D, ceil(n * f.bits / 8) long.
 
     Codes lie in row-major order, least significant bit first, without gaps; the bits behind the
     last are 0. Any element type goes into any format. ValueError for a NaN where the format has no
     NaN.
 
+    A scaled format gives a pair: the elements' codes, as above, and the scales' codes, packed the
+    same way in the row-major order of the grid of blocks; of two levels that is a pair too, the
+    blocks' and the tensor's. `axis`, `scales` and `amax` as in `cast`. An element of a block whose
+    scale is NaN has code 0 where it has no NaN of its own.
+
     >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
     [242, 1]
+    >>> codes, scales = encode(np.float32([[1.0, -24.0], [0.5, 0.25]]), "mxfp4")
+    >>> codes.tolist(), scales.tolist()      # 2^2 and 2^-3
+    ([241, 70], [129, 124])
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).encode(x, format(f), options, random)  # type: ignore[no-any-return]
+    to = format_or_scaled(f)
+    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    if isinstance(to, Scaled):
+        given = Given(scales, amax)
+        return _face(x).encode_scaled(x, to, options, int32("axis", axis), given, random)
+    _check_unscaled(to, axis, scales, amax)
+    return _face(x).encode(x, to, options, random)
 
 
 def decode(
     codes: ArrayT,
-    f: FormatLike,
+    f: FormatLike | ScaledLike,
     shape: Shape,
     dtype: Any = None,
     out: ArrayT | None = None,
+    *,
+    axis: int = -1,
+    scales: Any = None,
 ) -> ArrayT:
     """The values of packed codes, in the given shape. The inverse of `encode`.
 
     `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning.
-    `dtype`: of the result; default float32 (or out's).
+    `dtype`: of the result; default float32 (or out's). A scaled format takes `scales` too, as
+    `encode` gave them, and the same `axis`.
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
     [1.0, -6.0, 0.5]
+    >>> codes, scales = encode(np.float32([1.0, -24.0]), "mxfp4")
+    >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
+    [2.0, -24.0]
     """
-    return _face(codes).decode(codes, format(f), shape, dtype, out)  # type: ignore[no-any-return]
+    to = format_or_scaled(f)
+    if isinstance(to, Scaled):
+        where = int32("axis", axis)
+        return _face(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
+    _check_unscaled(to, axis, scales, None)
+    return _face(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
+
+
+def _policy(to: Format | Scaled, overflow: str | None) -> str:
+    """What overflow does where it is not said: elements below scales saturate."""
+    if overflow is not None:
+        return overflow
+    return "saturate" if isinstance(to, Scaled) else "ieee"
+
+
+def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
+    if scales is not None or amax is not None or axis != -1:
+        raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to}")
 
 
 def add(
@@ -308,6 +367,34 @@ def gemm(
     return _face(a).gemm(a, b, *options)  # type: ignore[no-any-return]
 
 
+def hadamard(
+    x: ArrayT,
+    transform: HadamardLike,
+    axis: int = -1,
+    inverse: bool = False,
+    out: ArrayT | None = None,
+) -> ArrayT:
+    """The Hadamard transform of each group of neighbouring values of `x` along `axis`.
+
+    `transform`: a `Hadamard`, which says what is rounded and when, or its text. `inverse`: by the
+    transpose. x: float32, bfloat16 or float16; the extent along the axis must be a multiple of the
+    transform's size. The binary32 result is rounded once, to nearest-even, into x's type; a
+    transform into bf16 gives bf16 values, which float16 does not hold (ValueError). NaN and
+    infinities are those of the operations. `out` may be `x`.
+
+    Derivatives (torch): the gradient is the inverse transform of the gradient, a tangent the
+    transform of the tangent; the rounding into bf16 is straight through.
+
+    >>> x = np.float32([1, 2, 3, 4])
+    >>> hadamard(x, "hadamard4").tolist()
+    [5.0, -1.0, -2.0, 0.0]
+    >>> hadamard(hadamard(x, "hadamard4:signs=0x5"), "hadamard4:signs=0x5", inverse=True).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    how = hadamard_spec(transform), axis, flag("inverse", inverse), out
+    return _face(x).hadamard(x, *how)  # type: ignore[no-any-return]
+
+
 def random_integers(
     shape: Shape, seed: Number = 0, stream: Number = 0, random_bits: int = 24
 ) -> npt.NDArray[np.uint32]:
@@ -321,4 +408,15 @@ def random_integers(
     return on_numpy.random_integers(shape, options)
 
 
-__all__ = ["add", "cast", "decode", "encode", "fma", "gemm", "mul", "random_integers", "sum"]
+__all__ = [
+    "add",
+    "cast",
+    "decode",
+    "encode",
+    "fma",
+    "gemm",
+    "hadamard",
+    "mul",
+    "random_integers",
+    "sum",
+]

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elements below a scale: what is rounded, and the values that come out. The scale's part is in
+// scale_rules.h, the rounding in round.h.
+#pragma once
+
+#include "cpd/numeric/scale_rules.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// The scales of one element. by: what it is multiplied by (ElementRoute::multiply) or divided by;
+/// unused where the route is wide and the arithmetic exact.
+template <class V>
+struct ElementScale {
+  V by, scale, outer;
+};
+
+/// x below its scale, as the element's rounding sees it. V: binary64 lanes where the route is wide.
+template <ElementRoute kRoute, class V>
+CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
+  if constexpr (kRoute == ElementRoute::multiply) {
+    return x * at.by;
+  } else if constexpr (kRoute == ElementRoute::divide) {
+    return divide_to_odd(x, at.by);
+  } else {
+    if (plan.arithmetic != Arithmetic::exact) return to_binary32(x * at.by);
+    const V both = at.scale * at.outer;
+    const V zero = bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::sign));
+    return select((both == V{}) & (x == x), zero, divide_to_odd(x, both));
+  }
+}
+
+/// The value of an element q of the format: q * scale * outer, rounded once into binary32. In
+/// binary32 lanes q * scale is exact, or outer is 1.
+template <class V>
+CPD_FN auto scaled_value(V q, ElementScale<V> at) {
+  using Result = typename Narrow<V>::F32;
+  Result y;
+  if constexpr (Lanes<V>::mantissa == 52) {
+    y = convert<Result>(q * (at.scale * at.outer));
+  } else {
+    y = q * at.scale * at.outer;
+  }
+  const Result nan = bits_as<Result>(splat<typename Narrow<V>::U32>(0x7FC00000U));
+  return select(y == y, y, nan);
+}
+
+/// What elements are divided by, or multiplied by, below a block's scale, for a route in binary32.
+/// Below a scale of 0 every element becomes 0.
+template <class W>
+CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
+  if (route == ElementRoute::multiply) return block.factor;
+  return select(block.scale == W{}, splat<W>(0x1p100), block.scale);
+}
+
+/// Whether a scale of exact arithmetic lies where the route is exact (route_of). NaN does.
+template <class W>
+CPD_FN auto is_outside(ElementRoute route, W scale) {
+  const bool divides = route == ElementRoute::divide;
+  const W low = splat<W>(divides ? 0x1p-70 : 0x1p-127);
+  const W high = splat<W>(divides ? 0x1p100 : 0x1p127);
+  return (scale != W{}) & ((scale < low) | (scale > high));
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

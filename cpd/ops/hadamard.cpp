@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/hadamard.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
+#include "cpd/base/parallel.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/checks.h"
+#include "cpd/ops/elementwise.h"
+
+namespace cpd {
+namespace {
+
+/// What is transformed: x and out are blocks, row-major, of plan.size rows of `inner` values, and
+/// each column of a block is a group.
+struct Blocks {
+  const HadamardPlan& plan;
+  const TensorView& x;
+  const TensorView& out;
+  std::int64_t inner;
+
+  [[nodiscard]] std::int64_t size() const { return plan.size * inner; }
+  [[nodiscard]] std::int64_t count() const { return x.size() / size(); }
+};
+
+/// Blocks of which one at least is staged at once.
+void TransformWhole(const Blocks& blocks) {
+  const std::int64_t size = blocks.size();
+  const std::int64_t staged = kStage / size * size;
+  const bool streaming = blocks.x.size() >= kStreamingFrom && blocks.x.data != blocks.out.data;
+  parallel_for(blocks.x.size(), staged, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Reader<float> reader(blocks.x);
+    Writer<float> writer(blocks.out);
+    const bool direct = reader.is_direct() && writer.is_direct();
+    const std::int64_t step = direct ? end - begin : staged;
+    for (std::int64_t i = begin; i < end; i += step) {
+      const std::int64_t n = std::min(step, end - i);
+      Kernels().hadamard(blocks.plan, n / size, blocks.inner, blocks.inner, reader.Read(i, n),
+                         writer.Target(i, n), streaming && direct);
+      writer.Flush(i, n);
+    }
+  });
+}
+
+/// n <= kStage / plan.size columns from row-major element `first` on: their rows are staged one by
+/// one.
+void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
+                     Reader<float>& reader, Writer<float>& writer, float* tile) {
+  for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
+    std::copy_n(reader.Read(first + k * blocks.inner, n), n, tile + k * n);
+  }
+  Kernels().hadamard(blocks.plan, 1, n, n, tile, tile, false);
+  for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
+    std::copy_n(tile + k * n, n, writer.Target(first + k * blocks.inner, n));
+    writer.Flush(first + k * blocks.inner, n);
+  }
+}
+
+/// Blocks of which some columns are staged at once.
+void TransformColumns(const Blocks& blocks) {
+  const std::int64_t most = kStage / blocks.plan.size;
+  const std::int64_t tiles = (blocks.inner + most - 1) / most;
+  const auto transform = [&](std::int64_t begin, std::int64_t end) {
+    Reader<float> reader(blocks.x);
+    Writer<float> writer(blocks.out);
+    const bool direct = reader.is_direct() && writer.is_direct();
+    std::vector<float> tile(direct ? 0 : kStage);
+    for (std::int64_t i = begin / kStage; i < end / kStage; ++i) {
+      const std::int64_t column = i % tiles * most;
+      const std::int64_t first = i / tiles * blocks.size() + column;
+      const std::int64_t n = std::min(most, blocks.inner - column);
+      if (direct) {
+        Kernels().hadamard(blocks.plan, 1, n, blocks.inner, reader.Read(first, n),
+                           writer.Target(first, n), false);
+      } else {
+        TransformStaged(blocks, first, n, reader, writer, tile.data());
+      }
+    }
+  };
+  parallel_for(blocks.count() * tiles * kStage, kStage, kSerialBelow, transform);
+}
+
+void CheckArguments(const TensorView& x, const Hadamard& transform, int axis,
+                    const TensorView& out) {
+  Check(transform);
+  CheckFloat(x, "x");
+  Check(out, "out");
+  if (x.dtype == DType::f64) throw Error("x must be fp32, bf16 or fp16, got fp64");
+  if (out.dtype != x.dtype) {
+    throw Error("out must have x's type, " + ToString(x.dtype) + ", got " + ToString(out.dtype));
+  }
+  if (transform.to_bf16) CheckCarrier(x.dtype, MakeFormat(8, 7));
+  CheckSameShape(x, out, "x and out");
+  CheckSameDevice(x, out);
+  if (axis < 0 || axis >= x.rank) {
+    throw Error("axis must be 0…" + std::to_string(x.rank - 1) + ", got " + std::to_string(axis));
+  }
+  if (x.shape[axis] % transform.size != 0) {
+    throw Error("the extent along axis " + std::to_string(axis) +
+                " must be a multiple of the transform's size, " + std::to_string(transform.size) +
+                ", got " + std::to_string(x.shape[axis]));
+  }
+}
+
+}  // namespace
+
+void Transform(const TensorView& x, const Hadamard& transform, int axis, bool inverse,
+               const TensorView& out) {
+  CheckArguments(x, transform, axis, out);
+  if (x.size() == 0) return;
+  const HadamardPlan plan = Guarded([&] { return make_hadamard_plan(transform, inverse); });
+  if (x.device == Device::cuda) return cuda::Transform(x, plan, axis, out);
+  Blocks blocks{plan, x, out, 1};
+  for (int d = axis + 1; d < x.rank; ++d) blocks.inner *= x.shape[d];
+  blocks.size() <= kStage ? TransformWhole(blocks) : TransformColumns(blocks);
+}
+
+}  // namespace cpd

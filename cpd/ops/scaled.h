@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cast, Encode and Decode of scaled formats (numeric/scaled.h).
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/rounding.h"
+#include "cpd/numeric/scaled.h"
+
+namespace cpd {
+
+/// Scales, or what they are made of, from elsewhere: delayed, static, agreed on by many ranks.
+/// Contiguous, on x's device. Each is null, or has an element for each of its level's grid
+/// (ScaleGrid), in row-major order.
+struct GivenScales {
+  /// Of blocks and of the second level: fp32 numbers of the level's format, or its packed codes
+  /// (u8). Blocks' scales of two levels need the second level's too.
+  const TensorView* blocks = nullptr;
+  const TensorView* tensor = nullptr;
+  /// fp32: the largest |x| of each cell of the outermost level, in place of x's own.
+  const TensorView* largest = nullptr;
+};
+
+/// out[i] = the value of x[i] in the scaled format: scales from x's blocks, elements rounded by
+/// `options` (Overflow::saturate clips them), values in binary32 and then in out's type. x and out:
+/// fp32, bf16 or fp16 of one shape, any strides; `axis`: along which blocks lie (-1: the last); out
+/// may be x itself, any other overlap is undefined. `random` as in ops/cast.h. Throws Error before
+/// anything is written.
+CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
+                  const RoundingOptions& options, const TensorView& out,
+                  const GivenScales& given = {}, const TensorView* random = nullptr);
+
+/// Rounds like Cast and writes the elements' codes as ops/codec.h's Encode does, in x's row-major
+/// order, and likewise the codes of the blocks' scales in the order of their grid, and of the
+/// second level's, where there is one (else null). All u8, contiguous. A NaN in a block whose scale
+/// is not NaN, where elements have no code for it, throws Error naming its index; the outputs are
+/// then unspecified. Elements of a block whose scale is NaN, without a NaN of their own, have code
+/// 0.
+CPD_API void Encode(const TensorView& x, const Scaled& scaled, int axis,
+                    const RoundingOptions& options, const TensorView& packed,
+                    const TensorView& scales, const TensorView* tensor_scales,
+                    const GivenScales& given = {}, const TensorView* random = nullptr);
+
+/// out[i] = element * scale (* second level's), exact, rounded once into binary32 and then into
+/// out's type. Sizes as Encode wrote them for a tensor of out's shape.
+CPD_API void Decode(const TensorView& packed, const Scaled& scaled, int axis,
+                    const TensorView& scales, const TensorView* tensor_scales,
+                    const TensorView& out);
+
+/// Numbers of scales: of blocks, and of the second level (0 where there is none).
+struct ScaleCounts {
+  std::int64_t blocks = 0;
+  std::int64_t tensor = 0;
+};
+CPD_API ScaleCounts CountScales(const Scaled& scaled, std::span<const std::int64_t> shape,
+                                int axis);
+
+}  // namespace cpd

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scaled formats: the largest magnitudes of blocks, their scales, and the elements below them.
+#include "cpd/numeric/codec.h"
+#include "cpd/numeric/scaled_elements.h"
+#include "kernels/cpu/elements.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+using std::uint8_t;
+
+// --- largest magnitudes --------------------------------------------------------------------------
+
+/// |x| as a pattern; NaN, where it does not count, as 0.
+template <bool kWithNan, class V>
+CPD_FN Signed<V> counted(V x) {
+  using I = Signed<V>;
+  const I a = (I)(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
+  return kWithNan ? a : select(a > splat<I>(Pattern<V>::infinity), I{}, a);
+}
+
+template <bool kWithNan>
+CPD_FN float largest_in(int64_t n, const float* x) {
+  constexpr int kLanes = Lanes<F>::count;
+  Signed<F> most{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) most = max(most, counted<kWithNan>(load<F>(x + i)));
+  std::int32_t largest = largest_lane(most);
+  for (; i < n; ++i) largest = max(largest, counted<kWithNan>(x[i]));
+  return bits_as<float>(largest);
+}
+
+template <bool kWithNan>
+CPD_FN void block_max_of(int64_t run, int64_t n, const float* x, float* largest) {
+  for (int64_t begin = 0; begin < n; begin += run) {
+    __builtin_prefetch(reinterpret_cast<const char*>(x + begin) + 4096);
+    *largest++ = largest_in<kWithNan>(least(run, n - begin), x + begin);
+  }
+}
+
+CPD_BODY void block_max_body(bool with_nan, int64_t run, int64_t n, const float* x,
+                             float* largest) {
+  if (with_nan) {
+    block_max_of<true>(run, n, x, largest);
+  } else {
+    block_max_of<false>(run, n, x, largest);
+  }
+}
+
+/// Four vectors of columns stay in registers while rows go by.
+template <bool kWithNan>
+CPD_FN void column_max_of(int64_t rows, int64_t stride, int64_t n, const float* x, float* largest) {
+  constexpr int kLanes = Lanes<F>::count;
+  constexpr int kVectors = 4;
+  using I = Signed<F>;
+  int64_t j = 0;
+  for (; j + kVectors * kLanes <= n; j += kVectors * kLanes) {
+    I most[kVectors] = {};
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* row = x + i * stride + j;
+      for (int k = 0; k < kVectors; ++k) {
+        most[k] = max(most[k], counted<kWithNan>(load<F>(row + k * kLanes)));
+      }
+    }
+    for (int k = 0; k < kVectors; ++k) store(largest + j + k * kLanes, most[k]);
+  }
+  for (; j < n; ++j) {
+    std::int32_t most = 0;
+    for (int64_t i = 0; i < rows; ++i) most = max(most, counted<kWithNan>(x[i * stride + j]));
+    largest[j] = bits_as<float>(most);
+  }
+}
+
+CPD_BODY void column_max_body(bool with_nan, int64_t rows, int64_t stride, int64_t n,
+                              const float* x, float* largest) {
+  if (with_nan) {
+    column_max_of<true>(rows, stride, n, x, largest);
+  } else {
+    column_max_of<false>(rows, stride, n, x, largest);
+  }
+}
+
+// --- scales --------------------------------------------------------------------------------------
+
+/// Calls one(from, to) for each group of binary64 lanes of binary32 arrays of n: of their first
+/// kIn pointers in `arrays` and into the others, through buffers where fewer remain.
+template <int kIn, int kAll, class One>
+CPD_FN void for_wide_lanes(int64_t n, float* const (&arrays)[kAll], One one) {
+  constexpr int kLanes = Lanes<D>::count;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    if (i + kLanes <= n) {
+      float* at[kAll];
+      for (int k = 0; k < kAll; ++k) at[k] = arrays[k] + i;
+      one(at);
+      continue;
+    }
+    float buffer[kAll][kLanes] = {};
+    float* at[kAll];
+    for (int k = 0; k < kAll; ++k) {
+      at[k] = buffer[k];
+      if (k < kIn) copy(buffer[k], arrays[k] + i, n - i);
+    }
+    one(at);
+    for (int k = kIn; k < kAll; ++k) copy(arrays[k] + i, buffer[k], n - i);
+  }
+}
+
+CPD_BODY void outer_scales_body(const ScaledPlan* plan, int64_t n, const float* largest,
+                                float* scale, float* encode) {
+  float* const arrays[] = {const_cast<float*>(largest), scale, encode};
+  for_wide_lanes<1>(n, arrays, [&](float* const(&at)[3]) {
+    const OuterScale<D> outer = outer_scale(load_f32<D>(at[0]), *plan);
+    store_f32(at[1], outer.scale);
+    store_f32(at[2], outer.encode);
+  });
+}
+
+/// The block's scale, what its elements are divided or multiplied by, and what they are decoded
+/// with: 1 in a block of zeros, so that no product has a subnormal operand.
+CPD_BODY bool block_scales_body(const ScaledPlan* plan, ElementRoute route, double share, int64_t n,
+                                const float* largest, const float* outer, const float* encode,
+                                float* scale, float* by, float* decode) {
+  float* const arrays[] = {const_cast<float*>(largest), const_cast<float*>(outer),
+                           const_cast<float*>(encode), scale, by, decode};
+  D outside{};
+  for_wide_lanes<3>(n, arrays, [&](float* const(&at)[6]) {
+    const OuterScale<D> above{load_f32<D>(at[1]), load_f32<D>(at[2])};
+    const D a = load_f32<D>(at[0]);
+    const BlockScale<D> block = block_scale(a, above, share, *plan);
+    const auto empty = (a == D{}) & (block.scale == block.scale);
+    store_f32(at[3], block.scale);
+    store_f32(at[4], element_by(route, block));
+    store_f32(at[5], select(empty, splat<D>(1), block.scale));
+    outside = select(is_outside(route, block.scale), splat<D>(1), outside);
+  });
+  return !all_at_most(outside, 0);
+}
+
+CPD_BODY bool given_scales_body(const ScaledPlan* plan, ElementRoute route, int64_t n,
+                                const float* scale, const float* outer, float* by) {
+  float* const arrays[] = {const_cast<float*>(scale), const_cast<float*>(outer), by};
+  D outside{};
+  for_wide_lanes<2>(n, arrays, [&](float* const(&at)[3]) {
+    const D given = load_f32<D>(at[0]);
+    const D factor = factor_of(given, load_f32<D>(at[1]), *plan);
+    store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
+    // Below a given scale of 0 an infinity may stand.
+    const auto beyond = is_outside(route, given) | (given == D{});
+    outside = select(beyond, splat<D>(1), outside);
+  });
+  return !all_at_most(outside, 0);
+}
+
+CPD_BODY void spread_body(int64_t run, int64_t n, const float* each, float* all) {
+  constexpr int kLanes = Lanes<F>::count;
+  for (int64_t begin = 0; begin < n; begin += run, ++each) {
+    const int64_t end = least(begin + run, n);
+    const F value = splat<F>(*each);
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) store(all + i, value);
+    for (; i < end; ++i) all[i] = *each;
+  }
+}
+
+// --- elements ------------------------------------------------------------------------------------
+
+template <class V>
+CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i) {
+  return {load_f32<V>(run.by + i), load_f32<V>(run.scale + i), load_f32<V>(run.outer + i)};
+}
+
+/// Calls one(x, scales, random, to) for each group of V's lanes; `to` takes a T for each.
+template <class R, class V, class T, class One>
+CPD_FN void for_elements(const ScaledRun& run, T* to, One one) {
+  for_lanes<V>(
+      run.n,
+      [&](int64_t i) {
+        one(load_f32<V>(run.x + i), load_scale<V>(run, i), load_random<R, V>(run.random + i), to + i);
+      },
+      [&](int64_t i, int64_t rest) {
+        constexpr int kLanes = Lanes<V>::count;
+        float in[4][kLanes] = {};
+        uint32_t r[kLanes] = {};
+        alignas(64) T out[kLanes];
+        copy(in[0], run.x + i, rest);
+        copy(in[1], run.by + i, rest);
+        copy(in[2], run.scale + i, rest);
+        copy(in[3], run.outer + i, rest);
+        if constexpr (R::mode == Rounding::stochastic) copy(r, run.random + i, rest);
+        const ElementScale<V> at{load_f32<V>(in[1]), load_f32<V>(in[2]), load_f32<V>(in[3])};
+        one(load_f32<V>(in[0]), at, load_random<R, V>(r), out);
+        copy(to + i, out, rest);
+      });
+}
+
+/// Calls body.operator()<R, route, V>() for the plan's rule.
+template <class Body>
+CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
+  if (route == ElementRoute::wide) {
+    return with_mode(plan.element.mode, [&]<Rounding mode>() {
+      body.template operator()<Rule<mode>, ElementRoute::wide, D>();
+    });
+  }
+  with_rule(plan.element, [&]<class R>() {
+    if (route == ElementRoute::multiply) {
+      body.template operator()<R, ElementRoute::multiply, F>();
+    } else {
+      body.template operator()<R, ElementRoute::divide, F>();
+    }
+  });
+}
+
+template <class R, ElementRoute kRoute, class V, bool kStreaming>
+CPD_FN void round_run(const ScaledPlan& shared, const ScaledRun& run, float* y) {
+  const ScaledPlan plan = shared;
+  for_elements<R, V>(run, y, [&](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
+    const V q = round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
+    const auto value = scaled_value(q, at);
+    if constexpr (kStreaming) {
+      store_streaming(to, value);
+    } else {
+      store(to, value);
+    }
+  });
+}
+
+CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
+                                float* y, int64_t y_stride, bool streaming) {
+  constexpr int kLanes = Lanes<F>::count;
+  const bool stream = streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
+  ScaledRun run = *all;
+  with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
+    for (int64_t row = 0; row < all->rows; ++row) {
+      if (kRoute != ElementRoute::wide && stream) {
+        round_run<R, kRoute, V, kRoute != ElementRoute::wide>(*plan, run, y);
+      } else {
+        round_run<R, kRoute, V, false>(*plan, run, y);
+      }
+      run.x += run.x_stride;
+      if (run.random != nullptr) run.random += run.n;
+      y += y_stride;
+    }
+  });
+  if (stream) fence_streaming<F>();
+}
+
+CPD_BODY void encode_blocks_body(const ScaledPlan* shared, ElementRoute route, const ScaledRun* run,
+                                 uint8_t* packed, bool streaming) {
+  const ScaledPlan plan = *shared;
+  const int bits = plan.element.bits;
+  const Packer<Unsigned<F>> packer(bits);
+  const bool stream = streaming && is_aligned(packed);
+  with_route(plan, route, [&]<class R, ElementRoute kRoute, class V>() {
+    for (int64_t i = 0; i < run->n; i += kRun) {
+      alignas(64) uint32_t codes[kRun];
+      alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
+      ScaledRun part = *run;
+      part.n = least(kRun, run->n - i);
+      part.x += i;
+      part.by += i;
+      part.scale += i;
+      part.outer += i;
+      if (part.random != nullptr) part.random += i;
+      if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
+      for_elements<R, V>(part, codes, [&](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
+        const V down = scaled_down<kRoute>(x, at, plan);
+        store_u32<V>(to, round_to_whole_code<R>(down, random, plan.element));
+      });
+      packer.pack(codes, kRun, bytes);
+      uint8_t* to = packed + i * bits / 8;
+      if (stream && part.n == kRun) {
+        copy_streaming(to, bytes, kRun * bits / 8);
+      } else {
+        copy(to, bytes, (part.n * bits + 7) / 8);
+      }
+    }
+  });
+  fence_streaming<F>();
+}
+
+CPD_BODY void scale_blocks_body(bool wide, const ScaledRun* run, float* y) {
+  using Plain = Rule<Rounding::nearest_even>;
+  const auto all = [&]<class V>() {
+    for_elements<Plain, V>(*run, y, [](V x, ElementScale<V> at, Unsigned<V>, float* to) {
+      store(to, scaled_value(x, at));
+    });
+  };
+  if (wide) {
+    all.template operator()<D>();
+  } else {
+    all.template operator()<F>();
+  }
+}
+
+}  // namespace
+
+void block_max(bool with_nan, int64_t run, int64_t n, const float* x, float* largest) {
+  enter<block_max_body>(with_nan, run, n, x, largest);
+}
+
+void column_max(bool with_nan, int64_t rows, int64_t stride, int64_t n, const float* x,
+                float* largest) {
+  enter<column_max_body>(with_nan, rows, stride, n, x, largest);
+}
+
+void outer_scales(const ScaledPlan& plan, int64_t n, const float* largest, float* scale,
+                  float* encode) {
+  enter<outer_scales_body>(&plan, n, largest, scale, encode);
+}
+
+bool block_scales(const ScaledPlan& plan, ElementRoute route, double share, int64_t n,
+                  const float* largest, const float* outer, const float* encode, float* scale,
+                  float* by, float* decode) {
+  return enter<block_scales_body>(&plan, route, share, n, largest, outer, encode, scale, by, decode);
+}
+
+bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const float* scale,
+                  const float* outer, float* by) {
+  return enter<given_scales_body>(&plan, route, n, scale, outer, by);
+}
+
+void spread(int64_t run, int64_t n, const float* each, float* all) {
+  enter<spread_body>(run, n, each, all);
+}
+
+void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
+                  int64_t y_stride, bool streaming) {
+  enter<round_blocks_body>(&plan, route, &run, y, y_stride, streaming);
+}
+
+void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                   uint8_t* packed, bool streaming) {
+  enter<encode_blocks_body>(&plan, route, &run, packed, streaming);
+}
+
+void scale_blocks(bool wide, const ScaledRun& run, float* y) {
+  enter<scale_blocks_body>(wide, &run, y);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Hadamard transform: `Hadamard`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cpd import _core
+from cpd.numeric import native
+from cpd.numeric.compiling import constant
+from cpd.numeric.formats import flag
+from cpd.numeric.options import int32, integer
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Hadamard:
+    """A Hadamard transform of groups of `size` neighbouring values: x' = 1/√size · H · diag(s) · x.
+
+    H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.
+    `size`: a power of two, 2…128. `signs`: an int whose bit i is set where input i is multiplied by
+    −1, the same as a text (`"0x…"`), None for no such input, or `"te"`: Transformer Engine's of 16
+    inputs. The inverse transform is the transpose, 1/√size · diag(s) · H.
+
+    The roundings, in binary32, are those of this order: the signs; log2(size) stages at distances
+    d = 1, 2, 4, …, where of values i and i + d (bit d of i clear) the first becomes their sum and
+    the second the first minus the second; the multiplication by 1/√size, rounded to nearest (a
+    power of two where log2(size) is even); in the inverse transform the signs only here.
+
+    `bf16`: the same in binary64, then rounded once into bf16, to nearest-even; an exact zero is +0.
+    For bf16 inputs and size 16 that is the exact sum rounded once, where the exponents of a group's
+    nonzero values differ by at most 41: Transformer Engine's random Hadamard transform.
+
+    >>> str(Hadamard(16, "te", bf16=True)), str(Hadamard(32, signs=0b1001))
+    ('hadamard16:te:bf16', 'hadamard32:signs=0x9')
+    >>> Hadamard.parse("hadamard16:te")
+    Hadamard(size=16, signs=55272, bf16=False)
+    """
+
+    size: int
+    signs: int
+    bf16: bool
+    text: str = field(init=False, repr=False)
+    """What str() gives."""
+    _held: _core.Hadamard = field(init=False, repr=False, compare=False)
+
+    def __init__(self, size: int, signs: int | str | None = None, bf16: bool = False) -> None:
+        made = _made(int32("size", size), _signs_text(signs), flag("bf16", bf16))
+        native.share(self, made)
+
+    @staticmethod
+    def parse(text: str) -> Hadamard:
+        """The transform of which str() gave `text`."""
+        return parsed_hadamard(text)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return native.arguments(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Hadamard) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __copy__(self) -> Hadamard:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Hadamard:
+        return self
+
+    def __str__(self) -> str:
+        return self.text
+
+
+HadamardLike: TypeAlias = "Hadamard | str"
+"""A `Hadamard`, or its text."""
+
+
+def hadamard_spec(transform: HadamardLike) -> Hadamard:
+    """`transform` itself, or the one of its text."""
+    if isinstance(transform, Hadamard):
+        return transform
+    if isinstance(transform, str):
+        return parsed_hadamard(transform)
+    raise TypeError(f"transform must be a cpd.Hadamard or its text, got {type(transform).__name__}")
+
+
+def linear_text(text: str) -> str:
+    """The text of the transform without the rounding into bf16, for derivatives."""
+    return text.removesuffix(":bf16")
+
+
+def _signs_text(signs: Any) -> str:
+    if signs is None or isinstance(signs, str):
+        return signs or ""
+    mask = integer("signs", signs)
+    if mask < 0:
+        raise ValueError(f"signs must not be negative, got {mask}")
+    return hex(mask)
+
+
+# ---- by plain values: constants to torch.compile -------------------------------------------------
+
+
+@constant
+def parsed_hadamard(text: str) -> Hadamard:
+    """The transform of which str() gave `text`."""
+    return native.showing(Hadamard, _core.Hadamard.parse(text))
+
+
+@constant
+def _made(size: int, signs: str, bf16: bool) -> Hadamard:
+    return native.showing(Hadamard, _core.Hadamard(size, signs, bf16))

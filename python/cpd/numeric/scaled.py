@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that share scales: `Scaled` and the names of its kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cpd import _core
+from cpd.numeric import native
+from cpd.numeric.compiling import constant
+from cpd.numeric.formats import Format, FormatLike, format, format_text
+from cpd.numeric.options import int32
+
+_format = format
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Scaled:
+    """An element format whose values share scales: a value is element * scale of its block, and
+    with `tensor_scale` also * scale of its tensor (or row).
+
+    Args:
+        element: the elements' format: `e4m3fn`, `e2m1`, `int8`, any.
+        block: which values share a scale: an int N (N along the axis), `"RxC"` (C along the axis, R
+            along the last dimension or, where that is the axis, the one before), `"row"` (all along
+            the axis) or `"tensor"`. The last block of each kind may be short.
+        scale: the scales' format. A scale is what decodes.
+        rule: how a block's scale follows from A, its largest magnitude; M is the element format's
+            max, 2^emax the largest power of two below it. Powers of two: `floor` 2^(floor(log2 A) -
+            emax), of OCP MX, `ceil` likewise, `rceil` 2^ceil(log2(A/M)), `even` floor of A rounded
+            to the elements' mantissa bits, half up; `max_pow2` M/A rounded down to a power of two,
+            inverted. Else A/M into the scale's format: `max` (or `nearest`) to nearest-even, `up`
+            rounded up. None: `floor` for `e8m0`, else `max`.
+        tensor_scale: None, or the format of a second level over the whole tensor. Its scale is
+            A/(M * scale_max), rounded to nearest-even, and blocks' follow from what is left.
+        arithmetic: whose roundings: `exact` (each quotient rounded once), or the binary32 steps of
+            `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`, `microxcaling`, as far
+            as each has such scales.
+        outer: `tensor` or `row`: what shares the second level's scale.
+        margin: scales are 2^margin times as large; -64…64.
+        non_finite: what a NaN or infinity does: `block` (the scale is NaN, and so all values; for
+            `torchao`, but for e8m0, and `deepgemm` what their steps make of it) or `element` (A
+            leaves NaN out; NaN stays NaN, an infinity saturates). None: `element` for `te`, else
+            `block`.
+        choose: None, or `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'), the
+            one with the smaller sum of (squared) errors; of equals the first.
+        scale_max: two levels: the scale of the block with the largest magnitude; default the scale
+            format's max.
+
+    The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
+    elements are 0. Scales saturate.
+
+    Raises ValueError for what does not exist or does not go together, TypeError for other objects.
+
+    >>> q = Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", arithmetic="te")
+    >>> q
+    cpd.scaled('nvfp4')
+    >>> q.scales_shape((8, 64)), q.bits_per_value((1024, 1024))
+    ((8, 4), 4.500030517578125)
+    """
+
+    element: Format
+    block: str
+    scale: Format
+    rule: str
+    tensor_scale: Format | None
+    arithmetic: str
+    outer: str
+    margin: int
+    non_finite: str
+    choose: str
+    scale_max: float | None
+    text: str = field(init=False)
+    """What str() gives: `cpd.scaled(q.text) == q`."""
+    _held: _core.Scaled = field(init=False, compare=False)
+
+    def __init__(
+        self,
+        element: FormatLike,
+        block: int | str = 32,
+        scale: FormatLike = "e8m0",
+        rule: str | None = None,
+        tensor_scale: FormatLike | None = None,
+        arithmetic: str = "exact",
+        *,
+        outer: str = "tensor",
+        margin: int = 0,
+        non_finite: str | None = None,
+        choose: str | None = None,
+        scale_max: float | None = None,
+    ) -> None:
+        made = _made(
+            _format(element).name,
+            block_text(block),
+            _format(scale).name,
+            _word("rule", rule),
+            None if tensor_scale is None else _format(tensor_scale).name,
+            _word("arithmetic", arithmetic),
+            _word("outer", outer),
+            int32("margin", margin),
+            _word("non_finite", non_finite),
+            "none" if choose is None else _word("choose", choose),
+            None if scale_max is None else float(scale_max),
+        )
+        native.share(self, made)
+
+    def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
+        """Extents of the grid of blocks of a tensor of that shape: of `encode`'s scales, row-major.
+        () for `tensor`."""
+        return tuple(self._held.grid(list(shape), int32("axis", axis)))
+
+    def tensor_scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
+        """The same of the second level: () for a tensor's one scale."""
+        if self.tensor_scale is None:
+            raise ValueError(f"{self} has one level of scales")
+        return tuple(self._held.outer_grid(list(shape), int32("axis", axis)))
+
+    def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
+        """Bits of codes and scales, over the number of values."""
+        return self._held.bits_per_value(list(shape), int32("axis", axis))
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Scaled) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"cpd.scaled('{self.text}')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return scaled, (self.text,)
+
+    def __copy__(self) -> Scaled:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Scaled:
+        return self
+
+
+ScaledLike: TypeAlias = "Scaled | str"
+"""A `Scaled` or its text."""
+
+
+def scaled(text: ScaledLike) -> Scaled:
+    """The scaled format of that text; a `Scaled` is given back as it is.
+
+    - Named: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`, `mxint8` (OCP MX 1.0: 32
+      values, `e8m0`, rule `floor`), `nvfp4` (16 values, `e4m3fn` under a tensor's fp32, as
+      TransformerEngine rounds), `fp8-tensor`, `fp8-row` (fp32 scales), `fp8-block` (1 x 128, as
+      DeepGEMM rounds; for weights `fp8-block 128x128`), `bfp8` (and bfpN: N-bit integers, 16
+      values, `e8m0`).
+    - An element format and its block: `e4m3fn 1x128`, `int8 row` (integers: with fp32 scales),
+      `int4 64`.
+    - Then options, each as `name=value`: `element`, `block`, and `Scaled`'s arguments:
+      `mxfp8 rule=rceil`, `nvfp4 block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
+
+    Wherever a scaled format may stand, its text may.
+
+    >>> scaled("nvfp4").scale, scaled("int8 row").element.max
+    (cpd.format('e4m3fn'), 127.0)
+    """
+    if isinstance(text, Scaled):
+        return text
+    if not isinstance(text, str):
+        raise TypeError(f"a scaled format must be a cpd.Scaled or its text, got {_type(text)}")
+    return named_scaled(text)
+
+
+def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
+    """What a verb takes as its format."""
+    if isinstance(f, (Format, Scaled)):
+        return f
+    if isinstance(f, str):
+        return _either(f)
+    return _format(f)
+
+
+def block_text(block: Any) -> str:
+    """A block's shape as C++ reads it."""
+    if isinstance(block, str):
+        return block
+    if isinstance(block, tuple) and len(block) == 2:
+        rows, columns = (int32("block", each) for each in block)
+        return f"{rows}x{columns}"
+    return str(int32("block", block))
+
+
+def _word(name: str, value: Any) -> Any:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {_type(value)}")
+    return value
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
+
+
+# ---- by plain values: constants to torch.compile -------------------------------------------------
+
+
+@constant
+def named_scaled(text: str) -> Scaled:
+    """`scaled` for a str."""
+    return native.showing(Scaled, _core.Scaled.parse(text))
+
+
+@constant
+def _either(text: str) -> Format | Scaled:
+    return named_scaled(text) if _core.names_scaled(text) else _format(format_text("", text))
+
+
+@constant
+def _made(*given: Any) -> Scaled:
+    """The arguments are those of _core.Scaled."""
+    return native.showing(Scaled, _core.Scaled(*given))

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transform on tensors: every size and direction on every backend against the steps one by one;
+// types, strides, axes, threads, in place, errors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/hadamard.h"
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/hadamard.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+using testing::all_transforms;
+using testing::hadamard_values;
+using testing::oracle_transform;
+
+void expect_bits(const std::vector<float>& expected, const std::vector<float>& got,
+                 const std::string& about) {
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
+      << about;
+}
+
+std::string about(const std::string& backend, const Hadamard& h, bool inverse) {
+  return backend + " " + ToString(h) + (inverse ? " inverse" : "");
+}
+
+TEST(Transform, EveryTransformOnEveryBackend) {
+  // Columns of a block: one; fewer than lanes; some whole vectors and a rest; several tiles.
+  for (const std::size_t inner : {1U, 3U, 37U, 270U}) {
+    for (const Hadamard& h : all_transforms()) {
+      const auto blocks = static_cast<std::size_t>(inner == 270 ? 1 : inner == 1 ? 67 : 3);
+      const auto rows = static_cast<std::int64_t>(h.size);
+      const std::array<std::int64_t, 3> shape{static_cast<std::int64_t>(blocks), rows,
+                                              static_cast<std::int64_t>(inner)};
+      const std::vector<float> x =
+          hadamard_values(blocks * static_cast<std::size_t>(rows) * inner, 3);
+      for (const bool inverse : {false, true}) {
+        const std::vector<float> expected = oracle_transform(x, h, inverse, inner);
+        for (const std::string& backend : testing::backends()) {
+          const testing::WithBackend with(backend);
+          const std::vector<float> got(x.size());
+          Transform(View(x.data(), DType::f32, shape), h, 1, inverse,
+                    View(got.data(), DType::f32, shape));
+          expect_bits(expected, got,
+                      about(backend, h, inverse) + " inner " + std::to_string(inner));
+        }
+      }
+    }
+  }
+}
+
+TEST(Transform, GroupsAlongTheLastAxisOfAnyStride) {
+  const std::array<std::int64_t, 2> shape{9, 64};
+  const std::vector<float> x = hadamard_values(9 * 64, 7);
+  TensorView turned = View(x.data(), DType::f32, std::array<std::int64_t, 2>{64, 9});
+  std::swap(turned.shape[0], turned.shape[1]);
+  std::swap(turned.stride[0], turned.stride[1]);
+  std::vector<float> straight(x.size());
+  for (std::size_t i = 0; i < 9; ++i) {
+    for (std::size_t j = 0; j < 64; ++j) straight[i * 64 + j] = x[j * 9 + i];
+  }
+  for (const Hadamard& h : all_transforms()) {
+    if (h.size > 64) continue;
+    const std::vector<float> got(x.size());
+    Transform(turned, h, 1, false, View(got.data(), DType::f32, shape));
+    expect_bits(oracle_transform(straight, h, false, 1), got, ToString(h));
+    std::vector<float> spread(3 * x.size(), -1);
+    TensorView out = View(spread.data(), DType::f32, shape);
+    out.stride = {-3 * 64, 3};
+    out.data = spread.data() + 8 * 3 * 64;
+    Transform(turned, h, 1, false, out);
+    for (std::size_t i = 0; i < 9; ++i) {
+      for (std::size_t j = 0; j < 64; ++j) {
+        ASSERT_EQ(testing::bits_of(spread[((8 - i) * 64 + j) * 3]),
+                  testing::bits_of(got[i * 64 + j]));
+        ASSERT_EQ(spread[((8 - i) * 64 + j) * 3 + 1], -1);
+      }
+    }
+  }
+}
+
+TEST(Transform, NarrowTypesAlongEveryAxis) {
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);
+    for (const std::size_t inner : {1U, 5U, 70U}) {
+      const std::size_t n = 128 * inner;
+      const std::array<std::int64_t, 2> shape{128, static_cast<std::int64_t>(inner)};
+      const std::vector<float> x = testing::run_cast(hadamard_values(n, 11), format, {});
+      const auto codes = testing::run_encode(x, format);
+      for (const Hadamard& h : all_transforms()) {
+        const std::vector<std::uint8_t> got(codes.size());
+        const TensorView out = View(got.data(), type, shape);
+        if (h.to_bf16 && type == DType::f16) {
+          EXPECT_THROW(Transform(View(codes.data(), type, shape), h, 0, true, out), Error);
+          continue;
+        }
+        Transform(View(codes.data(), type, shape), h, 0, true, out);
+        const auto expected = testing::run_encode(oracle_transform(x, h, true, inner), format);
+        ASSERT_EQ(expected, got) << ToString(h) << " inner " << inner;
+        Transform(View(codes.data(), type, shape), h, 0, true, View(codes.data(), type, shape));
+        ASSERT_EQ(expected, codes) << ToString(h) << " in place";
+        const auto again = testing::run_encode(x, format);
+        std::copy(again.begin(), again.end(), const_cast<std::uint8_t*>(codes.data()));
+      }
+    }
+  }
+}
+
+TEST(Transform, ManyThreadsAndResultsPastTheCaches) {
+  constexpr std::int64_t kPiece = 4096;
+  const std::int64_t n = (std::int64_t{1} << 21) + 3 * kPiece;
+  const std::array<std::int64_t, 2> shape{16, n / 16};
+  const std::vector<float> x = hadamard_values(static_cast<std::size_t>(n), 13);
+  const std::vector<float> along(x.size());
+  const std::vector<float> down(x.size());
+  const std::vector<float> got(x.size());
+  for (const bool to_bf16 : {false, true}) {
+    const Hadamard h{16, Hadamard::kTe, to_bf16};
+    for (std::int64_t i = 0; i < n; i += kPiece) {  // as the other tests have seen it
+      Transform(View(x.data() + i, DType::f32, kPiece), h, 0, false,
+                View(along.data() + i, DType::f32, kPiece));
+      TensorView from = View(x.data() + i / 16, DType::f32, std::array{shape[0], kPiece / 16});
+      from.stride[0] = shape[1];
+      TensorView to = from;
+      to.data = const_cast<float*>(down.data()) + i / 16;
+      Transform(from, h, 0, false, to);
+    }
+    for (const std::string& backend : testing::backends()) {
+      const testing::WithBackend with(backend);
+      Transform(testing::view_of(x), h, 0, false, testing::view_of(got));
+      expect_bits(along, got, backend);
+      Transform(View(x.data(), DType::f32, shape), h, 0, false,
+                View(got.data(), DType::f32, shape));
+      expect_bits(down, got, backend);
+    }
+  }
+}
+
+TEST(Transform, InPlaceAndBack) {
+  // Sums of small integers are exact, and so is the way back.
+  for (const int size : {4, 16, 64}) {
+    Hadamard h{size, {0x5A5A5A5AU}};
+    h.signs[0] &= size < 32 ? (1U << size) - 1 : ~0U;
+    std::vector<float> x(1024);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 37 % 101) - 50;
+    const std::vector<float> before = x;
+    Transform(testing::view_of(x), h, 0, false, testing::view_of(x));
+    EXPECT_NE(x, before);
+    Transform(testing::view_of(x), h, 0, true, testing::view_of(x));
+    EXPECT_EQ(x, before);
+  }
+}
+
+TEST(Transform, OfNothing) {
+  const std::array<std::int64_t, 3> shape{4, 0, 16};
+  const TensorView none = View(nullptr, DType::f32, shape);
+  EXPECT_NO_THROW(Transform(none, {}, 2, false, none));
+  EXPECT_NO_THROW(Transform(none, {}, 1, false, none));
+  EXPECT_THROW(Transform(none, {}, 0, false, none), Error);
+}
+
+TEST(Transform, Refused) {
+  const std::vector<float> x(40);
+  const std::vector<double> wide(32);
+  const std::array<std::int64_t, 2> shape{2, 16};
+  const TensorView good = View(x.data(), DType::f32, shape);
+  const auto refused = [](const TensorView& from, const Hadamard& h, int axis, const TensorView& to,
+                          const std::string& message) {
+    try {
+      Transform(from, h, axis, false, to);
+      ADD_FAILURE() << "taken: " << message;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  };
+  refused(testing::view_of(x), {}, 0, testing::view_of(x),
+          "the extent along axis 0 must be a multiple of the transform's size, 16, got 40");
+  refused(good, {}, 2, good, "axis must be 0…1, got 2");
+  refused(good, {}, -1, good, "axis must be 0…1, got -1");
+  refused(good, {12}, 1, good, "power of two");
+  refused(testing::view_of(wide), {}, 0, testing::view_of(wide),
+          "x must be fp32, bf16 or fp16, got fp64");
+  refused(good, {}, 1, View(x.data(), DType::bf16, shape),
+          "out must have x's type, fp32, got bf16");
+  refused(good, {}, 1, testing::view_of(x), "x and out must have the same shape");
+  const TensorView half = View(x.data(), DType::f16, shape);
+  refused(half, {16, {}, true}, 1, half, "fp16 does not hold every value of bf16");
+}
+
+}  // namespace
+}  // namespace cpd

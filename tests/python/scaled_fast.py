@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle of scaled formats where whole arrays are encoded: the scales are its own, the elements
+NumPy's, with the same codes and values (test_scaled_oracle.py)."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+import oracle
+from oracle import Number, Options, power_of_two
+from scaled_oracle import Array, Plan, Spec, plan, to_f32
+
+
+@functools.cache
+def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
+    """The last binary64 that still goes to each magnitude code below the greatest."""
+    magnitudes = [element.magnitude(c) for c in range(element.max_code + 1)]
+    last = []
+    for code, (low, high) in enumerate(itertools.pairwise(magnitudes)):
+        turn = high if rounding == "toward_zero" else (low + high) / 2
+        assert Fraction(float(turn)) == turn
+        stays = rounding == "nearest_even" and code % 2 == 0
+        last.append(float(turn) if stays else np.nextafter(float(turn), 0))
+    return np.array(last)
+
+
+def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_even") -> Array:
+    """Codes of binary64 quotients: `element_of` and `code_of` by a search, for signed formats with
+    a negative zero. A NaN is 0 where the format has none."""
+    code = np.searchsorted(_last_of_codes(element, rounding), np.abs(quotients), side="left")
+    code = code + np.signbit(quotients) * (1 << (element.exp + element.man))
+    return np.where(np.isnan(quotients), element.nan_code or 0, code)
+
+
+def fast_encode(x: Array, s: Spec, axis: int = -1, rounding: str = "nearest_even") -> Any:
+    """`encode` where the quotients are binary32 products, or exact in binary64 as the divisors are
+    powers of two: codes and binary32 values of x's shape, and the plan."""
+    with np.errstate(all="ignore"):
+        p = plan(x, s, axis, Options(rounding))
+        flat, factor = x.reshape(-1).astype(np.float32), np.empty(len(p.multipliers))
+        for b, m in enumerate(p.multipliers):
+            factor[b] = np.float32(np.nan) if m.factor is None else m.factor
+            if isinstance(m.divisor, Number):
+                assert m.divisor.value == power_of_two(oracle.floor_log2(m.divisor.value))
+                factor[b] = float(1 / m.divisor.value)
+        if s.arithmetic == "exact":
+            quotients = flat.astype(np.float64) * factor[p.block_of]
+        else:
+            quotients = (flat * factor.astype(np.float32)[p.block_of]).astype(np.float64)
+        codes = fast_codes(s.element, quotients, rounding)
+        table = [element_value(s.element, c) for c in range(1 << s.element.bits)]
+        elements = np.where(np.isnan(quotients), np.nan, np.array(table)[codes])
+        values = fast_product(elements, p)
+    return codes.reshape(x.shape), values.reshape(x.shape), p
+
+
+def element_value(element: oracle.Spec, code: int) -> float:
+    return float(to_f32(element.decode(code)))
+
+
+def fast_product(elements: Array, p: Plan) -> Array:
+    """`dequantise`: the products of an element and an e4m3 or e8m0 scale, or of one of either with
+    a binary32 scale, are exact in binary64; two scales' are where their significands fit."""
+    scales = np.array([float(to_f32(v)) for v in p.scales])
+    outer = np.array([float(to_f32(v)) for v in p.outer])
+    return (elements * scales[p.block_of] * outer[p.outer_of]).astype(np.float32)

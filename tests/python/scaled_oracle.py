@@ -1,0 +1,616 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A slow oracle of scaled formats, written from their rules.
+
+`exact` is rational arithmetic, each result rounded once. `te`, `torchao`, `deepgemm` and
+`microxcaling` are binary32 scalars, one operation after the other, in the order of the originals.
+The elements' and the scales' roundings are those of `oracle`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import oracle
+from oracle import NAN, Infinity, Number, Options, Value, number, power_of_two
+
+Array = npt.NDArray[Any]
+F32 = np.float32
+
+E8M0 = oracle.Spec(8, 0, None, "e8m0", signed=False)
+BINARY32 = oracle.Spec(8, 23)
+BFLOAT16 = oracle.Spec(8, 7)
+FLT_MAX = F32(np.finfo(np.float32).max)
+BF16_MAX = F32(float(BFLOAT16.max))
+ONE = number(1)
+NEAREST = Options()
+POWERS_OF_TWO = ("floor", "ceil", "rceil", "even", "max_pow2")
+Block = str | int | tuple[int, int]
+
+
+def integer(bits: int) -> oracle.Spec:
+    """Sign and magnitude on the grid of the integers."""
+    return oracle.Spec(1, bits - 2, 3 - bits, "finite")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A scaled format: what `cpd.Scaled` takes."""
+
+    element: oracle.Spec
+    block: Block = 32
+    scale: oracle.Spec = E8M0
+    rule: str | None = None
+    tensor_scale: oracle.Spec | None = None
+    arithmetic: str = "exact"
+    outer: str = "tensor"
+    margin: int = 0
+    non_finite: str | None = None
+    choose: str | None = None
+    scale_max: Fraction | None = None
+
+    @property
+    def the_rule(self) -> str:
+        rule = self.rule or ("floor" if self.scale == E8M0 else "max")
+        return "max" if rule == "nearest" else rule
+
+    @property
+    def policy(self) -> str:
+        """What a NaN or Inf does: to its `block`, or as the `element` that it is."""
+        return self.non_finite or ("element" if self.arithmetic == "te" else "block")
+
+    @property
+    def largest_scale(self) -> Fraction:
+        return self.scale.max if self.scale_max is None else Fraction(self.scale_max)
+
+    @property
+    def element_exponent(self) -> int:
+        return oracle.floor_log2(self.element.max)
+
+    @property
+    def headroom(self) -> Fraction:
+        return power_of_two(self.margin)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Elements in x's order, scales in the grid's; `codes` has None where there is no code."""
+
+    elements: list[Value]
+    scales: list[Value]
+    outer: list[Value]  # of the second level; empty without
+    values: list[int]  # binary32 patterns
+
+    def codes(self, element: oracle.Spec) -> list[int | None]:
+        return [code_of(element, v) for v in self.elements]
+
+
+def code_of(spec: oracle.Spec, v: Value) -> int | None:
+    """The code of a value of the format."""
+    if isinstance(v, oracle.NotANumber):
+        return spec.nan_code
+    return oracle.encode(spec, oracle.bits_from_value(v))
+
+
+# ---- blocks ------------------------------------------------------------------------------------
+
+
+def extents(shape: Sequence[int], block: Block, axis: int) -> tuple[int, ...]:
+    """How far a block goes along each dimension. `R x C`: C along the axis, R along the last
+    dimension, or along the one before it where the axis is the last."""
+    if block == "tensor":
+        return tuple(max(1, n) for n in shape)
+    axis %= len(shape)
+    result = [1] * len(shape)
+    rows, columns = block if isinstance(block, tuple) else (1, block)
+    result[axis] = max(1, shape[axis]) if columns == "row" else int(columns)
+    other = len(shape) - (2 if axis == len(shape) - 1 else 1)
+    if other >= 0:
+        result[other] = rows if other != axis else result[other]
+    return tuple(result)
+
+
+def grid_shape(shape: Sequence[int], block: Block, axis: int) -> tuple[int, ...]:
+    spans = extents(shape, block, axis)
+    return tuple(-(-n // c) for n, c in zip(shape, spans, strict=True))
+
+
+def block_indices(shape: Sequence[int], block: Block, axis: int) -> Array:
+    """The number of each element's block, blocks being counted in row-major order."""
+    spans = extents(shape, block, axis)
+    grid = grid_shape(shape, block, axis)
+    result = np.zeros(tuple(shape), np.int64)
+    for at, span, count in zip(np.indices(tuple(shape)), spans, grid, strict=True):
+        result = result * count + at // span
+    return result
+
+
+def amax(values: Iterable[float], policy: str) -> Value:
+    """The largest magnitude, Inf included; a NaN makes it NaN, or is ignored by `element`."""
+    magnitudes = [abs(v) for v in values]
+    if policy == "block" and any(math.isnan(v) for v in magnitudes):
+        return NAN
+    return oracle.value_from_double(max((v for v in magnitudes if v == v), default=0.0))
+
+
+# ---- binary32, one operation at a time -----------------------------------------------------------
+
+
+def to_f32(v: Value) -> np.float32:
+    if isinstance(v, oracle.NotANumber):
+        return F32(np.nan)
+    if isinstance(v, Infinity):
+        return F32(-np.inf if v.negative else np.inf)
+    return F32(math.copysign(float(v.value), -1.0 if v.negative else 1.0))
+
+
+def from_f32(x: np.float32) -> Value:
+    assert type(x) is np.float32
+    return oracle.value_from_double(float(x))
+
+
+def f32(x: Fraction | int) -> np.float32:
+    """A rational as binary32, rounded once."""
+    return to_f32(oracle.round_value(BINARY32, number(x)))
+
+
+def rounded_log2(x: np.float32) -> int:
+    """The floor of the binary32 logarithm, which rounds up just below some powers of two."""
+    exponent = oracle.floor_log2(Fraction(float(x)))
+    below = float(Fraction(float(x)) / power_of_two(exponent + 1))  # 1/2…1
+    return exponent + bool(F32(exponent + 1 + math.log2(below)) == exponent + 1)
+
+
+def rounded(scale: oracle.Spec, x: np.float32) -> Value:
+    """Rounded to nearest-even into the scale's format, which saturates."""
+    return oracle.round_value(scale, from_f32(x), Options(overflow="saturate"))
+
+
+# ---- scales --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """How an element is made: `x / divisor` exactly, or the binary32 product `x * factor`."""
+
+    divisor: Value | None = None
+    factor: np.float32 | None = None
+
+    def __call__(self, x: Value) -> Value:
+        if self.factor is not None:
+            return from_f32(to_f32(x) * self.factor)
+        assert self.divisor is not None
+        if isinstance(self.divisor, oracle.NotANumber) or isinstance(x, oracle.NotANumber):
+            return NAN
+        negative = x.negative
+        if isinstance(self.divisor, Infinity) or self.divisor.value == 0:
+            return number(0, negative)
+        return x if isinstance(x, Infinity) else number(x.value / self.divisor.value, negative)
+
+
+def clamped_power(scale: oracle.Spec, exponent: int) -> Value:
+    """2^exponent, between the scale's least and its largest power of two."""
+    codes = 0 if scale.encoding == "e8m0" else (1 if scale.subnormals else 1 << scale.man)
+    least = scale.magnitude(codes)
+    most = power_of_two(oracle.floor_log2(scale.max))
+    return number(min(max(power_of_two(exponent), least), most))
+
+
+def ceil_log2(x: Fraction) -> int:
+    exponent = oracle.floor_log2(x)
+    return exponent + (x > power_of_two(exponent))
+
+
+def exponent_of_rule(s: Spec, a: Fraction) -> int:
+    """The exponent of a rule that gives powers of two; a > 0."""
+    match s.the_rule:
+        case "floor":
+            return oracle.floor_log2(a) - s.element_exponent
+        case "ceil":
+            return ceil_log2(a) - s.element_exponent
+        case "rceil" | "max_pow2":
+            return ceil_log2(a / s.element.max)
+        case "even":
+            spacing = power_of_two(oracle.floor_log2(a) - s.element.man)
+            up = math.floor(a / spacing + Fraction(1, 2)) * spacing
+            return oracle.floor_log2(up) - s.element_exponent
+    raise ValueError(s.the_rule)
+
+
+def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
+    """The rule on exact a / outer; `more` is 3/2 for the candidate that maps the largest to 4."""
+    if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
+        return NAN
+    if isinstance(a, Infinity) and s.policy == "block":
+        return NAN
+    if isinstance(a, Number) and a.value == 0:
+        return oracle.round_value(s.scale, number(0), Options(overflow="saturate"))
+    if isinstance(a, Infinity) or outer.value == 0:
+        return clamped_power(s.scale, 1024) if s.the_rule in POWERS_OF_TWO else number(s.scale.max)
+    quotient = a.value / outer.value * s.headroom
+    if s.the_rule in POWERS_OF_TWO:
+        return clamped_power(s.scale, exponent_of_rule(s, quotient))
+    rounding = {"max": "nearest_even", "up": "up"}[s.the_rule]
+    exact = number(quotient / s.element.max * more)
+    return oracle.round_value(s.scale, exact, Options(rounding, "saturate"))
+
+
+def exact_outer(s: Spec, a: Value) -> Value:
+    assert s.tensor_scale is not None
+    if isinstance(a, oracle.NotANumber):
+        return NAN
+    if isinstance(a, Infinity):
+        return NAN if s.policy == "block" else number(s.tensor_scale.max)
+    exact = number(a.value * s.headroom / (s.element.max * s.largest_scale))
+    return oracle.round_value(s.tensor_scale, exact, Options(overflow="saturate"))
+
+
+def exact_multiplier(scale: Value, outer: Value) -> Multiplier:
+    return Multiplier(divisor=oracle.multiply_values(scale, outer))
+
+
+def te_scale(s: Spec, a: np.float32, carrier: str) -> tuple[Value, Multiplier]:
+    """TransformerEngine, one level of fp32 or e8m0."""
+    if s.scale == E8M0:
+        assert s.the_rule == "rceil"
+        return e8m0_ceiling(s, a)
+    factor = f32(s.element.max) / a
+    if np.isinf(factor):
+        # A whole tensor's scale is computed without the input's type.
+        factor = BF16_MAX if carrier == "bfloat16" and s.block != "tensor" else FLT_MAX
+    if s.the_rule == "max_pow2":
+        factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))
+    factor = factor / f32(s.headroom)
+    if a == 0 or not np.isfinite(a):
+        factor = F32(1)
+    return from_f32(F32(1) / factor), Multiplier(factor=factor)
+
+
+def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
+    """cvt.rp.ue8m0 of a * fl(1 / max): also what torchao's rceil does."""
+    d = a * (F32(1) / f32(s.element.max)) * f32(s.headroom)
+    if np.isinf(d):
+        return lost() if s.policy == "block" and np.isinf(a) else power_of_two_scale(127)
+    if d == 0:
+        return power_of_two_scale(-127)
+    return power_of_two_scale(ceil_log2(Fraction(float(d))))
+
+
+def lost() -> tuple[Value, Multiplier]:
+    """A block that is NaN."""
+    return NAN, Multiplier(divisor=NAN)
+
+
+def power_of_two_scale(exponent: int) -> tuple[Value, Multiplier]:
+    exponent = min(127, max(-127, exponent))
+    return number(power_of_two(exponent)), Multiplier(factor=F32(2.0**-exponent))
+
+
+def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
+    """The encode scale S and the stored one, 1 / S."""
+    a = a * f32(s.headroom)
+    encode = min(f32(s.element.max * s.largest_scale) / a, FLT_MAX)
+    if encode == 0 or a == 0:
+        encode = F32(1)
+    return encode, from_f32(F32(1) / encode)
+
+
+def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Value:
+    """The block's scale below a tensor's; candidates (4/6) divide by the element's max first."""
+    a, top = a * f32(s.headroom), f32(s.element.max)
+    if s.choose is None:
+        return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.scale.max)))
+    return rounded(s.scale, min(a / top * encode * more, f32(s.scale.max)))
+
+
+def te_multiplier(scale: Value, outer: Value) -> Multiplier:
+    """From the stored scales: of blocks under a tensor, as the originals; of one level, 1 / D."""
+    product = to_f32(scale) * to_f32(outer)
+    return Multiplier(factor=min(F32(1) / product, FLT_MAX))
+
+
+def torchao_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
+    """torchao, one level: float8 (binary64 division), MX, or NVFP4 without a tensor's scale."""
+    if s.scale == E8M0:
+        return torchao_mx(s, a)
+    if s.scale != BINARY32:
+        scale = torchao_block(s, a, None)
+        return scale, Multiplier(factor=F32(1) / to_f32(scale))
+    factor = F32(float(s.element.max) / float(max(a, F32(1e-12))))
+    if s.the_rule == "max_pow2" and factor > 0:
+        factor = F32(2.0 ** rounded_log2(factor))
+    factor = factor / f32(s.headroom)
+    return from_f32(F32(1) / factor), Multiplier(factor=factor)
+
+
+def torchao_mx(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
+    if s.the_rule == "rceil":
+        return e8m0_ceiling(s, a)
+    word = int(np.array(a).view(np.uint32))
+    if s.the_rule == "even":
+        word += 1 << (22 - s.element.man)
+    field, low = word >> 23, word & 0x7FFFFF
+    if field == 255:
+        return lost()
+    field += s.the_rule == "ceil" and low != 0
+    return power_of_two_scale(field - 127 - s.element_exponent + s.margin)
+
+
+def torchao_block(s: Spec, a: np.float32, outer: np.float32 | None) -> Value:
+    quotient = a * f32(s.headroom) / f32(s.element.max)
+    if outer is not None:
+        quotient = quotient / outer
+    least = f32(s.scale.magnitude(1 << s.scale.man))
+    return rounded(s.scale, np.minimum(np.maximum(quotient, least), f32(s.scale.max)))
+
+
+def torchao_outer(s: Spec, a: np.float32) -> Value:
+    return from_f32(a * f32(s.headroom) / f32(s.element.max * s.largest_scale))
+
+
+def torchao_multiplier(scale: Value, outer: Value) -> Multiplier:
+    return Multiplier(factor=F32(1) / to_f32(outer) / to_f32(scale))
+
+
+def deepgemm_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
+    scale = max(a, F32(1e-4)) / f32(s.element.max) * f32(s.headroom)
+    if s.scale == E8M0 or s.the_rule in POWERS_OF_TWO or s.the_rule == "up":
+        exponent = 127 if np.isinf(scale) else ceil_log2(Fraction(float(scale)))
+        scale = F32(2.0 ** min(127, max(-126, exponent)))
+    return from_f32(scale), Multiplier(factor=F32(1) / scale)
+
+
+def microxcaling_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
+    log = -126 if a == 0 else 128 if np.isinf(a) else rounded_log2(a)
+    shared = log - s.element_exponent + s.margin
+    if np.isinf(a) or shared > 127:
+        return lost()
+    return power_of_two_scale(shared)
+
+
+def one_level(s: Spec, a: Value, carrier: str) -> tuple[Value, Multiplier]:
+    """The scale of a block without a second level, and what it does to the elements."""
+    if isinstance(a, oracle.NotANumber):
+        return lost()
+    match s.arithmetic:
+        case "exact":
+            scale = exact_scale(s, a, number(1))
+            return scale, exact_multiplier(scale, number(1))
+        case "te":
+            return te_scale(s, to_f32(a), carrier)
+        case "torchao":
+            return torchao_scale(s, to_f32(a))
+        case "deepgemm":
+            return deepgemm_scale(s, to_f32(a))
+        case "microxcaling":
+            return microxcaling_scale(s, to_f32(a))
+    raise ValueError(s.arithmetic)
+
+
+def outer_scale(s: Spec, a: Value) -> Value:
+    if isinstance(a, oracle.NotANumber):
+        return NAN
+    match s.arithmetic:
+        case "exact":
+            return exact_outer(s, a)
+        case "te":
+            return te_outer(s, to_f32(a))[1]
+        case "torchao":
+            return torchao_outer(s, to_f32(a))
+    raise ValueError(f"{s.arithmetic} has one level")
+
+
+def inner_scale(
+    s: Spec, a: Value, outer_amax: Value, outer: Value, more: Fraction = Fraction(1)
+) -> Value:
+    """The block's scale below the tensor's."""
+    if isinstance(a, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
+        return NAN
+    match s.arithmetic:
+        case "exact":
+            return exact_scale(s, a, outer, more)
+        case "te":
+            return te_block(s, to_f32(a), te_outer(s, to_f32(outer_amax))[0], f32(more))
+        case "torchao":
+            return torchao_block(s, to_f32(a), to_f32(outer))
+    raise ValueError(f"{s.arithmetic} has one level")
+
+
+def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
+    """What given scales do to the elements."""
+    if isinstance(scale, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
+        return Multiplier(divisor=NAN)
+    if s.arithmetic == "exact":
+        return exact_multiplier(scale, outer)
+    if s.tensor_scale is None:
+        return Multiplier(factor=F32(1) / to_f32(scale))
+    return {"te": te_multiplier, "torchao": torchao_multiplier}[s.arithmetic](scale, outer)
+
+
+# ---- elements and values -------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def element_of(element: oracle.Spec, quotient: Value, o: Options) -> Value:
+    """Rounded once; it saturates, and keeps NaN."""
+    return oracle.round_value(element, quotient, o)
+
+
+def dequantise(element: Value, scale: Value, outer: Value = ONE) -> int:
+    """The exact product rounded once into binary32, Inf beyond it: the pattern."""
+    product = oracle.multiply_values(oracle.multiply_values(element, scale), outer)
+    return oracle.bits_from_value(oracle.round_value(BINARY32, product))
+
+
+def error(
+    s: Spec,
+    rows: Sequence[Sequence[Value]],
+    scale: Value,
+    outer: Value,
+    outer_amax: Value,
+    multiply: Multiplier,
+) -> float:
+    """A candidate's summed error, of elements rounded to nearest-even: each row in the order of its
+    indices, then the rows by halves. te: in binary32, with the tensor's amax and one division in
+    place of its scale; exact: in binary64, of binary32 values."""
+    te, down = s.arithmetic == "te", f32(s.element.max * s.largest_scale)
+    kind = np.float32 if te else np.float64
+    sums = []
+    for row in rows:
+        amount = kind(0)
+        for v in row:
+            q = element_of(s.element, multiply(v), Options(overflow="saturate"))
+            if te:
+                value = to_f32(q) * to_f32(scale) * to_f32(outer_amax) / down
+            else:
+                value = kind(oracle.float_from_bits(dequantise(q, scale, outer)))
+            e = value - kind(to_f32(v))
+            amount = amount + (e * e if s.choose == "mse" else abs(e))
+        sums.append(amount)
+    half = 1 << (len(sums) - 1).bit_length() >> 1
+    while half:
+        sums = [
+            v + sums[i + half] if i + half < len(sums) else v for i, v in enumerate(sums[:half])
+        ]
+        half //= 2
+    return float(sums[0])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the blocks of an array get: scales, what they do to the elements, and who is in them."""
+
+    scales: list[Value]
+    multipliers: list[Multiplier]
+    outer: list[Value]  # of the second level; one, 1, without
+    block_of: Array  # of each element, flat
+    outer_of: Array
+
+
+def encode(
+    x: Array,
+    s: Spec,
+    axis: int = -1,
+    o: Options = NEAREST,
+    *,
+    random: Array | None = None,
+    **given: Any,
+) -> Scaled:
+    """Elements, scales and values of an array of binary32, bfloat16 or float16. `random`: the
+    integers of stochastic rounding, of x's shape; `given`: see `plan`."""
+    with np.errstate(all="ignore"):
+        p = plan(x, s, axis, o, random=random, **given)
+        multiply = [p.multipliers[b] for b in p.block_of]
+        options = saturating(o, x.size, random)
+        elements = [
+            element_of(s.element, m(v), mode)
+            for m, v, mode in zip(multiply, values_of(x), options, strict=True)
+        ]
+        values = [
+            dequantise(v, p.scales[b], p.outer[t])
+            for v, b, t in zip(elements, p.block_of, p.outer_of, strict=True)
+        ]
+    return Scaled(elements, p.scales, p.outer if s.tensor_scale else [], values)
+
+
+def plan(
+    x: Array,
+    s: Spec,
+    axis: int = -1,
+    o: Options = NEAREST,
+    *,
+    random: Array | None = None,
+    amax_given: Array | None = None,
+    scales: Sequence[Value] | None = None,
+    outer_scales: Sequence[Value] | None = None,
+) -> Plan:
+    """`amax_given`: the outermost level's largest magnitudes, in the grid's order. `scales`,
+    `outer_scales`: in place of those that the rule gives."""
+    flat = x.reshape(-1).astype(np.float64).tolist()
+    block_of = block_indices(x.shape, s.block, axis).reshape(-1)
+    blocks = members(block_of, grid_shape(x.shape, s.block, axis))
+    own = [amax((flat[i] for i in g), s.policy) for g in blocks]
+    if s.tensor_scale is None:
+        outer_of = np.zeros_like(block_of)
+        outers, outer_amax = [number(1)], [number(0)]
+        own = given_amax(amax_given, own)
+    else:
+        outer_of = block_indices(x.shape, s.outer, axis).reshape(-1)
+        groups = members(outer_of, grid_shape(x.shape, s.outer, axis))
+        outer_amax = given_amax(amax_given, [amax((flat[i] for i in g), s.policy) for g in groups])
+        outers = list(outer_scales or [outer_scale(s, a) for a in outer_amax])
+    result = []
+    for b, group in enumerate(blocks):
+        t = int(outer_of[group[0]])
+        if scales is not None:
+            result.append((scales[b], multiplier_of(s, scales[b], outers[t])))
+        elif s.choose is not None:
+            rows = rows_of(group, x.shape, axis)
+            values = [[oracle.value_from_double(flat[i]) for i in row] for row in rows]
+            result.append(better(s, values, own[b], outer_amax[t], outers[t]))
+        elif s.tensor_scale is not None:
+            scale = inner_scale(s, own[b], outer_amax[t], outers[t])
+            result.append((scale, multiplier_of(s, scale, outers[t])))
+        else:
+            result.append(one_level(s, own[b], x.dtype.name))
+    return Plan([d for d, _ in result], [m for _, m in result], outers, block_of, outer_of)
+
+
+def rows_of(group: Sequence[int], shape: Sequence[int], axis: int) -> list[list[int]]:
+    """A block's elements by their place across the axis."""
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for i in group:
+        at = [int(k) for k in np.unravel_index(i, shape)]
+        del at[axis]
+        rows.setdefault(tuple(at), []).append(i)
+    return list(rows.values())
+
+
+def values_of(x: Array) -> list[Value]:
+    return [oracle.value_from_double(float(v)) for v in x.reshape(-1)]
+
+
+def members(block_of: Array, grid: Sequence[int]) -> list[list[int]]:
+    """The flat indices of each block's elements, ascending."""
+    result: list[list[int]] = [[] for _ in range(math.prod(grid))]
+    for i, b in enumerate(block_of.reshape(-1)):
+        result[int(b)].append(i)
+    return result
+
+
+def saturating(o: Options, n: int, random: Array | None) -> list[Options]:
+    if random is None:
+        return [Options(o.rounding, "saturate", o.variant, o.random_bits, o.random)] * n
+    return [
+        Options(o.rounding, "saturate", o.variant, o.random_bits, int(r))
+        for r in random.reshape(-1)
+    ]
+
+
+def given_amax(given: Array | None, own: list[Value]) -> list[Value]:
+    if given is None:
+        return own
+    values = np.broadcast_to(np.asarray(given, np.float32).reshape(-1), len(own))
+    return [oracle.value_from_double(float(v)) for v in values]
+
+
+def better(
+    s: Spec, rows: Sequence[Sequence[Value]], a: Value, outer_amax: Value, outer: Value
+) -> tuple[Value, Multiplier]:
+    """Of the candidates that map the largest to the element's max, or to 2/3 of it (6 or 4), the
+    one with the smaller error; the first of a tie."""
+    candidates = []
+    for more in (Fraction(1), Fraction(3, 2)):
+        scale = inner_scale(s, a, outer_amax, outer, more)
+        multiply = multiplier_of(s, scale, outer)
+        lost = error(s, rows, scale, outer, outer_amax, multiply)
+        candidates.append((lost, scale, multiply))
+    six, four = candidates
+    return four[1:] if four[0] < six[0] else six[1:]

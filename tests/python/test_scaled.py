@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled formats on every face of the verbs, against the rational oracle."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cpd
+import oracle
+import scaled_fast
+import scaled_oracle
+from arrays import STRIDED, layout, pack
+from faces import Call, Face, assert_bits
+from scaled_cases import FORMATS, spec_of
+from scaled_tries import (
+    BLOCK,
+    BLOCKS,
+    MODES,
+    NVFP4,
+    SHAPES,
+    Try,
+    blocks_of,
+    boundaries,
+    check,
+    check_one,
+    codes_of,
+    decode_one,
+    drawn_tries,
+    exact_formats,
+    noise,
+    original_formats,
+    packed_scales,
+    scales_of,
+    special_rows,
+    two_levels,
+)
+
+
+@functools.cache
+def tries_of_rules(group: str, step: int) -> list[Try]:
+    """Each of `step` formats gets one row in `step`, and the special ones."""
+    formats = {"exact": exact_formats, "two": two_levels, "originals": original_formats}[group]()
+    special = len(list(special_rows()))
+    tries = []
+    for i, of in enumerate(formats):
+        rows = boundaries(of["element"])
+        x = np.concatenate([rows[:-special][i % step :: step], rows[-special:]])
+        tries.append(Try(x, {**of, "block": BLOCK}, rounding=MODES[i % len(MODES)]))
+    return tries
+
+
+@pytest.mark.parametrize("group", ["exact", "two", "originals"])
+def test_rules(face: Face, group: str) -> None:
+    """Rules, elements, scales and arithmetics at the boundaries, with the roundings in turn."""
+    check(face, tries_of_rules(group, 8), few=12)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("group", ["exact", "two", "originals"])
+def test_rules_in_all_rows(face: Face, group: str) -> None:
+    check(face, tries_of_rules(group, 1), few=12)
+
+
+@functools.cache
+def tries_of_roundings() -> list[Try]:
+    formats: list[dict[str, Any]] = [
+        {"element": "e4m3fn"},
+        {"element": "int8", "rule": "max"},
+        {**NVFP4, "arithmetic": "te"},
+        {"element": "e5m2", "scale": "fp32", "arithmetic": "deepgemm"},
+    ]
+    return [
+        Try(
+            boundaries(of["element"])[:: 1 if of["element"] == "e4m3fn" else 5].astype(carrier),
+            {**of, "block": BLOCK},
+            rounding=rounding,
+        )
+        for of in formats
+        for rounding in MODES
+        for carrier in (np.float32, ml_dtypes.bfloat16, np.float16)
+        if carrier == np.float32 or rounding in ("nearest_even", "down")
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_roundings_and_types(face: Face) -> None:
+    """Of x's types, bfloat16 and float16 get the binary32 value rounded once more."""
+    check(face, tries_of_roundings())
+
+
+# ---- blocks ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def tries_of_blocks() -> list[Try]:
+    formats: list[dict[str, Any]] = [
+        {"element": "e4m3fn"},
+        {"element": "e2m1", "scale": "e4m3fn", "tensor_scale": "fp32", "arithmetic": "te"},
+        {"element": "e2m3", "scale": "bf16", "tensor_scale": "bf16", "outer": "row"},
+        {"element": "int4", "scale": "fp32"},
+    ]
+    return [
+        Try(noise(shape, i), {**of, "block": block}, axis)
+        for i, ((shape, axis), block) in enumerate(itertools.product(SHAPES, BLOCKS))
+        for of in formats[i % 2 :: 2]
+        if "tensor_scale" not in of or block not in ("tensor", "row")
+        if of.get("outer") != "row" or "x" not in str(block) or block == "1x3"
+    ]
+
+
+def test_blocks(face: Face) -> None:
+    """Shapes of blocks along every axis; the last may be short, in both directions."""
+    check(face, tries_of_blocks())
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_scales_shape(shape: tuple[int, ...], axis: int, block: Any) -> None:
+    q = cpd.Scaled("e4m3fn", block)
+    expected = scaled_oracle.grid_shape(
+        shape, spec_of({"element": "e4m3fn", "block": block}).block, axis
+    )
+    assert q.scales_shape(shape, axis) == (() if block == "tensor" else expected)
+
+
+@pytest.mark.parametrize("block", [4, "row", "1x3", "2x3"])
+def test_both_orientations(face: Face, block: Any) -> None:
+    """Blocks along a matrix's columns are the blocks along the rows of its transpose; of one
+    tensor both can be had, and R x C blocks turn with the axis."""
+    x = noise((7, 10), 5)
+    q = cpd.Scaled("e2m1", block)
+    along = face(cpd.cast, x, q, axis=0)
+    across = face(cpd.cast, np.ascontiguousarray(x.T), q)
+    assert along.tolist() == across.T.tolist()
+    scales = face(scales_of, x, q, axis=0).reshape(q.scales_shape(x.shape, 0))
+    turned = face(scales_of, np.ascontiguousarray(x.T), q).reshape(q.scales_shape(x.T.shape, -1))
+    assert scales.tolist() == turned.T.tolist()
+    assert along.tolist() != face(cpd.cast, x, q).tolist()
+
+
+def test_square_blocks_are_one_for_both_orientations(face: Face) -> None:
+    x, q = noise((9, 13), 6), cpd.Scaled("e2m1", "4x4")
+    assert face(cpd.cast, x, q, axis=0).tolist() == face(cpd.cast, x, q, axis=1).tolist()
+
+
+def test_empty(face: Face) -> None:
+    for shape, block in itertools.product([(0,), (0, 5), (5, 0)], [4, "row", "tensor", "2x3"]):
+        q, x = cpd.Scaled("e4m3fn", block), np.zeros(shape, np.float32)
+        assert face(cpd.cast, x, q).shape == shape
+        assert face(codes_of, x, q).size == 0
+
+
+# ---- sizes and layouts ---------------------------------------------------------------------------
+
+WIDE: dict[str, dict[str, Any]] = {
+    "mxfp8": {"element": "e4m3fn"},
+    "mxfp4": {"element": "e2m1"},
+    "nvfp4": {**NVFP4, "arithmetic": "te"},
+    "fp8-row": {"element": "e4m3fn", "block": "row", "scale": "fp32", "arithmetic": "te"},
+    "fp8-block": {"element": "e4m3fn", "block": 128, "scale": "fp32", "arithmetic": "deepgemm"},
+    "weights": {"element": "e4m3fn", "block": "128x128", "scale": "fp32", "arithmetic": "deepgemm"},
+}
+
+
+def check_wide(face: Face, name: str, shapes: Sequence[tuple[int, ...]], axis: int) -> None:
+    """Codes, scales and values of arrays for which the slow oracle is too slow."""
+    q, s = cpd.Scaled(**WIDE[name]), spec_of(WIDE[name])
+    two = s.tensor_scale is not None
+    calls, wanted = [], []
+    for shape in shapes:
+        x = noise(shape, sum(shape))
+        codes, values, p = scaled_fast.fast_encode(x, s, axis)
+        for verb, expected in (
+            (cpd.cast, values),
+            (codes_of, pack(codes.reshape(-1).tolist(), s.element.bits)),
+            (blocks_of if two else scales_of, packed_scales(s.scale, p.scales)),
+        ):
+            calls.append(Call(verb, (x, q), {"axis": axis}, expected))
+            wanted.append(expected)
+    for call, got, expected in zip(calls, face.run(calls), wanted, strict=True):
+        assert_bits(got, expected, f"{call} {call.args[0].shape}")
+
+
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("name", WIDE)
+def test_sizes(face: Face, name: str, axis: int) -> None:
+    """Around the widths of blocks and registers, along both axes."""
+    sizes = [1, 15, 17, 31, 32, 33, 64, 100, 129][: face.few]
+    check_wide(face, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
+    check_wide(face, name, [(40, 70), (2, 3, 45)][: face.few], axis)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("name", WIDE)
+def test_all_sizes(face: Face, name: str, axis: int) -> None:
+    sizes = list(range(1, 300))[: face.few]
+    check_wide(face, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
+    check_wide(face, name, [(1000, 1100), (3, 500, 333)], axis)
+
+
+@pytest.mark.parametrize("name", [n for n in STRIDED if n not in ("zero-dim", "empty")])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_layouts(face: Face, name: str, axis: int) -> None:
+    x = layout(name, nan=False)
+    for of in ({"element": "e4m3fn", "block": 4}, {**NVFP4, "block": 4, "arithmetic": "te"}):
+        t = Try(np.ascontiguousarray(x), of, axis)
+        check_one(t, "cast", face(cpd.cast, x, t.format, axis=axis))
+        check_one(t, "codes_of", face(codes_of, x, t.format, axis=axis))
+
+
+def in_place(x: Any, q: Any, **how: Any) -> Any:
+    return cpd.cast(x, q, out=x, **how)
+
+
+def test_in_place(face: Face) -> None:
+    tries = tries_of_blocks()[: face.few]
+    for t, y in zip(
+        tries, face.run([Call(in_place, (t.x, t.format), t.how) for t in tries]), strict=True
+    ):
+        check_one(t, "cast", y)
+
+
+# ---- stochastic ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def tries_of_random() -> list[Try]:
+    """Every R of few bits, element after element."""
+    formats: list[dict[str, Any]] = [
+        {"element": "e2m1"},
+        {"element": "e4m3fn", "rule": "max", "scale": "fp32"},
+        {**NVFP4, "arithmetic": "te"},
+        {**NVFP4, "arithmetic": "te", "choose": "mse"},
+        {"element": "int4", "rule": "max", "arithmetic": "exact"},
+    ]
+    tries = []
+    for i, (of, variant, bits) in enumerate(itertools.product(formats, "ABC", (1, 3))):
+        x = np.repeat(noise((6, 1, BLOCK), i), 1 << bits, axis=1)
+        r = np.broadcast_to(np.arange(1 << bits)[:, None], x.shape).astype(np.int64)
+        options = {"random_bits": bits, "variant": variant, "random": r}
+        of = {**of, "block": BLOCK}
+        tries.append(Try(x, of, -1, "stochastic", options, {"random": r}))
+    return tries
+
+
+def test_stochastic(face: Face) -> None:
+    check(face, tries_of_random())
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_random_bits_belong_to_the_elements(face: Face, axis: int) -> None:
+    """Element i in row-major order takes the bits of element i of a plain cast."""
+    x = noise((6, 8), 3)
+    how: dict[str, Any] = {"rounding": "stochastic", "seed": 5, "stream": 2, "random_bits": 8}
+    q = cpd.Scaled("int8", "tensor", "e8m0", "floor")
+    scale = 2.0 ** (np.floor(np.log2(np.abs(x).max())) - 6)
+    plain = face(cpd.cast, (x / scale).astype(np.float32), FORMAT_INT8, overflow="saturate", **how)
+    assert (face(cpd.cast, x, q, axis=axis, **how) / scale).tolist() == plain.tolist()
+
+
+FORMAT_INT8 = "e1m6finite:bias=-5"
+
+# ---- scales and amax from elsewhere --------------------------------------------------------------
+
+
+def test_given_scales(face: Face) -> None:
+    """As encode returns them, or as values: the elements are those of these scales."""
+    x, other = noise((6, 20), 8), noise((6, 20), 9)
+    for of in (
+        {"element": "e4m3fn", "block": 8},
+        {"element": "e4m3fn", "block": 8, "scale": "fp32"},
+        {"element": "e4m3fn", "block": 8, "scale": "fp32", "arithmetic": "deepgemm"},
+        {"element": "e2m1", "block": "row", "scale": "bf16"},
+    ):
+        s, q = spec_of(of), cpd.Scaled(**of)
+        made = scaled_oracle.encode(other, s)
+        t = Try(x, of, given={"scales": made.scales})
+        values = np.array([float(scaled_oracle.to_f32(v)) for v in made.scales], np.float32)
+        for scales in (
+            packed_scales(s.scale, made.scales),
+            values.reshape(q.scales_shape(x.shape, -1)),
+        ):
+            check_one(t, "cast", face(cpd.cast, x, q, scales=scales))
+            check_one(t, "codes_of", face(codes_of, x, q, scales=scales))
+            check_one(t, "scales_of", face(scales_of, x, q, scales=scales))
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "te", "torchao"])
+def test_given_pairs_of_scales(face: Face, arithmetic: str) -> None:
+    x, other = noise((6, 20), 8), noise((6, 20), 9)
+    of = {**NVFP4, "block": 8, "arithmetic": arithmetic}
+    s = spec_of(of)
+    assert s.tensor_scale is not None
+    made = scaled_oracle.encode(other, s)
+    t = Try(x, of, given={"scales": made.scales, "outer_scales": made.outer})
+    blocks, outer = packed_scales(s.scale, made.scales), packed_scales(s.tensor_scale, made.outer)
+
+    def with_pair(verb: Any) -> Any:
+        def call(x: Any, q: Any, blocks: Any, outer: Any) -> Any:
+            return verb(x, q, scales=(blocks, outer))
+
+        return call
+
+    for verb, what in ((cpd.cast, "cast"), (codes_of, "codes_of"), (blocks_of, "blocks_of")):
+        check_one(t, what, face(with_pair(verb), x, t.format, blocks, outer))
+
+
+def test_given_amax(face: Face) -> None:
+    """The outermost level's, as in delayed scaling: elements beyond it saturate."""
+    x = noise((6, 20), 8)
+    formats: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+        ({"element": "e4m3fn", "block": "tensor", "scale": "fp32"}, (1, 1)),
+        ({"element": "e4m3fn", "block": "tensor", "scale": "fp32", "arithmetic": "te"}, (1, 1)),
+        ({"element": "e4m3fn", "block": "row", "scale": "fp32", "arithmetic": "torchao"}, (6, 1)),
+        ({"element": "e4m3fn", "block": 8}, (6, 3)),
+        ({**NVFP4, "block": 8, "arithmetic": "te"}, (1, 1)),
+        ({**NVFP4, "block": 8, "outer": "row"}, (6, 1)),
+    ]
+    for of, shape in formats:
+        for least in (0.5, 64.0):
+            a = (least + np.arange(np.prod(shape))).astype(np.float32).reshape(shape)
+            check(face, [Try(x, of, options={"amax": a}, given={"amax_given": a})])
+
+
+# ---- codes ---------------------------------------------------------------------------------------
+
+NAMED = {
+    "mxfp8": "e4m3fn",
+    "mxfp8-e5m2": "e5m2",
+    "mxfp6-e3m2": "e3m2",
+    "mxfp6-e2m3": "e2m3",
+    "mxfp4": "e2m1",
+    "mxint8": "e1m6finite:bias=1",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_pair_of_codes(face: Face, name: str) -> None:
+    """Each element's code with each of the shared exponents: the product rounded into binary32."""
+    f = FORMATS[NAMED[name]]
+    n = 1 << f.bits
+    width = max(n, 32)
+    codes = np.tile(np.arange(width) % n, 256)
+    scales = np.repeat(np.arange(256), width // 32)
+    shape = (256, width)
+    got = face(
+        decode_one, pack(codes.tolist(), f.bits), cpd.scaled(name), shape, scales.astype(np.uint8)
+    )
+    elements = [float(scaled_oracle.to_f32(f.decode(c))) for c in range(n)]
+    shared = [float(scaled_oracle.to_f32(scaled_oracle.E8M0.decode(c))) for c in range(256)]
+    with np.errstate(over="ignore", invalid="ignore"):  # exact in binary64, and rounded once
+        expected = np.outer(shared, np.tile(elements, width // n)).astype(np.float32)
+    draw = random.Random(1)
+    for _ in range(200):
+        e, c = draw.randrange(256), draw.randrange(n)
+        slow = scaled_oracle.dequantise(f.decode(c), scaled_oracle.E8M0.decode(e))
+        assert oracle.bits_from_float(float(expected[e, c])) == slow
+    both_nan = np.isnan(got) & np.isnan(expected)
+    assert ((got.view(np.uint32) == expected.view(np.uint32)) | both_nan).all()
+
+
+# ---- drawn descriptors ---------------------------------------------------------------------------
+
+
+def test_drawn(face: Face) -> None:
+    check(face, drawn_tries(1, 1000), few=8)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(2, 42))
+def test_many_drawn(face: Face, seed: int) -> None:
+    check(face, drawn_tries(seed, 2000), few=20)
+
+
+def test_refusals(face: Face) -> None:
+    x = noise((4, 8), 1)
+    q = cpd.Scaled("e4m3fn", 4)
+    face.refuse(TypeError, "float64", cpd.cast, x.astype(np.float64), q)
+    face.refuse(TypeError, "float64", codes_of, x.astype(np.float64), q)
+    short = np.zeros(7, np.uint8)
+    face.refuse(ValueError, "", cpd.cast, x, q, scales=short)
+    face.refuse(ValueError, "", decode_one, np.zeros(32, np.uint8), q, (4, 8), short)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"block": 0},
+        {"block": -1},
+        {"block": "column"},
+        {"rule": "sideways"},
+        {"arithmetic": "intel"},
+        {"outer": "block"},
+        {"non_finite": "ignore"},
+        {"choose": "max"},
+        {"tensor_scale": "fp33"},
+        {"scale_max": 0},
+    ],
+)
+def test_wrong_arguments(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        cpd.Scaled("e4m3fn", **wrong)
+
+
+def test_texts_parse_back() -> None:
+    for t in drawn_tries(1, 1000):
+        q = t.format
+        assert cpd.scaled(str(q)) == q
+        assert hash(cpd.scaled(str(q))) == hash(q)
+    for name in (
+        *NAMED,
+        "nvfp4",
+        "fp8-tensor",
+        "fp8-row",
+        "fp8-block",
+        "fp8-block 128x128",
+        "bfp8",
+        "bfp8 block=16",
+        "int8 row",
+        "int4 32",
+        "mxfp4 block=16",
+    ):
+        assert cpd.scaled(str(cpd.scaled(name))) == cpd.scaled(name)
+
+
+# ---- a live peer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("element", ["e4m3fn", "e5m2"])
+@pytest.mark.parametrize("rule", ["floor", "ceil", "even", "rceil"])
+def test_torchao(element: str, rule: str) -> None:
+    """torchao's to_mx, where its releases' rules are ours: finite blocks of ordinary size."""
+    torch = pytest.importorskip("torch")
+    mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
+    config = pytest.importorskip("torchao.prototype.mx_formats.config")
+    x = noise((64, 128), 11)
+    kind = {"e4m3fn": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[element]
+    mode = config.ScaleCalculationMode[rule.upper()]
+    scales, codes = mx.to_mx(torch.from_numpy(x), kind, 32, mode)[:2]
+    got, made = cpd.encode(x, cpd.Scaled(element, 32, "e8m0", rule))
+    assert got.tolist() == codes.view(torch.uint8).reshape(-1).tolist()
+    assert made.tolist() == scales.view(torch.uint8).reshape(-1).tolist()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public verbs against the golden vectors of the original implementations, and every value of
+theirs against the oracle."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+import oracle
+import scaled_cases
+import scaled_fast
+from arrays import unpack
+from scaled_cases import Array, Case, Result, to_float
+
+CASES = {case.key: case for case in scaled_cases.cases()}
+
+pytestmark = pytest.mark.skipif(not CASES, reason=scaled_cases.REASON)
+
+
+def descriptor(case: Case) -> Any:
+    return cpd.Scaled(**case.arguments)
+
+
+@functools.cache
+def table(f: oracle.Spec) -> Array:
+    """The value of each code of up to 8 bits."""
+    return np.array([to_float(f.decode(code)) for code in range(1 << f.bits)])
+
+
+def decoded(f: oracle.Spec, packed: Array, n: int) -> Array:
+    """The values of n packed codes; a binary32 is its own code."""
+    assert packed.dtype == np.uint8
+    assert packed.shape == ((n * f.bits + 7) // 8,)
+    if f.bits == 32:
+        return packed.view(np.float32).astype(np.float64)
+    return table(f)[unpack(packed, f.bits, n)]
+
+
+@functools.cache
+def results(name: str) -> list[Result]:
+    """Of each tensor of a case."""
+    case = CASES[name]
+    return [(with_nan if has_no_code(case, x) else encoded)(case, x) for x in case.inputs()]
+
+
+def encoded(case: Case, x: Array) -> Result:
+    q, s = descriptor(case), case.spec
+    grid = int(np.prod(q.scales_shape(x.shape, case.axis)))
+    how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
+    codes, scales = cpd.encode(x, q, **how)
+    blocks, outer = (scales, np.zeros(0, np.uint8)) if s.tensor_scale is None else scales
+    tensors = 0 if s.tensor_scale is None else x.size // x.shape[-1] if s.outer == "row" else 1
+    values = cpd.decode(codes, q, x.shape, axis=case.axis, scales=scales)
+    cast = cpd.cast(x, q, **how)
+    assert cast.dtype == x.dtype
+    assert scaled_cases.same(
+        cast.astype(np.float32), values.astype(x.dtype).astype(np.float32)
+    ).all()
+    elements = np.array(unpack(codes, s.element.bits, x.size)).reshape(x.shape)
+    second = decoded(s.tensor_scale, outer, tensors) if s.tensor_scale else np.zeros(0)
+    return Result(elements, decoded(s.scale, blocks, grid), second, values)
+
+
+def has_no_code(case: Case, x: Array) -> bool:
+    """A NaN that keeps its scale is none of the codes of a format without NaN."""
+    return bool(
+        case.element.nan_code is None and case.spec.policy == "element" and np.isnan(x).any()
+    )
+
+
+def with_nan(case: Case, x: Array) -> Result:
+    """What the cast gives of a tensor that has no codes; its scales are the oracle's."""
+    how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
+    with pytest.raises(ValueError, match="NaN"):
+        cpd.encode(x, descriptor(case), **how)
+    codes, values, p = scaled_fast.fast_encode(x, case.spec, case.axis, case.rounding)
+    cast = cpd.cast(x, descriptor(case), **how)
+    assert scaled_cases.same(
+        cast.astype(np.float32), values.astype(cast.dtype).astype(np.float32)
+    ).all()
+    scales, outer = (np.array([to_float(v) for v in of]) for of in (p.scales, p.outer))
+    return Result(codes, scales, outer if case.spec.tensor_scale else outer[:0], values)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str) -> None:
+    outcome = scaled_cases.compare(CASES[name], results(name))
+    assert sum(outcome.differing.values()) == scaled_cases.DIFFERING.get(name, 0)
+
+
+def oracle_cases() -> list[Any]:
+    """Where theirs differ from ours, ours are the oracle's; elsewhere theirs are already both."""
+    quick = set(scaled_cases.DIFFERING)
+    marks = {name: [] if name in quick else [pytest.mark.exhaustive] for name in CASES}
+    return [pytest.param(name, marks=marks[name]) for name in CASES]
+
+
+@pytest.mark.parametrize("name", oracle_cases())
+def test_oracle(name: str) -> None:
+    """Codes, scales and values, with the signs of zeros, in every element."""
+    case = CASES[name]
+    for x, ours in zip(case.inputs(), results(name), strict=True):
+        if has_no_code(case, x):
+            continue
+        codes, values, p = scaled_fast.fast_encode(x, case.spec, case.axis, case.rounding)
+        known = np.array([not isinstance(p.scales[b], oracle.NotANumber) for b in p.block_of])
+        known = known.reshape(x.shape) | (case.element.nan_code is not None)
+        assert scaled_cases.same(ours.values, values).all()
+        number = ~np.isnan(values)
+        assert (np.signbit(ours.values) == np.signbit(values))[number].all()
+        assert (ours.codes == codes)[known].all()
+        assert scaled_cases.same(ours.scales, np.array([to_float(v) for v in p.scales])).all()
+        if case.spec.tensor_scale:
+            assert scaled_cases.same(ours.outer, np.array([to_float(v) for v in p.outer])).all()
+
+
+def test_names() -> None:
+    """The named formats are those of the golden cases."""
+    names = {
+        "mxfp8": {"element": "e4m3fn"},
+        "mxfp8-e5m2": {"element": "e5m2"},
+        "mxfp6-e3m2": {"element": "e3m2"},
+        "mxfp6-e2m3": {"element": "e2m3"},
+        "mxfp4": {"element": "e2m1"},
+        "mxint8": {"element": scaled_cases.ELEMENTS["int8"]},
+        "nvfp4": CASES["te_nvfp4.1x16"].arguments,
+        "fp8-block": CASES["deepgemm.1x128_fp32.e4m3"].arguments,
+        "fp8-block 128x128": CASES["deepgemm.128x128_fp32.e4m3"].arguments,
+    }
+    for name, arguments in names.items():
+        assert cpd.scaled(name) == cpd.Scaled(**arguments), name
