@@ -120,10 +120,12 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
         return
     import fresh
     import gemm
+    import gemm_scaled
     import overhead
 
     yield from fresh.rows(options)
     yield from gemm.rows(options)
+    yield from gemm_scaled.rows(options)
     yield from overhead.rows(options)
 
 
@@ -174,7 +176,7 @@ KINDS = (
     Kind(
         "GMAC/s",
         "one thread; 10⁹ multiply-accumulates a second; ratio to torch's sgemm"
-        " (threads2: to one thread)",
+        " (threads2: to one thread; scaled: to the scheme without scales)",
     ),
     Kind(
         "µs",
