@@ -155,12 +155,12 @@ struct ScaleArrays {
   std::optional<TensorView> scales, factor;
   OperandScales given;
 };
-using GivenScales = std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>;
+using ScaleTuple = std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>;
 
-void GemmScaledArrays(const py::array& a, const GivenScales& a_scales, const py::array& b,
-                      const GivenScales& b_scales, const Accumulator& accumulator, bool epilogue,
+void GemmScaledArrays(const py::array& a, const ScaleTuple& a_scales, const py::array& b,
+                      const ScaleTuple& b_scales, const Accumulator& accumulator, bool epilogue,
                       const py::array& out, const OptionalArray& c, const OptionalArray& random) {
-  const auto scales = [](const GivenScales& x) { return std::make_from_tuple<ScaleArrays>(x); };
+  const auto scales = [](const ScaleTuple& x) { return std::make_from_tuple<ScaleArrays>(x); };
   const ScaleArrays of_a = scales(a_scales);
   const ScaleArrays of_b = scales(b_scales);
   const auto addend = OptionalViewOf(c);
