@@ -16,19 +16,25 @@ from cpd import _core
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
 import gemm_oracle
-from arrays import spec_of
-from oracle import Options
+from arrays import accumulation_of
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Right = Callable[[int, int], int]
 
 STEPS = 6_000  # of the oracle for one product: so many values of k in all its samples together
 STRIP = 16  # rows of the result where a slow backend computes no more
 
 
 def check(
-    multiply: Multiply, acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, seed: int
+    multiply: Multiply,
+    acc: cpd.Accumulator,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    seed: int,
+    right: Right | None = None,
 ) -> str:
-    """What is wrong with the product on some backend; empty where nothing is."""
+    """What is wrong with the product on some backend; empty where nothing is. `right`: what the
+    oracle gives for an element, by default the plain product's."""
     first: torch.Tensor | None = None
     for backend in reversed(_core.backends()):
         _core.force_backend(backend)
@@ -38,7 +44,7 @@ def check(
             _core.force_backend("")
         if first is None:
             first = out
-            wrong = _wrong_sample(acc, a, b, out, seed)
+            wrong = _wrong_sample(right or _plain(acc, a, b, out.shape[1]), a, out, seed)
             if wrong:
                 return f"{backend} {wrong}"
         elif not equal(out, first[: len(out)]):
@@ -51,7 +57,7 @@ def check_cuda(
 ) -> str:
     """What is wrong with the product on the GPU: samples, and its first rows beside the CPU's."""
     out = multiply(a.cuda(), b.cuda()).cpu()
-    wrong = _wrong_sample(acc, a, b, out, seed)
+    wrong = _wrong_sample(_plain(acc, a, b, out.shape[1]), a, out, seed)
     if wrong:
         return wrong
     return "" if equal(multiply(a[:STRIP], b), out[:STRIP]) else "differs from the CPU"
@@ -77,49 +83,22 @@ def _samples(m: int, k: int, n: int, seed: int) -> Iterator[tuple[int, int]]:
         yield draw.randrange(m), draw.randrange(n)
 
 
-def _wrong_sample(
-    acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, seed: int
-) -> str:
-    described = _described(acc)
+def _plain(acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, n: int) -> Right:
+    described = accumulation_of(acc)
+    return lambda i, j: gemm_oracle.element(
+        patterns(a[i]), patterns(b[:, j]), None, described, i * n + j
+    )
+
+
+def _wrong_sample(right: Right, a: torch.Tensor, out: torch.Tensor, seed: int) -> str:
     m, n = out.shape
     for i, j in _samples(m, a.shape[1], n, seed):
-        right = gemm_oracle.element(_patterns(a[i]), _patterns(b[:, j]), None, described, i * n + j)
-        if _patterns(out[i, j : j + 1]) != [right]:
+        if patterns(out[i, j : j + 1]) != [right(i, j)]:
             return f"differs from the oracle at {i}, {j}"
     return ""
 
 
-def _patterns(x: torch.Tensor) -> list[int]:
-    patterns: list[int] = (x.contiguous().view(torch.int32).long() & 0xFFFFFFFF).tolist()
-    return patterns
-
-
-# ---- an accumulator in the oracle's words ------------------------------------------------------
-
-
-def _described(acc: cpd.Accumulator) -> gemm_oracle.Accumulation:
-    return gemm_oracle.Accumulation(
-        format=spec_of(acc.format),
-        scheme=acc.scheme,
-        product=acc.product if isinstance(acc.product, str) else spec_of(acc.product),
-        inner=spec_of(acc.inner),
-        chunk=acc.chunk,
-        unit=None if acc.unit is None else _unit(acc.unit),
-        options=Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
-        seed=int(acc.seed),
-        stream=int(acc.stream),
-    )
-
-
-def _unit(unit: cpd.BlockFma) -> gemm_oracle.Unit:
-    return gemm_oracle.Unit(
-        a=spec_of(unit.a),
-        b=spec_of(unit.b),
-        block=unit.block,
-        fraction_bits=unit.fraction_bits,
-        sum=spec_of(unit.sum),
-        rounding=unit.rounding,
-        aligns_addend=unit.aligns_addend,
-        min_exponent=unit.min_exponent,
-        promote=unit.promote,
-    )
+def patterns(x: torch.Tensor) -> list[int]:
+    """The elements' bits."""
+    bits: list[int] = (x.contiguous().view(torch.int32).long() & 0xFFFFFFFF).tolist()
+    return bits

@@ -238,10 +238,14 @@ void BindScaled(py::module_& m) {
 
 BlockFma MakeBlockFma(const std::string& a, const std::string& b, int block, int fraction_bits,
                       bool aligns_addend, int min_exponent, const std::string& sum,
-                      const std::string& rounding, std::int64_t promote) {
-  const BlockFma made{ParseFormat(a),   ParseFormat(b),          block,
-                      fraction_bits,    aligns_addend,           min_exponent,
-                      ParseFormat(sum), ParseRounding(rounding), promote};
+                      const std::string& rounding, std::int64_t promote,
+                      const std::optional<std::string>& scale, int scale_block, int dot) {
+  BlockFma made{ParseFormat(a),   ParseFormat(b),          block,
+                fraction_bits,    aligns_addend,           min_exponent,
+                ParseFormat(sum), ParseRounding(rounding), promote};
+  if (scale) made.scale = ParseFormat(*scale);
+  made.scale_block = scale_block;
+  made.dot = dot;
   Check(made);
   return made;
 }
@@ -250,7 +254,8 @@ void BindBlockFma(py::module_& m) {
   py::class_<BlockFma>(m, "BlockFma")
       .def(py::init(&MakeBlockFma), py::arg("a"), py::arg("b"), py::arg("block"),
            py::arg("fraction_bits"), py::arg("aligns_addend"), py::arg("min_exponent"),
-           py::arg("sum"), py::arg("rounding"), py::arg("promote"))
+           py::arg("sum"), py::arg("rounding"), py::arg("promote"), py::arg("scale"),
+           py::arg("scale_block"), py::arg("dot"))
       .def_readonly("a", &BlockFma::a)
       .def_readonly("b", &BlockFma::b)
       .def_readonly("block", &BlockFma::block)
@@ -260,6 +265,9 @@ void BindBlockFma(py::module_& m) {
       .def_readonly("sum", &BlockFma::sum)
       .def_property_readonly("rounding", [](const BlockFma& u) { return ToString(u.rounding); })
       .def_readonly("promote", &BlockFma::promote)
+      .def_readonly("scale", &BlockFma::scale)
+      .def_readonly("scale_block", &BlockFma::scale_block)
+      .def_readonly("dot", &BlockFma::dot)
       .def_property_readonly("text", [](const BlockFma& u) { return ToString(u); });
 }
 

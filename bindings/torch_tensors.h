@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpd/base/huge_pages.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/error.h"
@@ -114,6 +115,17 @@ inline TensorView Output(const Tensor& x) {
   return view;
 }
 
+/// `made`, not filled, on huge pages where it is a large one on the CPU. (torch asks for none
+/// unless an environment variable says so.)
+inline Tensor OnHugePages(const Tensor& made) {
+  constexpr std::int64_t kFewest = 1 << 19;  // values that take 4 MiB
+  if (made.numel() >= kFewest && made.is_cpu()) {
+    AdviseHugePages(made.mutable_data_ptr(),
+                    static_cast<std::size_t>(made.numel()) * SizeOf(DTypeOf(made)));
+  }
+  return made;
+}
+
 /// A tensor beside `x`, not filled. By the C function that torch's stable ABI rests on: what
 /// ops.h offers looks its operator up by name each time.
 inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
@@ -125,7 +137,7 @@ inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()),
                                                          sizes.data(), strides.data(), element,
                                                          device, x.get_device_index(), &made));
-  return Tensor(made);
+  return OnHugePages(Tensor(made));
 }
 
 /// The same in row-major order.
@@ -145,7 +157,7 @@ inline std::span<const std::int64_t> SizesOf(const Tensor& x) {
 }
 
 inline Tensor EmptyLike(const Tensor& x) {
-  if (!x.is_contiguous()) return torch::stable::empty_like(x);
+  if (!x.is_contiguous()) return OnHugePages(torch::stable::empty_like(x));
   const auto strides = x.strides();
   return Empty(x, SizesOf(x), {strides.data(), strides.size()}, x.scalar_type());
 }

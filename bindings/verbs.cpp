@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cpd/backend/roster.h"
@@ -138,6 +139,39 @@ void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accum
   });
 }
 
+/// An operand's scales and factor, or None, its block and its lines.
+struct ScaleArrays {
+  ScaleArrays(const OptionalArray& scale_values, std::int64_t block, std::int64_t lines,
+              const OptionalArray& factor_values)
+      : scales(OptionalViewOf(scale_values)), factor(OptionalViewOf(factor_values)) {
+    given.scales = scales ? &*scales : nullptr;
+    given.factor = factor ? &*factor : nullptr;
+    given.block = block;
+    given.lines = lines;
+  }
+  ScaleArrays(const ScaleArrays&) = delete;
+  ScaleArrays& operator=(const ScaleArrays&) = delete;
+
+  std::optional<TensorView> scales, factor;
+  OperandScales given;
+};
+using GivenScales = std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>;
+
+void GemmScaledArrays(const py::array& a, const GivenScales& a_scales, const py::array& b,
+                      const GivenScales& b_scales, const Accumulator& accumulator, bool epilogue,
+                      const py::array& out, const OptionalArray& c, const OptionalArray& random) {
+  const auto scales = [](const GivenScales& x) { return std::make_from_tuple<ScaleArrays>(x); };
+  const ScaleArrays of_a = scales(a_scales);
+  const ScaleArrays of_b = scales(b_scales);
+  const auto addend = OptionalViewOf(c);
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
+    GemmScaled(a, of_a.given, b, of_b.given, accumulator,
+               epilogue ? ScalesAt::epilogue : ScalesAt::block, out, addend ? &*addend : nullptr,
+               r ? &*r : nullptr);
+  });
+}
+
 void GemmArraysByBlas(const py::array& a, const py::array& b, const Accumulator& accumulator,
                       const py::array& out, const OptionalArray& c) {
   const auto addend = OptionalViewOf(c);
@@ -247,6 +281,9 @@ void BindOperations(py::module_& m) {
         no_array);
   m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
         py::arg("c"), no_array);
+  m.def("gemm_scaled", &GemmScaledArrays, py::arg("a"), py::arg("a_scales"), py::arg("b"),
+        py::arg("b_scales"), py::arg("accumulator"), py::arg("epilogue"), py::arg("out"),
+        py::arg("c") = py::none(), no_array);
   m.def("gemm_by_blas", &GemmArraysByBlas, py::arg("a"), py::arg("b"), py::arg("accumulator"),
         py::arg("out"), py::arg("c"));
   m.def("hadamard", &TransformArray, py::arg("x"), py::arg("transform"), py::arg("axis"),

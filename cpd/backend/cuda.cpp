@@ -23,7 +23,7 @@ const Api& Load() {
   auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
   const Api* api = get == nullptr ? nullptr : get();
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
-      api->strided_size != sizeof(Strided) || api->call_size != sizeof(GemmCall) ||
+      api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
       api->hadamard_size != sizeof(HadamardCall) || api->reduce_size != sizeof(ReduceCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both anew");
@@ -95,6 +95,9 @@ std::optional<Strided> Given(const TensorView* random, const RoundPlan& plan,
 }
 
 /// Throws Error where an element of x is not a value of what a matrix unit takes.
+
+}  // namespace
+
 void CheckInside(const TensorView& x, const Format& format, const char* name) {
   const std::int64_t element = FirstOutside(x, format);
   if (element >= 0) {
@@ -102,8 +105,6 @@ void CheckInside(const TensorView& x, const Format& format, const char* name) {
                 ", got another at element " + std::to_string(element));
   }
 }
-
-}  // namespace
 
 Key KeyOf(const RoundingOptions& options) {
   if (options.mode != Rounding::stochastic) return {};
@@ -150,6 +151,13 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const MatrixProduct product = MakeProduct(a, b, out, c);
   const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
   CheckStatus(Library().gemm(LaunchOf(out), {product, plan, KeyOf(accumulator.rounding)}));
+}
+
+void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
+                const Accumulator& accumulator, const TensorView& out) {
+  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  CheckStatus(
+      Library().gemm_scaled(LaunchOf(out), {{product, plan, KeyOf(accumulator.rounding)}, scales}));
 }
 
 void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,

@@ -34,11 +34,18 @@ void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& o
 /// in ops/operands.h). Waits for the stream, but for fp32, which all values are.
 std::int64_t FirstOutside(const TensorView& x, const Format& format);
 
+/// Throws Error unless all of x are values of the format; waits as FirstOutside does.
+void CheckInside(const TensorView& x, const Format& format, const char* name);
+
 /// cpd::Gemm of CUDA tensors, with its arguments as they are: all checked, a, b and c not yet
 /// broadcast, out not empty. Throws Error where a matrix unit's operands are not values of its
 /// formats, for which it waits; nothing else waits for the stream.
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c);
+
+/// cpd::GemmScaled of CUDA tensors, checked and broadcast; out is not empty.
+void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
+                const Accumulator& accumulator, const TensorView& out);
 
 /// One operation an element (ops/arithmetic.h), checked, out not empty; z is null but for fma.
 /// Given random integers are checked as in Cast.

@@ -43,8 +43,14 @@ struct GemmBlock {
   /// Sum (i, j) is element number index + i * index_row + j of the result (for random bits).
   std::uint64_t index = 0, index_row = 0;
   /// Of a stochastic plan: given draws, where element i of the result counts from sum (0, 0); draw
-  /// GemmPlan::first_draw is the loop's first (block_fma: draw 1).
+  /// GemmPlan::first_draw (BlockFmaPlan::first_draw) is the loop's first.
   GivenDraws given;
+  /// Of a unit with scales: that of row i for group g of BlockFma::scale_block values of k (counted
+  /// from first_k) stands at a_scale[g * scale_rows + i], b's of column j at
+  /// b_scale[g * state_columns + j]; padded like the sums.
+  const float* a_scale = nullptr;
+  const float* b_scale = nullptr;
+  std::int64_t scale_rows = 0;
 };
 
 struct BlockFmaPlan;                     // numeric/block_fma.h
@@ -77,7 +83,7 @@ struct KernelTable {
                     const std::uint32_t* random, double* y);
   /// y[i] = round(x[i] * 2^shift), |shift| <= 600.
   void (*round_scaled)(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
-                       const float* x, const std::uint32_t* random, float* y);
+                       const float* x, const std::uint32_t* random, float* y, bool streaming);
 
   /// Rounds x[i] * 2^shift (|shift| <= 600) and packs. Returns the least i whose NaN has no code,
   /// or -1.
@@ -159,6 +165,12 @@ struct KernelTable {
   /// The same for Scheme::block_fma; block.count is a multiple of the unit's block but for the
   /// last, and 0 where a sum has no products at all.
   void (*block_fma)(const BlockFmaPlan& plan, const GemmBlock& block);
+
+  /// total = add_scaled(total, a_scale, b_scale, sum) and sum = +0 (numeric/scaled_sum.h) for
+  /// rows x columns sums, rows `stride` apart; columns is a multiple of gemm_columns. a_scale is of
+  /// each row, b_scale of each column.
+  void (*add_scaled_sums)(std::int64_t rows, std::int64_t columns, std::int64_t stride,
+                          const float* a_scale, const float* b_scale, float* sum, float* total);
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);

@@ -13,15 +13,6 @@ std::int64_t BroadcastStride(const TensorView& x, int from_end) {
   return x.stride[static_cast<std::size_t>(d)];
 }
 
-/// x as an operand of a batch of `batch_rank` dimensions.
-ProductOperand OperandOf(const TensorView& x, int batch_rank) {
-  ProductOperand operand{x.data, x.dtype, BroadcastStride(x, 1), BroadcastStride(x, 0), {}};
-  for (int d = 0; d < batch_rank; ++d) {
-    operand.batch_stride[static_cast<std::size_t>(d)] = BroadcastStride(x, 2 + batch_rank - 1 - d);
-  }
-  return operand;
-}
-
 /// Drops the batch's dimensions of one element and merges those that lie within one another.
 void MergeBatch(MatrixProduct& product) {
   const std::array<ProductOperand*, 4> operands{&product.a, &product.b, &product.c, &product.out};
@@ -60,8 +51,16 @@ void FoldIntoRows(MatrixProduct& product) {
 
 }  // namespace
 
+ProductOperand OperandOf(const TensorView& x, int batch_rank) {
+  ProductOperand operand{x.data, x.dtype, BroadcastStride(x, 1), BroadcastStride(x, 0), {}};
+  for (int d = 0; d < batch_rank; ++d) {
+    operand.batch_stride[static_cast<std::size_t>(d)] = BroadcastStride(x, 2 + batch_rank - 1 - d);
+  }
+  return operand;
+}
+
 MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
-                          const TensorView* c) {
+                          const TensorView* c, Batch batch) {
   const auto rank = static_cast<std::size_t>(out.rank);
   MatrixProduct product;
   product.rows = out.shape[rank - 2];
@@ -73,8 +72,10 @@ MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const Tensor
   product.b = OperandOf(b, product.batch_rank);
   product.out = OperandOf(out, product.batch_rank);
   if (c != nullptr) product.c = OperandOf(*c, product.batch_rank);
-  MergeBatch(product);
-  FoldIntoRows(product);
+  if (batch == Batch::merged) {
+    MergeBatch(product);
+    FoldIntoRows(product);
+  }
   return product;
 }
 

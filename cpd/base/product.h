@@ -35,8 +35,37 @@ struct MatrixProduct {
   }
 };
 
+/// One operand's scales, broadcast to the product. Strides: row_stride from one group of lines
+/// (rows of a, columns of b) to the next, column_stride from one block of k to the next.
+struct ScaleGrid {
+  ProductOperand at{};  ///< fp32; no data: every scale is 1
+  std::int64_t lines = 1, block = 1;
+};
+struct ScaleGrids {
+  ScaleGrid a, b;
+};
+
+/// What a product's sums are multiplied by: with add_scaled of numeric/scaled_sum.h,
+///   total = start; for each of `sums` blocks of k: total = add_scaled(total, of_sums, its sum);
+///   result = add_scaled(c, factors, total).
+struct ProductScales {
+  std::int64_t sums = 0;   ///< how many blocks of k there are
+  std::int64_t block = 0;  ///< values of k of each but the last
+  std::int64_t draws = 0;  ///< random integers that the roundings of such a block take
+  float start = 0;
+  ScaleGrids of_sums, factors;
+  ScaleGrids in_unit;  ///< of a matrix unit that takes scales
+  ProductOperand c{};  ///< no data: -0
+};
+
+/// Whether a batch's dimensions may be merged; else it stays as out has it.
+enum class Batch : std::uint8_t { merged, as_given };
+
 /// Broadcasts a, b and c (which may be null) to out; the shapes fit.
 CPD_API MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
-                                  const TensorView* c);
+                                  const TensorView* c, Batch batch = Batch::merged);
+
+/// x, broadcast, as an operand of a product whose batch has `batch_rank` dimensions.
+CPD_API ProductOperand OperandOf(const TensorView& x, int batch_rank);
 
 }  // namespace cpd

@@ -24,10 +24,16 @@ enum class Scheme : std::uint8_t {
 /// exact, with the exponent ea + eb of its operands (not normalised; subnormals keep emin); E is
 /// the greatest of them, of the addend's (if aligned) and of min_exponent; every term is cut toward
 /// zero to fraction_bits below 2^E; the sum of the cut terms is exact and rounded once into `sum`.
+///
+/// A unit with scales multiplies each product by its two scales' magnitudes, exactly; a product's
+/// exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1 the terms are instead the
+/// exact sums of so many scaled products, and a term's exponent is that of the scales alone. A term
+/// that is zero has none; a scale that is NaN makes the sum NaN; a sum beyond the range of `sum` is
+/// Inf where that has Inf, also toward zero.
 struct BlockFma {
   Format a{}, b{};            ///< what the operands hold: their emin decides exponents
   int block = 16;             ///< products per block, 1…64
-  int fraction_bits = 25;     ///< F, 1…30
+  int fraction_bits = 25;     ///< F, 1…30; with scales as far as binary64 holds a block's sum
   bool aligns_addend = true;  ///< the running sum is one of the aligned terms; else it is added
                               ///< exactly to the block's sum, before the one rounding
   int min_exponent = -133;    ///< E is at least this
@@ -35,6 +41,9 @@ struct BlockFma {
   Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
   std::int64_t promote = 0;  ///< every so many k (a multiple of `block`) the unit's sum is added to
                              ///< the accumulator and starts anew from +0; 0: never
+  std::optional<Format> scale{};  ///< of the scales (GemmScaled); none: the unit takes none
+  int scale_block = 32;           ///< values of k that share a scale: `block` or a divisor of it
+  int dot = 1;                    ///< products that are one term, a divisor of scale_block
 
   bool operator==(const BlockFma&) const = default;
 };

@@ -6,7 +6,6 @@
 #include "cpd/numeric/block_fma.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/philox.h"
 
 namespace cpd {
 
@@ -21,11 +20,6 @@ struct AccumulatorPlan {
   BlockFmaPlan unit;       ///< block_fma
   int planes = 1;          ///< floats of state for each sum, the chunks' outer sum apart
 };
-
-/// Draw 0 belongs to c; the loop's begin with the next block of random words.
-constexpr std::uint64_t first_draw(const RoundingOptions& options) {
-  return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
-}
 
 /// `depth`: how many products a sum has.
 constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,

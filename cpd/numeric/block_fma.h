@@ -15,9 +15,16 @@
 //   to odd, which is one exact rounding in all (exact.h).
 // - binary32 lanes form the same integers as int32, where fits_binary32 says so.
 //
+// A unit with scales takes binary64 lanes. A scaled product has at most 53 bits, and a block's sum
+// in units is below 2^53 (CheckScales in text/block_fma.cpp); exponents lie within -596 … 511.
+//
 // A zero sum is +0. Inf and NaN arise as in IEEE 754's sum of the products and the addend. Overflow
-// of the sum follows its rounding: toward_zero gives the greatest finite value, nearest_even Inf.
+// of the sum follows its rounding: toward_zero gives the greatest finite value, nearest_even Inf; a
+// unit with scales gives Inf wherever the sum rounds beyond its format, were that unbounded.
 #pragma once
+
+#include <cstdint>
+#include <limits>
 
 #include "cpd/numeric/accumulate.h"
 #include "cpd/numeric/accumulator.h"
@@ -36,7 +43,12 @@ struct BlockFmaPlan {
   std::int32_t emin_a = -126, emin_b = -126, emin_sum = -126;
   bool aligns_addend = true;
   std::int64_t promote = 0;
-  int planes = 1;  ///< floats of state for each sum (GemmBlock): 2 with promotion
+  int planes = 1;                ///< floats of state for each sum (GemmBlock): 2 with promotion
+  std::uint64_t first_draw = 0;  ///< of the first promotion, or of the result (philox.h)
+  bool takes_scales = false;
+  std::int32_t emin_scale = -126;
+  std::int32_t scale_block = 32, dot = 1;
+  double beyond = 0;  ///< with scales: a sum from here on is infinite
   /// Products may be formed and aligned in binary32 and summed in int32 where the operands are
   /// finite and, of those that are not zero, the exponents' sums are least_exponent …
   /// greatest_exponent.
@@ -64,6 +76,17 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator) {
   plan.aligns_addend = unit.aligns_addend;
   plan.promote = unit.promote;
   plan.planes = unit.promote > 0 ? 2 : 1;
+  plan.first_draw = first_draw(accumulator.rounding);
+  if (unit.scale) {
+    plan.takes_scales = true;
+    plan.emin_scale = unit.scale->emin();
+    plan.scale_block = unit.scale_block;
+    plan.dot = unit.dot;
+    plan.beyond = unit.sum.has_inf()
+                      ? unit.sum.max() + Format::power_of_two(unit.sum.emax() - unit.sum.man)
+                      : std::numeric_limits<double>::infinity();
+    return plan;
+  }
 
   // Exact products: at most 24 bits, the last no lower than 2^-149, below 2^128. 2^(F - E), for E
   // no less than a product's exponent, is a binary32 value. `block` products sum below 2^31.
@@ -97,6 +120,11 @@ CPD_FN constexpr Signed<V> exponent_of(V x, int emin) {
   const U a = bits_as<U>(x) & splat<U>(P::magnitude);
   const I exponent = (I)(a >> P::mantissa) - splat<I>(kBias);
   return select(a == U{}, splat<I>(kNoExponent), max(exponent, splat<I>(emin)));
+}
+
+template <class V>
+CPD_FN constexpr V magnitude_of(V x) {
+  return bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
 }
 
 /// 2^exponent; the exponent is V's own range of normal numbers.
@@ -151,16 +179,19 @@ CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   }
 }
 
-/// The unit's sum after a block: `units` is the sum of its aligned products, e its E. Binary64.
+/// What is rounded after a block: `units` is the sum of its aligned products, e its E. Binary64.
 template <class R, class V>
-CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
+CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
   const V unit = power_of_two<V>(e - splat<I>(plan.fraction_bits));
-  if (plan.aligns_addend) {
-    const V total = units + truncate(sum * alignment<V>(e, plan));
-    return round<R>(total * unit, Unsigned<V>{}, plan.sum);
-  }
-  return round<R>(exact_sum<R::mode>(units * unit, sum), Unsigned<V>{}, plan.sum);
+  if (!plan.aligns_addend) return exact_sum<R::mode>(units * unit, sum);
+  return (units + truncate(sum * alignment<V>(e, plan))) * unit;
+}
+
+/// The unit's sum after a block.
+template <class R, class V>
+CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
+  return round<R>(block_total<R>(units, sum, e, plan), Unsigned<V>{}, plan.sum);
 }
 
 /// The same in binary32 lanes, where plan.ends_in_binary32. Lanes in which it does not hold are set
@@ -187,10 +218,52 @@ CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockF
   return bits_as<V>((bits_as<U>(exact) & splat<U>(~plan.dropped)) | (sign << 31));
 }
 
+constexpr int kMostTerms = 64;  ///< of a block
+
+/// e(x) in binary64 lanes, of binary32 values: 128 for Inf and NaN.
+template <class V>
+CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
+  return min(exponent_of(x, emin), splat<Signed<V>>(128));
+}
+
+/// The sum after one block of `count` products of a unit with scales. `x` has a(k), b(k),
+/// a_scale(k) and b_scale(k) as binary64 lanes, k counted from the block's first.
+template <class R, class V, class Operands>
+CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x, int count, V sum) {
+  using I = Signed<V>;
+  V terms[kMostTerms];
+  I greatest = splat<I>(plan.min_exponent);
+  if (plan.aligns_addend) greatest = max(greatest, scaled_exponent(sum, plan.emin_sum));
+  int n = 0;
+  for (int k = 0; k < count; k += plan.dot) {
+    const V a_scale = magnitude_of(x.a_scale(k));
+    const V b_scale = magnitude_of(x.b_scale(k));
+    I e = scaled_exponent(a_scale, plan.emin_scale) + scaled_exponent(b_scale, plan.emin_scale);
+    if (plan.dot == 1) {
+      e = e + scaled_exponent(x.a(k), plan.emin_a) + scaled_exponent(x.b(k), plan.emin_b);
+    }
+    V products{};
+    for (int i = k; i < k + plan.dot && i < count; ++i) products = products + x.a(i) * x.b(i);
+    const V term = products * (a_scale * b_scale);
+    greatest = max(greatest, select(term == V{}, splat<I>(kNoExponent), e));
+    terms[n++] = term;
+  }
+  V units{};
+  for (int i = 0; i < n; ++i) {
+    units = units + truncate(terms[i] * alignment<V>(greatest, plan));
+  }
+  const V total = block_total<R>(units, sum, greatest, plan);
+  const V infinite =
+      bits_as<V>((bits_as<Unsigned<V>>(total) & splat<Unsigned<V>>(Pattern<V>::sign)) |
+                 splat<Unsigned<V>>(Pattern<V>::infinity));
+  const V rounded = round<R>(total, Unsigned<V>{}, plan.sum);
+  return select(magnitude_of(total) >= splat<V>(plan.beyond), infinite, rounded);
+}
+
 /// Calls run.operator()<Rule<mode, form>>() for the rounding of the unit's sum in binary64.
 template <class Run>
 CPD_FN constexpr void with_sum_rule(const BlockFmaPlan& plan, Run run) {
-  const bool general = plan.sum.form == Form::general;
+  const bool general = !is_simple(plan.sum.form);
   if (plan.sum.mode == Rounding::toward_zero) {
     if (general) return run.template operator()<Rule<Rounding::toward_zero, Form::general>>();
     return run.template operator()<Rule<Rounding::toward_zero, Form::simple>>();

@@ -10,6 +10,7 @@
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/format.h"
 #include "cpd/numeric/lanes/isa.h"
+#include "cpd/numeric/philox.h"
 #include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounding.h"
 
@@ -88,6 +89,11 @@ struct GemmPlan {
   /// first_draw + draws_before(k) on.
   std::uint64_t first_draw = 0;
 };
+
+/// Draw 0 belongs to c; the loop's begin with the next block of random words.
+constexpr std::uint64_t first_draw(const RoundingOptions& options) {
+  return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
+}
 
 /// Whether the short roundings want the operands' logarithms.
 constexpr bool takes_logs(const SplitPlan& split) {

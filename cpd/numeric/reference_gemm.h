@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -108,15 +109,16 @@ class Dot {
  public:
   using Number = typename Arithmetic::Number;
 
+  // The roundings take their integers from `draws`, which goes on.
   Dot(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
-      std::uint64_t index)
+      Draws& draws)
       : accumulator_(accumulator),
         format_(spec_of(accumulator.format)),
         product_(spec_of(accumulator.product.value_or(accumulator.format))),
         inner_(spec_of(accumulator.inner.value_or(accumulator.format))),
         a_(a),
         b_(b),
-        draws_(accumulator.rounding, index) {
+        draws_(draws) {
     if (a.size() != b.size()) throw std::invalid_argument("operands of different lengths");
   }
 
@@ -201,7 +203,7 @@ class Dot {
   const Accumulator& accumulator_;
   Spec format_, product_, inner_;
   std::span<const float> a_, b_;
-  Draws draws_;
+  Draws& draws_;
 };
 
 // --- Block FMA -----------------------------------------------------------------------------------
@@ -217,36 +219,96 @@ struct BlockTerm {
   int exponent = 0;
 };
 
-// x, of at most 64 binary digits, cut toward zero to a multiple of 2^quantum.
+// x cut toward zero to a multiple of 2^quantum, of at most 64 binary digits.
 inline Exact cut(Exact x, int quantum) {
-  if (x.significand.bit_length() > 64) throw std::invalid_argument("wider than 64 bits");
   const int drop = quantum - x.exponent;
   if (drop <= 0) return x;
-  const std::uint64_t whole = x.significand.limb(0) | std::uint64_t{x.significand.limb(1)} << 32;
-  return exact_finite(x.negative, drop < 64 ? whole >> drop : 0, quantum);
+  if (x.significand.bit_length() - drop > 64) throw std::invalid_argument("wider than 64 bits");
+  std::uint64_t whole = 0;
+  for (int at = drop + 63; at >= drop; --at) {
+    whole = whole << 1 | (x.significand.limb(at / 32) >> (at % 32) & 1);
+  }
+  return exact_finite(x.negative, whole, quantum);
 }
 
-// BlockFma's rule for one block of products and the running sum.
-inline Exact block_sum(const BlockFma& unit, std::span<const float> a, std::span<const float> b,
-                       const Exact& addend) {
-  const Spec sum = spec_of(unit.sum);
+// What a block of products is made of: of each k the operands and, where the unit takes them, their
+// scales.
+struct BlockOperands {
+  std::span<const float> a, b;
+  std::span<const float> a_scales{}, b_scales{};  // empty: all are 1
+
+  BlockOperands part(std::size_t begin, std::size_t count) const {
+    const auto cut = [&](std::span<const float> x) {
+      return x.empty() ? x : x.subspan(begin, count);
+    };
+    return {cut(a), cut(b), cut(a_scales), cut(b_scales)};
+  }
+};
+
+// The terms of a unit with scales.
+inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOperands& x) {
+  const auto scale = [&](std::span<const float> scales, std::size_t k) {
+    return exact(scales.empty() ? 1.0f : std::fabs(scales[k]));
+  };
+  const auto exponent = [](const Exact& value, const Format& format) {
+    const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
+    return counts ? block_exponent(value, spec_of(format).emin()) : 0;
+  };
+  std::vector<BlockTerm> terms;
+  const auto dot = static_cast<std::size_t>(unit.dot);
+  for (std::size_t begin = 0; begin < x.a.size(); begin += dot) {
+    const Exact a_scale = scale(x.a_scales, begin);
+    const Exact b_scale = scale(x.b_scales, begin);
+    BlockTerm term{exact_finite(false, 0, 0),
+                   exponent(a_scale, *unit.scale) + exponent(b_scale, *unit.scale)};
+    for (std::size_t k = begin; k < std::min(x.a.size(), begin + dot); ++k) {
+      term.value = add(term.value, multiply(exact(x.a[k]), exact(x.b[k])));
+    }
+    if (dot == 1) {
+      term.exponent += exponent(exact(x.a[begin]), unit.a) + exponent(exact(x.b[begin]), unit.b);
+    }
+    term.value = multiply(term.value, multiply(a_scale, b_scale));
+    if (term.value.kind == Exact::Kind::finite && term.value.is_zero()) {
+      term.exponent = unit.min_exponent;
+    }
+    terms.push_back(term);
+  }
+  return terms;
+}
+
+// The terms of a unit without.
+inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOperands& x) {
   const int emin_a = spec_of(unit.a).emin();
   const int emin_b = spec_of(unit.b).emin();
   std::vector<BlockTerm> terms;
-  Exact special = exact_finite(false, 0, 0);  // the sum, where a term is not finite
-  const auto push = [&](const Exact& value, int exponent) {
-    if (value.kind != Exact::Kind::finite) special = add(special, value);
-    terms.push_back({value, exponent});
-  };
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    const Exact x = exact(a[k]);
-    const Exact y = exact(b[k]);
-    const Exact value = multiply(x, y);
+  for (std::size_t k = 0; k < x.a.size(); ++k) {
+    const Exact a = exact(x.a[k]);
+    const Exact b = exact(x.b[k]);
+    const Exact value = multiply(a, b);
     const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
-    push(value, counts ? block_exponent(x, emin_a) + block_exponent(y, emin_b) : unit.min_exponent);
+    terms.push_back({value, counts ? block_exponent(a, emin_a) + block_exponent(b, emin_b)
+                                   : unit.min_exponent});
   }
+  return terms;
+}
+
+// Whether |x| cut to the format's precision is more than its largest value.
+inline bool passes_largest(const Spec& spec, const Exact& x) {
+  const Exact largest = grid_value(spec, spec.max_code());
+  const Exact step = add(largest, negate(grid_value(spec, spec.max_code() - 1)));
+  return compare_magnitude(add(largest, step), x) <= 0;
+}
+
+// BlockFma's rule for one block of products and the running sum.
+inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
+  const Spec sum = spec_of(unit.sum);
+  std::vector<BlockTerm> terms = unit.scale ? scaled_terms(unit, x) : product_terms(unit, x);
   const bool counts = addend.kind == Exact::Kind::finite && !addend.is_zero();
-  push(addend, counts ? block_exponent(addend, sum.emin()) : unit.min_exponent);
+  terms.push_back({addend, counts ? block_exponent(addend, sum.emin()) : unit.min_exponent});
+  Exact special = exact_finite(false, 0, 0);  // the sum, where a term is not finite
+  for (const BlockTerm& term : terms) {
+    if (term.value.kind != Exact::Kind::finite) special = add(special, term.value);
+  }
   Options o;
   o.rounding = unit.rounding;
   if (special.kind != Exact::Kind::finite) return round_exact(sum, special, o);
@@ -259,26 +321,30 @@ inline Exact block_sum(const BlockFma& unit, std::span<const float> a, std::span
   for (const BlockTerm& term : terms) {
     total = add(total, cut(term.value, greatest - unit.fraction_bits));
   }
-  return round_exact(sum, add(total, separate), o);
+  total = add(total, separate);
+  if (unit.scale && unit.sum.has_inf() && passes_largest(sum, total)) {
+    return {Exact::Kind::infinite, total.negative};
+  }
+  return round_exact(sum, total, o);
 }
 
-inline float dot_block_fma(const Accumulator& accumulator, std::span<const float> a,
-                           std::span<const float> b, float c, std::uint64_t index) {
+inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& x, float c,
+                           Draws& draws) {
   const BlockFma& unit = accumulator.unit.value();
   const Spec format = spec_of(accumulator.format);
-  Draws draws(accumulator.rounding, index);
+  const std::size_t depth = x.a.size();
   Options into_unit;
   into_unit.rounding = unit.rounding;
   const bool promotes = unit.promote > 0;
   Exact promoted = round_exact(format, exact(c), draws.of_addend());
   Exact s =
       promotes ? exact_finite(false, 0, 0) : round_exact(spec_of(unit.sum), exact(c), into_unit);
-  const std::size_t stretch = promotes ? static_cast<std::size_t>(unit.promote) : a.size();
-  for (std::size_t begin = 0; begin < a.size(); begin += stretch) {
-    const std::size_t end = std::min(a.size(), begin + stretch);
+  const std::size_t stretch = promotes ? static_cast<std::size_t>(unit.promote) : depth;
+  for (std::size_t begin = 0; begin < depth; begin += stretch) {
+    const std::size_t end = std::min(depth, begin + stretch);
     for (std::size_t k = begin; k < end; k += static_cast<std::size_t>(unit.block)) {
       const std::size_t count = std::min(end - k, static_cast<std::size_t>(unit.block));
-      s = block_sum(unit, a.subspan(k, count), b.subspan(k, count), s);
+      s = block_sum(unit, x.part(k, count), s);
     }
     if (!promotes) break;
     promoted = round_exact(format, add_for(draws.options(), promoted, s), draws.next());
@@ -291,10 +357,62 @@ inline float dot_block_fma(const Accumulator& accumulator, std::span<const float
 template <class Arithmetic = ExactArithmetic>
 float dot(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
           float c = 0.0f, std::uint64_t index = 0) {
+  Draws draws(accumulator.rounding, index);
   if (accumulator.scheme == Scheme::block_fma) {
-    return dot_block_fma(accumulator, a, b, c, index);
+    return dot_block_fma(accumulator, {a, b}, c, draws);
   }
-  return Dot<Arithmetic>(accumulator, a, b, index).from(c);
+  return Dot<Arithmetic>(accumulator, a, b, draws).from(c);
+}
+
+// --- Scaled operands -----------------------------------------------------------------------------
+
+// One element of GemmScaled: of each k the elements and their scales; `block` values of k share
+// them. `factor`s where there are some, c where there is one.
+struct ScaledDot {
+  BlockOperands operands;
+  std::size_t block = 0;
+  float a_factor = 1.0f, b_factor = 1.0f;
+  bool has_factors = false;
+  std::optional<float> c{};
+};
+
+// total + (x * y) * sum in binary32.
+inline float add_scaled(float total, float x, float y, float sum) {
+  const Spec binary32;
+  return add(binary32, total, mul(binary32, mul(binary32, x, y), sum));
+}
+
+template <class Arithmetic = ExactArithmetic>
+float dot_scaled(const Accumulator& accumulator, const ScaledDot& x, bool epilogue,
+                 std::uint64_t index = 0) {
+  Draws draws(accumulator.rounding, index);
+  const bool is_unit = accumulator.unit && accumulator.unit->scale;
+  const auto sum = [&](const BlockOperands& part, float start) {
+    if (accumulator.unit) return dot_block_fma(accumulator, part, start, draws);
+    return Dot<Arithmetic>(accumulator, part.a, part.b, draws).from(start);
+  };
+  const auto scale = [](std::span<const float> scales, std::size_t k) {
+    return scales.empty() ? 1.0f : scales[k];
+  };
+  const std::size_t depth = x.operands.a.size();
+  const bool c_in_unit = is_unit && !x.has_factors;
+  float total = 0.0f;
+  if (is_unit) {
+    total = sum(x.operands, c_in_unit ? x.c.value_or(0.0f) : 0.0f);
+  } else {
+    const std::size_t block = epilogue ? std::max<std::size_t>(1, depth) : x.block;
+    if (epilogue) total = -0.0f;
+    for (std::size_t k = 0; k < depth || (epilogue && k == 0); k += block) {
+      const std::size_t count = std::min(block, depth - k);
+      const float p = sum({x.operands.a.subspan(k, count), x.operands.b.subspan(k, count)}, 0.0f);
+      total = add_scaled(total, scale(x.operands.a_scales, k), scale(x.operands.b_scales, k), p);
+    }
+  }
+  const Spec binary32;
+  if (x.has_factors) {
+    total = mul(binary32, mul(binary32, x.a_factor, x.b_factor), total);
+  }
+  return x.c && !c_in_unit ? add(binary32, total, *x.c) : total;
 }
 
 }  // namespace cpd::reference

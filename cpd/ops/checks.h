@@ -3,6 +3,9 @@
 // Checks that several operations share.
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/rounding.h"
 
@@ -22,5 +25,9 @@ void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t dr
 /// c may be null.
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c);
+/// Throws Error unless x is an fp32 tensor on out's device, apart from it, whose last two
+/// dimensions are `shape` (or, where it broadcasts, 1) and whose others broadcast to out's.
+void CheckGrid(const TensorView& x, const TensorView& out, const char* name,
+               const std::array<std::int64_t, 2>& shape, bool broadcasts);
 
 }  // namespace cpd

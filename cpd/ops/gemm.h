@@ -45,6 +45,55 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
 /// product of so many values of k. 0 where the accumulator's rounding is not stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
+/// Where the scales of a product of scaled operands come in.
+enum class ScalesAt : std::uint8_t {
+  block,     ///< at the end of each block of k that shares them
+  epilogue,  ///< at the end of the whole sum; they must be constant along k
+};
+
+/// What the elements of one operand are multiplied by. (lines: rows of a, columns of b.)
+struct OperandScales {
+  /// fp32; a's: … × ⌈M / lines⌉ × ⌈K / block⌉, b's: … × ⌈K / block⌉ × ⌈N / lines⌉, of which the
+  /// dimensions before the last two broadcast to out's. Null: all are 1.
+  const TensorView* scales = nullptr;
+  std::int64_t block = 0;  ///< values of k that share one; 0: all (that dimension is 1)
+  std::int64_t lines = 1;  ///< lines that share one; 0: all
+  /// fp32, a second scale of whole lines or of the operand: broadcasts to … × M × 1 (b: … × 1 × N).
+  /// Null: 1.
+  const TensorView* factor = nullptr;
+};
+
+/// The product of scaled operands; a and b hold the elements, not yet scaled, as Gemm takes them,
+/// out is fp32. With s(x, y) = fl(x * y) and fl one rounding to binary32, nearest-even, never
+/// contracted into an fma:
+///   block     for each block of k, ascending (the finer of the two operands' blocks, of which the
+///             other is a multiple; the last may be short): p = the accumulator's sum over the
+///             block alone, from +0; total = fl(total + fl(s(a's scale, b's) * p)); total starts
+///             from +0;
+///   epilogue  total = fl(s(a's scale, b's) * p), p the accumulator's sum over all of k, from +0;
+///   then      y = fl(s(a's factor, b's) * total), and, where there is a c, y = fl(y + c).
+/// Chunks are counted from each block's first k, and a unit's blocks begin there anew.
+///
+/// A matrix unit that takes scales (BlockFma::scale) multiplies by them itself, in scales_at block:
+/// their blocks are multiples of its scale_block, their values are of its format, and signs count
+/// for nothing. Then total is the unit's sum over all of k, which starts from c; where there are
+/// factors it starts from +0, and c is added as above.
+///
+/// Random bits: as in Gemm; draw 0 is nobody's, unless c starts a unit's sum, and each block's
+/// roundings take the draws that follow those of the block before. Integers given: 1 +
+/// those of every block (DrawsOfGemmScaled).
+///
+/// The result depends on neither threads nor tiles nor backend. Throws Error, before anything is
+/// written, for what does not fit.
+CPD_API void GemmScaled(const TensorView& a, const OperandScales& a_scales, const TensorView& b,
+                        const OperandScales& b_scales, const Accumulator& accumulator, ScalesAt at,
+                        const TensorView& out, const TensorView* c = nullptr,
+                        const TensorView* random = nullptr);
+
+/// DrawsOfGemm for GemmScaled; block: the finer one of scales_at block, 0 for epilogue.
+CPD_API std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int64_t depth,
+                                       std::int64_t block);
+
 /// The same product by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS.
 /// All fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
 /// the library's own. c starts the sums as above; out lies apart from the inputs here too. Throws

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -111,6 +112,26 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
   CheckApart(a, out, "a");
   CheckApart(b, out, "b");
   if (c != nullptr) CheckApart(*c, out, "c");
+}
+
+void CheckGrid(const TensorView& x, const TensorView& out, const char* name,
+               const std::array<std::int64_t, 2>& shape, bool broadcasts) {
+  Check(x, name);
+  if (x.dtype != DType::f32) {
+    throw Error(std::string(name) + " must be fp32, got " + ToString(x.dtype));
+  }
+  bool fits = (broadcasts || x.rank >= 2) && Broadcasts(x, out, 2);
+  for (int d = 0; d < 2; ++d) {
+    const std::int64_t extent = Extent(x, 1 - d);
+    fits = fits && (extent == shape[static_cast<std::size_t>(d)] || (broadcasts && extent == 1));
+  }
+  if (!fits) {
+    throw Error(std::string(name) + (broadcasts ? " must broadcast to … x " : " must be … x ") +
+                std::to_string(shape[0]) + " x " + std::to_string(shape[1]) + ", got " +
+                ShapeOf(x, name) + " and " + ShapeOf(out, "out"));
+  }
+  CheckSameDevice(x, out);
+  CheckApart(x, out, name);
 }
 
 }  // namespace cpd

@@ -18,12 +18,13 @@ constexpr std::array<std::string_view, 6> kSchemeWords{"sequential", "kahan",   
                                                        "pairwise",   "block_fma", "fma"};
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
 /// Options of the text form, those of a unit last.
-constexpr std::array<std::string_view, 16> kOptions{"product",      "inner",    "chunk",
+constexpr std::array<std::string_view, 19> kOptions{"product",      "inner",    "chunk",
                                                     "rounding",     "overflow", "variant",
                                                     "random_bits",  "a",        "b",
                                                     "block",        "sum",      "fraction_bits",
                                                     "min_exponent", "promote",  "sum_rounding",
-                                                    "addend"};
+                                                    "addend",       "scale",    "scale_block",
+                                                    "dot"};
 
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 
@@ -80,7 +81,7 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
   throw Error("unknown option " + Quoted(name) +
               " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
               "random_bits, and with block_fma a, b, block, fraction_bits, min_exponent, sum, "
-              "sum_rounding, addend and promote" +
+              "sum_rounding, addend, promote, scale, scale_block and dot" +
               DidYouMean(name, kOptions));
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/text/block_fma.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 
 #include "cpd/numeric/accumulator.h"
 #include "cpd/text/options.h"
@@ -27,6 +29,36 @@ void CheckOperand(const char* name, const Format& format) {
               ToString(format));
 }
 
+/// Binary digits from a format's largest value to its least spacing.
+int WidthOf(const Format& format) { return format.emax() - format.min_quantum_exponent() + 1; }
+
+int BitsOf(int n) { return std::bit_width(static_cast<unsigned>(n)); }
+
+constexpr int kBinary64 = 53;
+
+/// Terms are exact in binary64, and F such that their sum in units is.
+int MostFractionWithScales(const BlockFma& unit) {
+  Check(*unit.scale);
+  CheckBetween("block_fma: scale_block", 1, unit.block, unit.scale_block);
+  CheckBetween("block_fma: dot", 1, unit.scale_block, unit.dot);
+  if (unit.block % unit.scale_block != 0 || unit.scale_block % unit.dot != 0) {
+    throw Error("block_fma: block must be a multiple of scale_block, and that of dot, got " +
+                std::to_string(unit.block) + ", " + std::to_string(unit.scale_block) + " and " +
+                std::to_string(unit.dot));
+  }
+  const bool sums = unit.dot > 1;
+  const int products = sums ? WidthOf(unit.a) + WidthOf(unit.b) + BitsOf(unit.dot - 1)
+                            : unit.a.precision() + unit.b.precision();
+  if (products + 2 * unit.scale->precision() > kBinary64) {
+    throw Error("block_fma: a term must have at most 53 bits, got a=" + ToString(unit.a) +
+                ", b=" + ToString(unit.b) + ", scale=" + ToString(*unit.scale) +
+                ", dot=" + std::to_string(unit.dot));
+  }
+  // A term is below 2^(E + 4); a dot's is below dot * 2^(emax + 1) * … * 2^(E + 2).
+  const int growth = sums ? unit.a.emax() + unit.b.emax() + 2 + 2 : 4;
+  return kBinary64 - 1 - std::max(growth, 1) - BitsOf(unit.block);
+}
+
 }  // namespace
 
 void Check(const BlockFma& unit) {
@@ -37,7 +69,8 @@ void Check(const BlockFma& unit) {
   CheckOperand("a", unit.a);
   CheckOperand("b", unit.b);
   CheckBetween("block_fma: block", 1, kMostBlock, unit.block);
-  CheckBetween("block_fma: fraction_bits", 1, kMostFraction, unit.fraction_bits);
+  CheckBetween("block_fma: fraction_bits", 1,
+               unit.scale ? MostFractionWithScales(unit) : kMostFraction, unit.fraction_bits);
   CheckBetween("block_fma: min_exponent", kLeastExponent, kMostExponent, unit.min_exponent);
   if (!unit.sum.has_zero() || !unit.sum.is_signed) {
     throw Error("block_fma: sum must be a signed format with a zero, got " + ToString(unit.sum));
@@ -45,6 +78,10 @@ void Check(const BlockFma& unit) {
   if (unit.rounding != Rounding::toward_zero && unit.rounding != Rounding::nearest_even) {
     throw Error("block_fma: the unit rounds toward_zero or nearest_even, got " +
                 ToString(unit.rounding));
+  }
+  if (!unit.scale && (unit.scale_block != BlockFma{}.scale_block || unit.dot != 1)) {
+    throw Error("block_fma: scale_block and dot are for units with a scale, got " +
+                std::to_string(unit.scale_block) + " and " + std::to_string(unit.dot));
   }
   if (unit.promote < 0 || unit.promote % unit.block != 0) {
     throw Error("block_fma: promote must be 0 or a multiple of block = " +
@@ -63,6 +100,11 @@ std::string ToString(const BlockFma& unit) {
   if (unit.rounding != BlockFma{}.rounding) Put(text, "sum_rounding", unit.rounding);
   if (!unit.aligns_addend) Put(text, "addend", "separate");
   if (unit.promote != 0) Put(text, "promote", unit.promote);
+  if (unit.scale) {
+    Put(text, "scale", *unit.scale);
+    Put(text, "scale_block", unit.scale_block);
+    if (unit.dot != 1) Put(text, "dot", unit.dot);
+  }
   return text.substr(1);
 }
 
@@ -86,6 +128,12 @@ bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view tex
     unit.aligns_addend = ParseName<int>("addend", kAddends, text) == 1;
   } else if (name == "promote") {
     unit.promote = ParseInteger<std::int64_t>(name, text);
+  } else if (name == "scale") {
+    unit.scale = ParseFormat(text);
+  } else if (name == "scale_block") {
+    unit.scale_block = ParseInteger<int>(name, text);
+  } else if (name == "dot") {
+    unit.dot = ParseInteger<int>(name, text);
   } else {
     return false;
   }

@@ -81,6 +81,9 @@ struct Step {
   int64_t count;
   float* sum;  ///< the unit's
   int64_t sum_row;
+  const float* a_scale;               ///< of the tile's first row and the block's first k
+  const float* b_scale;               ///< of the first column; both null: all are 1
+  int64_t scale_rows, scale_columns;  ///< from one group of k to the next
 };
 
 /// E of each sum of the tile.
@@ -183,13 +186,47 @@ CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
   }
 }
 
+// --- units with scales ---------------------------------------------------------------------------
+
+/// The operands of one row and D's lanes, for add_scaled_block.
+struct ScaledOperands {
+  const Step& step;
+  int64_t row, lane;
+  int32_t scale_block;
+
+  CPD_FN D a(int k) const { return splat<D>(static_cast<double>(step.a[k * kRows + row])); }
+  CPD_FN D b(int k) const { return load_f32<D>(step.b + k * kGemmColumns + lane); }
+  CPD_FN D a_scale(int k) const {
+    if (step.a_scale == nullptr) return splat<D>(1.0);
+    const float scale = step.a_scale[k / scale_block * step.scale_rows + row];
+    return splat<D>(static_cast<double>(scale));
+  }
+  CPD_FN D b_scale(int k) const {
+    if (step.b_scale == nullptr) return splat<D>(1.0);
+    return load_f32<D>(step.b_scale + k / scale_block * step.scale_columns + lane);
+  }
+};
+
+/// One block of a unit with scales.
+template <class R>
+CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
+  for (int row = 0; row < kRows; ++row) {
+    for (int lane = 0; lane < kLanes; lane += Lanes<D>::count) {
+      float* sum = step.sum + row * step.sum_row + lane;
+      const ScaledOperands operands{step, row, lane, plan.scale_block};
+      const auto count = static_cast<int>(step.count);
+      store_f32(sum, add_scaled_block<R>(plan, operands, count, load_f32<D>(sum)));
+    }
+  }
+}
+
 // --- promotion and the result --------------------------------------------------------------------
 
 /// Calls run.operator()<Rule<…>>() for the rounding into the accumulator's format.
 template <class Run>
 CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   with_mode(plan.promoted.mode, [&]<Rounding mode>() {
-    if (plan.promoted.form == Form::general) {
+    if (!is_simple(plan.promoted.form)) {
       run.template operator()<Rule<mode, Form::general>>();
     } else {
       run.template operator()<Rule<mode, Form::simple>>();
@@ -200,18 +237,18 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
 /// Draw number `draw` past the first for elements (i, j), (i, j + 1), … of the block; a given draw
 /// only where those are elements of the result.
 template <class R>
-CPD_FN Unsigned<D> draw_of(const RoundPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
+CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
                            uint64_t draw) {
   if constexpr (R::mode == Rounding::stochastic) {
     const auto element = i * static_cast<int64_t>(block.index_row) + j;
     if (block.given.random != nullptr) {
       const int64_t lanes = i < block.rows ? block.columns - j : 0;
-      return TakenDraws<D>(block.given.from(element), lanes, 1 + draw).next();
+      return TakenDraws<D>(block.given.from(element), lanes, plan.first_draw + draw).next();
     }
-    const auto first = 4 * static_cast<uint64_t>(draws_per_word(plan.random_bits));
-    FoldDraws<typename Narrow<D>::U32> draws(plan.random_bits, plan.seed, plan.stream,
+    const RoundPlan& into = plan.promoted;
+    FoldDraws<typename Narrow<D>::U32> draws(into.random_bits, into.seed, into.stream,
                                              block.index + static_cast<uint64_t>(element),
-                                             first + draw);
+                                             plan.first_draw + draw);
     return convert<Unsigned<D>>(draws.next());
   } else {
     return Unsigned<D>{};
@@ -227,7 +264,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
     for (int64_t i = row; i < row + kRows; ++i) {
       for (int64_t j = column; j < column + kLanes; j += Lanes<D>::count) {
         float* sum = block->state + i * block->state_columns + j;
-        const Unsigned<D> random = draw_of<R>(plan->promoted, *block, i, j, draw);
+        const Unsigned<D> random = draw_of<R>(*plan, *block, i, j, draw);
         D exact = load_f32<D>(sum);
         if (adds) {
           float* unit = sum + block->plane;
@@ -243,24 +280,51 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
 // --- the loops -----------------------------------------------------------------------------------
 
 /// Adds `count` values of k to one tile; step's sums are the unit's.
-template <class R, bool kBinary32>
-CPD_FN void add_blocks(const BlockFmaPlan& plan, Step step, int64_t count) {
+template <class AddBlock>
+CPD_FN void add_blocks(const BlockFmaPlan& plan, Step step, int64_t count, AddBlock add_block) {
   for (int64_t k = 0; k < count; k += step.count) {
     step.count = least(plan.block, count - k);
-    kBinary32 ? add_block32<R>(plan, step) : add_block64<R>(plan, step);
+    add_block(step);
     step.a += step.count * kRows;
     step.b += step.count * kGemmColumns;
     step.exponent += step.count * kRows;
+    if (step.a_scale != nullptr) {
+      const int64_t groups = step.count / plan.scale_block;
+      step.a_scale += groups * step.scale_rows;
+      step.b_scale += groups * step.scale_columns;
+    }
   }
 }
 
 CPD_BODY void add_binary32(const BlockFmaPlan* shared, const Step* step, int64_t count) {
   const BlockFmaPlan plan = *shared;
-  with_sum_rule(plan, [&]<class R>() { add_blocks<R, true>(plan, *step, count); });
+  with_sum_rule(plan, [&]<class R>() {
+    add_blocks(plan, *step, count, [&](const Step& block) { add_block32<R>(plan, block); });
+  });
 }
 CPD_BODY void add_binary64(const BlockFmaPlan* shared, const Step* step, int64_t count) {
   const BlockFmaPlan plan = *shared;
-  with_sum_rule(plan, [&]<class R>() { add_blocks<R, false>(plan, *step, count); });
+  with_sum_rule(plan, [&]<class R>() {
+    add_blocks(plan, *step, count, [&](const Step& block) { add_block64<R>(plan, block); });
+  });
+}
+
+CPD_BODY void add_scaled_products(const BlockFmaPlan* shared, const Step* step, int64_t count) {
+  const BlockFmaPlan plan = *shared;
+  with_sum_rule(plan, [&]<class R>() {
+    add_blocks(plan, *step, count, [&](const Step& block) { add_block_of_scaled<R>(plan, block); });
+  });
+}
+
+/// The scales of the tile at (row, column) for values of k from `k` of the block on.
+CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
+                       int64_t column, int64_t k, Step& step) {
+  if (block.a_scale == nullptr) return;
+  const int64_t group = k / plan.scale_block;
+  step.scale_rows = block.scale_rows;
+  step.scale_columns = block.state_columns;
+  step.a_scale = block.a_scale + group * step.scale_rows + row;
+  step.b_scale = block.b_scale + group * step.scale_columns + column;
 }
 
 /// Values of k from first_k on that are handled together: whole blocks, up to the next promotion.
@@ -287,13 +351,22 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
     const bool is_end = block.last && k == block.count;
     const bool promotes = plan.promote > 0 && (first_k + count) % plan.promote == 0;
     for (int64_t j = 0; j < kGemmColumns; j += kLanes) {
-      const Step step{a + (k - count) * kRows,
-                      b + (k - count) * kGemmColumns + j,
-                      exponent,
-                      0,
-                      block.state + unit_plane + row * block.state_columns + column + j,
-                      block.state_columns};
-      narrow ? add_binary32(&plan, &step, count) : add_binary64(&plan, &step, count);
+      Step step{a + (k - count) * kRows,
+                b + (k - count) * kGemmColumns + j,
+                exponent,
+                0,
+                block.state + unit_plane + row * block.state_columns + column + j,
+                block.state_columns,
+                nullptr,
+                nullptr,
+                0,
+                0};
+      if (plan.takes_scales) {
+        set_scales(plan, block, row, column + j, k - count, step);
+        add_scaled_products(&plan, &step, count);
+      } else {
+        narrow ? add_binary32(&plan, &step, count) : add_binary64(&plan, &step, count);
+      }
       if (promotes || is_end) {
         const int64_t draw = plan.promote > 0 ? (first_k + count - 1) / plan.promote : 0;
         promote(&plan, &block, row, column + j, static_cast<uint64_t>(draw));

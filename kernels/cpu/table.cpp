@@ -47,6 +47,7 @@ constexpr KernelTable kTable = {
     .pack = pack,
     .gemm = gemm,
     .block_fma = block_fma,
+    .add_scaled_sums = add_scaled_sums,
     .random_integers = random_integers,
     .hadamard = hadamard,
     .crc32c = crc32c,

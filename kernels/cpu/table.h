@@ -92,7 +92,7 @@ void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const 
 void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                const std::uint32_t* random, double* y);
 void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
-                  const float* x, const std::uint32_t* random, float* y);
+                  const float* x, const std::uint32_t* random, float* y, bool streaming);
 std::int64_t encode_f32(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
                         const float* x, const std::uint32_t* random, std::uint8_t* packed,
                         bool streaming);
@@ -116,6 +116,8 @@ void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t l
           std::int32_t* logs);
 void gemm(const GemmPlan& plan, const GemmBlock& block);
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
+void add_scaled_sums(std::int64_t rows, std::int64_t columns, std::int64_t stride,
+                     const float* a_scale, const float* b_scale, float* sum, float* total);
 void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
           std::int64_t count, const float* const* terms, float* sum, float* compensation,
           GivenDraws given);

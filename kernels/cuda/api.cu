@@ -8,7 +8,7 @@ const char* Describe(int status) { return cudaGetErrorString(static_cast<cudaErr
 constexpr cpd::cuda::Api kApi = {
     .plan_size = sizeof(cpd::RoundPlan),
     .strided_size = sizeof(cpd::cuda::Strided),
-    .call_size = sizeof(cpd::cuda::GemmCall),
+    .call_size = sizeof(cpd::cuda::ScaledGemmCall),
     .arithmetic_size = sizeof(cpd::cuda::ArithmeticCall),
     .sum_size = sizeof(cpd::cuda::SumCall),
     .hadamard_size = sizeof(cpd::cuda::HadamardCall),
@@ -19,6 +19,7 @@ constexpr cpd::cuda::Api kApi = {
     .decode = cpd::cuda::decode,
     .greatest = cpd::cuda::greatest,
     .gemm = cpd::cuda::gemm,
+    .gemm_scaled = cpd::cuda::gemm_scaled,
     .first_outside = cpd::cuda::first_outside,
     .blas = cpd::cuda::blas,
     .arithmetic = cpd::cuda::arithmetic,

@@ -16,6 +16,11 @@ template <Rounding mode>
 class UnitSum {
  public:
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
+    begin(call, index, c, {call.product.depth, 0});
+  }
+  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c, const SumSpan& span) {
+    span_ = span;
+    unit_ = 0.0F;
     const BlockFmaPlan& plan = call.plan.unit;
     key_ = random_key(plan.promoted, call.key, index);
     const double start = c;
@@ -29,8 +34,9 @@ class UnitSum {
     }
   }
 
+  template <class Scales = NoScales>
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
-                  const TileRange* ranges) {
+                  const TileRange* ranges, const Scales& scales = {}) {
     const BlockFmaPlan& plan = call.plan.unit;
     const bool narrow =
         fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
@@ -40,27 +46,46 @@ class UnitSum {
         const int length = count - at < plan.block ? count - at : plan.block;
         const float* a_block = a + at * (kSide + 1);
         const float* b_block = b + at * (kSide + 1);
-        const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
-        const double units =
-            narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
-                   : sum_units<double>(plan, e, a_block, b_block, length);
-        unit_ = static_cast<float>(
-            end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
+        if (plan.takes_scales) {
+          const Scaled<Scales> operands{{a_block, b_block}, scales, at};
+          unit_ = static_cast<float>(
+              add_scaled_block<Unit>(plan, operands, length, static_cast<double>(unit_)));
+        } else {
+          const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
+          const double units =
+              narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
+                     : sum_units<double>(plan, e, a_block, b_block, length);
+          unit_ = static_cast<float>(
+              end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
+        }
         const std::int64_t done = k + at + length;
         const bool promotes = plan.promote > 0 && done % plan.promote == 0;
-        if (promotes || done == call.product.depth) promote(call, done);
+        if (promotes || done == span_.depth) promote(call, done);
       }
     });
   }
 
   CPD_FN float end(const GemmCall& call) {
     const bool promotes = call.plan.unit.promote > 0;
-    if (call.product.depth == 0 && !promotes) promote(call, 0);
+    if (span_.depth == 0 && !promotes) promote(call, 0);
     return result_of(promotes ? sum_ : unit_);
   }
 
  private:
   using R = Rule<mode, Form::general>;
+
+  /// The operands of a unit with scales; these count k from the step's first.
+  template <class Scales>
+  struct Scaled {
+    TileOperands<double> operands;
+    const Scales& scales;
+    int first;
+
+    CPD_FN double a(int k) const { return operands.a(k); }
+    CPD_FN double b(int k) const { return operands.b(k); }
+    CPD_FN double a_scale(int k) const { return scales.a(first + k); }
+    CPD_FN double b_scale(int k) const { return scales.b(first + k); }
+  };
 
   template <class Run>
   CPD_FN static void with_unit_rule(const BlockFmaPlan& plan, Run run) {
@@ -103,8 +128,8 @@ class UnitSum {
     const BlockFmaPlan& plan = call.plan.unit;
     const bool adds = plan.promote > 0;
     const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
-    const auto first = 4 * static_cast<std::uint64_t>(draws_per_word(plan.promoted.random_bits));
-    const auto random = draw<R, double>(plan.promoted, key_, first + number);
+    const auto random =
+        draw<R, double>(plan.promoted, key_, plan.first_draw + span_.draws + number);
     const double unit = unit_;
     const double exact = adds ? exact_sum<mode>(static_cast<double>(sum_), unit) : unit;
     const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
@@ -112,6 +137,7 @@ class UnitSum {
     if (adds) unit_ = 0.0F;
   }
 
+  SumSpan span_;
   RandomKey key_;
   float sum_ = 0.0F;  ///< with promotion
   float unit_ = 0.0F;

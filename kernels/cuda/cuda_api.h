@@ -49,6 +49,11 @@ struct GemmCall {
   Key key;
 };
 
+/// A product of scaled operands; gemm.product.c starts its first sum.
+struct ScaledGemmCall : GemmCall {
+  ProductScales scales;
+};
+
 /// One operation an element: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
 struct ArithmeticCall {
   Operation op = Operation::add;
@@ -190,6 +195,7 @@ struct Api {
 
   /// The product, which is not empty (but its depth may be 0).
   int (*gemm)(const Launch& launch, const GemmCall& call);
+  int (*gemm_scaled)(const Launch& launch, const ScaledGemmCall& call);
   /// The least i whose x[i] is finite and not a value of the plan's format, or -1; waits for it.
   int (*first_outside)(const Launch& launch, const RoundPlan& plan, std::int64_t n,
                        const Strided& x, std::int64_t* first);

@@ -66,6 +66,7 @@ int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const st
            const Strided& out);
 int greatest(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t* result);
 int gemm(const Launch& launch, const GemmCall& call);
+int gemm_scaled(const Launch& launch, const ScaledGemmCall& call);
 int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, const Strided& x,
                   std::int64_t* first);
 int blas(const Launch& launch, const MatrixProduct& product, const char** error);

@@ -1,73 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm_short.h"
-#include "kernels/cuda/gemm_tile.h"
+#include "kernels/cuda/multiply.cuh"
 
 namespace cpd::cuda {
 namespace {
-
-/// Joins the threads' ranges; every thread of a warp takes part.
-CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
-  constexpr unsigned kAll = 0xFFFFFFFFU;
-  const unsigned largest = __reduce_max_sync(kAll, mine.largest);
-  const unsigned smallest = __reduce_min_sync(kAll, mine.smallest);
-  const unsigned fraction = __reduce_or_sync(kAll, mine.fraction);
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&shared.largest, largest);
-    atomicMin(&shared.smallest, smallest);
-    atomicOr(&shared.fraction, fraction);
-  }
-}
-
-/// Calls run.operator()<Sum>() with the class that sums as `plan` says.
-template <class Run>
-void with_sum(const AccumulatorPlan& plan, Run run) {
-  const bool is_unit = plan.scheme == Scheme::block_fma;
-  with_mode((is_unit ? plan.unit.promoted : plan.first.round).mode, [&]<Rounding mode>() {
-    switch (plan.scheme) {
-      case Scheme::kahan:
-        return run.template operator()<OrderedSum<mode, Scheme::kahan>>();
-      case Scheme::pairwise:
-        return run.template operator()<OrderedSum<mode, Scheme::pairwise>>();
-      case Scheme::block_fma:
-        return run.template operator()<UnitSum<mode>>();
-      default:
-        return run.template operator()<OrderedSum<mode, Scheme::sequential>>();
-    }
-  });
-}
-
-template <class Sum>
-__global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ GemmCall call) {
-  __shared__ TileMemory memory;
-  const MatrixProduct& product = call.product;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int step = step_of(call.plan);
-  const std::int64_t tiles = tile_count(product, product.batch(), kSide);
-  for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    TileThread<Sum> sum(call, tile, thread);
-    if (thread < 4) memory.ranges[thread / 2][thread % 2] = TileRange::none();
-    __syncthreads();
-    int turn = 0;
-    for (std::int64_t k = 0; k < product.depth; k += step, turn = 1 - turn) {
-      const std::int64_t left = product.depth - k;
-      const int count = left < step ? static_cast<int>(left) : step;
-      TileRange a;
-      TileRange b;
-      sum.load(memory, k, count, a, b);
-      join(a, memory.ranges[turn][0]);
-      join(b, memory.ranges[turn][1]);
-      __syncthreads();
-      if (thread < 2) memory.ranges[1 - turn][thread] = TileRange::none();
-      sum.add(memory, k, count, memory.ranges[turn]);
-      __syncthreads();
-    }
-    sum.store();
-  }
-}
 
 template <Split kKind>
 __global__ void __launch_bounds__(kWideThreads, 2)
@@ -139,8 +78,9 @@ int gemm(const Launch& launch, const GemmCall& call) {
       multiply_wide<kind><<<blocks(kWide), kWideThreads, 0, stream>>>(call);
     });
   } else {
-    with_sum(call.plan,
-             [&]<class Sum>() { multiply<Sum><<<blocks(kSide), kSums, 0, stream>>>(call); });
+    with_sum(call.plan, [&]<class Sum>() {
+      multiply<Sum, GemmCall><<<blocks(kSide), kSums, 0, stream>>>(call);
+    });
   }
   return cudaGetLastError();
 }

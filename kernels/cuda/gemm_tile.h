@@ -95,11 +95,11 @@ CPD_FN TileRange load_lines(const ProductOperand& x, std::int64_t first, std::in
   return range;
 }
 
-/// One thread's sum.
-template <class Sum>
+/// One thread's sum; Call is GemmCall or what the sum needs besides.
+template <class Sum, class Call = GemmCall>
 class TileThread {
  public:
-  CPD_FN TileThread(const GemmCall& call, std::int64_t tile, int thread)
+  CPD_FN TileThread(const Call& call, std::int64_t tile, int thread)
       : call_(call), thread_(thread), place_(place_of(call.product, tile, kSide)) {
     const MatrixProduct& p = call.product;
     row_ = place_.row + thread / kSide;
@@ -139,7 +139,7 @@ class TileThread {
   }
 
  private:
-  const GemmCall& call_;
+  const Call& call_;
   int thread_;
   TilePlace place_;
   std::int64_t row_, column_;
@@ -187,11 +187,28 @@ CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64
 /// NaN as CPD makes it.
 CPD_FN float result_of(float x) { return x == x ? x : bits_as<float>(Pattern<float>::quiet_nan); }
 
+/// The values of k that a sum is over, counted from 0, and the draws that its element's earlier
+/// sums have taken.
+struct SumSpan {
+  std::int64_t depth = 0;
+  std::uint64_t draws = 0;
+};
+
+/// The scales of a unit that is given none.
+struct NoScales {
+  CPD_FN float a(std::int64_t) const { return 1.0F; }
+  CPD_FN float b(std::int64_t) const { return 1.0F; }
+};
+
 /// Any sum but block_fma's: sequential (in chunks, too), Kahan's or a tree.
 template <Rounding mode, Scheme scheme>
 class OrderedSum {
  public:
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
+    begin(call, index, c, {call.product.depth, 0});
+  }
+  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c, const SumSpan& span) {
+    span_ = span;
     const RoundPlan& first = call.plan.first.round;
     key_ = random_key(first, call.key, index);
     const auto start = static_cast<float>(
@@ -200,8 +217,9 @@ class OrderedSum {
     (call.plan.chunk > 0 ? outer_ : state_[0]) = start;
   }
 
+  template <class Scales = NoScales>
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
-                  const TileRange* ranges) {
+                  const TileRange* ranges, const Scales& = {}) {
     const AccumulatorPlan& plan = call.plan;
     const bool narrow = fits_binary32(plan.sum, ranges[0].fraction, ranges[1].fraction);
     if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
@@ -215,7 +233,7 @@ class OrderedSum {
       a += length * (kSide + 1);
       b += length * (kSide + 1);
       k = stop;
-      if (k == chunk_end || k == call.product.depth) {
+      if (k == chunk_end || k == span_.depth) {
         end_chunk(plan, k, static_cast<std::uint64_t>(number));
       }
     }
@@ -245,13 +263,14 @@ class OrderedSum {
   CPD_FN void add_as(const GemmCall& call, const float* a, const float* b, std::int64_t k,
                      int count, std::uint64_t chunk) {
     const GemmPlan& plan = call.plan.sum;
-    const std::uint64_t first =
-        mode == Rounding::stochastic ? plan.first_draw + chunk + draws_before(plan, k) : 0;
+    const std::uint64_t first = mode == Rounding::stochastic
+                                    ? plan.first_draw + span_.draws + chunk + draws_before(plan, k)
+                                    : 0;
     GemmSums<R, V, kExactProducts, TileOperands<V>, TileState<V>> sums(
         plan, {a, b}, {state_},
         SumDraws<R, V>(plan.sum.random_bits, key_.seed, key_.stream, key_.index, first));
     if constexpr (scheme == Scheme::pairwise) {
-      sums.pairwise(k, count, k + count == call.product.depth);
+      sums.pairwise(k, count, k + count == span_.depth);
     } else if constexpr (scheme == Scheme::kahan) {
       sums.kahan(count);
     } else {
@@ -260,15 +279,17 @@ class OrderedSum {
   }
 
   CPD_FN void end_chunk(const AccumulatorPlan& accumulator, std::int64_t k, std::uint64_t number) {
-    const std::uint64_t t = mode == Rounding::stochastic ? accumulator.sum.first_draw + number +
-                                                               draws_before(accumulator.sum, k)
-                                                         : 0;
+    const std::uint64_t t =
+        mode == Rounding::stochastic
+            ? accumulator.sum.first_draw + span_.draws + number + draws_before(accumulator.sum, k)
+            : 0;
     const RoundPlan& plan = accumulator.outer.round;
     outer_ = static_cast<float>(
         rounded_sum<R, double>(outer_, state_[0], draw<R, double>(plan, key_, t), plan));
     state_[0] = 0.0F;
   }
 
+  SumSpan span_;
   RandomKey key_;
   float outer_ = 0.0F;  ///< over the chunks
   float state_[kPlanes];
@@ -278,6 +299,11 @@ class OrderedSum {
 CPD_FN int step_of(const AccumulatorPlan& plan) {
   if (plan.scheme != Scheme::block_fma) return kDepth;
   return kDepth / plan.unit.block * plan.unit.block;
+}
+/// How many a step from k on takes.
+CPD_FN int values_in_step(const GemmCall& call, std::int64_t k, int step) {
+  const std::int64_t left = call.product.depth - k;
+  return left < step ? static_cast<int>(left) : step;
 }
 
 }  // namespace cpd::cuda

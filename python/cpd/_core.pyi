@@ -175,6 +175,9 @@ class BlockFma:
         sum: str,
         rounding: str,
         promote: typing.SupportsInt | typing.SupportsIndex,
+        scale: str | None,
+        scale_block: typing.SupportsInt | typing.SupportsIndex,
+        dot: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
     @property
     def a(self) -> Format: ...
@@ -185,6 +188,8 @@ class BlockFma:
     @property
     def block(self) -> int: ...
     @property
+    def dot(self) -> int: ...
+    @property
     def fraction_bits(self) -> int: ...
     @property
     def min_exponent(self) -> int: ...
@@ -192,6 +197,10 @@ class BlockFma:
     def promote(self) -> int: ...
     @property
     def rounding(self) -> str: ...
+    @property
+    def scale(self) -> Format | None: ...
+    @property
+    def scale_block(self) -> int: ...
     @property
     def sum(self) -> Format: ...
     @property
@@ -523,6 +532,27 @@ def gemm_by_blas(
     accumulator: Accumulator,
     out: numpy.ndarray,
     c: numpy.ndarray | None,
+) -> None: ...
+def gemm_scaled(
+    a: numpy.ndarray,
+    a_scales: tuple[
+        numpy.ndarray | None,
+        typing.SupportsInt | typing.SupportsIndex,
+        typing.SupportsInt | typing.SupportsIndex,
+        numpy.ndarray | None,
+    ],
+    b: numpy.ndarray,
+    b_scales: tuple[
+        numpy.ndarray | None,
+        typing.SupportsInt | typing.SupportsIndex,
+        typing.SupportsInt | typing.SupportsIndex,
+        numpy.ndarray | None,
+    ],
+    accumulator: Accumulator,
+    epilogue: bool,
+    out: numpy.ndarray,
+    c: numpy.ndarray | None = None,
+    random: numpy.ndarray | None = None,
 ) -> None: ...
 def hadamard(
     x: numpy.ndarray,

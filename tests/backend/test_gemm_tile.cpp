@@ -12,13 +12,16 @@
 #include <random>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
 #include "cpd/base/product.h"
 #include "kernels/cuda/block_fma.h"
+#include "kernels/cuda/gemm_scaled.h"
 #include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "tests/testing/few_products.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
+#include "tests/testing/gemm_scaled.h"
 #include "tests/testing/near_ties.h"
 
 namespace cpd {
@@ -37,15 +40,16 @@ void join(const cuda::TileRange& mine, cuda::TileRange& shared) {
 }
 
 /// What a block does, as in gemm.cu.
-template <class Sum>
-void run_block(const cuda::GemmCall& call, std::int64_t tile) {
+template <class Sum, class Call = cuda::GemmCall>
+void run_block(const Call& call, std::int64_t tile) {
   const int step = cuda::step_of(call.plan);
   cuda::TileMemory memory;
-  std::vector<cuda::TileThread<Sum>> threads;
+  std::vector<cuda::TileThread<Sum, Call>> threads;
   threads.reserve(cuda::kSums);
   for (int thread = 0; thread < cuda::kSums; ++thread) threads.emplace_back(call, tile, thread);
-  for (std::int64_t k = 0; k < call.product.depth; k += step) {
-    const auto count = static_cast<int>(std::min<std::int64_t>(step, call.product.depth - k));
+  int count = 0;
+  for (std::int64_t k = 0; k < call.product.depth; k += count) {
+    count = cuda::values_in_step(call, k, step);
     std::array<cuda::TileRange, 2> ranges{cuda::TileRange::none(), cuda::TileRange::none()};
     for (const auto& thread : threads) {
       cuda::TileRange a;
@@ -146,6 +150,52 @@ template <class Arithmetic = testing::WideArithmetic>
   }
   return ::testing::AssertionSuccess();
 }
+
+// --- scaled operands ---
+
+/// Stands in for the GPU's part in them; units' operands are as they should be.
+int scaled_by_tiles(const cuda::Launch& /*launch*/, const cuda::ScaledGemmCall& call) {
+  const bool is_unit = call.plan.scheme == Scheme::block_fma;
+  const Rounding mode = (is_unit ? call.plan.unit.promoted : call.plan.first.round).mode;
+  const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), cuda::kSide);
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    with_sum(call.plan, mode, [&]<class Sum>() {
+      run_block<cuda::ScaledSum<Sum>, cuda::ScaledGemmCall>(call, tile);
+    });
+  }
+  return 0;
+}
+
+/// The values, each rounded into a format.
+void round_into(const Format& format, Tensor& x) {
+  std::vector<float> values = x.values();
+  for (float& value : values) value = reference::cast(reference::spec_of(format), value);
+  x = Tensor(x.shape(), values);
+}
+
+class ScaledTile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    api_.gemm_scaled = scaled_by_tiles;
+    api_.first_outside = [](const cuda::Launch&, const RoundPlan&, std::int64_t,
+                            const cuda::Strided&, std::int64_t* first) {
+      *first = -1;
+      return 0;
+    };
+    cuda::SetLibrary(&api_);
+  }
+  void TearDown() override { cuda::SetLibrary(nullptr); }
+
+  static ::testing::AssertionResult Matches(const testing::ScaledCase& made,
+                                            const Accumulator& accumulator) {
+    return testing::scaled_equal(made, accumulator, "tiles",
+                                 testing::oracle_gemm_scaled(made, accumulator),
+                                 testing::run_scaled(made, accumulator, Device::cuda));
+  }
+
+ private:
+  cuda::Api api_{};
+};
 
 std::vector<RoundingOptions> roundings() {
   std::vector<RoundingOptions> all;
@@ -345,6 +395,74 @@ TEST_F(GemmTile, MatrixUnits) {
         accumulator.unit->promote = 2 * accumulator.unit->block;
         ASSERT_TRUE(tiles_match({x, y, &c}, accumulator)) << info.name;
       }
+    }
+  }
+}
+
+TEST_F(ScaledTile, EverySchemeAndRounding) {
+  testing::ScaledCases make(ParseFormat("e4m3"));
+  std::size_t turn = 0;
+  for (const std::int64_t block : {5, 16, 32, 64, 100, 200}) {
+    for (Accumulator accumulator : schemes_of_tiles(ParseFormat("e5m7"))) {
+      for (const RoundingOptions& o : roundings()) {
+        if (++turn % 5 != 0) continue;
+        accumulator.rounding = o;
+        testing::ScaledCase made =
+            make.Make(3, 133, 18, {block, 1}, {turn % 2 == 0 ? block : 2 * block, 3});
+        if (turn % 3 == 0) make.AddFactors(made, 3, 18);
+        if (turn % 4 == 0) made.c = make.Addend({3, 18});
+        ASSERT_TRUE(Matches(made, accumulator));
+      }
+    }
+  }
+}
+
+TEST_F(ScaledTile, BatchesEpiloguesAndSumsOfNothing) {
+  testing::ScaledCases make(ParseFormat("e4m3"));
+  for (const char* text : {"e5m7 sequential", "e5m7 kahan", "e5m7 pairwise", "h100-fp8"}) {
+    const Accumulator accumulator = ParseAccumulator(text);
+    testing::ScaledCase made{{make.Elements({2, 1, 5, 40})}, {make.Elements({3, 40, 9})}};
+    round_into(ParseFormat("e4m3fn"), made.a.elements);
+    round_into(ParseFormat("e4m3fn"), made.b.elements);
+    made.a.block = made.b.block = 16;
+    made.a.scales = make.Scales({2, 1, 5, 3});
+    made.b.scales = make.Scales({3, 3, 9});
+    made.b.factor = make.Scales({3, 1, 1});
+    made.c = make.Addend({3, 5, 9});
+    ASSERT_TRUE(Matches(made, accumulator));
+    made.at = ScalesAt::epilogue;
+    made.a.block = made.b.block = 0;
+    made.a.scales = make.Scales({2, 1, 5, 1});
+    made.b.scales = make.Scales({1, 1, 9});
+    ASSERT_TRUE(Matches(made, accumulator));
+    for (const ScalesAt at : {ScalesAt::block, ScalesAt::epilogue}) {
+      testing::ScaledCase none{{Tensor({2, 0}, {})}, {Tensor({0, 3}, {})}};
+      none.at = at;
+      ASSERT_TRUE(Matches(none, accumulator));
+      none.c = Tensor({3}, {-0.0F, 1.5F, 3.0F});
+      ASSERT_TRUE(Matches(none, accumulator));
+    }
+  }
+}
+
+TEST_F(ScaledTile, Units) {
+  for (const char* text :
+       {"h100-fp8", "deepseek-promoted", "a100", "rtx-blackwell-mxfp8", "rtx-blackwell-mxfp4",
+        "rtx-blackwell-nvfp4", "rtx-blackwell-mxfp8 promote=64"}) {
+    const Accumulator accumulator = ParseAccumulator(text);
+    const BlockFma& unit = accumulator.unit.value();
+    testing::ScaledCases make(unit.a);
+    if (unit.scale) make.scale = *unit.scale;
+    for (const std::int64_t k : {1, 33, 64, 130, 200}) {
+      const std::int64_t block = unit.scale ? unit.scale_block : 24;
+      testing::ScaledCase made = make.Make(5, k, 17, {block, 1}, {2 * block, 2});
+      round_into(unit.a, made.a.elements);
+      round_into(unit.b, made.b.elements);
+      ASSERT_TRUE(Matches(made, accumulator)) << text;
+      made.c = make.Addend({5, 17});
+      ASSERT_TRUE(Matches(made, accumulator)) << text;
+      make.AddFactors(made, 5, 17);
+      ASSERT_TRUE(Matches(made, accumulator)) << text;
     }
   }
 }

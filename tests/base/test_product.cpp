@@ -99,6 +99,10 @@ TEST(MatrixProduct, BroadcastsMergesAndFolds) {
     EXPECT_EQ(product.rows, x.rows);
     EXPECT_EQ(product.batch() * product.rows * product.columns, out.size());
     ExpectSamePlaces(a, b, c, out, product);
+    const MatrixProduct as_given = MakeProduct(a, b, out, &c, Batch::as_given);
+    EXPECT_EQ(as_given.batch_rank, out.rank - 2);
+    EXPECT_EQ(as_given.rows, out.shape[static_cast<std::size_t>(out.rank) - 2]);
+    ExpectSamePlaces(a, b, c, out, as_given);
   }
 }
 

@@ -70,6 +70,22 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
+// What the terms of a unit with scales, all 1, are in units of 2^last, and E's least.
+int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
+  const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
+  return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
+}
+
+std::vector<double> dots_of(const BlockFma& unit, std::span<const float> a,
+                            std::span<const float> b) {
+  std::vector<double> dots((a.size() + static_cast<std::size_t>(unit.dot) - 1) /
+                           static_cast<std::size_t>(unit.dot));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    dots[i / static_cast<std::size_t>(unit.dot)] += double{a[i]} * double{b[i]};
+  }
+  return dots;
+}
+
 // One block: the unit's sum after it.
 Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const float> b,
                 const Exact& sum) {
@@ -78,15 +94,17 @@ Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const 
   const Exact infinite = infinite_sum(a, b, sum);
   if (infinite.kind != Exact::Kind::finite) return reference::round_exact(spec, infinite, into_sum);
   const float addend = reference::to_float(sum);
-  int most = unit.min_exponent;
-  for (std::size_t i = 0; i < a.size(); ++i) {
+  const std::vector<double> dots = unit.dot > 1 ? dots_of(unit, a, b) : std::vector<double>{};
+  int most = dots_exponent(unit, dots);
+  for (std::size_t i = 0; i < a.size() && unit.dot == 1; ++i) {
     if (a[i] == 0 || b[i] == 0) continue;
     most = std::max(most, exponent_in(unit.a, a[i]) + exponent_in(unit.b, b[i]));
   }
   if (unit.aligns_addend && addend != 0) most = std::max(most, exponent_in(unit.sum, addend));
   const int last = most - unit.fraction_bits;
   std::int64_t total = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
+  for (const double dot : dots) total += static_cast<std::int64_t>(std::ldexp(dot, -last));
+  for (std::size_t i = 0; i < a.size() && unit.dot == 1; ++i) {
     const Number x = number(a[i]);
     const Number y = number(b[i]);
     total += cut(x.significand * y.significand, x.exponent + y.exponent, last);

@@ -190,6 +190,19 @@ void Products(Results& results) {
         "a100-tf32", "h100-fp8", "e8m7 block_fma a=tf32 b=tf32 sum=fp32"}) {
     results.Try(text, [&] { return product(ParseAccumulator(text), testing::kGemm); });
   }
+  const testing::Tensor a_scales({12, 3}, Numbers(36));
+  const testing::Tensor b_scales({3, 1}, Numbers(3));
+  const TensorView of_a = a_scales.view();
+  const TensorView of_b = b_scales.view();
+  for (const char* text : {"fp32 sequential", "e8m7 kahan", "bf16 chunked chunk=3"}) {
+    const auto scaled = [&](const TensorView& x, const TensorView& y,
+                            const Accumulator& accumulator, const TensorView& out,
+                            const TensorView* start) {
+      GemmScaled(x, {&of_a, 10, 1}, y, {&of_b, 10, 0}, accumulator, ScalesAt::block, out, start);
+    };
+    results.Try(std::string("scaled ") + text,
+                [&] { return product(ParseAccumulator(text), scaled); });
+  }
   if (!CpuBlas().empty()) results.Try("blas", [&] { return product({}, GemmByBlas); });
 }
 

@@ -52,7 +52,9 @@ std::vector<float> unit_operands(const Format& format, int kind, std::size_t n,
   std::mt19937_64 generator(seed);
   const reference::Spec spec = reference::spec_of(format);
   if (kind == 0) {
-    return testing::numbers_around(0, 3, format.man + 1, n, generator);
+    std::vector<float> values = testing::numbers_around(0, 3, format.man + 1, n, generator);
+    for (float& x : values) x = reference::cast(spec, x);  // a few are too small for e2m1
+    return values;
   }
   std::vector<float> values(n);
   for (float& x : values) {

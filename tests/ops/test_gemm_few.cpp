@@ -46,7 +46,7 @@ TEST(GemmFew, EverySchemeWithAndWithoutAnAddend) {
       for (const std::int64_t k : {0, 1, 3, 5}) {
         const auto n = static_cast<std::size_t>(k);
         const Tensor a({2, k}, std::vector<float>(2 * n, 1.5f));
-        const Tensor b({k, 6}, std::vector<float>(n * 6, -0.25f));
+        const Tensor b({k, 6}, std::vector<float>(n * 6, testing::few_product_factor(accumulator)));
         for (const Tensor* addend : std::array<const Tensor*, 3>{nullptr, &c, &row}) {
           const auto equal = gemm_matches<reference::ExactArithmetic>({a, b, addend}, accumulator);
           EXPECT_TRUE(equal) << "k " << k;

@@ -42,6 +42,9 @@ def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accu
         acc.unit.aligns_addend,
         acc.unit.min_exponent,
         acc.unit.promote,
+        acc.unit.scale and spec_of(acc.unit.scale),
+        acc.unit.scale_block,
+        acc.unit.dot,
     )
     rows = None if given is None else given.reshape(-1, given.shape[-1]).tolist()
     return gemm_oracle.Accumulation(

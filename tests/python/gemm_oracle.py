@@ -45,6 +45,9 @@ class Unit:
     aligns_addend: bool = True
     min_exponent: int = -133
     promote: int = 0
+    scale: Spec | None = None
+    scale_block: int = 32
+    dot: int = 1
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,19 @@ def element(
     a: Sequence[int], b: Sequence[int], c: int | None, acc: Accumulation, index: int = 0
 ) -> int:
     """Element number `index` (row-major) of the result, from a row of a and a column of b."""
-    pairs = [(value_from_bits(x), value_from_bits(y)) for x, y in zip(a, b, strict=True)]
-    rounded = _Roundings(acc, index)
     start = ZERO if c is None else value_from_bits(c)
+    return bits_from_value(_sum(_pairs(a, b), start, acc, _Roundings(acc, index)))
+
+
+def _pairs(a: Sequence[int], b: Sequence[int]) -> Pairs:
+    return [(value_from_bits(x), value_from_bits(y)) for x, y in zip(a, b, strict=True)]
+
+
+def _sum(
+    pairs: Pairs, start: Value, acc: Accumulation, rounded: _Roundings, scales: Pairs | None = None
+) -> Value:
     if acc.unit is not None:
-        return bits_from_value(_block_fma(pairs, start, acc, acc.unit, rounded))
+        return _block_fma(pairs, start, acc, acc.unit, rounded, scales)
     s = rounded.addend(acc.format, start)
     scheme = {
         "sequential": _sequential,
@@ -120,7 +131,7 @@ def element(
         "chunked": _chunked,
         "pairwise": _pairwise,
     }[acc.scheme]
-    return bits_from_value(scheme(s, pairs, acc, rounded))
+    return scheme(s, pairs, acc, rounded)
 
 
 def gemm(
@@ -136,6 +147,61 @@ def gemm(
         for i, row in enumerate(a)
         for j, column in enumerate(columns)
     ]
+
+
+# ---- scaled operands -----------------------------------------------------------------------------
+
+ONE = number(1, False)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Of one element of a scaled product: the scales of each k, as patterns, and the rest."""
+
+    a: Sequence[int]
+    b: Sequence[int]
+    block: int
+    epilogue: bool = False
+    factors: tuple[int, int] | None = None
+
+
+def scaled_element(
+    a: Sequence[int],
+    b: Sequence[int],
+    c: int | None,
+    acc: Accumulation,
+    scales: Scales,
+    index: int = 0,
+) -> int:
+    """Element number `index` of the product of scaled operands."""
+    pairs, by = _pairs(a, b), _pairs(scales.a, scales.b)
+    rounded = _Roundings(acc, index)
+    addend = None if c is None else value_from_bits(c)
+    if acc.unit is not None and acc.unit.scale is not None:
+        start = ZERO
+        if addend is not None and scales.factors is None:
+            start, addend = addend, None
+        total = _sum(pairs, start, acc, rounded, by)
+    elif scales.epilogue:
+        total = _scaled(by[0], _sum(pairs, ZERO, acc, rounded))
+    else:
+        total = ZERO
+        for k in range(0, len(pairs), scales.block):
+            part = _sum(pairs[k : k + scales.block], ZERO, acc, rounded)
+            total = _fp32(add_values(total, _scaled(by[k], part), Options()))
+    if scales.factors is not None:
+        total = _scaled(_pairs(*[[x] for x in scales.factors])[0], total)
+    if addend is not None:
+        total = _fp32(add_values(total, addend, Options()))
+    return bits_from_value(total)
+
+
+def _fp32(x: Value) -> Value:
+    return round_value(FP32, x, Options())
+
+
+def _scaled(scales: tuple[Value, Value], x: Value) -> Value:
+    return _fp32(multiply_values(_fp32(multiply_values(*scales)), x))
 
 
 Pairs = Sequence[tuple[Value, Value]]
@@ -206,26 +272,52 @@ def _pairwise(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) ->
 
 
 def _block_fma(
-    pairs: Pairs, start: Value, acc: Accumulation, unit: Unit, rounded: _Roundings
+    pairs: Pairs,
+    start: Value,
+    acc: Accumulation,
+    unit: Unit,
+    rounded: _Roundings,
+    scales: Pairs | None,
 ) -> Value:
+    scales = scales or [(ONE, ONE)] * len(pairs)
     if not unit.promote:
-        s = _chain(round_value(unit.sum, start, Options(unit.rounding)), pairs, unit)
+        s = _chain(round_value(unit.sum, start, Options(unit.rounding)), pairs, scales, unit)
         return rounded(acc.format, s)
     total = rounded.addend(acc.format, start)
     for begin in range(0, len(pairs), unit.promote):
-        part = _chain(ZERO, pairs[begin : begin + unit.promote], unit)
+        stretch = slice(begin, begin + unit.promote)
+        part = _chain(ZERO, pairs[stretch], scales[stretch], unit)
         total = rounded.add(acc.format, total, part)
     return total
 
 
-def _chain(s: Value, pairs: Pairs, unit: Unit) -> Value:
+def _chain(s: Value, pairs: Pairs, scales: Pairs, unit: Unit) -> Value:
     for begin in range(0, len(pairs), unit.block):
-        s = _one_block(s, pairs[begin : begin + unit.block], unit)
+        block = slice(begin, begin + unit.block)
+        s = _one_block(s, pairs[block], scales[block], unit)
     return s
 
 
 def _exponent(x: Number, emin: int) -> int:
     return max(floor_log2(abs(x.value)), emin)
+
+
+def _finite(x: Value) -> Number:
+    assert isinstance(x, Number)
+    return x
+
+
+def _magnitude(x: Value) -> Value:
+    return negate(x) if getattr(x, "negative", False) else x
+
+
+def _term_exponent(pair: tuple[Value, Value], scales: tuple[Value, Value], unit: Unit) -> int:
+    e = 0
+    if unit.dot == 1:
+        e += _exponent(_finite(pair[0]), unit.a.emin) + _exponent(_finite(pair[1]), unit.b.emin)
+    if unit.scale is not None:
+        e += sum(_exponent(_finite(scale), unit.scale.emin) for scale in scales)
+    return e
 
 
 def _cut(x: Fraction, quantum: Fraction) -> Fraction:
@@ -234,17 +326,19 @@ def _cut(x: Fraction, quantum: Fraction) -> Fraction:
     return -whole if x < 0 else whole
 
 
-def _one_block(s: Value, pairs: Pairs, unit: Unit) -> Value:
-    special = _special_sum([multiply_values(x, y) for x, y in pairs] + [s])
+def _one_block(s: Value, pairs: Pairs, scales: Pairs, unit: Unit) -> Value:
+    values = [
+        multiply_values(multiply_values(x, y), multiply_values(_magnitude(u), _magnitude(v)))
+        for (x, y), (u, v) in zip(pairs, scales, strict=True)
+    ]
+    special = _special_sum([*values, s])
     if special is not None:
         return round_value(unit.sum, special, Options(unit.rounding))
     terms: list[tuple[Fraction, int]] = []
-    for x, y in pairs:
-        assert isinstance(x, Number)
-        assert isinstance(y, Number)
-        if x.value and y.value:
-            e = _exponent(x, unit.a.emin) + _exponent(y, unit.b.emin)
-            terms.append((x.value * y.value, e))
+    for begin in range(0, len(pairs), unit.dot):
+        value = sum((_finite(x).value for x in values[begin : begin + unit.dot]), Fraction(0))
+        if value:
+            terms.append((value, _term_exponent(pairs[begin], scales[begin], unit)))
     assert isinstance(s, Number)
     if unit.aligns_addend and s.value:
         terms.append((s.value, _exponent(s, unit.sum.emin)))
@@ -253,7 +347,14 @@ def _one_block(s: Value, pairs: Pairs, unit: Unit) -> Value:
     total = sum((_cut(value, quantum) for value, _ in terms), Fraction(0))
     if not unit.aligns_addend:
         total += s.value
+    if unit.scale is not None and unit.sum.encoding == "ieee" and abs(total) >= _beyond(unit.sum):
+        return Infinity(total < 0)
     return round_value(unit.sum, number(total, False), Options(unit.rounding))
+
+
+def _beyond(spec: Spec) -> Fraction:
+    """The power of two that follows an IEEE format's values."""
+    return power_of_two((1 << spec.exp) - 2 + spec.emin)
 
 
 def _special_sum(values: Sequence[Value]) -> Value | None:

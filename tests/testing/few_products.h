@@ -47,6 +47,12 @@ inline std::vector<Accumulator> few_product_sums() {
 inline constexpr std::array kFewModes = {Rounding::nearest_even, Rounding::down,
                                          Rounding::stochastic};
 
+/// What b holds, a value of the unit's format too.
+inline float few_product_factor(const Accumulator& accumulator) {
+  const bool is_short = accumulator.unit && accumulator.unit->b == ParseFormat("e2m1");
+  return is_short ? -0.5f : -0.25f;
+}
+
 /// c's: values that the sums' formats lack, ties, zeros of both signs, and what is not finite.
 inline std::vector<float> few_product_addends() {
   constexpr float kInf = std::numeric_limits<float>::infinity();

@@ -238,6 +238,15 @@ TEST(Presets, AreWhatTheTableSays) {
   EXPECT_EQ(text("deepseek-promoted"),
             "fp32 block_fma a=e4m3fn b=e4m3fn block=32 fraction_bits=13 min_exponent=-139 "
             "sum=e8m13 promote=128");
+  EXPECT_EQ(text("rtx-blackwell-mxfp8"),
+            "fp32 block_fma a=e4m3fn b=e4m3fn block=32 fraction_bits=25 min_exponent=-133 "
+            "sum=fp32 scale=e8m0 scale_block=32");
+  EXPECT_EQ(text("rtx-blackwell-mxfp4"),
+            "fp32 block_fma a=e2m1 b=e2m1 block=64 fraction_bits=35 min_exponent=-139 sum=fp32 "
+            "scale=e8m0 scale_block=32 dot=16");
+  EXPECT_EQ(text("rtx-blackwell-nvfp4"),
+            "fp32 block_fma a=e2m1 b=e2m1 block=64 fraction_bits=35 min_exponent=-139 sum=fp32 "
+            "scale=e4m3fn scale_block=16 dot=16");
   EXPECT_EQ(ToString(Preset("h100-fp16", ParseFormat("fp16"))),
             "fp16 block_fma a=fp16 b=fp16 block=16 fraction_bits=25 min_exponent=-133 sum=fp16 "
             "sum_rounding=nearest_even");
@@ -245,7 +254,7 @@ TEST(Presets, AreWhatTheTableSays) {
 
 TEST(Presets, AllAreSoundAndNameTheirEvidence) {
   const std::vector<PresetInfo> all = Presets();
-  EXPECT_EQ(all.size(), 16U);
+  EXPECT_EQ(all.size(), 19U);
   for (const PresetInfo& info : all) {
     const Accumulator accumulator = Preset(info.name);
     Check(accumulator);
@@ -255,6 +264,21 @@ TEST(Presets, AllAreSoundAndNameTheirEvidence) {
     const bool measured = info.name == "v100" || info.name.starts_with("h100-");
     EXPECT_EQ(info.evidence, measured ? "replayed" : "literature") << info.name;
   }
+}
+
+TEST(Accumulator, UnitsWithScales) {
+  const auto error = [](const std::string& options) {
+    return error_of([&] { ParseAccumulator("rtx-blackwell-" + options); });
+  };
+  EXPECT_NE(error("mxfp4 scale_block=24").find("a multiple of scale_block"), std::string::npos);
+  EXPECT_NE(error("mxfp4 dot=5").find("a multiple of scale_block, and that of dot"),
+            std::string::npos);
+  EXPECT_NE(error("mxfp4 fraction_bits=38").find("must be 1…37, got 38"), std::string::npos);
+  EXPECT_NE(error("mxfp8 fraction_bits=43").find("must be 1…42, got 43"), std::string::npos);
+  EXPECT_NE(error("mxfp4 a=fp16 b=fp16").find("must have at most 53 bits"), std::string::npos);
+  EXPECT_NE(error("mxfp8 scale=fp32").find("must have at most 53 bits"), std::string::npos);
+  const auto unscaled = error_of([] { ParseAccumulator("h100-fp8 dot=2"); });
+  EXPECT_NE(unscaled.find("for units with a scale"), std::string::npos);
 }
 
 TEST(Presets, MayBeChangedInText) {
@@ -274,6 +298,7 @@ TEST(Presets, RefuseWhatNoKnownRuleReproduces) {
   EXPECT_NE(error("ada-fp8", "fp16").find("no known rule"), std::string::npos);
   EXPECT_NE(error("b200-fp8", "fp32").find("no known rule"), std::string::npos);
   EXPECT_NE(error("h100-bf16", "fp16").find("must be fp32"), std::string::npos);
+  EXPECT_NE(error("rtx-blackwell-mxfp8", "fp16").find("must be fp32"), std::string::npos);
   EXPECT_NE(error("h100-fp16", "bf16").find("fp32 or fp16, got bf16"), std::string::npos);
   EXPECT_NE(error("k80", "fp32").find("unknown preset 'k80'; there are v100, a100"),
             std::string::npos);

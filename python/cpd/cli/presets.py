@@ -53,6 +53,9 @@ def _run(options: argparse.Namespace) -> int:
 def _describe(preset: PresetInfo) -> dict[str, Any]:
     made = Accumulator(preset=preset.name)
     unit = _unit(preset)
+    scales = (
+        {} if unit.scale is None else {"scale": str(unit.scale), "scale_block": unit.scale_block}
+    )
     return {
         "name": preset.name,
         "operands": [str(unit.a), str(unit.b)],
@@ -62,6 +65,7 @@ def _describe(preset: PresetInfo) -> dict[str, Any]:
         "sum": str(unit.sum),
         "rounding": unit.rounding,
         "promote": unit.promote,
+        **scales,
         "outputs": _outputs(preset),
         "evidence": preset.evidence,
         "source": preset.source,
@@ -88,7 +92,8 @@ def _outputs(preset: PresetInfo) -> list[str]:
 
 
 def _table(presets: list[PresetInfo]) -> Table:
-    table = new_table("Preset", "Operand", "Block", "Frac.\nbits", "Sum", "Rounding", "Evidence")
+    table = new_table("Preset", "Oper-\nand", "Block", "Frac.\nbits", "Sum", "Rounding", "Evidence")
+    table.columns[0].no_wrap = True
     for column in table.columns[4:]:
         column.justify = "left"
     for preset in presets:
@@ -114,7 +119,13 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
     half = [preset.name for preset in presets if "fp16" in _outputs(preset)]
     lines.append(f"With fp16 results ({', '.join(half)}) the sum is fp16, rounded to nearest_even.")
     for preset in presets:
-        promote = _unit(preset).promote
-        if promote:
-            lines.append(f"{preset.name} adds its sum to one in fp32 every {promote} products.")
+        unit = _unit(preset)
+        if unit.promote:
+            lines.append(
+                f"{preset.name} adds its sum to one in fp32 every {unit.promote} products."
+            )
+        if unit.scale is not None:
+            lines.append(
+                f"{preset.name} takes {unit.scale} scales of {unit.scale_block} values of k."
+            )
     return lines

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,7 +31,7 @@ DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
 _format = format  # parameters of the same name hide it
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class BlockFma:
     """The rule of a matrix unit: a block of products is aligned, cut and summed at once.
 
@@ -51,6 +51,14 @@ class BlockFma:
         rounding: into `sum`: `toward_zero` or `nearest_even`.
         promote: every so many k (a multiple of `block`) the unit's sum is added to the accumulator
             and starts anew from +0; 0: never.
+        scale: of a unit that takes scales: their format. Each product is multiplied by its two
+            scales' magnitudes, exactly, and its exponent is ea + eb plus those of the scales; a
+            scale that is NaN makes the sum NaN. Where none are given they are 1. A sum beyond the
+            range of `sum` is Inf, also toward zero. `fraction_bits` may be as many as binary64
+            holds a block's sum with.
+        scale_block: values of k that share a scale: `block` or a divisor of it.
+        dot: a divisor of `scale_block`: with more than 1 the terms are exact sums of so many
+            scaled products, and a term's exponent is that of the scales alone.
 
     >>> BlockFma("fp16", "fp16", block=4, fraction_bits=23).sum
     cpd.format('fp32')
@@ -65,6 +73,9 @@ class BlockFma:
     sum: Format
     rounding: str
     promote: int
+    scale: Format | None
+    scale_block: int
+    dot: int
     text: str = field(init=False, repr=False, compare=False)
     """Its options as they stand in an accumulator's text."""
     _held: _core.BlockFma = field(init=False, repr=False, compare=False)
@@ -81,6 +92,9 @@ class BlockFma:
         sum: FormatLike = "fp32",
         rounding: str = "toward_zero",
         promote: int = 0,
+        scale: FormatLike | None = None,
+        scale_block: int = 32,
+        dot: int = 1,
     ) -> None:
         if not isinstance(rounding, str):
             raise TypeError(f"rounding must be a str, got {type(rounding).__name__}")
@@ -94,8 +108,17 @@ class BlockFma:
             format(sum).name,
             rounding,
             int64("promote", promote),
+            None if scale is None else format(scale).name,
+            int32("scale_block", scale_block),
+            int32("dot", dot),
         )
         native.share(self, made)
+
+    def __repr__(self) -> str:
+        shown = [one.name for one in fields(self) if one.repr]
+        if self.scale is None:
+            shown = [name for name in shown if name not in ("scale", "scale_block", "dot")]
+        return f"BlockFma({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return native.arguments(self)

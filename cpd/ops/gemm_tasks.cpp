@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/gemm_tasks.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/base/interrupt.h"
+#include "cpd/base/parallel.h"
+#include "cpd/ops/elementwise.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::int64_t kMostRows = 512;     ///< of a task's block of sums
+constexpr std::int64_t kMostColumns = 512;  ///< the same
+constexpr std::int64_t kMostDepth = 128;    ///< values of k packed at once
+constexpr std::int64_t kBand = 128;         ///< rows between two questions whether to go on
+constexpr std::int64_t kSerialWork = std::int64_t{1}
+                                     << 17;  ///< products that one thread does alone
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// --- memory --------------------------------------------------------------------------------------
+
+/// Element (row, column) of matrix number `batch` of an operand, and what follows it.
+TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
+                std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+  std::int64_t offset = row * x.row_stride + column * x.column_stride;
+  for (int d = product.batch_rank - 1; d >= 0; --d) {
+    const auto at = static_cast<std::size_t>(d);
+    offset += batch % product.batch_shape[at] * x.batch_stride[at];
+    batch /= product.batch_shape[at];
+  }
+  TensorView view;
+  view.data =
+      static_cast<std::uint8_t*>(x.data) + offset * static_cast<std::int64_t>(SizeOf(x.dtype));
+  view.dtype = x.dtype;
+  view.rank = 2;
+  view.shape = {rows, columns};
+  view.stride = {x.row_stride, x.column_stride};
+  return view;
+}
+
+/// What a thread works in, kept from call to call: fresh memory would be cleared by the system.
+struct Buffers {
+  std::vector<float> a, b, state, outer, total;
+  std::vector<PanelRange> a_ranges, b_ranges;
+  std::vector<std::int32_t> a_logs, b_logs;
+};
+thread_local Buffers g_buffers;
+constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< floats
+
+/// At least n elements; their values do not matter.
+template <class T>
+T* Sized(std::vector<T>& buffer, std::int64_t n) {
+  if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
+  return buffer.data();
+}
+
+/// An operand's packed panels and their ranges (GemmBlock).
+class Panels {
+ public:
+  Panels(std::int64_t lines, std::int64_t depth, int width, std::vector<float>& packed,
+         std::vector<PanelRange>& ranges, std::vector<std::int32_t>* logs)
+      : width_(width),
+        packed_(Sized(packed, round_up(lines, width) * depth)),
+        ranges_(Sized(ranges,
+                      round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))),
+        logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
+
+  /// x: lines x k, or, with `across`, k x lines.
+  void Pack(const TensorView& x, bool across, bool last_bits) {
+    const int line = across ? 1 : 0;
+    const std::int64_t lines = x.shape[line];
+    const std::int64_t count = x.shape[1 - line];
+    if (x.dtype == DType::f32) {
+      return Kernels().pack(lines, count, static_cast<const float*>(x.data), x.stride[line],
+                            x.stride[1 - line], width_, last_bits, packed_, ranges_, logs_);
+    }
+    const float* values = Widen(x);
+    Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_, last_bits,
+                   packed_, ranges_, logs_);
+  }
+  [[nodiscard]] const float* packed() const { return packed_; }
+  [[nodiscard]] const PanelRange* ranges() const { return ranges_; }
+  [[nodiscard]] const std::int32_t* logs() const { return logs_; }
+
+ private:
+  /// A 16-bit tensor's elements, row by row, in binary32.
+  const float* Widen(const TensorView& x) {
+    const std::int64_t n = x.size();
+    wide_.resize(static_cast<std::size_t>(n));
+    Reader<float> reader(x);
+    for (std::int64_t i = 0; i < n; i += kStage) {
+      const std::int64_t count = std::min(kStage, n - i);
+      std::copy_n(reader.Read(i, count), count, wide_.data() + i);
+    }
+    return wide_.data();
+  }
+
+  int width_;
+  float* packed_;
+  PanelRange* ranges_;
+  std::int32_t* logs_;
+  std::vector<float> wide_;
+};
+
+/// Adds term number k to n sums; `index` is the first one's element number, `given` its draws. The
+/// kernel's ranges end where bits 32 and up of the index change.
+void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
+          const float* terms, float* sum, GivenDraws given) {
+  while (n > 0) {
+    const std::uint64_t left = (std::uint64_t{1} << 32) - (index & 0xFFFFFFFFU);
+    const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(left, n));
+    Kernels().fold(plan, k == 0, k, static_cast<std::int64_t>(index), count, 1, &terms, sum,
+                   nullptr, given);
+    index += left;
+    given = given.from(count);
+    n -= count;
+    terms += count;
+    sum += count;
+  }
+}
+
+/// How many values of k are packed at once: whole groups, pairs and blocks.
+std::int64_t DepthStep(const AccumulatorPlan& plan) {
+  if (plan.scheme != Scheme::block_fma) return kMostDepth;
+  return kMostDepth / plan.unit.block * plan.unit.block;
+}
+
+// --- one task ------------------------------------------------------------------------------------
+
+/// A block of sums of one matrix of the batch: everything a thread needs for it.
+struct Task {
+  std::int64_t batch, row, rows, column, columns;
+};
+
+/// One thread's buffers, and the computation of its tasks.
+class Worker {
+ public:
+  /// given: the draws of the result's first element and those after it.
+  Worker(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
+         const ProductScales* scales, std::int64_t rows, std::int64_t columns)
+      : buffers_(std::exchange(g_buffers, {})),
+        product_(product),
+        plan_(plan),
+        sum_(plan.sum),
+        unit_(plan.unit),
+        given_(given),
+        scales_(scales),
+        state_columns_(round_up(columns, Kernels().gemm_columns)),
+        plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
+        depth_(std::min(product.depth, DepthStep(plan))),
+        padded_rows_(plane_ / state_columns_),
+        a_(rows, depth_, Kernels().gemm_rows, buffers_.a, buffers_.a_ranges,
+           LogsFor(plan, buffers_.a_logs)),
+        b_(columns, depth_, Kernels().gemm_columns, buffers_.b, buffers_.b_ranges,
+           LogsFor(plan, buffers_.b_logs)),
+        state_(Sized(buffers_.state, plane_ * plan.planes)),
+        outer_(Sized(buffers_.outer, plan.chunk > 0 ? plane_ : 0)),
+        row_(static_cast<std::size_t>(state_columns_)) {
+    if (scales_ == nullptr) return;
+    total_ = Sized(buffers_.total, plane_);
+    const std::int64_t groups = unit_.takes_scales ? depth_ / unit_.scale_block + 1 : 0;
+    a_lines_.resize(static_cast<std::size_t>(padded_rows_));
+    b_lines_.resize(static_cast<std::size_t>(state_columns_));
+    a_groups_.resize(static_cast<std::size_t>(padded_rows_ * groups));
+    b_groups_.resize(static_cast<std::size_t>(state_columns_ * groups));
+  }
+  ~Worker() {
+    if (buffers_.state.size() > kMostKept) buffers_.state = {};
+    if (buffers_.outer.size() > kMostKept) buffers_.outer = {};
+    if (buffers_.total.size() > kMostKept) buffers_.total = {};
+    g_buffers = std::move(buffers_);
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  void Run(const Task& task) {
+    task_ = task;
+    std::fill_n(state_, plane_ * plan_.planes, 0.0F);
+    if (plan_.chunk > 0) std::fill_n(outer_, plane_, 0.0F);
+    if (scales_ == nullptr) {
+      AddAll(0, product_.depth);
+      Store(Sums());
+    } else {
+      AddScaled();
+      Store(state_);
+    }
+  }
+
+ private:
+  static std::vector<std::int32_t>* LogsFor(const AccumulatorPlan& plan,
+                                            std::vector<std::int32_t>& logs) {
+    return plan.scheme != Scheme::block_fma && takes_logs(plan.sum.split) ? &logs : nullptr;
+  }
+  [[nodiscard]] std::uint64_t IndexOf(std::int64_t row) const {
+    return static_cast<std::uint64_t>(
+        ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
+  }
+
+  /// Where the accumulator's sums end up.
+  [[nodiscard]] float* Sums() const { return plan_.chunk > 0 ? outer_ : state_; }
+
+  [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
+    return given_.from(static_cast<std::int64_t>(index));
+  }
+
+  /// The sums before the first product: c, rounded, or +0.
+  void Start(float* sums) {
+    const bool given = product_.c.data != nullptr;
+    if (!given && plan_.first.round.has_zero) return;  // the buffers hold +0
+    const TensorView c = given ? Part(product_, product_.c, task_.batch, task_.row, task_.rows,
+                                      task_.column, task_.columns)
+                               : TensorView{};
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      for (std::int64_t j = 0; j < task_.columns; j += kStage) {
+        const std::int64_t n = std::min(kStage, task_.columns - j);
+        const TensorView part = given ? RowOf(c, i, j, n) : TensorView{};
+        Reader<float> reader(part);
+        const float* terms = given ? reader.Read(0, n) : row_.data() + j;
+        const std::uint64_t index = IndexOf(i) + static_cast<std::uint64_t>(j);
+        Fold(plan_.first, 0, index, n, terms, sums + i * state_columns_ + j, GivenAt(index));
+      }
+    }
+  }
+
+  static TensorView RowOf(const TensorView& x, std::int64_t row, std::int64_t column,
+                          std::int64_t n) {
+    TensorView part = x;
+    part.data = static_cast<std::uint8_t*>(x.data) + (row * x.stride[0] + column * x.stride[1]) *
+                                                         static_cast<std::int64_t>(SizeOf(x.dtype));
+    part.rank = 1;
+    part.shape[0] = n;
+    part.stride[0] = x.stride[1];
+    return part;
+  }
+
+  /// The accumulator's sums over k = begin … end - 1, which it counts from 0.
+  void AddAll(std::int64_t begin, std::int64_t end) {
+    origin_ = begin;
+    Start(Sums());
+    plan_.chunk > 0 ? AddChunks(begin, end) : AddProducts(begin, end);
+  }
+
+  /// The chunks one after the other, each from +0, each added to the outer sums.
+  void AddChunks(std::int64_t begin, std::int64_t end) {
+    const std::uint64_t first_draw = sum_.first_draw;
+    for (std::int64_t k = begin; k < end; k += plan_.chunk) {
+      const std::int64_t stop = std::min(end, k + plan_.chunk);
+      const auto number = static_cast<std::uint64_t>((k - begin) / plan_.chunk);
+      sum_.first_draw = first_draw + number;
+      std::fill_n(state_, plane_, 0.0F);
+      AddProducts(k, stop);
+      const auto draw =
+          static_cast<std::int64_t>(sum_.first_draw + draws_before(sum_, stop - begin));
+      for (std::int64_t i = 0; i < task_.rows; ++i) {
+        Fold(plan_.outer, draw, IndexOf(i), task_.columns, state_ + i * state_columns_,
+             outer_ + i * state_columns_, GivenAt(IndexOf(i)));
+      }
+    }
+    sum_.first_draw = first_draw;
+  }
+
+  /// Products of k = begin … end - 1. A unit's sum of none ends as any other: its kernel rounds it
+  /// into the accumulator's format.
+  void AddProducts(std::int64_t begin, std::int64_t end) {
+    GemmBlock block;
+    block.rows = task_.rows;
+    block.columns = task_.columns;
+    block.a = a_.packed();
+    block.b = b_.packed();
+    block.a_range = a_.ranges();
+    block.b_range = b_.ranges();
+    block.a_logs = a_.logs();
+    block.b_logs = b_.logs();
+    block.state = state_;
+    block.plane = plane_;
+    block.state_columns = state_columns_;
+    block.index = IndexOf(0);
+    block.index_row = static_cast<std::uint64_t>(product_.columns);
+    block.given = GivenAt(block.index);
+    if (begin == end && plan_.scheme == Scheme::block_fma) {
+      block.last = true;
+      return Kernels().block_fma(unit_, block);
+    }
+    for (std::int64_t k = begin; k < end; k += depth_) {
+      block.first_k = k - origin_;
+      block.count = std::min(depth_, end - k);
+      block.last = k + block.count == end;
+      a_.Pack(Part(product_, product_.a, task_.batch, task_.row, task_.rows, k, block.count), false,
+              sum_.exact_products);
+      b_.Pack(Part(product_, product_.b, task_.batch, k, block.count, task_.column, task_.columns),
+              true, sum_.exact_products);
+      if (scales_ != nullptr && unit_.takes_scales) SpreadGroups(k, block);
+      AddBlock(block);
+    }
+  }
+
+  /// The products of a block, some rows at a time.
+  void AddBlock(const GemmBlock& block) {
+    const std::int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
+    for (std::int64_t row = 0; row < block.rows; row += kBand) {
+      CheckInterrupt();
+      GemmBlock band = block;
+      band.rows = std::min(kBand, block.rows - row);
+      band.a += row * block.count;
+      band.a_range += row / Kernels().gemm_rows * groups;
+      if (band.a_logs != nullptr) band.a_logs += row * block.count;
+      band.state += row * block.state_columns;
+      if (band.a_scale != nullptr) band.a_scale += row;
+      band.index += static_cast<std::uint64_t>(row) * block.index_row;
+      if (plan_.scheme == Scheme::block_fma) {
+        Kernels().block_fma(unit_, band);
+      } else {
+        Kernels().gemm(sum_, band);
+      }
+      if (scales_ != nullptr && block.last && plan_.chunk == 0) AddToTotal(row, band.rows);
+    }
+  }
+
+  // --- scales ---
+
+  /// All of a scaled product; the results are left in the state.
+  void AddScaled() {
+    const ProductScales& s = *scales_;
+    std::fill_n(total_, plane_, s.start);
+    for (std::int64_t block = 0; block < s.sums; ++block) {
+      const std::int64_t k = block * s.block;
+      const auto draws = static_cast<std::uint64_t>(block * s.draws);
+      sum_.first_draw = plan_.sum.first_draw + draws;
+      unit_.first_draw = plan_.unit.first_draw + draws;
+      SpreadLines(s.of_sums, k);
+      AddAll(k, std::min(product_.depth, k + s.block));
+      if (plan_.chunk > 0 || product_.depth == 0) AddToTotal(0, task_.rows);
+    }
+    SpreadLines(s.factors, 0);
+    StartResults();
+    Kernels().add_scaled_sums(task_.rows, PaddedColumns(), state_columns_, a_lines_.data(),
+                              b_lines_.data(), total_, state_);
+  }
+
+  /// The grid's scales at k of lines first … first + n - 1.
+  void Spread(const ScaleGrid& grid, std::int64_t first, std::int64_t n, std::int64_t k,
+              float* to) const {
+    if (grid.at.data == nullptr) {
+      std::fill_n(to, n, 1.0F);
+      return;
+    }
+    const TensorView scales = Part(product_, grid.at, task_.batch, 0, 1, k / grid.block, 1);
+    const auto* from = static_cast<const float*>(scales.data);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[(first + i) / grid.lines * scales.stride[0]];
+  }
+  void SpreadLines(const ScaleGrids& grids, std::int64_t k) {
+    Spread(grids.a, task_.row, task_.rows, k, a_lines_.data());
+    Spread(grids.b, task_.column, task_.columns, k, b_lines_.data());
+  }
+  /// The scales that a unit takes with the block of k that begins at `k`.
+  void SpreadGroups(std::int64_t k, GemmBlock& block) {
+    block.a_scale = a_groups_.data();
+    block.b_scale = b_groups_.data();
+    block.scale_rows = padded_rows_;
+    for (std::int64_t group = 0; group * unit_.scale_block < block.count; ++group) {
+      const std::int64_t at = k + group * unit_.scale_block;
+      Spread(scales_->in_unit.a, task_.row, task_.rows, at,
+             a_groups_.data() + group * padded_rows_);
+      Spread(scales_->in_unit.b, task_.column, task_.columns, at,
+             b_groups_.data() + group * state_columns_);
+    }
+  }
+
+  /// Scales the accumulator's sums of some rows, and starts them anew.
+  void AddToTotal(std::int64_t row, std::int64_t rows) {
+    const std::int64_t at = row * state_columns_;
+    Kernels().add_scaled_sums(round_up(rows, Kernels().gemm_rows), PaddedColumns(), state_columns_,
+                              a_lines_.data() + row, b_lines_.data(), Sums() + at, total_ + at);
+    if (plan_.scheme == Scheme::kahan) {
+      std::fill_n(state_ + plane_ + at, rows * state_columns_, 0.0F);
+    }
+  }
+  [[nodiscard]] std::int64_t PaddedColumns() const {
+    return round_up(task_.columns, Kernels().gemm_columns);
+  }
+
+  /// What the results start from: c, or -0, to which any number adds as it is.
+  void StartResults() {
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      float* to = state_ + i * state_columns_;
+      if (scales_->c.data == nullptr) {
+        std::fill_n(to, task_.columns, -0.0F);
+        continue;
+      }
+      const TensorView c =
+          Part(product_, scales_->c, task_.batch, task_.row + i, 1, task_.column, task_.columns);
+      Reader<float> reader(c);
+      for (std::int64_t j = 0; j < task_.columns; j += kStage) {
+        const std::int64_t n = std::min(kStage, task_.columns - j);
+        std::copy_n(reader.Read(j, n), n, to + j);
+      }
+    }
+  }
+
+  void Store(const float* sums) {
+    const TensorView out = Part(product_, product_.out, task_.batch, task_.row, task_.rows,
+                                task_.column, task_.columns);
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      for (std::int64_t j = 0; j < task_.columns; j += kStage) {
+        const std::int64_t n = std::min(kStage, task_.columns - j);
+        const TensorView part = RowOf(out, i, j, n);
+        Writer<float> writer(part);
+        std::copy_n(sums + i * state_columns_ + j, n, writer.Target(0, n));
+        writer.Flush(0, n);
+      }
+    }
+  }
+
+  Buffers buffers_;  ///< the thread's: a signal's handler that multiplies has others
+  const MatrixProduct& product_;
+  const AccumulatorPlan& plan_;
+  GemmPlan sum_;       ///< the plan's, from the draw on that is next
+  BlockFmaPlan unit_;  ///< the same
+  GivenDraws given_;
+  const ProductScales* scales_;
+  std::int64_t state_columns_, plane_, depth_;
+  std::int64_t padded_rows_;
+  std::int64_t origin_ = 0;  ///< the first k of the accumulator's sums
+  Panels a_, b_;
+  float* state_;
+  float* outer_;
+  float* total_ = nullptr;                  ///< of scaled sums
+  std::vector<float> row_;                  ///< zeros
+  std::vector<float> a_lines_, b_lines_;    ///< scales of each row and column
+  std::vector<float> a_groups_, b_groups_;  ///< the same, of a unit's groups of k
+  Task task_{};
+};
+
+}  // namespace
+
+void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
+                const ProductScales* scales) {
+  const std::int64_t batch = product.batch();
+  std::int64_t rows = std::min(product.rows, kMostRows);
+  std::int64_t columns = std::min(product.columns, kMostColumns);
+  const auto tasks = [&] {
+    return batch * ((product.rows + rows - 1) / rows) * ((product.columns + columns - 1) / columns);
+  };
+  const int threads = MaxThreads();
+  const int enough = threads == 1 ? 1 : 2 * threads;
+  while (tasks() < enough && rows > 4 * Kernels().gemm_rows) rows = round_up(rows / 2, 8);
+  while (tasks() < enough && columns > 4 * Kernels().gemm_columns) {
+    columns = round_up(columns / 2, 32);
+  }
+  const std::int64_t across = (product.columns + columns - 1) / columns;
+  const std::int64_t down = (product.rows + rows - 1) / rows;
+  const bool small = product.depth < (kSerialWork - 1) / (batch * product.rows * product.columns);
+  parallel_for(tasks(), 1, small ? tasks() : 0, [&](std::int64_t begin, std::int64_t end) {
+    Worker worker(product, plan, given, scales, rows, columns);
+    for (std::int64_t t = begin; t < end; ++t) {
+      const std::int64_t row = t / across % down * rows;
+      const std::int64_t column = t % across * columns;
+      worker.Run({t / across / down, row, std::min(rows, product.rows - row), column,
+                  std::min(columns, product.columns - column)});
+    }
+  });
+}
+
+}  // namespace cpd

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scaled sums of a block of k, added to the totals: numeric/scaled_sum.h over rows and columns.
+#include "cpd/numeric/scaled_sum.h"
+
+#include "kernels/cpu/table.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+
+CPD_BODY void add_scaled_body(int64_t rows, int64_t columns, int64_t stride, const float* a_scale,
+                              const float* b_scale, float* sum, float* total) {
+  for (int64_t i = 0; i < rows; ++i, sum += stride, total += stride) {
+    const F of_row = splat<F>(a_scale[i]);
+    for (int64_t j = 0; j < columns; j += Lanes<F>::count) {
+      store(total + j,
+            add_scaled(load<F>(total + j), of_row, load<F>(b_scale + j), load<F>(sum + j)));
+      store(sum + j, F{});
+    }
+  }
+}
+
+}  // namespace
+
+void add_scaled_sums(int64_t rows, int64_t columns, int64_t stride, const float* a_scale,
+                     const float* b_scale, float* sum, float* total) {
+  enter<add_scaled_body>(rows, columns, stride, a_scale, b_scale, sum, total);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of scaled operands on a GPU (ops/gemm.h): any sum of gemm_tile.h over each block of k,
+// scaled and added up by its thread.
+#pragma once
+
+#include "cpd/numeric/scaled_sum.h"
+#include "kernels/cuda/block_fma.h"
+#include "kernels/cuda/gemm_tile.h"
+
+namespace cpd::cuda {
+
+/// An element's matrix of the batch, row and column.
+struct ElementPlace {
+  std::int64_t batch = 0, row = 0, column = 0;
+
+  /// Of an element number, beyond the last one too.
+  CPD_FN static ElementPlace of(const MatrixProduct& product, std::uint64_t index) {
+    const auto element = static_cast<std::int64_t>(index);
+    return {element / product.columns / product.rows % product.batch(),
+            element / product.columns % product.rows, element % product.columns};
+  }
+};
+
+/// Value (row, column) of one of a batch's matrices.
+CPD_FN float matrix_value(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
+                          std::int64_t row, std::int64_t column) {
+  std::int64_t at = row * x.row_stride + column * x.column_stride;
+  for (int d = product.batch_rank - 1; d >= 0; --d) {
+    at += batch % product.batch_shape[d] * x.batch_stride[d];
+    batch /= product.batch_shape[d];
+  }
+  return value_at(x.data, x.dtype, at);
+}
+
+/// The two scales of an element at k.
+struct ElementScales {
+  const MatrixProduct& product;
+  const ScaleGrids& grids;
+  ElementPlace place;
+  std::int64_t first_k = 0;  ///< from which k is counted
+
+  CPD_FN float a(std::int64_t k) const { return at(grids.a, place.row, k); }
+  CPD_FN float b(std::int64_t k) const { return at(grids.b, place.column, k); }
+
+ private:
+  CPD_FN float at(const ScaleGrid& grid, std::int64_t line, std::int64_t k) const {
+    if (grid.at.data == nullptr) return 1.0F;
+    return matrix_value(product, grid.at, place.batch, line / grid.lines,
+                        (first_k + k) / grid.block);
+  }
+};
+
+/// A step ends with its block.
+CPD_FN int values_in_step(const ScaledGemmCall& call, std::int64_t k, int step) {
+  const std::int64_t left = call.scales.block - k % call.scales.block;
+  const int count = values_in_step(static_cast<const GemmCall&>(call), k, step);
+  return left < count ? static_cast<int>(left) : count;
+}
+
+/// One thread's sum, made of those that Sum gives of each block.
+template <class Sum>
+class ScaledSum {
+ public:
+  CPD_FN void begin(const ScaledGemmCall& call, std::uint64_t index, float c) {
+    index_ = index;
+    place_ = ElementPlace::of(call.product, index);
+    total_ = call.scales.start;
+    start(call, 0, c);
+  }
+
+  CPD_FN void add(const ScaledGemmCall& call, const float* a, const float* b, std::int64_t k,
+                  int count, const TileRange* ranges) {
+    const ElementScales in_unit{call.product, call.scales.in_unit, place_, k};
+    sum_.add(call, a, b, k - first_k_, count, ranges, in_unit);
+    const std::int64_t next_k = first_k_ + call.scales.block;
+    if (k + count == next_k && next_k < call.product.depth) {
+      end_block(call);
+      start(call, next_k, 0.0F);
+    }
+  }
+
+  CPD_FN float end(const ScaledGemmCall& call) {
+    if (call.scales.sums > 0) end_block(call);
+    const ElementScales factors{call.product, call.scales.factors, place_};
+    const ProductOperand& c = call.scales.c;
+    const float addend =
+        c.data == nullptr ? -0.0F
+                          : matrix_value(call.product, c, place_.batch, place_.row, place_.column);
+    return add_scaled(addend, factors.a(0), factors.b(0), total_);
+  }
+
+ private:
+  CPD_FN static std::int64_t least(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
+
+  /// The sum of the block that begins at k.
+  CPD_FN void start(const ScaledGemmCall& call, std::int64_t k, float c) {
+    const ProductScales& s = call.scales;
+    first_k_ = k;
+    const std::int64_t number = s.block > 0 ? k / s.block : 0;
+    sum_.begin(
+        call, index_, c,
+        {least(s.block, call.product.depth - k), static_cast<std::uint64_t>(number * s.draws)});
+  }
+  CPD_FN void end_block(const ScaledGemmCall& call) {
+    const ElementScales scales{call.product, call.scales.of_sums, place_};
+    total_ = add_scaled(total_, scales.a(first_k_), scales.b(first_k_), sum_.end(call));
+  }
+
+  Sum sum_;
+  ElementPlace place_;
+  std::uint64_t index_ = 0;
+  std::int64_t first_k_ = 0;
+  float total_ = 0.0F;
+};
+
+}  // namespace cpd::cuda

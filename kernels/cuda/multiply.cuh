@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel of gemm_tile.h's threads.
+#pragma once
+
+#include "kernels/cuda/block_fma.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm_tile.h"
+
+namespace cpd::cuda {
+namespace {
+
+/// Joins the threads' ranges; every thread of a warp takes part.
+CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
+  constexpr unsigned kAll = 0xFFFFFFFFU;
+  const unsigned largest = __reduce_max_sync(kAll, mine.largest);
+  const unsigned smallest = __reduce_min_sync(kAll, mine.smallest);
+  const unsigned fraction = __reduce_or_sync(kAll, mine.fraction);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&shared.largest, largest);
+    atomicMin(&shared.smallest, smallest);
+    atomicOr(&shared.fraction, fraction);
+  }
+}
+
+/// Calls run.operator()<Sum>() with the class that sums as `plan` says.
+template <class Run>
+void with_sum(const AccumulatorPlan& plan, Run run) {
+  const bool is_unit = plan.scheme == Scheme::block_fma;
+  with_mode((is_unit ? plan.unit.promoted : plan.first.round).mode, [&]<Rounding mode>() {
+    switch (plan.scheme) {
+      case Scheme::kahan:
+        return run.template operator()<OrderedSum<mode, Scheme::kahan>>();
+      case Scheme::pairwise:
+        return run.template operator()<OrderedSum<mode, Scheme::pairwise>>();
+      case Scheme::block_fma:
+        return run.template operator()<UnitSum<mode>>();
+      default:
+        return run.template operator()<OrderedSum<mode, Scheme::sequential>>();
+    }
+  });
+}
+
+/// A product by the general route.
+template <class Sum, class Call>
+__global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ Call call) {
+  __shared__ TileMemory memory;
+  const MatrixProduct& product = call.product;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int step = step_of(call.plan);
+  const std::int64_t tiles = tile_count(product, product.batch(), kSide);
+  for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    TileThread<Sum, Call> sum(call, tile, thread);
+    if (thread < 4) memory.ranges[thread / 2][thread % 2] = TileRange::none();
+    __syncthreads();
+    int turn = 0;
+    for (std::int64_t k = 0; k < product.depth; turn = 1 - turn) {
+      const int count = values_in_step(call, k, step);
+      TileRange a;
+      TileRange b;
+      sum.load(memory, k, count, a, b);
+      join(a, memory.ranges[turn][0]);
+      join(b, memory.ranges[turn][1]);
+      __syncthreads();
+      if (thread < 2) memory.ranges[1 - turn][thread] = TileRange::none();
+      sum.add(memory, k, count, memory.ranges[turn]);
+      k += count;
+      __syncthreads();
+    }
+    sum.store();
+  }
+}
+
+}  // namespace
+}  // namespace cpd::cuda
