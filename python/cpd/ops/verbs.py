@@ -151,9 +151,9 @@ def encode(
 
     >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
     [242, 1]
-    >>> codes, scales = encode(np.float32([[1.0, -24.0], [0.5, 0.25]]), "mxfp4")
+    >>> codes, scales = encode(np.float32([[3.0, -24.0], [0.5, 0.25]]), "mxfp4")
     >>> codes.tolist(), scales.tolist()      # 2^2 and 2^-3
-    ([241, 70], [129, 124])
+    ([242, 70], [129, 124])
     """
     to = format_or_scaled(f)
     options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
@@ -184,9 +184,9 @@ def decode(
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
     [1.0, -6.0, 0.5]
-    >>> codes, scales = encode(np.float32([1.0, -24.0]), "mxfp4")
+    >>> codes, scales = encode(np.float32([3.0, -24.0]), "mxfp4")
     >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
-    [2.0, -24.0]
+    [4.0, -24.0]
     """
     if isinstance(codes, Encoded):
         if f is not None or shape is not None or scales is not None or axis != -1:
