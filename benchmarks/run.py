@@ -110,18 +110,20 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """The matrix products and the calls of small arrays, which are timed beside torch's."""
+    """What is timed from Python: casts into fresh memory, matrix products, overhead of calls."""
     try:
         import torch  # noqa: F401
     except ImportError:
-        for name in ("gemm", "overhead"):
+        for name in ("cast/fresh", "gemm", "overhead"):
             if options.name in name:
                 yield {"name": name, "skipped": "no torch"}
         return
+    import fresh
     import gemm
     import gemm_scaled
     import overhead
 
+    yield from fresh.rows(options)
     yield from gemm.rows(options)
     yield from gemm_scaled.rows(options)
     yield from overhead.rows(options)
@@ -169,7 +171,7 @@ KINDS = (
     Kind(
         "GB/s",
         "one thread; GB/s read and written; ratio to memcpy in the same run"
-        " (fold, crc32c: to a plain fp32 sum)",
+        " (fold, crc32c: to a plain fp32 sum; cast/fresh: to the cast with out=)",
     ),
     Kind(
         "GMAC/s",
@@ -267,6 +269,7 @@ def main() -> int:
         sources = (
             native_rows(programs / "bench_cast", options, options.name),
             native_rows(programs / "bench_hadamard", options, options.name),
+            native_rows(programs / "bench_scaled", options, options.name),
             fold_rows(programs, options),
             other_rows(options),
             torch_rows(options),

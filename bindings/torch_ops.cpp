@@ -12,24 +12,12 @@
 // tensors (a missing one is 0) that hold the 64 bits of the unsigned number, so that a compiled
 // program takes a new stream without being compiled anew. cast, encode and gemm leave those on x's
 // GPU there: the kernel reads them when it runs.
-#include <dlfcn.h>
-#include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "cpd/base/interrupt.h"
 #include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
@@ -37,212 +25,10 @@
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
+#include "torch_tensors.h"
 
 namespace cpd {
 namespace {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
-// ---- tensors as TensorView ------------------------------------------------------------------
-
-DType DTypeOf(const Tensor& x) {
-  switch (x.scalar_type()) {
-    case ScalarType::Float:
-      return DType::f32;
-    case ScalarType::Double:
-      return DType::f64;
-    case ScalarType::BFloat16:
-      return DType::bf16;
-    case ScalarType::Half:
-      return DType::f16;
-    case ScalarType::Byte:
-      return DType::u8;
-    case ScalarType::Int:
-      return DType::u32;  // random integers: below 2^24, so the same bits
-    case ScalarType::Long:
-      return DType::i64;
-    default:
-      break;
-  }
-  throw Error("no such tensor element type: " + std::string(toString(x.scalar_type())));
-}
-
-/// The stream that torch queues work on. torch's CUDA library is loaded wherever a CUDA tensor is,
-/// but this library must load without it.
-void* CurrentCudaStream(int device_index) {
-  using Getter = AOTITorchError (*)(std::int32_t, void**);
-  static const auto get = [] {
-    void* library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    return library == nullptr
-               ? nullptr
-               : reinterpret_cast<Getter>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
-  }();
-  void* stream = nullptr;
-  if (get == nullptr || get(device_index, &stream) != 0) {
-    throw Error("this torch does not tell its current CUDA stream (libtorch_cuda.so)");
-  }
-  return stream;
-}
-
-void CheckRank(std::int64_t rank) {
-  if (rank > TensorView::kMaxRank) {
-    throw Error("tensors must have at most " + std::to_string(TensorView::kMaxRank) +
-                " dimensions, got " + std::to_string(rank));
-  }
-}
-
-TensorView Describe(const Tensor& x, void* data) {
-  CheckRank(x.dim());
-  TensorView view;
-  view.data = data;
-  view.dtype = DTypeOf(x);
-  view.rank = static_cast<int>(x.dim());
-  const auto sizes = x.sizes();
-  const auto strides = x.strides();
-  for (int d = 0; d < view.rank; ++d) {
-    view.shape[d] = sizes[d];
-    view.stride[d] = strides[d];
-  }
-  if (x.is_cuda()) {
-    view.device = Device::cuda;
-    view.device_index = x.get_device_index();
-    view.stream = CurrentCudaStream(view.device_index);
-  }
-  return view;
-}
-
-TensorView Input(const Tensor& x) { return Describe(x, const_cast<void*>(x.const_data_ptr())); }
-
-TensorView Output(const Tensor& x) {
-  const TensorView view = Describe(x, x.mutable_data_ptr());
-  if (view.size() == 0) return view;  // overlaps nothing
-  for (int d = 0; d < view.rank; ++d) {
-    if (view.shape[d] > 1 && view.stride[d] == 0) {
-      throw Error("out must not overlap itself, got stride 0 in dimension " + std::to_string(d));
-    }
-  }
-  return view;
-}
-
-/// A tensor beside `x`, not filled. By the C function that torch's stable ABI rests on: what
-/// ops.h offers looks its operator up by name each time.
-Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
-             std::span<const std::int64_t> strides, ScalarType dtype) {
-  const auto element = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(dtype));
-  std::int32_t device = 0;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device));
-  AtenTensorHandle made = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()),
-                                                         sizes.data(), strides.data(), element,
-                                                         device, x.get_device_index(), &made));
-  return Tensor(made);
-}
-
-/// The same in row-major order.
-Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes, ScalarType dtype) {
-  std::array<std::int64_t, TensorView::kMaxRank> strides;
-  CheckRank(static_cast<std::int64_t>(sizes.size()));
-  std::int64_t step = 1;
-  for (std::size_t d = sizes.size(); d-- > 0;) {
-    strides[d] = step;
-    step *= std::max<std::int64_t>(sizes[d], 1);
-  }
-  return Empty(x, sizes, std::span(strides).first(sizes.size()), dtype);
-}
-
-std::span<const std::int64_t> SizesOf(const Tensor& x) {
-  return {x.sizes().data(), x.sizes().size()};
-}
-
-Tensor EmptyLike(const Tensor& x) {
-  if (!x.is_contiguous()) return torch::stable::empty_like(x);
-  const auto strides = x.strides();
-  return Empty(x, SizesOf(x), {strides.data(), strides.size()}, x.scalar_type());
-}
-
-std::optional<TensorView> Input(const OptionalTensor& x) {
-  return x ? std::optional(Input(*x)) : std::nullopt;
-}
-
-/// Makes the device of `x` current while it lives.
-class OnDeviceOf {
- public:
-  explicit OnDeviceOf(const Tensor& x) {
-    if (x.is_cuda()) guard_.emplace(x.get_device_index());
-  }
-
- private:
-  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
-};
-
-// ---- options --------------------------------------------------------------------------------
-
-/// Takes a seed or stream: from the CPU its number, on x's GPU the place where it lies.
-void TakeNumber(const OptionalTensor& given, const char* what, const Tensor& x,
-                std::uint64_t& number, const std::uint64_t*& on_device) {
-  if (!given) return;
-  if (given->numel() != 1 || given->scalar_type() != ScalarType::Long) {
-    throw Error(std::string(what) + " must be an int64 tensor of one element");
-  }
-  const void* data = given->const_data_ptr();
-  if (given->is_cpu()) {
-    number = static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(data));
-    return;
-  }
-  if (!given->is_cuda() || !x.is_cuda() || given->get_device_index() != x.get_device_index()) {
-    throw Error(std::string(what) + " must be on the CPU or on x's device");
-  }
-  on_device = static_cast<const std::uint64_t*>(data);
-}
-
-/// A string argument: the copy of it that torch hands over, which is deleted here. (torch's own
-/// conversion to std::string never frees what it makes.)
-class Text {
- public:
-  explicit Text(StringHandle handle) : handle_(handle) {}
-  Text(const Text&) = delete;
-  Text& operator=(const Text&) = delete;
-  ~Text() { torch_delete_string(handle_); }
-
-  [[nodiscard]] std::string_view view() const {
-    const char* data = nullptr;
-    std::size_t length = 0;
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle_, &data));
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_string_length(handle_, &length));
-    return {data, length};
-  }
-
- private:
-  StringHandle handle_;
-};
-
-/// What a text means, parsed once by `Parse`. Every thread has its own, of bounded size: no lock.
-template <auto Parse>
-const auto& Parsed(std::string_view text) {
-  using Spec = decltype(Parse(text));
-  constexpr std::size_t kMost = 256;
-  thread_local std::map<std::string, Spec, std::less<>> known;
-  if (const auto found = known.find(text); found != known.end()) return found->second;
-  const Spec parsed = Parse(text);
-  if (known.size() >= kMost) known.clear();
-  return known.emplace(text, parsed).first->second;
-}
-
-/// The cast or accumulator of a text, with seed and stream where its rounding uses them.
-template <auto Parse>
-auto Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& stream,
-           const Tensor& x) {
-  auto taken = Parsed<Parse>(text.view());
-  RoundingOptions& rounding = taken.rounding;
-  if (rounding.mode == Rounding::stochastic) {
-    TakeNumber(seed, "seed", x, rounding.seed, rounding.device_seed);
-    TakeNumber(stream, "stream", x, rounding.stream, rounding.device_stream);
-  }
-  Check(rounding, x.is_cuda());
-  return taken;
-}
 
 // ---- operators ------------------------------------------------------------------------------
 // Most have a form that makes the result and one that writes into `out`. `<name>_plain` is `<name>`
@@ -469,17 +255,6 @@ STABLE_TORCH_LIBRARY(cpd, m) {
     define(name + "(Tensor codes, str format, *, Tensor(a!) out) -> ()");
   }
 }
-
-/// An operator as a call of the library (RunningCall); torch has let go of the GIL.
-template <auto Operator>
-struct Entered;
-template <class Result, class... Args, Result (*Operator)(Args...)>
-struct Entered<Operator> {
-  static Result Run(Args... args) {
-    const RunningCall call;
-    return Operator(args...);
-  }
-};
 
 void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("cast", TORCH_BOX(&Entered<&CastNew>::Run));

@@ -83,7 +83,7 @@ struct KernelTable {
                     const std::uint32_t* random, double* y);
   /// y[i] = round(x[i] * 2^shift), |shift| <= 600.
   void (*round_scaled)(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
-                       const float* x, const std::uint32_t* random, float* y);
+                       const float* x, const std::uint32_t* random, float* y, bool streaming);
 
   /// Rounds x[i] * 2^shift (|shift| <= 600) and packs. Returns the least i whose NaN has no code,
   /// or -1.

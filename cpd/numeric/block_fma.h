@@ -263,7 +263,7 @@ CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x,
 /// Calls run.operator()<Rule<mode, form>>() for the rounding of the unit's sum in binary64.
 template <class Run>
 CPD_FN constexpr void with_sum_rule(const BlockFmaPlan& plan, Run run) {
-  const bool general = plan.sum.form == Form::general;
+  const bool general = !is_simple(plan.sum.form);
   if (plan.sum.mode == Rounding::toward_zero) {
     if (general) return run.template operator()<Rule<Rounding::toward_zero, Form::general>>();
     return run.template operator()<Rule<Rounding::toward_zero, Form::simple>>();

@@ -49,7 +49,7 @@ template <Rounding kMode, Form kForm = Form::general>
 struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
-  static constexpr bool simple = kForm != Form::general;
+  static constexpr bool simple = is_simple(kForm);
   /// A mode in which overflow may give the largest finite value although the policy is `ieee`.
   static constexpr bool may_clip = kMode == Rounding::toward_zero || kMode == Rounding::to_odd ||
                                    kMode == Rounding::up || kMode == Rounding::down;
@@ -82,9 +82,13 @@ CPD_FN constexpr void with_form(Form form, Run run) {
   if constexpr (mode == Rounding::nearest_even) {
     if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
     if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
+    if (form == Form::general_addition) {
+      return run.template operator()<Rule<mode, Form::general_addition>>();
+    }
   }
   if constexpr (mode == Rounding::stochastic) {
     if (form == Form::scaled) return run.template operator()<Rule<mode, Form::scaled>>();
+    if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
   }
   if (form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
   run.template operator()<Rule<mode, Form::simple>>();
@@ -150,68 +154,109 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// round_to_code for Form::addition: |x| + 2^(e + cut), e the exponent of the binade
-/// (at least emin), has its last place where the format has, so the hardware's nearest-even
-/// addition rounds |x| to the grid, and the sum's pattern counts the places. Adding the binade's
-/// first code's parity to both makes an even sum an even code. |x| is first brought down to 2^(emax
-/// + 2), which overflows as well, so that the sum cannot.
+/// Whether the rule's form rounds V: then there are a short code and a short magnitude.
+template <class R, class V>
+constexpr bool kIsShort =
+    Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
+
+/// The addition that rounds: |x| + 2^(e + cut), e the exponent of the binade (at least emin), has
+/// its last place where the format has, so the hardware's nearest-even addition rounds |x| to the
+/// grid. For man = 0, whose binades' first codes are odd in turn, that code's parity is added to
+/// both, so that an even sum is an even code. |x| is first brought down to 2^(emax + 2), which
+/// overflows as well, so that the sum cannot.
 template <class V>
-CPD_FN constexpr Signed<V> round_by_addition(V x, const RoundPlan& plan) {
+struct GridSum {
+  Unsigned<V> unit, sum;  ///< patterns of what is added and of the sum
+  Unsigned<V> above;      ///< the binade's pattern less 2^emin's
+};
+template <class V>
+CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
   const I a = min((I)(bits_as<U>(x) & splat<U>(P::magnitude)), splat<I>(plan.beyond));
   const I least = splat<I>(plan.grid32.emin_field << P::mantissa);
   const I place = max(a & splat<I>(P::infinity), least);
-  const U base = (U)(place - least) >> plan.grid32.cut;
-  const U unit = (U)(place + splat<I>(plan.grid32.cut << P::mantissa)) + (base & splat<U>(1));
-  const U sum = bits_as<U>(bits_as<V>(a) + bits_as<V>(unit));
-  return (I)(sum - unit + base);
+  const U above = (U)(place - least);
+  U unit = (U)(place + splat<I>(plan.grid32.cut << P::mantissa));
+  if (plan.man == 0) unit = unit + ((above >> P::mantissa) & splat<U>(1));
+  return {unit, bits_as<U>(bits_as<V>(a) + bits_as<V>(unit)), above};
 }
 
-/// round_to_code for Form::scaled: R is added to the N bits that follow the last place, and what it
-/// does not carry into is dropped. A normal number has those bits in its own pattern; where it has
-/// fewer, R's low bits cannot matter. Below 2^emin, |x| in units of the last place * 2^-N, cut to
-/// an integer, has them as its last bits.
-template <class V>
-CPD_FN constexpr Signed<V> round_by_scaling(V x, Unsigned<V> random, const RoundPlan& plan) {
-  using U = Unsigned<V>;
-  using I = Signed<V>;
-  using P = Pattern<V>;
-  const int cut = plan.grid32.cut;
-  const int excess = plan.random_bits - cut;
-  const U a = bits_as<U>(x) & splat<U>(P::magnitude);
-  const U addend = excess > 0 ? random >> excess : random << -excess;
-  const U normal = ((a + addend) >> cut) - splat<U>((plan.grid32.emin_field - 1) << plan.man);
-  const I below = splat<I>(plan.scaled_below);
-  const V units = bits_as<V>(min((I)a, below)) * splat<V>(plan.to_units);
-  const U subnormal = ((U)convert<I>(units) + random) >> plan.random_bits;
-  return (I)select((I)a < below, subnormal, normal);
-}
-
-/// round_to_code for Form::in_place: the code is the pattern without its last `cut` bits.
-template <class V>
-CPD_FN constexpr Signed<V> round_in_place(V x, const RoundPlan& plan) {
+/// For Form::in_place and normal numbers of Form::scaled: |x|'s pattern with that added which
+/// carries into its last place where x rounds away; the `cut` bits below are then dropped.
+/// Stochastic: R meets the N bits that follow the last place; where there are fewer, its low bits
+/// cannot matter.
+template <class R, class V>
+CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   const int cut = plan.grid32.cut;
   const U a = bits_as<U>(x) & splat<U>(Pattern<V>::magnitude);
-  const U odd = (a >> cut) & splat<U>(1);
-  if (cut == 0) return (Signed<V>)a;
-  return (Signed<V>)((a + splat<U>((1U << (cut - 1)) - 1) + odd) >> cut);
+  if constexpr (R::mode == Rounding::stochastic) {
+    const int excess = plan.random_bits - cut;
+    return a + (excess > 0 ? shift_right(random, excess) : shift_left(random, -excess));
+  } else {
+    if (cut == 0) return a;
+    return a + splat<U>((1U << (cut - 1)) - 1) + (shift_right(a, cut) & splat<U>(1));
+  }
+}
+
+/// For Form::scaled: whether |x| lies below 2^emin, and its code there: in units of the last place
+/// * 2^-N, cut to an integer, |x| has the N bits that R meets as its last ones.
+template <class V>
+struct Below {
+  decltype(Signed<V>{} < Signed<V>{}) is_below;
+  Signed<V> code;
+};
+template <class V>
+CPD_FN constexpr Below<V> round_below(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  const I a = (I)(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
+  const I below = splat<I>(plan.scaled_below);
+  const V units = bits_as<V>(min(a, below)) * splat<V>(plan.to_units);
+  return {a < below, (I)shift_right((U)convert<I>(units) + random, plan.random_bits)};
+}
+
+/// The magnitude code of x by the rule's form.
+template <class R, class V>
+CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  if constexpr (is_addition(R::form)) {
+    const GridSum<V> s = add_grid_unit(x, plan);  // the sum's pattern counts the places
+    return (I)(s.sum - s.unit + shift_right(s.above, plan.grid32.cut));
+  } else {
+    const U code = shift_right(carried_pattern<R>(x, random, plan), plan.grid32.cut);
+    if constexpr (R::form == Form::in_place) return (I)code;
+    const Below<V> subnormal = round_below(x, random, plan);
+    const U normal = code - splat<U>((plan.grid32.emin_field - 1) << plan.man);
+    return select(subnormal.is_below, subnormal.code, (I)normal);
+  }
+}
+
+/// |x| rounded by the rule's form.
+template <class R, class V>
+CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  if constexpr (is_addition(R::form)) {
+    // Both are multiples of the sum's last place; their difference, at most 2^(e + 1), is exact.
+    const GridSum<V> s = add_grid_unit(x, plan);
+    return bits_as<V>(s.sum) - bits_as<V>(s.unit);
+  } else {
+    const U kept = ~splat<U>((1U << plan.grid32.cut) - 1);
+    const V normal = bits_as<V>(carried_pattern<R>(x, random, plan) & kept);
+    if constexpr (R::form == Form::in_place) return normal;
+    const Below<V> subnormal = round_below(x, random, plan);
+    const V small = convert<V>(subnormal.code) * splat<V>(plan.from_units);
+    return select(subnormal.is_below, small, normal);
+  }
 }
 
 /// The magnitude code of x, rounded. Inf and NaN give a code above max_code.
 template <class R, class V>
 CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPlan& plan) {
-  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::addition) {
-    return round_by_addition(x, plan);
-  }
-  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::scaled) {
-    return round_by_scaling(x, random, plan);
-  }
-  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
-    return round_in_place(x, plan);
-  }
+  if constexpr (kIsShort<R, V>) return short_code<R>(x, random, plan);
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
@@ -249,7 +294,12 @@ CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
   using E = typename ElementOf<U>::type;
   const Grid& grid = grid_of<V>(plan);
   const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
-  const U significand = (U)code << grid.cut;
+  const U significand = shift_left((U)code, grid.cut);
+  // With binary32's own exponents that is the pattern: no difference, which where it is subnormal
+  // costs some CPUs a hundred cycles.
+  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
+    return bits_as<V>(significand);
+  }
   if constexpr (!R::simple) {
     if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
   }
@@ -259,7 +309,7 @@ CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }
 
-/// What became of x beside its code.
+/// What became of x beside its code (or another integer that grows with it).
 template <class Mask>
 struct Outcome {
   Mask overflowed;  ///< takes the policy's overflow value
@@ -268,14 +318,14 @@ struct Outcome {
 };
 
 template <class R, class V>
-CPD_FN constexpr auto outcome_of(V x, Signed<V> code, const RoundPlan& plan) {
+CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
   using Mask = decltype(code > code);
   const U u = bits_as<U>(x);
   const I a = (I)(u & splat<U>(P::magnitude));
-  Outcome<Mask> outcome{code > splat<I>(plan.max_code), Mask{}, a > splat<I>(P::infinity)};
+  Outcome<Mask> outcome{code > most, Mask{}, a > splat<I>(P::infinity)};
   if constexpr (R::may_clip) {
     // Inward of a finite overflow lies the largest finite value.
     Mask inward = a < splat<I>(P::infinity);
@@ -325,10 +375,19 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
-  I code = round_to_code<R>(x, random, plan);
-  const auto outcome = outcome_of<R>(x, code, plan);
-  const auto rounds_to_zero = take_zero<R>(x, code, plan);
-  V y = magnitude_of<R, V>(code, plan);
+  V y{};
+  I size{};  // the magnitude code, or a short form's value's pattern
+  I most = splat<I>(plan.max_code);
+  if constexpr (kIsShort<R, V>) {
+    y = short_magnitude<R>(x, random, plan);
+    size = bits_as<I>(y);
+    most = bits_as<I>(splat<V>(plan.max_value));
+  } else {
+    size = round_to_code<R>(x, random, plan);
+  }
+  const auto outcome = outcome_of<R>(x, size, most, plan);
+  const auto rounds_to_zero = take_zero<R>(x, size, plan);
+  if constexpr (!kIsShort<R, V>) y = magnitude_of<R, V>(size, plan);
   y = select(outcome.overflowed, splat<V>(plan.overflow_value), y);
   if constexpr (R::may_clip) y = select(outcome.clipped, splat<V>(plan.max_value), y);
   const U nan = splat<U>(P::quiet_nan);
@@ -346,13 +405,13 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   using I = Signed<V>;
   using P = Pattern<V>;
   I code = round_to_code<R>(x, random, plan);
-  const auto outcome = outcome_of<R>(x, code, plan);
+  const auto outcome = outcome_of<R>(x, code, splat<I>(plan.max_code), plan);
   const auto rounds_to_zero = take_zero<R>(x, code, plan);
   code = select(outcome.overflowed, splat<I>(plan.overflow_code), code);
   if constexpr (R::may_clip) code = select(outcome.clipped, splat<I>(plan.max_code), code);
   const U nan = splat<U>(plan.nan_code);
   const U negative = plan.negative_is_nan ? nan : U{};
-  const U sign = (bits_as<U>(x) >> (P::width - 1)) << (plan.bits - 1);
+  const U sign = shift_left(bits_as<U>(x) >> (P::width - 1), plan.bits - 1);
   const U whole = with_sign<R>((U)code, sign, rounds_to_zero, negative, plan);
   return select(outcome.nan, nan, whole);
 }

@@ -25,8 +25,16 @@ enum class Form : std::uint8_t {
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
   addition,  ///< simple, nearest-even, and binary32 addition does the rounding (round.h)
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
-  in_place,  ///< simple, nearest-even, with binary32's own exponents
+  in_place,  ///< simple, nearest-even or stochastic A, with binary32's own exponents
+  general_addition,  ///< general, with zero and subnormals, else as `addition`
 };
+
+constexpr bool is_simple(Form form) {
+  return form != Form::general && form != Form::general_addition;
+}
+constexpr bool is_addition(Form form) {
+  return form == Form::addition || form == Form::general_addition;
+}
 
 /// Everything that rounding into one format needs.
 struct RoundPlan {
@@ -59,13 +67,16 @@ struct RoundPlan {
   std::int32_t beyond =
       0;  ///< nearest-even by addition: a pattern that overflows, and whose sum does not
   float max_value = 0;
-  /// Form::scaled: patterns below `scaled_below` are multiplied by 2^(man + N - emin). With
-  /// binary32's own exponents there are none.
+  /// Form::scaled: patterns below `scaled_below` are multiplied by 2^(man + N - emin), their codes
+  /// by 2^(emin - man).
   std::int32_t scaled_below = 0;
   float to_units = 0;
+  float from_units = 0;
   float overflow_value = 0;
-  float lowest_value = 0;          ///< unsigned, saturating: what a negative number becomes
-  bool scale_in_binary32 = false;  ///< x * 2^shift may be formed in binary32 first
+  float lowest_value = 0;             ///< unsigned, saturating: what a negative number becomes
+  bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
+  bool scale_up_in_binary32 = false;  ///< where shift > 0
+  bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
 };
 
 constexpr bool is_nearest(Rounding mode) {
@@ -79,21 +90,26 @@ constexpr int top_exponent(const Format& format) {
 }
 
 constexpr Form form_of(const RoundPlan& plan, const Format& format) {
-  const bool simple = plan.plain && plan.has_zero && !plan.flush && !plan.overflow_is_nan;
-  if (!simple) return Form::general;
-  if (plan.wide) return Form::simple;
+  const bool has_all = plan.has_zero && !plan.flush;
+  const bool simple = plan.plain && has_all && !plan.overflow_is_nan;
+  const bool nearest = plan.mode == Rounding::nearest_even;
+  if (plan.wide || !(simple || (nearest && has_all))) {
+    return simple ? Form::simple : Form::general;
+  }
+  const bool own_exponents = plan.grid32.emin_field == 1;
   if (plan.mode == Rounding::stochastic) {
+    if (plan.variant != Variant::A) return Form::simple;
+    if (own_exponents) return Form::in_place;
     // 2^emin in units of the last place * 2^-N is an int32, the factor a normal binary32 number.
     const int looked_at = format.man + plan.random_bits;
-    const int factor = looked_at - format.emin();
-    const bool fits = looked_at <= 30 && (factor <= 127 || plan.grid32.emin_field == 1);
-    return fits && plan.variant == Variant::A ? Form::scaled : Form::simple;
+    return looked_at <= 30 && looked_at - format.emin() <= 127 ? Form::scaled : Form::simple;
   }
-  if (plan.mode != Rounding::nearest_even) return Form::simple;
-  if (plan.grid32.emin_field == 1) return Form::in_place;
+  if (!nearest) return Form::simple;
+  if (own_exponents) return simple ? Form::in_place : Form::general;
   // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit beside its leading bit.
   const bool fits = top_exponent(format) + 2 + plan.grid32.cut <= 127 && format.man <= 22;
-  return fits ? Form::addition : Form::simple;
+  if (simple) return fits ? Form::addition : Form::simple;
+  return fits ? Form::general_addition : Form::general;
 }
 
 constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& options) {
@@ -133,17 +149,24 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
   plan.overflow_value = to_inf ? std::numeric_limits<float>::infinity() : plan.max_value;
   plan.negative_is_nan = !format.is_signed && !saturate && format.has_nan();
   plan.form = form_of(plan, format);
-  if (plan.form == Form::scaled && plan.grid32.emin_field > 1) {
+  if (plan.form == Form::scaled) {
     plan.scaled_below = plan.grid32.emin_field << 23;
     plan.to_units = static_cast<float>(Format::power_of_two(format.man + plan.random_bits - emin));
+    plan.from_units = static_cast<float>(Format::power_of_two(emin - format.man));
   }
-  if (plan.form == Form::addition) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
+  if (is_addition(plan.form)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
   // A product below 2^-126 loses bits, but lies so far under the spacing that nearest gives zero
   // and stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is
   // beyond every format whose own max stays below 2^127.
   plan.scale_in_binary32 = !plan.wide &&
                            (is_nearest(plan.mode) || plan.mode == Rounding::stochastic) &&
                            format.min_quantum_exponent() > -96 && format.max() < 0x1p127;
+  // Up, a product is exact or at least 2^128, beyond every format's max.
+  plan.scale_up_in_binary32 =
+      !plan.wide && (is_nearest(plan.mode) || plan.mode == Rounding::stochastic);
+  // Down to odd, two bits below the format's last place tell nearest all there is to know.
+  plan.scale_down_to_odd =
+      !plan.wide && is_nearest(plan.mode) && format.min_quantum_exponent() >= -147;
   return plan;
 }
 

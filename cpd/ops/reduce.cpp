@@ -193,7 +193,8 @@ void CastScaled(const Format& format, const RoundingOptions& options, int shift,
   Check(options);
   const RoundPlan plan = PlanOf(format, options);
   WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
-    Kernels().round_scaled(plan, Bounded(shift), first + i, count, x + i, random, y + i);
+    Kernels().round_scaled(plan, Bounded(shift), first + i, count, x + i, random, y + i,
+                           n >= kStreamingFrom && x != y);
   });
 }
 

@@ -226,7 +226,7 @@ CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
 template <class Run>
 CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   with_mode(plan.promoted.mode, [&]<Rounding mode>() {
-    if (plan.promoted.form == Form::general) {
+    if (!is_simple(plan.promoted.form)) {
       run.template operator()<Rule<mode, Form::general>>();
     } else {
       run.template operator()<Rule<mode, Form::simple>>();

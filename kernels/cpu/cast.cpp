@@ -2,6 +2,7 @@
 //
 // Casts: rounded values, the random integers that they take, and the range of what is cast.
 #include "kernels/cpu/elements.h"
+#include "kernels/cpu/pages.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -13,19 +14,14 @@ using std::uint64_t;
 
 // --- rounding ------------------------------------------------------------------------------------
 
-template <class R, class V, bool kStreaming, class T, class Map>
+template <class R, class V, class T, class Map>
 CPD_FN void round_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* random, T* y,
                        Map map) {
   for_lanes<V>(
       n,
       [&](int64_t i) {
-        if constexpr (kStreaming) __builtin_prefetch(reinterpret_cast<const char*>(x + i) + 2048);
-        const V v = round<R>(map(load_value<V>(x + i)), load_random<R, V>(random + i), plan);
-        if constexpr (kStreaming && sizeof(V) == Lanes<V>::count * sizeof(T)) {
-          store_streaming(y + i, v);
-        } else {
-          store_value(y + i, v);
-        }
+        const V v = map(load_value<V>(x + i));
+        store_value(y + i, round<R>(v, load_random<R, V>(random + i), plan));
       },
       [&](int64_t i, int64_t rest) {
         T in[Lanes<V>::count] = {};
@@ -38,38 +34,67 @@ CPD_FN void round_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* ra
       });
 }
 
-template <class V, bool kStreaming, class T, class Map>
+template <class V, class T, class Map>
 CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
                       const uint32_t* random, T* y, Map map) {
   const RoundPlan plan = shared;  // a local copy that stores to y cannot change
   with_rule(plan, [&]<class R>() {
     with_random<R>(plan, first, n, random, n, [&](int64_t i, int64_t count, const uint32_t* r) {
-      round_span<R, V, kStreaming>(plan, count, x + i, r, y + i, map);
+      round_span<R, V>(plan, count, x + i, r, y + i, map);
     });
   });
 }
 
+/// Whole groups of pages (n is a multiple of kGroup), past the caches.
+template <class R, class Map>
+CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
+                        const uint32_t* random, float* y, Map map) {
+  PageIntegers<R> integers(plan, first, n, random);
+  for_blocks(n, [&](int64_t block) {
+    for_lines(integers, block, [&](int64_t page, int64_t line, const uint32_t* r) {
+      const int64_t at = block + page * kPage + line;
+      prefetch_group(x + at);
+      for (int64_t i = 0; i < kLine; i += Lanes<F>::count) {
+        const F v = map(load<F>(x + at + i));
+        store_streaming(y + at + i, round<R>(v, load_random<R, F>(r + i), plan));
+      }
+    });
+  });
+}
+
+/// `streaming`: y is not needed in cache.
+template <class V, class Map>
+CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
+                         const uint32_t* random, float* y, bool streaming, Map map) {
+  int64_t done = 0;
+  if constexpr (Lanes<V>::mantissa == 23) {
+    if (streaming && is_aligned(y)) {
+      done = n - n % kGroup;
+      with_rule(plan, [&]<class R>() { round_pages<R>(plan, first, done, x, random, y, map); });
+      fence_streaming<F>();
+    }
+  }
+  if (done == n) return;
+  round_all<V>(plan, first + done, n - done, x + done, random == nullptr ? random : random + done,
+               y + done, map);
+}
+
 CPD_BODY void round_f32_body(const RoundPlan* plan, int64_t first, int64_t n, const float* x,
                              const uint32_t* random, float* y, bool streaming) {
-  if (plan->wide) {
-    round_all<D, false>(*plan, first, n, x, random, y, Identity{});
-  } else if (streaming && is_aligned(y)) {
-    round_all<F, true>(*plan, first, n, x, random, y, Identity{});
-    fence_streaming<F>();
-  } else {
-    round_all<F, false>(*plan, first, n, x, random, y, Identity{});
-  }
+  if (plan->wide) return round_all<D>(*plan, first, n, x, random, y, Identity{});
+  round_floats<F>(*plan, first, n, x, random, y, streaming, Identity{});
 }
 
 CPD_BODY void round_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
                              const uint32_t* random, double* y) {
-  round_all<D, false>(*plan, first, n, x, random, y, Identity{});
+  round_all<D>(*plan, first, n, x, random, y, Identity{});
 }
 
 CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
-                                const float* x, const uint32_t* random, float* y) {
-  with_scale(*plan, shift,
-             [&]<class V>(auto map) { round_all<V, false>(*plan, first, n, x, random, y, map); });
+                                const float* x, const uint32_t* random, float* y, bool streaming) {
+  with_scale(*plan, shift, [&]<class V>(auto map) {
+    round_floats<V>(*plan, first, n, x, random, y, streaming, map);
+  });
 }
 
 // --- random integers -----------------------------------------------------------------------------
@@ -142,8 +167,8 @@ void round_f64(const RoundPlan& plan, int64_t first, int64_t n, const double* x,
 }
 
 void round_scaled(const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,
-                  const uint32_t* random, float* y) {
-  enter<round_scaled_body>(&plan, shift, first, n, x, random, y);
+                  const uint32_t* random, float* y, bool streaming) {
+  enter<round_scaled_body>(&plan, shift, first, n, x, random, y, streaming);
 }
 
 void random_integers(int bits, uint64_t seed, uint64_t stream, int64_t first, int64_t n,

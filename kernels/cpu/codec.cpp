@@ -4,6 +4,7 @@
 #include "cpd/numeric/codec.h"
 
 #include "kernels/cpu/elements.h"
+#include "kernels/cpu/pages.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -14,25 +15,28 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-/// The codes of map(x); `largest` keeps the largest |map(x)| pattern, which tells of a NaN.
+/// One vector's codes; `largest` keeps the largest |map(x)| pattern, which tells of a NaN.
+template <class R, class V, class T, class Map>
+CPD_FN void code_lanes(const RoundPlan& plan, const T* x, const uint32_t* random, uint32_t* codes,
+                       Signed<V>& largest, Map map) {
+  const V v = map(load_value<V>(x));
+  const auto pattern = bits_as<Unsigned<V>>(v) & splat<Unsigned<V>>(Pattern<V>::magnitude);
+  if (!plan.has_nan) largest = max(largest, (Signed<V>)pattern);
+  store_u32<V>(codes, round_to_whole_code<R>(v, load_random<R, V>(random), plan));
+}
+
 template <class R, class V, class T, class Map>
 CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* random,
                       uint32_t* codes, Signed<V>& largest, Map map) {
-  const auto code = [&](const T* from, const uint32_t* r, uint32_t* to) {
-    const V v = map(load_value<V>(from));
-    const auto pattern = bits_as<Unsigned<V>>(v) & splat<Unsigned<V>>(Pattern<V>::magnitude);
-    largest = max(largest, (Signed<V>)pattern);
-    store_u32<V>(to, round_to_whole_code<R>(v, load_random<R, V>(r), plan));
-  };
   for_lanes<V>(
-      n, [&](int64_t i) { code(x + i, random + i, codes + i); },
+      n, [&](int64_t i) { code_lanes<R, V>(plan, x + i, random + i, codes + i, largest, map); },
       [&](int64_t i, int64_t rest) {
         T in[Lanes<V>::count] = {};
         uint32_t out[Lanes<V>::count];
         uint32_t r[Lanes<V>::count] = {};
         copy(in, x + i, rest);
         if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, rest);
-        code(in, r, out);
+        code_lanes<R, V>(plan, in, r, out, largest, map);
         copy(codes + i, out, rest);
       });
 }
@@ -52,10 +56,9 @@ CPD_FN int64_t find_nan(Signed<V> largest, int64_t n, const T* x) {
 
 template <class V, class T, class Map>
 CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
-                          const uint32_t* random, uint8_t* packed, bool streaming, Map map) {
+                          const uint32_t* random, uint8_t* packed, Map map) {
   const RoundPlan plan = shared;
   const Packer<Unsigned<F>> packer(plan.bits);
-  const bool stream = streaming && is_aligned(packed);
   int64_t nan = -1;
   with_rule(plan, [&]<class R>() {
     with_random<R>(plan, first, n, random, kRun, [&](int64_t i, int64_t count, const uint32_t* r) {
@@ -69,28 +72,72 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
         if (found >= 0) nan = i + found;
       }
       packer.pack(codes, kRun, bytes);
-      uint8_t* to = packed + i * plan.bits / 8;
-      if (stream && count == kRun) {
-        copy_streaming(to, bytes, kRun * plan.bits / 8);
-      } else {
-        copy(to, bytes, (count * plan.bits + 7) / 8);
-      }
+      copy(packed + i * plan.bits / 8, bytes, (count * plan.bits + 7) / 8);
     });
   });
-  fence_streaming<F>();
   return nan;
+}
+
+/// The same for whole groups of pages (n is a multiple of kGroup), past the caches.
+template <class R, class V, class Map>
+CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
+                            const uint32_t* random, uint8_t* packed, Map map) {
+  alignas(64) uint32_t codes[kPages][kBlock];
+  alignas(64) uint8_t bytes[kPages][4 * 2 * kBlock + kPackSlack];  // two blocks: whole lines
+  const Packer<Unsigned<F>> packer(plan.bits);
+  const int64_t half = kBlock * plan.bits / 8;
+  int64_t nan = -1;
+  PageIntegers<R> integers(plan, first, n, random);
+  for_blocks(n, [&](int64_t block) {
+    Signed<V> largest{};
+    for_lines(integers, block, [&](int64_t page, int64_t line, const uint32_t* r) {
+      const int64_t at = block + page * kPage + line;
+      prefetch_group(x + at);
+      for (int64_t i = 0; i < kLine; i += Lanes<V>::count) {
+        code_lanes<R, V>(plan, x + at + i, r + i, codes[page] + line + i, largest, map);
+      }
+    });
+    const bool second = block / kBlock % 2 == 1;
+    for (int64_t page = 0; page < kPages; ++page) {
+      const int64_t begin = block + page * kPage;
+      packer.pack(codes[page], kBlock, bytes[page] + (second ? half : 0));
+      if (second) copy_streaming(packed + begin * plan.bits / 8 - half, bytes[page], 2 * half);
+      if (plan.has_nan) continue;
+      const int64_t found = find_nan<V>(largest, kBlock, x + begin);
+      if (found >= 0 && (nan < 0 || begin + found < nan)) nan = begin + found;
+    }
+  });
+  return nan;
+}
+
+template <class V, class Map>
+CPD_FN int64_t encode_floats(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
+                             const uint32_t* random, uint8_t* packed, bool streaming, Map map) {
+  const int64_t whole = streaming && is_aligned(packed) ? n - n % kGroup : 0;
+  int64_t nan = -1;
+  if (whole > 0) {
+    with_rule(plan, [&]<class R>() {
+      nan = encode_pages<R, V>(plan, first, whole, x, random, packed, map);
+    });
+    fence_streaming<F>();
+  }
+  if (whole == n) return nan;
+  const uint32_t* rest = random == nullptr ? random : random + whole;
+  const int64_t found = encode_all<V>(plan, first + whole, n - whole, x + whole, rest,
+                                      packed + whole * plan.bits / 8, map);
+  return nan >= 0 || found < 0 ? nan : whole + found;
 }
 
 CPD_BODY int64_t encode_f32_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
                                  const float* x, const uint32_t* random, uint8_t* packed,
                                  bool streaming) {
   return with_scale(*plan, shift, [&]<class V>(auto map) {
-    return encode_all<V>(*plan, first, n, x, random, packed, streaming, map);
+    return encode_floats<V>(*plan, first, n, x, random, packed, streaming, map);
   });
 }
 CPD_BODY int64_t encode_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
                                  const uint32_t* random, uint8_t* packed) {
-  return encode_all<D>(*plan, first, n, x, random, packed, false, Identity{});
+  return encode_all<D>(*plan, first, n, x, random, packed, Identity{});
 }
 
 /// How a code's value becomes the result: as it is, or times a power of two and divided.
@@ -112,18 +159,10 @@ struct Rescaled {
   }
 };
 
-template <class R, class V, bool kStreaming, class Map>
+template <class R, class V, class Map>
 CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* y, Map map) {
   for_lanes<V>(
-      n,
-      [&](int64_t i) {
-        const auto v = map(value_of_code<R, V>(load_u32<V>(codes + i), plan));
-        if constexpr (kStreaming) {
-          store_streaming(y + i, v);
-        } else {
-          store(y + i, v);
-        }
-      },
+      n, [&](int64_t i) { store(y + i, map(value_of_code<R, V>(load_u32<V>(codes + i), plan))); },
       [&](int64_t i, int64_t rest) {
         float out[Lanes<V>::count];
         store(out, map(value_of_code<R, V>(load_u32<V>(codes + i), plan)));
@@ -131,7 +170,16 @@ CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* 
       });
 }
 
-template <class V, bool kStreaming, class Map>
+/// Calls run.operator()<Rule<…>>() for the form of the plan's codes.
+template <class Run>
+CPD_FN void with_codes(const RoundPlan& plan, Run run) {
+  constexpr Rounding kAny = Rounding::nearest_even;
+  if (!is_simple(plan.form)) return run.template operator()<Rule<kAny, Form::general>>();
+  if (plan.form == Form::in_place) return run.template operator()<Rule<kAny, Form::in_place>>();
+  run.template operator()<Rule<kAny, Form::simple>>();
+}
+
+template <class V, class Map>
 CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed, float* y,
                        Map map) {
   const RoundPlan plan = shared;
@@ -148,30 +196,49 @@ CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed
       from = last;
     }
     unpacker.unpack(from, kRun, codes);
-    if (plan.form == Form::general) {
-      value_span<Rule<Rounding::nearest_even, Form::general>, V, kStreaming>(plan, count, codes,
-                                                                             y + begin, map);
-    } else {
-      value_span<Rule<Rounding::nearest_even, Form::simple>, V, kStreaming>(plan, count, codes,
-                                                                            y + begin, map);
-    }
+    with_codes(plan, [&]<class R>() { value_span<R, V>(plan, count, codes, y + begin, map); });
   }
+}
+
+/// The same for whole groups of pages (n is a multiple of kGroup), past the caches.
+template <class R, class Map>
+CPD_FN void decode_pages(RoundPlan plan, int64_t n, const uint8_t* packed, float* y, Map map) {
+  alignas(64) uint32_t codes[kPages][kBlock];
+  const Unpacker<Unsigned<F>> unpacker(plan.bits);
+  const int64_t bytes = kBlock * plan.bits / 8;
+  for_blocks(n, [&](int64_t block) {
+    for (int64_t page = 0; page < kPages; ++page) {
+      const uint8_t* from = packed + (block + page * kPage) * plan.bits / 8;
+      for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(from + bytes * kGroup / kBlock + i);
+      unpacker.unpack(from, kBlock, codes[page]);
+    }
+    for_lines(0, kBlock, [&](int64_t page, int64_t line) {
+      float* to = y + block + page * kPage + line;
+      for (int64_t i = 0; i < kLine; i += Lanes<F>::count) {
+        const auto code = load_u32<F>(codes[page] + line + i);
+        store_streaming(to + i, map(value_of_code<R, F>(code, plan)));
+      }
+    });
+  });
 }
 
 template <class Map>
 CPD_FN void decode_narrow(const RoundPlan& plan, int64_t n, const uint8_t* packed, float* y,
                           bool streaming, Map map) {
-  if (streaming && is_aligned(y)) {
-    decode_all<F, true>(plan, n, packed, y, map);
+  constexpr int64_t kBehind = 8 * kPackSlack;  // codes enough for what the unpacker reads beyond
+  int64_t done = 0;
+  if (streaming && is_aligned(y) && n > kBehind) {
+    done = (n - kBehind) / kGroup * kGroup;
+    with_codes(plan, [&]<class R>() { decode_pages<R>(plan, done, packed, y, map); });
     fence_streaming<F>();
-  } else {
-    decode_all<F, false>(plan, n, packed, y, map);
   }
+  decode_all<F>(plan, n - done, packed + done * plan.bits / 8, y + done, map);
 }
 
 CPD_BODY void decode_f32_body(const RoundPlan* plan, int64_t n, const uint8_t* packed, float* y,
                               bool streaming) {
-  if (plan->wide) return decode_all<D, false>(*plan, n, packed, y, AsItIs{});
+  if (plan->wide) return decode_all<D>(*plan, n, packed, y, AsItIs{});
   decode_narrow(*plan, n, packed, y, streaming, AsItIs{});
 }
 
@@ -183,7 +250,7 @@ CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n
     return decode_narrow(plan, n, packed, y, streaming, Rescaled<float, kDivides>{factor, last});
   }
   // A code's value is a binary32 number, so that the product is exact in binary64.
-  decode_all<D, false>(plan, n, packed, y, Rescaled<double, kDivides>{exact_power(shift), last});
+  decode_all<D>(plan, n, packed, y, Rescaled<double, kDivides>{exact_power(shift), last});
 }
 
 CPD_BODY void decode_scaled_body(const RoundPlan* plan, int shift, float divisor, int64_t n,

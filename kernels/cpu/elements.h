@@ -96,6 +96,35 @@ struct Times {
   }
 };
 
+/// x * 2^-k in binary32, 0 < k <= 126: exact, or where it is subnormal rounded to odd. By integers:
+/// a product that is subnormal costs some CPUs a hundred cycles.
+template <class V>
+CPD_FN V scaled_to_odd(V x, int k) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const U u = bits_as<U>(x);
+  const I a = (I)(u & splat<U>(P::magnitude));
+  const I exponent = max(a & splat<I>(P::infinity), splat<I>(P::implicit));
+  const U sig = (U)(a - exponent) + splat<U>(P::implicit);
+  const I least = splat<I>((k + 1) << P::mantissa);  // 2^-126 * 2^k
+  const U lost = (U)(least - exponent) >> P::mantissa;
+  const U kept = shift_right(sig, lost);
+  const U odd = kept | select(shift_left(kept, lost) == sig, U{}, splat<U>(1));
+  const U normal = (U)(a - splat<I>(k << P::mantissa));
+  const U finite = select(a < least, odd, normal);
+  return bits_as<V>(select(a < splat<I>(P::infinity), finite, (U)a) | (u & splat<U>(P::sign)));
+}
+/// x * 2^shift in binary32, or x * 2^-down as above.
+struct ScaledFloat {
+  float factor;
+  int down;
+  template <class V>
+  CPD_FN V operator()(V x) const {
+    return down > 0 ? scaled_to_odd(x, down) : x * splat<V>(factor);
+  }
+};
+
 /// Calls run.operator()<V>(map) with lanes in which x * 2^shift, given by map, may be rounded.
 template <class Run>
 CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {
@@ -103,9 +132,11 @@ CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {
     return plan.wide ? run.template operator()<D>(Identity{})
                      : run.template operator()<F>(Identity{});
   }
-  if (plan.scale_in_binary32 && shift >= -126 && shift <= 127) {
+  const bool in_range = shift >= -126 && shift <= 127;
+  const bool direct = plan.scale_in_binary32 || (shift > 0 && plan.scale_up_in_binary32);
+  if (in_range && (direct || (shift < 0 && plan.scale_down_to_odd))) {
     const auto factor = bits_as<float>(static_cast<std::uint32_t>(shift + 127) << 23);
-    return run.template operator()<F>(Times<float>{factor});
+    return run.template operator()<F>(ScaledFloat{factor, direct ? 0 : -shift});
   }
   return run.template operator()<D>(Times<double>{exact_power(shift)});
 }

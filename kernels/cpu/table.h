@@ -92,7 +92,7 @@ void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const 
 void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                const std::uint32_t* random, double* y);
 void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
-                  const float* x, const std::uint32_t* random, float* y);
+                  const float* x, const std::uint32_t* random, float* y, bool streaming);
 std::int64_t encode_f32(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
                         const float* x, const std::uint32_t* random, std::uint8_t* packed,
                         bool streaming);

@@ -22,6 +22,7 @@ from cpd.numeric.formats import Format, format
 from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled, scaled
 from cpd.ops import (
+    Encoded,
     add,
     cast,
     decode,
@@ -50,6 +51,7 @@ __all__ = [
     "Accumulator",
     "BlockFma",
     "CastSpec",
+    "Encoded",
     "Format",
     "Hadamard",
     "LayerReport",

@@ -106,6 +106,63 @@ class Hadamard:
     @property
     def text(self) -> str: ...
 
+class Scaled:
+    @staticmethod
+    def parse(text: str) -> Scaled: ...
+    def __init__(
+        self,
+        element: str,
+        block: str,
+        scale: str,
+        rule: str | None,
+        tensor_scale: str | None,
+        arithmetic: str,
+        outer: str,
+        margin: typing.SupportsInt | typing.SupportsIndex,
+        non_finite: str | None,
+        choose: str,
+        scale_max: typing.SupportsFloat | typing.SupportsIndex | None,
+    ) -> None: ...
+    def bits_per_value(
+        self,
+        shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        axis: typing.SupportsInt | typing.SupportsIndex,
+    ) -> float: ...
+    def grid(
+        self,
+        shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        axis: typing.SupportsInt | typing.SupportsIndex,
+    ) -> list[int]: ...
+    def outer_grid(
+        self,
+        shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        axis: typing.SupportsInt | typing.SupportsIndex,
+    ) -> list[int]: ...
+    @property
+    def arithmetic(self) -> str: ...
+    @property
+    def block(self) -> str: ...
+    @property
+    def choose(self) -> str: ...
+    @property
+    def element(self) -> Format: ...
+    @property
+    def margin(self) -> int: ...
+    @property
+    def non_finite(self) -> str: ...
+    @property
+    def outer(self) -> str: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def scale(self) -> Format: ...
+    @property
+    def scale_max(self) -> float | None: ...
+    @property
+    def tensor_scale(self) -> Format | None: ...
+    @property
+    def text(self) -> str: ...
+
 class BlockFma:
     def __init__(
         self,
@@ -398,6 +455,17 @@ def cast(
     out: numpy.ndarray,
     random: numpy.ndarray | None = None,
 ) -> None: ...
+def cast_scaled(
+    x: numpy.ndarray,
+    scaled: Scaled,
+    axis: typing.SupportsInt | typing.SupportsIndex,
+    options: RoundingOptions,
+    out: numpy.ndarray,
+    scales: numpy.ndarray | None = None,
+    tensor_scales: numpy.ndarray | None = None,
+    amax: numpy.ndarray | None = None,
+    random: numpy.ndarray | None = None,
+) -> None: ...
 def check_carrier(dtype: str, format: Format) -> None: ...
 def cost(
     spec: ReduceSpec,
@@ -408,6 +476,14 @@ def cost(
 ) -> Cost: ...
 def cpu_blas() -> str: ...
 def decode(packed: numpy.ndarray, format: Format, out: numpy.ndarray) -> None: ...
+def decode_scaled(
+    packed: numpy.ndarray,
+    scaled: Scaled,
+    axis: typing.SupportsInt | typing.SupportsIndex,
+    scales: numpy.ndarray,
+    tensor_scales: numpy.ndarray | None,
+    out: numpy.ndarray,
+) -> None: ...
 def divide_reference(
     sum: numpy.ndarray, divisor: typing.SupportsFloat | typing.SupportsIndex
 ) -> None: ...
@@ -416,6 +492,19 @@ def encode(
     format: Format,
     options: RoundingOptions,
     packed: numpy.ndarray,
+    random: numpy.ndarray | None = None,
+) -> None: ...
+def encode_scaled(
+    x: numpy.ndarray,
+    scaled: Scaled,
+    axis: typing.SupportsInt | typing.SupportsIndex,
+    options: RoundingOptions,
+    packed: numpy.ndarray,
+    scales_out: numpy.ndarray,
+    tensor_scales_out: numpy.ndarray | None,
+    scales: numpy.ndarray | None = None,
+    tensor_scales: numpy.ndarray | None = None,
+    amax: numpy.ndarray | None = None,
     random: numpy.ndarray | None = None,
 ) -> None: ...
 def end_other_calls(seconds: typing.SupportsFloat | typing.SupportsIndex = 5.0) -> bool: ...
@@ -494,6 +583,7 @@ def mul(
     out: numpy.ndarray,
     random: numpy.ndarray | None = None,
 ) -> None: ...
+def names_scaled(text: str) -> bool: ...
 def nccl_communicator(
     id: bytes,
     rank: typing.SupportsInt | typing.SupportsIndex,

@@ -25,6 +25,8 @@ SPECS = [
     ("cpd.numeric.accumulator", "Accumulator"),
     ("cpd.numeric.accumulator", "BlockFma"),
     ("cpd.numeric.cast", "CastSpec"),
+    ("cpd.numeric.scaled", "scaled"),  # what a pickled Scaled calls
+    ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),

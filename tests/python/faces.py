@@ -33,6 +33,7 @@ DIFFERS: dict[str, str | None] = {
     r"codes must have 6 bytes for \(3, 4\) of e2m1": "12 codes of e2m1 take 6 bytes, got 5",
     r"shape must be of fewer than 2\^58 elements": "RuntimeError when making fake tensor call",
     "codes must have 6 bytes": "12 codes of e2m1 take 6 bytes, got 7",
+    r"amax must have shape \(4, 1\)": "amax must be 4 contiguous fp32 numbers.*, got 8",
 }
 Case = tuple[Any, ...]
 

@@ -71,7 +71,7 @@ cpd.format("e9m3")
 cpd.format("")
 cpd.format("e4m3 ")
 cpd.format("e4m3fm")
-cpd.format("int8")
+cpd.format("int64")
 cpd.format("float64")
 cpd.format("fp8")
 cpd.format("e4m3fn:bias=11:bias=3")
@@ -192,7 +192,7 @@ cpd.ReduceSpec("e4m3", variant="D")
 cpd.ReduceSpec("e4m3", seed=-1)
 cpd.ReduceSpec("e4m3", step=2**64)
 cpd.ReduceSpec("e4m3", step=2**24)
-cpd.ReduceSpec("e4m3", result="int8")
+cpd.ReduceSpec("e4m3", result="int64")
 cpd.ReduceSpec("e8m0", aps=True)
 cpd.ReduceSpec("e4m3:unsigned")
 cpd.Schedule("e4m3")
@@ -386,6 +386,7 @@ PUBLIC: dict[str, Sequence[str]] = {
         *("Accumulator", "BlockFma", "CastSpec", "Format", "LayerReport", "PresetInfo", "Recipe"),
         *("ReduceSpec", "Schedule", "StallWarning", "add", "cast", "decode", "encode", "fma"),
         *("format", "gemm", "mul", "presets", "random_integers", "simulate_all_reduce", "sum"),
+        *("Encoded", "Scaled", "scaled"),
     ),
     "cpd.comm": (
         *("Communicator", "Corrupt", "LocalGroup", "Mismatch", "RankLost", "ReduceReport"),

@@ -12,6 +12,7 @@ import pytest
 import cpd
 from cpd.cli import main
 from cpd.cli.compare import Comparison, comparison_rows, only_in, specials
+from cpd.cli.scaled import SOURCES, largest, least
 
 # ---- cpd presets ---------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ def test_comparison_as_json(capsys):
         (["--compare", "e4m3", "e5m2", "fp16"], "two formats and no more, got fp16 too"),
         (["--compare", "e4m3", "e4m3fnn"], "did you mean 'e4m3fn'?"),
         (["e4m3fnn"], "did you mean 'e4m3fn'?"),
-        (["int8"], "type of integers"),
+        (["int64"], "of integers there are int2 … int25"),
         (["-"], "unknown format '-'"),
     ],
 )
@@ -200,6 +201,140 @@ def test_a_narrow_window_cuts_no_number(capsys, monkeypatch, columns):
     assert main(["format", "--compare", "e4m3", "fp16"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["2^-14", "…", "2^-10", "-", "2^-10", "0", "5120", "0"] in lines
+
+
+# ---- cpd format of scaled formats ----------------------------------------------------------------
+
+SCALED = (
+    *("mxfp8", "mxfp4", "mxint8", "nvfp4", "fp8-row", "fp8-block", "int8 row", "bfp8"),
+    *(
+        "fp8-block 128x128",
+        "nvfp4 scale_max=256 choose=mae",
+        "nvfp4 outer=row",
+        "e2m1 8 scale=e5m2",
+    ),
+    *("e4m3fn tensor scale=fp32 margin=2", "mxfp8 rule=rceil", "e3m2 1x16 scale=bf16 rule=up"),
+)
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_formats_as_json(capsys, name):
+    assert main(["format", name, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    q = cpd.scaled(name)
+    assert cpd.scaled(row["name"]) == q
+    for field in ("block", "rule", "outer", "arithmetic", "margin", "choose", "scale_max"):
+        assert row[field] == getattr(q, field)
+    assert cpd.format(row["element"]) == q.element
+    assert cpd.format(row["scale"]) == q.scale
+    assert (row["tensor_scale"] is None) == (q.tensor_scale is None)
+    example = row["example"]
+    assert example["bits_per_value"] == q.bits_per_value(example["shape"])
+    assert example["scales"] == math.prod(q.scales_shape(example["shape"]))
+    assert (row["source"] is None) == (name not in SOURCES)
+
+
+@pytest.mark.parametrize("name", [*SCALED, "e2m1 8 scale=e2m1", "int4 8 scale=e4m3", "e5m2 4"])
+def test_least_and_largest_of_scaled_formats(name):
+    """Decoded from the codes of the largest and of the least scales and elements."""
+    q = cpd.scaled(name)
+
+    def levels(values):
+        blocks = cpd.encode(np.full(q.scales_shape((1,)), values(q.scale), np.float32), q.scale)
+        if q.tensor_scale is None:
+            return blocks
+        outer = np.full(q.tensor_scales_shape((1,)), values(q.tensor_scale), np.float32)
+        return blocks, cpd.encode(outer, q.tensor_scale)
+
+    def decoded(element, scales):
+        codes = cpd.encode(np.float32([element]), q.element)
+        return float(cpd.decode(codes, q, 1, scales=scales)[0])
+
+    low = decoded(q.element.min_subnormal, levels(lambda f: f.min_subnormal))
+    assert low in (least(q), 0.0)
+    assert low or least(q) == 2.0**-149
+    elements = q.element.values()
+    found = [
+        decoded(e, levels(lambda f, k=k: f.max / 2.0**k))
+        for e in elements[elements > 0][-64:]
+        for k in range(0 if q.scale.man else 12)
+    ] or [decoded(q.element.max, levels(lambda f: f.max))]
+    finite = [value for value in found if math.isfinite(value)]
+    if finite:
+        assert max(finite) == largest(q)
+    else:
+        assert largest(q) == float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize("columns", [20, 80])
+def test_scaled_formats_as_tables(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["format", "nvfp4", "e4m3", "mxfp8", "int8 row"]) == 0
+    told = capsys.readouterr().out
+    lines = [line.split() for line in told.splitlines()]
+    assert ["Element", "e2m1", "e4m3fn", "int8"] in lines
+    assert ["Block", "16", "32", "row"] in lines
+    assert ["Scale", "e4m3fn", "e8m0", "fp32"] in lines
+    assert ["Second", "level", "fp32", "-", "-"] in lines
+    assert ["Bits", "a", "value*", "4.5", "8.25", "8.00781"] in lines
+    assert ["Scales*", "1048576", "+", "1", "524288", "4096"] in lines
+    assert lines[[line[:1] for line in lines].index(["e4m3"])][1:4] == ["8", "4,3,7", "240"]
+    words = " ".join(told.split())
+    for note in (
+        "* of a 4096 x 4096 matrix",
+        "floor: 2^(floor(log2 A) - emax)",
+        "te: the binary32 steps of TransformerEngine's CUDA kernels",
+        "e2m1: ±(0, 0.5, 1, 1.5, 2, 3, 4, 6) times the scale",
+        "mxfp8: OCP Microscaling Formats (MX) 1.0",
+    ):
+        assert note in words
+    assert columns < 80 or max(map(len, told.splitlines())) <= 80
+
+
+def test_all_terms_are_told(capsys):
+    """Every rule, arithmetic and choice that there is has words."""
+    for rule in ("floor", "ceil", "rceil", "even", "max", "max_pow2", "up"):
+        assert main(["format", f"mxfp8 rule={rule}"]) == 0
+        assert f"\n{rule}: " in capsys.readouterr().out
+    for arithmetic in ("exact", "te", "torchao", "deepgemm", "microxcaling"):
+        name = "fp8-block arithmetic=deepgemm" if arithmetic == "deepgemm" else "mxfp8"
+        assert main(["format", f"{name.split()[0]} arithmetic={arithmetic}"]) == 0
+        assert f"\n{arithmetic}: " in capsys.readouterr().out
+    for choose in ("mae", "mse"):
+        assert main(["format", f"nvfp4 choose={choose}"]) == 0
+        assert f"\n{choose}: " in capsys.readouterr().out
+    for name, stands_for in SOURCES.items():
+        assert main(["format", name]) == 0
+        assert f": {stands_for}\n" in capsys.readouterr().out
+
+
+def test_elements_of_scaled_formats(capsys):
+    assert main(["format", "nvfp4", "--values"]) == 0
+    assert "e2m1: codes (hexadecimal) and values" in capsys.readouterr().out
+    assert main(["format", "nvfp4", "--values", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert [one["value"] for one in row["elements"]["values"]][:4] == [0, 0.5, 1, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nvfp5"], "unknown format 'nvfp5'; did you mean 'nvfp4'?"),
+        (["MXFP9"], "unknown format 'MXFP9'; did you mean 'mxfp8'?"),
+        (["int8", "row"], "'row' is no format; of several words, quote all: 'int8 row'"),
+        (["e4m3fn", "128"], "'128' is no format; of several words, quote all"),
+        (["mxfp8", "rule=up"], "'rule=up' is no format; of several words, quote all"),
+        (["mxfp8 rul=up"], "unknown option 'rul' of a scaled format"),
+        (["mxfp8 rule=flor"], "did you mean 'floor'?"),
+        (["--compare", "e4m3", "nvfp4"], "--compare takes formats without scales, got nvfp4"),
+        (["int16 row", "--values"], "--values lists formats of up to 8 bits, int16 has 16"),
+    ],
+)
+def test_mistakes_about_scaled_formats(capsys, arguments, told):
+    assert main(["format", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert told in captured.err
 
 
 def test_json_to_standard_output(capsys):

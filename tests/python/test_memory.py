@@ -8,6 +8,7 @@ import ctypes
 import gc
 import sys
 
+import numpy as np
 import pytest
 
 import cpd
@@ -72,6 +73,8 @@ def forward():
     a, b = x.numpy(), y.numpy()
     number = torch.tensor(5)
     integers = torch.ones(2, 2, dtype=torch.int32)
+    codes, scales = cpd.encode(x, "nvfp4")
+    amax = torch.tensor(2.0)
     image, kernel = torch.rand(1, 1, 2, 2), torch.rand(1, 1, 1, 1)
     drawn = {"rounding": "stochastic", "seed": 3, "stream": number}
     return {
@@ -82,6 +85,12 @@ def forward():
         "encode": lambda: cpd.encode(x, "e4m3", **drawn),
         "decode": lambda: cpd.decode(packed, "e4m3", (2, 2)),
         "decode out": lambda: cpd.decode(packed, "e4m3", (2, 2), out=out),
+        "cast scaled": lambda: cpd.cast(x, "mxfp8"),
+        "cast scaled random": lambda: cpd.cast(x, "nvfp4", amax=amax, **drawn),
+        "cast scaled out": lambda: cpd.cast(x, "nvfp4", scales=scales, out=out),
+        "encode scaled": lambda: cpd.encode(x, "nvfp4", axis=0),
+        "decode scaled": lambda: cpd.decode(codes, "nvfp4", (2, 2), scales=scales),
+        "decode scaled out": lambda: cpd.decode(codes, "nvfp4", (2, 2), out=out, scales=scales),
         "add": lambda: cpd.add(x, y, "e4m3"),
         "mul": lambda: cpd.mul(x, y, "e4m3", **drawn),
         "mul out": lambda: cpd.mul(x, y, "e4m3", out=out),
@@ -96,6 +105,8 @@ def forward():
         "conv2d": lambda: F.conv2d(image, kernel, recipe=cpd.Recipe("e4m3")),
         "numpy cast": lambda: cpd.cast(a, "e4m3"),
         "numpy encode": lambda: cpd.encode(a, "e4m3"),
+        "numpy cast scaled": lambda: cpd.cast(a, "nvfp4"),
+        "numpy encode scaled": lambda: cpd.encode(a, "nvfp4", amax=np.float32(3)),
         "numpy fma": lambda: cpd.fma(a, b, b, "e4m3"),
         "numpy sum": lambda: cpd.sum(a, "e4m3 chunked chunk=2"),
         "numpy hadamard": lambda: cpd.hadamard(a, "hadamard2"),
@@ -116,6 +127,7 @@ def backward():
 
     return {
         "cast": gradient(lambda: cpd.cast(x, "e4m3"), x),
+        "cast scaled": gradient(lambda: cpd.cast(x, "nvfp4"), x),
         "fma": gradient(lambda: cpd.fma(x, y, z, "e4m3"), x, y, z),
         "sum": gradient(lambda: cpd.sum(x, "e4m3"), x),
         "gemm": gradient(lambda: cpd.gemm(x, y, stochastic("e4m3"), z), x, y, z),
@@ -124,6 +136,7 @@ def backward():
         "jvp of mul": lambda: torch.func.jvp(lambda x: cpd.mul(x, x, "e4m3"), (t,), (t,)),
         "jvp of gemm": lambda: torch.func.jvp(lambda x: cpd.gemm(x, x, "e4m3"), (t,), (t,)),
         "grad of cast": lambda: torch.func.grad(lambda x: cpd.cast(x, "e4m3").sum())(t),
+        "vmap of cast scaled": lambda: torch.vmap(lambda x: cpd.cast(x, "nvfp4"))(t),
         "vmap of sum": lambda: torch.vmap(lambda x: cpd.sum(x, "e4m3"))(t),
     }
 

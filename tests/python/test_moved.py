@@ -110,6 +110,8 @@ FORMER_HOMES = {
     "cpd.comm.spec": "cpd.reduce",
     "cpd.comm.schedule": "cpd.schedule",
 }
+NEW_HOMES = {"cpd.numeric.scaled", "cpd.ops.encoded"}
+"""Modules of later specs, which no checkpoint of before holds."""
 
 
 def formerly(data: bytes) -> bytes:
@@ -128,7 +130,7 @@ def test_pickles_of_before(value):
 
 def test_torch_loads_checkpoints_of_before():
     torch = pytest.importorskip("torch")
-    assert {module for module, _ in SPECS} == set(FORMER_HOMES)
+    assert {module for module, _ in SPECS} == set(FORMER_HOMES) | NEW_HOMES
 
     class Former:
         """torch.save's pickler, whose output is changed as above."""

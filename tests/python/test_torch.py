@@ -190,6 +190,20 @@ def operators():
     draws = torch.full((3, 5), 200, dtype=torch.int32)
     yield ops.sum, (x, 1, f"e4m3 sequential {text}", number, number, draws), {}
     yield ops.decode, (codes, "e4m3", (3, 5), torch.float16), {}
+    packed, (scales, outer) = cpd.encode(x, "nvfp4")
+    q = "nvfp4", -1
+    amax = torch.tensor(2.0)
+    for numbers in (("e2m1", None, None), (f"e2m1 {text}", number, number)):
+        for given in ((None,) * 3, (None, None, amax), (scales, outer, None)):
+            how, seed, stream = numbers
+            yield ops.cast_scaled, (x, *q, how, *given, seed, stream, None), {}
+        yield ops.encode_scaled, (x, *q, how, *given, seed, stream, None), {}
+    mxfp6 = x, "mxfp6-e3m2", 0, f"e3m2 {text}"
+    yield ops.encode_scaled, (*mxfp6, None, None, None, number, number, random), {}
+    yield ops.decode_scaled, (packed, *q, scales, outer, (3, 5), torch.float16), {}
+    arguments = x, *q, "e2m1", None, None, amax, None, None, None
+    yield ops.cast_scaled_out, arguments, {"out": torch.empty(3, 5)}
+    yield ops.decode_scaled_out, (packed, *q, scales, outer), {"out": torch.empty(3, 5)}
     yield ops.cast_out, (x, *plain, None), {"out": torch.empty(3, 5)}
     yield ops.add_out, (x, y, *plain, None), {"out": torch.empty(3, 5)}
     yield ops.mul_out, (x, y, *plain, None), {"out": torch.empty(3, 5)}
@@ -198,14 +212,14 @@ def operators():
     yield ops.decode_out, (codes, "e4m3"), {"out": torch.empty(3, 5)}
 
 
-@pytest.mark.parametrize("case", range(25))
+@pytest.mark.parametrize("case", range(37))
 def test_opcheck(case):
     cases = list(operators())
-    assert len(cases) == 25
+    assert len(cases) == 37
     operator, args, kwargs = cases[case]
     torch.library.opcheck(operator.default, args, kwargs)
-    differentiable = operator in (getattr(torch.ops.cpd, n) for n in ("cast", "add", "mul", "fma"))
-    if differentiable or operator is torch.ops.cpd.sum:
+    differentiable = ("cast", "add", "mul", "fma", "sum", "cast_scaled")
+    if operator in (getattr(torch.ops.cpd, name) for name in differentiable):
         leaves = tuple(
             a.clone().requires_grad_()
             if isinstance(a, torch.Tensor) and a.is_floating_point()

@@ -130,6 +130,19 @@ CPD_FN constexpr U shift_right(U a, U count) {
   return count < 8 * sizeof(U) ? a >> count : U{};
 }
 
+/// The same by one count below the lane's width. (Vector units take a count from a vector with one
+/// operation, from a scalar with two.)
+template <class U>
+CPD_FN constexpr U shift_left(U a, int count) {
+  if constexpr (sizeof(U) > 8) return shift_left(a, splat<U>(count));
+  return a << count;
+}
+template <class U>
+CPD_FN constexpr U shift_right(U a, int count) {
+  if constexpr (sizeof(U) > 8) return shift_right(a, splat<U>(count));
+  return a >> count;
+}
+
 /// The even, and the odd, lanes of x in the low halves of 64-bit lanes; the high halves are
 /// unspecified.
 template <class U>

@@ -213,3 +213,49 @@ def unwrapped(x: Tensor) -> Tensor:
         while torch._C._functorch.is_functorch_wrapped_tensor(x):
             x = torch._C._functorch.get_unwrapped(x)
     return x
+
+
+# ---- operators that write into `out` -------------------------------------------------------------
+
+
+def writes_into_out(name: str) -> None:
+    """Registers torch.ops.cpd.<name> and <name>_plain, which write into `out` and make no tensor.
+    Autograd is told that `out` changes, as by torch's own operators: a backward pass that needs the
+    old values then fails instead of taking the new ones. Views that torch negates when they are
+    read are written negated."""
+    operator = getattr(ops, name).default
+
+    def change(keyset: Any, *args: Any, out: Tensor) -> None:
+        torch.autograd.graph.increment_version(out)
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out)
+
+    def differentiate(keyset: Any, *args: Any, out: Tensor) -> None:
+        check_no_derivative(*args, out)
+        change(keyset, *args, out=out)
+
+    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
+    library.impl(name, differentiate, "Autograd", with_keyset=True)
+    library.impl(f"{name}_plain", torch.library.fallthrough_kernel, "Autograd")
+    for one in (name, f"{name}_plain"):
+        torch.library.register_fake(f"cpd::{one}")(_makes_nothing)
+        _register_negated(one)
+
+
+def _makes_nothing(*args: Any, out: Tensor) -> None:
+    """Their fake kernel."""
+
+
+def _register_negated(name: str) -> None:
+    operator = getattr(ops, name).default
+
+    def negate(*args: Any, out: Tensor) -> None:
+        plain = [a.resolve_neg() if isinstance(a, Tensor) else a for a in args]
+        if not out.is_neg():
+            operator(*plain, out=out)
+            return
+        made = torch.empty_like(out, memory_format=torch.contiguous_format)
+        operator(*plain, out=made)
+        out.copy_(made)
+
+    library.impl(name, negate, "Negative")

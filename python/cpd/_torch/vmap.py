@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from cpd._torch import gemm as gemm  # defines matmul
 from cpd._torch.library import ops
@@ -21,6 +22,7 @@ _NUMBERS = ("seed", "stream", "numbers")
 """The arguments that choose random bits."""
 
 
+Results: TypeAlias = "Tensor | tuple[Tensor, ...]"
 Widen: TypeAlias = "Callable[[Call], Callable[[Tensor], Tensor] | None]"
 """Makes the arguments of one call for the whole batch; gives what puts the batch in front of the
 result, where it is elsewhere."""
@@ -58,40 +60,41 @@ class Call:
         y = self.operator(*self.given.values())
         return y if parted is None else parted(y)
 
-    def one_by_one(self) -> Tensor:
+    def one_by_one(self) -> Results:
         """A call for each example; an empty batch has the shape of a call with zeros."""
         along = {name: self.given[name] for name in self.along}
         if self.size == 0:
             zeros = {name: x.new_zeros(x.shape[1:]) for name, x in along.items()}
-            return self.operator(*(self.given | zeros).values()).unsqueeze(0)[:0]
+            made = self.operator(*(self.given | zeros).values())
+            return tree_map(lambda y: y.unsqueeze(0)[:0], made)
         results = [
             self.operator(*(self.given | {name: x[i] for name, x in along.items()}).values())
             for i in range(self.size)
         ]
-        return torch.stack(results)
+        return tree_map(lambda *ys: torch.stack(ys), *results)
 
 
 def batched(
     name: str,
     widen: Widen | None,
     draws: Callable[[dict[str, Any]], bool] = lambda given: cast_draws(given["how"]),
+    alone: Callable[[Call], bool] = lambda call: False,
 ) -> None:
-    """Registers a batching rule for torch.ops.cpd.<name>, which gives one tensor. `widen` makes the
-    arguments of one call for the whole batch; None: each example needs its own. `draws`: whether
-    a rounding is stochastic."""
+    """Registers a batching rule for torch.ops.cpd.<name>. `widen` makes the arguments of one call
+    for the whole batch; None: each example needs its own, as it does where `alone` says so.
+    `draws`: whether a rounding is stochastic."""
     operator = getattr(ops, name).default
 
-    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Results, Any]:
         call = Call(operator, args, in_dims)
-        apart = widen is None
+        apart = widen is None or alone(call)
         if draws(call.given) and call.given.get("random") is None:
             apart = _draws_apart(name, call, info.randomness, apart)
         else:
             call.given |= {number: None for number in _NUMBERS if number in call.given}
             call.along = [one for one in call.along if one not in _NUMBERS]
-        if widen is None or apart:
-            return call.one_by_one(), 0
-        return call.at_once(widen), 0
+        made = call.one_by_one() if widen is None or apart else call.at_once(widen)
+        return made, tree_map(lambda y: 0, made)
 
     torch.library.register_vmap(f"cpd::{name}", rule)
 

@@ -15,7 +15,9 @@ from cpd.cli.compare import compare, comparison_rows
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import exact, new_console, new_table, short
-from cpd.numeric.formats import Format, named
+from cpd.cli.scaled import describe_scaled, find_format, notes, scaled_table
+from cpd.numeric.formats import Format
+from cpd.numeric.scaled import Scaled
 from cpd.ops import decode
 
 LISTED_BITS = 8
@@ -30,12 +32,13 @@ def register(commands: Commands) -> None:
         nargs="*",
         metavar="NAME",
         help="e4m3, (4,3), e4m3fn, float8_e5m2, e5m2fnuz, e6m9:bias=40, bf16, binary8p4se …; "
-        "default: common ones",
+        "scaled ones: mxfp8, nvfp4, fp8-block, 'int8 row', 'e4m3fn 1x128' …; default: common ones",
     )
     parser.add_argument(
         "--values",
         action="store_true",
-        help=f"list every code and its value (formats of up to {LISTED_BITS} bits)",
+        help=f"list every code and its value (formats of up to {LISTED_BITS} bits; of a scaled one "
+        "its elements')",
     )
     parser.add_argument(
         "--compare",
@@ -55,15 +58,20 @@ def _run(options: argparse.Namespace) -> int:
     if options.compare is not None and names:
         raise UsageError(f"--compare takes two formats and no more, got {' '.join(names)} too")
     with users_mistakes():
-        formats = [named(name) for name in options.compare or names or _COMMON]
+        found = [find_format(name) for name in options.compare or names or _COMMON]
+    listed = [f.element if isinstance(f, Scaled) else f for f in found]
     if options.values:
-        for wire in formats:
+        for wire in listed:
             if wire.bits > LISTED_BITS:
                 raise UsageError(
                     f"--values lists formats of up to {LISTED_BITS} bits, {wire} has {wire.bits}"
                 )
+    scaled = [f for f in found if isinstance(f, Scaled)]
+    formats = [f for f in found if isinstance(f, Format)]
+    if options.compare is not None and scaled:
+        raise UsageError(f"--compare takes formats without scales, got {scaled[0]}")
     if options.json:
-        rows: Any = [_describe(wire, options.values) for wire in formats]
+        rows: Any = [_describe(f, options.values) for f in found]
         if options.compare is not None:
             rows = {"formats": rows, **comparison_rows(*formats)}
         print(json.dumps(rows, indent=2, allow_nan=False))
@@ -71,15 +79,26 @@ def _run(options: argparse.Namespace) -> int:
     console = new_console()
     if options.compare is not None:
         compare(console, *formats)
-    else:
+    elif formats:
         console.print(_format_table(formats))
+    if scaled:
+        console.print(scaled_table(scaled))
+        for note in notes(scaled):
+            console.print(note)
     if options.values:
-        for wire in formats:
+        for wire in listed:
             _print_values(console, wire)
     return 0
 
 
-def _describe(wire: Format, values: bool) -> dict[str, Any]:
+def _describe(f: Format | Scaled, values: bool) -> dict[str, Any]:
+    if isinstance(f, Scaled):
+        of_elements = {"elements": _describe(f.element, values)} if values else {}
+        return {**describe_scaled(f), **of_elements}
+    return _describe_format(f, values)
+
+
+def _describe_format(wire: Format, values: bool) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": str(wire),
         "exp": wire.exp,

@@ -11,7 +11,9 @@ from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
+from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
+from cpd.numeric.scaled import Scaled
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
 
@@ -87,10 +89,10 @@ class Recipe:
             "grad_input": accumulator(forward if grad_input is None else grad_input),
             "grad_weight": accumulator(forward if grad_weight is None else grad_weight),
             "grad_bias": accumulator(grad_bias),
-            "activation": None if activation is None else cast_spec(activation),
-            "weight": None if weight is None else cast_spec(weight),
-            "gradient": None if gradient is None else cast_spec(gradient),
-            "output": None if output is None else cast_spec(output),
+            "activation": _cast("activation", activation),
+            "weight": _cast("weight", weight),
+            "gradient": _cast("gradient", gradient),
+            "output": _cast("output", output),
             "layer": number,
         }
         for name, value in values.items():
@@ -137,6 +139,19 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"cpd.Recipe({self})"
+
+
+def _cast(name: str, given: CastLike | Scaled | None) -> CastSpec | None:
+    """A cast of a layer, or None. Raises ValueError for scaled formats."""
+    if given is None:
+        return None
+    if isinstance(given, Scaled) or (isinstance(given, str) and is_scaled(given)):
+        raise ValueError(
+            f"{name} takes formats without scales, got {given}: its blocks would lie along another "
+            "axis in each of a layer's three GEMMs. Cast the operands yourself: "
+            "cpd.cast(x, q, axis=…), whose gradient is straight through, before cpd.gemm"
+        )
+    return cast_spec(given)
 
 
 def _with_stream(value: Any, stream: Number) -> Any:

@@ -200,7 +200,21 @@ def format_text(what: str, value: Any) -> str:
 @constant
 def named(name: str) -> Format:
     """`format` for a str; torch.compile takes its results as constants."""
-    return Format._of(_core.parse_format(name))
+    try:
+        return Format._of(_core.parse_format(name))
+    except ValueError:
+        if not is_scaled(name):
+            raise
+    raise ValueError(f"{name!r} is a scaled format (cpd.scaled); here one without scales is needed")
+
+
+def is_scaled(text: str) -> bool:
+    """Whether a text is that of a scaled format."""
+    try:
+        _core.Scaled.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def flag(name: str, value: Any) -> bool:

@@ -44,8 +44,8 @@ class Scaled:
             `torchao`, but for e8m0, and `deepgemm` what their steps make of it) or `element` (A
             leaves NaN out; NaN stays NaN, an infinity saturates). None: `element` for `te`, else
             `block`.
-        choose: None, or `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'), the
-            one with the smaller sum of (squared) errors; of equals the first.
+        choose: None, or `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'),
+            the one with the smaller sum of (squared) errors; of equals the first.
         scale_max: two levels: the scale of the block with the largest magnitude; default the scale
             format's max.
 

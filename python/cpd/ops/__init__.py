@@ -5,6 +5,7 @@ from cpd.numeric.hadamard import HadamardLike
 from cpd.numeric.options import Number
 from cpd.ops import verbs
 from cpd.ops.arguments import ArrayT, Shape
+from cpd.ops.encoded import Encoded
 from cpd.ops.verbs import (
     add,
     cast,
@@ -22,6 +23,7 @@ __doc__ = verbs.__doc__
 __all__ = [
     "AccumulatorLike",
     "ArrayT",
+    "Encoded",
     "FormatLike",
     "HadamardLike",
     "Number",

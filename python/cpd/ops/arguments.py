@@ -158,62 +158,78 @@ class Given(NamedTuple):
     amax: Any = None
 
 
-def given_grids(
-    q: Scaled, shape: Sequence[int], axis: int, given: Given
-) -> list[tuple[str, Any, tuple[int, ...]]]:
-    """Name, value and grid of the blocks' scales, the tensor's, and the magnitudes."""
-    grid = q.scales_shape(shape, axis) if shape else ()
-    two = q.tensor_scale is not None
-    outer = q.tensor_scales_shape(shape, axis) if two and shape else ()
-    scales = given.scales
-    if isinstance(scales, (tuple, list)) and not two:
-        raise ValueError(f"scales of {q} are one array, got a {type(scales).__name__}")
-    if two and scales is not None and not (isinstance(scales, (tuple, list)) and len(scales) == 2):
-        raise ValueError(f"scales of {q} are a pair, the blocks' and the tensor's")
-    blocks, tensor = scales if two and scales is not None else (scales, None)
-    return [
-        ("scales", blocks, grid),
-        ("tensor scales", tensor, outer),
-        ("amax", given.amax, outer if two else grid),
-    ]
+LEVELS = ("scales", "tensor scales", "amax")
+"""What errors call them."""
 
 
-def check_grid(name: str, got: Sequence[int], wanted: tuple[int, ...]) -> None:
-    """Raises ValueError unless scales have the extents of their grid; one number may be of any."""
-    if tuple(got) != wanted and not math.prod(got) == math.prod(wanted) == 1:
-        raise ValueError(f"{name} must have shape {wanted}, got {tuple(got)}")
+def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
+    """The blocks' scales and the second level's, None where there is none. Raises ValueError for a
+    pair where one level is wanted, and the other way around."""
+    is_pair = isinstance(scales, (tuple, list))
+    if q.tensor_scale is None:
+        if is_pair:
+            raise ValueError(f"scales of {q.text} are one array, got a {type(scales).__name__}")
+        return scales, None
+    if not is_pair or len(scales) != 2:
+        raise ValueError(f"scales of {q.text} are a pair, the blocks' and the tensor's")
+    return scales[0], scales[1]
 
 
-def scale_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[int]:
-    """How many bytes the packed codes of each level's scales take, the blocks' first."""
-    grid = q.scales_shape(shape, axis) if shape else ()
-    sizes = [q.scale._native.packed_bytes(math.prod(grid))]
-    if q.tensor_scale is not None:
-        outer = q.tensor_scales_shape(shape, axis) if shape else ()
-        sizes.append(q.tensor_scale._native.packed_bytes(math.prod(outer)))
-    return sizes
+def given_levels(q: Scaled, given: Given) -> tuple[Any, Any, Any]:
+    """Given blocks' scales, tensor scales and largest magnitudes, each or None."""
+    if given.scales is None:
+        return None, None, given.amax
+    return *scale_levels(q, given.scales), given.amax
 
 
-def check_scaled_codes(
-    q: Scaled, shape: tuple[int, ...], axis: int, codes: Any, scales: Any, kind: type, byte: Any
+def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, ...]]:
+    """The grids of `given_levels`' three. Raises ValueError where there is no such axis."""
+    blocks = q.scales_shape(shape, axis)
+    outer = blocks if q.tensor_scale is None else q.tensor_scales_shape(shape, axis)
+    return [blocks, outer, outer]
+
+
+def check_given(
+    q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
 ) -> None:
-    """Raises unless `codes` and `scales` are packed codes of values of that shape; `kind` and
-    `byte`: the type of arrays, and of their elements."""
-    two = q.tensor_scale is not None
-    if two and not (isinstance(scales, (tuple, list)) and len(scales) == 2):
-        raise ValueError(f"scales of {q} are a pair, the blocks' and the tensor's")
-    levels = list(scales) if two else [scales]
-    sizes = [q.element._native.packed_bytes(math.prod(shape)), *scale_bytes(q, shape, axis)]
-    names = ("codes", "scales", "tensor scales")
-    for name, each, size in zip(names, [codes, *levels], sizes, strict=False):
-        if not isinstance(each, kind) or each.dtype != byte or each.ndim != 1:
-            raise TypeError(
-                f"{name} must be a 1-D uint8 {kind.__name__}, got {type(each).__name__}"
-            )
-        if each.shape[0] != size:
-            raise ValueError(
-                f"{name} must have {size} bytes for {shape} of {q}, got {each.shape[0]}"
-            )
+    """Raises ValueError unless a given level has the extents of its grid (one number may be of any)
+    or, of packed codes, as many bytes as they take."""
+    count, size = math.prod(grid), math.prod(got)
+    if not of_codes:
+        if tuple(got) != grid and not count == size == 1:
+            raise ValueError(f"{name} must have shape {grid}, got {tuple(got)}")
+        return
+    f = q.scale if name == "scales" else q.tensor_scale
+    assert f is not None
+    need = f._native.packed_bytes(count)
+    if size != need:
+        raise ValueError(f"{name} must have {need} bytes for {count} codes of {f}, got {size}")
+
+
+def check_given_type(name: str, element: str, got: str) -> None:
+    """Raises TypeError unless a given level's type is one that it may have."""
+    if element == "float32" or (element == "uint8" and name != "amax"):
+        return
+    codes = "" if name == "amax" else " or of packed codes (uint8)"
+    raise TypeError(f"{name} must be of float32 numbers{codes}, got {got}")
+
+
+def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, int]]:
+    """What packed values consist of, and how many bytes each part takes: codes and scales."""
+    blocks, outer, _ = scale_grids(q, shape, axis)
+    parts = [("codes", q.element, shape), ("scales", q.scale, blocks)]
+    if q.tensor_scale is not None:
+        parts.append(("tensor scales", q.tensor_scale, outer))
+    return [(name, f._native.packed_bytes(math.prod(sizes))) for name, f, sizes in parts]
+
+
+def check_scaled_bytes(
+    q: Scaled, shape: tuple[int, ...], axis: int, sizes: Sequence[int | None]
+) -> None:
+    """Raises ValueError unless codes and scales have so many bytes as values of that shape take."""
+    for (name, need), size in zip(scaled_bytes(q, shape, axis), sizes, strict=False):
+        if size != need:
+            raise ValueError(f"{name} must have {need} bytes for {shape} of {q}, got {size}")
 
 
 # ---- memory ------------------------------------------------------------------------------------

@@ -12,8 +12,11 @@ class Face(Protocol):
 
     add: Callable[..., Any]
     cast: Callable[..., Any]
+    cast_scaled: Callable[..., Any]
     decode: Callable[..., Any]
+    decode_scaled: Callable[..., Any]
     encode: Callable[..., Any]
+    encode_scaled: Callable[..., Any]
     fma: Callable[..., Any]
     gemm: Callable[..., Any]
     hadamard: Callable[..., Any]

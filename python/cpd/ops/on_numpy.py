@@ -19,6 +19,7 @@ from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import (
     FLOATS,
+    LEVELS,
     MAX_RANK,
     NARROW_FLOATS,
     Array,
@@ -28,16 +29,19 @@ from cpd.ops.arguments import (
     Shape,
     check_addend,
     check_carrier,
-    check_grid,
+    check_given,
+    check_given_type,
     check_out_memory,
     check_random_is_used,
     check_random_range,
     check_result,
-    check_scaled_codes,
+    check_scaled_bytes,
     dimension,
-    given_grids,
+    given_levels,
     product_shape,
-    scale_bytes,
+    scale_grids,
+    scale_levels,
+    scaled_bytes,
     shape_of,
     transform_axis,
 )
@@ -87,12 +91,13 @@ def cast_scaled(
 ) -> Array:
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
-    q.scales_shape(x.shape or (1,), axis)
+    levels = _given_scales(q, x, axis, given)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     y: Array = np.empty_like(x, subok=False) if out is None else out
     if out is not None:
-        _check_out(out, x.shape, x.dtype, x=x, random=integers)
-    _core.cast_scaled(x, q._held, axis, native, y, *_scales(q, x, axis, given), integers)
+        inputs = dict(zip(LEVELS, levels, strict=True))
+        _check_out(out, x.shape, x.dtype, x=x, random=integers, **inputs)
+    _core.cast_scaled(x, q._held, axis, native, y, *levels, integers)
     return y
 
 
@@ -101,12 +106,11 @@ def encode_scaled(
 ) -> tuple[Array, Scales]:
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
+    levels = _given_scales(q, x, axis, given)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    packed = np.empty(q.element._native.packed_bytes(x.size), np.uint8)
-    made = [np.empty(n, np.uint8) for n in scale_bytes(q, x.shape, axis)]
-    blocks, tensor = made[0], made[1] if len(made) > 1 else None
-    given_scales = _scales(q, x, axis, given)
-    _core.encode_scaled(x, q._held, axis, native, packed, blocks, tensor, *given_scales, integers)
+    packed, blocks, *more = (np.empty(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
+    tensor = more[0] if more else None
+    _core.encode_scaled(x, q._held, axis, native, packed, blocks, tensor, *levels, integers)
     return packed, blocks if tensor is None else (blocks, tensor)
 
 
@@ -114,34 +118,47 @@ def decode_scaled(
     codes: Any, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
 ) -> Array:
     sizes = shape_of("shape", shape)
-    check_scaled_codes(q, sizes, axis, codes, scales, np.ndarray, np.uint8)
+    given = dict(zip(("codes", *LEVELS), (codes, *scale_levels(q, scales)), strict=False))
+    if q.tensor_scale is None:
+        del given["tensor scales"]
+    for name, each in given.items():
+        if not isinstance(each, np.ndarray) or each.dtype != np.uint8 or each.ndim != 1:
+            raise TypeError(f"{name} must be a 1-D uint8 array, got {_describe(each)}")
+    check_scaled_bytes(q, sizes, axis, [each.size for each in given.values()])
     default = out.dtype if isinstance(out, np.ndarray) else np.float32
     element = _element(default if dtype is None else dtype, NARROW_FLOATS)
-    blocks, tensor = scales if isinstance(scales, tuple) else (scales, None)
+    given = {name: np.ascontiguousarray(each) for name, each in given.items()}
     y: Array = np.empty(sizes, element) if out is None else out
     if out is not None:
-        _check_out(out, sizes, element, codes=codes)
-    codes, blocks = np.ascontiguousarray(codes), np.ascontiguousarray(blocks)
-    _core.decode_scaled(codes, q._held, axis, blocks, tensor, y)
+        _check_out(out, sizes, element, **given)
+    packed, blocks, *tensor = given.values()
+    _core.decode_scaled(packed, q._held, axis, blocks, tensor[0] if tensor else None, y)
     return y
 
 
-def _scales(q: Scaled, x: Array, axis: int, given: Given) -> tuple[Array | None, ...]:
-    """Given scales and magnitudes as C++ takes them."""
+def _given_scales(
+    q: Scaled, x: Array, axis: int, given: Given
+) -> tuple[Array | None, Array | None, Array | None]:
+    """Scales and magnitudes from elsewhere as C++ takes them."""
+    levels = given_levels(q, given)
+    if all(level is None for level in levels):
+        return None, None, None
+    grids = scale_grids(q, x.shape, axis)
+    blocks, tensor, amax = map(_given_level, (q,) * 3, LEVELS, levels, grids)
+    return blocks, tensor, amax
 
-    def one(name: str, value: Any, shape: tuple[int, ...]) -> Array | None:
-        if value is None:
-            return None
-        if not isinstance(value, np.ndarray):
-            value = np.asarray(value, np.float32)
-        if value.dtype == np.uint8:
-            return np.ascontiguousarray(value)
-        _check_dtype(name, value.dtype, ("float32",))
-        check_grid(name, value.shape, shape)
-        return np.ascontiguousarray(value)
 
-    grids = given_grids(q, x.shape, axis, given)
-    return tuple(one(name, value, shape) for name, value, shape in grids)
+def _given_level(q: Scaled, name: str, value: Any, grid: tuple[int, ...]) -> Array | None:
+    """Packed codes, or float32 numbers of the grid."""
+    if value is None:
+        return None
+    if not isinstance(value, np.ndarray):
+        value = np.asarray(value, np.float32)
+    check_given_type(name, _name(value.dtype), _describe(value))
+    _check_dtype(name, value.dtype, ("float32", "uint8"))
+    check_given(q, name, value.dtype == np.uint8, value.shape, grid)
+    taken: Array = np.require(value, requirements=("C", "A"))
+    return taken
 
 
 def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:

@@ -6,10 +6,10 @@ Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and gives
 Values of an emulated format live in ordinary floating-point tensors, here called carriers.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
-takes no float64, whose exact products no type holds, and hadamard none. The result has x's type,
-which must hold every value of the format (else ValueError: float16 holds no bf16). Any layout, any
-number of dimensions up to 16, also none; empty tensors; more than 2^31 elements. Inputs are left
-alone unless `out=` says otherwise.
+and scaled formats take no float64, whose exact products no type holds, and hadamard none. The
+result has x's type, which must hold every value of the format (else ValueError: float16 holds no
+bf16). Any layout, any number of dimensions up to 16, also none; empty tensors; more than 2^31
+elements. Inputs are left alone unless `out=` says otherwise.
 
 **Rounding options**, the same for every operation:
 
@@ -47,8 +47,9 @@ take all of them.
 **torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
 `randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
 `same`: each example draws the bits of its own elements, as in a call of its own (and takes one);
-`different`: those of the elements of the whole batch, which stands in front (not for encode).
-Examples with a seed or stream of their own, or with given `random` integers, need not say.
+`different`: those of the elements of the whole batch, which stands in front (not for encode, nor
+for scaled formats with a scale for all of an example). Examples with a seed or stream of their own,
+or with given `random` integers, need not say.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ from cpd.numeric.options import Number, Options, int32, is_torch
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import faces, on_numpy
 from cpd.ops.arguments import ArrayT, Given, Shape
+from cpd.ops.encoded import Encoded
 
 
 def _face(x: object) -> Any:
@@ -97,8 +99,9 @@ def cast(
     the elements' format (`overflow` None: saturating) and gives element * scale, rounded once into
     binary32 and then to x's type, which is not float64. Straight through, scales included.
     `scales`: from elsewhere, as `encode` gives them or as float32 numbers of the grid's shape
-    (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`: float32,
-    the largest magnitudes of the outermost level's cells, in place of x's own (delayed scaling).
+    (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`:
+    float32, the largest magnitudes of the outermost level's cells, in place of x's own (delayed
+    scaling).
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
     >>> cast(x, "e4m3").tolist()
@@ -159,9 +162,9 @@ def encode(
 
 
 def decode(
-    codes: ArrayT,
-    f: FormatLike | ScaledLike,
-    shape: Shape,
+    codes: ArrayT | Encoded,
+    f: FormatLike | ScaledLike | None = None,
+    shape: Shape | None = None,
     dtype: Any = None,
     out: ArrayT | None = None,
     *,
@@ -170,9 +173,10 @@ def decode(
 ) -> ArrayT:
     """The values of packed codes, in the given shape. The inverse of `encode`.
 
-    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning.
-    `dtype`: of the result; default float32 (or out's). A scaled format takes `scales` too, as
-    `encode` gave them, and the same `axis`.
+    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning. Or
+    an `Encoded`, which says format, shape, axis and scales itself. `dtype`: of the result; default
+    float32 (or out's). A scaled format takes `scales` too, as `encode` gave them, and the same
+    `axis`.
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
     [1.0, -6.0, 0.5]
@@ -180,6 +184,12 @@ def decode(
     >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
     [2.0, -24.0]
     """
+    if isinstance(codes, Encoded):
+        if f is not None or shape is not None or scales is not None or axis != -1:
+            raise ValueError("format, shape, axis and scales stand in the Encoded: leave them out")
+        codes, scales, f, shape, axis = codes
+    if f is None or shape is None:
+        raise TypeError("decode takes codes, a format and a shape, or an Encoded alone")
     to = format_or_scaled(f)
     if isinstance(to, Scaled):
         where = int32("axis", axis)
@@ -197,7 +207,7 @@ def _policy(to: Format | Scaled, overflow: str | None) -> str:
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
     if scales is not None or amax is not None or axis != -1:
-        raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to}")
+        raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to.name}")
 
 
 def add(

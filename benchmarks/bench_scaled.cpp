@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scaled formats on one thread against libc's memcpy between arrays of the input's size, by turns
+// in one run. First the bits: sampled blocks against the documented steps, whole arrays between
+// backends. Prints one JSON object a line; exits 1 where bits are wrong.
+//
+//   bench_scaled [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "benchmarks/timing.h"
+#include "cpd/backend/roster.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/scaled.h"
+
+namespace {
+
+using cpd::DType;
+using cpd::RoundingOptions;
+using cpd::Scaled;
+using cpd::TensorView;
+using cpd::View;
+using timing::Memory;
+using timing::Settings;
+
+constexpr std::int64_t kColumns = 4096;  // of the matrix; blocks lie along its rows
+
+enum class Verb { cast, encode, decode };
+
+struct Row {
+  std::string name;
+  Verb verb = Verb::cast;
+  Scaled scaled;
+  int axis = 1;
+  int random_bits = 0;  ///< 0: to nearest-even
+  std::optional<double> bar;
+};
+
+std::vector<Row> Rows() {
+  std::vector<Row> rows;
+  const auto add = [&](const char* kind, const char* text, Verb verb, int axis, int random_bits,
+                       std::optional<double> bar) {
+    std::string name = std::string("scaled/") + kind + "/" + text;
+    std::ranges::replace(name, ' ', '_');
+    rows.push_back({name, verb, cpd::ParseScaled(text), axis, random_bits, bar});
+  };
+  add("cast", "mxfp8", Verb::cast, 1, 0, 0.5);
+  add("cast", "mxfp4", Verb::cast, 1, 0, 0.5);
+  add("cast", "nvfp4", Verb::cast, 1, 0, 0.45);
+  add("cast", "fp8-row", Verb::cast, 1, 0, 0.45);
+  add("cast", "fp8-tensor", Verb::cast, 1, 0, 0.45);
+  add("cast", "fp8-block", Verb::cast, 1, 0, std::nullopt);
+  add("cast", "fp8-block 128x128", Verb::cast, 1, 0, std::nullopt);
+  add("cast", "int8 row", Verb::cast, 1, 0, 0.45);
+  add("cast_slow", "mxfp8", Verb::cast, 0, 0, 0.35);
+  add("cast_slow", "nvfp4", Verb::cast, 0, 0, 0.35);
+  add("cast_slow", "fp8-block", Verb::cast, 0, 0, 0.35);
+  add("encode", "mxfp8", Verb::encode, 1, 0, 0.45);
+  add("encode", "nvfp4", Verb::encode, 1, 0, std::nullopt);
+  add("decode", "mxfp8", Verb::decode, 1, 0, std::nullopt);
+  add("stochastic", "mxfp8", Verb::cast, 1, 8, std::nullopt);
+  add("stochastic", "nvfp4", Verb::cast, 1, 8, std::nullopt);
+  return rows;
+}
+
+/// What a row works on; codes and scales are large enough for every row.
+struct Arrays {
+  std::int64_t n;
+  const float* x;
+  float* y;
+  std::uint8_t* codes;
+  std::uint8_t* scales;
+  std::uint8_t* tensor;
+};
+
+void Run(const Row& row, const Arrays& a) {
+  const std::vector<std::int64_t> shape{a.n / kColumns, kColumns};
+  RoundingOptions options{.overflow = cpd::Overflow::saturate};
+  if (row.random_bits > 0) {
+    options.mode = cpd::Rounding::stochastic;
+    options.random_bits = row.random_bits;
+  }
+  const TensorView x = View(a.x, DType::f32, shape);
+  const TensorView y = View(a.y, DType::f32, shape);
+  if (row.verb == Verb::cast) return cpd::Cast(x, row.scaled, row.axis, options, y);
+  const cpd::ScaleCounts counts = cpd::CountScales(row.scaled, shape, row.axis);
+  const auto bytes = [](const std::uint8_t* at, const cpd::Format& format, std::int64_t n) {
+    return View(at, DType::u8, cpd::PackedBytes(format, n));
+  };
+  const TensorView codes = bytes(a.codes, row.scaled.element, a.n);
+  const TensorView scales = bytes(a.scales, row.scaled.scale, counts.blocks);
+  std::optional<TensorView> tensor;
+  if (row.scaled.tensor_scale) tensor = bytes(a.tensor, *row.scaled.tensor_scale, counts.tensor);
+  const TensorView* outer = tensor ? &*tensor : nullptr;
+  if (row.verb == Verb::encode) {
+    return cpd::Encode(x, row.scaled, row.axis, options, codes, scales, outer);
+  }
+  cpd::Decode(codes, row.scaled, row.axis, scales, outer, y);
+}
+
+/// Block g of an MX cast along rows: the power of two by its definition, elements by cpd::Cast.
+bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
+  const std::int64_t size = row.scaled.block.columns;
+  std::vector<float> v(a.x + g * size, a.x + (g + 1) * size);
+  float largest = 0;
+  for (const float each : v) largest = std::max(largest, std::abs(each));
+  const int power = std::ilogb(largest) - row.scaled.element.emax();
+  for (float& each : v) each = std::ldexp(each, -power);
+  cpd::Cast(View(v), row.scaled.element, {.overflow = cpd::Overflow::saturate}, View(v));
+  for (std::int64_t i = 0; i < size; ++i) {
+    const float wanted = std::ldexp(v[i], power);
+    if (std::bit_cast<std::uint32_t>(wanted) != std::bit_cast<std::uint32_t>(a.y[g * size + i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Runs the row on every backend: sampled blocks by their steps, and all results the same.
+std::string CheckBits(const Row& row, const Arrays& a) {
+  const bool is_mx = row.verb == Verb::cast && row.axis == 1 && row.random_bits == 0 &&
+                     row.scaled.scale == cpd::kE8m0;
+  const bool codes = row.verb == Verb::encode;
+  const auto* result = codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
+  const auto bytes = static_cast<std::size_t>(
+      codes ? cpd::PackedBytes(row.scaled.element, a.n) : 4 * a.n);
+  std::vector<std::uint8_t> first;
+  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
+    cpd::ForceKernels(table->name);
+    if (row.verb == Verb::decode) {
+      Row encode = row;
+      encode.verb = Verb::encode;
+      Run(encode, a);
+    }
+    Run(row, a);
+    const std::int64_t blocks = a.n / row.scaled.block.columns;
+    for (std::int64_t k = 0; is_mx && k < 1000; ++k) {
+      if (!IsRight(row, a, (blocks - 1) * k / 999)) {
+        return std::string(table->name) + " differs from the steps";
+      }
+    }
+    if (first.empty()) first.assign(result, result + bytes);
+    if (std::memcmp(first.data(), result, bytes) != 0) {
+      return std::string(table->name) + " differs from another backend";
+    }
+  }
+  cpd::ForceKernels("");
+  return "";
+}
+
+bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {
+  const std::string wrong = CheckBits(row, a);
+  if (!wrong.empty()) {
+    timing::PrintWrong(row.name, wrong);
+    return false;
+  }
+  const std::size_t size = sizeof(float) * static_cast<std::size_t>(a.n);
+  const timing::Side work{[&] { Run(row, a); }, 2 * static_cast<double>(size)};
+  const timing::Side memcpy{[&] { std::memcpy(copy, a.x, size); }, 2 * static_cast<double>(size)};
+  timing::Print(row.name, "memcpy", cpd::Kernels().name, timing::Time(work, memcpy, repeats),
+                row.bar);
+  return true;
+}
+
+bool RunRows(const Settings& settings) {
+  std::vector<Row> rows = Rows();
+  std::erase_if(rows,
+                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
+  if (settings.list || rows.empty()) {
+    for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
+    return true;
+  }
+  const std::int64_t n = std::max<std::int64_t>(1, settings.floats / kColumns / 128) * 128 * kColumns;
+  const auto bytes = sizeof(float) * static_cast<std::size_t>(n);
+  const Memory x(bytes), y(bytes), copy(bytes), codes(bytes / 4), scales(bytes / 4), tensor(4096);
+  std::mt19937 bits(static_cast<std::uint32_t>(settings.seed));
+  std::normal_distribution<float> normal;
+  const std::int64_t drawn = std::min<std::int64_t>(n, (std::int64_t{1} << 20) + 17);
+  for (std::int64_t i = 0; i < n; ++i) x.floats()[i] = i < drawn ? normal(bits) : x.floats()[i - drawn];
+  const Arrays arrays{n, x.floats(), y.floats(), codes.bytes(), scales.bytes(), tensor.bytes()};
+  bool right = true;
+  for (const Row& row : rows) right = Measure(row, arrays, copy.floats(), settings.repeats) && right;
+  return right;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return timing::Guarded("bench_scaled", [&] { return RunRows(timing::Parse(argc, argv)); });
+}

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows `cast/fresh/<face>`: a cast that makes its result, against the same one into `out=`, by
+turns. Bits: both results are the same. What lies between them is the memory: pages that the system
+clears and maps, and takes back.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+
+import gemm
+import numpy as np
+import torch
+from timing import Row, Side, timed
+
+import cpd
+
+BAR = 1 / 1.6
+FORMAT = cpd.format("e4m3")
+
+
+def faces(options: Namespace) -> Iterator[tuple[str, Callable[[], object], Callable[[], object]]]:
+    """Name, the call that makes its result, the call with `out=`."""
+    rng = np.random.default_rng(options.seed)
+    x = np.resize(rng.standard_normal(1 << 20, dtype=np.float32), options.floats)
+    out = np.empty_like(x)
+    tx, tout = torch.from_numpy(x), torch.from_numpy(out)
+    yield "numpy", lambda: cpd.cast(x, FORMAT), lambda: cpd.cast(x, FORMAT, out=out)
+    yield "torch", lambda: cpd.cast(tx, FORMAT), lambda: cpd.cast(tx, FORMAT, out=tout)
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """The rows whose name contains options.name, on one thread."""
+    if not any(options.name in f"cast/fresh/{face}" for face in ("numpy", "torch")):
+        return
+    moved = 8 * options.floats
+    with gemm.setting("", 1):
+        for face, make, into in faces(options):
+            name = f"cast/fresh/{face}"
+            if options.name not in name:
+                continue
+            if not np.array_equal(np.asarray(make()), np.asarray(into())):
+                yield {"name": name, "wrong": "the two results differ"}
+                continue
+            row = timed(name, "GB/s", Side(make, moved), "out=", Side(into, moved), options.repeats)
+            yield row | {"bar": round(BAR, 3)}

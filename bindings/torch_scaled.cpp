@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operators of scaled formats: torch.ops.cpd.cast_scaled, encode_scaled and decode_scaled.
+// `scaled` is the format's canonical text, `how` the cast of its elements as torch.ops.cpd.cast
+// takes it ("e2m1 overflow=saturate"); each is parsed once.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cpd/numeric/cast_spec.h"
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/scaled.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/scaled.h"
+#include "torch_tensors.h"
+
+namespace cpd {
+namespace {
+
+int Axis(std::int64_t axis) {
+  if (!std::in_range<int>(axis)) {
+    throw Error("axis must fit in 32 bits, got " + std::to_string(axis));
+  }
+  return static_cast<int>(axis);
+}
+
+/// A tensor that is there or not, beside x.
+std::optional<TensorView> Beside(const Tensor& x, const OptionalTensor& given, const char* name) {
+  if (given &&
+      (given->is_cuda() != x.is_cuda() || given->get_device_index() != x.get_device_index())) {
+    throw Error(std::string(name) + " must be on x's device");
+  }
+  return Input(given);
+}
+
+const TensorView* Pointer(const std::optional<TensorView>& view) { return view ? &*view : nullptr; }
+
+/// What Cast and Encode take beside x and what they write.
+struct How {
+  How(const Tensor& x, const Text& format, std::int64_t along, const Text& elements,
+      const OptionalTensor& scales, const OptionalTensor& tensor_scales, const OptionalTensor& amax,
+      const OptionalTensor& seed, const OptionalTensor& stream, const OptionalTensor& given_random)
+      : scaled(Parsed<ParseScaled>(format.view())),
+        axis(Axis(along)),
+        blocks(Beside(x, scales, "scales")),
+        tensor(Beside(x, tensor_scales, "tensor scales")),
+        largest(Beside(x, amax, "amax")),
+        random(Input(given_random)) {
+    const CastSpec cast = Taken<ParseCastSpec>(elements, seed, stream, x);
+    if (cast.format != scaled.element) {
+      throw Error("elements of " + ToString(scaled) + " are not cast to " + ToString(cast.format));
+    }
+    rounding = cast.rounding;
+  }
+  [[nodiscard]] GivenScales given() const {
+    return {Pointer(blocks), Pointer(tensor), Pointer(largest)};
+  }
+
+  const Scaled& scaled;
+  int axis;
+  std::optional<TensorView> blocks, tensor, largest, random;
+  RoundingOptions rounding;
+};
+
+void CastInto(const Tensor& x, const How& how, const Tensor& out) {
+  Cast(Input(x), how.scaled, how.axis, how.rounding, Output(out), how.given(), Pointer(how.random));
+}
+
+void CastScaledOut(const Tensor& x, StringHandle scaled, std::int64_t axis, StringHandle how,
+                   const OptionalTensor& scales, const OptionalTensor& tensor_scales,
+                   const OptionalTensor& amax, const OptionalTensor& seed,
+                   const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
+  const Text format(scaled), elements(how);
+  const OnDeviceOf guard(x);
+  CastInto(x, {x, format, axis, elements, scales, tensor_scales, amax, seed, stream, random}, out);
+}
+
+Tensor CastScaledNew(const Tensor& x, StringHandle scaled, std::int64_t axis, StringHandle how,
+                     const OptionalTensor& scales, const OptionalTensor& tensor_scales,
+                     const OptionalTensor& amax, const OptionalTensor& seed,
+                     const OptionalTensor& stream, const OptionalTensor& random) {
+  const Text format(scaled), elements(how);
+  const OnDeviceOf guard(x);
+  const Tensor out = EmptyLike(x);
+  CastInto(x, {x, format, axis, elements, scales, tensor_scales, amax, seed, stream, random}, out);
+  return out;
+}
+
+/// Bytes for so many codes.
+Tensor Packed(const Tensor& x, const Format& format, std::int64_t count) {
+  const std::int64_t bytes = PackedBytes(format, count);
+  return Empty(x, {&bytes, 1}, ScalarType::Byte);
+}
+
+/// Elements' codes, blocks' scales and the second level's, of which there are none at one level.
+std::tuple<Tensor, Tensor, Tensor> EncodeScaledNew(
+    const Tensor& x, StringHandle scaled, std::int64_t axis, StringHandle how,
+    const OptionalTensor& scales, const OptionalTensor& tensor_scales, const OptionalTensor& amax,
+    const OptionalTensor& seed, const OptionalTensor& stream, const OptionalTensor& random) {
+  const Text format(scaled), elements(how);
+  const OnDeviceOf guard(x);
+  const How to(x, format, axis, elements, scales, tensor_scales, amax, seed, stream, random);
+  const ScaleCounts counts = CountScales(to.scaled, SizesOf(x), to.axis);
+  const auto& outer = to.scaled.tensor_scale;
+  const Tensor packed = Packed(x, to.scaled.element, x.numel());
+  const Tensor of_blocks = Packed(x, to.scaled.scale, counts.blocks);
+  const Tensor of_tensor = Packed(x, outer ? *outer : to.scaled.scale, counts.tensor);
+  const TensorView second = Output(of_tensor);
+  Encode(Input(x), to.scaled, to.axis, to.rounding, Output(packed), Output(of_blocks),
+         outer ? &second : nullptr, to.given(), Pointer(to.random));
+  return {packed, of_blocks, of_tensor};
+}
+
+void DecodeScaledInto(const Tensor& codes, const Text& scaled, std::int64_t axis,
+                      const Tensor& scales, const OptionalTensor& tensor_scales,
+                      const Tensor& out) {
+  const OnDeviceOf guard(codes);
+  const auto blocks = Beside(codes, scales, "scales");
+  const auto tensor = Beside(codes, tensor_scales, "tensor scales");
+  Decode(Input(codes), Parsed<ParseScaled>(scaled.view()), Axis(axis), *blocks, Pointer(tensor),
+         Output(out));
+}
+
+void DecodeScaledOut(const Tensor& codes, StringHandle scaled, std::int64_t axis,
+                     const Tensor& scales, const OptionalTensor& tensor_scales, const Tensor& out) {
+  DecodeScaledInto(codes, Text(scaled), axis, scales, tensor_scales, out);
+}
+
+Tensor DecodeScaledNew(const Tensor& codes, StringHandle scaled, std::int64_t axis,
+                       const Tensor& scales, const OptionalTensor& tensor_scales,
+                       const std::vector<std::int64_t>& shape, ScalarType dtype) {
+  const Text format(scaled);
+  const Tensor out = Empty(codes, shape, dtype);
+  DecodeScaledInto(codes, format, axis, scales, tensor_scales, out);
+  return out;
+}
+
+constexpr const char* kOf =
+    "(Tensor x, str scaled, int axis, str how, Tensor? scales, Tensor? tensor_scales, "
+    "Tensor? amax, Tensor? seed, Tensor? stream, Tensor? random";
+constexpr const char* kFrom =
+    "(Tensor codes, str scaled, int axis, Tensor scales, Tensor? tensor_scales, ";
+
+STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
+  const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
+  for (const std::string form : {"", "_plain"}) {
+    define("cast_scaled" + form + kOf + ") -> Tensor");
+    define("cast_scaled_out" + form + kOf + ", *, Tensor(a!) out) -> ()");
+    define("decode_scaled_out" + form + kFrom + "*, Tensor(a!) out) -> ()");
+  }
+  define(std::string("encode_scaled") + kOf + ") -> (Tensor, Tensor, Tensor)");
+  define(std::string("decode_scaled") + kFrom + "SymInt[] shape, ScalarType dtype) -> Tensor");
+}
+
+void Implement(torch::stable::detail::StableLibrary& m) {
+  m.impl("cast_scaled", TORCH_BOX(&Entered<&CastScaledNew>::Run));
+  m.impl("cast_scaled_plain", TORCH_BOX(&Entered<&CastScaledNew>::Run));
+  m.impl("cast_scaled_out", TORCH_BOX(&Entered<&CastScaledOut>::Run));
+  m.impl("cast_scaled_out_plain", TORCH_BOX(&Entered<&CastScaledOut>::Run));
+  m.impl("encode_scaled", TORCH_BOX(&Entered<&EncodeScaledNew>::Run));
+  m.impl("decode_scaled", TORCH_BOX(&Entered<&DecodeScaledNew>::Run));
+  m.impl("decode_scaled_out", TORCH_BOX(&Entered<&DecodeScaledOut>::Run));
+  m.impl("decode_scaled_out_plain", TORCH_BOX(&Entered<&DecodeScaledOut>::Run));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }
+STABLE_TORCH_LIBRARY_IMPL(cpd, CUDA, m) { Implement(m); }
+
+}  // namespace
+}  // namespace cpd

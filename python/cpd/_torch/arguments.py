@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of the operations on torch tensors, checked, and as torch.ops.cpd.* take them.
+
+What cannot be seen while torch compiles is left to the library.
+"""
+
+# torch's types are untyped in part.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrapped
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.cast import CastSpec
+from cpd.numeric.formats import Format
+from cpd.numeric.options import Number, Options
+from cpd.ops.arguments import (
+    MAX_RANK,
+    NARROW_FLOATS,
+    OVERLAPS_ITSELF,
+    Region,
+    check_addend,
+    check_out_memory,
+    check_random_is_used,
+    check_random_range,
+    product_shape,
+)
+
+Rounded: TypeAlias = Options | Accumulator | CastSpec
+"""What says how to round."""
+
+
+_NAMES = {
+    dtype: str(dtype).removeprefix("torch.")
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return _NAMES[dtype]
+
+
+def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str]) -> torch.dtype:
+    """Checks the operands of c + a b by type, device and shape; gives the result's type."""
+    for name, x in zip(names, (a, b) if c is None else (a, b, c), strict=False):
+        check(name, x, NARROW_FLOATS, names[0])
+        if x is not a and x.device != a.device:
+            raise ValueError(f"{name} must be on {names[0]}'s device, {a.device}, got {x.device}")
+    shape = product_shape(a.shape, b.shape)
+    if c is not None:
+        check_addend(c.shape, shape)
+    return result_type(a, dtype)
+
+
+def result_type(a: Tensor, dtype: Any) -> torch.dtype:
+    """The type of a product: `dtype`, or a's."""
+    if dtype is None:
+        return a.dtype
+    if not isinstance(dtype, torch.dtype) or name_of(dtype) not in NARROW_FLOATS:
+        allowed = ", ".join(NARROW_FLOATS)
+        raise TypeError(f"dtype must be one of torch's {allowed}, got {dtype}")
+    return dtype
+
+
+def check_float(name: str, x: Any, like: str) -> None:
+    """Raises unless `x` is a tensor that products take. `like`: the first operand's name."""
+    check(name, x, NARROW_FLOATS, like)
+
+
+def check(name: str, x: Any, allowed: tuple[str, ...], like: str = "x") -> None:
+    if not isinstance(x, Tensor):
+        wanted = "a torch tensor" if name == like else f"a torch tensor like {like}"
+        raise TypeError(f"{name} must be {wanted}, got {type(x).__name__}")
+    if _NAMES[x.dtype] not in allowed:
+        raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {x.dtype}")
+    check_place(name, x)
+
+
+def check_place(name: str, x: Tensor) -> None:
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
+    if not (x.is_cpu or x.is_cuda or x.is_meta):
+        raise ValueError(f"{name} must be on the CPU or a CUDA device, got {x.device}")
+    if x.dim() > MAX_RANK:
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {x.dim()}")
+
+
+def check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None]) -> None:
+    if not isinstance(out, Tensor):
+        raise TypeError(f"out must be a torch tensor like x, got {type(out).__name__}")
+    if out.dtype != x.dtype:
+        raise TypeError(f"out must be of type {x.dtype}, got {out.dtype}")
+    if out.layout is not torch.strided or out.shape != shape or out.device != x.device:
+        check_place("out", out)
+        if out.shape != shape:
+            raise ValueError(f"out must have shape {tuple(shape)}, got {tuple(out.shape)}")
+        raise ValueError(f"out must be on x's device, {x.device}, got {out.device}")
+    given = [out]
+    given += [t for t in inputs.values() if t is not None]
+    if torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+            raise ValueError(OUT_AND_AUTOGRAD)
+        repeats = (n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True))
+        if 0 not in out.shape and any(repeats):
+            raise ValueError(OVERLAPS_ITSELF)
+        return
+    check_no_derivative(*given)
+    if out.is_meta or FakeTensor in map(type, given):
+        return
+    if all(_lie_apart(out, t) for t in given[1:]):
+        return
+    regions = {name: _region(t) for name, t in inputs.items() if t is not None}
+    check_out_memory(_region(out), regions)
+
+
+def _has_no_memory(x: Tensor) -> bool:
+    return x.is_meta or isinstance(x, FakeTensor)
+
+
+def _lie_apart(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors of no gaps have no byte in common; a quick look at most of them."""
+    if not (x.is_contiguous() and y.is_contiguous()):
+        return False
+    of_x, of_y = x.data_ptr(), y.data_ptr()
+    return of_x + x.nbytes <= of_y or of_y + y.nbytes <= of_x
+
+
+def _region(x: Tensor) -> Region:
+    size = x.element_size()
+    return Region(x.data_ptr(), size, tuple(x.shape), tuple(s * size for s in x.stride()))
+
+
+def cast_arguments(
+    f: Format, options: Options, x: Tensor
+) -> tuple[str, Tensor | None, Tensor | None]:
+    """Format and options as an operator of elements takes them, checked: their text, and seed and
+    stream where they are used."""
+    text = options.text(f) if torch.compiler.is_compiling() else options.kept_text(f)
+    return text, *random_numbers(options, x)
+
+
+def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Seed and stream, where the rounding uses them."""
+    if options.rounding != "stochastic":
+        return None, None
+    return _number("seed", options.seed, x), _number("stream", options.stream, x)
+
+
+def _number(name: str, value: Number, x: Tensor) -> Tensor:
+    """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits. One on a GPU
+    stays there, and nothing waits for it."""
+    if not isinstance(value, Tensor):
+        return torch.full((), value - 2**64 if value >= 2**63 else value, dtype=torch.int64)
+    if value.device.type != "cpu" and value.device != x.device:
+        raise ValueError(f"{name} must be on the CPU or on x's device, got {value.device}")
+    value = value.detach().reshape(())
+    return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
+
+
+def given_draws(
+    random: Any,
+    x: Tensor,
+    shape: Sequence[int],
+    acc: Accumulator,
+    draws: Callable[[], int],
+    like: str = "x",
+) -> Tensor:
+    """The given random integers of an ordered sum: `draws()` for each element of the result. (How
+    many must not be asked while torch compiles; the library checks it then.)"""
+    if torch.compiler.is_compiling():
+        return given_integers(random, x, None, "", acc, like)
+    count = draws()
+    wanted = f"the result's shape and {count} draws"
+    return given_integers(random, x, (*shape, count), wanted, acc, like)
+
+
+def given_integers(
+    random: Any,
+    x: Tensor,
+    shape: Sequence[int] | None,
+    wanted: str,
+    options: Rounded,
+    like: str = "x",
+) -> Tensor:
+    """The given random integers as int32 (they are below 2^24), checked; `wanted` is what their
+    shape is, None leaves it to the library."""
+    check_random_is_used(options.rounding)
+    if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
+        raise TypeError(f"random must be a tensor of integers, got {describe(random)}")
+    if shape is not None and tuple(random.shape) != tuple(shape):
+        raise ValueError(f"random must have {wanted}, {tuple(shape)}, got {tuple(random.shape)}")
+    if random.device != x.device:
+        raise ValueError(f"random must be on {like}'s device, {x.device}, got {random.device}")
+    if not torch.compiler.is_compiling() and random.numel() and not _has_no_memory(random):
+        low, high = unwrapped(random).to(torch.int64).aminmax()
+        check_random_range(int(low), int(high), options.random_bits)
+    return random.to(torch.int32)
+
+
+_INTEGERS = (
+    torch.uint8,
+    torch.int8,
+    torch.uint16,
+    torch.int16,
+    torch.uint32,
+    torch.int32,
+    torch.uint64,
+    torch.int64,
+)
+
+
+def describe(x: object) -> str:
+    if isinstance(x, Tensor):
+        return f"tensor of {x.dtype} with shape {tuple(x.shape)}"
+    return type(x).__name__
+
+
+def check_codes(name: str, codes: Any, like: Any) -> None:
+    """Raises unless `codes` are packed ones, on the device of `like`."""
+    if not isinstance(codes, Tensor) or codes.dtype != torch.uint8 or codes.dim() != 1:
+        raise TypeError(f"{name} must be a 1-D uint8 tensor, got {describe(codes)}")
+    check_place(name, codes)
+    if codes.device != like.device:
+        raise ValueError(f"{name} must be on codes' device, {like.device}, got {codes.device}")
+
+
+def sizes_of(shape: Any) -> tuple[Any, ...]:
+    """A shape, not yet checked."""
+    return tuple(shape) if isinstance(shape, (tuple, list, torch.Size)) else (shape,)
+
+
+def result_element(dtype: Any, out: Any, allowed: tuple[str, ...]) -> torch.dtype:
+    """The type of decoded values: `dtype`, or out's, or float32."""
+    default = out.dtype if isinstance(out, Tensor) else torch.float32
+    element = default if dtype is None else dtype
+    if not isinstance(element, torch.dtype) or name_of(element) not in allowed:
+        raise TypeError(f"dtype must be one of torch's {', '.join(allowed)}, got {element}")
+    return element

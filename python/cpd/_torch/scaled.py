@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled formats on torch tensors: the operators torch.ops.cpd.cast_scaled, encode_scaled and
+decode_scaled, their fake kernels, derivatives and batching rules. Documented in `cpd.ops`.
+
+`scaled` is the format's text, `how` the text of the cast of its elements (`Options.text`).
+"""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpd._torch.arguments import (
+    cast_arguments,
+    check,
+    check_codes,
+    check_out,
+    describe,
+    given_integers,
+    name_of,
+    result_element,
+    sizes_of,
+)
+from cpd._torch.derivatives import call, differentiable, write, writes_into_out
+from cpd._torch.library import ops
+from cpd._torch.vmap import Call, batched
+from cpd.numeric.options import Options
+from cpd.numeric.scaled import Scaled, named_scaled
+from cpd.ops.arguments import (
+    LEVELS,
+    NARROW_FLOATS,
+    Given,
+    Scales,
+    Shape,
+    check_given,
+    check_given_type,
+    check_scaled_bytes,
+    given_levels,
+    scale_grids,
+    scale_levels,
+    shape_of,
+)
+
+_cast = ops.cast_scaled.default, ops.cast_scaled_plain.default
+_cast_out = ops.cast_scaled_out.default, ops.cast_scaled_out_plain.default
+_decode_out = ops.decode_scaled_out.default, ops.decode_scaled_out_plain.default
+_GIVEN = ("scales", "tensor_scales", "amax")
+"""`LEVELS` as the operators' arguments."""
+
+
+def cast_scaled(
+    x: Tensor, q: Scaled, options: Options, out: Any, axis: int, given: Given, random: Any
+) -> Tensor:
+    arguments = _arguments(x, q, options, axis, given, random)
+    if out is None:
+        return call(*_cast, *arguments)
+    *levels, _, _, integers = arguments[4:]
+    inputs = {"x": x, "random": integers, **dict(zip(LEVELS, levels, strict=True))}
+    check_out(out, x.shape, x, inputs)
+    write(*_cast_out, *arguments, out=out)
+    return out
+
+
+def encode_scaled(
+    x: Tensor, q: Scaled, options: Options, axis: int, given: Given, random: Any
+) -> tuple[Tensor, Scales]:
+    arguments = _arguments(x, q, options, axis, given, random)
+    codes, blocks, tensor = ops.encode_scaled.default(*arguments)
+    return codes, blocks if q.tensor_scale is None else (blocks, tensor)
+
+
+def decode_scaled(
+    codes: Tensor, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
+) -> Tensor:
+    sizes = sizes_of(shape)
+    blocks, tensor = scale_levels(q, scales)
+    given = {"codes": codes, "scales": blocks}
+    if q.tensor_scale is not None:
+        given["tensor scales"] = tensor
+    for name, each in given.items():
+        check_codes(name, each, codes)
+    element = result_element(dtype, out, NARROW_FLOATS)
+    if not torch.compiler.is_compiling():
+        bytes_given = [each.numel() for each in given.values()]
+        check_scaled_bytes(q, shape_of("shape", sizes), axis, bytes_given)
+    packed, *levels = (each.contiguous() for each in given.values())
+    arguments = packed, q.text, axis, levels[0], levels[1] if len(levels) > 1 else None
+    if out is None:
+        return ops.decode_scaled.default(*arguments, sizes, element)
+    check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), given)
+    write(*_decode_out, *arguments, out=out)
+    return out
+
+
+def _arguments(
+    x: Tensor, q: Scaled, options: Options, axis: int, given: Given, random: Any
+) -> tuple[Any, ...]:
+    """What cast_scaled and encode_scaled take, checked."""
+    check("x", x, NARROW_FLOATS)
+    how, seed, stream = cast_arguments(q.element, options, x)
+    levels: tuple[Any, ...] = given_levels(q, given)
+    if any(level is not None for level in levels):
+        compiling = torch.compiler.is_compiling()
+        grids = (None,) * 3 if compiling else scale_grids(q, x.shape, axis)
+        levels = tuple(map(_given_level, (q,) * 3, LEVELS, levels, grids, (x,) * 3))
+    integers = None if random is None else given_integers(random, x, x.shape, "x's shape", options)
+    return x, q.text, axis, how, *levels, seed, stream, integers
+
+
+def _given_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tensor | None:
+    """Packed codes, or float32 numbers of the grid (None: left to the library)."""
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = torch.full((), value, dtype=torch.float32, device=x.device)
+    element = name_of(value.dtype) if isinstance(value, Tensor) else ""
+    check_given_type(name, element, describe(value))
+    if value.device != x.device:
+        raise ValueError(f"{name} must be on x's device, {x.device}, got {value.device}")
+    if grid is not None:
+        check_given(q, name, element == "uint8", value.shape, grid)
+    return value.detach().contiguous()
+
+
+# ---- fake kernels ------------------------------------------------------------------------------
+
+
+@torch.library.register_fake("cpd::cast_scaled")
+@torch.library.register_fake("cpd::cast_scaled_plain")
+def _(x: Tensor, *args: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.register_fake("cpd::encode_scaled")
+def _(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    q = named_scaled(scaled)
+    codes = _packed(x, x.shape, q.element.bits)
+    blocks = _packed(x, _grid(q.block, x.shape, axis), q.scale.bits)
+    if q.tensor_scale is None:
+        return codes, blocks, x.new_empty(0, dtype=torch.uint8)
+    return codes, blocks, _packed(x, _grid(q.outer, x.shape, axis), q.tensor_scale.bits)
+
+
+def _packed(x: Tensor, shape: Sequence[Any], bits: int) -> Tensor:
+    return x.new_empty((math.prod(shape) * bits + 7) // 8, dtype=torch.uint8)
+
+
+def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
+    """`Scaled.scales_shape` for sizes that may be symbolic."""
+    rank = len(shape)
+    if rank == 0 or block == "tensor":
+        return ()
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis must be {-rank}…{rank - 1}, got {axis}")
+    grid, along = list(shape), axis % rank
+    if block == "row":
+        grid[along] = 0 if grid[along] == 0 else 1
+        return grid
+    rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))
+    grid[along] = (grid[along] + columns - 1) // columns
+    other = rank - 2 if along == rank - 1 else rank - 1
+    if other >= 0:
+        grid[other] = (grid[other] + rows - 1) // rows
+    return grid
+
+
+@torch.library.register_fake("cpd::decode_scaled")
+def _(
+    codes: Tensor, scaled: str, axis: int, scales: Any, tensor: Any, shape: Any, dtype: Any
+) -> Tensor:
+    return codes.new_empty(shape, dtype=dtype)
+
+
+# ---- derivatives: straight through x; given scales have none -------------------------------------
+
+
+def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    """The derivative is that of x."""
+
+
+differentiable("cast_scaled", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
+for _writer in ("cast_scaled_out", "decode_scaled_out"):
+    writes_into_out(_writer)
+
+
+# ---- batching rules ------------------------------------------------------------------------------
+
+
+def _needs_calls(call: Call) -> bool:
+    """Whether each example needs a call of its own: one scale covers all of it, or packed scales
+    are given, whose bytes belong to an example."""
+    q = named_scaled(call.given["scaled"])
+    covers = q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
+    given = [call.given[name] for name in _GIVEN if call.given[name] is not None]
+    return covers or any(each.dtype == torch.uint8 for each in given)
+
+
+def _widen(call: Call) -> Callable[[Tensor], Tensor] | None:
+    """Examples of fewer than two dimensions get some of 1 in front, so that no block goes beyond
+    them."""
+    rank = call.rank("x")
+    if call.given["axis"] >= 0:
+        call.given["axis"] -= max(rank, 1)
+    for name in ("x", "random"):
+        if call.given[name] is not None:
+            call.widen(name, max(rank, 2))
+    for name in _GIVEN:
+        if call.given[name] is not None:
+            call.widen(name)
+            call.given[name] = call.given[name].contiguous()
+    if rank >= 2:
+        return None
+    shape = call.given["x"].shape
+    return lambda y: y.reshape(shape[0], *shape[3 - rank :])
+
+
+for _name in ("cast_scaled", "cast_scaled_plain"):
+    batched(_name, _widen, alone=_needs_calls)
+batched("encode_scaled", None)
+batched("decode_scaled", None, lambda given: False)

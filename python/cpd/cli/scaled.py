@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd format` of scaled formats: what shares a scale, how it follows, what a value costs."""
+
+import difflib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.table import Table
+
+from cpd.cli.errors import UsageError
+from cpd.cli.output import exact, new_table, short
+from cpd.numeric.formats import Format
+from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
+
+SOURCES = {
+    **dict.fromkeys(
+        ("mxfp8", "mxfp8-e5m2", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp4", "mxint8"),
+        "OCP Microscaling Formats (MX) 1.0",
+    ),
+    "nvfp4": "NVIDIA's NVFP4, as TransformerEngine makes it",
+    "fp8-tensor": "FP8 with one scale a tensor",
+    "fp8-row": "FP8 with one scale a row",
+    "fp8-block": "DeepSeek-V3's FP8, as DeepGEMM makes it",
+    "bfp8": "block floating point",
+}
+"""What the names stand for."""
+TERMS = {
+    "floor": "2^(floor(log2 A) - emax)",
+    "ceil": "2^(ceil(log2 A) - emax)",
+    "rceil": "2^ceil(log2(A/M))",
+    "even": "floor's, of A rounded half up to the elements' mantissa bits",
+    "max": "A/M, rounded to nearest-even",
+    "max_pow2": "M/A rounded down to a power of two, inverted",
+    "up": "A/M, rounded up",
+    "exact": "exact quotients, each rounded once",
+    "te": "the binary32 steps of TransformerEngine's CUDA kernels",
+    "torchao": "the binary32 steps of torchao",
+    "deepgemm": "the binary32 steps of DeepGEMM",
+    "microxcaling": "the binary32 steps of microxcaling",
+    "block": "a NaN or Inf makes its block NaN",
+    "element": "NaN stays NaN, Inf saturates",
+    "mae": "A mapped to M or to M/1.5, whichever has the smaller sum of errors",
+    "mse": "A mapped to M or to M/1.5, whichever has the smaller sum of squared errors",
+}
+"""Rules, arithmetics, what NaN does, choices: what they mean."""
+EXAMPLE = (4096, 4096)
+_FLT_MAX, _FLT_LEAST = 2.0**128 - 2.0**104, 2.0**-149
+_LISTED_BITS = 4
+"""The widest elements whose values are told."""
+
+
+def find_format(name: str) -> Format | Scaled:
+    """The format of a name; an error tells which scaled one was probably meant."""
+    try:
+        return format_or_scaled(name)
+    except ValueError as error:
+        near = difflib.get_close_matches(name.lower(), SOURCES, 1, 0.7)
+        if near and "did you mean" not in str(error):
+            raise UsageError(f"unknown format {name!r}; did you mean {near[0]!r}?") from error
+        if name in ("tensor", "row") or name.isdigit() or ("=" in name and " " not in name):
+            told = f"{name!r} is no format; of several words, quote all: 'int8 row'"
+            raise UsageError(told) from error
+        raise
+
+
+def describe_scaled(q: Scaled) -> dict[str, Any]:
+    """For programs."""
+    described: dict[str, Any] = {
+        "name": q.text,
+        "element": q.element.name,
+        "block": q.block,
+        "scale": q.scale.name,
+        "rule": q.rule,
+        "tensor_scale": None if q.tensor_scale is None else q.tensor_scale.name,
+        "outer": q.outer,
+        "arithmetic": q.arithmetic,
+        "margin": q.margin,
+        "non_finite": q.non_finite,
+        "choose": q.choose,
+        "scale_max": q.scale_max,
+        "max": largest(q),
+        "min_positive": least(q),
+        "example": {
+            "shape": list(EXAMPLE),
+            "bits_per_value": q.bits_per_value(EXAMPLE),
+            "scales": math.prod(q.scales_shape(EXAMPLE)),
+            "tensor_scales": _outer_scales(q),
+        },
+        "source": source(q),
+    }
+    return described
+
+
+def scaled_table(formats: list[Scaled]) -> Table:
+    """Side by side."""
+    rows: list[tuple[str, Callable[[Scaled], str | None]]] = [
+        ("Element", lambda q: str(q.element)),
+        ("its bits", lambda q: str(q.element.bits)),
+        ("its max", lambda q: short(q.element.max)),
+        ("its least", lambda q: short(q.element.min_subnormal)),
+        ("Block", lambda q: q.block),
+        ("Scale", lambda q: str(q.scale)),
+        ("Rule", lambda q: q.rule),
+        ("Margin", lambda q: f"2^{q.margin}" if q.margin else None),
+        ("Choose", lambda q: None if q.choose == "none" else q.choose),
+        ("Second level", lambda q: None if q.tensor_scale is None else str(q.tensor_scale)),
+        ("shared by", lambda q: None if q.tensor_scale is None else q.outer),
+        ("Scale's max", lambda q: None if q.scale_max is None else short(q.scale_max)),
+        ("Arithmetic", lambda q: q.arithmetic),
+        ("NaN, Inf", lambda q: q.non_finite),
+        ("Largest", lambda q: short(largest(q))),
+        ("Least positive", lambda q: short(least(q))),
+        ("Bits a value*", lambda q: f"{q.bits_per_value(EXAMPLE):.6g}"),
+        ("Scales*", _scales),
+    ]
+    table = new_table("", *(q.text for q in formats))
+    table.columns[0].no_wrap = True
+    for name, cell in rows:
+        cells = [cell(q) for q in formats]
+        if any(cell is not None for cell in cells):
+            table.add_row(name, *(cell or "-" for cell in cells))
+    return table
+
+
+def notes(formats: list[Scaled]) -> Iterator[str]:
+    """What stands in the table, in words."""
+    yield f"* of a {' x '.join(map(str, EXAMPLE))} matrix, blocks along its rows"
+    yield "A: a block's largest magnitude; M: the elements' max, of exponent emax"
+    for terms in (
+        [q.rule for q in formats],
+        [q.choose for q in formats if q.choose != "none"],
+        [q.arithmetic for q in formats],
+        [q.non_finite for q in formats],
+    ):
+        for term in dict.fromkeys(terms):
+            yield f"{term}: {TERMS[term]}"
+    for f in dict.fromkeys(q.element for q in formats):
+        if f.bits <= _LISTED_BITS:
+            values = f.values()
+            listed = ", ".join(exact(v) for v in values[values >= 0].tolist())
+            yield f"{f}: ±({listed}) times the scale"
+    for q in formats:
+        told = source(q)
+        if told is not None:
+            yield f"{q}: {told}"
+
+
+def largest(q: Scaled) -> float:
+    """The largest finite value; that of binary32 where scales reach beyond."""
+    f = q.element
+    value = f.max * q.scale.max * (1.0 if q.tensor_scale is None else q.tensor_scale.max)
+    if value <= _FLT_MAX:
+        return value
+    if q.scale.man > 0 or q.tensor_scale is not None:
+        return _FLT_MAX
+    has_whole_binade = f.min_normal is not None and f.max >= 2 * f.min_normal
+    top = 2 - 2.0**-f.man if has_whole_binade else 2 * math.frexp(f.max)[0]
+    return top * 2.0**127
+
+
+def least(q: Scaled) -> float:
+    """The least positive value; that of binary32 where scales reach below."""
+    value = 1.0
+    for f in (q.element, q.scale, q.tensor_scale):
+        if f is not None:
+            assert f.min_subnormal is not None
+            value *= f.min_subnormal
+    return max(value, _FLT_LEAST)
+
+
+def source(q: Scaled) -> str | None:
+    """What a format's name stands for."""
+    return next((told for name, told in SOURCES.items() if scaled(name) == q), None)
+
+
+def _outer_scales(q: Scaled) -> int:
+    return 0 if q.tensor_scale is None else math.prod(q.tensor_scales_shape(EXAMPLE))
+
+
+def _scales(q: Scaled) -> str:
+    blocks = math.prod(q.scales_shape(EXAMPLE))
+    return f"{blocks}" if q.tensor_scale is None else f"{blocks} + {_outer_scales(q)}"

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loops that walk pages side by side: lengths around pages and groups, memory of any alignment,
+// given and fresh random integers, the least NaN; every value against the oracle's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cpd/base/plans.h"
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::array kLengths = {0,    1,     15,    16,    17,    255,  1023, 1024,
+                                 1025, 4095,  4096,  4097,  4607,  4608, 8191, 8192,
+                                 8193, 12288, 16383, 16384, 16385, 20777};
+constexpr std::size_t kMost = 20777;
+constexpr std::size_t kSlack = 64;
+
+RoundingOptions options_of(Rounding mode, int random_bits = 8) {
+  RoundingOptions o;
+  o.mode = mode;
+  o.random_bits = random_bits;
+  o.seed = 99;
+  o.stream = 0x3'0000'0007;
+  return o;
+}
+
+const std::array kOptions = {options_of(Rounding::nearest_even), options_of(Rounding::down),
+                             options_of(Rounding::stochastic, 8),
+                             options_of(Rounding::stochastic, 16),
+                             options_of(Rounding::stochastic, 24)};
+
+/// Memory of which element `offset` lies on a boundary of 64 bytes, plus `offset` elements.
+template <class T>
+class Placed {
+ public:
+  Placed(std::size_t n, std::size_t offset, T fill) : memory_(n + offset + 2 * kSlack, fill) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+    begin_ = memory_.data() + (64 - address % 64) % 64 / sizeof(T) + offset;
+  }
+  T* data() { return begin_; }
+  /// Whether nothing behind element n was written.
+  bool ends(std::size_t n, T fill) const {
+    return std::all_of(begin_ + n, begin_ + n + 16, [&](T v) { return v == fill; });
+  }
+
+ private:
+  std::vector<T> memory_;
+  T* begin_;
+};
+
+struct Case {
+  Format format;
+  RoundingOptions o;
+  int shift = 0;
+  std::int64_t first = 0;
+  std::vector<float> x;
+  std::vector<std::uint32_t> random;
+  std::vector<float> values;
+  std::vector<std::uint64_t> codes;
+};
+
+Case make_case(const char* name, const RoundingOptions& o, int shift, std::int64_t first) {
+  Case c{ParseFormat(name), o, shift, first, {}, {}, {}, {}};
+  const reference::Spec spec = reference::spec_of(c.format);
+  c.x = testing::mixed_values(spec, kMost, static_cast<unsigned>(shift + 7));
+  for (float& v : c.x) {
+    if (!c.format.has_nan() && std::isnan(v)) v = 1.0F;
+  }
+  c.random.resize(kMost);
+  if (o.mode == Rounding::stochastic) {
+    c.random = testing::run_random_integers(o, kMost, static_cast<std::uint64_t>(first));
+  }
+  for (std::size_t i = 0; i < kMost; ++i) {
+    const reference::Exact exact =
+        multiply(reference::exact(c.x[i]), reference::exact_finite(false, 1, shift));
+    const reference::Options options = testing::oracle_options(o, c.random[i]);
+    c.values.push_back(reference::round(spec, exact, options));
+    c.codes.push_back(*reference::encode(spec, exact, options));
+  }
+  return c;
+}
+
+std::uint64_t code_at(const std::uint8_t* packed, int bits, std::size_t i) {
+  std::uint64_t code = 0;
+  for (int b = 0; b < bits; ++b) {
+    const std::size_t at = i * static_cast<std::size_t>(bits) + static_cast<std::size_t>(b);
+    code |= static_cast<std::uint64_t>(packed[at / 8] >> (at % 8) & 1) << b;
+  }
+  return code;
+}
+
+/// The kernels' results for one length and placement.
+void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t offset,
+           bool given) {
+  const RoundPlan plan = PlanOf(c.format, c.o);
+  const auto count = static_cast<std::int64_t>(n);
+  Placed<float> x(kMost, offset * 3, 0.0F);
+  std::copy_n(c.x.begin(), n, x.data());
+  const std::uint32_t* random = given ? c.random.data() : nullptr;
+  const auto says = [&](const char* what) {
+    return std::string(kernels.name) + " " + what + " " + testing::describe(c.format, c.o) +
+           ", n " + std::to_string(n) + ", offset " + std::to_string(offset) + ", shift " +
+           std::to_string(c.shift);
+  };
+  const std::span<const float> expected(c.values.data(), n);
+  Placed<float> y(kMost, offset, 7.0F);
+  kernels.round_scaled(plan, c.shift, c.first, count, x.data(), random, y.data(), true);
+  ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(y.data(), n)))
+      << says("round_scaled");
+  ASSERT_TRUE(y.ends(n, 7.0F)) << says("round_scaled");
+  if (c.shift == 0) {
+    Placed<float> z(kMost, offset, 7.0F);
+    kernels.round_f32(plan, c.first, count, x.data(), random, z.data(), true);
+    ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(z.data(), n)))
+        << says("round_f32");
+    ASSERT_TRUE(z.ends(n, 7.0F)) << says("round_f32");
+  }
+  const auto bytes = static_cast<std::size_t>(PackedBytes(c.format, count));
+  Placed<std::uint8_t> packed(4 * kMost, offset, 0xA5);
+  ASSERT_EQ(
+      kernels.encode_f32(plan, c.shift, c.first, count, x.data(), random, packed.data(), true), -1);
+  ASSERT_TRUE(packed.ends(bytes, 0xA5)) << says("encode");
+  for (std::size_t i = 0; i < n; ++i) {
+    ASSERT_EQ(code_at(packed.data(), c.format.bits(), i), c.codes[i])
+        << says("encode") << ", " << i;
+  }
+  if (c.shift != 0) return;
+  // Codes in memory of their own size, for a sanitizer to see what is read behind them.
+  const std::vector<std::uint8_t> exact(packed.data(), packed.data() + bytes);
+  Placed<float> back(kMost, offset, 7.0F);
+  kernels.decode_f32(plan, count, exact.data(), back.data(), true);
+  ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(back.data(), n)))
+      << says("decode");
+  ASSERT_TRUE(back.ends(n, 7.0F)) << says("decode");
+}
+
+class Pages : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Formats, Pages,
+                         ::testing::Values("e4m3", "e4m3fn", "e5m2", "bf16", "e3m0", "e2m1", "e3m2",
+                                           "e8m3", "fp16", "e6m9"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Pages, EveryLengthAroundThem) {
+  for (const RoundingOptions& o : kOptions) {
+    const Case c = make_case(GetParam(), o, 0, 512);
+    for (const KernelTable* kernels : AvailableKernels()) {
+      for (const int n : kLengths) {
+        const bool is_random = o.mode == Rounding::stochastic;
+        check(*kernels, c, static_cast<std::size_t>(n), 0, false);
+        if (is_random) check(*kernels, c, static_cast<std::size_t>(n), 0, true);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Pages, UnalignedMemory) {
+  for (const RoundingOptions& o : kOptions) {
+    const Case c = make_case(GetParam(), o, 0, 0);
+    for (const KernelTable* kernels : AvailableKernels()) {
+      for (const std::size_t offset : {1, 8, 16}) {
+        check(*kernels, c, kMost, offset, false);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Pages, Scaled) {
+  for (const RoundingOptions& o : kOptions) {
+    for (const int shift : {3, -3, 100, -100, 126, -126, 127, -127}) {
+      const Case c = make_case(GetParam(), o, shift, 256);
+      for (const KernelTable* kernels : AvailableKernels()) {
+        check(*kernels, c, kMost, 0, false);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(PagesOf, TheLeastNanIsFound) {
+  const RoundPlan plan = PlanOf(ParseFormat("e2m1"));
+  const auto n = static_cast<std::int64_t>(kMost);
+  for (const std::vector<std::int64_t>& places :
+       std::vector<std::vector<std::int64_t>>{{0},
+                                              {3 * 1024 + 5, 700},
+                                              {1024, 2047, 300},
+                                              {4096, 4095},
+                                              {kMost - 1},
+                                              {20000, 16384}}) {
+    Placed<float> x(kMost, 0, 1.0F);
+    Placed<std::uint8_t> packed(kMost, 0, 0);
+    for (const std::int64_t i : places) x.data()[i] = std::nanf("");
+    for (const KernelTable* kernels : AvailableKernels()) {
+      const std::int64_t found =
+          kernels->encode_f32(plan, 0, 0, n, x.data(), nullptr, packed.data(), true);
+      EXPECT_EQ(found, *std::min_element(places.begin(), places.end())) << kernels->name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpd
