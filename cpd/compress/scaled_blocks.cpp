@@ -19,9 +19,9 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr std::int64_t kRunValues = 4096;   // codes of any width end on a byte
-constexpr std::int64_t kCountBytes = 2;     // of the values in a run's first block
-constexpr std::int64_t kChosen = 1 << 17;   // values of a block that `choose` takes
+constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
+constexpr std::int64_t kCountBytes = 2;    // of the values in a run's first block
+constexpr std::int64_t kChosen = 1 << 17;  // values of a block that `choose` takes
 
 /// Values of a block.
 std::int64_t BlockOf(const Scaled& scaled) {
@@ -43,8 +43,7 @@ std::int64_t BytesOf(const Format& format, std::int64_t n) { return (n * format.
 
 /// Writes bits begin … begin + count - 1, from a byte on; those behind them in the last byte are 0.
 /// Returns the byte after.
-std::uint8_t* PutBits(const Bytes& from, std::int64_t begin, std::int64_t count,
-                      std::uint8_t* to) {
+std::uint8_t* PutBits(const Bytes& from, std::int64_t begin, std::int64_t count, std::uint8_t* to) {
   const std::int64_t bytes = (count + 7) / 8;
   const std::uint8_t* at = from.data() + begin / 8;
   const int skip = static_cast<int>(begin % 8);
@@ -78,6 +77,7 @@ void CheckForRuns(const Scaled& scaled) {
       scaled.outer == BlockShape::Kind::row) {
     refuse("a layer of a reduction is a run of values, without rows: give block=N or block=tensor");
   }
+  if (scaled.transform) refuse("a sum of transformed layers is transformed: give no transform");
   if (!scaled.element.is_signed && !scaled.element.has_nan()) {
     refuse("elements of a reduction must have negative numbers or NaN");
   }
@@ -230,8 +230,7 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
   }
   std::fill_n(above, run.n, outer);
   Kernels().decode_f32(plan_.element, run.n, bytes + run.elements, elements, false);
-  const ScaledRun all{
-      .n = run.n, .x = elements, .by = below, .scale = below, .outer = above};
+  const ScaledRun all{.n = run.n, .x = elements, .by = below, .scale = below, .outer = above};
   Kernels().scale_blocks(plan_.wide_values, all, y);
 }
 

@@ -29,16 +29,18 @@ using testing::same_layers;
 using testing::Way;
 using testing::ways;
 
-constexpr std::array kNames = {"mxfp8",      "nvfp4", "int5 7 scale=bf16",      "mxfp4",
+constexpr std::array kNames = {"mxfp8",      "nvfp4", "int5 7 scale=bf16",     "mxfp4",
                                "fp8-tensor", "bfp8",  "e2m1 900 scale=e4m3fn", "fp8-block"};
 
 ReduceSpec scaled_spec(const Way& way, std::size_t pick) {
   RoundingOptions rounding{.overflow = Overflow::saturate};
-  if (pick % 3 == 1) rounding = {.mode = Rounding::stochastic, .overflow = Overflow::saturate, .seed = pick};
+  if (pick % 3 == 1)
+    rounding = {.mode = Rounding::stochastic, .overflow = Overflow::saturate, .seed = pick};
   ReduceSpec spec;
   spec.wire = std::make_shared<ScaledBlocks>(ParseScaled(kNames[pick % kNames.size()]), rounding);
   spec.rounding = rounding;
-  spec.accumulator = testing::accumulators(way, kFp32)[pick % testing::accumulators(way, kFp32).size()];
+  spec.accumulator =
+      testing::accumulators(way, kFp32)[pick % testing::accumulators(way, kFp32).size()];
   if (pick % 4 == 3) spec.result = ParseFormat("bf16");
   if (pick % 5 == 4) spec.loss_scale = 256;
   spec.average = pick % 2 == 1;
@@ -75,7 +77,8 @@ TEST(ScaledExchanges, VirtualRanksSumCasts) {
     for (int specs = 0; specs < 8; ++specs, ++pick) {
       const ReduceSpec spec = scaled_spec(way, pick);
       const char* name = kNames[pick % kNames.size()];
-      EXPECT_TRUE(same_layers(sum_of_casts(spec, name, ranks), testing::virtual_reduce(spec, ranks)))
+      EXPECT_TRUE(
+          same_layers(sum_of_casts(spec, name, ranks), testing::virtual_reduce(spec, ranks)))
           << testing::describe(spec, 5) << ", " << spec.wire->text();
     }
   }

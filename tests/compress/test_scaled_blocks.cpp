@@ -50,7 +50,8 @@ std::vector<float> layer() {
   const std::vector<float> moderate =
       testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), x.size(), 3);
   for (std::size_t i = 0; i < x.size(); ++i) {
-    x[i] = i % 500 < 40 ? 0 : std::ldexp(moderate[i] * 1.0078125F, static_cast<int>(i / 64) % 60 - 30);
+    x[i] =
+        i % 500 < 40 ? 0 : std::ldexp(moderate[i] * 1.0078125F, static_cast<int>(i / 64) % 60 - 30);
   }
   return x;
 }
@@ -211,6 +212,9 @@ TEST(ScaledBlocks, RefusesWhatNeedsAShape) {
   for (const char* name : {"int8 row", "fp8-row", "fp8-block 128x128", "nvfp4 outer=row"}) {
     EXPECT_EQ(refusal(name), run + ToString(ParseScaled(name)));
   }
+  EXPECT_EQ(refusal("mxfp4 transform=hadamard16"),
+            "a sum of transformed layers is transformed: give no transform, got " +
+                ToString(ParseScaled("mxfp4 transform=hadamard16")));
   EXPECT_NE(refusal("e4m3fn 262144 scale=fp32 choose=mse"), "");
   EXPECT_THROW(ScaledBlocks(ParseScaled("mxfp8"), {.random_bits = 25}), Error);
 }
