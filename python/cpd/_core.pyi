@@ -258,7 +258,7 @@ class ReduceSpec:
     def __init__(
         self,
         *,
-        format: Format,
+        format: Format | Scaled,
         accumulator: Accumulator,
         order: typing.Any,
         exchange: typing.Any,

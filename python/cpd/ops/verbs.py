@@ -63,7 +63,7 @@ from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulato
 from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.options import Number, Options, int32, is_torch
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.ops import faces, on_numpy
 from cpd.ops.arguments import ArrayT, Given, Shape
 from cpd.ops.encoded import Encoded
@@ -114,7 +114,7 @@ def cast(
     1.0
     """
     to = format_or_scaled(f)
-    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         given = Given(scales, amax)
@@ -156,7 +156,7 @@ def encode(
     ([242, 70], [129, 124])
     """
     to = format_or_scaled(f)
-    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         given = Given(scales, amax)
@@ -200,13 +200,6 @@ def decode(
         return _face(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
     _check_unscaled(to, axis, scales, None)
     return _face(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
-
-
-def _policy(to: Format | Scaled, overflow: str | None) -> str:
-    """What overflow does where it is not said: elements below scales saturate."""
-    if overflow is not None:
-        return overflow
-    return "saturate" if isinstance(to, Scaled) else "ieee"
 
 
 def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
