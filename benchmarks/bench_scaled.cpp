@@ -131,8 +131,8 @@ std::string CheckBits(const Row& row, const Arrays& a) {
                      row.scaled.scale == cpd::kE8m0;
   const bool codes = row.verb == Verb::encode;
   const auto* result = codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
-  const auto bytes = static_cast<std::size_t>(
-      codes ? cpd::PackedBytes(row.scaled.element, a.n) : 4 * a.n);
+  const auto bytes =
+      static_cast<std::size_t>(codes ? cpd::PackedBytes(row.scaled.element, a.n) : 4 * a.n);
   std::vector<std::uint8_t> first;
   for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
     cpd::ForceKernels(table->name);
@@ -179,16 +179,19 @@ bool RunRows(const Settings& settings) {
     for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
     return true;
   }
-  const std::int64_t n = std::max<std::int64_t>(1, settings.floats / kColumns / 128) * 128 * kColumns;
+  const std::int64_t n =
+      std::max<std::int64_t>(1, settings.floats / kColumns / 128) * 128 * kColumns;
   const auto bytes = sizeof(float) * static_cast<std::size_t>(n);
   const Memory x(bytes), y(bytes), copy(bytes), codes(bytes / 4), scales(bytes / 4), tensor(4096);
   std::mt19937 bits(static_cast<std::uint32_t>(settings.seed));
   std::normal_distribution<float> normal;
   const std::int64_t drawn = std::min<std::int64_t>(n, (std::int64_t{1} << 20) + 17);
-  for (std::int64_t i = 0; i < n; ++i) x.floats()[i] = i < drawn ? normal(bits) : x.floats()[i - drawn];
+  for (std::int64_t i = 0; i < n; ++i)
+    x.floats()[i] = i < drawn ? normal(bits) : x.floats()[i - drawn];
   const Arrays arrays{n, x.floats(), y.floats(), codes.bytes(), scales.bytes(), tensor.bytes()};
   bool right = true;
-  for (const Row& row : rows) right = Measure(row, arrays, copy.floats(), settings.repeats) && right;
+  for (const Row& row : rows)
+    right = Measure(row, arrays, copy.floats(), settings.repeats) && right;
   return right;
 }
 

@@ -168,7 +168,7 @@ Scaled MakeScaled(const std::string& element, const std::string& block, const st
                   const std::optional<std::string>& tensor_scale, const std::string& arithmetic,
                   const std::string& outer, int margin,
                   const std::optional<std::string>& non_finite, const std::string& choose,
-                  std::optional<double> scale_max) {
+                  std::optional<double> scale_max, const std::optional<std::string>& transform) {
   Scaled scaled{.element = ParseFormat(element),
                 .block = ParseBlockShape(block),
                 .scale = ParseFormat(scale),
@@ -186,6 +186,7 @@ Scaled MakeScaled(const std::string& element, const std::string& block, const st
       non_finite ? ParseNonFinite(*non_finite) : DefaultNonFinite(scaled.arithmetic);
   scaled.scale_max = static_cast<float>(scale_max.value_or(0));
   if (scale_max && !(scaled.scale_max > 0)) throw Error("scale_max must be positive");
+  if (transform) scaled.transform = ParseHadamard(*transform);
   Check(scaled);
   return scaled;
 }
@@ -194,7 +195,8 @@ void BindScaled(py::module_& m) {
   py::class_<Scaled>(m, "Scaled")
       .def(py::init(&MakeScaled), py::arg("element"), py::arg("block"), py::arg("scale"),
            py::arg("rule"), py::arg("tensor_scale"), py::arg("arithmetic"), py::arg("outer"),
-           py::arg("margin"), py::arg("non_finite"), py::arg("choose"), py::arg("scale_max"))
+           py::arg("margin"), py::arg("non_finite"), py::arg("choose"), py::arg("scale_max"),
+           py::arg("transform"))
       .def_static("parse", &ParseScaled, py::arg("text"))
       .def_readonly("element", &Scaled::element)
       .def_property_readonly("block", [](const Scaled& s) { return ToString(s.block); })
@@ -212,6 +214,12 @@ void BindScaled(py::module_& m) {
                                return s.scale_max > 0 ? std::optional<double>(s.scale_max)
                                                       : std::nullopt;
                              })
+      .def_readonly("transform", &Scaled::transform)
+      .def("untransformed",
+           [](Scaled s) {
+             s.transform.reset();
+             return s;
+           })
       .def_property_readonly("text", [](const Scaled& s) { return ToString(s); })
       .def(
           "grid",

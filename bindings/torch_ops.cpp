@@ -162,6 +162,29 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, String
   return out;
 }
 
+/// The elements' product below scales and factors (ops/gemm.h): block and lines say how many values
+/// share a scale, 0 all.
+Tensor GemmScaledNew(const Tensor& a, const OptionalTensor& a_scales, std::int64_t a_block,
+                     std::int64_t a_lines, const OptionalTensor& a_factor, const Tensor& b,
+                     const OptionalTensor& b_scales, std::int64_t b_block, std::int64_t b_lines,
+                     const OptionalTensor& b_factor, const OptionalTensor& c,
+                     StringHandle accumulator, bool epilogue, const OptionalTensor& seed,
+                     const OptionalTensor& stream, const OptionalTensor& random) {
+  const Text text(accumulator);
+  const OnDeviceOf guard(a);
+  const Accumulator how = Taken<ParseAccumulator>(text, seed, stream, a);
+  const Tensor out = Empty(a, ProductShape(a, b), ScalarType::Float);
+  const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
+  const auto of_a = Input(a_scales), of_b = Input(b_scales);
+  const auto above_a = Input(a_factor), above_b = Input(b_factor);
+  const auto addend = Input(c), integers = Input(random);
+  GemmScaled(Input(a), {pointer(of_a), a_block, a_lines, pointer(above_a)}, Input(b),
+             {pointer(of_b), b_block, b_lines, pointer(above_b)}, how,
+             epilogue ? ScalesAt::epilogue : ScalesAt::block, Output(out), pointer(addend),
+             pointer(integers));
+  return out;
+}
+
 Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
                  const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(how);
@@ -243,6 +266,10 @@ STABLE_TORCH_LIBRARY(cpd, m) {
                .append(kSum)
                .append(", ScalarType dtype, bool blas, Tensor? random) -> Tensor"));
   }
+  define(
+      "gemm_scaled(Tensor a, Tensor? a_scales, int a_block, int a_lines, Tensor? a_factor, "
+      "Tensor b, Tensor? b_scales, int b_block, int b_lines, Tensor? b_factor, Tensor? c, "
+      "str accumulator, bool epilogue, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
   define(std::string("encode(Tensor x, ") + kHow + ") -> Tensor");
   define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
   for (const std::string name : {"hadamard", "hadamard_plain"}) {
@@ -277,6 +304,7 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("sum_plain", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("gemm_plain", TORCH_BOX(&Entered<&GemmNew>::Run));
+  m.impl("gemm_scaled", TORCH_BOX(&Entered<&GemmScaledNew>::Run));
   m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
   m.impl("hadamard", TORCH_BOX(&Entered<&HadamardNew>::Run));
   m.impl("hadamard_plain", TORCH_BOX(&Entered<&HadamardNew>::Run));

@@ -140,29 +140,29 @@ void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accum
 }
 
 /// An operand's scales and factor, or None, its block and its lines.
-struct ScaleArrays {
-  ScaleArrays(const OptionalArray& scale_values, std::int64_t block, std::int64_t lines,
-              const OptionalArray& factor_values)
+struct OperandArrays {
+  OperandArrays(const OptionalArray& scale_values, std::int64_t block, std::int64_t lines,
+                const OptionalArray& factor_values)
       : scales(OptionalViewOf(scale_values)), factor(OptionalViewOf(factor_values)) {
     given.scales = scales ? &*scales : nullptr;
     given.factor = factor ? &*factor : nullptr;
     given.block = block;
     given.lines = lines;
   }
-  ScaleArrays(const ScaleArrays&) = delete;
-  ScaleArrays& operator=(const ScaleArrays&) = delete;
+  OperandArrays(const OperandArrays&) = delete;
+  OperandArrays& operator=(const OperandArrays&) = delete;
 
   std::optional<TensorView> scales, factor;
   OperandScales given;
 };
-using GivenScales = std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>;
+using OperandTuple = std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>;
 
-void GemmScaledArrays(const py::array& a, const GivenScales& a_scales, const py::array& b,
-                      const GivenScales& b_scales, const Accumulator& accumulator, bool epilogue,
+void GemmScaledArrays(const py::array& a, const OperandTuple& a_scales, const py::array& b,
+                      const OperandTuple& b_scales, const Accumulator& accumulator, bool epilogue,
                       const py::array& out, const OptionalArray& c, const OptionalArray& random) {
-  const auto scales = [](const GivenScales& x) { return std::make_from_tuple<ScaleArrays>(x); };
-  const ScaleArrays of_a = scales(a_scales);
-  const ScaleArrays of_b = scales(b_scales);
+  const auto scales = [](const OperandTuple& x) { return std::make_from_tuple<OperandArrays>(x); };
+  const OperandArrays of_a = scales(a_scales);
+  const OperandArrays of_b = scales(b_scales);
   const auto addend = OptionalViewOf(c);
   const auto r = OptionalViewOf(random);
   WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {

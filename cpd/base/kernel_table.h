@@ -58,18 +58,6 @@ struct HadamardPlan;                     // numeric/hadamard.h
 struct ScaledPlan;                       // numeric/scaled_plan.h
 enum class ElementRoute : std::uint8_t;  // the same
 
-/// Rows of n elements below their scales, one of each an element of a row (ElementScale in
-/// scaled_elements.h). `random`: the integers of a stochastic plan, row after row, else null.
-struct ScaledRun {
-  std::int64_t rows = 1, n = 0;
-  const float* x = nullptr;
-  std::int64_t x_stride = 0;
-  const float* by = nullptr;
-  const float* scale = nullptr;
-  const float* outer = nullptr;
-  const std::uint32_t* random = nullptr;
-};
-
 struct KernelTable {
   const char* name;
   int lanes;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a block's largest magnitude to its scale, and to what its elements are multiplied by. In
-// binary64 lanes: an operation of binary32 is one of binary64 rounded once more, which is the same
-// for +, -, *, / of binary32 numbers (Figueroa 1995: 53 >= 2 * 24 + 2).
+// binary64 lanes an operation of binary32 is one of binary64 rounded once more, which is the same
+// for +, -, *, / of binary32 numbers (Figueroa 1995: 53 >= 2 * 24 + 2); rules of nothing but such
+// operations take binary32 lanes too (steps_in_binary32).
 //
 // Sources, at the commits that reference/scaling.md names: OCP MX 1.0 section 6.3 (floor);
 // TransformerEngine's compute_scale_from_amax and NVFP4 quantisation kernels; torchao's
@@ -44,7 +45,11 @@ CPD_FN V divide_to_odd(V x, V y) {
 /// Rounded to binary32.
 template <class W>
 CPD_FN W to_binary32(W x) {
-  return convert<W>(convert<typename Narrow<W>::F32>(x));
+  if constexpr (Lanes<W>::mantissa == 23) {
+    return x;
+  } else {
+    return convert<W>(convert<typename Narrow<W>::F32>(x));
+  }
 }
 
 template <class W>
@@ -60,6 +65,12 @@ CPD_FN W at_most(W x, double limit) {
 template <class W>
 CPD_FN W no_less(W x, double limit) {
   return select(x < splat<W>(limit), splat<W>(limit), x);
+}
+
+/// Whether a magnitude is less than Inf.
+template <class W>
+CPD_FN auto is_finite(W a) {
+  return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
 }
 
 /// 2^e, of exponents between -1022 and 1023.
@@ -94,6 +105,12 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
+/// Whether a plan's scales take operations of binary32 alone: te's, but for powers of two.
+constexpr bool steps_in_binary32(const ScaledPlan& plan) {
+  return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
+         !plan.scale.wide;
+}
+
 /// The power of two of rules floor … even and max_pow2, for a magnitude z that is rounded to odd;
 /// between the least and the largest that the scale's format has.
 template <class W>
@@ -116,6 +133,9 @@ CPD_FN W power_scale(W z, const ScaledPlan& plan) {
 /// z in the scale's format.
 template <class W>
 CPD_FN W into_scale(W z, const ScaledPlan& plan) {
+  if constexpr (Lanes<W>::mantissa == 23) {
+    return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
+  }
   if (plan.scale.mode == Rounding::up) {
     return round<Rounding::up>(z, Unsigned<W>{}, plan.scale);
   }
@@ -128,7 +148,9 @@ CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
   const W divisor = by_power ? outer : outer * splat<W>(plan.max);
   // Of zero the scale is what zero rounds to, also below an outer scale of zero.
-  const W quotient = divide_to_odd(a * splat<W>(plan.margin * share), divisor);
+  const W above = a * splat<W>(plan.margin * share);
+  const bool undivided = by_power && !plan.two_levels;
+  const W quotient = undivided ? above : divide_to_odd(above, divisor);
   const W z = select(a == W{}, W{}, quotient);
   return by_power ? power_scale(z, plan) : into_scale(z, plan);
 }
@@ -163,11 +185,11 @@ CPD_FN BlockScale<W> te_scale(W a, OuterScale<W> outer, double share, const Scal
   }
   W multiplier = at_most(to_binary32(splat<W>(plan.max) / a), plan.largest_multiplier);
   if (plan.rule == ScaleRule::max_pow2) {
-    multiplier = bits_as<W>(bits_as<Unsigned<W>>(multiplier) &
-                            splat<Unsigned<W>>(Pattern<W>::infinity));
+    multiplier =
+        bits_as<W>(bits_as<Unsigned<W>>(multiplier) & splat<Unsigned<W>>(Pattern<W>::infinity));
   }
   multiplier = to_binary32(multiplier * splat<W>(1 / plan.margin));
-  const auto usable = (a > W{}) & (a < splat<W>(0x1p128));
+  const auto usable = (a > W{}) & is_finite(a);
   multiplier = select(usable, multiplier, splat<W>(1));
   return {inverse(multiplier), multiplier};
 }
@@ -178,7 +200,7 @@ CPD_FN BlockScale<W> torchao_scale(W a, OuterScale<W> outer, const ScaledPlan& p
     W multiplier = to_binary32(splat<W>(plan.max) / no_less(a, 1e-12));
     if (plan.rule == ScaleRule::max_pow2) {
       const W power = power_of_two<W>(floor_of_rounded_log(multiplier));
-      const auto positive = (multiplier > W{}) & (multiplier < splat<W>(0x1p128));
+      const auto positive = (multiplier > W{}) & is_finite(multiplier);
       multiplier = select(positive, power, multiplier);
     }
     return {inverse(multiplier), multiplier};
@@ -251,14 +273,18 @@ CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
 /// plan poisons), under an outer scale, and its elements' factor. share: 1, or kOtherShare.
 template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
-  static_assert(Lanes<W>::mantissa == 52);
-  BlockScale<W> block = scale_by_arithmetic(a, outer, share, plan);
+  BlockScale<W> block;
+  if constexpr (Lanes<W>::mantissa == 23) {
+    block = te_scale(a, outer, share, plan);  // steps_in_binary32
+  } else {
+    block = scale_by_arithmetic(a, outer, share, plan);
+  }
   // torchao's and DeepGEMM's own steps tell what a NaN or an infinity in A does.
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);
   if (!plan.poisons || by_steps) return block;
-  const auto finite = (a < splat<W>(0x1p128)) & (outer.scale == outer.scale);
+  const auto finite = is_finite(a) & (outer.scale == outer.scale);
   return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
 }
 
@@ -279,7 +305,7 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
     scale = round<Rounding::nearest_even>(quotient, Unsigned<W>{}, plan.outer);
   }
   if (plan.poisons && plan.arithmetic != Arithmetic::torchao) {
-    scale = select(a < splat<W>(0x1p128), scale, nan_of<W>());
+    scale = select(is_finite(a), scale, nan_of<W>());
   }
   return {scale, encode};
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpd/numeric/format.h"
+#include "cpd/numeric/hadamard.h"
 
 namespace cpd {
 
@@ -44,11 +45,11 @@ enum class ScaleRule : std::uint8_t {
 
 /// Whose order of operations and roundings makes scales and elements. Theirs are binary32.
 enum class Arithmetic : std::uint8_t {
-  exact,          ///< exact quotients, each rounded once
-  te,             ///< NVIDIA/TransformerEngine's CUDA kernels
-  torchao,        ///< pytorch/ao
-  deepgemm,       ///< deepseek-ai/DeepGEMM
-  microxcaling,   ///< microsoft/microxcaling, of which the shared exponent's logarithm is taken
+  exact,         ///< exact quotients, each rounded once
+  te,            ///< NVIDIA/TransformerEngine's CUDA kernels
+  torchao,       ///< pytorch/ao
+  deepgemm,      ///< deepseek-ai/DeepGEMM
+  microxcaling,  ///< microsoft/microxcaling, of which the shared exponent's logarithm is taken
 };
 
 /// What a NaN or an infinity does to its block.
@@ -76,6 +77,8 @@ struct Scaled {
   ScaleChoice choose = ScaleChoice::none;
   /// Two levels: the scale that the block of the largest |x| gets. Default: the scale format's max.
   float scale_max = 0;
+  /// Of the inputs along the axis, before anything else; values come out transformed.
+  std::optional<Hadamard> transform{};
 
   bool operator==(const Scaled&) const = default;
 };

@@ -25,22 +25,22 @@ struct ScaledPlan {
   Arithmetic arithmetic = Arithmetic::exact;
   ScaleRule rule = ScaleRule::floor;
   bool two_levels = false;
-  bool poisons = true;      ///< NonFinite::block
-  bool in_fp32 = false;     ///< the scale's format is binary32
-  bool of_powers = false;   ///< … holds no positive numbers but powers of two
-  bool chooses = false;     ///< between two candidates
+  bool poisons = true;       ///< NonFinite::block
+  bool in_fp32 = false;      ///< the scale's format is binary32
+  bool of_powers = false;    ///< … holds no positive numbers but powers of two
+  bool chooses = false;      ///< between two candidates
   bool wide_values = false;  ///< element * scale may leave binary32: values are formed in binary64
 
-  double max = 0;          ///< M
-  std::int32_t emax = 0;   ///< its exponent
-  std::int64_t max_fraction = 0;  ///< its binary64 fraction bits
-  std::int32_t man = 0;    ///< the element format's
+  double max = 0;                    ///< M
+  std::int32_t emax = 0;             ///< its exponent
+  std::int64_t max_fraction = 0;     ///< its binary64 fraction bits
+  std::int32_t man = 0;              ///< the element format's
   std::int32_t least = 0, most = 0;  ///< exponents of the scale format's powers of two
-  double margin = 1;       ///< 2^margin
-  double inverse_max = 0;  ///< fl(1 / M)
-  double scale_max = 0;    ///< of two levels
-  double target = 0;       ///< M * scale_max
-  double scale_min_normal = 0;  ///< torchao's least scale in formats that have subnormals
+  double margin = 1;                 ///< 2^margin
+  double inverse_max = 0;            ///< fl(1 / M)
+  double scale_max = 0;              ///< of two levels
+  double target = 0;                 ///< M * scale_max
+  double scale_min_normal = 0;       ///< torchao's least scale in formats that have subnormals
   /// te: what an infinite multiplier becomes; binary32's max, or bf16's for blocks of bf16 inputs.
   double largest_multiplier = 0;
 };
@@ -101,5 +101,18 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
   const int least = element.grid32.emin_field - 127 - element.man;
   return looked_at <= 22 && least >= -20 ? ElementRoute::divide : ElementRoute::wide;
 }
+
+/// Rows of n elements below their scales (ElementScale in scaled_elements.h): of a row's element i
+/// those at i / run. run: 1, or one of 16, 32, … 512, or a multiple of 1024. `random`: the integers
+/// of a stochastic plan, row after row, else null.
+struct ScaledRun {
+  std::int64_t rows = 1, n = 0, run = 1;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* by = nullptr;
+  const float* scale = nullptr;
+  const float* outer = nullptr;
+  const std::uint32_t* random = nullptr;
+};
 
 }  // namespace cpd

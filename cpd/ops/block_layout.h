@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a tensor falls into blocks: element (p, i, t, j) has the row-major index
-// ((p * height + i) * middle + t) * width + j and lies in block (p, i / rows, t, j / columns), whose
-// number counts likewise.
+// ((p * height + i) * middle + t) * width + j and lies in block (p, i / rows, t, j / columns),
+// whose number counts likewise.
 #pragma once
 
 #include <cstdint>
@@ -63,9 +63,9 @@ class Strips {
 
  private:
   BlockLayout layout_;
-  std::int64_t rows_ = 1, count_ = 1;     // of a strip
-  std::int64_t parts_ = 1, pieces_ = 1;   // strips to a band's height, to a block's columns
-  std::int64_t along_ = 1, size_ = 0;     // strips to a width; all
+  std::int64_t rows_ = 1, count_ = 1;    // of a strip
+  std::int64_t parts_ = 1, pieces_ = 1;  // strips to a band's height, to a block's columns
+  std::int64_t along_ = 1, size_ = 0;    // strips to a width; all
 };
 
 }  // namespace cpd

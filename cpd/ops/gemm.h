@@ -24,7 +24,8 @@ namespace cpd {
 ///   pairwise    the tree over p(0) … p(K - 1), each sum rounded; s = round(s + tree) (K > 0).
 ///   Exact
 ///               products enter the tree as they are;
-///   block_fma   BlockFma's rule, blocks along k chained through the sum.
+///   block_fma   BlockFma's rule, blocks along k chained through the sum; scales, where the unit
+///               takes some, are 1.
 ///
 /// Random bits of stochastic rounding: from rounding.seed and stream, index = out's row-major
 /// element number (below 2^40); draw 0 rounds c; the other roundings take successive draws from the
@@ -79,9 +80,9 @@ struct OperandScales {
 /// for nothing. Then total is the unit's sum over all of k, which starts from c; where there are
 /// factors it starts from +0, and c is added as above.
 ///
-/// Random bits: as in Gemm; draw 0 is nobody's, unless c starts a unit's sum, and each block's
-/// roundings take the draws that follow those of the block before. Integers given: 1 +
-/// those of every block (DrawsOfGemmScaled).
+/// Random bits: as in Gemm; draw 0 rounds what each of the accumulator's sums starts from, and each
+/// block's other roundings take the draws that follow those of the block before. `random`: 1 and
+/// those of every block, DrawsOfGemmScaled in all; on the CPU only.
 ///
 /// The result depends on neither threads nor tiles nor backend. Throws Error, before anything is
 /// written, for what does not fit.

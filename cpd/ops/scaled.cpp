@@ -23,6 +23,7 @@
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/hadamard.h"
 
 namespace cpd {
 namespace {
@@ -244,10 +245,8 @@ void CheckLevels(const Scaled& scaled, const GivenScales& given) {
 
 Job JobOf(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
           const GivenScales& given, const TensorView* random) {
-  CheckLevels(scaled, given);
-  const ScaledPlan plan = Guarded([&] {
-    return make_scaled_plan(scaled, options, x.dtype == DType::bf16);
-  });
+  const ScaledPlan plan =
+      Guarded([&] { return make_scaled_plan(scaled, options, x.dtype == DType::bf16); });
   const auto shape = ShapeOf(x);
   Job job{.x = x,
           .options = options,
@@ -260,9 +259,8 @@ Job JobOf(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
           .scale = {}};
   if (job.choose != ScaleChoice::none) {
     const RoundingOptions nearest{.overflow = options.overflow};
-    job.nearest = Guarded([&] {
-      return make_scaled_plan(scaled, nearest, x.dtype == DType::bf16);
-    });
+    job.nearest =
+        Guarded([&] { return make_scaled_plan(scaled, nearest, x.dtype == DType::bf16); });
   }
   const std::int64_t blocks = job.layout.blocks();
   job.scale.resize(static_cast<std::size_t>(blocks));
@@ -287,9 +285,9 @@ Job JobOf(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
     outside = Kernels().given_scales(plan, job.route, blocks, job.scale.data(), outer.data(),
                                      job.by.data());
   } else {
-    outside = Kernels().block_scales(plan, job.route, 1, blocks, job.decode.data(), outer.data(),
-                                     encode.data(), job.scale.data(), job.by.data(),
-                                     job.decode.data());
+    outside =
+        Kernels().block_scales(plan, job.route, 1, blocks, job.decode.data(), outer.data(),
+                               encode.data(), job.scale.data(), job.by.data(), job.decode.data());
   }
   job.decode = job.scale;
   if (outside && plan.arithmetic == Arithmetic::exact) job.route = ElementRoute::wide;
@@ -298,8 +296,8 @@ Job JobOf(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
 
 // ---- elements -----------------------------------------------------------------------------------
 
-/// What a strip's elements are below: a number for each block of it, and for each element of a row
-/// (kStage of them where the strip lies in one block).
+/// What a strip's elements are below: a number for each block of it and, where a kernel's runs
+/// cannot be blocks, for each element of a row.
 struct Above {
   Floats largest, outer, encode, scale, by, decode;
   Floats all_by, all_decode, all_outer;
@@ -317,8 +315,7 @@ class StripIntegers {
     if (job_.options.mode != Rounding::stochastic) return nullptr;
     values_.resize(static_cast<std::size_t>(strip.rows * count));
     for (std::int64_t r = 0; r < strip.rows; ++r) {
-      const std::int64_t first =
-          job_.layout.index(strip.p, strip.i + r, strip.t, strip.j + begin);
+      const std::int64_t first = job_.layout.index(strip.p, strip.i + r, strip.t, strip.j + begin);
       std::uint32_t* to = values_.data() + r * count;
       if (given_) {
         std::copy_n(given_->Read(first, count), count, to);
@@ -369,16 +366,26 @@ class StripWalk {
  private:
   template <class Take>
   void ForSteps(const Strip& strip, Take take) {
-    const bool one_block = job_.layout.columns >= strip.count;
+    const std::int64_t columns = job_.layout.columns;
+    const bool one_block = columns >= strip.count;
     const std::int64_t step = one_block ? std::min(kStage, strip.count) : strip.count;
-    Spread(one_block ? step : job_.layout.columns, step);
+    ScaledRun run{.rows = strip.rows,
+                  .by = above_.by.data(),
+                  .scale = above_.decode.data(),
+                  .outer = above_.outer.data()};
+    if (one_block) {
+      run.run = kStage;
+    } else if (columns % 16 == 0 && (1024 % columns == 0 || columns % 1024 == 0)) {
+      run.run = columns;
+    } else if (columns != 1) {
+      Spread(columns, step);
+      run.by = above_.all_by.data();
+      run.scale = above_.all_decode.data();
+      run.outer = above_.all_outer.data();
+    }
     for (std::int64_t c = 0; c < strip.count; c += step) {
-      take(ScaledRun{.rows = strip.rows,
-                     .n = std::min(step, strip.count - c),
-                     .by = above_.all_by.data(),
-                     .scale = above_.all_decode.data(),
-                     .outer = above_.all_outer.data()},
-           c);
+      run.n = std::min(step, strip.count - c);
+      take(run, c);
     }
   }
 
@@ -446,9 +453,9 @@ class StripWalk {
     for (std::size_t b = 0; b < above_.scale.size(); ++b) {
       const std::int64_t begin = static_cast<std::int64_t>(b) * run;
       const std::int64_t n = std::min(run, strip.count - begin);
-      const std::int64_t first =
-          job_.layout.index(strip.p, strip.i, strip.t, strip.j + begin);
-      const Below at{above_.scale[b], above_.outer[b], job_.outer.largest[job_.outer.cell(first)]};
+      const std::int64_t first = job_.layout.index(strip.p, strip.i, strip.t, strip.j + begin);
+      const BelowScales at{above_.scale[b], above_.outer[b],
+                           job_.outer.largest[job_.outer.cell(first)]};
       for (std::int64_t r = 0; r < strip.rows; ++r) {
         of_rows[r] = sum_of_errors(job_.plan, job_.choose == ScaleChoice::mse, n,
                                    values_.data() + r * strip.count + begin,
@@ -491,6 +498,22 @@ void CheckInput(const TensorView& x, const char* name) {
     throw Error("scaled formats are for tensors on the CPU, got one on a GPU");
   }
 }
+
+/// x, or its transform where the format has one, which this keeps.
+class Inputs {
+ public:
+  Inputs(const TensorView& x, const Scaled& scaled, int axis) : view_(x) {
+    if (!scaled.transform) return;
+    kept_.resize(static_cast<std::size_t>(x.size()) * SizeOf(x.dtype));
+    view_ = View(kept_.data(), x.dtype, ShapeOf(x));
+    Transform(x, *scaled.transform, axis, false, view_);
+  }
+  [[nodiscard]] const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::vector<std::uint8_t> kept_;
+};
 
 /// `axis` of a tensor, any of one without dimensions.
 int AxisOf(const TensorView& x, int axis) { return x.rank == 0 ? 0 : ResolveAxis(axis, x.rank); }
@@ -560,8 +583,8 @@ class NanFinder {
   std::atomic<std::int64_t> first_{kNone};
 };
 
-/// ORs `count` bits of `from`, whose spare ones are 0, into `to` from bit number `begin` on. Bytes at
-/// both ends may be other threads' too.
+/// ORs `count` bits of `from`, whose spare ones are 0, into `to` from bit number `begin` on. Bytes
+/// at both ends may be other threads' too.
 void PutBits(std::uint8_t* to, std::int64_t begin, const std::uint8_t* from, std::int64_t count) {
   const int shift = static_cast<int>(begin % 8);
   std::uint8_t* at = to + begin / 8;
@@ -616,9 +639,8 @@ void CheckCodes(const TensorView& codes, const Format& format, std::int64_t coun
   if (codes.dtype != DType::u8 || !codes.is_contiguous() ||
       codes.size() != PackedBytes(format, count)) {
     throw Error(std::string(name) + " must be " + std::to_string(PackedBytes(format, count)) +
-                " contiguous bytes, of " + std::to_string(count) + " codes of " +
-                ToString(format) + ", got " + std::to_string(codes.size()) + " of " +
-                ToString(codes.dtype));
+                " contiguous bytes, of " + std::to_string(count) + " codes of " + ToString(format) +
+                ", got " + std::to_string(codes.size()) + " of " + ToString(codes.dtype));
   }
 }
 
@@ -681,8 +703,10 @@ void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
   CheckSameShape(x, out, "x and out");
   CheckRandom(random, x, options);
   const int along = AxisOf(x, axis);
+  CheckLevels(scaled, given);
   if (x.size() == 0) return;
-  Job job = JobOf(x, scaled, along, options, given, random);
+  const Inputs inputs(x, scaled, along);
+  Job job = JobOf(inputs.view(), scaled, along, options, given, random);
   CastJob(job, out);
 }
 
@@ -695,10 +719,12 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   const int along = AxisOf(x, axis);
   CheckCodes(packed, scaled.element, x.size(), "packed");
   CheckScales(scaled, CountScales(scaled, ShapeOf(x), along), scales, tensor_scales);
+  CheckLevels(scaled, given);
   Outer outer;
   Floats blocks;
   if (x.size() > 0) {
-    Job job = JobOf(x, scaled, along, options, given, random);
+    const Inputs inputs(x, scaled, along);
+    Job job = JobOf(inputs.view(), scaled, along, options, given, random);
     NanFinder nans(job);
     EncodeJob(job, static_cast<std::uint8_t*>(packed.data), nans);
     nans.Throw(scaled.element);

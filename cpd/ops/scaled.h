@@ -26,8 +26,8 @@ struct GivenScales {
 /// out[i] = the value of x[i] in the scaled format: scales from x's blocks, elements rounded by
 /// `options` (Overflow::saturate clips them), values in binary32 and then in out's type. x and out:
 /// fp32, bf16 or fp16 of one shape, any strides; `axis`: along which blocks lie (-1: the last); out
-/// may be x itself, any other overlap is undefined. `random` as in ops/cast.h. Throws Error before
-/// anything is written.
+/// may be x itself, any other overlap is undefined. A transform (Scaled) is applied first, rounded
+/// into x's type. `random` as in ops/cast.h. Throws Error before anything is written.
 CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
                   const RoundingOptions& options, const TensorView& out,
                   const GivenScales& given = {}, const TensorView* random = nullptr);

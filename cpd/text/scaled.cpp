@@ -18,16 +18,16 @@ namespace {
 
 using Kind = BlockShape::Kind;
 
-constexpr std::array<std::string_view, 7> kRules{"floor", "ceil", "rceil", "even", "max",
-                                                 "max_pow2", "up"};
+constexpr std::array<std::string_view, 7> kRules{"floor", "ceil",     "rceil", "even",
+                                                 "max",   "max_pow2", "up"};
 constexpr std::array<std::string_view, 5> kArithmetics{"exact", "te", "torchao", "deepgemm",
                                                        "microxcaling"};
 constexpr std::array<std::string_view, 2> kNonFinites{"block", "element"};
 constexpr std::array<std::string_view, 3> kChoices{"none", "mae", "mse"};
 constexpr std::array<std::string_view, 3> kKinds{"tensor", "row", "tile"};
-constexpr std::array<std::string_view, 11> kOptions{
-    "element", "block",  "scale",      "rule",   "tensor_scale", "outer",
-    "margin",  "choose", "arithmetic", "non_finite", "scale_max"};
+constexpr std::array<std::string_view, 12> kOptions{
+    "element", "block",  "scale",      "rule",       "tensor_scale", "outer",
+    "margin",  "choose", "arithmetic", "non_finite", "scale_max",    "transform"};
 
 constexpr Format kE4m3fn{.exp = 4, .man = 3, .bias = 7, .encoding = Encoding::fn};
 constexpr Format kE5m2{.exp = 5, .man = 2, .bias = 15};
@@ -146,6 +146,9 @@ void ParseOption(Scaled& scaled, Given& given, std::string_view name, std::strin
   } else if (name == "non_finite") {
     scaled.non_finite = ParseNonFinite(text);
     given.non_finite = true;
+  } else if (name == "transform") {
+    scaled.transform.reset();
+    if (text != "none") scaled.transform = ParseHadamard(text);
   } else if (name == "scale_max") {
     const auto [end, error] =
         std::from_chars(text.data(), text.data() + text.size(), scaled.scale_max);
@@ -154,7 +157,8 @@ void ParseOption(Scaled& scaled, Given& given, std::string_view name, std::strin
     }
   } else {
     std::string known;
-    for (const std::string_view one : kOptions) known += (known.empty() ? "" : ", ") + std::string(one);
+    for (const std::string_view one : kOptions)
+      known += (known.empty() ? "" : ", ") + std::string(one);
     throw Error("unknown option " + Quoted(name) + " of a scaled format; there are " + known +
                 DidYouMean(name, kOptions));
   }
@@ -188,6 +192,7 @@ std::string TextFrom(std::string head, Scaled base, const Scaled& scaled) {
   if (base.non_finite != scaled.non_finite) Put(head, "non_finite", scaled.non_finite);
   if (base.choose != scaled.choose) Put(head, "choose", scaled.choose);
   if (base.margin != scaled.margin) Put(head, "margin", scaled.margin);
+  if (scaled.transform) Put(head, "transform", *scaled.transform);
   return head;
 }
 
@@ -260,8 +265,9 @@ void CheckChoose(const Scaled& scaled) {
   if (scaled.rule != ScaleRule::max || scaled.scale.man == 0 ||
       (scaled.arithmetic != Arithmetic::exact && scaled.arithmetic != Arithmetic::te) ||
       (scaled.arithmetic == Arithmetic::te && !scaled.tensor_scale)) {
-    throw Error("choose is for rule max with exact arithmetic, or te's with two levels, and a "
-                "scale that is no power of two");
+    throw Error(
+        "choose is for rule max with exact arithmetic, or te's with two levels, and a "
+        "scale that is no power of two");
   }
   if (scaled.block.kind != Kind::tile) throw Error("choose is for blocks, not rows or tensors");
 }
@@ -279,6 +285,7 @@ void Check(const Scaled& scaled) {
   Check(scaled.element);
   Check(scaled.scale);
   CheckShape(scaled.block);
+  if (scaled.transform) Check(*scaled.transform);
   CheckName("rule", kRules, scaled.rule);
   CheckName("arithmetic", kArithmetics, scaled.arithmetic);
   CheckName("non_finite", kNonFinites, scaled.non_finite);
@@ -309,11 +316,13 @@ void Check(const Scaled& scaled) {
     if (scaled.outer == Kind::row && scaled.block.rows != 1) {
       throw Error("under outer=row a block lies in one row, got " + ToString(scaled.block));
     }
-    const int bits = scaled.element.precision() + scaled.scale.precision() +
-                     scaled.tensor_scale->precision();
+    const int bits =
+        scaled.element.precision() + scaled.scale.precision() + scaled.tensor_scale->precision();
     if (bits > 53) {
-      throw Error("element, scale and tensor_scale must have at most 53 significant bits together, "
-                  "got " + std::to_string(bits));
+      throw Error(
+          "element, scale and tensor_scale must have at most 53 significant bits together, "
+          "got " +
+          std::to_string(bits));
     }
     if (!(scaled.scale_max >= 0) || scaled.scale_max > scaled.scale.max()) {
       throw Error("scale_max must be positive and at most " + ToString(scaled.scale) + "'s max");
@@ -369,8 +378,12 @@ NonFinite ParseNonFinite(std::string_view name) {
 std::string ToString(NonFinite non_finite) {
   return std::string(kNonFinites.at(static_cast<int>(non_finite)));
 }
-ScaleChoice ParseScaleChoice(std::string_view name) { return ParseName<ScaleChoice>("choose", kChoices, name); }
-std::string ToString(ScaleChoice choose) { return std::string(kChoices.at(static_cast<int>(choose))); }
+ScaleChoice ParseScaleChoice(std::string_view name) {
+  return ParseName<ScaleChoice>("choose", kChoices, name);
+}
+std::string ToString(ScaleChoice choose) {
+  return std::string(kChoices.at(static_cast<int>(choose)));
+}
 
 BlockShape ParseBlockShape(std::string_view text) {
   if (text == "tensor") return {.kind = Kind::tensor};
@@ -419,10 +432,9 @@ Scaled ParseScaled(std::string_view text) {
     words.erase(words.begin());
   }
   Given given;
-  ParseOptions(words, "a scaled format",
-               [&](std::string_view name, std::string_view value) {
-                 ParseOption(scaled, given, name, value);
-               });
+  ParseOptions(words, "a scaled format", [&](std::string_view name, std::string_view value) {
+    ParseOption(scaled, given, name, value);
+  });
   Check(scaled);
   return scaled;
 }
@@ -462,8 +474,8 @@ double BitsPerValue(const Scaled& scaled, std::span<const std::int64_t> shape, i
   };
   const double n = count(shape);
   if (n == 0) return scaled.element.bits();
-  double bits = n * scaled.element.bits() +
-                count(ScaleGrid(scaled.block, shape, axis)) * scaled.scale.bits();
+  double bits =
+      n * scaled.element.bits() + count(ScaleGrid(scaled.block, shape, axis)) * scaled.scale.bits();
   if (scaled.tensor_scale) {
     bits += count(ScaleGrid({.kind = scaled.outer}, shape, axis)) * scaled.tensor_scale->bits();
   }

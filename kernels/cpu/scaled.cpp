@@ -3,7 +3,7 @@
 // Scaled formats: the largest magnitudes of blocks, their scales, and the elements below them.
 #include "cpd/numeric/codec.h"
 #include "cpd/numeric/scaled_elements.h"
-#include "kernels/cpu/elements.h"
+#include "kernels/cpu/pages.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -23,23 +23,91 @@ CPD_FN Signed<V> counted(V x) {
   return kWithNan ? a : select(a > splat<I>(Pattern<V>::infinity), I{}, a);
 }
 
+/// Of whole groups of pages, side by side (pages.h).
+template <bool kWithNan>
+CPD_FN Signed<F> largest_in_pages(int64_t n, const float* x) {
+  constexpr int64_t kVectors = kLine / Lanes<F>::count;
+  Signed<F> most[kPages] = {};
+  for_blocks(n, [&](int64_t block) {
+    for_lines(0, kBlock, [&](int64_t page, int64_t i) {
+      const float* line = x + block + page * kPage + i;
+      prefetch_group(line);
+      for (int64_t k = 0; k < kVectors; ++k) {
+        const F v = load<F>(line + k * Lanes<F>::count);
+        most[page] = max(most[page], counted<kWithNan>(v));
+      }
+    });
+  });
+  return max(max(most[0], most[1]), max(most[2], most[3]));
+}
+
 template <bool kWithNan>
 CPD_FN float largest_in(int64_t n, const float* x) {
   constexpr int kLanes = Lanes<F>::count;
-  Signed<F> most{};
-  int64_t i = 0;
+  int64_t i = n - n % kGroup;
+  Signed<F> most = largest_in_pages<kWithNan>(i, x);
   for (; i + kLanes <= n; i += kLanes) most = max(most, counted<kWithNan>(load<F>(x + i)));
   std::int32_t largest = largest_lane(most);
   for (; i < n; ++i) largest = max(largest, counted<kWithNan>(x[i]));
   return bits_as<float>(largest);
 }
 
+/// The largest lane of each of as many vectors as one has lanes: pairs of lanes, whose larger
+/// stands in the even one, then pairs of these.
+template <class V>
+CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
+  using U = Unsigned<V>;
+  const auto pairs = [](Signed<V> x) {
+    return bits_as<U>(max(x, bits_as<Signed<V>>(bits_as<SplitOf<U>>(x) >> 32)));
+  };
+  for (int count = Lanes<V>::count; count > 1; count /= 2) {
+    for (int k = 0; k < count / 2; ++k) {
+      each[k] = bits_as<Signed<V>>(even_words(pairs(each[2 * k]), pairs(each[2 * k + 1])));
+    }
+  }
+  return each[0];
+}
+
+/// Blocks of kVectors whole vectors, as many at a time as a vector has lanes. The lines of the next
+/// strip are asked for.
+template <class V, bool kWithNan, int kVectors>
+CPD_FN int64_t short_block_max(int64_t blocks, const float* x, float* largest) {
+  constexpr int kLanes = Lanes<V>::count;
+  int64_t b = 0;
+  for (; b + kLanes <= blocks; b += kLanes) {
+    Signed<V> most[kLanes];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes; ++lane, x += kVectors * kLanes) {
+      most[lane] = counted<kWithNan>(load<V>(x));
+      prefetch_group(x);
+      for (int k = 1; k < kVectors; ++k) {
+        if (k * kLanes % kLine == 0) prefetch_group(x + k * kLanes);
+        most[lane] = max(most[lane], counted<kWithNan>(load<V>(x + k * kLanes)));
+      }
+    }
+    store(largest + b, largest_lanes<V>(most));
+  }
+  return b;
+}
+
+template <bool kWithNan, class V>
+CPD_FN int64_t short_blocks_max(int64_t run, int64_t blocks, const float* x, float* largest) {
+  if constexpr (Lanes<V>::count > 1) {
+    const int64_t vectors = run % Lanes<V>::count == 0 ? run / Lanes<V>::count : 0;
+    if (vectors == 1) return short_block_max<V, kWithNan, 1>(blocks, x, largest);
+    if (vectors == 2) return short_block_max<V, kWithNan, 2>(blocks, x, largest);
+    if (vectors == 4) return short_block_max<V, kWithNan, 4>(blocks, x, largest);
+    if (vectors == 8) return short_block_max<V, kWithNan, 8>(blocks, x, largest);
+  }
+  return 0;
+}
+
 template <bool kWithNan>
 CPD_FN void block_max_of(int64_t run, int64_t n, const float* x, float* largest) {
-  for (int64_t begin = 0; begin < n; begin += run) {
-    __builtin_prefetch(reinterpret_cast<const char*>(x + begin) + 4096);
-    *largest++ = largest_in<kWithNan>(least(run, n - begin), x + begin);
-  }
+  const int64_t whole = n / run;
+  int64_t b = short_blocks_max<kWithNan, F>(run, whole, x, largest);
+  for (; b < whole; ++b) largest[b] = largest_in<kWithNan>(run, x + b * run);
+  if (whole * run < n) largest[whole] = largest_in<kWithNan>(n - whole * run, x + whole * run);
 }
 
 CPD_BODY void block_max_body(bool with_nan, int64_t run, int64_t n, const float* x,
@@ -86,20 +154,19 @@ CPD_BODY void column_max_body(bool with_nan, int64_t rows, int64_t stride, int64
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Calls one(from, to) for each group of binary64 lanes of binary32 arrays of n: of their first
-/// kIn pointers in `arrays` and into the others, through buffers where fewer remain.
-template <int kIn, int kAll, class One>
-CPD_FN void for_wide_lanes(int64_t n, float* const (&arrays)[kAll], One one) {
-  constexpr int kLanes = Lanes<D>::count;
+/// Calls one(at) for each group of V's lanes of binary32 arrays of n, through buffers where fewer
+/// remain; the first kIn of `arrays` are read, the others written.
+template <class V, int kIn, int kAll, class One>
+CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
+  constexpr int kLanes = Lanes<V>::count;
   for (int64_t i = 0; i < n; i += kLanes) {
+    float* at[kAll];
     if (i + kLanes <= n) {
-      float* at[kAll];
       for (int k = 0; k < kAll; ++k) at[k] = arrays[k] + i;
       one(at);
       continue;
     }
     float buffer[kAll][kLanes] = {};
-    float* at[kAll];
     for (int k = 0; k < kAll; ++k) {
       at[k] = buffer[k];
       if (k < kIn) copy(buffer[k], arrays[k] + i, n - i);
@@ -112,7 +179,7 @@ CPD_FN void for_wide_lanes(int64_t n, float* const (&arrays)[kAll], One one) {
 CPD_BODY void outer_scales_body(const ScaledPlan* plan, int64_t n, const float* largest,
                                 float* scale, float* encode) {
   float* const arrays[] = {const_cast<float*>(largest), scale, encode};
-  for_wide_lanes<1>(n, arrays, [&](float* const(&at)[3]) {
+  for_groups<D, 1>(n, arrays, [&](float* const(&at)[3]) {
     const OuterScale<D> outer = outer_scale(load_f32<D>(at[0]), *plan);
     store_f32(at[1], outer.scale);
     store_f32(at[2], outer.encode);
@@ -121,30 +188,41 @@ CPD_BODY void outer_scales_body(const ScaledPlan* plan, int64_t n, const float* 
 
 /// The block's scale, what its elements are divided or multiplied by, and what they are decoded
 /// with: 1 in a block of zeros, so that no product has a subnormal operand.
+template <class V>
+CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t n,
+                      float* const (&arrays)[6]) {
+  V outside{};
+  for_groups<V, 3>(n, arrays, [&](float* const(&at)[6]) {
+    const OuterScale<V> above{load_f32<V>(at[1]), load_f32<V>(at[2])};
+    const V a = load_f32<V>(at[0]);
+    const BlockScale<V> block = block_scale(a, above, share, plan);
+    const auto empty = (a == V{}) & (block.scale == block.scale);
+    store_f32(at[3], block.scale);
+    store_f32(at[4], element_by(route, block));
+    store_f32(at[5], select(empty, splat<V>(1), block.scale));
+    outside = select(is_outside(route, block.scale), splat<V>(1), outside);
+  });
+  return !all_at_most(outside, 0);
+}
+
 CPD_BODY bool block_scales_body(const ScaledPlan* plan, ElementRoute route, double share, int64_t n,
                                 const float* largest, const float* outer, const float* encode,
                                 float* scale, float* by, float* decode) {
-  float* const arrays[] = {const_cast<float*>(largest), const_cast<float*>(outer),
-                           const_cast<float*>(encode), scale, by, decode};
-  D outside{};
-  for_wide_lanes<3>(n, arrays, [&](float* const(&at)[6]) {
-    const OuterScale<D> above{load_f32<D>(at[1]), load_f32<D>(at[2])};
-    const D a = load_f32<D>(at[0]);
-    const BlockScale<D> block = block_scale(a, above, share, *plan);
-    const auto empty = (a == D{}) & (block.scale == block.scale);
-    store_f32(at[3], block.scale);
-    store_f32(at[4], element_by(route, block));
-    store_f32(at[5], select(empty, splat<D>(1), block.scale));
-    outside = select(is_outside(route, block.scale), splat<D>(1), outside);
-  });
-  return !all_at_most(outside, 0);
+  float* const arrays[] = {const_cast<float*>(largest),
+                           const_cast<float*>(outer),
+                           const_cast<float*>(encode),
+                           scale,
+                           by,
+                           decode};
+  if (steps_in_binary32(*plan)) return scales_of<F>(*plan, route, share, n, arrays);
+  return scales_of<D>(*plan, route, share, n, arrays);
 }
 
 CPD_BODY bool given_scales_body(const ScaledPlan* plan, ElementRoute route, int64_t n,
                                 const float* scale, const float* outer, float* by) {
   float* const arrays[] = {const_cast<float*>(scale), const_cast<float*>(outer), by};
   D outside{};
-  for_wide_lanes<2>(n, arrays, [&](float* const(&at)[3]) {
+  for_groups<D, 2>(n, arrays, [&](float* const(&at)[3]) {
     const D given = load_f32<D>(at[0]);
     const D factor = factor_of(given, load_f32<D>(at[1]), *plan);
     store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
@@ -168,33 +246,54 @@ CPD_BODY void spread_body(int64_t run, int64_t n, const float* each, float* all)
 
 // --- elements ------------------------------------------------------------------------------------
 
+/// The scales of V's lanes from element i on (run 1), or of block i in each.
 template <class V>
 CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i) {
   return {load_f32<V>(run.by + i), load_f32<V>(run.scale + i), load_f32<V>(run.outer + i)};
 }
+template <class V>
+CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i) {
+  return {splat<V>(run.by[i]), splat<V>(run.scale[i]), splat<V>(run.outer[i])};
+}
+
+/// one(x, scales, random, to) of the last elements, fewer than V's lanes, from i on.
+template <class R, class V, class T, class One>
+CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, One one) {
+  constexpr int kLanes = Lanes<V>::count;
+  float in[4][kLanes] = {};
+  uint32_t r[kLanes] = {};
+  alignas(64) T out[kLanes];
+  copy(in[0], run.x + i, rest);
+  for (int64_t k = 0; k < rest; ++k) {
+    const int64_t at = run.run == 1 ? i + k : i / run.run;
+    in[1][k] = run.by[at];
+    in[2][k] = run.scale[at];
+    in[3][k] = run.outer[at];
+  }
+  if constexpr (R::mode == Rounding::stochastic) copy(r, run.random + i, rest);
+  const ElementScale<V> at{load_f32<V>(in[1]), load_f32<V>(in[2]), load_f32<V>(in[3])};
+  one(load_f32<V>(in[0]), at, load_random<R, V>(r), out);
+  copy(to + i, out, rest);
+}
 
 /// Calls one(x, scales, random, to) for each group of V's lanes; `to` takes a T for each.
 template <class R, class V, class T, class One>
-CPD_FN void for_elements(const ScaledRun& run, T* to, One one) {
-  for_lanes<V>(
-      run.n,
-      [&](int64_t i) {
-        one(load_f32<V>(run.x + i), load_scale<V>(run, i), load_random<R, V>(run.random + i), to + i);
-      },
-      [&](int64_t i, int64_t rest) {
-        constexpr int kLanes = Lanes<V>::count;
-        float in[4][kLanes] = {};
-        uint32_t r[kLanes] = {};
-        alignas(64) T out[kLanes];
-        copy(in[0], run.x + i, rest);
-        copy(in[1], run.by + i, rest);
-        copy(in[2], run.scale + i, rest);
-        copy(in[3], run.outer + i, rest);
-        if constexpr (R::mode == Rounding::stochastic) copy(r, run.random + i, rest);
-        const ElementScale<V> at{load_f32<V>(in[1]), load_f32<V>(in[2]), load_f32<V>(in[3])};
-        one(load_f32<V>(in[0]), at, load_random<R, V>(r), out);
-        copy(to + i, out, rest);
-      });
+CPD_FN void for_elements(const ScaledRun run, T* to, One one) {
+  constexpr int kLanes = Lanes<V>::count;
+  const int64_t whole = run.n - run.n % kLanes;
+  const auto group = [&](int64_t i, ElementScale<V> at) {
+    one(load_f32<V>(run.x + i), at, load_random<R, V>(run.random + i), to + i);
+  };
+  if (run.run == 1) {
+    for (int64_t i = 0; i < whole; i += kLanes) group(i, load_scale<V>(run, i));
+  } else {
+    for (int64_t begin = 0, b = 0; begin < whole; begin += run.run, ++b) {
+      const ElementScale<V> at = splat_scale<V>(run, b);
+      const int64_t end = least(begin + run.run, whole);
+      for (int64_t i = begin; i < end; i += kLanes) group(i, at);
+    }
+  }
+  if (whole < run.n) last_elements<R, V>(run, whole, run.n - whole, to, one);
 }
 
 /// Calls body.operator()<R, route, V>() for the plan's rule.
@@ -215,9 +314,8 @@ CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
 }
 
 template <class R, ElementRoute kRoute, class V, bool kStreaming>
-CPD_FN void round_run(const ScaledPlan& shared, const ScaledRun& run, float* y) {
-  const ScaledPlan plan = shared;
-  for_elements<R, V>(run, y, [&](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
+CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
+  for_elements<R, V>(run, y, [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
     const V q = round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
     const auto value = scaled_value(q, at);
     if constexpr (kStreaming) {
@@ -261,15 +359,16 @@ CPD_BODY void encode_blocks_body(const ScaledPlan* shared, ElementRoute route, c
       ScaledRun part = *run;
       part.n = least(kRun, run->n - i);
       part.x += i;
-      part.by += i;
-      part.scale += i;
-      part.outer += i;
+      part.by += i / part.run;
+      part.scale += i / part.run;
+      part.outer += i / part.run;
       if (part.random != nullptr) part.random += i;
       if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
-      for_elements<R, V>(part, codes, [&](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
-        const V down = scaled_down<kRoute>(x, at, plan);
-        store_u32<V>(to, round_to_whole_code<R>(down, random, plan.element));
-      });
+      for_elements<R, V>(part, codes,
+                         [plan](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
+                           const V down = scaled_down<kRoute>(x, at, plan);
+                           store_u32<V>(to, round_to_whole_code<R>(down, random, plan.element));
+                         });
       packer.pack(codes, kRun, bytes);
       uint8_t* to = packed + i * bits / 8;
       if (stream && part.n == kRun) {
@@ -315,7 +414,8 @@ void outer_scales(const ScaledPlan& plan, int64_t n, const float* largest, float
 bool block_scales(const ScaledPlan& plan, ElementRoute route, double share, int64_t n,
                   const float* largest, const float* outer, const float* encode, float* scale,
                   float* by, float* decode) {
-  return enter<block_scales_body>(&plan, route, share, n, largest, outer, encode, scale, by, decode);
+  return enter<block_scales_body>(&plan, route, share, n, largest, outer, encode, scale, by,
+                                  decode);
 }
 
 bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const float* scale,

@@ -49,7 +49,7 @@ struct GemmCall {
   Key key;
 };
 
-/// A product of scaled operands; gemm.product.c starts its first sum.
+/// A product of scaled operands; product.c starts its first sum.
 struct ScaledGemmCall : GemmCall {
   ProductScales scales;
 };

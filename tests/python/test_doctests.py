@@ -28,6 +28,8 @@ MODULES = (
     "cpd.numeric.accumulator",
     "cpd.numeric.formats",
     "cpd.numeric.hadamard",
+    "cpd.numeric.scaled",
+    "cpd.ops.encoded",
     "cpd.ops.verbs",
     "cpd.study.choices",
     "cpd.study.costs",

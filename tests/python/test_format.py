@@ -227,11 +227,13 @@ def test_torch_types_stand_for_formats() -> None:
 
 def test_types_of_no_format_are_refused_by_their_kind() -> None:
     torch = pytest.importorskip("torch")
-    integers = [np.int8, np.dtype("u2"), np.bool_, ml_dtypes.int4, torch.int8, torch.uint16]
-    for bad in (*integers, torch.bool, torch.quint8, torch.int, "int8", "UINT4", "bool"):
-        with pytest.raises(ValueError, match=r"no format '\w+': that is a type of integers"):
+    integers = [np.int64, np.dtype("u2"), np.bool_, ml_dtypes.uint4, torch.int64, torch.uint16]
+    for bad in (*integers, torch.bool, torch.quint8, torch.int, "int32", "UINT4", "bool"):
+        with pytest.raises(
+            ValueError, match=r"no format '\w+': of integers there are int2 … int25"
+        ):
             cpd.format(bad)
-        with pytest.raises(ValueError, match="type of integers"):
+        with pytest.raises(ValueError, match="of integers there are"):
             cpd.Accumulator(bad)
     for bad in (np.float64, np.dtype("f8"), torch.double, torch.complex64, "float64", "FP64"):
         with pytest.raises(ValueError, match="at most 8 exponent and 23 mantissa bits"):
@@ -239,6 +241,17 @@ def test_types_of_no_format_are_refused_by_their_kind() -> None:
     for bad in (np.floating, np.dtype("V4"), np.dtype("datetime64[s]"), np.dtype([("a", "f4")])):
         with pytest.raises(ValueError, match="unknown format"):
             cpd.format(bad)
+
+
+def test_integers_are_formats_of_an_even_grid() -> None:
+    """Signs and magnitudes: two's complement's last code has no counterpart."""
+    torch = pytest.importorskip("torch")
+    for given in (np.int8, np.dtype("i1"), torch.int8, "int8", "INT8"):
+        assert cpd.format(given) == cpd.format("e1m6finite:bias=-5")
+    for bits, given in ((4, ml_dtypes.int4), (16, np.int16), (16, torch.int16), (2, "int2")):
+        f, most = cpd.format(given), 2 ** (bits - 1) - 1
+        assert (str(f), f.bits, f.max, f.min_subnormal) == (f"int{bits}", bits, most, 1)
+        assert f.values().tolist() == list(range(-most, most + 1))
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ from cpd._torch.library import ops as _ops
 from cpd._torch.scaled import cast_scaled as cast_scaled
 from cpd._torch.scaled import decode_scaled as decode_scaled
 from cpd._torch.scaled import encode_scaled as encode_scaled
+from cpd._torch.scaled import gemm_scaled as gemm_scaled
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import parsed_cast
 from cpd.numeric.formats import Format

@@ -25,12 +25,14 @@ from cpd._torch.arguments import (
     describe,
     given_integers,
     name_of,
+    random_numbers,
     result_element,
     sizes_of,
 )
 from cpd._torch.derivatives import call, differentiable, write, writes_into_out
 from cpd._torch.library import ops
 from cpd._torch.vmap import Call, batched
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, named_scaled
 from cpd.ops.arguments import (
@@ -39,10 +41,12 @@ from cpd.ops.arguments import (
     Given,
     Scales,
     Shape,
+    check_addend,
     check_given,
     check_given_type,
     check_scaled_bytes,
     given_levels,
+    product_shape,
     scale_grids,
     scale_levels,
     shape_of,
@@ -129,7 +133,39 @@ def _given_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tens
     return value.detach().contiguous()
 
 
+def gemm_scaled(
+    a: Tensor,
+    a_scales: Tensor | None,
+    a_block: int,
+    a_lines: int,
+    a_factor: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor | None,
+    b_block: int,
+    b_lines: int,
+    b_factor: Tensor | None,
+    acc: Accumulator,
+    epilogue: bool,
+    c: Any,
+    random: Any,
+) -> Tensor:
+    """The operands are those of `products.Operand`, decoded."""
+    if c is not None:
+        check("c", c, NARROW_FLOATS, "a")
+        check_addend(c.shape, product_shape(a.shape, b.shape))
+        c = c.detach()
+    of_a = a, a_scales, a_block, a_lines, a_factor
+    of_b = b, b_scales, b_block, b_lines, b_factor
+    numbers = random_numbers(acc, a)
+    return ops.gemm_scaled.default(*of_a, *of_b, c, acc.text, epilogue, *numbers, random)
+
+
 # ---- fake kernels ------------------------------------------------------------------------------
+
+
+@torch.library.register_fake("cpd::gemm_scaled")
+def _(a: Tensor, *args: Any) -> Tensor:
+    return a.new_empty(product_shape(a.shape, args[4].shape), dtype=torch.float32)
 
 
 @torch.library.register_fake("cpd::cast_scaled")

@@ -75,6 +75,8 @@ class Hadamard:
         return self.text
 
 
+native.faces[_core.Hadamard] = lambda held: native.showing(Hadamard, held)
+
 HadamardLike: TypeAlias = "Hadamard | str"
 """A `Hadamard`, or its text."""
 

@@ -11,6 +11,7 @@ from cpd import _core
 from cpd.numeric import native
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format, format_text
+from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec
 from cpd.numeric.options import int32
 
 _format = format
@@ -48,6 +49,8 @@ class Scaled:
             the one with the smaller sum of (squared) errors; of equals the first.
         scale_max: two levels: the scale of the block with the largest magnitude; default the scale
             format's max.
+        transform: a `Hadamard` of the inputs along the axis, before anything else, in x's type.
+            Values come out transformed: two operands of a product take the same one.
 
     The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
     elements are 0. Scales saturate.
@@ -72,6 +75,7 @@ class Scaled:
     non_finite: str
     choose: str
     scale_max: float | None
+    transform: Hadamard | None
     text: str = field(init=False)
     """What str() gives: `cpd.scaled(q.text) == q`."""
     _held: _core.Scaled = field(init=False, compare=False)
@@ -90,6 +94,7 @@ class Scaled:
         non_finite: str | None = None,
         choose: str | None = None,
         scale_max: float | None = None,
+        transform: HadamardLike | None = None,
     ) -> None:
         made = _made(
             _format(element).name,
@@ -103,6 +108,7 @@ class Scaled:
             _word("non_finite", non_finite),
             "none" if choose is None else _word("choose", choose),
             None if scale_max is None else float(scale_max),
+            None if transform is None else hadamard_spec(transform).text,
         )
         native.share(self, made)
 
@@ -116,6 +122,10 @@ class Scaled:
         if self.tensor_scale is None:
             raise ValueError(f"{self} has one level of scales")
         return tuple(self._held.outer_grid(list(shape), int32("axis", axis)))
+
+    def untransformed(self) -> Scaled:
+        """The same without its transform."""
+        return self if self.transform is None else _untransformed(self.text)
 
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
         """Bits of codes and scales, over the number of values."""
@@ -208,6 +218,11 @@ def _type(value: object) -> str:
 def named_scaled(text: str) -> Scaled:
     """`scaled` for a str."""
     return native.showing(Scaled, _core.Scaled.parse(text))
+
+
+@constant
+def _untransformed(text: str) -> Scaled:
+    return native.showing(Scaled, _core.Scaled.parse(text).untransformed())
 
 
 @constant

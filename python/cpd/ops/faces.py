@@ -19,6 +19,7 @@ class Face(Protocol):
     encode_scaled: Callable[..., Any]
     fma: Callable[..., Any]
     gemm: Callable[..., Any]
+    gemm_scaled: Callable[..., Any]
     hadamard: Callable[..., Any]
     mul: Callable[..., Any]
     sum: Callable[..., Any]

@@ -218,6 +218,35 @@ def hadamard(x: Any, transform: Hadamard, axis: Any, inverse: bool, out: Any) ->
     return y
 
 
+def gemm_scaled(
+    a: Array,
+    a_scales: Array | None,
+    a_block: int,
+    a_lines: int,
+    a_factor: Array | None,
+    b: Array,
+    b_scales: Array | None,
+    b_block: int,
+    b_lines: int,
+    b_factor: Array | None,
+    acc: Accumulator,
+    epilogue: bool,
+    c: Any,
+    random: Any,
+) -> Array:
+    """The operands are those of `products.Operand`, decoded."""
+    c = None if c is None else _array("c", c, NARROW_FLOATS, "a")
+    shape = product_shape(a.shape, b.shape)
+    if c is not None:
+        check_addend(c.shape, shape)
+    y = np.empty(shape, np.float32)
+    of_a = a_scales, a_block, a_lines, a_factor
+    of_b = b_scales, b_block, b_lines, b_factor
+    integers = None if random is None else np.ascontiguousarray(random, np.uint32)
+    _core.gemm_scaled(a, of_a, b, of_b, acc._native(), epilogue, y, c, integers)
+    return y
+
+
 def random_integers(shape: Shape, options: Options) -> npt.NDArray[np.uint32]:
     y = np.empty(shape_of("shape", shape), np.uint32)
     _core.random_integers(options.native(), 0, y)

@@ -67,6 +67,7 @@ from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import faces, on_numpy
 from cpd.ops.arguments import ArrayT, Given, Shape
 from cpd.ops.encoded import Encoded
+from cpd.ops.products import gemm_encoded
 
 
 def _face(x: object) -> Any:
@@ -97,7 +98,8 @@ def cast(
 
     A scaled format (`cpd.Scaled`) forms scales from blocks of x along `axis`, rounds x / scale to
     the elements' format (`overflow` None: saturating) and gives element * scale, rounded once into
-    binary32 and then to x's type, which is not float64. Straight through, scales included.
+    binary32 and then to x's type, which is not float64. Straight through, scales included; with a
+    transform (`Scaled`) values, tangents and gradients are those of `hadamard`.
     `scales`: from elsewhere, as `encode` gives them or as float32 numbers of the grid's shape
     (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`:
     float32, the largest magnitudes of the outermost level's cells, in place of x's own (delayed
@@ -114,6 +116,7 @@ def cast(
     to = format_or_scaled(f)
     options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
+        x, to = _transformed(x, to, axis)
         given = Given(scales, amax)
         return _face(x).cast_scaled(x, to, options, out, int32("axis", axis), given, random)  # type: ignore[no-any-return]
     _check_unscaled(to, axis, scales, amax)
@@ -148,13 +151,14 @@ def encode(
 
     >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
     [242, 1]
-    >>> codes, scales = encode(np.float32([[1.0, -24.0], [0.5, 0.25]]), "mxfp4")
+    >>> codes, scales = encode(np.float32([[3.0, -24.0], [0.5, 0.25]]), "mxfp4")
     >>> codes.tolist(), scales.tolist()      # 2^2 and 2^-3
-    ([241, 70], [129, 124])
+    ([242, 70], [129, 124])
     """
     to = format_or_scaled(f)
     options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
+        x, to = _transformed(x, to, axis)
         given = Given(scales, amax)
         return _face(x).encode_scaled(x, to, options, int32("axis", axis), given, random)
     _check_unscaled(to, axis, scales, amax)
@@ -180,9 +184,9 @@ def decode(
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
     [1.0, -6.0, 0.5]
-    >>> codes, scales = encode(np.float32([1.0, -24.0]), "mxfp4")
+    >>> codes, scales = encode(np.float32([3.0, -24.0]), "mxfp4")
     >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
-    [2.0, -24.0]
+    [4.0, -24.0]
     """
     if isinstance(codes, Encoded):
         if f is not None or shape is not None or scales is not None or axis != -1:
@@ -203,6 +207,13 @@ def _policy(to: Format | Scaled, overflow: str | None) -> str:
     if overflow is not None:
         return overflow
     return "saturate" if isinstance(to, Scaled) else "ieee"
+
+
+def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
+    """x below a scaled format's transform, and the format without it."""
+    if q.transform is None:
+        return x, q
+    return _face(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
@@ -324,6 +335,7 @@ def gemm(
     *,
     dtype: Any = None,
     blas: bool = False,
+    scales_at: str | None = None,
     random: ArrayT | None = None,
 ) -> ArrayT:
     """The matrix product of `a`, … × M × K, and `b`, … × K × N, each sum kept in `acc`.
@@ -356,6 +368,27 @@ def gemm(
     outer sum's); of a matrix unit, the promotions or the result. On the CPU only (ValueError for
     CUDA tensors), by the general route, which is slower. Gradients draw from seed and stream.
 
+    **Encoded operands.** a and b may be `cpd.Encoded`, blocks along k (a's axis is its last, b's
+    its last but one). `scales_at` says where scales come in (fl: one rounding to binary32):
+
+    - `operand` (default): values, rounded into binary32 first, are multiplied as above.
+    - `block`: for each block of k, ascending, the elements' products are summed in `acc` from +0;
+      then total = fl(total + fl(fl(sa * sb) * sum)). The two blocks are equal, or one a multiple of
+      the other. A matrix unit with scales of its own takes them into its fused sums.
+    - `epilogue`: all of k is summed in `acc`, then total = fl(fl(sa * sb) * sum): for scales of
+      rows and tensors.
+
+    With second levels ta, tb then y = fl(fl(ta * tb) * total), and at last c is added in binary32.
+    The result is float32; codes have no gradients.
+
+    >>> q = "e4m3fn 2 scale=fp32"
+    >>> from cpd import Encoded, encode
+    >>> x, y = np.float32([[448, 1, 0.5, 0.25]]), np.ones((4, 1), np.float32)
+    >>> left = Encoded(*encode(x, q), q, x.shape)
+    >>> right = Encoded(*encode(y, q, axis=-2), q, y.shape, -2)
+    >>> gemm(left, right, "fp32", scales_at="block").item()
+    449.75
+
     Gradients (torch): a's is a GEMM of the gradient with b transposed, b's one of a transposed with
     the gradient, both with `acc` and `blas`; where a or b was broadcast, k runs over the dimensions
     broadcast too, before the matrix's own. c's is the gradient, summed in fp32 in row-major order
@@ -373,6 +406,14 @@ def gemm(
     >>> gemm(a, b, "fp32", np.float32([0.25])).item()
     32.25
     """
+    if isinstance(a, Encoded) or isinstance(b, Encoded):
+        if flag("blas", blas):
+            raise ValueError("a BLAS takes no encoded operands")
+        codes = a.codes if isinstance(a, Encoded) else b.codes  # type: ignore[union-attr]
+        how = accumulator(acc), c, dtype, scales_at, random
+        return gemm_encoded(_face(codes), a, b, *how)  # type: ignore[no-any-return, arg-type]
+    if scales_at is not None:
+        raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     options = accumulator(acc), c, dtype, flag("blas", blas), random
     return _face(a).gemm(a, b, *options)  # type: ignore[no-any-return]
 

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of encoded operands: what becomes of `Encoded` before the library multiplies."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.formats import Format
+from cpd.numeric.options import int32
+from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.ops.arguments import scale_levels, shape_of
+from cpd.ops.encoded import Encoded
+
+SCALES_AT = ("operand", "block", "epilogue")
+
+
+class Operand(NamedTuple):
+    """The elements of an encoded matrix and what they are multiplied by, as the library has it
+    (OperandScales in ops/gemm.h)."""
+
+    elements: Any
+    scales: Any
+    block: int
+    lines: int
+    factor: Any
+
+
+def gemm_encoded(
+    face: Any, a: Encoded, b: Encoded, acc: Accumulator, c: Any, dtype: Any, at: Any, random: Any
+) -> Any:
+    """`cpd.gemm` of encoded operands; `face`: the module that works on their arrays."""
+    for name, operand in (("a", a), ("b", b)):
+        if not isinstance(operand, Encoded):
+            raise TypeError(f"a and b must both be cpd.Encoded, got {name}: {_type(operand)}")
+    at = "operand" if at is None else at
+    if at not in SCALES_AT:
+        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {at!r}")
+    _check_axis("a", a, -1)
+    _check_axis("b", b, -2)
+    if at == "operand":
+        return face.gemm(_values(face, a), _values(face, b), acc, c, dtype, False, random)
+    if dtype is not None and str(dtype).rpartition(".")[2].rstrip("'>") != "float32":
+        raise ValueError(f"products of scaled elements are float32, got dtype={dtype}")
+    operands = (*_operand(face, "a", a), *_operand(face, "b", b))
+    return face.gemm_scaled(*operands, acc, at == "epilogue", c, random)
+
+
+def _values(face: Any, x: Encoded) -> Any:
+    """In float32, as `cpd.decode` gives them."""
+    q = format_or_scaled(x.format)
+    if isinstance(q, Scaled):
+        return face.decode_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
+    return face.decode(x.codes, q, x.shape, None, None)
+
+
+def _operand(face: Any, name: str, x: Encoded) -> Operand:
+    q = format_or_scaled(x.format)
+    shape = shape_of(f"{name}'s shape", x.shape)
+    if isinstance(q, Format):
+        return Operand(face.decode(x.codes, q, shape, None, None), None, 0, 1, None)
+    blocks, tensor = scale_levels(q, x.scales)
+    elements = face.decode(x.codes, q.element, shape, None, None)
+    scales = face.decode(blocks, q.scale, _matrix(q.scales_shape(shape, x.axis)), None, None)
+    factor = None
+    if q.tensor_scale is not None:
+        outer = _matrix(q.tensor_scales_shape(shape, x.axis))
+        factor = face.decode(tensor, q.tensor_scale, outer, None, None)
+    return Operand(elements, scales, *_extents(q), factor)
+
+
+def _extents(q: Scaled) -> tuple[int, int]:
+    """Values of k, and lines, that share a scale; 0: all."""
+    if q.block == "tensor":
+        return 0, 0
+    if q.block == "row":
+        return 0, 1
+    lines, _, block = q.block.rpartition("x")
+    return int(block), int(lines or 1)
+
+
+def _matrix(grid: tuple[int, ...]) -> tuple[int, ...]:
+    """A grid of at least two dimensions; a tensor's one scale has none of its own."""
+    return grid or (1, 1)
+
+
+def _check_axis(name: str, x: Encoded, wanted: int) -> None:
+    rank, axis = len(shape_of("shape", x.shape)), int32("axis", x.axis)
+    if rank < 2:
+        raise ValueError(f"{name} must have at least two dimensions, got shape {x.shape}")
+    q = format_or_scaled(x.format)
+    if isinstance(q, Scaled) and q.block != "tensor" and axis % rank != rank + wanted:
+        raise ValueError(
+            f"{name}'s blocks must lie along k, axis {wanted}, got axis {axis} of shape {x.shape}"
+        )
+
+
+def _type(x: object) -> str:
+    return type(x).__name__
