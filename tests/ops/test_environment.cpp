@@ -16,6 +16,7 @@
 #include "cpd/backend/blas.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/ops/scaled.h"
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
@@ -206,6 +207,45 @@ void Products(Results& results) {
   if (!CpuBlas().empty()) results.Try("blas", [&] { return product({}, GemmByBlas); });
 }
 
+void ScaledFormats(Results& results) {
+  const std::vector<float> x = Numbers(kCount);
+  const std::array<std::int64_t, 2> shape = {10, 30};
+  const TensorView in = View(x.data(), DType::f32, shape);
+  for (const char* text :
+       {"mxfp8", "mxint8 block=7", "nvfp4", "nvfp4 arithmetic=torchao", "nvfp4 choose=mse",
+        "e2m1 16 scale=e4m3fn choose=mae", "fp8-row", "fp8-row arithmetic=te", "fp8-block 4x4",
+        "fp8-tensor arithmetic=torchao", "mxfp4 arithmetic=microxcaling", "e8m7 5 scale=bf16",
+        "e8m3 2x3 scale=e8m3 tensor_scale=bf16"}) {
+    const Scaled scaled = ParseScaled(text);
+    for (const Rounding mode : kModes) {
+      for (const int axis : {0, 1}) {
+        const RoundingOptions o = Options(mode, Overflow::saturate);
+        const std::string about = text + (" " + ToString(mode)) + " along " + std::to_string(axis);
+        std::vector<float> y(x.size());
+        const TensorView out = View(y.data(), DType::f32, shape);
+        Cast(in, scaled, axis, o, out);
+        results.Add("scaled cast " + about, y);
+        const ScaleCounts counts = CountScales(scaled, shape, axis);
+        const auto bytes = [](const Format& format, std::int64_t n) {
+          return std::vector<std::uint8_t>(static_cast<std::size_t>(PackedBytes(format, n)));
+        };
+        std::vector<std::uint8_t> codes = bytes(scaled.element, in.size());
+        std::vector<std::uint8_t> scales = bytes(scaled.scale, counts.blocks);
+        std::vector<std::uint8_t> outer = bytes(kFp32, counts.tensor);
+        if (scaled.tensor_scale) outer = bytes(*scaled.tensor_scale, counts.tensor);
+        const TensorView second = view_of(outer);
+        const TensorView* tensor = scaled.tensor_scale ? &second : nullptr;
+        Encode(in, scaled, axis, o, view_of(codes), view_of(scales), tensor);
+        results.Add("scaled encode " + about, codes);
+        results.Add("scales " + about, scales);
+        results.Add("tensor scales " + about, outer);
+        Decode(view_of(codes), scaled, axis, view_of(scales), tensor, out);
+        results.Add("scaled decode " + about, y);
+      }
+    }
+  }
+}
+
 void Scales(Results& results) {
   for (const float x : Numbers(40)) {
     results.Try("aps exponent", [&] {
@@ -286,6 +326,7 @@ Results Everything() {
     Casts(results);
     Sums(results);
     Products(results);
+    ScaledFormats(results);
   }
   Scales(results);
   Studies(results);

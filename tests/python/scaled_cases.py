@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import oracle
+import scaled_blocks
 import scaled_oracle
 from oracle import Spec as Format
 
@@ -261,8 +262,8 @@ def facts(case: Case, results: list[Result]) -> Facts:
     found: dict[str, list[Array]] = {f.name: [] for f in fields(Facts)}
     for x, result in zip(case.inputs(), results, strict=True):
         x = x.astype(np.float32)
-        block = scaled_oracle.block_indices(x.shape, case.spec.block, case.axis)
-        outer = scaled_oracle.block_indices(x.shape, case.spec.outer, case.axis)
+        block = scaled_blocks.block_indices(x.shape, case.spec.block, case.axis)
+        outer = scaled_blocks.block_indices(x.shape, case.spec.outer, case.axis)
         scale = result.scales[block] * (result.outer[outer] if result.outer.size else 1.0)
         largest = np.zeros(result.scales.size)
         np.maximum.at(largest, block, np.abs(x))
@@ -512,7 +513,7 @@ def _each(case: Case, of_blocks: Array, level: str) -> Array:
     """What is of a block, for each element of a tensor."""
     block = case.spec.block if level == "block" else case.spec.outer
     shape = case.inputs()[0].shape
-    return of_blocks[scaled_oracle.block_indices(shape, block, case.axis)]
+    return of_blocks[scaled_blocks.block_indices(shape, block, case.axis)]
 
 
 def _shape(case: Case) -> tuple[int, ...]:

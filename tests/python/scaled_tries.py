@@ -17,6 +17,7 @@ import pytest
 
 import cpd
 import oracle
+import scaled_blocks
 import scaled_oracle
 from arrays import pack, unpack
 from faces import Call, Face
@@ -102,7 +103,7 @@ class Try:
     @functools.cached_property
     def block_scales(self) -> list[oracle.Value]:
         """Of each element."""
-        block = scaled_oracle.block_indices(self.x.shape, self.spec.block, self.axis).reshape(-1)
+        block = scaled_blocks.block_indices(self.x.shape, self.spec.block, self.axis).reshape(-1)
         return [self.expected.scales[b] for b in block]
 
     def __str__(self) -> str:

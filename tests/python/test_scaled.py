@@ -15,6 +15,7 @@ import pytest
 
 import cpd
 import oracle
+import scaled_blocks
 import scaled_fast
 import scaled_oracle
 from arrays import STRIDED, layout, pack
@@ -125,7 +126,7 @@ def test_blocks(face: Face) -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_scales_shape(shape: tuple[int, ...], axis: int, block: Any) -> None:
     q = cpd.Scaled("e4m3fn", block)
-    expected = scaled_oracle.grid_shape(
+    expected = scaled_blocks.grid_shape(
         shape, spec_of({"element": "e4m3fn", "block": block}).block, axis
     )
     assert q.scales_shape(shape, axis) == (() if block == "tensor" else expected)

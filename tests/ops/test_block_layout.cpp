@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How tensors fall into blocks, and layouts into strips: all small shapes, axes and blocks, against
+// the definition.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/block_layout.h"
+
+namespace cpd {
+namespace {
+
+using Kind = BlockShape::Kind;
+using Shape = std::vector<std::int64_t>;
+
+std::vector<Shape> Shapes() {
+  std::vector<Shape> all;
+  for (const std::int64_t n : {1, 2, 5, 7}) {
+    all.push_back({n});
+    for (const std::int64_t m : {1, 3, 4}) {
+      all.push_back({m, n});
+      for (const std::int64_t k : {1, 2, 5}) all.push_back({k, m, n});
+    }
+  }
+  all.insert(all.end(), {{2, 3, 2, 5}, {1, 2, 4, 3}, {3, 1, 1, 1}, {2, 1, 3, 2, 2}});
+  return all;
+}
+
+std::vector<BlockShape> Blocks() {
+  std::vector<BlockShape> all = {{.kind = Kind::tensor}, {.kind = Kind::row}};
+  for (const std::int64_t rows : {1, 2, 3, 16}) {
+    for (const std::int64_t columns : {1, 2, 3, 4, 16}) {
+      all.push_back({.rows = rows, .columns = columns});
+    }
+  }
+  return all;
+}
+
+/// How far a block goes along each dimension.
+Shape Extents(const BlockShape& block, const Shape& shape, int axis) {
+  if (block.kind == Kind::tensor) return shape;
+  Shape extents(shape.size(), 1);
+  const int rank = static_cast<int>(shape.size());
+  extents[axis] = block.kind == Kind::row ? shape[axis] : block.columns;
+  const int other = axis == rank - 1 ? rank - 2 : rank - 1;
+  if (other >= 0 && block.kind == Kind::tile) extents[other] = block.rows;
+  return extents;
+}
+
+struct Grid {
+  Shape extents;
+  std::vector<std::int64_t> block_of;  ///< of each element, blocks counted in row-major order
+};
+
+Grid Defined(const BlockShape& block, const Shape& shape, int axis) {
+  const Shape spans = Extents(block, shape, axis);
+  Grid grid;
+  std::int64_t n = 1;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    grid.extents.push_back((shape[d] + spans[d] - 1) / spans[d]);
+    n *= shape[d];
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::int64_t rest = i, stride = 1, number = 0;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      number += rest % shape[d] / spans[d] * stride;
+      stride *= grid.extents[d];
+      rest /= shape[d];
+    }
+    grid.block_of.push_back(number);
+  }
+  return grid;
+}
+
+template <class Visit>
+void ForAll(const Visit& visit) {
+  for (const Shape& shape : Shapes()) {
+    for (int axis = 0; axis < static_cast<int>(shape.size()); ++axis) {
+      for (const BlockShape& block : Blocks()) {
+        std::string about = ToString(block) + " along " + std::to_string(axis) + " of";
+        for (const std::int64_t n : shape) about += " " + std::to_string(n);
+        visit(block, shape, axis, about);
+      }
+    }
+  }
+}
+
+TEST(BlockLayouts, BlocksAreNumberedAsTheirGrid) {
+  ForAll([](const BlockShape& block, const Shape& shape, int axis, const std::string& about) {
+    const Grid grid = Defined(block, shape, axis);
+    const int rank = static_cast<int>(shape.size());
+    const bool whole = block.kind == Kind::tensor;
+    EXPECT_EQ(ScaleGrid(block, shape, axis), whole ? Shape{} : grid.extents) << about;
+    EXPECT_EQ(ScaleGrid(block, shape, axis - rank), ScaleGrid(block, shape, axis)) << about;
+
+    const BlockLayout layout = LayoutOf(block, shape, axis);
+    const auto n = static_cast<std::int64_t>(grid.block_of.size());
+    ASSERT_EQ(layout.planes * layout.height * layout.middle * layout.width, n) << about;
+    ASSERT_EQ(layout.blocks(), grid.block_of.back() + 1) << about;
+    std::vector<std::int64_t> first(static_cast<std::size_t>(layout.blocks()), -1);
+    std::int64_t index = 0;
+    for (std::int64_t p = 0; p < layout.planes; ++p) {
+      for (std::int64_t i = 0; i < layout.height; ++i) {
+        for (std::int64_t t = 0; t < layout.middle; ++t) {
+          for (std::int64_t j = 0; j < layout.width; ++j, ++index) {
+            ASSERT_EQ(layout.index(p, i, t, j), index) << about;
+            const std::int64_t b = layout.block(p, i, t, j);
+            ASSERT_EQ(b, grid.block_of[static_cast<std::size_t>(index)]) << about << ", " << index;
+            if (first[static_cast<std::size_t>(b)] < 0) first[static_cast<std::size_t>(b)] = index;
+          }
+        }
+      }
+    }
+    for (std::int64_t b = 0; b < layout.blocks(); ++b) {
+      ASSERT_EQ(layout.first_of(b), first[static_cast<std::size_t>(b)]) << about;
+    }
+  });
+}
+
+void ExpectCover(const BlockLayout& layout, bool whole, const std::string& about) {
+  const Strips strips(layout, whole);
+  const std::int64_t n = layout.planes * layout.height * layout.middle * layout.width;
+  std::vector<int> seen(static_cast<std::size_t>(n));
+  std::vector<std::int64_t> strip_of(static_cast<std::size_t>(layout.blocks()), -1);
+  for (std::int64_t s = 0; s < strips.size(); ++s) {
+    const Strip strip = strips[s];
+    ASSERT_LE(strip.rows * strip.count, strips.elements()) << about;
+    if (strip.rows * strip.count == 0) continue;
+    ASSERT_TRUE(strip.count <= layout.columns || strip.j % layout.columns == 0) << about;
+    ASSERT_EQ(strip.i / layout.rows, (strip.i + strip.rows - 1) / layout.rows) << about;
+    for (std::int64_t r = 0; r < strip.rows; ++r) {
+      for (std::int64_t c = 0; c < strip.count; ++c) {
+        ASSERT_LT(strip.i + r, layout.height) << about;
+        ASSERT_LT(strip.j + c, layout.width) << about;
+        const std::int64_t at = layout.index(strip.p, strip.i + r, strip.t, strip.j + c);
+        ++seen[static_cast<std::size_t>(at)];
+        if (!whole) continue;
+        std::int64_t& of = strip_of[static_cast<std::size_t>(
+            layout.block(strip.p, strip.i + r, strip.t, strip.j + c))];
+        ASSERT_TRUE(of < 0 || of == s) << about << ": a block in two strips";
+        of = s;
+      }
+    }
+    if (!whole && strip.count < layout.columns) {  // of a part of a block: in one block
+      ASSERT_EQ(strip.j / layout.columns, (strip.j + strip.count - 1) / layout.columns) << about;
+    }
+  }
+  ASSERT_EQ(std::ranges::count(seen, 1), n) << about << ", whole " << whole;
+  if (!strips.on_bytes(4)) return;
+  for (std::int64_t s = 0; s < strips.size(); ++s) {
+    const Strip strip = strips[s];
+    if (strip.rows * strip.count == 0) continue;
+    for (std::int64_t r = 0; r < strip.rows; ++r) {
+      const std::int64_t begin = layout.index(strip.p, strip.i + r, strip.t, strip.j);
+      ASSERT_EQ(begin % 2, 0) << about << ": 4-bit codes begin inside a byte";
+      ASSERT_TRUE(strip.count % 2 == 0 || begin + strip.count == n) << about;
+    }
+  }
+}
+
+TEST(BlockLayouts, StripsCoverOnce) {
+  ForAll([](const BlockShape& block, const Shape& shape, int axis, const std::string& about) {
+    for (const bool whole : {false, true}) {
+      ExpectCover(LayoutOf(block, shape, axis), whole, about);
+    }
+  });
+}
+
+/// Around the length of a strip, and blocks longer than one.
+TEST(BlockLayouts, LongRowsAndBlocks) {
+  for (const Shape& shape : {Shape{4095}, Shape{4096}, Shape{4097}, Shape{3, 9001}, Shape{9001, 3},
+                             Shape{130, 257}, Shape{2, 300, 70}}) {
+    for (int axis = 0; axis < static_cast<int>(shape.size()); ++axis) {
+      for (const BlockShape& block :
+           {BlockShape{.kind = Kind::tensor}, BlockShape{.kind = Kind::row}, BlockShape{},
+            BlockShape{.columns = 100}, BlockShape{.columns = 4096}, BlockShape{.columns = 5000},
+            BlockShape{.rows = 128, .columns = 128}, BlockShape{.rows = 7, .columns = 9}}) {
+        for (const bool whole : {false, true}) {
+          ExpectCover(LayoutOf(block, shape, axis), whole,
+                      ToString(block) + " along " + std::to_string(axis) + " of " +
+                          std::to_string(shape[0]));
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockLayouts, EmptyGrids) {
+  EXPECT_EQ(ScaleGrid({}, Shape{0, 5}, -1), (Shape{0, 1}));
+  EXPECT_EQ(ScaleGrid({}, Shape{5, 0}, -1), (Shape{5, 0}));
+  EXPECT_EQ(ScaleGrid({.kind = Kind::row}, Shape{5, 0}, 1), (Shape{5, 0}));
+  EXPECT_EQ(ScaleGrid({.kind = Kind::tensor}, Shape{0}, 0), Shape{});
+  EXPECT_EQ(ScaleGrid({}, Shape{}, 0), Shape{});
+  EXPECT_THROW(ScaleGrid({}, Shape{3, 4}, 2), Error);
+  EXPECT_THROW(ScaleGrid({}, Shape{3, 4}, -3), Error);
+}
+
+}  // namespace
+}  // namespace cpd
