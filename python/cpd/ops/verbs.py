@@ -374,7 +374,7 @@ def gemm(
     With second levels ta, tb then y = fl(fl(ta * tb) * total), and at last c is added in binary32.
     The result is float32; codes have no gradients.
 
-    >>> q = "e4m3fn 2 scale=fp32"
+    >>> q = "e4m3fn 2"     # blocks of 2 values, with scales in e8m0
     >>> from cpd import Encoded, encode
     >>> x, y = np.float32([[448, 1, 0.5, 0.25]]), np.ones((4, 1), np.float32)
     >>> left = Encoded(*encode(x, q), q, x.shape)
@@ -402,9 +402,9 @@ def gemm(
     if isinstance(a, Encoded) or isinstance(b, Encoded):
         if flag("blas", blas):
             raise ValueError("a BLAS takes no encoded operands")
-        codes = a.codes if isinstance(a, Encoded) else b.codes  # type: ignore[union-attr]
+        codes = a.codes if isinstance(a, Encoded) else b.codes
         how = accumulator(acc), c, dtype, scales_at, random
-        return gemm_encoded(_face(codes), a, b, *how)  # type: ignore[no-any-return, arg-type]
+        return gemm_encoded(_face(codes), a, b, *how)
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     options = accumulator(acc), c, dtype, flag("blas", blas), random
