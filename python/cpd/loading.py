@@ -25,6 +25,7 @@ SPECS = [
     ("cpd.numeric.accumulator", "Accumulator"),
     ("cpd.numeric.accumulator", "BlockFma"),
     ("cpd.numeric.cast", "CastSpec"),
+    ("cpd.numeric.hadamard", "Hadamard"),
     ("cpd.numeric.scaled", "scaled"),  # what a pickled Scaled calls
     ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),

@@ -226,6 +226,9 @@ def test_per_example_gradients():
 # ---- compiled programs ---------------------------------------------------------------------------
 
 
+cpd.cast(torch.zeros(1), "e4m3")  # loads the operations, which a program would notice
+
+
 def step(name):
     def call(x, number):
         y = cpd.cast(x, name, "stochastic", axis=0, seed=number)
