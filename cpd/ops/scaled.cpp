@@ -731,7 +731,9 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
     outer = std::move(job.outer);
     blocks = std::move(job.scale);
   }
-  blocks.resize(static_cast<std::size_t>(CountScales(scaled, ShapeOf(x), along).blocks));
+  const ScaleCounts counts = CountScales(scaled, ShapeOf(x), along);
+  blocks.resize(static_cast<std::size_t>(counts.blocks));
+  outer.scale.resize(static_cast<std::size_t>(counts.tensor));
   Encode(View(blocks), scaled.scale, {}, scales);
   if (tensor_scales == nullptr) return;
   Encode(View(outer.scale), *scaled.tensor_scale, {}, *tensor_scales);
