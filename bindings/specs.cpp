@@ -8,16 +8,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cpd/base/guarded.h"
 #include "cpd/comm/spec.h"
+#include "cpd/compress/scaled_blocks.h"
 #include "cpd/numeric/accumulator_arguments.h"
 #include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
@@ -384,12 +387,18 @@ double LossScale(const py::object& given) {
   return scale;
 }
 
-ReduceSpec MakeSpec(const Format& format, const Accumulator& accumulator, const py::object& order,
-                    const py::object& exchange, std::optional<int> group_size,
-                    const py::object& aps, const py::object& loss_scale, bool average,
-                    const RoundingOptions& rounding, const Format& result, std::uint64_t step) {
+ReduceSpec MakeSpec(const std::variant<Format, Scaled>& format, const Accumulator& accumulator,
+                    const py::object& order, const py::object& exchange,
+                    std::optional<int> group_size, const py::object& aps,
+                    const py::object& loss_scale, bool average, const RoundingOptions& rounding,
+                    const Format& result, std::uint64_t step) {
   ReduceSpec spec;
-  spec.format = format;
+  if (const auto* scaled = std::get_if<Scaled>(&format)) {
+    spec.wire = std::make_shared<ScaledBlocks>(*scaled, rounding);
+    spec.format = spec.wire->format();
+  } else {
+    spec.format = std::get<Format>(format);
+  }
   spec.rounding = rounding;
   spec.accumulator = accumulator;
   spec.result = result;

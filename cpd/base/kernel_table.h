@@ -56,6 +56,7 @@ struct GemmBlock {
 struct BlockFmaPlan;                     // numeric/block_fma.h
 struct HadamardPlan;                     // numeric/hadamard.h
 struct ScaledPlan;                       // numeric/scaled_plan.h
+struct ScaledRun;                        // the same
 enum class ElementRoute : std::uint8_t;  // the same
 
 struct KernelTable {

@@ -56,6 +56,7 @@ class StreamOrder {
 
 /// One of the formats in which values travel lacks a code for NaN.
 bool LacksNan(const ReduceSpec& spec) {
+  if (spec.wire != nullptr && !spec.wire->has_nan()) return true;
   return std::ranges::any_of(FormatsOf(spec), [](const Format& f) { return !f.has_nan(); });
 }
 

@@ -84,6 +84,10 @@ void Check(const ReduceSpec& spec) {
     throw Error("format must be that of the values of codec '" + spec.wire->text() + "', " +
                 ToString(spec.wire->format()) + ", got " + ToString(spec.format));
   }
+  if (spec.wire != nullptr && spec.wire->has_scales() && spec.aps != Aps::off) {
+    throw Error("aps chooses a scale of each layer; codec '" + spec.wire->text() +
+                "' has scales of its own");
+  }
   CheckName("order", kOrders, spec.order);
   CheckName("exchange", kExchanges, spec.exchange);
   Check(spec.aps);

@@ -235,6 +235,10 @@ struct VirtualReduce::Impl {
     }
     for (Layer& layer : layers) layer.given = false;
     ++position;
+    if (states == &own_states) {  // a rank that comes again begins again
+      begun.clear();
+      own_states = {};
+    }
     if (++member < reduction.group_size(rounds().unit(visit))) return;
     if (reduction.grouped()) EndGroup();
     member = 0;

@@ -68,6 +68,11 @@ class CPD_API Codec {
   /// those of r.
   [[nodiscard]] virtual bool is_fixed() const = 0;
   [[nodiscard]] virtual std::int64_t MostBytes(std::int64_t n) const = 0;
+  /// Whether Encode has bytes for NaN and infinities. Else contributions of a call that may meet
+  /// NaN travel as what Round gives, in binary32.
+  [[nodiscard]] virtual bool has_nan() const { return true; }
+  /// Whether it scales values itself, so that APS has nothing to choose.
+  [[nodiscard]] virtual bool has_scales() const { return false; }
 
   /// Writes the bytes of a piece, at most MostBytes(piece.n), and returns how many. x: its values,
   /// any binary32. `state`: the layer's, after Begin; null where MakeState gives null. Throws Error

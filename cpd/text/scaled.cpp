@@ -447,6 +447,7 @@ std::string ToString(const Scaled& scaled) {
     if (best.empty() || text.size() < best.size()) best = text;
   };
   for (const auto& [name, base] : NamedScaled()) {
+    if (base == scaled) return name;
     const bool is_its_kind = base.element == scaled.element && base.scale == scaled.scale &&
                              base.tensor_scale == scaled.tensor_scale &&
                              base.block.kind == scaled.block.kind;

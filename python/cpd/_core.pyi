@@ -122,6 +122,7 @@ class Scaled:
         non_finite: str | None,
         choose: str,
         scale_max: typing.SupportsFloat | typing.SupportsIndex | None,
+        transform: str | None,
     ) -> None: ...
     def bits_per_value(
         self,
@@ -138,6 +139,7 @@ class Scaled:
         shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         axis: typing.SupportsInt | typing.SupportsIndex,
     ) -> list[int]: ...
+    def untransformed(self) -> Scaled: ...
     @property
     def arithmetic(self) -> str: ...
     @property
@@ -162,6 +164,8 @@ class Scaled:
     def tensor_scale(self) -> Format | None: ...
     @property
     def text(self) -> str: ...
+    @property
+    def transform(self) -> Hadamard | None: ...
 
 class BlockFma:
     def __init__(
@@ -258,7 +262,7 @@ class ReduceSpec:
     def __init__(
         self,
         *,
-        format: Format,
+        format: Format | Scaled,
         accumulator: Accumulator,
         order: typing.Any,
         exchange: typing.Any,

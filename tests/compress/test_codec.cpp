@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs by themselves: packed, and the tests' own run lengths, by the checks that every codec must
-// pass.
+// Codecs by themselves: packed, scaled, and the tests' own run lengths, by the checks that every
+// codec must pass.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +13,7 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/packed.h"
+#include "cpd/compress/scaled_blocks.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/codec.h"
 #include "tests/testing/bits.h"
@@ -40,6 +41,13 @@ std::vector<SharedCodec> codecs() {
       all.push_back(std::make_shared<RunLength>(ParseFormat(name), rounding));
     }
   }
+  for (const char* name : {"mxfp8", "mxfp6-e2m3", "nvfp4", "fp8-tensor", "int5 7 scale=bf16",
+                           "e2m1 4500 scale=e4m3fn", "e5m2 1", "e3m2 3 scale=e4m2"}) {
+    for (RoundingOptions rounding : {RoundingOptions{}, stochastic()}) {
+      rounding.overflow = Overflow::saturate;
+      all.push_back(std::make_shared<ScaledBlocks>(ParseScaled(name), rounding));
+    }
+  }
   return all;
 }
 
@@ -50,11 +58,21 @@ std::vector<float> values_of(std::size_t n) {
   return x;
 }
 
+/// What a codec keeps of the layer x, of which `piece` is one; null where nothing.
+std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece,
+                                  const std::vector<float>& x) {
+  const auto size = static_cast<std::int64_t>(x.size());
+  std::unique_ptr<CodecState> state = codec.MakeState(size);
+  if (state != nullptr) state->Begin({piece.layer, 0, size, piece.shift, piece.stream}, x.data());
+  return state;
+}
+
 std::vector<std::uint8_t> encoded(const Codec& codec, const Piece& piece,
                                   const std::vector<float>& x) {
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(piece.n)));
   const float* values = x.data() + piece.begin;
-  const std::int64_t used = codec.Encode(piece, nullptr, values, bytes.data());
+  const auto state = begun(codec, piece, x);
+  const std::int64_t used = codec.Encode(piece, state.get(), values, bytes.data());
   EXPECT_LE(used, codec.MostBytes(piece.n));
   EXPECT_TRUE(!codec.is_fixed() || used == codec.MostBytes(piece.n));
   bytes.resize(static_cast<std::size_t>(used));
@@ -94,7 +112,7 @@ TEST(Codec, ValuesDoNotDependOnThePieces) {
       const Piece whole{0, 0, 5000, shift, 12};
       const std::vector<float> expected = decoded(*codec, encoded(*codec, whole, x), 5000);
       std::vector<float> rounded(5000);
-      codec->Round(whole, nullptr, x.data(), rounded.data());
+      codec->Round(whole, begun(*codec, whole, x).get(), x.data(), rounded.data());
       EXPECT_TRUE(same(expected, rounded));
       for (std::int64_t begin = 0, n = 1; begin < 5000; begin += n, n = n * 3 + 1) {
         const Piece piece{0, begin, std::min(n, 5000 - begin), shift, 12};

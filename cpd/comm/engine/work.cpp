@@ -151,9 +151,8 @@ void HostWork::Contribution(const Block& block, const CodedPart& coded, std::int
 
 void HostWork::Pack(const Part& part, Message& to) const {
   CodedPart coded = Write(Content::contributions, part, to);
-  const bool as_values = plain() && reduction().spec().wire == nullptr;
   Each(part, [&](const Block& block) {
-    if (as_values) {
+    if (as_values()) {
       float terms[kStage];
       OwnTerms(block.layer, block.begin, block.n, terms);
       return coded.Store(0, block, terms);
@@ -337,8 +336,7 @@ Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
   const auto add = [&](Content content, SharedCodec codec) {
     codecs_[static_cast<std::size_t>(content)].push_back(std::move(codec));
   };
-  const bool as_values = plain && spec.wire == nullptr;
-  add(Content::contributions, as_values ? std::make_shared<Packed>(kFp32) : reduction.wire());
+  add(Content::contributions, as_values() ? std::make_shared<Packed>(kFp32) : reduction.wire());
   const Level across = reduction.Across(0);
   for (int q = 0; q < across.planes(); ++q) {
     add(Content::running_sums, sums(across.plane_format(q)));

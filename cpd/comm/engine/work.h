@@ -84,6 +84,11 @@ class Work {
 
   [[nodiscard]] const Layers& layers() const { return layers_; }
   [[nodiscard]] bool plain() const { return plain_; }
+  /// Whether contributions travel as values: what is packed, and what a codec has no bytes for.
+  [[nodiscard]] bool as_values() const {
+    const SharedCodec& wire = reduction_.spec().wire;
+    return plain_ && (wire == nullptr || !wire->has_nan());
+  }
   /// Values of `format` travel in this one.
   [[nodiscard]] Format MessageFormat(const Format& format) const { return plain_ ? kFp32 : format; }
   [[nodiscard]] Codecs codecs(Content content) const {

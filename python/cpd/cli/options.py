@@ -91,7 +91,12 @@ def reduce_arguments(
         help="of the sum over nodes (over groups, where there are some); default sequential",
     )
     group.add_argument("--rounding", default="nearest_even", choices=_roundings(), metavar="MODE")
-    group.add_argument("--overflow", default="ieee", choices=("ieee", "saturate"))
+    group.add_argument(
+        "--overflow",
+        choices=("ieee", "saturate"),
+        help="of the cast and, where it is given, of the sum; default ieee, saturate for the "
+        "elements of scaled formats",
+    )
 
 
 def _roundings() -> tuple[str, ...]:

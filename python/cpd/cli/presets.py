@@ -92,7 +92,7 @@ def _outputs(preset: PresetInfo) -> list[str]:
 
 
 def _table(presets: list[PresetInfo]) -> Table:
-    table = new_table("Preset", "Oper-\nand", "Block", "Frac.\nbits", "Sum", "Rounding", "Evidence")
+    table = new_table("Preset", "Oper-\nand", "Block", "Kept\nbits", "Sum", "Rounding", "Evidence")
     table.columns[0].no_wrap = True
     for column in table.columns[4:]:
         column.justify = "left"

@@ -14,6 +14,7 @@ from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, sum_accumulator
 from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.options import Options, int32, number
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
@@ -28,10 +29,15 @@ class ReduceSpec:
     """What an all-reduce does: casts each contribution to `format`, sums in `accumulator`.
 
     Args:
-        format: of the contributions (on the wire): what `cpd.format` takes.
+        format: of the contributions (on the wire): what `cpd.format` takes, or a scaled format
+            (`"mxfp8"`, what `cpd.scaled` takes): each rank's layer, as one flat run of values, is
+            cast as by `cpd.cast`, whatever the pieces that it travels in. Its blocks are N values
+            or the layer (`block="tensor"`), not rows or R x C; `aps` is refused, and a `loss_scale`
+            is applied in binary32 first. Layers lie on the CPU.
         accumulator: of the sum (`sequential`, `kahan`, `chunked` or `pairwise`); default
-            `Accumulator(format)`, a sequential sum to nearest-even. Its `stream` must be 0: the
-            streams of a reduction are made of purpose, step, layer and rank.
+            `Accumulator(format)`, a sequential sum to nearest-even, in fp32 where the format is
+            scaled. Its `stream` must be 0: the streams of a reduction are made of purpose, step,
+            layer and rank.
         order: `sequential`, rank ascending; `ring`: each layer is cut into W slices, the first n
             mod W one longer, and slice s is summed from rank s + 1 on, around to rank s; or `tree`:
             neighbours first, an odd one passes up, each sum rounded (with a sequential
@@ -53,17 +59,19 @@ class ReduceSpec:
             beyond binary32 stays infinite).
         rounding, overflow, seed, random_bits, variant: of the cast to `format`, as in `cpd.cast`.
             The sum has the accumulator's own.
-        result: format to which a wider accumulator is rounded once more at each level; default
-            `format`.
+        result: format to which a wider accumulator is rounded once more at each level, and in which
+            sums travel; default `format`, fp32 where that is scaled.
         step: number of the training step; enters the random streams.
 
     Raises ValueError or TypeError for anything else. Immutable and picklable.
 
     >>> ReduceSpec("e4m3", order="ring").accumulator.format
     cpd.format('e4m3')
+    >>> ReduceSpec("mxfp8", result="bf16").format
+    cpd.scaled('mxfp8')
     """
 
-    format: Format
+    format: Format | Scaled
     accumulator: Accumulator
     order: str
     exchange: str
@@ -82,7 +90,7 @@ class ReduceSpec:
 
     def __init__(
         self,
-        format: FormatLike,
+        format: FormatLike | ScaledLike,
         accumulator: AccumulatorLike | None = None,
         *,
         order: str = "sequential",
@@ -92,7 +100,7 @@ class ReduceSpec:
         loss_scale: float = 1.0,
         average: bool = False,
         rounding: str = "nearest_even",
-        overflow: str = "ieee",
+        overflow: str | None = None,
         seed: int = 0,
         random_bits: int = 24,
         variant: str = "A",
@@ -101,11 +109,12 @@ class ReduceSpec:
     ) -> None:
         if isinstance(loss_scale, bool) or not isinstance(loss_scale, (int, float, np.number)):
             raise TypeError(f"loss_scale must be a number, got {type(loss_scale).__name__}")
-        wire = _format(format)
-        acc = sum_accumulator(wire if accumulator is None else accumulator)
-        result = wire if result is None else _format(result)
+        wire = format_or_scaled(format)
+        sums = sums_format(wire)
+        acc = sum_accumulator(sums if accumulator is None else accumulator)
+        result = sums if result is None else _format(result)
         made = _core.ReduceSpec(
-            format=wire._native,
+            format=wire._held if isinstance(wire, Scaled) else wire._native,
             accumulator=acc._native(),
             order=order,
             exchange=exchange,
@@ -113,7 +122,9 @@ class ReduceSpec:
             aps=aps,
             loss_scale=loss_scale,
             average=flag("average", average),
-            rounding=Options(rounding, overflow, seed, 0, random_bits, variant).native(),
+            rounding=Options(
+                rounding, overflow_of(wire, overflow), seed, 0, random_bits, variant
+            ).native(),
             result=result._native,
             step=number("step", step),
         )
@@ -134,6 +145,11 @@ class ReduceSpec:
 
 
 _format = format  # the parameter of the same name hides it
+
+
+def sums_format(wire: Format | Scaled) -> Format:
+    """In which contributions of a format are summed where nothing is said."""
+    return _format("fp32") if isinstance(wire, Scaled) else wire
 
 
 def check_spec(spec: ReduceSpec) -> None:

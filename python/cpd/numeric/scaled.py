@@ -191,6 +191,13 @@ def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
     return _format(f)
 
 
+def overflow_of(to: Format | Scaled, overflow: str | None) -> str:
+    """What overflow does where it is not said: elements below scales saturate."""
+    if overflow is not None:
+        return overflow
+    return "saturate" if isinstance(to, Scaled) else "ieee"
+
+
 def block_text(block: Any) -> str:
     """A block's shape as C++ reads it."""
     if isinstance(block, str):

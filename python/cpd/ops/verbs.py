@@ -63,7 +63,7 @@ from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulato
 from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.options import Number, Options, int32, is_torch
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.ops import faces, on_numpy
 from cpd.ops.arguments import ArrayT, Given, Shape
 from cpd.ops.encoded import Encoded
@@ -114,7 +114,7 @@ def cast(
     1.0
     """
     to = format_or_scaled(f)
-    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         given = Given(scales, amax)
@@ -156,7 +156,7 @@ def encode(
     ([242, 70], [129, 124])
     """
     to = format_or_scaled(f)
-    options = Options(rounding, _policy(to, overflow), seed, stream, random_bits, variant)
+    options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         given = Given(scales, amax)
@@ -200,13 +200,6 @@ def decode(
         return _face(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
     _check_unscaled(to, axis, scales, None)
     return _face(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
-
-
-def _policy(to: Format | Scaled, overflow: str | None) -> str:
-    """What overflow does where it is not said: elements below scales saturate."""
-    if overflow is not None:
-        return overflow
-    return "saturate" if isinstance(to, Scaled) else "ieee"
 
 
 def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
@@ -381,7 +374,7 @@ def gemm(
     With second levels ta, tb then y = fl(fl(ta * tb) * total), and at last c is added in binary32.
     The result is float32; codes have no gradients.
 
-    >>> q = "e4m3fn 2 scale=fp32"
+    >>> q = "e4m3fn 2"     # blocks of 2 values, with scales in e8m0
     >>> from cpd import Encoded, encode
     >>> x, y = np.float32([[448, 1, 0.5, 0.25]]), np.ones((4, 1), np.float32)
     >>> left = Encoded(*encode(x, q), q, x.shape)
@@ -409,9 +402,9 @@ def gemm(
     if isinstance(a, Encoded) or isinstance(b, Encoded):
         if flag("blas", blas):
             raise ValueError("a BLAS takes no encoded operands")
-        codes = a.codes if isinstance(a, Encoded) else b.codes  # type: ignore[union-attr]
+        codes = a.codes if isinstance(a, Encoded) else b.codes
         how = accumulator(acc), c, dtype, scales_at, random
-        return gemm_encoded(_face(codes), a, b, *how)  # type: ignore[no-any-return, arg-type]
+        return gemm_encoded(_face(codes), a, b, *how)
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     options = accumulator(acc), c, dtype, flag("blas", blas), random

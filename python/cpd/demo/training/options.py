@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from cpd.comm.schedule import Schedule
-from cpd.comm.spec import ReduceSpec
-from cpd.numeric import formats
+from cpd.comm.spec import ReduceSpec, sums_format
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.scaled import Scaled, format_or_scaled
 
 _APS: dict[str, bool | Literal["paper"]] = {"off": False, "on": True, "paper": "paper"}
 
@@ -33,16 +33,16 @@ def reduce_spec(
     order: str = "sequential",
     exchange: str = "owner",
     rounding: str = "nearest_even",
-    overflow: str = "ieee",
+    overflow: str | None = None,
     seed: int = 0,
 ) -> ReduceSpec:
     """The all-reduce that these options name. Raises ValueError for what CPD refuses."""
-    wire = formats.format(format)
+    wire = format_or_scaled(format)
     accumulator = Accumulator(
-        wire,
+        sums_format(wire),
         "kahan" if kahan else "sequential",
         rounding=rounding,
-        overflow=overflow,
+        overflow=overflow or "ieee",
         seed=seed,
     )
     return ReduceSpec(
@@ -77,7 +77,7 @@ class TrainOptions:
     order: str = "sequential"
     exchange: str = "owner"
     rounding: str = "nearest_even"
-    overflow: str = "ieee"
+    overflow: str | None = None
     last_layer_fp32: bool = False
     exempt: tuple[str, ...] = ()
     fp32_epochs: int = 0
@@ -91,7 +91,10 @@ class TrainOptions:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "format", str(formats.format(self.format)))
+        wire = format_or_scaled(self.format)
+        object.__setattr__(self, "format", str(wire))
+        if not isinstance(wire, Scaled):
+            object.__setattr__(self, "overflow", self.overflow or "ieee")
         for name in ("epochs", "depth", "width", "nodes", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -154,8 +157,11 @@ class TrainOptions:
 
     def label(self) -> str:
         """A few words for tables and legends: '(4,3) + APS', '(4,3) × 2⁸'."""
-        wire = formats.format(self.format)
-        name = "FP32" if str(wire) == "fp32" else f"({wire.exp},{wire.man})"
+        wire = format_or_scaled(self.format)
+        if isinstance(wire, Scaled):
+            name = str(wire)
+        else:
+            name = "FP32" if str(wire) == "fp32" else f"({wire.exp},{wire.man})"
         if self.aps != "off":
             name += " + APS" if self.aps == "on" else " + APS (paper)"
         if self.loss_scale != 1:
@@ -180,4 +186,4 @@ def _words(name: str, value: Any) -> list[str]:
         return [flag]
     if isinstance(value, float):
         return [flag, f"{value:.0f}" if value.is_integer() else repr(value)]
-    return [flag, str(value)]
+    return [flag, shlex.quote(str(value))]

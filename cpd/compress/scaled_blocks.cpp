@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/scaled_blocks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/scaled.h"
+
+namespace cpd {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
+constexpr std::int64_t kCountBytes = 2;    // of the values in a run's first block
+constexpr std::int64_t kChosen = 1 << 17;  // values of a block that `choose` takes
+
+/// Values of a block.
+std::int64_t BlockOf(const Scaled& scaled) {
+  return scaled.block.kind == BlockShape::Kind::tensor ? std::numeric_limits<std::int64_t>::max()
+                                                       : scaled.block.columns;
+}
+
+/// Blocks of n values, of which `first` lie in the first one.
+std::int64_t BlocksOf(std::int64_t n, std::int64_t first, std::int64_t block) {
+  return 1 + (n - first) / block + ((n - first) % block != 0 ? 1 : 0);
+}
+
+/// That n >= 1 neighbours can touch.
+std::int64_t MostBlocks(const Scaled& scaled, std::int64_t n) {
+  return scaled.block.kind == BlockShape::Kind::tensor ? 1 : BlocksOf(n, 1, scaled.block.columns);
+}
+
+std::int64_t BytesOf(const Format& format, std::int64_t n) { return (n * format.bits() + 7) / 8; }
+
+/// Writes bits begin … begin + count - 1, from a byte on; those behind them in the last byte are 0.
+/// Returns the byte after.
+std::uint8_t* PutBits(const Bytes& from, std::int64_t begin, std::int64_t count, std::uint8_t* to) {
+  const std::int64_t bytes = (count + 7) / 8;
+  const std::uint8_t* at = from.data() + begin / 8;
+  const int skip = static_cast<int>(begin % 8);
+  if (skip == 0) {
+    std::copy_n(at, bytes, to);
+  } else {
+    const std::int64_t there = (skip + count + 7) / 8;
+    for (std::int64_t i = 0; i < bytes; ++i) {
+      const int above = i + 1 < there ? at[i + 1] << (8 - skip) : 0;
+      to[i] = static_cast<std::uint8_t>(at[i] >> skip | above);
+    }
+  }
+  if (count % 8 != 0) to[bytes - 1] &= static_cast<std::uint8_t>((1 << count % 8) - 1);
+  return to + bytes;
+}
+
+bool IsFinite(std::int64_t n, const float* x) {
+  return Guarded([&] { return std::all_of(x, x + n, [](float v) { return std::isfinite(v); }); });
+}
+
+TensorView ViewOf(Bytes& bytes) {
+  return View(bytes.data(), DType::u8, static_cast<std::int64_t>(bytes.size()));
+}
+
+void CheckForRuns(const Scaled& scaled) {
+  Check(scaled);
+  const auto refuse = [&](const std::string& why) {
+    throw Error(why + ", got " + ToString(scaled));
+  };
+  if (scaled.block.kind == BlockShape::Kind::row || scaled.block.rows != 1 ||
+      scaled.outer == BlockShape::Kind::row) {
+    refuse("a layer of a reduction is a run of values, without rows: give block=N or block=tensor");
+  }
+  if (scaled.transform) refuse("a sum of transformed layers is transformed: give no transform");
+  if (!scaled.element.is_signed && !scaled.element.has_nan()) {
+    refuse("elements of a reduction must have negative numbers or NaN");
+  }
+  if (scaled.choose != ScaleChoice::none && scaled.block.columns > kChosen) {
+    refuse("choose is for blocks of at most " + std::to_string(kChosen) + " values");
+  }
+}
+
+}  // namespace
+
+/// A layer's codes, or where a NaN or Inf in it may have none its values.
+struct ScaledBlocks::Coded final : CodecState {
+  Coded(const ScaledBlocks& codec, std::int64_t layer_size)
+      : scaled(codec.scaled_),
+        rounding(codec.rounding_),
+        has_nan(codec.has_nan()),
+        size(layer_size) {}
+
+  void Begin(const Piece& layer, const float* x) override {
+    Clear();
+    std::vector<float> shifted;
+    if (layer.shift != 0) {
+      shifted.resize(static_cast<std::size_t>(size));
+      Unscale(layer.shift, 1, size, x, shifted.data());
+      x = shifted.data();
+    }
+    rounding.stream = layer.stream;
+    const TensorView given = View(x, DType::f32, size);
+    if (!has_nan && !IsFinite(size, x)) {
+      values.resize(static_cast<std::size_t>(size));
+      return Cast(given, scaled, 0, rounding, View(values));
+    }
+    const ScaleCounts counts = CountScales(scaled, std::span(&size, 1), 0);
+    elements.resize(static_cast<std::size_t>(PackedBytes(scaled.element, size)));
+    blocks.resize(static_cast<std::size_t>(PackedBytes(scaled.scale, counts.blocks)));
+    if (scaled.tensor_scale) {
+      outer.resize(static_cast<std::size_t>(BytesOf(*scaled.tensor_scale, counts.tensor)));
+    }
+    const TensorView second = ViewOf(outer);
+    cpd::Encode(given, scaled, 0, rounding, ViewOf(elements), ViewOf(blocks),
+                scaled.tensor_scale ? &second : nullptr);
+  }
+  void Commit() override { Clear(); }
+  void Clear() {
+    for (Bytes* each : {&elements, &blocks, &outer}) Bytes().swap(*each);
+    std::vector<float>().swap(values);
+  }
+
+  Scaled scaled;
+  RoundingOptions rounding;
+  bool has_nan;
+  std::int64_t size;
+  Bytes elements, blocks, outer;
+  std::vector<float> values;
+};
+
+/// How the bytes of up to kRunValues values lie.
+struct ScaledBlocks::Run {
+  std::int64_t n = 0;
+  std::int64_t outer = 0, blocks = 0, elements = 0, bytes = 0;  ///< their places; all of them
+};
+
+ScaledBlocks::Run ScaledBlocks::RunOf(std::int64_t n) const {
+  if (n == 0) return {};
+  Run run{.n = n, .outer = kCountBytes, .blocks = kCountBytes};
+  if (scaled_.tensor_scale) run.blocks += BytesOf(*scaled_.tensor_scale, 1);
+  run.elements = run.blocks + BytesOf(scaled_.scale, MostBlocks(scaled_, n));
+  run.bytes = run.elements + BytesOf(scaled_.element, n);
+  return run;
+}
+
+ScaledBlocks::ScaledBlocks(const Scaled& scaled, const RoundingOptions& rounding)
+    : scaled_(scaled), rounding_(rounding) {
+  CheckForRuns(scaled_);
+  Check(rounding_);
+  plan_ = Guarded([&] { return make_scaled_plan(scaled_, rounding_, false); });
+}
+
+std::string ScaledBlocks::text() const {
+  return "scaled " + ToString(scaled_) + " rounding=" + ToString(rounding_.mode) +
+         " overflow=" + ToString(rounding_.overflow) +
+         " random_bits=" + std::to_string(rounding_.random_bits) +
+         " variant=" + ToString(rounding_.variant) + " seed=" + std::to_string(rounding_.seed);
+}
+
+std::int64_t ScaledBlocks::MostBytes(std::int64_t n) const {
+  return n / kRunValues * RunOf(kRunValues).bytes + RunOf(n % kRunValues).bytes;
+}
+
+bool ScaledBlocks::has_nan() const {
+  if (!scaled_.scale.has_nan()) return false;
+  if (scaled_.element.has_nan()) return !scaled_.tensor_scale || scaled_.tensor_scale->has_nan();
+  // Else a NaN must be its block's scale.
+  return !scaled_.tensor_scale && scaled_.non_finite == NonFinite::block &&
+         scaled_.arithmetic != Arithmetic::torchao && scaled_.arithmetic != Arithmetic::deepgemm;
+}
+
+std::int64_t ScaledBlocks::Encode(const Piece& piece, const CodecState* state, const float* /*x*/,
+                                  std::uint8_t* to) const {
+  const auto& coded = dynamic_cast<const Coded&>(*state);
+  if (!coded.values.empty()) {
+    throw Error("layer " + std::to_string(piece.layer) + " has NaN or infinities, and " +
+                ToString(scaled_) + " has no codes for them");
+  }
+  const std::uint8_t* const begin = to;
+  const std::int64_t block = BlockOf(scaled_);
+  for (std::int64_t i = 0; i < piece.n; i += kRunValues) {
+    const Run run = RunOf(std::min(kRunValues, piece.n - i));
+    const std::int64_t at = piece.begin + i;
+    const std::int64_t first = std::min(run.n, block - at % block);
+    to[0] = static_cast<std::uint8_t>(first % 256);
+    to[1] = static_cast<std::uint8_t>(first / 256);
+    std::ranges::copy(coded.outer, to + run.outer);
+    const int bits = scaled_.scale.bits();
+    std::uint8_t* const end = PutBits(coded.blocks, at / block * bits,
+                                      BlocksOf(run.n, first, block) * bits, to + run.blocks);
+    std::fill(end, to + run.elements, std::uint8_t{0});
+    PutBits(coded.elements, at * scaled_.element.bits(), run.n * scaled_.element.bits(),
+            to + run.elements);
+    to += run.bytes;
+  }
+  return to - begin;
+}
+
+void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y) const {
+  const std::int64_t block = BlockOf(scaled_);
+  const std::int64_t first = bytes[0] + 256 * bytes[1];
+  if (first < 1 || first > std::min(run.n, block)) {
+    throw DamagedBytes("of " + std::to_string(run.n) + " values in blocks of " +
+                       ToString(scaled_.block) + ", " + std::to_string(first) +
+                       " cannot lie in the first block");
+  }
+  const std::int64_t blocks = BlocksOf(run.n, first, block);
+  if (blocks > MostBlocks(scaled_, run.n)) throw DamagedBytes("there are too few scales");
+  float scales[kRunValues], below[kRunValues], above[kRunValues], elements[kRunValues];
+  float outer = 1;
+  if (scaled_.tensor_scale) {
+    Kernels().decode_f32(plan_.outer, 1, bytes + run.outer, &outer, false);
+  }
+  Kernels().decode_f32(plan_.scale, blocks, bytes + run.blocks, scales, false);
+  const auto is_negative = [](float scale) { return scale < 0; };
+  if (is_negative(outer) || std::any_of(scales, scales + blocks, is_negative)) {
+    throw DamagedBytes("a scale is negative");
+  }
+  float* to = below;
+  for (std::int64_t b = 0, end = first; b < blocks; ++b) {
+    std::fill(to, below + end, scales[b]);
+    to = below + end;
+    end += std::min(block, run.n - end);
+  }
+  std::fill_n(above, run.n, outer);
+  Kernels().decode_f32(plan_.element, run.n, bytes + run.elements, elements, false);
+  const ScaledRun all{.n = run.n, .x = elements, .by = below, .scale = below, .outer = above};
+  Kernels().scale_blocks(plan_.wide_values, all, y);
+}
+
+void ScaledBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                          float divisor, float* y) const {
+  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n)) {
+    throw DamagedBytes(std::to_string(n) + " values of " + ToString(scaled_) + " take " +
+                       std::to_string(MostBytes(n)) + " bytes, got " +
+                       std::to_string(bytes.size()));
+  }
+  const std::uint8_t* from = bytes.data();
+  for (std::int64_t i = 0; i < n; i += kRunValues) {
+    const Run run = RunOf(std::min(kRunValues, n - i));
+    Guarded([&] { DecodeRun(from, run, y + i); });
+    from += run.bytes;
+  }
+  Unscale(shift, divisor, n, y, y);
+}
+
+void ScaledBlocks::Round(const Piece& piece, const CodecState* state, const float* x,
+                         float* y) const {
+  const auto& coded = dynamic_cast<const Coded&>(*state);
+  if (coded.values.empty()) return Codec::Round(piece, state, x, y);
+  Unscale(0, 1, piece.n, coded.values.data() + piece.begin, y);
+}
+
+std::unique_ptr<CodecState> ScaledBlocks::MakeState(std::int64_t size) const {
+  return std::make_unique<Coded>(*this, size);
+}
+
+}  // namespace cpd

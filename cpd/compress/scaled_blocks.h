@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A scaled format's codes beside the codes of their scales: MX, NVFP4, integers below a scale. A
+// layer is a run of values, blocks count from its first one, and the values are those of Cast
+// (ops/scaled.h) of the layer.
+#pragma once
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
+#include "cpd/numeric/scaled.h"
+#include "cpd/numeric/scaled_plan.h"
+
+namespace cpd {
+
+/// For each 4096 values of a piece: how many of them lie in the first block that it touches (two
+/// bytes); the second level's scale, where there is one; the scales of as many blocks as such a run
+/// can touch, those that it does not 0; the elements. Each begins on a byte. For mxfp8 that is
+/// 2 + 129 + 4096 bytes.
+class CPD_API ScaledBlocks final : public Codec {
+ public:
+  /// Throws Error where blocks need a layer's shape (rows, R x C), elements are unsigned without a
+  /// NaN, or an option is out of range. A stochastic rounding draws from the piece's stream, not
+  /// from its own.
+  explicit ScaledBlocks(const Scaled& scaled,
+                        const RoundingOptions& rounding = {.overflow = Overflow::saturate});
+
+  [[nodiscard]] std::string text() const override;
+  /// Values are binary32 numbers.
+  [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override;
+  [[nodiscard]] bool has_nan() const override;
+  [[nodiscard]] bool has_scales() const override { return true; }
+  /// Of a state's layer, whose values times 2^shift were rounded to binary32 first.
+  std::int64_t Encode(const Piece& piece, const CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y) const override;
+  void Round(const Piece& piece, const CodecState* state, const float* x, float* y) const override;
+  /// Holds the layer's codes from Begin to Commit.
+  [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
+
+ private:
+  struct Coded;
+  struct Run;
+  [[nodiscard]] Run RunOf(std::int64_t n) const;
+  void DecodeRun(const std::uint8_t* bytes, const Run& run, float* y) const;
+
+  Scaled scaled_;
+  RoundingOptions rounding_;
+  ScaledPlan plan_;
+};
+
+}  // namespace cpd
