@@ -236,9 +236,8 @@ def in_place(x: Any, q: Any, **how: Any) -> Any:
 
 def test_in_place(face: Face) -> None:
     tries = tries_of_blocks()[: face.few]
-    for t, y in zip(
-        tries, face.run([Call(in_place, (t.x, t.format), t.how) for t in tries]), strict=True
-    ):
+    calls = [Call(in_place, (t.x.copy(), t.format), t.how) for t in tries]
+    for t, y in zip(tries, face.run(calls), strict=True):
         check_one(t, "cast", y)
 
 
