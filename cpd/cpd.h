@@ -18,6 +18,7 @@
 #include "cpd/ops/codec.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/ops/scaled.h"
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"

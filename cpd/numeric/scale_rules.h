@@ -105,10 +105,11 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
-/// Whether a plan's scales take operations of binary32 alone: te's, but for powers of two.
+/// Whether a plan's scales take operations of binary32 alone: te's, but for powers of two in e8m0,
+/// and max_pow2 where multipliers may be subnormal.
 constexpr bool steps_in_binary32(const ScaledPlan& plan) {
   return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
-         !plan.scale.wide;
+         !plan.scale.wide && (plan.rule != ScaleRule::max_pow2 || plan.max >= 4);
 }
 
 /// The power of two of rules floor … even and max_pow2, for a magnitude z that is rounded to odd;
@@ -183,7 +184,8 @@ CPD_FN BlockScale<W> te_scale(W a, OuterScale<W> outer, double share, const Scal
     const W scale = into_scale(product, plan);
     return {scale, factor_of(scale, outer.scale, plan)};
   }
-  W multiplier = at_most(to_binary32(splat<W>(plan.max) / a), plan.largest_multiplier);
+  W multiplier = to_binary32(splat<W>(plan.max) / a);
+  multiplier = select(is_finite(multiplier), multiplier, splat<W>(plan.largest_multiplier));
   if (plan.rule == ScaleRule::max_pow2) {
     multiplier =
         bits_as<W>(bits_as<Unsigned<W>>(multiplier) & splat<Unsigned<W>>(Pattern<W>::infinity));
@@ -235,11 +237,28 @@ CPD_FN BlockScale<W> microxcaling_scale(W a, const ScaledPlan& plan) {
   return {scale, inverse(scale)};
 }
 
+/// te's and torchao's rceil: cvt.rp.ue8m0 of fl(A * fl(1 / M)). A product below 2^-126 has fewer
+/// bits, and may round down to 2^-127.
+template <class W>
+CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
+  using I = Signed<W>;
+  const W product = to_binary32(a * splat<W>(plan.inverse_max));
+  const W z = to_binary32(product * splat<W>(plan.margin));
+  const auto more =
+      (bits_as<Unsigned<W>>(z) & splat<Unsigned<W>>(Pattern<W>::fraction)) != Unsigned<W>{};
+  const I e = exponent_of(z) + select(more, splat<I>(1), I{});
+  return power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
+}
+
 /// exact, and te's and torchao's powers of two.
 template <class W>
 CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
+  if (plan.arithmetic != Arithmetic::exact && plan.rule == ScaleRule::rceil) {
+    const W scale = rounded_up_scale(a, plan);
+    return {scale, factor_of(scale, outer, plan)};
+  }
   W scale = exact_scale(a, outer, share, plan);
-  if (plan.arithmetic == Arithmetic::torchao && plan.rule != ScaleRule::rceil) {
+  if (plan.arithmetic == Arithmetic::torchao) {
     // Of patterns: even's sum reaches that of Inf below 2^128.
     const double half = 0x1p126 / static_cast<double>(std::int64_t{1} << plan.man);
     const double limit = plan.rule == ScaleRule::even ? 0x1p128 - half : 0x1p128;

@@ -40,7 +40,8 @@ struct BlockLayout {
 };
 
 /// Of a tensor of at least one element; axis: 0 … rank - 1, any of none.
-BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shape, int axis);
+CPD_API BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shape,
+                             int axis);
 
 /// A part of a tensor: `count` neighbours in each of `rows` rows of one band.
 struct Strip {
@@ -50,7 +51,7 @@ struct Strip {
 
 /// Strips that cover a layout, of about kStage elements. whole: each holds whole blocks; else none
 /// crosses a block's edge unless it holds all of the block's columns.
-class Strips {
+class CPD_API Strips {
  public:
   Strips(const BlockLayout& layout, bool whole);
   [[nodiscard]] std::int64_t size() const { return size_; }

@@ -230,6 +230,13 @@ def marked(name: str) -> list[Any]:
     return [pytest.mark.gpu] if name == "cuda" else []
 
 
+def compiled_in_exhaustive(test: Any) -> Any:
+    """Of a test with the fixture `face`: the compiled one belongs to the exhaustive tier."""
+    slow = [pytest.mark.exhaustive]
+    names = [pytest.param(n, marks=slow if n == "compiled" else marked(n)) for n in FACES]
+    return pytest.mark.parametrize("face", names, indirect=True)(test)
+
+
 def every_face(
     groups: Mapping[str, Sequence[Case]],
     *,

@@ -4,10 +4,11 @@ of its values differ for a reason. Driven through the oracle and through the pub
 
 from __future__ import annotations
 
+import collections
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -459,6 +460,23 @@ class Outcome:
     compared: dict[str, int]
     differing: dict[str, int]
     reasons: set[int]
+
+
+def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
+    """What `COUNTS` has, of every case's outcome."""
+    compared: collections.Counter[str] = collections.Counter()
+    apart: collections.Counter[str] = collections.Counter()
+    for case in cases():
+        if not case.about:
+            compared[case.implementation] += sum(outcomes[case.key].compared.values())
+            apart[case.implementation] += sum(outcomes[case.key].differing.values())
+    return {name: (n, apart[name]) for name, n in compared.items()}
+
+
+def unneeded(outcomes: Iterable[Outcome]) -> list[Difference]:
+    """Those of `DIFFERENCES` for which nothing differs."""
+    needed = set().union(*(outcome.reasons for outcome in outcomes))
+    return [d for i, d in enumerate(DIFFERENCES) if i not in needed]
 
 
 def compare(case: Case, results: list[Result]) -> Outcome:

@@ -231,6 +231,8 @@ def te_scale(s: Spec, a: np.float32, carrier: str) -> tuple[Value, Multiplier]:
     if s.scale == E8M0:
         assert s.the_rule == "rceil"
         return e8m0_ceiling(s, a)
+    if np.isinf(a) and s.policy == "block":
+        return lost()
     factor = f32(s.element.max) / a
     if np.isinf(factor):
         # A whole tensor's scale is computed without the input's type.

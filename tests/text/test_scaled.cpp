@@ -32,8 +32,14 @@ const std::vector<std::string> kNames = {"mxfp8",   "mxfp8-e5m2", "mxfp6-e3m2", 
                                          "fp8-row", "fp8-block"};
 
 TEST(ScaledText, NamesAreTheirOwnTexts) {
-  for (const std::string& name : kNames) EXPECT_EQ(ToString(ParseScaled(name)), name);
-  for (const char* text : {"bfp8", "bfp2", "bfp25", "int8 row", "int4 64", "e4m3fn 128",
+  for (const char* name : {"mxfp8", "mxfp4", "mxint8", "nvfp4", "fp8-tensor", "fp8-row"}) {
+    EXPECT_EQ(ToString(ParseScaled(name)), name);
+  }
+  for (const std::string& name : kNames) {
+    EXPECT_EQ(ParseScaled(ToString(ParseScaled(name))), ParseScaled(name)) << name;
+  }
+  EXPECT_EQ(ToString(ParseScaled("mxfp8-e5m2")), "e5m2 32");  // the shortest text
+  for (const char* text : {"bfp8", "bfp2", "bfp25", "int8 row", "int4 64", "mxfp8 128",
                            "fp8-block 128x128", "nvfp4 scale_max=256 choose=mae"}) {
     EXPECT_EQ(ToString(ParseScaled(text)), text);
   }
@@ -80,7 +86,7 @@ TEST(ScaledText, WhatNamesStandFor) {
   EXPECT_EQ(ParseScaled("fp8-block 128x128"), expected);
   EXPECT_EQ(ParseScaled("bfp8"),
             (Scaled{.element = ParseFormat("int8"), .block = {.columns = 16}}));
-  EXPECT_EQ(ParseScaled("int4").block.kind, Kind::row);
+  EXPECT_EQ(ParseScaled("int4 64").scale, kFp32);
 }
 
 TEST(ScaledText, OptionsChangeDefaults) {
@@ -197,7 +203,7 @@ TEST(ScaledText, RefusedTexts) {
       {"nvfp4 tensor", "under a tensor_scale blocks must be smaller than its tensor"},
       {"nvfp4 outer=row block=row", "under a tensor_scale blocks must be smaller than its row"},
       {"nvfp4 outer=row block=2x4", "under outer=row a block lies in one row, got 2x4"},
-      {"e4m3 16 scale=fp32 tensor_scale=fp32", "at most 53 significant bits together"},
+      {"bf16 16 scale=fp32 tensor_scale=fp32", "at most 53 significant bits together"},
       {"mxfp8 arithmetic=te margin=1 rule=max", "arithmetic te has one level in fp32"},
       {"nvfp4 margin=1", "margin is for exact arithmetic, and te's with one level"},
       {"nvfp4 rule=floor", "arithmetic te has two levels with tensor_scale fp32 and rule max"},
