@@ -114,7 +114,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     try:
         import torch  # noqa: F401
     except ImportError:
-        for name in ("cast/fresh", "gemm", "overhead"):
+        for name in ("cast/fresh", "gemm", "scaled/peer", "overhead"):
             if options.name in name:
                 yield {"name": name, "skipped": "no torch"}
         return
@@ -122,10 +122,12 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     import gemm
     import gemm_scaled
     import overhead
+    import scaled_peers
 
     yield from fresh.rows(options)
     yield from gemm.rows(options)
     yield from gemm_scaled.rows(options)
+    yield from scaled_peers.rows(options)
     yield from overhead.rows(options)
 
 
@@ -171,7 +173,7 @@ KINDS = (
     Kind(
         "GB/s",
         "one thread; GB/s read and written; ratio to memcpy in the same run"
-        " (fold, crc32c: to a plain fp32 sum; cast/fresh: to the cast with out=)",
+        " (fold, crc32c: to a plain fp32 sum; cast/fresh: to the cast with out=; peer: to torchao)",
     ),
     Kind(
         "GMAC/s",

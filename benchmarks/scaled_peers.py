@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows `scaled/peer/…`: a cast to a scaled format beside torchao's emulation of the same one, each
+into fresh memory, by turns; the ratio is how many times faster ours is. Bits first: the values are
+torchao's, on data away from the corners where its release has older rules. Skipped where torchao is
+not installed.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+
+import gemm
+import numpy as np
+import torch
+from timing import Row, Side, timed
+
+import cpd
+
+BAR = 10
+VALUES = 1 << 24
+NAMES = ("scaled/peer/torchao/mxfp8", "scaled/peer/torchao/mxfp4")
+
+
+def theirs(element: torch.dtype, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """torchao's cast to OCP's MX with that element, and back."""
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+
+    def run() -> torch.Tensor:
+        return MXTensor.to_mx(x, element, block_size=32).dequantize(torch.float32)
+
+    return run
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """The rows whose name contains options.name, on one thread."""
+    wanted = [name for name in NAMES if options.name in name]
+    if not wanted:
+        return
+    try:
+        import torchao  # noqa: F401
+    except ImportError:
+        for name in wanted:
+            yield {"name": name, "skipped": "no torchao"}
+        return
+    rng = np.random.default_rng(options.seed)
+    n = min(options.floats, VALUES) // 4096 * 4096
+    x = torch.from_numpy(np.resize(rng.standard_normal(1 << 20, dtype=np.float32), n))
+    x = x.reshape(-1, 4096)
+    elements = {"mxfp8": torch.float8_e4m3fn, "mxfp4": torch.float4_e2m1fn_x2}
+    with gemm.setting("", 1):
+        for name in wanted:
+            text = name.rpartition("/")[2]
+            peer = theirs(elements[text], x)
+            if not torch.equal(peer(), cpd.cast(x, text)):
+                yield {"name": name, "wrong": "not torchao's values"}
+                continue
+            ours = Side(lambda text=text: cpd.cast(x, text), 8 * n)  # type: ignore[misc]
+            row = timed(name, "GB/s", ours, "torchao", Side(peer, 8 * n), options.repeats)
+            yield row | {"bar": BAR}
