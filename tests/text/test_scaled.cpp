@@ -32,13 +32,7 @@ const std::vector<std::string> kNames = {"mxfp8",   "mxfp8-e5m2", "mxfp6-e3m2", 
                                          "fp8-row", "fp8-block"};
 
 TEST(ScaledText, NamesAreTheirOwnTexts) {
-  for (const char* name : {"mxfp8", "mxfp4", "mxint8", "nvfp4", "fp8-tensor", "fp8-row"}) {
-    EXPECT_EQ(ToString(ParseScaled(name)), name);
-  }
-  for (const std::string& name : kNames) {
-    EXPECT_EQ(ParseScaled(ToString(ParseScaled(name))), ParseScaled(name)) << name;
-  }
-  EXPECT_EQ(ToString(ParseScaled("mxfp8-e5m2")), "e5m2 32");  // the shortest text
+  for (const std::string& name : kNames) EXPECT_EQ(ToString(ParseScaled(name)), name);
   for (const char* text : {"bfp8", "bfp2", "bfp25", "int8 row", "int4 64", "mxfp8 128",
                            "fp8-block 128x128", "nvfp4 scale_max=256 choose=mae"}) {
     EXPECT_EQ(ToString(ParseScaled(text)), text);
