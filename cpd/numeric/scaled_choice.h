@@ -13,7 +13,7 @@ namespace cpd {
 /// The other candidate's scale, as a multiple: the block's largest maps to M / 1.5.
 constexpr double kOtherShare = 1.5;
 
-/// BelowScales which scales an element was formed. largest: te's |x| of the second level, 0 where
+/// Below which scales an element was formed. largest: te's |x| of the second level, 0 where
 /// its scale came from elsewhere.
 struct BelowScales {
   float scale = 1, outer = 1, largest = 0;
