@@ -189,6 +189,21 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
     return wrong
 
 
+def scaled(comm: Communicator) -> list[str]:
+    """Scaled contributions over every way: a list of what is not as over virtual ranks."""
+    wrong = []
+    for index, way in enumerate(ways(comm.size)):
+        q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
+        spec = cpd.ReduceSpec(q, result="bf16", rounding="stochastic", seed=3, **way)
+        sizes, special = (1, 0, 257, 5000), index % 3 == 2
+        wanted, reports = virtual(spec, comm.size, sizes, index, special)
+        mine = layers_of(comm.rank, sizes, index, special)
+        got, report = comm.all_reduce(mine, spec, report=True)
+        if not same(got, wanted) or report.layers != reports:
+            wrong.append(f"{q}: {way}")
+    return wrong
+
+
 def others(comm: Communicator) -> list[str]:
     """reduce, reduce_scatter, all_gather, all_gather_bytes, barrier, subgroup; says what was
     wrong."""

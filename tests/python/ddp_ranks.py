@@ -100,6 +100,10 @@ def plain() -> None:
     run(perceptron, cpd.ReduceSpec("e4m3", aps=True, order="ring"))
 
 
+def scaled_format() -> None:
+    run(perceptron, cpd.ReduceSpec("mxfp8", rounding="stochastic", seed=3, result="bf16"))
+
+
 def stochastic() -> None:
     run(perceptron, STOCHASTIC)
 
@@ -215,6 +219,7 @@ def on_the_gpu() -> None:
 
 CASES = [
     plain,
+    scaled_format,
     stochastic,
     known_module,
     initial_buckets,

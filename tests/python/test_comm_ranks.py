@@ -48,6 +48,14 @@ def test_messages_of_any_size(transport: str, world: int) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 3)])
+def test_scaled_formats(transport: str, world: int) -> None:
+    """All orders, exchanges and groups."""
+    for rank in spawn_ranks(transport, world, "comm_cases:scaled", chunk=2048):
+        assert rank.result == []
+
+
+@pytest.mark.timeout(180)
 def test_bytes_that_no_decoder_takes() -> None:
     ranks = spawn_ranks("gloo", 3, "comm_cases:any_size", True, chunk=2048, timeout=3.0)
     told = [text for rank in ranks for text in rank.result]

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions of contributions in scaled formats: sums of `cpd.cast` of each rank's flat layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd import _core
+from cpd.cli import main
+from cpd.study import cost
+from reduce_cases import gradients
+
+FORMATS = ("mxfp8", "nvfp4", "mxfp6-e2m3", "fp8-tensor", "fp8-block", "bfp8", "e3m2 7 scale=e4m2")
+
+
+def casts(ranks, spec):
+    """What ranks contribute."""
+
+    def cast(x, rank, layer):
+        values = cpd.cast(
+            (x * np.float32(spec.loss_scale)).reshape(-1),
+            spec.format,
+            spec.rounding,
+            spec.overflow,
+            seed=spec.seed,
+            stream=_core.stream_of("wire", spec.step, layer, rank),
+            random_bits=spec.random_bits,
+            variant=spec.variant,
+        )
+        return (values / np.float32(spec.loss_scale)).reshape(x.shape)
+
+    return [[cast(x, r, i) for i, x in enumerate(layers)] for r, layers in enumerate(ranks)]
+
+
+def same(a, b):
+    pairs = zip(a, b, strict=True)
+    return all(np.array_equal(x.view(np.uint32), y.view(np.uint32)) for x, y in pairs)
+
+
+@pytest.mark.parametrize("q", FORMATS)
+@pytest.mark.parametrize("order", ["sequential", "ring", "tree"])
+def test_sums_of_casts(q, order):
+    ranks = gradients(5)
+    for options in (
+        {},
+        {"rounding": "stochastic", "seed": 7, "step": 3, "random_bits": 9, "variant": "B"},
+        {"overflow": "ieee", "rounding": "toward_zero", "loss_scale": 64.0},
+        {"group_size": 2, "average": True, "accumulator": "bf16", "result": "e5m2"},
+    ):
+        spec = cpd.ReduceSpec(q, order=order, **options)
+        plain = {"format": "fp32", "rounding": "nearest_even", "overflow": "ieee", "seed": 0}
+        wanted = cpd.simulate_all_reduce(
+            casts(ranks, spec), dataclasses.replace(spec, random_bits=24, variant="A", **plain)
+        )
+        assert same(cpd.simulate_all_reduce(ranks, spec), wanted), options
+
+
+@pytest.mark.parametrize("q", FORMATS)
+def test_ranks_and_cost(q):
+    """Threads in odd chunks have the virtual ranks' bits and the bytes of `cost`."""
+    ranks = gradients(4)
+    sizes = [x.size for x in ranks[0]]
+    for way in (
+        {},
+        {"exchange": "gather", "order": "tree"},
+        {"exchange": "ring", "order": "ring"},
+        {"exchange": "hierarchical", "order": "ring", "group_size": 3},
+    ):
+        spec = cpd.ReduceSpec(q, result="bf16", rounding="stochastic", **way)
+        wanted = cpd.simulate_all_reduce(ranks, spec)
+        with cpd.comm.local(4, chunk=700) as group:
+            told = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True))
+        for rank, (got, report) in enumerate(told):
+            assert same(got, wanted)
+            expected = cost(spec, 4, sizes, rank=rank, chunk=700)
+            assert report.traffic.bytes_sent == expected.bytes_sent
+            assert report.traffic.bytes_received == expected.bytes_received
+
+
+def test_nan():
+    """NVFP4 has no code for NaN: such a sum travels as binary32, with the same values."""
+    ranks = gradients(3, shapes=((40,), (7,)))
+    ranks[1][0][3], ranks[2][0][20] = np.nan, np.inf
+    for q in FORMATS:
+        spec = cpd.ReduceSpec(q)
+        wanted = cpd.simulate_all_reduce(ranks, spec)
+        assert np.isnan(wanted[0][3])
+        with cpd.comm.local(3) as group:
+            for got in group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec)):
+                assert same(got, wanted)
+
+
+def test_spec_is_a_value():
+    spec = cpd.ReduceSpec("nvfp4 choose=mse", order="ring")
+    assert spec.format == cpd.scaled("nvfp4 choose=mse")
+    assert spec == cpd.ReduceSpec(cpd.scaled("nvfp4 choose=mse"), order="ring")
+    for other in (pickle.loads(pickle.dumps(spec)), dataclasses.replace(spec)):
+        assert other == spec
+        assert hash(other) == hash(spec)
+    assert spec.result == spec.accumulator.format == cpd.format("fp32")
+    assert (spec.overflow, cpd.ReduceSpec("e4m3").overflow) == ("saturate", "ieee")
+    assert cpd.ReduceSpec("mxfp8", "bf16 kahan", result="bf16").accumulator.scheme == "kahan"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "int8 row"}, r"without rows: give block=N or block=tensor, got int8 row"),
+        ({"format": "fp8-block 128x128"}, r"give block=N or block=tensor, got fp8-block 128x128"),
+        ({"format": "mxfp8", "aps": True}, r"aps chooses a scale of each layer; codec 'scaled mx"),
+        ({"format": "mxfp8", "random_bits": 25}, r"random_bits"),
+        ({"format": "mxfp8 block=0"}, r"block"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cpd.ReduceSpec(**arguments)
+
+
+def test_ranks_that_differ():
+    with cpd.comm.local(2) as group:
+
+        def run(comm):
+            spec = cpd.ReduceSpec("mxfp8" if comm.rank else "nvfp4")
+            with pytest.raises(cpd.comm.Mismatch, match="wire is scaled nvfp4 .* on rank 0 and"):
+                comm.all_reduce([np.ones(3, np.float32)], spec)
+
+        group.run(run)
+
+
+@pytest.mark.parametrize("words", [["roundoff", "--depth", "1"], ["train", "--epochs", "1"]])
+def test_commands(capsys, words):
+    pytest.importorskip("torch")
+    assert main([*words, "--format", "nvfp4 choose=mse", "--no-aps", "--nodes", "4"]) == 0
+    assert "nvfp4" in capsys.readouterr().out
