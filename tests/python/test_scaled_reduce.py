@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -35,6 +36,11 @@ def casts(ranks, spec):
         return (values / np.float32(spec.loss_scale)).reshape(x.shape)
 
     return [[cast(x, r, i) for i, x in enumerate(layers)] for r, layers in enumerate(ranks)]
+
+
+def reduced(ranks, spec, comm, **options):
+    """What a rank of `comm` gets of its layers."""
+    return comm.all_reduce(ranks[comm.rank], spec, **options)
 
 
 def same(a, b):
@@ -74,7 +80,7 @@ def test_ranks_and_cost(q):
         spec = cpd.ReduceSpec(q, result="bf16", rounding="stochastic", **way)
         wanted = cpd.simulate_all_reduce(ranks, spec)
         with cpd.comm.local(4, chunk=700) as group:
-            told = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True))
+            told = group.run(partial(reduced, ranks, spec, report=True))
         for rank, (got, report) in enumerate(told):
             assert same(got, wanted)
             expected = cost(spec, 4, sizes, rank=rank, chunk=700)
@@ -91,7 +97,7 @@ def test_nan():
         wanted = cpd.simulate_all_reduce(ranks, spec)
         assert np.isnan(wanted[0][3])
         with cpd.comm.local(3) as group:
-            for got in group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec)):
+            for got in group.run(partial(reduced, ranks, spec)):
                 assert same(got, wanted)
 
 
@@ -127,7 +133,7 @@ def test_ranks_that_differ():
 
         def run(comm):
             spec = cpd.ReduceSpec("mxfp8" if comm.rank else "nvfp4")
-            with pytest.raises(cpd.comm.Mismatch, match="wire is scaled nvfp4 .* on rank 0 and"):
+            with pytest.raises(cpd.comm.Mismatch, match=r"wire is scaled nvfp4 .* on rank 0 and"):
                 comm.all_reduce([np.ones(3, np.float32)], spec)
 
         group.run(run)
