@@ -43,6 +43,11 @@ CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
   }
 }
 
+/// Whether a plan of that form is simple (round_plan.h).
+CPD_FN constexpr bool is_simple(Form form) {
+  return form != Form::general && form != Form::general_addition;
+}
+
 /// What the compiler knows of a plan: its mode and its form, so that the common formats' loops have
 /// neither branches nor spare operations.
 template <Rounding kMode, Form kForm = Form::general>

@@ -29,9 +29,6 @@ enum class Form : std::uint8_t {
   general_addition,  ///< general, with zero and subnormals, else as `addition`
 };
 
-constexpr bool is_simple(Form form) {
-  return form != Form::general && form != Form::general_addition;
-}
 constexpr bool is_addition(Form form) {
   return form == Form::addition || form == Form::general_addition;
 }
