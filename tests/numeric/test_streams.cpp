@@ -16,11 +16,22 @@ namespace cpd {
 namespace {
 
 TEST(Streams, PurposesHaveTheContractsNumbers) {
-  const std::map<std::string_view, int> expected{
-      {"given", 0},          {"wire", 1},           {"sum", 2},          {"result", 3},
-      {"grad_input", 4},     {"grad_weight", 5},    {"grad_bias", 6},    {"cast_activation", 8},
-      {"cast_weight", 9},    {"cast_gradient", 10}, {"cast_output", 11}, {"tangent_input", 12},
-      {"tangent_weight", 13}};
+  const std::map<std::string_view, int> expected{{"given", 0},
+                                                 {"wire", 1},
+                                                 {"sum", 2},
+                                                 {"result", 3},
+                                                 {"grad_input", 4},
+                                                 {"grad_weight", 5},
+                                                 {"grad_bias", 6},
+                                                 {"cast_activation", 8},
+                                                 {"cast_weight", 9},
+                                                 {"cast_gradient", 10},
+                                                 {"cast_output", 11},
+                                                 {"tangent_input", 12},
+                                                 {"tangent_weight", 13},
+                                                 {"recast_weight", 7},
+                                                 {"recast_activation", 14},
+                                                 {"recast_gradient", 15}};
   std::map<std::string_view, int> got;
   for (const auto& [name, purpose] : kPurposes) got[name] = static_cast<int>(purpose);
   EXPECT_EQ(got, expected);

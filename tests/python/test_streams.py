@@ -23,6 +23,9 @@ LAYER = {
     "cast_output": 11,
     "tangent_input": 12,
     "tangent_weight": 13,
+    "recast_weight": 7,
+    "recast_activation": 14,
+    "recast_gradient": 15,
 }
 
 
