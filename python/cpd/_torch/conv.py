@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution on torch tensors: the operator conv2d, unfolded GEMMs forward and backward.
+"""Convolution on torch tensors: the operator convolution, modelled on torch.ops.aten.convolution,
+forward and backward: GEMMs of unfolded images, or torch's own kernels.
 Documented in `cpd.functional`; what it takes of a recipe, in `cpd._torch.gemm`."""
 
 # torch's registries are untyped.
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.derivatives import Tangents, differentiable, saved, total
@@ -37,37 +39,40 @@ from cpd._torch.vmap import Call, batched, sum_draws
 from cpd._torch.vmap import text_of_recipe as text_of_recipe
 from cpd.numeric.accumulator import parsed
 
+NATIVE = "native"
+"""The sums of torch's own kernels."""
+
 _COLUMN_BYTES = 1 << 28
 """Of images unfolded at a time, where the result does not depend on it."""
 
 
 class Windows(NamedTuple):
-    """How a convolution moves over an image (padded already)."""
+    """How the kernel of a convolution moves over an image (padded already)."""
 
     kernel: Ints
     stride: Ints
     dilation: Ints
     groups: int
 
-    def places(self, image: Ints) -> tuple[int, int]:
-        """How many windows an image has, down and across."""
-        down, across = (
-            (image[d] - self.dilation[d] * (self.kernel[d] - 1) - 1) // self.stride[d] + 1
-            for d in (0, 1)
+    def places(self, image: Ints) -> tuple[int, ...]:
+        """How many windows an image has along each of its dimensions."""
+        return tuple(
+            (n - d * (k - 1) - 1) // s + 1
+            for n, k, s, d in zip(image, self.kernel, self.stride, self.dilation, strict=True)
         )
-        return down, across
 
     def columns(self, x: Tensor) -> Tensor:
-        """images x groups x (channel, kernel row, kernel column) x windows, row-major."""
+        """images x groups x (channel, place in the kernel) x windows, row-major."""
         images, _, *image = x.shape
         return self._view(x).reshape(
             images, self.groups, self.terms(x), math.prod(self.places(image))
         )
 
     def gathered(self, x: Tensor) -> Tensor:
-        """groups x (image, window) x (channel, kernel row, kernel column)."""
+        """groups x (image, window) x (channel, place in the kernel)."""
         images, _, *image = x.shape
-        ordered = self._view(x).permute(1, 2, 3, 4, 0, 5, 6)
+        first = 3 + len(image)
+        ordered = self._view(x).permute(*range(1, first), 0, *range(first, first + len(image)))
         return ordered.reshape(
             self.groups, self.terms(x), images * math.prod(self.places(image))
         ).mT
@@ -82,23 +87,55 @@ class Windows(NamedTuple):
         return self.groups * self.terms(x) * places * x.element_size()
 
     def _view(self, x: Tensor) -> Tensor:
-        """images x groups x channels x kernel rows x kernel columns x windows down x across."""
+        """images x groups x channels x the kernel's dimensions x the windows'."""
         images, channels, *image = x.shape
-        n, c, h, w = x.stride()
+        n, c, *steps = x.stride()
         channels //= self.groups
+        within = [a * d for a, d in zip(steps, self.dilation, strict=True)]
+        between = [a * s for a, s in zip(steps, self.stride, strict=True)]
         return x.as_strided(
             (images, self.groups, channels, *self.kernel, *self.places(image)),
-            (
-                n,
-                c * channels,
-                c,
-                h * self.dilation[0],
-                w * self.dilation[1],
-                h * self.stride[0],
-                w * self.stride[1],
-            ),
+            (n, c * channels, c, *within, *between),
             x.storage_offset(),
         )
+
+
+class Moves(NamedTuple):
+    """What torch.ops.aten.convolution takes beside its operands, in its order."""
+
+    stride: Ints
+    padding: Ints
+    dilation: Ints
+    transposed: bool
+    output_padding: Ints
+    groups: int
+
+    def windows(self, kernel: Ints) -> Windows:
+        return Windows(kernel, self.stride, self.dilation, self.groups)
+
+    def reach(self, kernel: Ints) -> list[int]:
+        """How far the last element of a kernel is from its first."""
+        return [d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True)]
+
+    def padded(self, image: Ints) -> list[int]:
+        return [n + 2 * p for n, p in zip(image, self.padding, strict=True)]
+
+    def size(self, x: Ints, w: Ints) -> tuple[int, ...]:
+        """The shape of the result, from those of the operands."""
+        images, _, *image = x
+        kernel = w[2:]
+        if not self.transposed:
+            return (images, w[0], *self.windows(kernel).places(self.padded(image)))
+        spread = zip(
+            image, self.stride, self.padding, self.reach(kernel), self.output_padding, strict=True
+        )
+        places = [(n - 1) * s - 2 * p + reach + 1 + more for n, s, p, reach, more in spread]
+        return (images, w[1] * self.groups, *places)
+
+
+def _inner(*ranges: slice) -> tuple[Any, ...]:
+    """Indices of the last dimensions."""
+    return (..., *ranges)
 
 
 def _images(x: Tensor, windows: Windows) -> int:
@@ -116,86 +153,64 @@ def _convolve(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _matrices(w: Tensor, groups: int) -> Tensor:
+def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
+    """The image within its padding, as far as the windows of these places reach."""
+    edges = [p for p in reversed(moves.padding) for _ in (0, 1)]
+    x = F.pad(x, edges) if any(edges) else x
+    reach = moves.reach(kernel)
+    ends = [(n - 1) * s + r + 1 for n, s, r in zip(places, moves.stride, reach, strict=True)]
+    return x[_inner(*(slice(end) for end in ends))]
+
+
+def _slide(
+    x: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
+) -> Tensor:
+    """The kernel at each place of the padded image: k runs over (channel, place in the kernel)."""
     outputs, inputs, *kernel = w.shape
-    return w.reshape(groups, outputs // groups, inputs * math.prod(kernel))
+    groups = moves.groups
+    matrices = w.reshape(groups, outputs // groups, inputs * math.prod(kernel))
+    x = _padded(x, moves, kernel, size[2:])
+    return _convolve(x, matrices, c, moves.windows(kernel), how.swapped(), dtype).view(size)
 
 
-def _conv2d_shape(x: Ints, w: Ints, windows: Windows) -> tuple[int, ...]:
-    return (x[0], w[0], *windows.places(x[2:]))
-
-
-def _conv2d(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Ints,
-    dilation: Ints,
-    groups: int,
-    sums: Strings,
-    gradient: str,
-    numbers: Tensor | None,
-    dtype: torch.dtype,
+def _spread(
+    g: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    windows = Windows(w.shape[2:], stride, dilation, groups)
-    c = None if bias is None else bias.reshape(groups, w.shape[0] // groups, 1)
-    how = taken(sums, numbers, 0).swapped()
-    y = _convolve(x, _matrices(w, groups), c, windows, how, dtype)
-    return y.view(_conv2d_shape(x.shape, w.shape, windows))
-
-
-def _fake_conv2d(
-    x: Tensor, w: Tensor, bias: Any, stride: Ints, dilation: Ints, groups: int, *rest: Any
-) -> Tensor:
-    windows = Windows(w.shape[2:], stride, dilation, groups)
-    return x.new_empty(_conv2d_shape(x.shape, w.shape, windows), dtype=rest[-1])
-
-
-def _conv2d_input(
-    g: Tensor,
-    w: Tensor,
-    size: Ints,
-    stride: Ints,
-    dilation: Ints,
-    groups: int,
-    text: str,
-    seed: Tensor | None,
-    stream: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The gradient of the input: the windows of g, spread by the stride amid zeros, by the turned
-    kernel. k runs over (output channel, kernel row, kernel column) of g's windows, wholly within
-    one sum."""
+    """The transpose of `_slide`: the windows of g, spread by the stride amid zeros, by the turned
+    kernel. k runs over (channel, place in the kernel) of g's windows, wholly within one sum. Random
+    bits hang on places in the padded result, which is then computed whole before it is cut."""
     outputs, inputs, *kernel = w.shape
-    edge = [dilation[d] * (kernel[d] - 1) for d in (0, 1)]
-    if any(edge) or tuple(g.shape[2:]) != tuple(size[2:]):
-        spread = g.new_zeros(size[0], outputs, size[2] + edge[0], size[3] + edge[1])
-        down, across = g.shape[2:]
-        inner = spread[:, :, edge[0] :: stride[0], edge[1] :: stride[1]]
-        inner[:, :, :down, :across] = g
-        g = spread
-    turned = w.flip(2, 3).reshape(groups, outputs // groups, inputs, *kernel).transpose(1, 2)
-    matrices = turned.reshape(groups, inputs, outputs // groups * math.prod(kernel))
-    windows = Windows(kernel, (1, 1), dilation, groups)
-    how = Sum(text, seed, stream).swapped()
-    return _convolve(g, matrices, None, windows, how, dtype).view(size)
+    groups = moves.groups
+    reach, image = moves.reach(kernel), moves.padded(size[2:])
+    if any(reach) or list(g.shape[2:]) != image:
+        wide = g.new_zeros(*g.shape[:2], *(n + r for n, r in zip(image, reach, strict=True)))
+        steps = (slice(r, None, s) for r, s in zip(reach, moves.stride, strict=True))
+        wide[_inner(*steps)][_inner(*map(slice, g.shape[2:]))] = g
+        g = wide
+    cuts = _inner(*(slice(p, n - p) for p, n in zip(moves.padding, image, strict=True)))
+    late = how.is_stochastic()
+    if not late:
+        ends = zip(moves.padding, g.shape[2:], strict=True)
+        g = g[_inner(*(slice(p, n - p) for p, n in ends))]
+    turned = w.flip(*range(2, w.dim())).reshape(groups, outputs // groups, inputs, *kernel)
+    matrices = turned.transpose(1, 2).reshape(
+        groups, inputs, outputs // groups * math.prod(kernel)
+    )
+    windows = Windows(kernel, (1,) * len(kernel), moves.dilation, groups)
+    y = _convolve(g, matrices, c, windows, how.swapped(), dtype)
+    if not late:
+        return y.view(size)
+    return y.view(*size[:2], *image)[cuts].contiguous()
 
 
-def _conv2d_weight(
-    g: Tensor,
-    x: Tensor,
-    size: Ints,
-    stride: Ints,
-    dilation: Ints,
-    groups: int,
-    text: str,
-    seed: Tensor | None,
-    stream: Tensor | None,
-    dtype: torch.dtype,
+def _correlate(
+    g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """The gradient of the weight: k runs over (image, window), row-major."""
-    windows = Windows(size[2:], stride, dilation, groups)
-    how = Sum(text, seed, stream).swapped()
+    """g at each place in the kernel, by the image under it: k runs over (image, window),
+    row-major."""
+    kernel, groups = size[2:], moves.groups
+    windows = moves.windows(kernel)
+    x = _padded(x, moves, kernel, g.shape[2:])
     step = _chained_images(x, windows, how)
     total: Tensor | None = None
     for of_g, of_x in zip(g.split(step), x.split(step), strict=True):
@@ -218,52 +233,132 @@ def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
     return math.ceil(_images(x, windows) / unit) * unit
 
 
-def _fake_conv2d_gradient(x: Tensor, y: Tensor, size: Ints, *rest: Any) -> Tensor:
-    return x.new_empty(size, dtype=rest[-1])
+# ---- operators -----------------------------------------------------------------------------------
 
 
-def _setup_conv2d(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    x, w, bias, ctx.stride, ctx.dilation, ctx.groups, *recipe = inputs
-    ctx.sums, ctx.gradient, numbers, ctx.dtype = recipe
+def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+    moves, (sums, _, numbers, dtype) = _parted(rest)
+    how = taken(sums, numbers, 0)
+    if how.text == NATIVE:
+        return _of_torch(x, w, bias, moves, dtype)
+    size = moves.size(x.shape, w.shape)
+    c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
+    kernel = _spread if moves.transposed else _slide
+    return kernel(x, w, size, c, moves, how, dtype)
+
+
+def _convolution_input(g: Tensor, w: Tensor, size: Ints, *rest: Any) -> Tensor:
+    """The gradient of the input: of a convolution, the transposed one, and the other way round."""
+    moves, (text, seed, stream, dtype) = _parted(rest)
+    if text == NATIVE:
+        return _gradients_of_torch(g, _template(g, size), w, moves, 0).to(dtype)
+    kernel = _slide if moves.transposed else _spread
+    return kernel(g, w, size, None, moves, Sum(text, seed, stream), dtype)
+
+
+def _convolution_weight(g: Tensor, x: Tensor, size: Ints, *rest: Any) -> Tensor:
+    """The gradient of the weight; in a transposed convolution g and x change places."""
+    moves, (text, seed, stream, dtype) = _parted(rest)
+    if text == NATIVE:
+        return _gradients_of_torch(g, x, _template(g, size), moves, 1).to(dtype)
+    how = Sum(text, seed, stream)
+    if moves.transposed:
+        return _correlate(x, g, size, moves, how, dtype)
+    return _correlate(g, x, size, moves, how.swapped(), dtype)
+
+
+def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
+    """Arguments after the operands: the moves, and what comes of the recipe."""
+    return Moves(*rest[:6]), rest[6:]
+
+
+def _fake_convolution(x: Tensor, w: Tensor, bias: Any, *rest: Any) -> Tensor:
+    moves, (sums, *_, dtype) = _parted(rest)
+    if sums[0] == NATIVE:
+        return _of_torch(x, w, bias, moves, dtype)
+    return x.new_empty(moves.size(x.shape, w.shape), dtype=dtype)
+
+
+def _fake_gradient(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def fake(g: Tensor, other: Tensor, size: Ints, *rest: Any) -> Tensor:
+        _, (text, *_, dtype) = _parted(rest)
+        if text == NATIVE:
+            return run(g, other, size, *rest)
+        return g.new_empty(size, dtype=dtype)
+
+    return fake
+
+
+# ---- sums of torch's own kernels -----------------------------------------------------------------
+
+
+def _of_torch(
+    x: Tensor, w: Tensor, bias: Tensor | None, moves: Moves, dtype: torch.dtype
+) -> Tensor:
+    with torch._C._DisableAutocast():
+        return torch.convolution(x, w, bias, *moves).to(dtype)
+
+
+def _gradients_of_torch(g: Tensor, x: Tensor, w: Tensor, moves: Moves, which: int) -> Tensor:
+    """That of x (which = 0) or of w (1), of which the other operand's values do not matter."""
+    asked = [which == 0, which == 1, False]
+    with torch._C._DisableAutocast():
+        return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)[which]
+
+
+def _template(g: Tensor, size: Ints) -> Tensor:
+    """A tensor of that size in the memory format of g, its values of no account."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(size))
+    if last is None or g.is_contiguous() or not g.is_contiguous(memory_format=last):
+        return g.new_empty(1).expand(*size)
+    return torch.empty(size, dtype=g.dtype, device=g.device, memory_format=last)
+
+
+def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    x, w, bias, *rest = inputs
+    ctx.moves, (ctx.sums, ctx.gradient, numbers, ctx.dtype) = _parted(tuple(rest))
     keep(ctx, x, w, bias, numbers, forward=forward)
 
 
-def _conv2d_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, w, numbers = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     needs = ctx.needs_input_grad
     cast = cast_gradient(g, ctx.gradient, numbers)
-    moves = ctx.stride, ctx.dilation, ctx.groups
     sums = backward_sums(ctx, numbers)
     of_input = of_weight = of_bias = None
     if needs[0]:
-        of_input = ops.conv2d_input(cast, w, like_x.shape, *moves, *sums.grad_input, like_x.dtype)
+        of_input = ops.convolution_input(
+            cast, w, like_x.shape, *ctx.moves, *sums.grad_input, like_x.dtype
+        )
     if needs[1]:
-        of_weight = ops.conv2d_weight(
-            cast, x, like_w.shape, *moves, *sums.grad_weight, like_w.dtype
+        of_weight = ops.convolution_weight(
+            cast, x, like_w.shape, *ctx.moves, *sums.grad_weight, like_w.dtype
         )
     if needs[2]:
-        along = Operand((1, *like_bias.shape, 1, 1), like_bias.dtype)
+        along = Operand((1, *like_bias.shape, *(1,) * (g.dim() - 2)), like_bias.dtype)
         of_bias = addend_gradient(g, along, sums.grad_bias).view(like_bias.shape)
     return of_input, of_weight, of_bias
 
 
-_MOVES = "int[] stride, int[] dilation, int groups"
+_MOVES = (
+    "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
+)
 _OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
 define(
-    f"conv2d(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {RECIPE}) -> Tensor",
-    _conv2d,
-    _fake_conv2d,
+    f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {RECIPE}) -> Tensor",
+    _convolution,
+    _fake_convolution,
 )
 define(
-    f"conv2d_input(Tensor g, Tensor w, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
-    _conv2d_input,
-    _fake_conv2d_gradient,
+    f"convolution_input(Tensor g, Tensor w, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
+    _convolution_input,
+    _fake_gradient(_convolution_input),
 )
 define(
-    f"conv2d_weight(Tensor g, Tensor x, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
-    _conv2d_weight,
-    _fake_conv2d_gradient,
+    f"convolution_weight(Tensor g, Tensor x, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
+    _convolution_weight,
+    _fake_gradient(_convolution_weight),
 )
 
 
@@ -279,33 +374,35 @@ def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
     return torch.cat([first.unsqueeze(0), numbers[1:]])
 
 
-def _conv2d_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
     x, w, numbers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
 
     def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
         how = ctx.sums, ctx.gradient, _redrawn(numbers, purpose), torch.float32
-        return ops.conv2d(x, w, None, ctx.stride, ctx.dilation, ctx.groups, *how)
+        return ops.convolution(x, w, None, *ctx.moves, *how)
 
-    shape = _conv2d_shape(
-        x.shape, w.shape, Windows(w.shape[2:], ctx.stride, ctx.dilation, ctx.groups)
-    )
+    shape = ctx.moves.size(x.shape, w.shape)
     terms = (
         None if of_x is None else convolve(of_x, w, TANGENT_A),
         None if of_w is None else convolve(x, of_w, TANGENT_B),
-        None if of_bias is None else of_bias.float().view(-1, 1, 1).expand(shape),
+        None
+        if of_bias is None
+        else of_bias.float().view(-1, *(1,) * (x.dim() - 2)).expand(shape),
     )
     return total(*terms).to(ctx.dtype)
 
 
 def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    first, second, *ctx.moves, ctx.text, seed, stream, ctx.dtype = inputs
+    first, second, _, *rest = inputs
+    ctx.size = inputs[2]
+    ctx.moves, (ctx.text, seed, stream, ctx.dtype) = _parted(tuple(rest))
     keep(ctx, first, second, None, seed, stream, forward=forward)
 
 
 def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
-    """Of conv2d_input or conv2d_weight, which are products of their two operands as well."""
+    """Of convolution_input or convolution_weight, which are products of their two operands too."""
 
     def tangent(ctx: Any, tangents: Tangents) -> Tensor:
         first, second, seed, stream = saved(ctx)
@@ -313,7 +410,7 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
 
         def term(x: Tensor, y: Tensor, purpose: str) -> Tensor:
             how = Sum(ctx.text, seed, stream).drawing(purpose)
-            return operator(x, y, *ctx.moves, *how, torch.float32)
+            return operator(x, y, ctx.size, *ctx.moves, *how, torch.float32)
 
         terms = (
             None if of_first is None else term(of_first, second, TANGENT_A),
@@ -324,16 +421,48 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
     return tangent
 
 
-def _no_second_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    raise RuntimeError(
-        "cpd's conv2d has no gradients of its gradients; forward mode over them there is "
-        "(torch.func.jvp, jacfwd)"
+def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]:
+    """Of `operator`'s operands, of which the first is the gradient g of a convolution's result.
+    Convolution, its input's gradient and its weight's are one another's derivatives; but emulated
+    sums have none of their own here."""
+
+    def backward(ctx: Any, h: Tensor) -> tuple[Any, ...]:
+        if ctx.text != NATIVE:
+            raise RuntimeError(_no_second_gradients(ctx.moves))
+        g, other, *_ = ctx.saved_tensors
+        like_g, like_other, _ = ctx.like
+        needs = ctx.needs_input_grad
+        of_input = operator is ops.convolution_input
+        pair = (h, other) if of_input else (other, h)
+        of_g = of_other = None
+        if needs[0]:
+            sums = [NATIVE] * 4, "", None, like_g.dtype
+            of_g = ops.convolution(*pair, None, *ctx.moves, *sums)
+        if needs[1]:
+            of_that = ops.convolution_weight if of_input else ops.convolution_input
+            how = NATIVE, None, None, like_other.dtype
+            of_other = of_that(g, h, like_other.shape, *ctx.moves, *how)
+        return of_g, of_other
+
+    return backward
+
+
+def _no_second_gradients(moves: Moves) -> str:
+    name = f"conv{'_transpose' * moves.transposed}{len(moves.stride)}d"
+    return (
+        f"cpd's {name} has no gradients of its gradients; forward mode over them there is "
+        "(torch.func.jvp, jacfwd), and with sums 'native' both"
     )
 
 
-differentiable("conv2d", _setup_conv2d, _conv2d_backward, _conv2d_tangent)
-for _name, _operator in (("conv2d_input", ops.conv2d_input), ("conv2d_weight", ops.conv2d_weight)):
-    differentiable(_name, _setup_gradient, _no_second_gradient, _tangent_of_gradient(_operator))
+differentiable("convolution", _setup_convolution, _convolution_backward, _convolution_tangent)
+for _name, _operator in (
+    ("convolution_input", ops.convolution_input),
+    ("convolution_weight", ops.convolution_weight),
+):
+    differentiable(
+        _name, _setup_gradient, _second_gradients(_operator), _tangent_of_gradient(_operator)
+    )
 
 
 # ---- torch.vmap ----------------------------------------------------------------------------------
@@ -368,7 +497,7 @@ def _in_outputs(call: Call, *names: str) -> None:
             call.given[name] = call.given[name].flatten(0, 1)
 
 
-def _widen_conv2d(call: Call) -> _Parted:
+def _widen_convolution(call: Call) -> _Parted:
     if not {"w", "bias"} & set(call.along):
         return _in_images(call, "x")
     _in_outputs(call, "w", "bias")
@@ -392,6 +521,15 @@ def _widen_weight(call: Call) -> _Parted:
     return lambda y: y.unflatten(0, (call.size, outputs))
 
 
-batched("conv2d", _widen_conv2d, text_of_recipe)
-batched("conv2d_input", _widen_input, lambda given: sum_draws(given["text"]))
-batched("conv2d_weight", _widen_weight, lambda given: sum_draws(given["text"]))
+def _is_native(call: Call) -> bool:
+    """Whether torch's own kernel sums, whose bits may hang on how many images there are."""
+    return NATIVE in (call.given["sums"][0] if "sums" in call.given else call.given["text"],)
+
+
+def _draws(given: dict[str, Any]) -> bool:
+    return given["text"] != NATIVE and sum_draws(given["text"])
+
+
+batched("convolution", _widen_convolution, text_of_recipe, _is_native)
+batched("convolution_input", _widen_input, _draws, _is_native)
+batched("convolution_weight", _widen_weight, _draws, _is_native)
