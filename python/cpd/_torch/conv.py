@@ -9,7 +9,7 @@ Documented in `cpd.functional`; what it takes of a recipe, in `cpd._torch.gemm`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from cpd._torch.derivatives import Tangents, differentiable, saved, total
 from cpd._torch.gemm import (
+    NATIVE,
     RECIPE,
     TANGENT_A,
     TANGENT_B,
@@ -27,7 +28,6 @@ from cpd._torch.gemm import (
     Sum,
     addend_gradient,
     backward_sums,
-    cast_gradient,
     define,
     keep,
     product,
@@ -35,12 +35,21 @@ from cpd._torch.gemm import (
     taken,
 )
 from cpd._torch.library import ops
-from cpd._torch.vmap import Call, batched, sum_draws
+from cpd._torch.operands import (
+    FORWARD_ACTIVATION,
+    FORWARD_WEIGHT,
+    INPUT_GRADIENT,
+    INPUT_WEIGHT,
+    WEIGHT_ACTIVATION,
+    WEIGHT_GRADIENT,
+    Operands,
+    parsed_operand,
+)
+from cpd._torch.vmap import Call, batched, recipe_draws, scales_apart, sum_draws
 from cpd._torch.vmap import text_of_recipe as text_of_recipe
 from cpd.numeric.accumulator import parsed
-
-NATIVE = "native"
-"""The sums of torch's own kernels."""
+from cpd.numeric.cast import CastSpec
+from cpd.numeric.compiling import constant
 
 _COLUMN_BYTES = 1 << 28
 """Of images unfolded at a time, where the result does not depend on it."""
@@ -237,21 +246,43 @@ def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
 
 
 def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-    moves, (sums, _, numbers, dtype) = _parted(rest)
-    how = taken(sums, numbers, 0)
-    if how.text == NATIVE:
-        return _of_torch(x, w, bias, moves, dtype)
+    moves, (sums, texts, numbers, multiplier, dtype) = _parted(rest)
+    casts, how = Operands(texts, numbers, multiplier), taken(sums, numbers, 0)
     size = moves.size(x.shape, w.shape)
+    x, w = _entering_forward(casts, x, w, moves)
+    if not casts.texts_leave_factors():
+        return _product(x, w, bias, size, moves, how, dtype)
+    y = _product(x, w, None, size, moves, how, dtype)
+    y = casts.unfactored(y, FORWARD_ACTIVATION, FORWARD_WEIGHT)
+    return y if bias is None else y + _along_channels(bias.to(dtype), y.dim())
+
+
+def _product(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    size: Ints,
+    moves: Moves,
+    how: Sum,
+    dtype: torch.dtype,
+) -> Tensor:
+    """A convolution of operands as cast."""
+    if how.is_native():
+        return _of_torch(x, w, bias, moves, dtype)
     c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
     kernel = _spread if moves.transposed else _slide
     return kernel(x, w, size, c, moves, how, dtype)
+
+
+def _along_channels(bias: Tensor, rank: int) -> Tensor:
+    return bias.view(-1, *(1,) * (rank - 2))
 
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, *rest: Any) -> Tensor:
     """The gradient of the input: of a convolution, the transposed one, and the other way round."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
-        return _gradients_of_torch(g, _template(g, size), w, moves, 0).to(dtype)
+        return _input_of_torch(g, w, size, moves).to(dtype)
     kernel = _slide if moves.transposed else _spread
     return kernel(g, w, size, None, moves, Sum(text, seed, stream), dtype)
 
@@ -260,7 +291,7 @@ def _convolution_weight(g: Tensor, x: Tensor, size: Ints, *rest: Any) -> Tensor:
     """The gradient of the weight; in a transposed convolution g and x change places."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
-        return _gradients_of_torch(g, x, _template(g, size), moves, 1).to(dtype)
+        return _weight_of_torch(g, x, size, moves).to(dtype)
     how = Sum(text, seed, stream)
     if moves.transposed:
         return _correlate(x, g, size, moves, how, dtype)
@@ -289,21 +320,37 @@ def _fake_gradient(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return fake
 
 
-# ---- sums of torch's own kernels -----------------------------------------------------------------
+# ---- sums of torch's own kernels, in the wider of the operands' types ----------------------------
 
 
 def _of_torch(
     x: Tensor, w: Tensor, bias: Tensor | None, moves: Moves, dtype: torch.dtype
 ) -> Tensor:
+    common = torch.promote_types(x.dtype, w.dtype)
+    c = None if bias is None else bias.to(common)
     with torch._C._DisableAutocast():
-        return torch.convolution(x, w, bias, *moves).to(dtype)
+        return torch.convolution(x.to(common), w.to(common), c, *moves).to(dtype)
 
 
-def _gradients_of_torch(g: Tensor, x: Tensor, w: Tensor, moves: Moves, which: int) -> Tensor:
-    """That of x (which = 0) or of w (1), of which the other operand's values do not matter."""
-    asked = [which == 0, which == 1, False]
+def _input_of_torch(g: Tensor, w: Tensor, size: Ints, moves: Moves) -> Tensor:
+    """torch's gradient of an input of that size."""
+    common = torch.promote_types(g.dtype, w.dtype)
+    g, w = g.to(common), w.to(common)
+    return _backward_of_torch(g, _template(g, size), w, moves, [True, False, False])[0]
+
+
+def _weight_of_torch(g: Tensor, x: Tensor, size: Ints, moves: Moves) -> Tensor:
+    """torch's gradient of a weight of that size."""
+    common = torch.promote_types(g.dtype, x.dtype)
+    g, x = g.to(common), x.to(common)
+    return _backward_of_torch(g, x, _template(g, size), moves, [False, True, False])[1]
+
+
+def _backward_of_torch(
+    g: Tensor, x: Tensor, w: Tensor, moves: Moves, asked: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
     with torch._C._DisableAutocast():
-        return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)[which]
+        return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)
 
 
 def _template(g: Tensor, size: Ints) -> Tensor:
@@ -314,28 +361,93 @@ def _template(g: Tensor, size: Ints) -> Tensor:
     return torch.empty(size, dtype=g.dtype, device=g.device, memory_format=last)
 
 
+# ---- operands ------------------------------------------------------------------------------------
+# Blocks lie within a group: along its channels at each pixel for forward and the input's gradient,
+# along the batch for the weight's. Tiles of a weight, R x C, lie in its matrices of channels, one
+# for each place in the kernel; those of images, across their last dimension.
+
+
+@constant
+def has_tiles(text: str) -> bool:
+    """Whether the blocks of the cast of that text have two dimensions."""
+    spec = parsed_operand(text) if text else None
+    return spec is not None and not isinstance(spec, CastSpec) and "x" in spec.scaled.block
+
+
+def cast_images(cast: Callable[[Tensor, int], Tensor], x: Tensor, groups: int) -> Tensor:
+    """`cast(x, axis)` along channels."""
+    if groups == 1:
+        return cast(x, 1)
+    return cast(x.unflatten(1, (groups, -1)), 2).flatten(1, 2)
+
+
+def cast_kernels(
+    cast: Callable[[Tensor, int], Tensor], w: Tensor, axis: int, groups: int, tiles: bool
+) -> Tensor:
+    """`cast(w, axis)` along the weight's first dimension or its second."""
+    if not tiles and (axis == 1 or groups == 1):
+        return cast(w, axis)
+    parts = w.unflatten(0, (groups, -1))
+    if not tiles:
+        return cast(parts, axis + 1).flatten(0, 1)
+    y = cast(parts.movedim((1, 2), (-2, -1)), axis - 2)
+    return y.movedim((-2, -1), (1, 2)).flatten(0, 1).contiguous()
+
+
+def _entering_forward(
+    casts: Operands, x: Tensor, w: Tensor, moves: Moves
+) -> tuple[Tensor, Tensor]:
+    of_x, of_w = casts.texts[FORWARD_ACTIVATION], casts.texts[FORWARD_WEIGHT]
+    if of_x:
+        x = cast_images(lambda x, d: casts.cast(FORWARD_ACTIVATION, x, d), x, moves.groups)
+    if of_w:
+        w = _cast_weight(casts, FORWARD_WEIGHT, w, 0 if moves.transposed else 1, moves.groups)
+    return x, w
+
+
+def _cast_weight(casts: Operands, which: int, w: Tensor, axis: int, groups: int) -> Tensor:
+    tiles = has_tiles(casts.texts[which])
+    return cast_kernels(lambda w, d: casts.cast(which, w, d), w, axis, groups, tiles)
+
+
+def _cast_gradients(
+    casts: Operands, g: Tensor, needs: Sequence[bool], groups: int
+) -> tuple[Tensor, Tensor]:
+    """As it enters the products of the input's gradient and of the weight's."""
+    if groups == 1:
+        return casts.gradients(g, needs, (1, 0))
+    parts = g.unflatten(1, (groups, -1))
+    of_input, of_weight = casts.gradients(parts, needs, (2, 0))
+    return of_input.flatten(1, 2), of_weight.flatten(1, 2)
+
+
 def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     x, w, bias, *rest = inputs
-    ctx.moves, (ctx.sums, ctx.gradient, numbers, ctx.dtype) = _parted(tuple(rest))
-    keep(ctx, x, w, bias, numbers, forward=forward)
+    ctx.moves, (ctx.sums, ctx.operands, *tensors, ctx.dtype) = _parted(tuple(rest))
+    keep(ctx, x, w, bias, *tensors, forward=forward)
 
 
 def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    x, w, numbers = ctx.saved_tensors
+    x, w, numbers, multiplier = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
-    needs = ctx.needs_input_grad
-    cast = cast_gradient(g, ctx.gradient, numbers)
+    for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
+    moves, casts = ctx.moves, Operands(ctx.operands, numbers, multiplier)
+    to_input, to_weight = _cast_gradients(casts, g, (for_input, for_weight), moves.groups)
     sums = backward_sums(ctx, numbers)
     of_input = of_weight = of_bias = None
-    if needs[0]:
+    if for_input:
+        w = _cast_weight(casts, INPUT_WEIGHT, w, 1 if moves.transposed else 0, moves.groups)
         of_input = ops.convolution_input(
-            cast, w, like_x.shape, *ctx.moves, *sums.grad_input, like_x.dtype
+            to_input, w, like_x.shape, *moves, *sums.grad_input, like_x.dtype
         )
-    if needs[1]:
+        of_input = casts.unfactored(of_input, INPUT_GRADIENT, INPUT_WEIGHT)
+    if for_weight:
+        x = casts.cast(WEIGHT_ACTIVATION, x, 0)
         of_weight = ops.convolution_weight(
-            cast, x, like_w.shape, *ctx.moves, *sums.grad_weight, like_w.dtype
+            to_weight, x, like_w.shape, *moves, *sums.grad_weight, like_w.dtype
         )
-    if needs[2]:
+        of_weight = casts.unfactored(of_weight, WEIGHT_ACTIVATION, WEIGHT_GRADIENT)
+    if for_bias:
         along = Operand((1, *like_bias.shape, *(1,) * (g.dim() - 2)), like_bias.dtype)
         of_bias = addend_gradient(g, along, sums.grad_bias).view(like_bias.shape)
     return of_input, of_weight, of_bias
@@ -376,20 +488,22 @@ def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
-    x, w, numbers = saved(ctx)
+    x, w, numbers, multiplier = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
+    moves, texts = ctx.moves, ctx.operands
+    shape = moves.size(x.shape, w.shape)
+    casts = Operands(texts, numbers, multiplier)
+    x, w = _entering_forward(casts, x, w, moves)
+    texts = ["", "", texts[INPUT_GRADIENT], "", "", texts[WEIGHT_GRADIENT]]  # x and w are cast
 
     def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
-        how = ctx.sums, ctx.gradient, _redrawn(numbers, purpose), torch.float32
-        return ops.convolution(x, w, None, *ctx.moves, *how)
+        how = ctx.sums, texts, _redrawn(numbers, purpose), multiplier, torch.float32
+        return ops.convolution(x, w, None, *moves, *how)
 
-    shape = ctx.moves.size(x.shape, w.shape)
     terms = (
         None if of_x is None else convolve(of_x, w, TANGENT_A),
         None if of_w is None else convolve(x, of_w, TANGENT_B),
-        None
-        if of_bias is None
-        else of_bias.float().view(-1, *(1,) * (x.dim() - 2)).expand(shape),
+        None if of_bias is None else _along_channels(of_bias.float(), len(shape)).expand(shape),
     )
     return total(*terms).to(ctx.dtype)
 
@@ -436,7 +550,7 @@ def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]
         pair = (h, other) if of_input else (other, h)
         of_g = of_other = None
         if needs[0]:
-            sums = [NATIVE] * 4, "", None, like_g.dtype
+            sums = [NATIVE] * 4, [""] * 6, None, None, like_g.dtype
             of_g = ops.convolution(*pair, None, *ctx.moves, *sums)
         if needs[1]:
             of_that = ops.convolution_weight if of_input else ops.convolution_input
@@ -521,15 +635,10 @@ def _widen_weight(call: Call) -> _Parted:
     return lambda y: y.unflatten(0, (call.size, outputs))
 
 
-def _is_native(call: Call) -> bool:
-    """Whether torch's own kernel sums, whose bits may hang on how many images there are."""
-    return NATIVE in (call.given["sums"][0] if "sums" in call.given else call.given["text"],)
-
-
 def _draws(given: dict[str, Any]) -> bool:
     return given["text"] != NATIVE and sum_draws(given["text"])
 
 
-batched("convolution", _widen_convolution, text_of_recipe, _is_native)
-batched("convolution_input", _widen_input, _draws, _is_native)
-batched("convolution_weight", _widen_weight, _draws, _is_native)
+batched("convolution", _widen_convolution, recipe_draws, scales_apart)
+batched("convolution_input", _widen_input, _draws)
+batched("convolution_weight", _widen_weight, _draws)

@@ -19,26 +19,29 @@ stochastic rounding, and for the weight's gradient with schemes other than `sequ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cpd._torch.conv import Moves
+from cpd._torch.conv import Moves, cast_images, cast_kernels, has_tiles
 from cpd._torch.derivatives import call
 from cpd._torch.gemm import CAST_ACTIVATION, CAST_WEIGHT
 from cpd._torch.library import ops
-from cpd.nn.functional import (
-    _asked,
-    _cast,
-    _check_operand,
-    _check_places,
-    _recipe_arguments,
-    _result,
+from cpd._torch.operands import cast_operand
+from cpd.nn.arguments import (
+    Arguments,
+    check_operand,
+    check_places,
+    entering,
+    finished,
+    pair_of,
 )
 from cpd.nn.recipe import RecipeLike, recipe
-from cpd.numeric.options import integer
+from cpd.numeric.options import Number, integer
+from cpd.numeric.scaled_cast import OperandSpec
 
 Single: TypeAlias = int | tuple[int]
 Pair: TypeAlias = int | tuple[int, int]
@@ -67,6 +70,8 @@ def conv1d(
     recipe: RecipeLike,
     padding_mode: str = "zeros",
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """The convolution of torch.nn.functional.conv1d: input N × C × L (or C × L), weight out ×
     C/groups × kernel, bias out. Otherwise as `conv2d`.
@@ -75,8 +80,8 @@ def conv1d(
     >>> conv1d(x, w, padding=1, recipe="e4m3")[0, 0].tolist()    # 16 and 24 products of 1
     [16.0, 16.0, 16.0, 16.0]
     """
-    moves = _Given(stride, padding, dilation, groups, padding_mode)
-    return _convolve(1, input, weight, bias, moves, recipe, dtype)
+    given = _Given(stride, padding, dilation, groups, padding_mode)
+    return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
 def conv2d(
@@ -91,6 +96,8 @@ def conv2d(
     recipe: RecipeLike,
     padding_mode: str = "zeros",
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """The convolution of torch.nn.functional.conv2d: input N × C × H × W (or C × H × W), weight out
     × C/groups × kernel rows × kernel columns, bias out.
@@ -112,8 +119,8 @@ def conv2d(
     >>> conv2d(x, w, padding=1, recipe="e4m3")[0, 0, 1].tolist()    # 12 and 18 products of 1
     [12.0, 16.0, 16.0, 12.0]
     """
-    moves = _Given(stride, padding, dilation, groups, padding_mode)
-    return _convolve(2, input, weight, bias, moves, recipe, dtype)
+    given = _Given(stride, padding, dilation, groups, padding_mode)
+    return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
 def conv3d(
@@ -128,6 +135,8 @@ def conv3d(
     recipe: RecipeLike,
     padding_mode: str = "zeros",
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """The convolution of torch.nn.functional.conv3d: input N × C × D × H × W (or C × D × H × W),
     weight out × C/groups × the kernel's three dimensions, bias out. Otherwise as `conv2d`.
@@ -136,8 +145,8 @@ def conv3d(
     >>> conv3d(x, w, padding=1, recipe="e4m3")[0, 0, 1, 1].tolist()    # 18, 27, 18 products of 1
     [16.0, 16.0, 16.0]
     """
-    moves = _Given(stride, padding, dilation, groups, padding_mode)
-    return _convolve(3, input, weight, bias, moves, recipe, dtype)
+    given = _Given(stride, padding, dilation, groups, padding_mode)
+    return _convolve(3, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
 def conv_transpose1d(
@@ -152,6 +161,8 @@ def conv_transpose1d(
     *,
     recipe: RecipeLike,
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """The transposed convolution of torch.nn.functional.conv_transpose1d: input N × C × L (or
     C × L), weight C × out/groups × kernel, bias out. Otherwise as `conv_transpose2d`.
@@ -160,8 +171,8 @@ def conv_transpose1d(
     >>> conv_transpose1d(x, w, recipe="e4m3")[0, 0].tolist()    # 20, 40 and 20 products of 1
     [16.0, 16.0, 16.0]
     """
-    moves = _Given(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(1, input, weight, bias, moves, recipe, dtype)
+    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
 def conv_transpose2d(
@@ -176,6 +187,8 @@ def conv_transpose2d(
     *,
     recipe: RecipeLike,
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """The transposed convolution of torch.nn.functional.conv_transpose2d: input N × C × H × W (or
     C × H × W), weight C × out/groups × kernel rows × kernel columns, bias out.
@@ -190,8 +203,8 @@ def conv_transpose2d(
     >>> conv_transpose2d(x, w, stride=2, recipe="e4m3")[0, 0, :2].tolist()
     [[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]]
     """
-    moves = _Given(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(2, input, weight, bias, moves, recipe, dtype)
+    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
 def conv_transpose3d(
@@ -206,6 +219,8 @@ def conv_transpose3d(
     *,
     recipe: RecipeLike,
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """The transposed convolution of torch.nn.functional.conv_transpose3d: input N × C × D × H × W
     (or C × D × H × W), weight C × out/groups × the kernel's three dimensions, bias out. Otherwise
@@ -215,8 +230,8 @@ def conv_transpose3d(
     >>> conv_transpose3d(x, w, recipe="e4m3").flatten().tolist()    # 20 products of 1 each
     [16.0, 16.0]
     """
-    moves = _Given(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(3, input, weight, bias, moves, recipe, dtype)
+    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(3, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
 # ---- of any dimensions -----------------------------------------------------------------------
@@ -239,26 +254,53 @@ def _convolve(
     weight: Tensor,
     bias: Tensor | None,
     given: _Given,
-    recipe: RecipeLike,
-    dtype: torch.dtype | None,
+    how: tuple[RecipeLike, torch.dtype | None, Number | None, Any],
 ) -> Tensor:
-    """A convolution over `rank` dimensions."""
-    how = _recipe(recipe)
+    """A convolution over `rank` dimensions. `how`: recipe, dtype, stream and delayed."""
+    recipe, dtype, stream, delayed = how
+    made = _recipe(recipe)
     transposed = given.output_padding is not None
     _check_images(rank, transposed, input, weight, bias)
     moves, edges = _moves(rank, given, input, weight)
     _check_size(moves, edges, input, weight)
     if bias is not None:
         _check_bias(bias, weight.shape[1] * moves.groups if transposed else weight.shape[0])
-    dtype = _asked(input, dtype)
-    arguments = _recipe_arguments(how, input, weight, dtype)
-    x = _cast(input, how.activation, CAST_ACTIVATION, how)
+    arguments = Arguments.of(made, input, weight, dtype, stream, delayed)
+    alone = input.dim() == rank + 1
+    x, w = _entering(arguments, input.unsqueeze(0) if alone else input, weight, moves.groups)
     x = F.pad(x, edges, PADDING_MODES[given.padding_mode]) if any(edges) else x
-    w = _cast(weight, how.weight, CAST_WEIGHT, how)
-    images = x if x.dim() == rank + 2 else x.unsqueeze(0)
-    y = call(ops.convolution, None, images, w, bias, *moves, *arguments)
-    y = _result(y, how, input, dtype)
-    return y if x.dim() == rank + 2 else y.squeeze(0)
+    y = call(ops.convolution, None, x, w, bias, *moves, *arguments.of_operator())
+    y = finished(arguments, y, input)
+    return y.squeeze(0) if alone else y
+
+
+def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Input and weight as they enter the operator; tiles lie as those cast there."""
+    of_x, of_w = _tiled(arguments.activation), _tiled(arguments.weight)
+    if of_x is None and of_w is None:
+        return entering(arguments, x, w)
+    others = arguments._replace(
+        activation=arguments.activation if of_x is None else None,
+        weight=arguments.weight if of_w is None else None,
+    )
+    x, w = entering(others, x, w)
+    if of_x is not None:
+        x = cast_images(_cast(arguments, of_x, CAST_ACTIVATION, x), x, groups)
+    if of_w is not None:
+        w = cast_kernels(_cast(arguments, of_w, CAST_WEIGHT, w), w, 1, groups, True)
+    return x, w
+
+
+def _tiled(spec: OperandSpec | None) -> OperandSpec | None:
+    """A cast before the operator whose blocks have two dimensions."""
+    return spec if spec is not None and has_tiles(spec.text) else None
+
+
+def _cast(
+    arguments: Arguments, spec: OperandSpec, purpose: str, x: Tensor
+) -> Callable[[Tensor, int], Tensor]:
+    numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
+    return lambda x, axis: cast_operand(x, spec.text, axis, numbers)
 
 
 _COUNTS = {1: "one number", 2: "one number or two", 3: "one number or three"}
@@ -270,8 +312,8 @@ def _check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: An
     for name, x in (("input", input), ("weight", weight), ("bias", bias)):
         if name == "bias" and bias is None:
             continue
-        _check_operand(name, x, like="input")
-    _check_places(input, weight=weight, bias=bias)
+        check_operand(name, x, like="input")
+    check_places(input, weight=weight, bias=bias)
     if input.dim() not in (rank + 1, rank + 2):
         raise ValueError(f"input must be (N ×) {_IMAGES[rank]}, got shape {tuple(input.shape)}")
     if weight.dim() != rank + 2:
@@ -304,7 +346,7 @@ def _moves(
                 "output_padding must be smaller than stride or dilation, "
                 f"got {more} with stride {stride}, dilation {dilation}"
             )
-        return Moves(stride, padding, dilation, True, more, groups), nothing
+        return Moves(stride, padding, dilation, True, more, groups), nothing * 2
     sides = _sides(rank, given.padding, weight.shape[2:], stride, dilation)
     mode = given.padding_mode
     if mode not in PADDING_MODES:
