@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions written by hand: unfolded images, place by place, by cpd.gemm; and operands cast as
-a recipe says, by cpd.cast."""
+"""Convolutions for tests, and the same written by hand: unfolded images, place by place, by
+cpd.gemm; and operands cast as a recipe says, by cpd.cast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
+from tensors import normal as values  # noqa: E402
 from test_operands import by_hand  # noqa: E402
+
+SHORT = {"activation": "e4m3fn block=3", "weight": "e4m3fn block=3", "gradient": "e5m2 block=3"}
+PLAIN = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
 
 
 class Case(NamedTuple):
@@ -87,6 +91,15 @@ CASES = {
         (2, 4, 2, 3, 2), (4, 2, 2, 2, 3), True, (2, 1, 2), (1, 0, 1), (1, 2, 1), (1, 0, 1), 2
     ),
 }
+
+
+def operands(case, dtype=torch.float32):
+    shapes = case.x, case.w, (case.outputs,)
+    return tuple(values(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes))
+
+
+def leaves_of(case, dtype=torch.float32):
+    return [t.requires_grad_() for t in operands(case, dtype)]
 
 
 def ranges(sizes):
