@@ -70,7 +70,7 @@ class Recipe:
             as torch computes.
         update, state: texts for `cpd.optim.from_recipe`: how weights are stored and updated, and
             the optimizer's state; None: fp32, as torch does.
-        wire: text or None: what gradients are reduced as (`recipe.reduce_spec()`).
+        wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or None for torch's own layer, as `cpd.convert`
             takes them; its own come first.
@@ -126,7 +126,7 @@ class Recipe:
     state: str | None = None
     wire: str | None = None
     loss_scale: float | Literal["dynamic"] | None = None
-    rules: tuple[tuple[str | type, Recipe | None], ...] = ()
+    rules: tuple[tuple[str, Recipe | None], ...] = ()
     schedule: tuple[tuple[str, int, Recipe | None], ...] = ()
     source: str = ""
 
@@ -251,6 +251,53 @@ class Recipe:
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
 
+    def replace(self, **changes: Any) -> Recipe:
+        """The same with other arguments.
+
+        >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
+        cpd.format('e5m2')
+        """
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for `from_dict`: what differs from the defaults."""
+        made: dict[str, Any] = files().to_dict(self)
+        return made
+
+    def to_json(self) -> str:
+        """As JSON, for `from_json`."""
+        made: str = files().to_json(self)
+        return made
+
+    def to_toml(self) -> str:
+        """As TOML, for `from_toml`; needs the package tomli_w.
+
+        >>> print(Recipe("native", weight="mxfp8").to_toml().strip())
+        forward = "native"
+        weight = "mxfp8"
+        """
+        made: str = files().to_toml(self)
+        return made
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Recipe:
+        """The recipe of plain data: keys are the arguments, None is the text `none`. Raises
+        ValueError, naming the key."""
+        made: Recipe = files().from_dict(given)
+        return made
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        """The recipe of a JSON text; errors as `from_dict`'s."""
+        made: Recipe = files().from_json(text)
+        return made
+
+    @classmethod
+    def from_toml(cls, text: str) -> Recipe:
+        """The recipe of a TOML text; errors as `from_dict`'s."""
+        made: Recipe = files().from_toml(text)
+        return made
+
     def __copy__(self) -> Recipe:
         return self
 
@@ -280,6 +327,13 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"cpd.Recipe({self})"
+
+
+def files() -> Any:
+    """How recipes are plain data."""
+    from cpd.nn import recipe_files  # which imports this module
+
+    return recipe_files
 
 
 def is_native(sum: Any) -> bool:
@@ -341,13 +395,16 @@ def _loss_scale(given: Any) -> Any:
     return float(given)
 
 
-def _rules(given: Any) -> tuple[tuple[Any, Any], ...]:
+def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
+    """Classes as texts, so that files hold them."""
     found = []
     for each in _items("rules", given):
         if not isinstance(each, (tuple, list)) or len(each) != 2:
             raise TypeError(f"rules must be pairs (selector, recipe or None), got {each!r}")
         selector, how = each
-        if not isinstance(selector, (str, type)):
+        if isinstance(selector, type):
+            selector = f"type:{selector.__module__}.{selector.__qualname__}"
+        if not isinstance(selector, str):
             raise TypeError(f"a rule's selector must be a str or a class, got {selector!r}")
         found.append((selector, None if how is None else recipe(how)))
     return tuple(found)
