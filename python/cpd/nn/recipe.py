@@ -26,6 +26,7 @@ Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Rules: TypeAlias = "Iterable[tuple[str | type, Recipe | None]]"
 
+SCALES_AT = ("operand", "block", "epilogue")
 SUMS = ("forward", "grad_input", "grad_weight", "grad_bias")
 OPERANDS = ("activation", "weight", "gradient")
 OVERRIDES = {
@@ -59,6 +60,10 @@ class Recipe:
         grad_input_gradient, grad_input_weight: the operands of that GEMM, where they are others
             than `gradient` and `weight`; None: as given. Default `"same"`.
         grad_weight_activation, grad_weight_gradient: likewise.
+        scales_at: where the scales of scaled operands are applied: to each `operand` (to its
+            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`,
+            of which `cpd.gemm` says more; the last two for linear layers and products of matrices
+            with accumulators, as matrix units need it, which take elements.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
@@ -129,6 +134,7 @@ class Recipe:
     rules: tuple[tuple[str, Recipe | None], ...] = ()
     schedule: tuple[tuple[str, int, Recipe | None], ...] = ()
     source: str = ""
+    scales_at: str = "operand"
 
     def __init__(
         self,
@@ -158,6 +164,7 @@ class Recipe:
         rules: Rules = (),
         schedule: Iterable[tuple[str, int, Recipe | None]] = (),
         source: str = "",
+        scales_at: str = "operand",
     ) -> None:
         number = integer("layer", layer)
         if not 0 <= number < MAX_LAYERS:
@@ -191,8 +198,10 @@ class Recipe:
             "rules": _rules(rules),
             "schedule": _schedule(schedule),
             "source": _words("source", source),
+            "scales_at": _scales_at(scales_at),
         }
         _check_histories(values)
+        _check_scales_at(values)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -321,6 +330,8 @@ class Recipe:
         for name in ("rules", "schedule"):
             if getattr(self, name):
                 parts.append(f"{name}={getattr(self, name)!r}")
+        if self.scales_at != "operand":
+            parts.append(f"scales_at={self.scales_at!r}")
         if self.layer:
             parts.append(f"layer={self.layer}")
         return ", ".join(parts)
@@ -393,6 +404,27 @@ def _loss_scale(given: Any) -> Any:
     if not 0 < given < float("inf"):
         raise ValueError(f"loss_scale must be above 0 and finite, got {given}")
     return float(given)
+
+
+def _scales_at(given: Any) -> Any:
+    if given not in SCALES_AT:
+        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {given!r}")
+    return given
+
+
+def _check_scales_at(values: dict[str, Any]) -> None:
+    """Raises where torch's own kernel would have to apply scales to its sums."""
+    if values["scales_at"] == "operand":
+        return
+    for name in SUMS[:3]:
+        if is_native(values[name]):
+            raise ValueError(
+                f"scales_at={values['scales_at']!r} takes accumulators, got {name}='native', whose "
+                "sums torch's kernel does not give"
+            )
+    for name in (*OPERANDS, *OVERRIDES):
+        if isinstance(values[name], ScaledCast) and values[name].factor != 1:
+            raise ValueError(f"scales_at={values['scales_at']!r} takes no factor, got one in {name}")
 
 
 def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
