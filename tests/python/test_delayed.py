@@ -263,6 +263,36 @@ def test_the_meta_device():
     assert same(dict(layer.named_buffers()), dict(Delayed(spec()).named_buffers()))
 
 
+def test_a_layer_of_a_recipe():
+    """Forward and backward are those written by hand, with the scales of the step before."""
+    forward, gradient = spec(), spec("e5m2")
+    recipe = cpd.Recipe("native", activation=forward, weight=forward, gradient=gradient)
+    delayed = Delayed.of(recipe)
+    assert delayed.casts == {"activation": forward, "weight": forward, "gradient": gradient}
+    assert list(Delayed.of(cpd.Recipe("native", weight=forward)).casts) == ["weight"]
+    x, w, g = normal(5, 8, seed=1), normal(3, 8, seed=2), normal(5, 3, seed=3)
+    for _ in range(2):
+        x.requires_grad_()
+        w.requires_grad_()
+        y = cpd.functional.linear(x, w, recipe=recipe, delayed=delayed)
+        made = y, *torch.autograd.grad(y, (x, w), g)
+        with torch.no_grad():
+            qx, qw, qg = (
+                cpd.cast(t * s, one.format, overflow="saturate") * (1 / s)
+                for t, s, one in zip((x, w, g), delayed.scale, recipe.operands, strict=False)
+            )
+        assert same(made, (nn.functional.linear(qx, qw), qg @ qw, qg.mT @ qx))
+        delayed.update()
+    assert len(set(delayed.scale.tolist())) == 3
+
+
+def test_a_gradient_that_is_not_delayed():
+    layer = Delayed(spec())
+    y = torch.ones(2, requires_grad=True)
+    assert layer.watch(y) is y
+    assert layer.gradient_multiplier() is None
+
+
 # ---- transforms and errors -----------------------------------------------------------------------
 
 
@@ -290,7 +320,7 @@ def test_errors():
     with pytest.raises(ValueError, match="one history and one amax, got activation=None"):
         Delayed()
     with pytest.raises(ValueError, match="delayed are activation, got 'gradient'"):
-        Delayed(spec()).watch(torch.ones(1))
+        Delayed(spec()).quantize("gradient", torch.ones(1))
     with pytest.raises(ValueError, match="delayed are activation, got 'bias'"):
         Delayed(spec()).quantize("bias", torch.ones(1))
 

@@ -18,17 +18,14 @@ from torch import Tensor
 
 from cpd._torch.derivatives import differentiable
 from cpd._torch.gemm import define
-from cpd._torch.library import ops
+from cpd._torch.operands import cast_delayed
 
 _LARGEST = torch.finfo(torch.float32).max
 
 
 def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tensor | None) -> Tensor:
-    """fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then x's type. `how` is the text of the
-    elements' cast."""
-    y = x.float() * scale
-    ops.cast_out_plain(y, how, seed, stream, None, out=y)
-    return y.mul_(scale.reciprocal()).to(x.dtype)
+    """Straight through; `how` is the text of the elements' cast."""
+    return cast_delayed(x, how, scale, (seed, stream))
 
 
 def _record(history: Tensor, x: Tensor, which: int) -> None:

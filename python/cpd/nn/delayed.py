@@ -71,7 +71,15 @@ class Delayed(nn.Module):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Delayed:
-        """Of a recipe's activation, weight and gradient, as far as they have a history."""
+        """Of a recipe's activation, weight and gradient, as far as they have a history.
+
+        >>> import cpd
+        >>> made = Delayed.of(cpd.Recipe("native", activation="fp8-tensor arithmetic=te history=9"))
+        >>> made
+        Delayed(activation='fp8-tensor arithmetic=te history=9')
+        >>> made.amax_history.shape, made.scale.tolist()
+        (torch.Size([9, 3]), [1.0, 1.0, 1.0])
+        """
         casts = {name: getattr(recipe, name) for name in OPERANDS}
         return cls(**{name: c for name, c in casts.items() if getattr(c, "history", 0)})
 
@@ -88,7 +96,7 @@ class Delayed(nn.Module):
                     self.margin[column] = 2.0**scaled.margin
 
     def quantize(
-        self, which: str, x: Tensor, *, seed: Number | None = None, stream: Number | None = None
+        self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
     ) -> Tensor:
         """`x`, the "activation", "weight" or "gradient", cast with its present scale; notes its
         largest magnitude in training mode. `seed`, `stream`: in place of the cast's own."""
@@ -103,16 +111,17 @@ class Delayed(nn.Module):
         numbers = random_numbers(options, x)
         return call(ops.cast_delayed, None, x, cast.cast.text, self.scale[column], *numbers)
 
-    def gradient_multiplier(self) -> Tensor:
-        """The gradient's present scale: a copy, which a later `update` leaves as it is."""
-        self._cast("gradient")
+    def gradient_multiplier(self) -> Tensor | None:
+        """The gradient's present scale: a copy, which a later `update` leaves as it is. None where
+        the gradient's scaling is not delayed."""
+        if "gradient" not in self.casts:
+            return None
         return self.scale[OPERANDS.index("gradient")].clone()
 
     def watch(self, y: Tensor) -> Tensor:
         """`y` itself; in training mode the largest magnitude of its gradient is noted in the
-        backward pass."""
-        self._cast("gradient")
-        if not self.training:
+        backward pass, where the gradient's scaling is delayed."""
+        if not self.training or "gradient" not in self.casts:
             return y
         function = _Watch if torch.compiler.is_compiling() else _EagerWatch
         return function.apply(y, self.amax_history)  # type: ignore[no-any-return,no-untyped-call]
