@@ -23,6 +23,7 @@ from cpd._torch.gemm import (
     TANGENT_B,
     Ints,
     Operand,
+    Strings,
     Sum,
     addend_gradient,
     backward_sums,
@@ -41,14 +42,15 @@ from cpd._torch.operands import (
     WEIGHT_GRADIENT,
     Operands,
 )
-from cpd._torch.vmap import Call, batched, recipe_draws, scales_apart, sum_draws
+from cpd._torch.vmap import Call, batched, scales_apart, sum_draws
+from cpd._torch.vmap import text_of_recipe as text_of_recipe
 from cpd.numeric.compiling import constant
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec
 
 
 def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-    moves, (sums, texts, numbers, multiplier, dtype) = _parted(rest)
-    casts, how = Operands(texts, numbers, multiplier), taken(sums, numbers, 0)
+    moves, (sums, texts, numbers, multipliers, dtype) = _parted(rest)
+    casts, how = Operands(texts, numbers, multipliers), taken(sums, numbers, 0)
     size = moves.size(x.shape, w.shape)
     x, w = _entering_forward(casts, x, w, moves)
     if not casts.leave_factors():
@@ -227,10 +229,10 @@ def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None
 
 
 def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    x, w, numbers, multiplier = ctx.saved_tensors
+    x, w, numbers, multipliers = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
-    moves, casts = ctx.moves, Operands(ctx.operands, numbers, multiplier)
+    moves, casts = ctx.moves, Operands(ctx.operands, numbers, multipliers)
     to_input, to_weight = _cast_gradients(casts, g, (for_input, for_weight), moves.groups)
     sums = backward_sums(ctx, numbers)
     of_input = of_weight = of_bias = None
@@ -287,16 +289,16 @@ def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
-    x, w, numbers, multiplier = saved(ctx)
+    x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
     moves, texts = ctx.moves, ctx.operands
     shape = moves.size(x.shape, w.shape)
-    casts = Operands(texts, numbers, multiplier)
+    casts = Operands(texts, numbers, multipliers)
     x, w = _entering_forward(casts, x, w, moves)
     texts = ["", "", texts[INPUT_GRADIENT], "", "", texts[WEIGHT_GRADIENT]]  # x and w are cast
 
     def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
-        how = ctx.sums, texts, _redrawn(numbers, purpose), multiplier, torch.float32
+        how = ctx.sums, texts, _redrawn(numbers, purpose), multipliers, torch.float32
         return ops.convolution(x, w, None, *moves, *how)
 
     terms = (
@@ -438,6 +440,6 @@ def _draws(given: dict[str, Any]) -> bool:
     return given["text"] != NATIVE and sum_draws(given["text"])
 
 
-batched("convolution", _widen_convolution, recipe_draws, scales_apart)
+batched("convolution", _widen_convolution, text_of_recipe, scales_apart)
 batched("convolution_input", _widen_input, _draws)
 batched("convolution_weight", _widen_weight, _draws)

@@ -266,6 +266,11 @@ def _convolve(
     _check_size(moves, edges, input, weight)
     if bias is not None:
         _check_bias(bias, weight.shape[1] * moves.groups if transposed else weight.shape[0])
+    if made.scales_at != "operand":
+        raise ValueError(
+            f"convolutions apply scales to each operand, got scales_at={made.scales_at!r}, which "
+            "linear and matmul take"
+        )
     arguments = Arguments.of(made, input, weight, dtype, stream, delayed)
     alone = input.dim() == rank + 1
     x, w = _entering(arguments, input.unsqueeze(0) if alone else input, weight, moves.groups)
