@@ -59,10 +59,12 @@ class Choice:
                 return None if given is None else recipe(given), text
         return self._otherwise, ""
 
-    def unused(self) -> list[str]:
-        """The selectors that match no module."""
+    def unused(self) -> list[tuple[int, str]]:
+        """Place and text of each selector that matches no module."""
         return [
-            text for text, matches, _ in self._rules if not any(matches(n) for n in self._modules)
+            (place, text)
+            for place, (text, matches, _) in enumerate(self._rules)
+            if not any(matches(name) for name in self._modules)
         ]
 
     def _matching(self, selector: Selector) -> Callable[[str], bool]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +15,29 @@ from cpd.nn.autocast import paused
 
 @functools.cache
 def emulated(mixin: type[Any], cls: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of `cls` whose forward is the mixin's, where its `cpd.recipe` is not None."""
-    plain: Callable[..., Any] = cls.forward
-    computed: Callable[..., Any] = mixin.forward
+    """The subclass of `cls` that computes as the mixin does, where it has a forward."""
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        how, arguments, *state = super(made, self).__reduce_ex__(max(protocol, 2))  # type: ignore
+        if arguments == (made,):  # copyreg.__newobj__'s: pickle would look for `made` by its name
+            return _new, (mixin, cls), *state
+        return how, arguments, *state
+
+    names = {
+        "__reduce_ex__": reduce,
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+        "_cpd_class": cls,
+    }
+    if hasattr(mixin, "forward"):
+        names["forward"] = _forward(mixin.forward, cls.forward)
+    made: type[nn.Module] = type(f"Emulated{cls.__name__}", (mixin, cls), names)
+    return made
+
+
+def _forward(computed: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`plain` where the module's recipe is None, else `computed`, of which `cpd.autocast` sees
+    nothing."""
 
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -29,22 +48,7 @@ def emulated(mixin: type[Any], cls: type[nn.Module]) -> type[nn.Module]:
                 return computed(self, *args, **kwargs)
         return computed(self, *args, **kwargs)
 
-    def reduce(self: Any, protocol: Any) -> Any:
-        how, arguments, *state = super(made, self).__reduce_ex__(max(protocol, 2))  # type: ignore
-        if how is copyreg.__newobj__ and arguments == (made,):  # type: ignore[attr-defined]
-            return _new, (mixin, cls), *state
-        return how, arguments, *state
-
-    names = {
-        "forward": forward,
-        "__reduce_ex__": reduce,
-        "__module__": cls.__module__,
-        "__doc__": cls.__doc__,
-        "_cpd_mixin": mixin,
-        "_cpd_class": cls,
-    }
-    made: type[nn.Module] = type(f"Emulated{cls.__name__}", (mixin, cls), names)
-    return made
+    return forward
 
 
 def _new(mixin: type[Any], cls: type[nn.Module]) -> nn.Module:
