@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _moved, loading
 from cpd._core import __version__, backend
+from cpd.nn.ready import recipe, recipes
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
@@ -79,6 +80,8 @@ __all__ = [
     "hadamard",
     "mul",
     "presets",
+    "recipe",
+    "recipes",
     "random_integers",
     "scaled",
     "simulate_all_reduce",

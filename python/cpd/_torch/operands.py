@@ -36,7 +36,7 @@ def _parsed(text: str) -> OperandSpec | None:
 
 
 @constant
-def _parts(text: str) -> tuple[str, str, str, int, float, int]:
+def parts(text: str) -> tuple[str, str, str, int, float, int]:
     """Of a cast: the format, the scaled format's text or none, the cast's or the elements' text,
     the transform's size or 0, the factor, the history: plain values, as torch.compile keeps no
     others."""
@@ -51,7 +51,7 @@ def _parts(text: str) -> tuple[str, str, str, int, float, int]:
 @constant
 def factor_of(text: str) -> float:
     """What an operand's values are multiplied by beside its scales."""
-    return _parts(text)[4] if text else 1.0
+    return parts(text)[4] if text else 1.0
 
 
 @constant
@@ -90,7 +90,7 @@ def cast_operand(
     zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale from x."""
     if not text:
         return x
-    element, scaled, how, size, factor, history = _parts(text)
+    element, scaled, how, size, factor, history = parts(text)
     if not holds(name_of(x.dtype), element):
         x = x.float()
     if not scaled:
@@ -103,14 +103,14 @@ def cast_operand(
             )
         return cast_delayed(x, how, multiplier, numbers)
     if size:
-        x = _whole_transforms(x, axis, size)
+        x = whole_transforms(x, axis, size)
     if factor == 1:
         return ops.cast_scaled(x, scaled, axis, how, None, None, None, *numbers, None)
     scales = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)[1]
     return ops.cast_scaled(x * factor, scaled, axis, how, scales, None, None, *numbers, None)
 
 
-def _whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
+def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
     """`x` with zeros behind it along `axis`, up to a multiple of `size`: both operands of a product
     take the same transform, and the sum runs over zeros more."""
     missing = -x.shape[axis] % size

@@ -115,10 +115,10 @@ class Arguments(NamedTuple):
         element = _element(how, x, w, dtype)
         operands = how.operands
         activation = weight = None
-        if _is_outside(operands[0], operands[4]):
+        if _is_outside(operands[0], operands[4], how.scales_at):
             activation = operands[0]
             operands = (None, *operands[1:4], None, operands[5])
-        if _is_outside(operands[1], operands[3]):
+        if _is_outside(operands[1], operands[3], how.scales_at):
             weight = operands[1]
             operands = (operands[0], None, operands[2], None, *operands[4:])
         if how.delays and delayed is None:
@@ -134,6 +134,8 @@ class Arguments(NamedTuple):
         """sums, operands, numbers, multiplier, dtype: see `cpd._torch.gemm`."""
         how = self.how
         sums = [_text(s) for s in (how.forward, how.grad_input, how.grad_weight, how.grad_bias)]
+        if how.scales_at != "operand":
+            sums.append(how.scales_at)
         multiplier = None if self.delayed is None else self.delayed.gradient_multiplier()
         texts = ["" if spec is None else spec.text for spec in self.operands]
         return sums, texts, self.numbers, multiplier, self.element
@@ -197,8 +199,10 @@ def _text(given: Any) -> str:
     return NATIVE if is_native(given) else given.text
 
 
-def _is_outside(first: OperandSpec | None, second: OperandSpec | None) -> bool:
+def _is_outside(first: OperandSpec | None, second: OperandSpec | None, at: str) -> bool:
     """Whether one cast, before the operator, serves for both GEMMs."""
+    if at != "operand" and isinstance(first, ScaledCast):
+        return False
     if first is None or first is not second:
         return False
     return is_whole(first) and (isinstance(first, CastSpec) or first.factor == 1)
