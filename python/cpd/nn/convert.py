@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
@@ -16,6 +17,7 @@ from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes
 from cpd.nn.converted.encoder import CallsItsLayers
 from cpd.nn.converted.state import State
+from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.report import Report, Row
@@ -47,8 +49,8 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
 
     The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
     they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
-    gets a clock, the submodule `cpd_clock`: it counts the calls of `model` itself in training mode,
-    and its number, which is in the state_dict, makes the streams of that call. Recomputation under
+    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode, from
+    which the streams of the call follow. Recomputation under
     activation checkpointing repeats the bits of the last call.
 
     Where a recipe has a schedule, `set_step` says which step or epoch it is.
@@ -69,9 +71,9 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     root = _within(model)
     plan = _Plan(root, _recipe(recipe), list(rules))
-    steps = _steps(root)
+    old = clock.clock_of(root)
     restore(root)
-    return plan.carry_out(steps)
+    return plan.carry_out(None if old is None else old.step)
 
 
 def restore(model: nn.Module) -> None:
@@ -86,14 +88,25 @@ def restore(model: nn.Module) -> None:
         clock.detach(module)
 
 
-def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = None) -> None:
-    """Tells the schedules of a converted model which step or epoch begins: a recipe's phase holds
-    from its number on. A phase that begins makes torch.compile compile once more.
+def set_step(
+    model: nn.Module,
+    *,
+    step: int | None = None,
+    epoch: int | None = None,
+    calls: int | None = None,
+) -> None:
+    """Tells a converted model where it is.
 
-    Random streams follow the model's clock (`convert`), not these numbers. Raises ValueError where
-    the model was not converted.
+    Args:
+        step, epoch: which begins, to the schedules of recipes: a phase holds from its number on.
+            One that begins makes torch.compile compile once more. None: as before.
+        calls: what the model's clock, if it has one, shows: how often the model was called in
+            training mode, from which random streams follow. It counts by itself and is in the
+            state_dict; it needs a number after `to_empty`.
+
+    Raises ValueError where the model was not converted, or a number is below 0.
     """
-    for name, number in (("step", step), ("epoch", epoch)):
+    for name, number in (("step", step), ("epoch", epoch), ("calls", calls)):
         if number is not None and integer(name, number) < 0:
             raise ValueError(f"{name} must be at least 0, got {number}")
     states = list(_states(_within(model)))
@@ -101,6 +114,8 @@ def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = N
         raise ValueError("the model has no converted layer: call cpd.convert first")
     for state in states:
         state.set_step(step, epoch)
+        if calls is not None and state.clock is not None:
+            state.clock.step.fill_(calls)
 
 
 def _within(model: nn.Module) -> nn.Module:
@@ -118,12 +133,6 @@ def _states(root: nn.Module) -> Iterator[State]:
         state = module.__dict__.get("cpd")
         if isinstance(state, State):
             yield state
-
-
-def _steps(root: nn.Module) -> torch.Tensor | None:
-    """What the clock of a model that is converted already shows."""
-    old = root._modules.get(clock.NAME)
-    return old.step.clone() if isinstance(old, clock.Clock) else None
 
 
 # ---- what is to be done --------------------------------------------------------------------------
@@ -147,7 +156,7 @@ class _Plan:
         self._modules = {
             name: module
             for name, module in root.named_modules()
-            if not isinstance(module, clock.Clock) and "cpd_delayed" not in name.split(".")
+            if not isinstance(module, Delayed)
         }
         mixins = {name: _mixin(module) for name, module in self._modules.items()}
         known = [name for name, mixin in mixins.items() if mixin is not None]
@@ -209,28 +218,29 @@ class _Plan:
         reader = bypasses.reader_of(self._modules[parent], last) if name else ""
         return f"torch.nn.{reader} reads its weight and never calls it" if reader else ""
 
-    def carry_out(self, steps: torch.Tensor | None) -> Report:
-        """Does it."""
-        delayed = []
+    def carry_out(self, step: Tensor | None) -> Report:
+        """Does it. `step`: the buffer of the clock that there was."""
+        delayed: list[Delayed] = []
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
             classes.emulate(layer.module, layer.mixin)
             if _delays(layer):
                 delayed.append(_keep_scales(layer))
-        self._clock(delayed, steps)
+        self._clock(delayed, step)
+        if delayed:
+            keep_from_ddp(self._root)
         self._encoders()
         return Report(self.rows, self.notes, [layer.state for layer in self.layers])
 
-    def _clock(self, delayed: list[Any], steps: torch.Tensor | None) -> None:
+    def _clock(self, delayed: list[Delayed], step: Tensor | None) -> None:
         phases = [how for layer in self.layers for how in layer.state.phases()]
         if not delayed and not any(how.draws for how in phases):
             return
-        tensors = [*self._root.parameters(), *self._root.buffers()]
-        place = tensors[0].device if tensors else None
-        made = clock.Clock(delayed, place)
-        if steps is not None:
-            made.step = steps.to(place)
-        made.attach(self._root)
+        if step is None:
+            first = next(chain(self._root.parameters(), self._root.buffers()), None)
+            place = None if first is None else first.device
+            step = torch.zeros((), dtype=torch.int64, device=place)
+        made = clock.Clock(self._root, delayed, step)
         for layer in self.layers:
             layer.state.clock = made
 
@@ -260,10 +270,8 @@ def _delays(layer: _Layer) -> bool:
     return getattr(layer.mixin, "delays", False) and any(h.delays for h in layer.state.phases())
 
 
-def _keep_scales(layer: _Layer) -> nn.Module:
+def _keep_scales(layer: _Layer) -> Delayed:
     """The layer's state of delayed scaling, which it is given."""
-    from cpd.nn.delayed import Delayed
-
     kept = Delayed.of(next(how for how in layer.state.phases() if how.delays))
     tensor = next(layer.module.parameters(), None)
     kept.to(None if tensor is None else tensor.device).train(layer.module.training)
