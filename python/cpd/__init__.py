@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from cpd.comm.schedule import Schedule
     from cpd.comm.spec import ReduceSpec, StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
+    from cpd.nn.autocast import autocast as autocast
+    from cpd.nn.convert import convert as convert
+    from cpd.nn.convert import restore as restore
+    from cpd.nn.convert import set_step as set_step
     from cpd.parallel import ddp as ddp
     from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
@@ -91,7 +95,11 @@ _NAMES = {
     "ReduceSpec": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
     "StallWarning": "cpd.comm.spec",
+    "autocast": "cpd.nn.autocast",
+    "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
+    "restore": "cpd.nn.convert",
+    "set_step": "cpd.nn.convert",
     "simulate_all_reduce": "cpd.comm.virtual",
 }
 """What is loaded when it is first used."""
