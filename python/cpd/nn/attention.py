@@ -93,10 +93,10 @@ def scaled_dot_product_attention(
     mask = attn_mask
     if is_causal:
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
-    softmax = torch._safe_softmax
-    weights = _weights(query, key, mask, factor, how, stream_of(how, stream), softmax)
+    base = stream_of(how, stream)
+    weights = _weights(query, key, mask, factor, how, base, torch.ops.aten._safe_softmax)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
-    return _product(weights, value, how, at(stream_of(how, stream), VALUES), dtype)
+    return _product(weights, value, how, at(base, VALUES), dtype)
 
 
 def multi_head_attention(

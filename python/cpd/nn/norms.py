@@ -42,7 +42,7 @@ def layer_norm(
     >>> import cpd
     >>> x = torch.tensor([[1.0, 2.0, 4.0, 8.0]])
     >>> layer_norm(x, (4,), recipe=cpd.Recipe("fp32", norm="e4m3"))
-    tensor([[-1.0000, -0.6562, 0.0938, 1.6250]])
+    tensor([[-1.0000, -0.6250,  0.0938,  1.6250]])
     """
 
     def compute(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
@@ -61,17 +61,15 @@ def rms_norm(
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.rms_norm, rounded to `recipe.norm`. `eps`: default that of the input's
-    type.
+    """torch.nn.functional.rms_norm, rounded to `recipe.norm`. `eps`: default that of float32.
 
     >>> import cpd
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), recipe=cpd.Recipe("fp32", norm="e4m3"))
     tensor([[0.2031, 1.3750]])
     """
-    least = torch.finfo(input.dtype).eps if eps is None else eps
 
     def compute(x: Tensor, w: Tensor | None) -> Tensor:
-        return F.rms_norm(x, normalized_shape, w, least)
+        return F.rms_norm(x, normalized_shape, w, eps)
 
     return _normed(compute, input, (weight,), recipe, stream, dtype)
 
