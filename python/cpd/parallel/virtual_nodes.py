@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -18,12 +18,11 @@ from cpd.numeric.formats import flag
 from cpd.numeric.options import integer
 from cpd.parallel.nodes.batches import first, split
 from cpd.parallel.nodes.folds import Folds
-from cpd.parallel.nodes.gradients import Gradients, Loss, computed, named_parameters
+from cpd.parallel.nodes.gradients import Gradients, Loss, Watch, computed, named_parameters
 from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room, size
 from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values
 
 KEEPS = ("memory", "disk", "recompute")
-Watch: TypeAlias = Callable[[int, dict[str, torch.Tensor | None]], object]
 
 
 class VirtualNodes:

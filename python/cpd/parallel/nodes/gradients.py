@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 Loss: TypeAlias = Callable[[Any], torch.Tensor | Iterable[torch.Tensor]]
 """Takes a micro-batch and returns its loss, or yields several."""
 Gradients: TypeAlias = list[torch.Tensor | None]
+Watch: TypeAlias = Callable[[int, dict[str, torch.Tensor | None]], object]
+"""Takes a node's number and its gradients by name."""
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
