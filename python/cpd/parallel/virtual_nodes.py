@@ -15,7 +15,7 @@ from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.virtual import LayerReport
 from cpd.numeric.formats import flag
-from cpd.numeric.options import integer
+from cpd.numeric.options import int32, integer
 from cpd.parallel.nodes.batches import first, split
 from cpd.parallel.nodes.folds import Folds
 from cpd.parallel.nodes.gradients import Gradients, Loss, Watch, computed, named_parameters
@@ -96,7 +96,9 @@ class VirtualNodes:
     ) -> None:
         parameters = _checked_parameters(model)
         self.model = model
-        self.world_size = _at_least_1("world_size", world_size)
+        self.world_size = int32("world_size", world_size)
+        if self.world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
         self.names = list(parameters)
         schedule = self._checked(as_schedule(spec))
         self.schedule = averaging(schedule) if flag("average", average) else schedule
@@ -384,13 +386,6 @@ def _checked_parameters(model: Any) -> dict[str, nn.Parameter]:
             raise TypeError(f"parameter {name} is sharded (a DTensor): nodes have whole models")
         check_layer(f"parameter {name}", parameter, ("cpu", "cuda"))
     return parameters
-
-
-def _at_least_1(name: str, value: Any) -> int:
-    number = integer(name, value)
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
-    return number
 
 
 def _gpus(parameters: Mapping[str, torch.Tensor]) -> list[int]:
