@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import random
 import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -32,6 +34,19 @@ def classifier() -> nn.Module:
         nn.Flatten(),
         nn.Linear(64, 5),
     ).to(memory_format=torch.channels_last)
+
+
+def perceptron() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def gradients_of(model: nn.Module) -> list[torch.Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def drawn() -> tuple[float, float, float]:
+    return float(torch.rand(())), random.random(), float(np.random.random())
 
 
 def batch_of(step: int, world: int, node: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,7 +20,7 @@ from cpd.parallel.nodes.batches import first, split
 from cpd.parallel.nodes.folds import Folds
 from cpd.parallel.nodes.gradients import Gradients, Loss, Watch, computed, named_parameters
 from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room, size
-from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values
+from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values, histories
 
 KEEPS = ("memory", "disk", "recompute")
 
@@ -123,8 +123,7 @@ class VirtualNodes:
             return 0
         sizes = [p.numel() * p.element_size() for p in named_parameters(self.model).values()]
         return self.world_size * max(
-            sum(sizes[number] for number in self._folds(step, [0] * len(sizes)).kept)
-            for step in (0, self.schedule.first_steps)
+            sum(sizes[number] for number in folds.kept) for folds in self._both_folds()
         )
 
     def step(
@@ -199,7 +198,7 @@ class VirtualNodes:
 
     def __repr__(self) -> str:
         values = sum(p.numel() for p in named_parameters(self.model).values())
-        several = self._folds(self.schedule.first_steps, [0] * len(self.names)).sweeps > 1
+        several = any(folds.sweeps > 1 for folds in self._both_folds())
         how = "nothing kept"
         if several and self.keep == "recompute":
             how = "gradients recomputed"
@@ -228,6 +227,10 @@ class VirtualNodes:
                 "VirtualNodes was made: make a new one, and set its next_step"
             )
         return parameters
+
+    def _both_folds(self) -> list[Folds]:
+        """Of the schedule's first steps, and of those after them, without values."""
+        return [self._folds(step, [0] * len(self.names)) for step in (0, self.schedule.first_steps)]
 
     def _folds(self, step: int, sizes: list[int]) -> Folds:
         return Folds(self.schedule, self.names, sizes, self.world_size, step)
@@ -293,6 +296,8 @@ class _Step:
             if self._keep is not None:
                 self._keep.close()
         self._buffers.put(self._end)
+        for values in self.own_buffers or ():
+            values |= histories(self._end)
         after.restore()
         if self.generators is not None:
             before.generators.restore()

@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch import nn
 
-HISTORY = "cpd_delayed.amax_history"
-"""Buffers that nodes combine by their maximum: histories of the largest magnitudes."""
-
+_HISTORY = "cpd_delayed.amax_history"
 
 Values: TypeAlias = dict[str, torch.Tensor | None]
 """Of buffers, by qualified name."""
+
+
+def histories(values: Values) -> Values:
+    """Those that nodes combine by their maximum: of delayed scaling, the largest magnitudes."""
+    return {name: value for name, value in values.items() if name.endswith(_HISTORY)}
 
 
 class Buffers:
@@ -52,7 +55,7 @@ class Buffers:
         """Raises the histories among `values` to those that the model holds now."""
         for name, owner, key, _ in self._places:
             value, now = values[name], owner[key]
-            if name.endswith(HISTORY) and value is not None and now is not None:
+            if name.endswith(_HISTORY) and value is not None and now is not None:
                 torch.maximum(value, now, out=value)
 
     def check(self, values: Values) -> None:
@@ -78,12 +81,9 @@ class Generators:
     @classmethod
     def seeded(cls, seed: int, gpus: Iterable[int]) -> Generators:
         """As torch.manual_seed(seed) leaves them."""
-        before = cls.now(gpus)
-        try:
-            torch.manual_seed(seed)
-            return cls.now(before.gpus)
-        finally:
-            before.restore()
+        made = {gpu: torch.Generator(f"cuda:{gpu}").manual_seed(seed) for gpu in gpus}
+        host = torch.Generator().manual_seed(seed)
+        return cls(host.get_state(), {gpu: one.get_state() for gpu, one in made.items()})
 
     def restore(self) -> None:
         torch.set_rng_state(self.host)
