@@ -7,7 +7,7 @@
 
 Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.study` (what they
 lose and cost) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-precision), `cpd.ddp_hook` and `cpd.fsdp` (torch's data parallelism).
+precision), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism).
 """
 
 import importlib
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from cpd.parallel import ddp as ddp
     from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
+    from cpd.parallel.virtual_nodes import VirtualNodes as VirtualNodes
 
 __all__ = [
     "Accumulator",
@@ -95,6 +96,7 @@ _NAMES = {
     "ReduceSpec": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
     "StallWarning": "cpd.comm.spec",
+    "VirtualNodes": "cpd.parallel.virtual_nodes",
     "autocast": "cpd.nn.autocast",
     "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
