@@ -21,6 +21,7 @@ from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
 from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled, scaled
+from cpd.numeric.scaled_cast import ScaledCast
 from cpd.ops import (
     Encoded,
     add,
@@ -59,6 +60,7 @@ __all__ = [
     "Recipe",
     "ReduceSpec",
     "Scaled",
+    "ScaledCast",
     "Schedule",
     "StallWarning",
     "__version__",

@@ -151,10 +151,10 @@ def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor |
     """Seed and stream, where the rounding uses them."""
     if options.rounding != "stochastic":
         return None, None
-    return _number("seed", options.seed, x), _number("stream", options.stream, x)
+    return number_of("seed", options.seed, x), number_of("stream", options.stream, x)
 
 
-def _number(name: str, value: Number, x: Tensor) -> Tensor:
+def number_of(name: str, value: Number, x: Tensor) -> Tensor:
     """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits. One on a GPU
     stays there, and nothing waits for it."""
     if not isinstance(value, Tensor):

@@ -25,7 +25,6 @@ from cpd._torch.gemm import (
     Sum,
     addend_gradient,
     backward_sums,
-    cast_gradient,
     define,
     keep,
     product,
@@ -33,6 +32,7 @@ from cpd._torch.gemm import (
     taken,
 )
 from cpd._torch.library import ops
+from cpd._torch.operands import Operands
 from cpd._torch.vmap import Call, batched, sum_draws
 from cpd._torch.vmap import text_of_recipe as text_of_recipe
 from cpd.numeric.accumulator import parsed
@@ -133,8 +133,9 @@ def _conv2d(
     dilation: Ints,
     groups: int,
     sums: Strings,
-    gradient: str,
+    operands: Strings,
     numbers: Tensor | None,
+    multiplier: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
     windows = Windows(w.shape[2:], stride, dilation, groups)
@@ -224,15 +225,16 @@ def _fake_conv2d_gradient(x: Tensor, y: Tensor, size: Ints, *rest: Any) -> Tenso
 
 def _setup_conv2d(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     x, w, bias, ctx.stride, ctx.dilation, ctx.groups, *recipe = inputs
-    ctx.sums, ctx.gradient, numbers, ctx.dtype = recipe
-    keep(ctx, x, w, bias, numbers, forward=forward)
+    ctx.sums, ctx.operands, numbers, multiplier, ctx.dtype = recipe
+    keep(ctx, x, w, bias, numbers, multiplier, forward=forward)
 
 
 def _conv2d_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    x, w, numbers = ctx.saved_tensors
+    x, w, numbers, multiplier = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     needs = ctx.needs_input_grad
-    cast = cast_gradient(g, ctx.gradient, numbers)
+    casts = Operands(ctx.operands, numbers, multiplier)
+    cast, _ = casts.gradients(g, needs[:2], (1, 0))
     moves = ctx.stride, ctx.dilation, ctx.groups
     sums = backward_sums(ctx, numbers)
     of_input = of_weight = of_bias = None
@@ -281,11 +283,11 @@ def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
 
 def _conv2d_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
-    x, w, numbers = saved(ctx)
+    x, w, numbers, multiplier = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
 
     def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
-        how = ctx.sums, ctx.gradient, _redrawn(numbers, purpose), torch.float32
+        how = ctx.sums, ctx.operands, _redrawn(numbers, purpose), multiplier, torch.float32
         return ops.conv2d(x, w, None, ctx.stride, ctx.dilation, ctx.groups, *how)
 
     shape = _conv2d_shape(
