@@ -38,12 +38,15 @@ from cpd.ops import (
 
 if TYPE_CHECKING:
     from cpd import comm as comm
+    from cpd import compat as compat
     from cpd import functional as functional
     from cpd import nn as nn
     from cpd import study as study
     from cpd.comm.schedule import Schedule
     from cpd.comm.spec import ReduceSpec, StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
+    from cpd.nn.observers import observe as observe
+    from cpd.nn.quantizers import quantizer as quantizer
     from cpd.parallel import ddp as ddp
     from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
@@ -82,13 +85,15 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = ("comm", "functional", "study")
+_MODULES = ("comm", "compat", "functional", "study")
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
     "StallWarning": "cpd.comm.spec",
     "ddp_hook": "cpd.parallel.ddp",
+    "observe": "cpd.nn.observers",
+    "quantizer": "cpd.nn.quantizers",
     "simulate_all_reduce": "cpd.comm.virtual",
 }
 """What is loaded when it is first used."""

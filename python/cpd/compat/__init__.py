@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other libraries' names, computed here: `qpytorch`, `cpd2020` and `transformer_engine`.
+
+Each has the functions of that library with its names, its arguments and their order, so that a
+program goes on with another import. They differ where those rounded wrongly; each module says
+where.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cpd.compat import cpd2020 as cpd2020
+    from cpd.compat import qpytorch as qpytorch
+    from cpd.compat import transformer_engine as transformer_engine
+
+__all__ = ["cpd2020", "qpytorch", "transformer_engine"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"cpd.compat.{name}")
+    raise AttributeError(f"module 'cpd.compat' has no attribute {name!r}")
