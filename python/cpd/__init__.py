@@ -38,7 +38,6 @@ from cpd.ops import (
 
 if TYPE_CHECKING:
     from cpd import comm as comm
-    from cpd import compat as compat
     from cpd import functional as functional
     from cpd import nn as nn
     from cpd import study as study

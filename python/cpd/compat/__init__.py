@@ -7,12 +7,7 @@ where.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cpd.compat import cpd2020 as cpd2020
-    from cpd.compat import qpytorch as qpytorch
-    from cpd.compat import transformer_engine as transformer_engine
+from typing import Any
 
 __all__ = ["cpd2020", "qpytorch", "transformer_engine"]
 

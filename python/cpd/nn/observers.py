@@ -124,7 +124,8 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
     (Without fullgraph, torch runs the model eagerly. A program compiled before is not noticed.)
 
     >>> layer = torch.nn.Linear(4, 2)
-    >>> watch = observe(layer, every=1, what_if=("e4m3fn",))
+    >>> fp8 = Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
+    >>> watch = observe(layer, every=1, what_if={"fp8": fp8})
     >>> layer(torch.tensor([[1.0, 3.3, 500.0, 0.0]])).sum().backward()
     >>> [row.overflow for row in watch if row.role == "activation"]
     [25.0]
