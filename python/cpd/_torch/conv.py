@@ -135,7 +135,7 @@ def _conv2d(
     sums: Strings,
     operands: Strings,
     numbers: Tensor | None,
-    multiplier: Tensor | None,
+    multipliers: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
     windows = Windows(w.shape[2:], stride, dilation, groups)
@@ -225,15 +225,15 @@ def _fake_conv2d_gradient(x: Tensor, y: Tensor, size: Ints, *rest: Any) -> Tenso
 
 def _setup_conv2d(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     x, w, bias, ctx.stride, ctx.dilation, ctx.groups, *recipe = inputs
-    ctx.sums, ctx.operands, numbers, multiplier, ctx.dtype = recipe
-    keep(ctx, x, w, bias, numbers, multiplier, forward=forward)
+    ctx.sums, ctx.operands, numbers, multipliers, ctx.dtype = recipe
+    keep(ctx, x, w, bias, numbers, multipliers, forward=forward)
 
 
 def _conv2d_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    x, w, numbers, multiplier = ctx.saved_tensors
+    x, w, numbers, multipliers = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     needs = ctx.needs_input_grad
-    casts = Operands(ctx.operands, numbers, multiplier)
+    casts = Operands(ctx.operands, numbers, multipliers)
     cast, _ = casts.gradients(g, needs[:2], (1, 0))
     moves = ctx.stride, ctx.dilation, ctx.groups
     sums = backward_sums(ctx, numbers)
@@ -283,11 +283,11 @@ def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
 
 def _conv2d_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
-    x, w, numbers, multiplier = saved(ctx)
+    x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
 
     def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
-        how = ctx.sums, ctx.operands, _redrawn(numbers, purpose), multiplier, torch.float32
+        how = ctx.sums, ctx.operands, _redrawn(numbers, purpose), multipliers, torch.float32
         return ops.conv2d(x, w, None, ctx.stride, ctx.dilation, ctx.groups, *how)
 
     shape = _conv2d_shape(
