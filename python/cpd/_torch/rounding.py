@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd._torch.arguments import name_of, random_numbers
+from cpd._torch.arguments import name_of, number_of, random_numbers, stacked_numbers
 from cpd._torch.derivatives import Tangents, call, differentiable
 from cpd._torch.gemm import CAST_GRADIENT, CAST_OUTPUT, define, tagged
 from cpd._torch.library import ops
-from cpd._torch.vmap import Call, batched, cast_draws
-from cpd.numeric.cast import CastSpec
-from cpd.numeric.options import Number
+from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
+from cpd._torch.vmap import Call, batched
+from cpd.numeric.options import Number, plain_number
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.arguments import check_carrier
 
 RESULT, RETURNING = CAST_OUTPUT, CAST_GRADIENT
@@ -31,8 +32,8 @@ RESULT, RETURNING = CAST_OUTPUT, CAST_GRADIENT
 
 def rounded(
     x: Tensor,
-    forward: CastSpec | None,
-    backward: CastSpec | None,
+    forward: OperandSpec | None,
+    backward: OperandSpec | None,
     *,
     axis: int = -1,
     stream: Number | None = None,
@@ -40,41 +41,44 @@ def rounded(
 ) -> Tensor:
     """`x` rounded by `forward`, the gradient that returns to it by `backward`; None: as it is.
 
-    Stochastic casts draw from their seeds, and from their streams or from `stream`, which is
-    tagged: as the cast of an output and of a gradient in that layer (`cpd.Recipe`). Raises
-    ValueError where x's type does not hold a format.
+    `axis`: along which blocks of scaled formats lie. Stochastic casts draw from their seeds, and
+    from their streams or from `stream`, which is tagged: as the cast of an output and of a gradient
+    in that layer (`cpd.Recipe`). Raises ValueError where x's type does not hold a format, and for
+    transforms, factors and histories, which go with the operands of products.
     """
     if forward is None and backward is None:
         return x
-    both = forward, backward
-    for spec in both:
-        if spec is not None:
-            check_carrier(name_of(x.dtype), spec.format.name)
-    numbers = _numbers(both, x, stream, layer)
-    first, second = ("" if spec is None else spec.text for spec in both)
-    return call(ops.round_both, None, x, first, second, axis, numbers)
-
-
-def _numbers(
-    both: tuple[CastSpec | None, CastSpec | None], x: Tensor, stream: Number | None, layer: int
-) -> Tensor | None:
-    """Seeds and streams as the operator takes them; None where nothing is stochastic."""
     pairs = []
-    for spec, purpose in zip(both, (RESULT, RETURNING), strict=True):
-        if spec is None or spec.rounding != "stochastic":
-            pairs.append((None, None))
-            continue
-        options = spec.options if stream is None else spec.options._replace(stream=stream)
-        seed, own = random_numbers(options, x)
-        pairs.append((seed, None if own is None else tagged(own, purpose, layer)))
-    given = [number for pair in pairs for number in pair if number is not None]
-    if not given:
-        return None
-    on_cpu = all(number.device.type == "cpu" for number in given)
-    place = given[0].device if on_cpu else x.device
-    zero = torch.zeros((), dtype=torch.int64, device=place)
-    flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
-    return torch.stack(flat).view(2, 2)
+    for spec, purpose in ((forward, RESULT), (backward, RETURNING)):
+        _check(spec, x)
+        pairs.append(_numbers_of(spec, purpose, x, stream, layer))
+    first, second = ("" if spec is None else spec.text for spec in (forward, backward))
+    return call(ops.round_both, None, x, first, second, axis, stacked_numbers(pairs, x))
+
+
+def _check(spec: OperandSpec | None, x: Tensor) -> None:
+    if spec is None:
+        return
+    check_carrier(name_of(x.dtype), spec.format.name)
+    if not isinstance(spec, ScaledCast):
+        return
+    if spec.scaled.transform is not None or spec.factor != 1 or spec.history:
+        raise ValueError(
+            "a result is rounded without transform, factor and history, which go with the operands "
+            f"of products, got {spec}"
+        )
+
+
+def _numbers_of(
+    spec: OperandSpec | None, purpose: str, x: Tensor, stream: Number | None, layer: int
+) -> Pair:
+    """Seed and stream of one of the casts; None where it draws nothing."""
+    if spec is None or spec.rounding != "stochastic":
+        return None, None
+    seed, own = random_numbers(spec.cast if isinstance(spec, ScaledCast) else spec, x)
+    if stream is not None:
+        own = number_of("stream", plain_number("stream", stream), x)
+    return seed, None if own is None else tagged(own, purpose, layer)
 
 
 # ---- the operator --------------------------------------------------------------------------------
@@ -82,12 +86,13 @@ def _numbers(
 
 def _cast(x: Tensor, text: str, axis: int, numbers: Tensor | None, which: int) -> Tensor:
     """One of the two casts."""
-    pair = (None, None) if numbers is None else (numbers[which, 0], numbers[which, 1])
-    return ops.cast(x, text, *pair, None) if text else x.clone()
+    draws = numbers is not None and operand_draws(text)
+    pair = (numbers[which, 0], numbers[which, 1]) if draws else (None, None)
+    return cast_operand(x, text, axis, pair)
 
 
 def _run(x: Tensor, forward: str, backward: str, axis: int, numbers: Tensor | None) -> Tensor:
-    return _cast(x, forward, axis, numbers, 0)
+    return _cast(x, forward, axis, numbers, 0) if forward else x.clone()
 
 
 def _fake(x: Tensor, *args: Any) -> Tensor:
@@ -101,7 +106,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor]:
     (numbers,) = ctx.saved_tensors
-    return (_cast(grad, ctx.backward, ctx.axis, numbers, 1) if ctx.backward else grad,)
+    return (_cast(grad, ctx.backward, ctx.axis, numbers, 1),)
 
 
 def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
@@ -109,10 +114,20 @@ def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
 
 
 def _draws(given: dict[str, Any]) -> bool:
-    return any(cast_draws(given[way]) for way in ("forward", "backward") if given[way])
+    return any(operand_draws(given[way]) for way in ("forward", "backward"))
+
+
+def _covers(call: Call) -> bool:
+    """Whether a scale covers a whole tensor: each example then has its own."""
+    return any(covers_a_tensor(call.given[way]) for way in ("forward", "backward"))
 
 
 def _widen(call: Call) -> None:
+    """The axis is counted from behind, where the batch does not move it; one dimension gets another
+    before it, so that blocks do not go across examples."""
+    rank = call.rank("x")
+    if call.given["axis"] >= 0:
+        call.given["axis"] -= max(rank, 1)
     call.widen("x")
 
 
@@ -122,4 +137,4 @@ define(
     _fake,
 )
 differentiable("round_both", _setup, _backward, _tangent)
-batched("round_both", _widen, _draws)
+batched("round_both", _widen, _draws, _covers)
