@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from cpd.nn.convert import convert as convert
     from cpd.nn.convert import restore as restore
     from cpd.nn.convert import set_step as set_step
+    from cpd.nn.observers import observe as observe
+    from cpd.nn.quantizers import quantizer as quantizer
     from cpd.parallel import ddp as ddp
     from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
@@ -90,7 +92,7 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = ("comm", "functional", "study")
+_MODULES = ("comm", "compat", "functional", "study")
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",
@@ -100,6 +102,8 @@ _NAMES = {
     "autocast": "cpd.nn.autocast",
     "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
+    "observe": "cpd.nn.observers",
+    "quantizer": "cpd.nn.quantizers",
     "restore": "cpd.nn.convert",
     "set_step": "cpd.nn.convert",
     "simulate_all_reduce": "cpd.comm.virtual",
