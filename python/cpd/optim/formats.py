@@ -26,6 +26,8 @@ SECOND_MOMENTS = {
     "col_var",
 }
 """Names of what torch's optimizers keep of a parameter."""
+MASTER, COMPENSATION = "master", "compensation"
+"""Names of what is kept beside it."""
 
 
 class Formats(NamedTuple):
@@ -78,6 +80,10 @@ class Formats(NamedTuple):
         if name in MOMENTA:
             return self.momentum
         return self.second_moment if name in SECOND_MOMENTS else None
+
+    def kept(self) -> tuple[str, ...]:
+        """What is kept of a parameter beside the inner optimizer's state."""
+        return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
 
     def check_carrier(self, dtype: torch.dtype) -> None:
         """Raises ValueError where a parameter's type does not hold its format."""

@@ -222,7 +222,12 @@ class LowPrecision(Optimizer):
         """Raises ValueError, once, where a format is for state that the optimizer does not keep."""
         if self._checked or not taken:
             return
-        kept = {name for work in taken for name in self.state[work.parameter]}
+        kept = {
+            name
+            for work in taken
+            for name, value in self.state[work.parameter].items()
+            if isinstance(value, Tensor) and name not in self.formats.kept()
+        }
         wanted = (
             ("momentum", self.formats.momentum, MOMENTA),
             ("second_moment", self.formats.second_moment, SECOND_MOMENTS),

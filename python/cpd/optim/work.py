@@ -13,13 +13,11 @@ from torch.optim import Optimizer
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled_cast import OperandSpec
 from cpd.ops.verbs import add
+from cpd.optim.formats import COMPENSATION, MASTER
 from cpd.optim.rounding import local, round_
 
 if TYPE_CHECKING:
     from cpd.optim.low_precision import LowPrecision
-
-MASTER, COMPENSATION = "master", "compensation"
-"""What is kept of a parameter beside the inner optimizer's state, under these names."""
 
 _GRADIENT, _MASTER, _STATE = 1, 2, 3
 """What random bits are for: the low bits of a stream; 0, the weight."""
@@ -34,7 +32,7 @@ class Work:
         self.parameter = parameter
         self.formats, self.seed, self.stream = owner.formats, owner.seed, stream
         kept = owner.state.get(parameter, {})
-        self.own = {name: kept[name] for name in (MASTER, COMPENSATION) if name in kept}
+        self.own = {name: kept[name] for name in self.formats.kept() if name in kept}
         self.value = self._value()
         self.gradient = self._gradient(parameter.grad, owner.gradient_scale, owner.unscale)
 
@@ -66,7 +64,7 @@ class Work:
 
     def store(self, state: dict[str, Any]) -> None:
         """Rounds what the inner optimizer has left: its state, then the weights."""
-        for number, name in enumerate(sorted(set(state) - {MASTER, COMPENSATION})):
+        for number, name in enumerate(sorted(set(state) - set(self.own))):
             if isinstance(state[name], Tensor):
                 self._round(state[name], self.formats.of_state(name), _STATE + number)
         if self.formats.kahan:
