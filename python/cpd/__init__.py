@@ -95,8 +95,7 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = ("comm", "compat", "functional", "study")
-_MODULES = ("comm", "functional", "optim", "study")
+_MODULES = ("comm", "compat", "functional", "optim", "study")
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",
