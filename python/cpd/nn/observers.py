@@ -24,7 +24,8 @@ from cpd.nn.observed import (
     recipe_of,
     weights_of,
 )
-from cpd.nn.recipe import Recipe, RecipeLike, recipe
+from cpd.nn.ready import recipe
+from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.numeric.options import integer
 from cpd.numeric.scaled_cast import OperandSpec, is_whole
 
@@ -357,11 +358,11 @@ def _row(step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, 
 
 def _loss(seen: Measured, judged: Judged) -> dict[str, Any]:
     return {
-        "underflow": 100 * judged.underflows / seen.values,
-        "overflow": 100 * judged.overflows / seen.values,
-        "saturation": 100 * judged.saturated / seen.values,
+        "underflow": 100 * judged.underflows / judged.values,
+        "overflow": 100 * judged.overflows / judged.values,
+        "saturation": 100 * judged.saturated / judged.values,
         "sqnr": _sqnr(seen.squares, judged.errors),
-        "mse": judged.errors / seen.values,
+        "mse": judged.errors / judged.values,
         "scale_min": None if judged.scale_min == math.inf else judged.scale_min,
         "scale_max": None if judged.scale_max == -math.inf else judged.scale_max,
     }
