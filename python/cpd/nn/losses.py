@@ -76,8 +76,9 @@ class Judged(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
-        *counts, errors, low, high = zip(*parts, strict=True)
-        return cls(*map(sum, counts), sum(errors), min(low), max(high))
+        values, underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
+        counts = sum(values), sum(underflows), sum(overflows), sum(saturated)
+        return cls(*counts, sum(errors), min(low), max(high))
 
 
 class Given(NamedTuple):

@@ -447,7 +447,26 @@ def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) 
     if not _is_repeated():
         watch._look(name, layer, "output", y)
     if y.requires_grad:
-        y.register_hook(_Hook(watch, _returning, step, name, layer))  # type: ignore[no-untyped-call]
+        _on_gradient(y, _Hook(watch, _returning, step, name, layer))
+
+
+def _on_gradient(y: Tensor, hook: _Hook) -> None:
+    """Calls `hook` with the gradient of `y`, as it is now. A hook of a view would be lost where the
+    view is changed in place (ReLU); one of the function that made its base is not."""
+    base = y._base if y._is_view() else None
+    whole = base is not None and base.is_contiguous() and base.numel() == y.numel()
+    if base is None or base.grad_fn is None or not whole:
+        y.register_hook(hook)  # type: ignore[no-untyped-call]
+        return
+    number, shape = base.output_nr, base.shape
+    place = y.size(), y.stride(), y.storage_offset() - base.storage_offset()
+
+    def of_base(gradients: tuple[Tensor | None, ...]) -> None:
+        gradient = gradients[number]
+        if gradient is not None:
+            hook(gradient.detach().reshape(shape).contiguous().as_strided(*place))
+
+    base.grad_fn.register_prehook(of_base)
 
 
 def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient: Tensor) -> None:
