@@ -22,8 +22,13 @@ MODULES = (
     "cpd.comm.schedule",
     "cpd.comm.spec",
     "cpd.comm.virtual",
+    "cpd.compat.cpd2020",
+    "cpd.compat.qpytorch",
+    "cpd.compat.transformer_engine",
     "cpd.nn.functional",
     "cpd.nn.layers",
+    "cpd.nn.observers",
+    "cpd.nn.quantizers",
     "cpd.nn.recipe",
     "cpd.numeric.accumulator",
     "cpd.numeric.formats",
@@ -39,7 +44,7 @@ MODULES = (
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    if name in ("cpd.nn.functional", "cpd.nn.layers"):
+    if name.startswith(("cpd.compat.", "cpd.nn.")):
         pytest.importorskip("torch")
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
