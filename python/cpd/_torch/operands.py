@@ -89,8 +89,8 @@ def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
     """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. A type that
-    does not hold the format becomes float32. Before a transform whose size does not divide the extent,
-    zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale from x."""
+    does not hold the format becomes float32. Before a transform whose size does not divide the
+    extent, zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale."""
     if not text:
         return x
     element, scaled, how, size, factor, history = parts(text)
