@@ -198,6 +198,82 @@ def test_what_if_by_name_and_why_not():
     assert {row.recipe for row in watch if row.role == "weight"} == {"mxfp8", "bf16"}
 
 
+# ---- converted models ----------------------------------------------------------------------------
+
+
+class Blocks(nn.Module):
+    """Attention, a recurrent layer, a convolution and linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.recurrent = nn.GRU(16, 16, batch_first=True)
+        self.convolution = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = x + self.attention(x, x, x)[0]
+        x = x + self.recurrent(x)[0]
+        return self.head(torch.relu_(self.convolution(x.unsqueeze(2)).squeeze(2)))
+
+
+def steps_of(model, count=3):
+    """Parameters after some steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(count):
+        optimizer.zero_grad()
+        model(normal(2, 8, 16, seed=step)).square().mean().backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def test_converted_models():
+    how = cpd.recipe("nvfp4")
+    plain, watched = Blocks(), Blocks()
+    for model in (plain, watched):
+        cpd.convert(model, how, rules=[("head", None)])
+    with cpd.observe(watched, every=2, what_if=("te-current", "mxfp4-rht-sr")) as watch:
+        assert same(steps_of(plain), steps_of(watched))
+    layers = {row.layer for row in watch}
+    assert {"attention", "recurrent", "convolution", "head", "recurrent.weight_ih_l0"} <= layers
+    judged = {(row.layer, row.recipe) for row in watch if row.role == "weight"}
+    assert ("convolution", "own") in judged
+    assert ("head", "own") not in judged
+    assert ("head", "te-current") in judged
+    own = [row for row in watch if (row.layer, row.recipe) == ("convolution", "own")]
+    assert {row.cast for row in own if row.role == "weight"} == {how.weight.text}
+    assert {row.role for row in own} == {"activation", "weight", "gradient"}
+    (gradient,) = [r for r in own if (r.role, r.gemm, r.step) == ("gradient", "grad_weight", 0)]
+    assert gradient.cast == how.operand("grad_weight_gradient").text
+    cpd.restore(watched)
+    assert hooks(watched) == 0
+
+
+def test_delayed_scales_are_those_of_the_layer():
+    model = nn.Sequential(nn.Linear(16, 8))
+    cpd.convert(model, cpd.recipe("te-delayed"))
+    for seed in range(2):
+        model(normal(4, 16, seed=seed)).sum().backward()
+    with cpd.observe(model, what_if=("te-delayed",)) as watch:
+        x = 100 * normal(4, 16, seed=9)
+        model(x).sum().backward()
+        scale = model[0].cpd_delayed.scale[0]
+    rows = {row.recipe: row for row in watch if row.role == "activation"}
+    assert rows["own"].scale_min == rows["own"].scale_max == float(scale.reciprocal())
+    assert rows["own"].overflow == float((x.abs() > 448 * scale.reciprocal()).sum()) / 64 * 100 > 0
+    assert rows["te-delayed"].overflow == 0  # by the tensor's own scale
+
+
+def test_rules_of_what_if():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    mx = cpd.Recipe("native", weight="mxfp8", rules=[("last 2", None), ("0", cpd.recipe("bf16"))])
+    with cpd.observe(model, what_if={"it": mx}) as watch:
+        model(normal(2, 4))
+    casts = {row.layer: row.cast for row in watch if row.role == "weight"}
+    assert casts == {"0": "bf16", "1": "mxfp8", "2": "", "3": ""}
+
+
 # ---- the model is as it was ----------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd._torch.gemm import tagged  # noqa: E402
-from cpd.nn.quantizers import STEP_BITS  # noqa: E402
+from cpd.nn.clock import SHIFT  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
@@ -128,7 +128,7 @@ def run(module, steps=1, seed=0):
 def test_the_clock_counts_calls_in_training_mode():
     module, x = drawing(), normal(64)
     for step in (1, 2, 3):
-        assert same(module(x), module.quantize(x, stream=step << STEP_BITS))
+        assert same(module(x), module.quantize(x, stream=step << SHIFT))
         assert module.step.item() == step
     module.eval()
     assert same(module(x), module(x))
@@ -197,7 +197,7 @@ def by_torch(model, x):
 
 def test_wrong_arguments():
     for error, message, call in (
-        (ValueError, "unknown format|no format|format", lambda: cpd.quantizer("e9x2")),
+        (ValueError, "unknown format 'e9x2'", lambda: cpd.quantizer("e9x2")),
         (TypeError, "must be a cpd.Format or its name, got int", lambda: cpd.quantizer(3)),
         (ValueError, "axis must be an int, or one for", lambda: cpd.quantizer(axis=(1, 2, 3))),
         (TypeError, "axis must be an int, got str", lambda: cpd.quantizer(axis="x")),
@@ -205,7 +205,7 @@ def test_wrong_arguments():
         (TypeError, "x must be a torch tensor, got list", lambda: cpd.quantizer("e4m3")([1.0])),
         (
             ValueError,
-            "float16",
+            "fp16 does not hold every value of bf16",
             lambda: cpd.quantizer("bf16")(torch.zeros(2, dtype=torch.float16)),
         ),
         (

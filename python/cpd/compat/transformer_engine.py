@@ -35,7 +35,7 @@ from torch import Tensor
 from cpd import ops
 from cpd._torch.arguments import name_of, random_numbers
 from cpd._torch.operands import cast_operand
-from cpd.nn.quantizers import STEP_BITS
+from cpd.nn.clock import SHIFT
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike
 from cpd.numeric.cast import CastSpec
@@ -115,7 +115,7 @@ def _cast(x: Tensor, spec: OperandSpec | None, axis: int, call: int) -> Tensor:
     if spec is None:
         return x
     cast = spec if isinstance(spec, CastSpec) else spec.cast
-    numbers = random_numbers(cast.options._replace(stream=call << STEP_BITS), x)
+    numbers = random_numbers(cast.options._replace(stream=call << SHIFT), x)
     return cast_operand(x, spec.text, axis, numbers)
 
 

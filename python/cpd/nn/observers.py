@@ -25,6 +25,7 @@ from cpd.nn.observed import (
 from cpd.nn.observed_rows import Key, Row
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.rules import Choice
 from cpd.numeric.options import integer
 from cpd.numeric.scaled_cast import OperandSpec, is_whole
 
@@ -46,9 +47,11 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
     the output's gradient are measured; of a layer that computes by a recipe (`cpd.convert`,
     `cpd.nn`) also what that loses of them, by the definitions of `Row`; and what each recipe of
     `what_if` would have lost. `what_if` has recipes, their names or texts, or is a dict of them by
-    names of one's own. Casts are judged along the axis of each GEMM's sum. Delayed scaling is
-    judged by the scale that the layer has, where it has one, else by the tensor's own; stochastic
-    rounding by bits of its own.
+    names of one's own; their rules are followed (of a schedule, what holds first).
+
+    Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the scale that
+    the layer has, where it has one, else by the tensor's own; stochastic rounding by bits of its
+    own.
 
     `writer`: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter:
     tags are `layer/role/amax`, `layer/role/recipe/sqnr`.
@@ -173,22 +176,27 @@ class Watch:
         if self._writer is not None:
             observed_rows.write_scalars(self._writer, made)
 
-    def _look(self, layer: str, module: nn.Module, role: str, x: Tensor) -> None:
-        """Adds one tensor of a layer to the step."""
+    def _look(self, name: str, module: nn.Module, role: str, x: Tensor, suffix: str = "") -> None:
+        """Adds one tensor of a layer to the step; `suffix`: its name in the layer."""
         step = self._open
         if step is None or not _is_plain(x):
             return
+        layer = f"{name}.{suffix}" if name and suffix else name or suffix
         with torch.no_grad():
             seen = measure(x.detach())
             step.add((layer, role, "", ""), seen.measured)
-            for name, how in self._recipes(module):
-                self._judge(step, layer, module, role, name, how, seen.x)
+            for judged_by, how in self._recipes(step, name, module):
+                self._judge(step, layer, module, role, judged_by, how, seen.x)
 
-    def _recipes(self, module: nn.Module) -> Iterator[tuple[str, Recipe]]:
+    def _recipes(self, step: _Step, name: str, module: nn.Module) -> Iterator[tuple[str, Recipe]]:
+        """Those that judge a layer, by name: its own, and what_if's as their rules have it."""
         own = recipe_of(module)
         if own is not None:
             yield OWN, own
-        yield from self.what_if.items()
+        for label, choice in step.choices.items():
+            how, _ = choice.of(name)
+            if how is not None:
+                yield label, how
 
     def _judge(
         self,
@@ -225,6 +233,7 @@ class _Step:
     """What is gathered while a step is looked at; vectors of float64, on their devices."""
 
     number: int
+    choices: dict[str, Choice]
     handles: list[Any] = field(default_factory=list)
     parts: dict[Key, list[Tensor]] = field(default_factory=dict)
     casts: dict[Key, str] = field(default_factory=dict)
@@ -303,8 +312,11 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
     number, watch._calls = watch._calls, watch._calls + 1
     if number % watch.every:
         return
-    step = watch._open = _Step(number)
-    for name, layer in layers_of(model):
+    layers = list(layers_of(model))
+    names = [name for name, _ in layers]
+    choices = {label: Choice(model, names, how.rules, how) for label, how in watch.what_if.items()}
+    step = watch._open = _Step(number, choices)
+    for name, layer in layers:
         entering = _Hook(watch, _entering, name)
         leaving = _Hook(watch, _leaving, name)
         step.handles += [
@@ -328,7 +340,7 @@ def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any)
         return
     step.weights.add(name)
     for suffix, weight in weights_of(layer):
-        watch._look(_joined(name, suffix), layer, "weight", weight)
+        watch._look(name, layer, "weight", weight, suffix)
 
 
 def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) -> None:
@@ -441,7 +453,3 @@ def _is_plain(x: Tensor) -> bool:
         and not x.is_meta
         and x.numel() > 0
     )
-
-
-def _joined(name: str, suffix: str) -> str:
-    return f"{name}.{suffix}" if name and suffix else name or suffix
