@@ -72,8 +72,9 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
     root = _within(model)
     plan = _Plan(root, _recipe(recipe), list(rules))
     old = clock.clock_of(root)
+    step = None if old is None else old.step
     restore(root)
-    return plan.carry_out(None if old is None else old.step)
+    return plan.carry_out(step)
 
 
 def restore(model: nn.Module) -> None:
@@ -188,9 +189,9 @@ class _Plan:
             yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
             return
         if mixin is None:
-            reason = reason or _unknown(module, cls)
-            if reason:
-                yield Row(name, kind, why_not=reason)
+            unknown = _unknown(module, cls)
+            if unknown:
+                yield Row(name, kind, why_not=reason or unknown)
             return
         number = self._numbers[name]
         how, rule = self._choice.of(name)
