@@ -7,8 +7,8 @@ Documented in `cpd.ops`, `cpd.functional` and `cpd.Recipe`. What the operators t
 torch's own kernel; and, where scales are not applied to each operand, a fifth, `block` or
 `epilogue`. `operands`: how the operands of the three GEMMs are cast there (`OperandSpec`'s
 texts, in the order of `Recipe.operands`); empty: they come as they are. `numbers`: their seeds and
-streams, int64, 10 x 2; None where nothing is stochastic. `multiplier`: of the gradient, where its
-scaling is delayed.
+streams, int64, 10 x 2; None where nothing is stochastic. `multipliers`: of activation, weight
+and gradient, where scaling is delayed.
 """
 
 # torch's registries are untyped.
@@ -373,7 +373,7 @@ def backward_sums(ctx: Any, numbers: Tensor | None) -> Products:
     return Products(*(taken(ctx.sums, numbers, which) for which in (1, 2, 3)))
 
 
-RECIPE = "str[] sums, str[] operands, Tensor? numbers, Tensor? multiplier, ScalarType dtype"
+RECIPE = "str[] sums, str[] operands, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
 """What an operator takes of a recipe, in its schema."""
 
 
@@ -385,10 +385,10 @@ def _matmul(
     sums: Strings,
     operands: Strings,
     numbers: Tensor | None,
-    multiplier: Tensor | None,
+    multipliers: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    casts = Operands(operands, numbers, multiplier)
+    casts = Operands(operands, numbers, multipliers)
     how = taken(sums, numbers, 0)
     if scales_at(sums) != "operand":
         left = encoded(casts, FORWARD_ACTIVATION, a, -1)
@@ -415,21 +415,21 @@ def _fake_matmul(a: Tensor, b: Tensor, c: Any, turned: bool, *args: Any) -> Tens
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    a, b, c, ctx.turned, ctx.sums, ctx.operands, numbers, multiplier, ctx.dtype = inputs
-    keep(ctx, a, b, c, numbers, multiplier, forward=forward)
+    a, b, c, ctx.turned, ctx.sums, ctx.operands, numbers, multipliers, ctx.dtype = inputs
+    keep(ctx, a, b, c, numbers, multipliers, forward=forward)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    a, b, numbers, multiplier = ctx.saved_tensors
-    casts = Operands(ctx.operands, numbers, multiplier)
+    a, b, numbers, multipliers = ctx.saved_tensors
+    casts = Operands(ctx.operands, numbers, multipliers)
     sums = backward_sums(ctx, numbers)
     at = scales_at(ctx.sums)
     return _product_gradients(ctx, a, b, g, casts, sums, False, ctx.turned, at)
 
 
 def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    a, b, numbers, multiplier = saved(ctx)
-    a, b = _factors(a, b, ctx.turned, Operands(ctx.operands, numbers, multiplier))
+    a, b, numbers, multipliers = saved(ctx)
+    a, b = _factors(a, b, ctx.turned, Operands(ctx.operands, numbers, multipliers))
     of_a, of_b, *rest = tangents
     if of_b is not None and ctx.turned:
         of_b = of_b.mT

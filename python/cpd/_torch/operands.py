@@ -27,6 +27,9 @@ INPUT_GRADIENT, INPUT_WEIGHT = 2, 3
 WEIGHT_ACTIVATION, WEIGHT_GRADIENT = 4, 5
 """The operands of forward, of the GEMM that gives the input's gradient, and of the weight's."""
 
+_TENSOR = (0, 1, 2, 1, 0, 2)
+"""Which of activation, weight and gradient an operand is."""
+
 SUMS = 4
 """Rows of `numbers` before those of the operands."""
 
@@ -85,9 +88,9 @@ def name_of(dtype: torch.dtype) -> str:
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. A type that does
-    not hold the format becomes float32. Before a transform whose size does not divide the extent,
-    zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale from x."""
+    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. A type that
+    does not hold the format becomes float32. Before a transform whose size does not divide the
+    extent, zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale."""
     if not text:
         return x
     element, scaled, how, size, factor, history = parts(text)
@@ -132,7 +135,12 @@ class Operands(NamedTuple):
 
     texts: Sequence[str]
     numbers: Tensor | None
-    multiplier: Tensor | None
+    multipliers: Tensor | None
+    """Of activation, weight and gradient, where scaling is delayed."""
+
+    def multiplier(self, which: int) -> Tensor | None:
+        """Of one operand."""
+        return None if self.multipliers is None else self.multipliers[_TENSOR[which]]
 
     def pair(self, which: int) -> Pair:
         """Seed and stream of one."""
@@ -143,7 +151,7 @@ class Operands(NamedTuple):
 
     def cast(self, which: int, x: Tensor, axis: int) -> Tensor:
         """One operand as it enters its product."""
-        return cast_operand(x, self.texts[which], axis, self.pair(which), self.multiplier)
+        return cast_operand(x, self.texts[which], axis, self.pair(which), self.multiplier(which))
 
     def gradients(
         self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int]

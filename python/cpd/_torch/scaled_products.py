@@ -49,9 +49,10 @@ def encoded(casts: Operands, which: int, x: Tensor, axis: int) -> Operand:
     if not scaled:
         return Operand(ops.cast(x, how, *numbers, None), None, 0, 1, None)
     if history:
-        assert casts.multiplier is not None  # layers see to it
-        elements = ops.cast(x * casts.multiplier, how, *numbers, None)
-        return Operand(elements, casts.multiplier.reciprocal().reshape(1, 1), 0, 0, None)
+        multiplier = casts.multiplier(which)
+        assert multiplier is not None  # layers see to it
+        elements = ops.cast(x * multiplier, how, *numbers, None)
+        return Operand(elements, multiplier.reciprocal().reshape(1, 1), 0, 0, None)
     if size:
         x = whole_transforms(x, axis, size)
     q = named_scaled(scaled)

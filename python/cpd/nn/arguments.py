@@ -131,14 +131,14 @@ class Arguments(NamedTuple):
         return cls(how, activation, weight, operands, dtype, element, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """sums, operands, numbers, multiplier, dtype: see `cpd._torch.gemm`."""
+        """sums, operands, numbers, multipliers, dtype: see `cpd._torch.gemm`."""
         how = self.how
         sums = [_text(s) for s in (how.forward, how.grad_input, how.grad_weight, how.grad_bias)]
         if how.scales_at != "operand":
             sums.append(how.scales_at)
-        multiplier = None if self.delayed is None else self.delayed.gradient_multiplier()
+        multipliers = self.delayed.multipliers() if how.delays else None
         texts = ["" if spec is None else spec.text for spec in self.operands]
-        return sums, texts, self.numbers, multiplier, self.element
+        return sums, texts, self.numbers, multipliers, self.element
 
 
 def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,10 +148,19 @@ def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         x, w = x.to(common), w.to(common)
     elif is_native(given.how.forward) and given.dtype is not None:
         x, w = x.to(given.dtype), w.to(given.dtype)
+    _note_delayed(given, x, w)
     return (
         cast_before(given, x, given.activation, CAST_ACTIVATION),
         cast_before(given, w, given.weight, CAST_WEIGHT),
     )
+
+
+def _note_delayed(given: Arguments, x: Tensor, w: Tensor) -> None:
+    """Notes magnitudes of what is cast within the operator by a delayed scale."""
+    for name, operand, spec in (("activation", x, 0), ("weight", w, 1)):
+        cast = given.operands[spec]
+        if isinstance(cast, ScaledCast) and cast.history:
+            given.delayed.note(name, operand)
 
 
 def finished(given: Arguments, y: Tensor, x: Tensor) -> Tensor:

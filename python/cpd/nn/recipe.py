@@ -424,7 +424,9 @@ def _check_scales_at(values: dict[str, Any]) -> None:
             )
     for name in (*OPERANDS, *OVERRIDES):
         if isinstance(values[name], ScaledCast) and values[name].factor != 1:
-            raise ValueError(f"scales_at={values['scales_at']!r} takes no factor, got one in {name}")
+            raise ValueError(
+                f"scales_at={values['scales_at']!r} takes no factor, got one in {name}"
+            )
 
 
 def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:

@@ -32,7 +32,11 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     made: dict[str, Any] = {"forward": _plain("forward", recipe.forward)}
     usual = "native" if is_native(recipe.forward) else Accumulator("fp32")
     defaults: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | {"grad_bias": usual}
-    defaults |= dict.fromkeys(OVERRIDES, "same") | {"layer": 0, "source": "", "scales_at": "operand"}
+    defaults |= dict.fromkeys(OVERRIDES, "same") | {
+        "layer": 0,
+        "source": "",
+        "scales_at": "operand",
+    }
     for name in _KEYS:
         value = getattr(recipe, name)
         if name in ("forward", "rules", "schedule") or value == defaults.get(name):
