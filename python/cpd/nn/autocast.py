@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from cpd.nn import functional
+from cpd.nn import convolution, functional
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.options import Number, check_number
@@ -22,7 +22,7 @@ from cpd.numeric.streams import MAX_LAYERS, stream_tag
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """Within `with cpd.autocast(recipe):` torch's functions compute as the recipe says.
 
-    These are torch.nn.functional.linear, matmul (@, mm, mv, bmm, addmm, baddbmm), conv2d and, where
+    These are torch.nn.functional.linear, matmul (@, mm, mv, bmm, addmm, baddbmm), conv1d, …2d, …3d, their transposes and, where
     the recipe has `residual`, the addition of two tensors of one shape: calls to them, also those
     that torch's own modules make. A converted layer keeps its own recipe. Functions that hold
     products within them and are not among these (einsum, tensordot, lstm, …), and products of other
@@ -120,8 +120,11 @@ def _addmm(
     return torch.add(product if alpha == 1 else alpha * product, input, alpha=beta)
 
 
-def _conv2d(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
-    return functional.conv2d(*args, **kwargs, **mode.next())
+def _convolution(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def convolve(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
+        return form(*args, **kwargs, **mode.next())
+
+    return convolve
 
 
 def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
@@ -137,21 +140,29 @@ def _add_in_place(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) 
     return input.copy_(_add(mode, input, other, alpha=alpha))
 
 
+_CONVOLUTIONS = (
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+)
 _FORMS: dict[str, Callable[..., Tensor]] = {
     "linear": _linear,
     "matmul": _matmul,
     "rmatmul": _rmatmul,
     "addmm": _addmm,
-    "conv2d": _conv2d,
     "add": _add,
     "add_": _add_in_place,
+    **{name: _convolution(getattr(convolution, name)) for name in _CONVOLUTIONS},
 }
 _ADDITIONS = ("add", "add_")
 _LIKE_MATMUL = ("mm", "mv", "bmm")
 _LEFT = (
     "einsum tensordot inner addbmm addmv chain_matmul bilinear cdist embedding_bag "
-    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu conv1d conv3d conv_transpose1d "
-    "conv_transpose2d conv_transpose3d scaled_dot_product_attention layer_norm rms_norm group_norm "
+    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu "
+    " scaled_dot_product_attention layer_norm rms_norm group_norm "
     "batch_norm instance_norm embedding softmax"
 ).split()
 
