@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpd._torch import operators
-from cpd._torch.arguments import number_of
+from cpd._torch.arguments import number_of, stacked_numbers
 from cpd._torch.derivatives import call
 from cpd._torch.gemm import (
     CAST_ACTIVATION,
@@ -245,11 +245,4 @@ def _numbers(
         pair_of(spec, purpose, how, x, stream)
         for spec, purpose in zip(drawing, _PURPOSES, strict=True)
     ]
-    given = [number for pair in pairs for number in pair if number is not None]
-    if not given:
-        return None
-    on_cpu = all(number.device.type == "cpu" for number in given)
-    place = given[0].device if on_cpu else x.device
-    zero = torch.zeros((), dtype=torch.int64, device=place)
-    flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
-    return torch.stack(flat).view(len(drawing), 2)
+    return stacked_numbers(pairs, x)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from cpd.nn.converted.replaced import used
 from cpd.nn.converted.state import State
 from cpd.nn.convolution import (
     conv1d,
@@ -31,19 +31,11 @@ class Product:
 
     @classmethod
     def describe(cls, state: State) -> str:
-        return _of_products(state)
+        return used(state)
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
         return ""
-
-
-def _of_products(state: State) -> str:
-    """What of a recipe products use."""
-    how = state.recipe if state.recipe is not None else next(state.phases())
-    unused = dict.fromkeys(("norm", "softmax", "embedding", "residual", "attention"))
-    others = dict.fromkeys(("update", "state", "wire", "loss_scale"))
-    return str(replace(how, layer=0, source="", **unused, **others))
 
 
 class EmulatedLinear(Product):
