@@ -14,8 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd.nn import bypasses, clock, layers
-from cpd.nn.converted import MIXINS, classes
-from cpd.nn.converted.encoder import CallsItsLayers
+from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.recipe import Recipe, RecipeLike
@@ -159,7 +158,7 @@ class _Plan:
             for name, module in root.named_modules()
             if not isinstance(module, Delayed)
         }
-        mixins = {name: _mixin(module) for name, module in self._modules.items()}
+        mixins = {name: _nearest(module, MIXINS) for name, module in self._modules.items()}
         known = [name for name, mixin in mixins.items() if mixin is not None]
         self._mixins = mixins
         self._numbers = {name: number for number, name in enumerate(known)}
@@ -246,11 +245,11 @@ class _Plan:
             layer.state.clock = made
 
     def _encoders(self) -> None:
-        """Switches the fast path of encoder layers off, where layers within them are emulated."""
+        """Has encoders call the layers within them, where one is emulated."""
         encoders = {
             name: module
             for name, module in self._modules.items()
-            if isinstance(module, nn.TransformerEncoderLayer)
+            if isinstance(module, tuple(encoder.MIXINS))
         }
         within = tuple(
             layer.state
@@ -259,12 +258,12 @@ class _Plan:
         )
         for module in encoders.values() if within else ():
             module.__dict__["cpd_states"] = within
-            classes.emulate(module, CallsItsLayers)
+            classes.emulate(module, _nearest(module, encoder.MIXINS))
 
 
-def _mixin(module: nn.Module) -> type[Any] | None:
-    """Of the nearest class of torch that is known."""
-    return next((MIXINS[base] for base in type(module).__mro__ if base in MIXINS), None)
+def _nearest(module: nn.Module, table: dict[type[nn.Module], type[Any]]) -> Any:
+    """The mixin of the nearest class of torch that is known, or None."""
+    return next((table[base] for base in type(module).__mro__ if base in table), None)
 
 
 def _delays(layer: _Layer) -> bool:
