@@ -154,9 +154,7 @@ class _Plan:
     def __init__(self, root: nn.Module, how: Recipe, rules: list[Rule]) -> None:
         self._root = root
         self._modules = {
-            name: module
-            for name, module in root.named_modules()
-            if not isinstance(module, Delayed)
+            name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
         }
         mixins = {name: _nearest(module, MIXINS) for name, module in self._modules.items()}
         known = [name for name, mixin in mixins.items() if mixin is not None]

@@ -115,5 +115,3 @@ def _table(rows: Sequence[Row], said: str) -> list[str]:
 
 def _names(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"
-
-
