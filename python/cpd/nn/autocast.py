@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, convolution, embedding, functional, norms
+from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.options import Number, check_number
 from cpd.numeric.streams import MAX_LAYERS, stream_tag
 
@@ -56,7 +56,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
     def __enter__(self) -> autocast:
         self._calls = 0
-        return super().__enter__()  # type: ignore[no-any-return]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __torch_function__(
         self,
@@ -88,7 +89,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 @contextmanager
 def paused() -> Iterator[None]:
     """Within it no `autocast` does anything."""
-    modes = [m for m in _get_current_function_mode_stack() if isinstance(m, autocast)]
+    stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in stack if isinstance(mode, autocast)]
     for mode in modes:
         mode._paused += 1
     try:
@@ -98,7 +100,7 @@ def paused() -> Iterator[None]:
             mode._paused -= 1
 
 
-# ---- torch's functions, by name -------------------------------------------------------------------
+# ---- torch's functions, by name ------------------------------------------------------------------
 
 
 def _linear(mode: autocast, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -123,10 +125,10 @@ def _addmm(
     return torch.add(product if alpha == 1 else alpha * product, input, alpha=beta)
 
 
-def _as_torch(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _as_torch(form: Callable[..., Any]) -> Callable[..., Any]:
     """Of a functional form whose arguments are those of torch's function."""
 
-    def compute(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
+    def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
         return form(*args, **kwargs, **mode.next())
 
     return compute
@@ -181,9 +183,10 @@ _FORMS: dict[str, Callable[..., Any]] = {
 }
 _ADDITIONS = ("add", "add_")
 _LEFT = (
-    "einsum tensordot inner addbmm addmv chain_matmul bilinear cdist embedding_bag lstm gru "
-    "rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
-).split()
+    *("einsum", "tensordot", "inner", "addbmm", "addmv", "chain_matmul", "bilinear", "cdist"),
+    *("embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+)
 _TORCHS = {
     "matmul": "matmul mm mv bmm __matmul__",
     "rmatmul": "__rmatmul__",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -17,8 +18,8 @@ from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
 from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import Recipe, RecipeLike
-from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Rule
 from cpd.numeric.options import integer
@@ -48,9 +49,9 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
 
     The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
     they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
-    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode, from
-    which the streams of the call follow. Recomputation under
-    activation checkpointing repeats the bits of the last call.
+    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode,
+    from which the streams of the call follow. Recomputation under activation checkpointing repeats
+    the bits of the last call.
 
     Where a recipe has a schedule, `set_step` says which step or epoch it is.
 
@@ -160,7 +161,7 @@ class _Plan:
         known = [name for name, mixin in mixins.items() if mixin is not None]
         self._mixins = mixins
         self._numbers = {name: number for number, name in enumerate(known)}
-        counted = [n for n in known if mixins[n].what not in WITHOUT_PRODUCTS]  # type: ignore
+        counted = [n for n in known if mixins[n].what not in WITHOUT_PRODUCTS]
         self._choice = Choice(root, counted, [*rules, *how.rules], how)
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
@@ -244,11 +245,7 @@ class _Plan:
 
     def _encoders(self) -> None:
         """Has encoders call the layers within them, where one is emulated."""
-        encoders = {
-            name: module
-            for name, module in self._modules.items()
-            if isinstance(module, tuple(encoder.MIXINS))
-        }
+        encoders = {n: m for n, m in self._modules.items() if _nearest(m, encoder.MIXINS)}
         within = tuple(
             layer.state
             for layer in self.layers
@@ -282,12 +279,9 @@ def _keep_scales(layer: _Layer) -> Delayed:
 
 _COMPUTING = ("forward", "_conv_forward", "__call__", "__getattr__")
 """What a subclass may have of its own that emulation would pass over."""
-_EXACT = frozenset(
-    "Identity Flatten Unflatten ReLU PixelShuffle PixelUnshuffle ChannelShuffle MaxPool1d "
-    "MaxPool2d MaxPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d MaxUnpool1d "
-    "MaxUnpool2d MaxUnpool3d ZeroPad1d ZeroPad2d ZeroPad3d ConstantPad1d ConstantPad2d "
-    "ConstantPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d "
-    "ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d".split()
+_EXACT = re.compile(
+    "Identity|Flatten|Unflatten|ReLU|Pixel(Unshuffle|Shuffle)|ChannelShuffle|"
+    "(Adaptive)?Max(Unpool|Pool)[123]d|(Zero|Constant|Reflection|Replication|Circular)Pad[123]d"
 )
 """Torch's modules that only pass on values that they were given."""
 _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -317,7 +311,7 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
         if not own:
             return ""
         return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
-    exact = cls.__module__.startswith("torch.nn.") and cls.__name__ in _EXACT
+    exact = cls.__module__.startswith("torch.nn.") and _EXACT.fullmatch(cls.__name__)
     return "" if exact else "torch computes it: no emulation of this class"
 
 
