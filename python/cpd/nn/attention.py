@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,6 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch import operators
+from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
 from cpd.nn.arguments import check_operand
 from cpd.nn.functional import linear, matmul
@@ -94,7 +94,7 @@ def scaled_dot_product_attention(
     if is_causal:
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     base = stream_of(how, stream)
-    weights = _weights(query, key, mask, factor, how, base, torch.ops.aten._safe_softmax)
+    weights = _weights(query, key, mask, factor, how, base, True)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
     return _product(weights, value, how, at(base, VALUES), dtype)
 
@@ -173,7 +173,7 @@ def multi_head_attention(
     inner = at(base, HEADS)
     weights = None
     if need_weights:
-        weights = _weights(q, k, mask, 1 / math.sqrt(q.shape[-1]), how, inner, torch.softmax)
+        weights = _weights(q, k, mask, 1 / math.sqrt(q.shape[-1]), how, inner, False)
         weights = F.dropout(weights, dropout) if dropout else weights
         y = _product(weights, v, how, at(inner, VALUES), None)
         weights = weights.mean(dim=1) if average_attn_weights else weights
@@ -212,10 +212,10 @@ def _weights(
     factor: float,
     how: Recipe,
     base: Number | None,
-    softmax: Callable[..., Tensor],
+    zeros: bool,
 ) -> Tensor:
-    """What values are weighted with, in the query's type. `softmax` says what becomes of rows of
-    which the mask leaves nothing."""
+    """What values are weighted with, in the query's type; rows of which the mask leaves nothing
+    are `zeros`, or NaN."""
     if how.softmax is not None:
         check_carrier(operators.name_of(query.dtype), how.softmax.format.name)
     scores = _product(query, key.mT, how, at(base, SCORES), torch.float32) * factor
@@ -223,10 +223,16 @@ def _weights(
         scores = scores.masked_fill(~mask, -math.inf)
     elif mask is not None:
         scores = scores + mask
-    weights = softmax(scores, -1)
+    (weights,) = _softmax(scores, sizes=[int(zeros)])
     drawn = at(base, SOFTMAX)
     weights = rounded(weights, how.softmax, how.softmax, stream=drawn, layer=how.layer)
     return weights.to(query.dtype)
+
+
+@kept
+def _softmax(x: Tensor, *, sizes: Any, numbers: Any) -> list[Tensor]:
+    zeros = bool(sizes[0])
+    return [torch.ops.aten._safe_softmax(x, -1) if zeros else torch.softmax(x, -1)]
 
 
 def _check(query: Any, key: Any, value: Any, attn_mask: Tensor | None, is_causal: bool) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cpd.nn import recurrent
-from cpd.nn.converted.replaced import Replaced, delays, used
+from cpd.nn.converted.replaced import delays, run_with, used
 
 if TYPE_CHECKING:
     from cpd.nn.converted.state import State
@@ -52,9 +52,8 @@ class EmulatedCell:
     cpd: State
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        how = {"recipe": self.cpd.recipe, "stream": self.cpd.stream()}
-        with Replaced(self.functions, how):
-            return super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
+        forward = super().forward  # type: ignore[misc]  # the module's
+        return run_with(self.functions, self.cpd, forward, *args, **kwargs)
 
     @classmethod
     def describe(cls, state: State) -> str:
