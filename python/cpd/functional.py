@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 from cpd.nn import functional
 from cpd.nn.attention import multi_head_attention, scaled_dot_product_attention
+from cpd.nn.convolution import (
+    PADDING_MODES,
+    Pair,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from cpd.nn.embedding import embedding
-from cpd.nn.functional import PADDING_MODES, Pair, conv2d, linear, matmul
+from cpd.nn.functional import linear, matmul
 from cpd.nn.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from cpd.nn.recipe import CastSpec, Recipe, RecipeLike, recipe
 from cpd.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
@@ -17,7 +27,12 @@ __all__ = [
     "Recipe",
     "RecipeLike",
     "batch_norm",
+    "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "embedding",
     "group_norm",
     "gru",
