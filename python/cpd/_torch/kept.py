@@ -107,8 +107,8 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     given = ctx.name, ctx.places, operands, list(ctx.sizes), list(ctx.numbers)
     made = iter(ops.kept_gradients(*given, whole, needs))
     of_operands = [next(made) if n else None for n in needs]
-    nothing = tuple(None if given else [] for given in (ctx.sizes, ctx.numbers))  # torch asks so
-    return None, None, of_operands, *nothing
+    # Torch wants a list for an empty list.
+    return None, None, of_operands, None if ctx.sizes else [], None if ctx.numbers else []
 
 
 torch.library.register_autograd("cpd::kept", _backward, setup_context=_setup)

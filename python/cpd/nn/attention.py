@@ -36,6 +36,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import _mha_shape_check  # type: ignore[attr-defined]
 
 from cpd._torch import operators
 from cpd._torch.kept import kept
@@ -145,7 +146,7 @@ def multi_head_attention(
     how = _recipe(recipe)
     base = stream_of(how, stream)
     _check_dense(query, key, value)
-    batched = F._mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
+    batched = _mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
         query, key, value = _one_example(query, key, value)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
@@ -163,8 +164,8 @@ def multi_head_attention(
         k = torch.cat((k, bias_k.to(k.dtype).repeat(1, examples, 1)))
         v = torch.cat((v, bias_v.to(v.dtype).repeat(1, examples, 1)))
     q, k, v = (_by_head(x, num_heads) for x in (q, k, v))
-    k = k if static_k is None else static_k.unflatten(0, (examples, num_heads))
-    v = v if static_v is None else static_v.unflatten(0, (examples, num_heads))
+    k = k if static_k is None else torch.unflatten(static_k, 0, (examples, num_heads))
+    v = v if static_v is None else torch.unflatten(static_v, 0, (examples, num_heads))
     if add_zero_attn:
         k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
     added = k.shape[-2] - key.shape[0] if static_k is None else int(add_zero_attn)
@@ -292,8 +293,8 @@ def _projected(
         if query is key and key is value:
             return project(query, packed, bias, QUERY).chunk(3, -1)
         if key is value:
-            of_bias = (None, None) if bias is None else bias.split((size, 2 * size))
-            for_query, for_both = packed.split((size, 2 * size))
+            of_bias = (None, None) if bias is None else bias.split_with_sizes((size, 2 * size))
+            for_query, for_both = packed.split_with_sizes((size, 2 * size))
             both = project(key, for_both, of_bias[1], KEY)
             return project(query, for_query, of_bias[0], QUERY), *both.chunk(2, -1)
         matrices = packed.chunk(3)
@@ -306,7 +307,7 @@ def _projected(
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
     """L × N × E as N × heads × L × E/heads."""
-    return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+    return torch.unflatten(x, -1, (heads, -1)).permute(1, 2, 0, 3)
 
 
 def _merged(
@@ -316,7 +317,7 @@ def _merged(
     the end are never masked."""
     masks = []
     if attn_mask is not None:
-        by_head = attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, heads))
+        by_head = attn_mask if attn_mask.dim() == 2 else torch.unflatten(attn_mask, 0, (-1, heads))
         masks.append(_to_add(by_head, added, dtype))
     if padding is not None:
         masks.append(_to_add(padding[:, None, None, :], added, dtype))

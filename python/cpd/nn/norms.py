@@ -168,7 +168,7 @@ def _rms_norm(x: Tensor, w: Tensor | None, *, sizes: Any, numbers: Any) -> list[
 def _group_norm(
     x: Tensor, w: Tensor | None, b: Tensor | None, *, sizes: Any, numbers: Any
 ) -> list[Tensor]:
-    return [F.group_norm(x, *sizes, w, b, *numbers)]
+    return [F.group_norm(x, sizes[0], w, b, numbers[0])]
 
 
 @kept

@@ -355,7 +355,7 @@ def _layers(
     states = tuple(map(torch.stack, zip(*last, strict=True)))
     if batch_sizes is not None:
         return rows, states
-    y = rows.unflatten(0, (x.shape[0], x.shape[1]))
+    y = rows.view(x.shape[0], x.shape[1], -1)
     return (y.transpose(0, 1) if order.batch_first else y), states
 
 
@@ -364,7 +364,7 @@ def _over_time(
 ) -> tuple[Tensor, State]:
     """Outputs, packed as `rows`, and the last state of each example. Examples are sorted by length:
     forward, those that end leave their state; backward, they come in with their first one."""
-    products = chain.product(rows, INPUT, 0).split(sizes)
+    products = chain.product(rows, INPUT, 0).split_with_sizes(sizes)
     first = tuple(s.to(products[0].dtype) for s in first)
     times = range(len(sizes))
     state = tuple(s[: sizes[-1 if reverse else 0]] for s in first)

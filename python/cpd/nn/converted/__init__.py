@@ -19,9 +19,13 @@ from typing import Any
 
 from torch import nn
 
-from cpd.nn.converted import products
+from cpd.nn.converted import attention, embedding, norms, products, recurrent
 
 MIXINS: dict[type[nn.Module], type[Any]] = {
     **products.MIXINS,
+    **norms.MIXINS,
+    **embedding.MIXINS,
+    **attention.MIXINS,
+    **recurrent.MIXINS,
 }
 """Class of torch -> mixin. Subclasses that compute as it does are taken too."""

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpd.nn.attention import multi_head_attention
 from cpd.nn.converted.replaced import delays, run_with, used
-
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
-
+from cpd.nn.converted.state import State
 
 _FUNCTIONS = {F.multi_head_attention_forward: multi_head_attention}
 

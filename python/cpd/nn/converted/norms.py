@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +12,9 @@ from torch import Tensor, nn
 
 from cpd.nn import norms
 from cpd.nn.converted.replaced import lacks, run_with
+from cpd.nn.converted.state import State
 
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
-
-_FUNCTIONS = {
+_FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
     F.layer_norm: norms.layer_norm,
     F.rms_norm: norms.rms_norm,
     torch.rms_norm: norms.rms_norm,  # what torch.compile sees of it

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
-
-    from cpd.nn.recipe import Recipe
+from cpd.nn.converted.state import State
+from cpd.nn.recipe import Recipe
 
 
 class Replaced(TorchFunctionMode):
@@ -67,7 +65,7 @@ TRAINING = ("update", "state", "wire", "loss_scale")
 
 def used(state: State, *parts: str) -> str:
     """What of a layer's recipe products use, and those other parts: for a report."""
-    unused = dict.fromkeys(name for name in (*PARTS, *TRAINING) if name not in parts)
+    unused: dict[str, Any] = dict.fromkeys(n for n in (*PARTS, *TRAINING) if n not in parts)
     return str(replace(_first(state), layer=0, source="", **unused))
 
 
