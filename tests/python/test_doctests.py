@@ -22,9 +22,13 @@ MODULES = (
     "cpd.comm.schedule",
     "cpd.comm.spec",
     "cpd.comm.virtual",
+    "cpd.nn.attention",
+    "cpd.nn.embedding",
     "cpd.nn.functional",
     "cpd.nn.layers",
+    "cpd.nn.norms",
     "cpd.nn.recipe",
+    "cpd.nn.recurrent",
     "cpd.numeric.accumulator",
     "cpd.numeric.formats",
     "cpd.numeric.hadamard",
@@ -39,7 +43,7 @@ MODULES = (
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    if name in ("cpd.nn.functional", "cpd.nn.layers"):
+    if name.startswith("cpd.nn.") and name != "cpd.nn.recipe":
         pytest.importorskip("torch")
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
