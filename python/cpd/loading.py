@@ -26,6 +26,7 @@ SPECS = [
     ("cpd.numeric.accumulator", "BlockFma"),
     ("cpd.numeric.cast", "CastSpec"),
     ("cpd.numeric.hadamard", "Hadamard"),
+    ("cpd.numeric.scaled_cast", "ScaledCast"),
     ("cpd.numeric.scaled", "scaled"),  # what a pickled Scaled calls
     ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),

@@ -110,7 +110,12 @@ FORMER_HOMES = {
     "cpd.comm.spec": "cpd.reduce",
     "cpd.comm.schedule": "cpd.schedule",
 }
-NEW_HOMES = {"cpd.numeric.hadamard", "cpd.numeric.scaled", "cpd.ops.encoded"}
+NEW_HOMES = {
+    "cpd.numeric.hadamard",
+    "cpd.numeric.scaled",
+    "cpd.numeric.scaled_cast",
+    "cpd.ops.encoded",
+}
 """Modules of later specs, which no checkpoint of before holds."""
 
 

@@ -197,10 +197,10 @@ def test_one_number_for_a_tensor(face: Face):
 # ---- where formats stand -------------------------------------------------------------------------
 
 
-def test_layers_take_no_scaled_formats():
-    for given in ("nvfp4", "int8 row", cpd.scaled("mxfp8")):
-        for name in ("activation", "weight", "gradient", "output"):
-            with pytest.raises(ValueError, match=f"{name} takes formats without scales.*cpd.cast"):
+def test_results_of_layers_take_no_scaled_formats():
+    for given in ("nvfp4", "int8 row", cpd.scaled("mxfp8"), cpd.ScaledCast("mxfp8")):
+        for name in ("output", "norm", "softmax", "embedding", "residual"):
+            with pytest.raises(ValueError, match=f"{name} takes formats without scales"):
                 cpd.Recipe("fp32", **{name: given})
     assert cpd.Recipe("fp32", weight="int8").weight.format == cpd.format("int8")
 

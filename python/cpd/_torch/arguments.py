@@ -151,10 +151,10 @@ def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor |
     """Seed and stream, where the rounding uses them."""
     if options.rounding != "stochastic":
         return None, None
-    return _number("seed", options.seed, x), _number("stream", options.stream, x)
+    return number_of("seed", options.seed, x), number_of("stream", options.stream, x)
 
 
-def _number(name: str, value: Number, x: Tensor) -> Tensor:
+def number_of(name: str, value: Number, x: Tensor) -> Tensor:
     """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits. One on a GPU
     stays there, and nothing waits for it."""
     if not isinstance(value, Tensor):
@@ -163,6 +163,21 @@ def _number(name: str, value: Number, x: Tensor) -> Tensor:
         raise ValueError(f"{name} must be on the CPU or on x's device, got {value.device}")
     value = value.detach().reshape(())
     return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
+
+
+def stacked_numbers(
+    pairs: Sequence[tuple[Tensor | None, Tensor | None]], x: Tensor
+) -> Tensor | None:
+    """Seeds and streams as an operator takes them, int64, n x 2: zeros where there are none; None
+    where all are none. They stay on the CPU where they came from there."""
+    given = [number for pair in pairs for number in pair if number is not None]
+    if not given:
+        return None
+    on_cpu = all(number.device.type == "cpu" for number in given)
+    place = given[0].device if on_cpu else x.device
+    zero = torch.zeros((), dtype=torch.int64, device=place)
+    flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
+    return torch.stack(flat).view(len(pairs), 2)
 
 
 def given_draws(

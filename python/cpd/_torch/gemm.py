@@ -3,10 +3,12 @@
 which carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd._torch.conv`).
 Documented in `cpd.ops`, `cpd.functional` and `cpd.Recipe`. What the operators take of a recipe:
 
-`sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias. `gradient`: how
-the gradient of the output is cast before the backward GEMMs, as the text that torch.ops.cpd.cast
-takes (`Options.text`); empty: not at all. `numbers`: their seeds and streams, int64, 5 x 2: of the
-four sums and of the cast; None where nothing is stochastic.
+`sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias; `native` is
+torch's own kernel; and, where scales are not applied to each operand, a fifth, `block` or
+`epilogue`. `operands`: how the operands of the three GEMMs are cast there (`OperandSpec`'s
+texts, in the order of `Recipe.operands`); empty: they come as they are. `numbers`: their seeds and
+streams, int64, 10 x 2; None where nothing is stochastic. `multipliers`: of activation, weight
+and gradient, where scaling is delayed.
 """
 
 # torch's registries are untyped.
@@ -23,8 +25,18 @@ from torch import Tensor
 from cpd import _core
 from cpd._torch.derivatives import Tangents, differentiable, saved, total
 from cpd._torch.library import ops
+from cpd._torch.operands import (
+    FORWARD_ACTIVATION,
+    FORWARD_WEIGHT,
+    INPUT_GRADIENT,
+    INPUT_WEIGHT,
+    WEIGHT_ACTIVATION,
+    WEIGHT_GRADIENT,
+    Operands,
+)
+from cpd._torch.scaled_products import encoded, scaled_product
+from cpd._torch.scaled_products import turned as turned_operand
 from cpd.numeric.accumulator import parsed
-from cpd.numeric.cast import parsed_cast
 from cpd.numeric.compiling import constant
 from cpd.numeric.streams import stream_tag
 from cpd.ops.arguments import holds, product_shape
@@ -32,8 +44,13 @@ from cpd.ops.arguments import holds, product_shape
 GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = "grad_input", "grad_weight", "grad_bias"
 CAST_ACTIVATION, CAST_WEIGHT = "cast_activation", "cast_weight"
 CAST_GRADIENT, CAST_OUTPUT = "cast_gradient", "cast_output"
+RECAST_ACTIVATION, RECAST_WEIGHT = "recast_activation", "recast_weight"
+RECAST_GRADIENT = "recast_gradient"
 TANGENT_A, TANGENT_B = "tangent_input", "tangent_weight"
 """What a random stream is for, by its name in the table of streams (`cpd.numeric.streams`)."""
+
+NATIVE = "native"
+"""The text of the sum of torch's own kernel."""
 
 Strings = Sequence[str]
 Ints = Sequence[int]
@@ -53,10 +70,16 @@ class Sum(NamedTuple):
 
     def into(self, dtype: torch.dtype) -> torch.dtype:
         """`dtype` where it holds the sums, else float32."""
+        if self.is_native():
+            return dtype
         return dtype if holds(_name(dtype), parsed(self.text).format.name) else torch.float32
 
+    def is_native(self) -> bool:
+        """Whether torch's own kernel forms them."""
+        return self.text == NATIVE
+
     def is_stochastic(self) -> bool:
-        return parsed(self.text).rounding == "stochastic"
+        return not self.is_native() and parsed(self.text).rounding == "stochastic"
 
     def drawing(self, purpose: str) -> Sum:
         """With the random bits of another purpose."""
@@ -66,11 +89,11 @@ class Sum(NamedTuple):
 
     def swapped(self) -> Sum:
         """For the product's transpose, whose operands have changed places."""
-        return self._replace(text=_swapped(self.text))
+        return self if self.is_native() else self._replace(text=_swapped(self.text))
 
     def of_terms(self) -> Sum:
         """For terms that are no products: they are rounded only as they are added."""
-        return self._replace(text=_of_terms(self.text))
+        return self if self.is_native() else self._replace(text=_of_terms(self.text))
 
 
 @constant
@@ -86,8 +109,21 @@ def _swapped(text: str) -> str:
 def product(
     a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
-    """gemm, rounded once more to nearest-even where `dtype` does not hold its sums."""
+    """gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or torch's."""
+    if how.is_native():
+        return native_product(a, b, c, dtype)
     y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
+    return y.to(dtype)
+
+
+def native_product(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """c + a b as torch.nn.functional.linear computes it, in the wider of the operands' types."""
+    common = torch.promote_types(a.dtype, b.dtype)
+    a, b = a.to(common), b.to(common)
+    if c is None:
+        return (a @ b).to(dtype)
+    c = c.to(common)
+    y = torch.addmm(c, a, b) if a.dim() == b.dim() == 2 else a @ b + c
     return y.to(dtype)
 
 
@@ -98,6 +134,11 @@ def _name(dtype: torch.dtype) -> str:
 def taken(sums: Strings, numbers: Tensor | None, which: int) -> Sum:
     """One of a recipe's sums."""
     return Sum(sums[which], *_pair(numbers, which))
+
+
+def scales_at(sums: Strings) -> str:
+    """Where scales are applied: to each `operand`, to sums over a `block`, or at the end."""
+    return sums[4] if len(sums) > 4 else "operand"
 
 
 def _pair(numbers: Tensor | None, which: int) -> tuple[Tensor | None, Tensor | None]:
@@ -143,6 +184,8 @@ def addend_gradient(g: Tensor, like: Operand, how: Sum) -> Tensor:
     ]
     if not folded:
         return g.reshape(like.shape).to(like.dtype)
+    if how.is_native():
+        return g.sum(folded, keepdim=True).reshape(like.shape).to(like.dtype)
     kept = [d for d in range(g.dim()) if d not in folded]
     terms = g.permute(*folded, *kept).flatten(0, len(folded) - 1)
     terms = terms.flatten(1) if kept else terms.unsqueeze(1)
@@ -159,17 +202,77 @@ class Products(NamedTuple):
 
 
 def _product_gradients(
-    ctx: Any, a: Tensor, b: Tensor, g: Tensor, cast: Tensor, sums: Products, blas: bool
+    ctx: Any,
+    a: Tensor,
+    b: Tensor,
+    g: Tensor,
+    operands: Operands,
+    sums: Products,
+    blas: bool,
+    turned: bool = False,
+    scales_at: str = "operand",
 ) -> tuple[Tensor | None, ...]:
-    """Of a, b and c in c + a b. `cast`: the gradient as it enters the GEMMs."""
+    """Of a, b and c in c + a b; `turned`: b is the transpose."""
     like_a, like_b, like_c = ctx.like
-    needs = ctx.needs_input_grad
+    for_a, for_b, for_c = ctx.needs_input_grad[:3]
+    of_c = addend_gradient(g, like_c, sums.grad_bias) if for_c else None
+    if scales_at != "operand":
+        of_a, of_b = _scaled_gradients(ctx, a, b, g, operands, sums, turned, scales_at)
+        return of_a, of_b, of_c
     batch = g.shape[:-2]
-    return (
-        contract(cast, b.mT, batch, like_a, sums.grad_input, blas) if needs[0] else None,
-        contract(a.mT, cast, batch, like_b, sums.grad_weight, blas) if needs[1] else None,
-        addend_gradient(g, like_c, sums.grad_bias) if needs[2] else None,
-    )
+    to_input, to_weight = operands.gradients(g, (for_a, for_b), (-1, -2))
+    of_a = of_b = None
+    if for_a:
+        weight = operands.cast(INPUT_WEIGHT, b, -2 if turned else -1)
+        weight = weight if turned else weight.mT
+        of_a = contract(to_input, weight, batch, like_a, sums.grad_input, blas)
+        of_a = operands.unfactored(of_a, INPUT_GRADIENT, INPUT_WEIGHT)
+    if for_b:
+        activation = operands.cast(WEIGHT_ACTIVATION, a, -2)
+        of_b = _weight_gradient(
+            activation, to_weight, batch, like_b, sums.grad_weight, blas, turned
+        )
+        of_b = operands.unfactored(of_b, WEIGHT_ACTIVATION, WEIGHT_GRADIENT)
+    return of_a, of_b, of_c
+
+
+def _scaled_gradients(
+    ctx: Any,
+    a: Tensor,
+    b: Tensor,
+    g: Tensor,
+    casts: Operands,
+    sums: Products,
+    is_turned: bool,
+    at: str,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of a and b, whose scales are applied to sums."""
+    like_a, like_b, _ = ctx.like
+    of_a = of_b = None
+    if ctx.needs_input_grad[0]:
+        weight = encoded(casts, INPUT_WEIGHT, b, -2 if is_turned else -1)
+        gradient = encoded(casts, INPUT_GRADIENT, g, -1)
+        weight = weight if is_turned else turned_operand(weight)
+        of_a = scaled_product(gradient, weight, None, sums.grad_input, at, like_a.dtype)
+    if ctx.needs_input_grad[1]:
+        activation = turned_operand(encoded(casts, WEIGHT_ACTIVATION, a, -2))
+        gradient = encoded(casts, WEIGHT_GRADIENT, g, -2)
+        of_b = scaled_product(activation, gradient, None, sums.grad_weight, at, like_b.dtype)
+        of_b = of_b.mT if is_turned else of_b
+    return of_a, of_b
+
+
+def _weight_gradient(
+    a: Tensor, g: Tensor, batch: Ints, like: Operand, how: Sum, blas: bool, turned: bool
+) -> Tensor:
+    """The transpose of a, by g; torch's own kernel forms the transpose of that where b was."""
+    if not turned:
+        return contract(a.mT, g, batch, like, how, blas)
+    if how.is_native():
+        return contract(g.mT, a, batch, like, how, blas)
+    *rest, outputs, inputs = like.shape
+    like = like._replace(shape=(*rest, inputs, outputs))
+    return contract(a.mT, g, batch, like, how, blas).mT
 
 
 def keep(
@@ -208,6 +311,9 @@ def product_tangent(
     return total(*terms).to(dtype)
 
 
+_AS_GIVEN = Operands(("",) * 6, None, None)
+
+
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     a, b, c, ctx.text, seed, stream, ctx.dtype, ctx.blas, _ = inputs
     keep(ctx, a, b, c, seed, stream, forward=forward)
@@ -226,7 +332,7 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         how.drawing(GRAD_WEIGHT),
         how._replace(text="fp32 sequential").drawing(GRAD_BIAS),
     )
-    return _product_gradients(ctx, a, b, g, g, sums, ctx.blas)
+    return _product_gradients(ctx, a, b, g, _AS_GIVEN, sums, ctx.blas)
 
 
 @torch.library.register_fake("cpd::gemm")
@@ -262,21 +368,12 @@ def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor])
     return f"cpd::{name}"
 
 
-def cast_gradient(g: Tensor, gradient: str, numbers: Tensor | None) -> Tensor:
-    """The gradient of an output as it enters the backward GEMMs."""
-    if not gradient:
-        return g
-    if not holds(_name(g.dtype), parsed_cast(gradient).format.name):
-        g = g.float()
-    return ops.cast(g, gradient, *_pair(numbers, 4), None)
-
-
 def backward_sums(ctx: Any, numbers: Tensor | None) -> Products:
     """A recipe's sums but for the first."""
     return Products(*(taken(ctx.sums, numbers, which) for which in (1, 2, 3)))
 
 
-RECIPE = "str[] sums, str gradient, Tensor? numbers, ScalarType dtype"
+RECIPE = "str[] sums, str[] operands, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
 """What an operator takes of a recipe, in its schema."""
 
 
@@ -284,35 +381,65 @@ def _matmul(
     a: Tensor,
     b: Tensor,
     c: Tensor | None,
+    turned: bool,
     sums: Strings,
-    gradient: str,
+    operands: Strings,
     numbers: Tensor | None,
+    multipliers: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    return product(a, b, c, taken(sums, numbers, 0), dtype)
+    casts = Operands(operands, numbers, multipliers)
+    how = taken(sums, numbers, 0)
+    if scales_at(sums) != "operand":
+        left = encoded(casts, FORWARD_ACTIVATION, a, -1)
+        right = encoded(casts, FORWARD_WEIGHT, b, -1 if turned else -2)
+        right = turned_operand(right) if turned else right
+        return scaled_product(left, right, c, how, scales_at(sums), dtype)
+    a, b = _factors(a, b, turned, casts)
+    if casts.leave_factors():
+        y = casts.unfactored(product(a, b, None, how, dtype), FORWARD_ACTIVATION, FORWARD_WEIGHT)
+        return y if c is None else y + c.to(dtype)
+    return product(a, b, c, how, dtype)
 
 
-def _fake_matmul(
-    a: Tensor, b: Tensor, c: Any, sums: Any, gradient: Any, numbers: Any, dtype: Any
-) -> Tensor:
-    return a.new_empty(product_shape(a.shape, b.shape), dtype=dtype)
+def _factors(a: Tensor, b: Tensor, turned: bool, casts: Operands) -> tuple[Tensor, Tensor]:
+    """The matrices of the forward product, as cast."""
+    a = casts.cast(FORWARD_ACTIVATION, a, -1)
+    b = casts.cast(FORWARD_WEIGHT, b, -1 if turned else -2)
+    return a, b.mT if turned else b
+
+
+def _fake_matmul(a: Tensor, b: Tensor, c: Any, turned: bool, *args: Any) -> Tensor:
+    shape = product_shape(a.shape, b.mT.shape if turned else b.shape)
+    return a.new_empty(shape, dtype=args[-1])
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    a, b, c, ctx.sums, ctx.gradient, numbers, ctx.dtype = inputs
-    keep(ctx, a, b, c, numbers, forward=forward)
+    a, b, c, ctx.turned, ctx.sums, ctx.operands, numbers, multipliers, ctx.dtype = inputs
+    keep(ctx, a, b, c, numbers, multipliers, forward=forward)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    a, b, numbers = ctx.saved_tensors
-    cast = cast_gradient(g, ctx.gradient, numbers)
-    return _product_gradients(ctx, a, b, g, cast, backward_sums(ctx, numbers), False)
+    a, b, numbers, multipliers = ctx.saved_tensors
+    casts = Operands(ctx.operands, numbers, multipliers)
+    sums = backward_sums(ctx, numbers)
+    at = scales_at(ctx.sums)
+    return _product_gradients(ctx, a, b, g, casts, sums, False, ctx.turned, at)
 
 
 def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    a, b, numbers = saved(ctx)
-    return product_tangent(tangents, a, b, taken(ctx.sums, numbers, 0), ctx.dtype)
+    a, b, numbers, multipliers = saved(ctx)
+    a, b = _factors(a, b, ctx.turned, Operands(ctx.operands, numbers, multipliers))
+    of_a, of_b, *rest = tangents
+    if of_b is not None and ctx.turned:
+        of_b = of_b.mT
+    return product_tangent((of_a, of_b, *rest), a, b, taken(ctx.sums, numbers, 0), ctx.dtype)
 
 
-define(f"matmul(Tensor a, Tensor b, Tensor? c, {RECIPE}) -> Tensor", _matmul, _fake_matmul)
+define(
+    f"matmul(Tensor a, Tensor b, Tensor? c, bool turned, {RECIPE}) -> Tensor",
+    _matmul,
+    _fake_matmul,
+)
+"""c + a b; `turned`: b is given as its transpose, as a layer's weight is."""
 differentiable("matmul", _setup_matmul, _matmul_backward, _matmul_tangent)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from cpd._torch import gemm as gemm  # defines matmul
 from cpd._torch.library import ops
+from cpd._torch.operands import covers_a_tensor, operand_draws
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import parsed_cast
 
@@ -131,11 +132,19 @@ def cast_draws(text: str) -> bool:
 def recipe_draws(given: dict[str, Any]) -> bool:
     """Whether a recipe's operator does, its backward pass too: that of a gradient over the whole
     batch gets its numbers from the call."""
-    gradient = given["gradient"]
-    return any(map(sum_draws, given["sums"])) or (gradient != "" and cast_draws(gradient))
+    sums = [text for text in given["sums"][:4] if text != gemm.NATIVE]
+    return any(map(sum_draws, sums)) or any(map(operand_draws, given["operands"]))
 
 
 text_of_recipe = recipe_draws  # its former name
+
+
+def scales_apart(call: Call) -> bool:
+    """Whether a scale of an operand covers a whole tensor: each example then has its own; or scales
+    are applied to sums."""
+    if gemm.scales_at(call.given["sums"]) != "operand":
+        return True
+    return any(map(covers_a_tensor, call.given["operands"]))
 
 
 # ---- the operators -------------------------------------------------------------------------------
@@ -179,6 +188,6 @@ for _name in ("gemm", "gemm_plain"):
     batched(_name, widen_product, lambda given: sum_draws(given["accumulator"]))
 for _name in ("hadamard", "hadamard_plain"):
     batched(_name, _widen_hadamard, lambda given: False)
-batched("matmul", widen_product, recipe_draws)
+batched("matmul", widen_product, recipe_draws, scales_apart)
 batched("encode", None)
 batched("decode", None, lambda given: False)

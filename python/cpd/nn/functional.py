@@ -18,45 +18,47 @@ the backward pass, `randomness="same"` says so, and the samples are computed one
 "different" a sample draws by its place in the whole batch.
 
 Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
-says otherwise. The operands are taken as they are: what they are cast to, the recipe says.
+says otherwise. The operands are taken as they are: what they are cast to, the recipe says; for
+torch's own kernel they first become autocast's type, as there.
+
+Where a sum is `"native"`, torch's kernel computes it: linear's forward is F.linear of the cast
+operands, its gradients are qg @ qw and qg.mT @ qx, that of the bias torch's sum of what is not
+yet cast. Under `torch.vmap` torch's kernels see the whole batch, so bits are theirs.
+
+`stream`, an int or a one-element integer tensor, stands in the place of the streams of the recipe's
+parts; `delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has
+histories.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from cpd._torch import operators
-from cpd._torch.conv import Windows
 from cpd._torch.derivatives import call
-from cpd._torch.gemm import (
-    CAST_ACTIVATION,
-    CAST_GRADIENT,
-    CAST_OUTPUT,
-    CAST_WEIGHT,
-    GRAD_BIAS,
-    GRAD_INPUT,
-    GRAD_WEIGHT,
-    tagged,
-)
 from cpd._torch.library import ops
-from cpd.nn.recipe import CastSpec, Recipe, RecipeLike, recipe
+from cpd.nn.arguments import (
+    Arguments,
+    check_bias,
+    check_operand,
+    check_places,
+    entering,
+    finished,
+)
+from cpd.nn.convolution import PADDING_MODES as PADDING_MODES
+from cpd.nn.convolution import Pair as Pair
+from cpd.nn.convolution import conv1d as conv1d
+from cpd.nn.convolution import conv2d as conv2d
+from cpd.nn.convolution import conv3d as conv3d
+from cpd.nn.convolution import conv_transpose1d as conv_transpose1d
+from cpd.nn.convolution import conv_transpose2d as conv_transpose2d
+from cpd.nn.convolution import conv_transpose3d as conv_transpose3d
+from cpd.nn.recipe import Recipe, RecipeLike, recipe
 from cpd.numeric.accumulator import AccumulatorLike
-from cpd.numeric.options import integer
-from cpd.ops.arguments import check_carrier, holds, product_shape
-
-Pair: TypeAlias = int | tuple[int, int]
-
-PADDING_MODES = {
-    "zeros": "constant",
-    "reflect": "reflect",
-    "replicate": "replicate",
-    "circular": "circular",
-}
-"""Torch's names for them: as a layer has them, and as torch.nn.functional.pad does."""
+from cpd.numeric.options import Number
+from cpd.ops.arguments import product_shape
 
 _recipe = recipe  # the parameter of the same name hides it
 
@@ -68,6 +70,8 @@ def matmul(
     *,
     backward: AccumulatorLike | None = None,
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """The matrix product by torch.matmul's rules: vectors, matrices, batches that broadcast.
 
@@ -89,20 +93,20 @@ def matmul(
         acc = Recipe(acc, backward, backward)
     how = _recipe(acc)
     for name, x in (("a", a), ("b", b)):
-        _check_operand(name, x, like="a")
+        check_operand(name, x, like="a")
         if x.dim() == 0:
             raise ValueError(f"{name} must have at least one dimension, got none")
     x = a.unsqueeze(0) if a.dim() == 1 else a
     y = b.unsqueeze(1) if b.dim() == 1 else b
     product_shape(x.shape, y.shape)
-    _check_places(a, b=b)
-    dtype = _asked(a, dtype)
-    arguments = _recipe_arguments(how, a, b, dtype)
-    x = _cast(x, how.activation, CAST_ACTIVATION, how)
-    y = _cast(y, how.weight, CAST_WEIGHT, how)
+    check_places(a, b=b)
+    given = Arguments.of(how, a, b, dtype, stream, delayed)
+    x, y = entering(given, x, y)
     in_one = y.dim() == 2
-    out = call(ops.matmul, None, x.flatten(0, -2) if in_one else x, y, None, *arguments)
-    out = _result(out, how, a, dtype)
+    out = call(
+        ops.matmul, None, x.flatten(0, -2) if in_one else x, y, None, False, *given.of_operator()
+    )
+    out = finished(given, out, a)
     if in_one:
         out = out.reshape((*x.shape[:-1], y.shape[1]))
     if b.dim() == 1:
@@ -117,6 +121,8 @@ def linear(
     *,
     recipe: RecipeLike,
     dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """input · weightᵀ + bias: input … × in, weight out × in, bias out.
 
@@ -128,244 +134,19 @@ def linear(
     [16.0, 16.0, 16.0]
     """
     how = _recipe(recipe)
-    _check_operand("input", input, like="input")
-    _check_operand("weight", weight, like="input")
+    check_operand("input", input, like="input")
+    check_operand("weight", weight, like="input")
     if weight.dim() != 2 or input.dim() == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(
             "input must be … × in and weight out × in, "
             f"got shapes {tuple(input.shape)}, {tuple(weight.shape)}"
         )
     if bias is not None:
-        _check_operand("bias", bias, like="input")
-        _check_bias(bias, weight)
-    _check_places(input, weight=weight, bias=bias)
-    dtype = _asked(input, dtype)
-    arguments = _recipe_arguments(how, input, weight, dtype)
-    x = _cast(input, how.activation, CAST_ACTIVATION, how)
-    w = _cast(weight, how.weight, CAST_WEIGHT, how)
+        check_operand("bias", bias, like="input")
+        check_bias(bias, weight)
+    check_places(input, weight=weight, bias=bias)
+    given = Arguments.of(how, input, weight, dtype, stream, delayed)
+    x, w = entering(given, input, weight)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
-    y = _result(call(ops.matmul, None, x, w.t(), bias, *arguments), how, input, dtype)
+    y = finished(given, call(ops.matmul, None, x, w, bias, True, *given.of_operator()), input)
     return y.reshape((*input.shape[:-1], weight.shape[0]))
-
-
-def conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair | str = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    *,
-    recipe: RecipeLike,
-    padding_mode: str = "zeros",
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """The convolution of torch.nn.functional.conv2d: input N × C × H × W (or C × H × W), weight out
-    × C/groups × kernel rows × kernel columns, bias out.
-
-    `padding` may be "same" (stride 1) or "valid"; `padding_mode` is that of torch.nn.Conv2d. The
-    padding is written out: the sums take its products like any others.
-
-    Each sum runs over (channel, kernel row, kernel column), row-major; that of the weight's
-    gradient over (image, output row, output column). The input's gradient is a convolution too, of
-    the output's gradient spread by the stride with zeros between, by the kernel turned by 180°: its
-    sums run over (output channel, row, column) of that, wholly in the accumulator. It has no
-    gradients of its gradients.
-
-    Images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on it:
-    with stochastic rounding, and for the weight's gradient with schemes other than `sequential` and
-    `chunked`. Only the input is kept for the backward pass.
-
-    >>> x, w = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
-    >>> conv2d(x, w, padding=1, recipe="e4m3")[0, 0, 1].tolist()    # 12 and 18 products of 1
-    [12.0, 16.0, 16.0, 12.0]
-    """
-    how = _recipe(recipe)
-    _check_images(input, weight, bias)
-    moves = _pair("stride", stride, 1), _pair("dilation", dilation, 1)
-    number = integer("groups", groups)
-    outputs, per_group, *kernel = weight.shape
-    if number < 1 or input.shape[-3] != per_group * number or outputs % number:
-        raise ValueError(
-            f"groups must be at least 1, divide weight's {outputs} outputs, and times weight's "
-            f"{per_group} channels give input's: got {number} with {input.shape[-3]} channels in "
-            f"input, weight {tuple(weight.shape)}"
-        )
-    edges = _edges(padding, kernel, *moves)
-    if padding_mode not in PADDING_MODES:
-        allowed = ", ".join(PADDING_MODES)
-        raise ValueError(f"padding_mode must be one of {allowed}, got {padding_mode!r}")
-    padded = input.shape[-2] + edges[2] + edges[3], input.shape[-1] + edges[0] + edges[1]
-    windows = Windows(kernel, *moves, number)
-    if any(n < 1 for n in kernel) or any(n < 1 for n in windows.places(padded)):
-        raise ValueError(
-            f"the kernel must be at least 1 × 1 and, dilated by {moves[1]}, fit into the padded "
-            f"input, {padded}; got {tuple(kernel)}"
-        )
-    dtype = _asked(input, dtype)
-    arguments = _recipe_arguments(how, input, weight, dtype)
-    x = _pad(_cast(input, how.activation, CAST_ACTIVATION, how), edges, padding_mode)
-    w = _cast(weight, how.weight, CAST_WEIGHT, how)
-    images = x if x.dim() == 4 else x.unsqueeze(0)
-    y = _result(
-        call(ops.conv2d, None, images, w, bias, *moves, number, *arguments), how, input, dtype
-    )
-    return y if x.dim() == 4 else y.squeeze(0)
-
-
-def _check_operand(name: str, x: Any, like: str) -> None:
-    """Raises unless `x` is a tensor that products take."""
-    if isinstance(x, Tensor) and x.is_nested:
-        raise TypeError(
-            f"{name} must be a dense tensor, got a nested one (torch.nn.TransformerEncoder makes "
-            "them of padded batches: give it enable_nested_tensor=False)"
-        )
-    operators.check_float(name, x, like)
-
-
-def _asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
-    """The result's type as the caller asks for it, or torch.autocast; None: x's own."""
-    place = x.device.type
-    if dtype is not None or not torch.amp.is_autocast_available(place):
-        return dtype
-    return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
-
-
-def _check_places(first: Tensor, **others: Tensor | None) -> None:
-    """Raises unless all are on one device."""
-    for name, x in others.items():
-        if x is not None and x.device != first.device:
-            raise ValueError(
-                f"{name} must be on the first operand's device, {first.device}, got {x.device}"
-            )
-
-
-# ---- what a recipe asks for ----------------------------------------------------------------------
-
-
-def _recipe_arguments(
-    how: Recipe, x: Tensor, w: Tensor, dtype: torch.dtype | None
-) -> tuple[list[str], str, Tensor | None, torch.dtype]:
-    """What the operators take: sums, gradient, numbers, dtype (see `cpd._torch.gemm`). Checks that
-    types hold what the recipe puts into them."""
-    element = operators.result_type(x, dtype)
-    casts = (x.dtype, how.activation), (w.dtype, how.weight), (element, how.output)
-    for held_by, spec in casts:
-        if spec is not None:
-            check_carrier(operators.name_of(held_by), spec.format.name)
-    if not holds(operators.name_of(element), how.forward.format.name):
-        if how.output is None:
-            raise ValueError(
-                f"the result's type, {operators.name_of(element)}, does not hold "
-                f"{how.forward.format}: give the recipe an output= that it holds, or dtype= a type "
-                "that does, such as float32, or another accumulator"
-            )
-        element = torch.float32
-    sums = [how.forward.text, how.grad_input.text, how.grad_weight.text, how.grad_bias.text]
-    return sums, "" if how.gradient is None else how.gradient.text, _numbers(how, x), element
-
-
-def _result(y: Tensor, how: Recipe, x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """What leaves the layer: the sums, cast if the recipe says so."""
-    if how.output is None:
-        return y
-    return _cast(y, how.output, CAST_OUTPUT, how).to(operators.result_type(x, dtype))
-
-
-def _numbers(how: Recipe, x: Tensor) -> Tensor | None:
-    """Seeds and streams as the operators take them; None where nothing is stochastic."""
-    drawing = (
-        (how.forward, "given"),
-        (how.grad_input, GRAD_INPUT),
-        (how.grad_weight, GRAD_WEIGHT),
-        (how.grad_bias, GRAD_BIAS),
-        (how.gradient, CAST_GRADIENT),
-    )
-    pairs = [(None, None) if s is None else _pair_of(s, purpose, how, x) for s, purpose in drawing]
-    given = [number for pair in pairs for number in pair if number is not None]
-    if not given:
-        return None
-    on_cpu = all(number.device.type == "cpu" for number in given)
-    place = given[0].device if on_cpu else x.device
-    zero = torch.zeros((), dtype=torch.int64, device=place)
-    flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
-    return torch.stack(flat).view(len(drawing), 2)
-
-
-def _pair_of(
-    spec: Any, purpose: str, how: Recipe, x: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    """Seed and stream of an accumulator or cast, for one purpose in one layer."""
-    seed, stream = operators.random_numbers(spec, x)
-    if stream is None:
-        return None, None
-    return seed, tagged(stream, purpose, how.layer)
-
-
-def _cast(x: Tensor, spec: CastSpec | None, purpose: str, how: Recipe) -> Tensor:
-    """`x` as it enters a GEMM."""
-    if spec is None:
-        return x
-    seed, stream = _pair_of(spec, purpose, how, x)
-    y: Tensor = call(ops.cast, ops.cast_plain, x, spec.text, seed, stream, None)
-    return y
-
-
-# ---- convolution ---------------------------------------------------------------------------------
-
-
-def _check_images(input: Any, weight: Any, bias: Any) -> None:
-    for name, x in (("input", input), ("weight", weight), ("bias", bias)):
-        if name == "bias" and bias is None:
-            continue
-        _check_operand(name, x, like="input")
-    _check_places(input, weight=weight, bias=bias)
-    if input.dim() not in (3, 4):
-        raise ValueError(f"input must be (N ×) C × H × W, got shape {tuple(input.shape)}")
-    if weight.dim() != 4:
-        raise ValueError(
-            "weight must be out × in/groups × kernel rows × columns, "
-            f"got shape {tuple(weight.shape)}"
-        )
-    if bias is not None:
-        _check_bias(bias, weight)
-
-
-def _check_bias(bias: Tensor, weight: Tensor) -> None:
-    if tuple(bias.shape) != (weight.shape[0],):
-        raise ValueError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
-
-
-def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
-    """A number for both directions, or one for each."""
-    both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(both) == 1:
-        both = both * 2
-    if len(both) != 2:
-        raise ValueError(f"{name} must be one number or two, got {value!r}")
-    down, across = integer(name, both[0]), integer(name, both[1])
-    if down < least or across < least:
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
-    return down, across
-
-
-def _edges(
-    padding: Any, kernel: list[int], stride: tuple[int, int], dilation: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """Padding on the left, right, top and bottom, as torch.nn.functional.pad takes it."""
-    if not isinstance(padding, str):
-        down, across = _pair("padding", padding, 0)
-        return across, across, down, down
-    if padding not in ("same", "valid"):
-        raise ValueError(f"padding must be numbers, 'same' or 'valid', got {padding!r}")
-    if padding == "valid":
-        return 0, 0, 0, 0
-    if stride != (1, 1):
-        raise ValueError(f"padding='same' needs stride 1, got {stride}")
-    down, across = (dilation[d] * (kernel[d] - 1) for d in (0, 1))
-    return across // 2, across - across // 2, down // 2, down - down // 2
-
-
-def _pad(x: Tensor, edges: tuple[int, int, int, int], mode: str) -> Tensor:
-    return F.pad(x, edges, PADDING_MODES[mode]) if any(edges) else x

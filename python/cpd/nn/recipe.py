@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a layer computes: `Recipe`, the accumulators of its three GEMMs and what their operands are
-cast to."""
+"""How a model computes: `Recipe`, the sums of the three GEMMs of its layers, what their operands
+are cast to, and what the rest of a training step rounds to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from cpd.numeric import scaled_cast
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
@@ -14,27 +16,72 @@ from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
+
+NATIVE: Literal["native"] = "native"
+"""The sum of torch's own kernel."""
+
+Sum: TypeAlias = "Accumulator | Literal['native']"
+SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
+Rules: TypeAlias = "Iterable[tuple[str | type, Recipe | None]]"
+
+SCALES_AT = ("operand", "block", "epilogue")
+SUMS = ("forward", "grad_input", "grad_weight", "grad_bias")
+OPERANDS = ("activation", "weight", "gradient")
+OVERRIDES = {
+    "grad_input_gradient": "gradient",
+    "grad_input_weight": "weight",
+    "grad_weight_activation": "activation",
+    "grad_weight_gradient": "gradient",
+}
+"""Operands of one backward GEMM, and which each is the same as unless it is said."""
+ROUNDED = ("norm", "softmax", "embedding", "residual")
+TEXTS = ("update", "state", "wire", "source")
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Recipe:
-    """How a layer (`cpd.nn`, `cpd.functional`) computes its three GEMMs.
+    """How the layers of a model (`cpd.convert`, `cpd.nn`, `cpd.functional`) compute their three
+    GEMMs, and to what the rest of a training step rounds.
 
     Args:
-        forward: accumulator of the forward GEMM; here and below an `Accumulator`, its text, a
-            preset's name, or a format for the plain sequential sum.
+        forward: the sum of the forward GEMM; here and below `"native"`, torch's own kernel, or an
+            `Accumulator`, its text, a preset's name, or a format for the plain sequential sum.
         grad_input: of the backward GEMM that gives the gradient of the input; default `forward`.
         grad_weight: of the backward GEMM that gives the gradient of the weight; default `forward`.
         grad_bias: of the sum that gives the gradient of the bias, of which each term is rounded
-            only as it is added; default fp32, in order.
+            only as it is added; default fp32, in order, or `"native"` where `forward` is.
         activation, weight, gradient: what the input, the weight and the gradient of the output are
-            cast to before each GEMM that they enter: a `CastSpec` or a format; None: as given. The
-            casts pass gradients straight through; the bias's gradient sums what is not yet cast.
+            cast to before each GEMM that they enter: a `CastSpec` or `ScaledCast`, a format, scaled
+            or not, or a text; None: as given. The casts pass gradients straight through; the bias's
+            gradient sums what is not yet cast. Blocks of scaled formats lie along each GEMM's
+            sum: where the cast hangs on that, a tensor is cast anew, from what was given, for each.
+        grad_input_gradient, grad_input_weight: the operands of that GEMM, where they are others
+            than `gradient` and `weight`; None: as given. Default `"same"`.
+        grad_weight_activation, grad_weight_gradient: likewise.
+        scales_at: where the scales of scaled operands are applied: to each `operand` (to its
+            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`,
+            of which `cpd.gemm` says more; the last two for linear layers and products of matrices
+            with accumulators, as matrix units need it, which take elements.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
         layer: a number, 0…2^16 - 1, by which layers that share a recipe draw other random bits.
+        norm, softmax, embedding, residual: what the results of normalisations, softmax, embeddings
+            and residual additions, and the gradients that come back to them, are rounded to: a
+            `CastSpec` or a format; None: as torch computes.
+        attention: the recipe of attention's two products, query by key and weights by value; None:
+            as torch computes.
+        update, state: texts for `cpd.optim.from_recipe`: how weights are stored and updated, and
+            the optimizer's state; None: fp32, as torch does.
+        wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
+        loss_scale: None, a number, or `"dynamic"`.
+        rules: pairs of a selector and a recipe, or None for torch's own layer, as `cpd.convert`
+            takes them; its own come first.
+        schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
+            layers) that holds from then on; before the first, this one does.
+        source: where the recipe comes from, in words.
 
     Where an accumulator is a matrix unit with two operand formats, the first is the activation's
     and the second the weight's in the forward GEMM; the gradient's and the weight's for the input's
@@ -43,11 +90,12 @@ class Recipe:
     Each rounding of stochastic mode draws from the seed of its own accumulator or cast, and from
     that one's stream, XOR layer << 20, XOR purpose << 60, with purpose 0 for the forward GEMM, 4
     for grad_input, 5 for grad_weight, 6 for grad_bias, 8 for the cast of activations, 9 of
-    weights, 10 of gradients, 11 of the output; in forward mode 12 and 13 for the products of the
-    input's and the weight's tangent. So the roundings of a layer never meet where
+    weights, 10 of gradients, 11 of the output; 7, 14 and 15 for casts of weights, activations and
+    gradients for one backward GEMM, where they are others; in forward mode 12 and 13 for the
+    products of the input's and the weight's tangent. So the roundings of a layer never meet where
     streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a tensor, so
-    that a compiled step stays compiled. The same stream gives the same bits: recomputation under
-    activation checkpointing repeats them.
+    that a compiled step stays compiled (`cpd.convert` does). The same stream gives the same bits:
+    recomputation under activation checkpointing repeats them.
 
     Immutable, hashable, picklable. Raises ValueError or TypeError for anything else.
 
@@ -56,47 +104,142 @@ class Recipe:
     >>> fp8 = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
     >>> Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2", **fp8).grad_input.unit.a
     cpd.format('e5m2')
+    >>> Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8-e5m2")
+    cpd.Recipe(forward='native', activation='mxfp8', weight='mxfp8', gradient='mxfp8-e5m2')
     """
 
-    forward: Accumulator
-    grad_input: Accumulator
-    grad_weight: Accumulator
-    grad_bias: Accumulator
-    activation: CastSpec | None
-    weight: CastSpec | None
-    gradient: CastSpec | None
+    forward: Sum
+    grad_input: Sum
+    grad_weight: Sum
+    grad_bias: Sum
+    activation: OperandSpec | None
+    weight: OperandSpec | None
+    gradient: OperandSpec | None
     output: CastSpec | None
     layer: int
+    # Pickles of version 0.2 have none of what follows.
+    grad_input_gradient: OperandSpec | Literal["same"] | None = "same"
+    grad_input_weight: OperandSpec | Literal["same"] | None = "same"
+    grad_weight_activation: OperandSpec | Literal["same"] | None = "same"
+    grad_weight_gradient: OperandSpec | Literal["same"] | None = "same"
+    norm: CastSpec | None = None
+    softmax: CastSpec | None = None
+    embedding: CastSpec | None = None
+    residual: CastSpec | None = None
+    attention: Recipe | None = None
+    update: str | None = None
+    state: str | None = None
+    wire: str | None = None
+    loss_scale: float | Literal["dynamic"] | None = None
+    rules: tuple[tuple[str, Recipe | None], ...] = ()
+    schedule: tuple[tuple[str, int, Recipe | None], ...] = ()
+    source: str = ""
+    scales_at: str = "operand"
 
     def __init__(
         self,
-        forward: AccumulatorLike,
-        grad_input: AccumulatorLike | None = None,
-        grad_weight: AccumulatorLike | None = None,
+        forward: SumLike,
+        grad_input: SumLike | None = None,
+        grad_weight: SumLike | None = None,
         *,
-        grad_bias: AccumulatorLike = "fp32",
-        activation: CastLike | None = None,
-        weight: CastLike | None = None,
-        gradient: CastLike | None = None,
+        grad_bias: SumLike | None = None,
+        activation: OperandLike | None = None,
+        weight: OperandLike | None = None,
+        gradient: OperandLike | None = None,
         output: CastLike | None = None,
         layer: int = 0,
+        grad_input_gradient: OperandLike | Literal["same"] | None = "same",
+        grad_input_weight: OperandLike | Literal["same"] | None = "same",
+        grad_weight_activation: OperandLike | Literal["same"] | None = "same",
+        grad_weight_gradient: OperandLike | Literal["same"] | None = "same",
+        norm: CastLike | None = None,
+        softmax: CastLike | None = None,
+        embedding: CastLike | None = None,
+        residual: CastLike | None = None,
+        attention: RecipeLike | None = None,
+        update: str | None = None,
+        state: str | None = None,
+        wire: str | None = None,
+        loss_scale: float | Literal["dynamic"] | None = None,
+        rules: Rules = (),
+        schedule: Iterable[tuple[str, int, Recipe | None]] = (),
+        source: str = "",
+        scales_at: str = "operand",
     ) -> None:
         number = integer("layer", layer)
         if not 0 <= number < MAX_LAYERS:
             raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
-        values = {
-            "forward": accumulator(forward),
-            "grad_input": accumulator(forward if grad_input is None else grad_input),
-            "grad_weight": accumulator(forward if grad_weight is None else grad_weight),
-            "grad_bias": accumulator(grad_bias),
-            "activation": _cast("activation", activation),
-            "weight": _cast("weight", weight),
-            "gradient": _cast("gradient", gradient),
+        first = _sum(forward)
+        if grad_bias is None:
+            grad_bias = NATIVE if is_native(first) else "fp32"
+        values: dict[str, Any] = {
+            "forward": first,
+            "grad_input": first if grad_input is None else _sum(grad_input),
+            "grad_weight": first if grad_weight is None else _sum(grad_weight),
+            "grad_bias": _sum(grad_bias),
+            "activation": _operand(activation),
+            "weight": _operand(weight),
+            "gradient": _operand(gradient),
             "output": _cast("output", output),
             "layer": number,
+            "grad_input_gradient": _override(grad_input_gradient),
+            "grad_input_weight": _override(grad_input_weight),
+            "grad_weight_activation": _override(grad_weight_activation),
+            "grad_weight_gradient": _override(grad_weight_gradient),
+            "norm": _cast("norm", norm),
+            "softmax": _cast("softmax", softmax),
+            "embedding": _cast("embedding", embedding),
+            "residual": _cast("residual", residual),
+            "attention": None if attention is None else recipe(attention),
+            "update": _words("update", update),
+            "state": _words("state", state),
+            "wire": _words("wire", wire),
+            "loss_scale": _loss_scale(loss_scale),
+            "rules": _rules(rules),
+            "schedule": _schedule(schedule),
+            "source": _words("source", source),
+            "scales_at": _scales_at(scales_at),
         }
+        _check_histories(values)
+        _check_scales_at(values)
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def operand(self, name: str) -> OperandSpec | None:
+        """What an operand is cast to, by its name here; an override gives what it stands for.
+
+        >>> Recipe("native", weight="e4m3fn").operand("grad_input_weight").text
+        'e4m3fn'
+        """
+        given = getattr(self, name)
+        found: OperandSpec | None = getattr(self, OVERRIDES[name]) if is_same(given) else given
+        return found
+
+    @property
+    def operands(self) -> tuple[OperandSpec | None, ...]:
+        """The six of the three GEMMs: activation and weight of forward, gradient and weight of
+        grad_input, activation and gradient of grad_weight."""
+        return tuple(map(self.operand, ("activation", "weight", *OVERRIDES)))
+
+    @property
+    def is_native(self) -> bool:
+        """Whether all sums are torch's own."""
+        return all(is_native(getattr(self, name)) for name in SUMS)
+
+    @property
+    def draws(self) -> bool:
+        """Whether a rounding of a layer is stochastic: attention's, norms' and so on included."""
+        sums = [getattr(self, name) for name in SUMS]
+        casts = [*self.operands, self.output, *(getattr(self, name) for name in ROUNDED)]
+        stochastic = any(not is_native(s) and s.rounding == "stochastic" for s in sums) or any(
+            spec is not None and scaled_cast.draws(spec) for spec in casts
+        )
+        return stochastic or (self.attention is not None and self.attention.draws)
+
+    @property
+    def delays(self) -> bool:
+        """Whether an operand's scale follows from former steps."""
+        return any(isinstance(spec, ScaledCast) and spec.history for spec in self.operands)
 
     def for_layer(self, layer: int) -> Recipe:
         """The same with another layer number.
@@ -117,6 +260,53 @@ class Recipe:
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
 
+    def replace(self, **changes: Any) -> Recipe:
+        """The same with other arguments.
+
+        >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
+        cpd.format('e5m2')
+        """
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for `from_dict`: what differs from the defaults."""
+        made: dict[str, Any] = files().to_dict(self)
+        return made
+
+    def to_json(self) -> str:
+        """As JSON, for `from_json`."""
+        made: str = files().to_json(self)
+        return made
+
+    def to_toml(self) -> str:
+        """As TOML, for `from_toml`; needs the package tomli_w.
+
+        >>> print(Recipe("native", weight="mxfp8").to_toml().strip())
+        forward = "native"
+        weight = "mxfp8"
+        """
+        made: str = files().to_toml(self)
+        return made
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Recipe:
+        """The recipe of plain data: keys are the arguments, None is the text `none`. Raises
+        ValueError, naming the key."""
+        made: Recipe = files().from_dict(given)
+        return made
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        """The recipe of a JSON text; errors as `from_dict`'s."""
+        made: Recipe = files().from_json(text)
+        return made
+
+    @classmethod
+    def from_toml(cls, text: str) -> Recipe:
+        """The recipe of a TOML text; errors as `from_dict`'s."""
+        made: Recipe = files().from_toml(text)
+        return made
+
     def __copy__(self) -> Recipe:
         return self
 
@@ -128,11 +318,20 @@ class Recipe:
         for name in ("grad_input", "grad_weight"):
             if getattr(self, name) != self.forward:
                 parts.append(f"{name}={str(getattr(self, name))!r}")
-        if self.grad_bias != Accumulator("fp32"):
+        usual = NATIVE if is_native(self.forward) else Accumulator("fp32")
+        if self.grad_bias != usual:
             parts.append(f"grad_bias={str(self.grad_bias)!r}")
-        for name in ("activation", "weight", "gradient", "output"):
-            if getattr(self, name) is not None:
-                parts.append(f"{name}={str(getattr(self, name))!r}")
+        for name in (*OPERANDS, "output", *OVERRIDES, *ROUNDED, *TEXTS[:-1], "loss_scale"):
+            value = getattr(self, name)
+            if value != ("same" if name in OVERRIDES else None):
+                parts.append(f"{name}={value if isinstance(value, float) else repr(_str(value))}")
+        if self.attention is not None:
+            parts.append(f"attention={self.attention!r}")
+        for name in ("rules", "schedule"):
+            if getattr(self, name):
+                parts.append(f"{name}={getattr(self, name)!r}")
+        if self.scales_at != "operand":
+            parts.append(f"scales_at={self.scales_at!r}")
         if self.layer:
             parts.append(f"layer={self.layer}")
         return ", ".join(parts)
@@ -141,28 +340,167 @@ class Recipe:
         return f"cpd.Recipe({self})"
 
 
+def files() -> Any:
+    """How recipes are plain data."""
+    from cpd.nn import recipe_files  # which imports this module
+
+    return recipe_files
+
+
+def is_native(sum: Any) -> bool:
+    """Whether torch's own kernel forms it. Sums are not compared with strings: torch.compile cannot
+    follow that."""
+    return isinstance(sum, str)
+
+
+def is_same(operand: Any) -> bool:
+    """Whether an operand of one GEMM is the tensor's usual one."""
+    return isinstance(operand, str)
+
+
+def _str(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _sum(given: SumLike) -> Sum:
+    if isinstance(given, str) and given == NATIVE:
+        return NATIVE
+    return accumulator(given)
+
+
+def _operand(given: OperandLike | None) -> OperandSpec | None:
+    return None if given is None else operand_spec(given)
+
+
+def _override(given: Any) -> Any:
+    return given if isinstance(given, str) and given == "same" else _operand(given)
+
+
 def _cast(name: str, given: CastLike | Scaled | None) -> CastSpec | None:
-    """A cast of a layer, or None. Raises ValueError for scaled formats."""
+    """A cast of results, or None. Raises ValueError for scaled formats."""
     if given is None:
         return None
-    if isinstance(given, Scaled) or (isinstance(given, str) and is_scaled(given)):
+    if isinstance(given, (Scaled, ScaledCast)) or (isinstance(given, str) and is_scaled(given)):
         raise ValueError(
-            f"{name} takes formats without scales, got {given}: its blocks would lie along another "
-            "axis in each of a layer's three GEMMs. Cast the operands yourself: "
-            "cpd.cast(x, q, axis=…), whose gradient is straight through, before cpd.gemm"
+            f"{name} takes formats without scales, got {given}; the operands of products, "
+            "activation, weight and gradient, take scaled ones too"
         )
-    return cast_spec(given)
+    spec = operand_spec(given) if isinstance(given, str) else cast_spec(given)
+    assert isinstance(spec, CastSpec)  # scaled formats are gone
+    return spec
+
+
+def _words(name: str, given: Any) -> Any:
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"{name} must be a str, got {type(given).__name__}")
+    return given
+
+
+def _loss_scale(given: Any) -> Any:
+    if given is None or (isinstance(given, str) and given == "dynamic"):
+        return given
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {given!r}")
+    if not 0 < given < float("inf"):
+        raise ValueError(f"loss_scale must be above 0 and finite, got {given}")
+    return float(given)
+
+
+def _scales_at(given: Any) -> Any:
+    if given not in SCALES_AT:
+        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {given!r}")
+    return given
+
+
+def _check_scales_at(values: dict[str, Any]) -> None:
+    """Raises where torch's own kernel would have to apply scales to its sums."""
+    if values["scales_at"] == "operand":
+        return
+    for name in SUMS[:3]:
+        if is_native(values[name]):
+            raise ValueError(
+                f"scales_at={values['scales_at']!r} takes accumulators, got {name}='native', whose "
+                "sums torch's kernel does not give"
+            )
+    for name in (*OPERANDS, *OVERRIDES):
+        if isinstance(values[name], ScaledCast) and values[name].factor != 1:
+            raise ValueError(
+                f"scales_at={values['scales_at']!r} takes no factor, got one in {name}"
+            )
+
+
+def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
+    """Classes as texts, so that files hold them."""
+    found = []
+    for each in _items("rules", given):
+        if not isinstance(each, (tuple, list)) or len(each) != 2:
+            raise TypeError(f"rules must be pairs (selector, recipe or None), got {each!r}")
+        selector, how = each
+        if isinstance(selector, type):
+            selector = f"type:{selector.__module__}.{selector.__qualname__}"
+        if not isinstance(selector, str):
+            raise TypeError(f"a rule's selector must be a str or a class, got {selector!r}")
+        found.append((selector, None if how is None else recipe(how)))
+    return tuple(found)
+
+
+def _schedule(given: Any) -> tuple[tuple[str, int, Any], ...]:
+    found: list[tuple[str, int, Any]] = []
+    for each in _items("schedule", given):
+        if not isinstance(each, (tuple, list)) or len(each) != 3:
+            raise TypeError(
+                f"schedule must be triples ('step' or 'epoch', from, recipe or None), got {each!r}"
+            )
+        unit, start, how = each
+        if unit not in ("step", "epoch"):
+            raise ValueError(f"schedule: the unit must be 'step' or 'epoch', got {unit!r}")
+        number = integer("schedule", start)
+        if found and (unit != found[-1][0] or number <= found[-1][1]):
+            raise ValueError(
+                "schedule must have one unit, and numbers that grow, got "
+                f"{found[-1][:2]} before {(unit, number)}"
+            )
+        if number < 0:
+            raise ValueError(f"schedule starts at 0 or later, got {number}")
+        found.append((unit, number, None if how is None else recipe(how)))
+    return tuple(found)
+
+
+def _items(name: str, given: Any) -> list[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a sequence, got {given!r}")
+    return list(given)
+
+
+def _check_histories(values: dict[str, Any]) -> None:
+    """Raises unless one history of each tensor is asked for, and of all three the same."""
+    casts = [values[name] for name in (*OPERANDS, *OVERRIDES)]
+    kept = {
+        (spec.history, spec.amax) for spec in casts if isinstance(spec, ScaledCast) and spec.history
+    }
+    if len(kept) > 1:
+        raise ValueError(f"a layer keeps one length and use of histories, got {sorted(kept)}")
+    for name, usual in OVERRIDES.items():
+        spec = values[name]
+        if isinstance(spec, ScaledCast) and spec.history and spec != values[usual]:
+            raise ValueError(
+                f"{name}: a history belongs to {usual} itself, whose cast both GEMMs take"
+            )
 
 
 def _with_stream(value: Any, stream: Number) -> Any:
     """An accumulator or a cast with another stream; anything else as it is."""
     if isinstance(value, Accumulator):
         return Accumulator.parse(value.text, value.seed, stream)
-    return replace(value, stream=stream) if isinstance(value, CastSpec) else value
+    if isinstance(value, CastSpec):
+        return replace(value, stream=stream)
+    if isinstance(value, ScaledCast):
+        return value.with_numbers(value.seed, stream)
+    return value.with_stream(stream) if isinstance(value, Recipe) else value
 
 
-RecipeLike: TypeAlias = "Recipe | AccumulatorLike"
-"""A `Recipe`, or one accumulator for all three GEMMs."""
+RecipeLike: TypeAlias = "Recipe | SumLike"
+"""A `Recipe`, or one accumulator (or `"native"`) for all three GEMMs."""
 
 
 def recipe(given: RecipeLike) -> Recipe:

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the functional forms have in common: their operands checked, a recipe as the operators take
+it, and the casts around a product."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cpd._torch import operators
+from cpd._torch.arguments import number_of, stacked_numbers
+from cpd._torch.derivatives import call
+from cpd._torch.gemm import (
+    CAST_ACTIVATION,
+    CAST_GRADIENT,
+    CAST_OUTPUT,
+    CAST_WEIGHT,
+    GRAD_BIAS,
+    GRAD_INPUT,
+    GRAD_WEIGHT,
+    NATIVE,
+    RECAST_ACTIVATION,
+    RECAST_GRADIENT,
+    RECAST_WEIGHT,
+    tagged,
+)
+from cpd._torch.library import ops
+from cpd._torch.operands import cast_operand
+from cpd.nn.recipe import Recipe, is_native
+from cpd.numeric.cast import CastSpec
+from cpd.numeric.options import Number, plain_number
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, is_whole
+from cpd.ops.arguments import check_carrier, holds
+
+
+def check_operand(name: str, x: Any, like: str) -> None:
+    """Raises unless `x` is a tensor that products take."""
+    if isinstance(x, Tensor) and x.is_nested:
+        raise TypeError(
+            f"{name} must be a dense tensor, got a nested one (torch.nn.TransformerEncoder makes "
+            "them of padded batches: give it enable_nested_tensor=False)"
+        )
+    operators.check_float(name, x, like)
+
+
+def check_places(first: Tensor, **others: Tensor | None) -> None:
+    """Raises unless all are on one device."""
+    for name, x in others.items():
+        if x is not None and x.device != first.device:
+            raise ValueError(
+                f"{name} must be on the first operand's device, {first.device}, got {x.device}"
+            )
+
+
+def check_bias(bias: Tensor, weight: Tensor) -> None:
+    """Raises unless `bias` has one value for each output."""
+    if tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
+
+
+def asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
+    """The result's type as the caller asks for it, or torch.autocast; None: x's own."""
+    place = x.device.type
+    if dtype is not None or not torch.amp.is_autocast_available(place):
+        return dtype
+    return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
+
+
+_PURPOSES = (
+    "given",
+    GRAD_INPUT,
+    GRAD_WEIGHT,
+    GRAD_BIAS,
+    CAST_ACTIVATION,
+    CAST_WEIGHT,
+    CAST_GRADIENT,
+    RECAST_WEIGHT,
+    RECAST_ACTIVATION,
+    RECAST_GRADIENT,
+)
+"""Of the rows of an operator's `numbers`: four sums, six operands."""
+
+
+class Arguments(NamedTuple):
+    """A call's recipe: what is cast before the operator, and what the operator takes."""
+
+    how: Recipe
+    activation: OperandSpec | None
+    """Cast before the operator, once for both GEMMs that it enters; None: within, or not at all."""
+    weight: OperandSpec | None
+    operands: tuple[OperandSpec | None, ...]
+    """Cast within the operator."""
+    dtype: torch.dtype | None
+    """The result's, as asked for."""
+    element: torch.dtype
+    """The sums'."""
+    stream: Number | None
+    delayed: Any
+    numbers: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        how: Recipe,
+        x: Tensor,
+        w: Tensor,
+        dtype: torch.dtype | None,
+        stream: Number | None = None,
+        delayed: Any = None,
+    ) -> Arguments:
+        """Checks that types hold what the recipe puts into them."""
+        dtype = asked(x, dtype)
+        element = _element(how, x, w, dtype)
+        operands = how.operands
+        activation = weight = None
+        if _is_outside(operands[0], operands[4], how.scales_at):
+            activation = operands[0]
+            operands = (None, *operands[1:4], None, operands[5])
+        if _is_outside(operands[1], operands[3], how.scales_at):
+            weight = operands[1]
+            operands = (operands[0], None, operands[2], None, *operands[4:])
+        if how.delays and delayed is None:
+            raise ValueError(
+                "the recipe's scales follow from former steps: cpd.convert keeps that state, or "
+                "give delayed= a cpd.nn.delayed.Delayed of the recipe"
+            )
+        drawing = (how.forward, how.grad_input, how.grad_weight, how.grad_bias, *operands)
+        numbers = _numbers(drawing, how, x, stream)
+        return cls(how, activation, weight, operands, dtype, element, stream, delayed, numbers)
+
+    def of_operator(self) -> tuple[Any, ...]:
+        """sums, operands, numbers, multipliers, dtype: see `cpd._torch.gemm`."""
+        how = self.how
+        sums = [_text(s) for s in (how.forward, how.grad_input, how.grad_weight, how.grad_bias)]
+        if how.scales_at != "operand":
+            sums.append(how.scales_at)
+        multipliers = self.delayed.multipliers() if how.delays else None
+        texts = ["" if spec is None else spec.text for spec in self.operands]
+        return sums, texts, self.numbers, multipliers, self.element
+
+
+def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Input and weight as they enter the operator."""
+    if is_native(given.how.forward) and x.dtype != w.dtype:
+        common = torch.promote_types(x.dtype, w.dtype) if given.dtype is None else given.dtype
+        x, w = x.to(common), w.to(common)
+    elif is_native(given.how.forward) and given.dtype is not None:
+        x, w = x.to(given.dtype), w.to(given.dtype)
+    _note_delayed(given, x, w)
+    return (
+        cast_before(given, x, given.activation, CAST_ACTIVATION),
+        cast_before(given, w, given.weight, CAST_WEIGHT),
+    )
+
+
+def _note_delayed(given: Arguments, x: Tensor, w: Tensor) -> None:
+    """Notes magnitudes of what is cast within the operator by a delayed scale."""
+    for name, operand, spec in (("activation", x, 0), ("weight", w, 1)):
+        cast = given.operands[spec]
+        if isinstance(cast, ScaledCast) and cast.history:
+            given.delayed.note(name, operand)
+
+
+def finished(given: Arguments, y: Tensor, x: Tensor) -> Tensor:
+    """What leaves the layer: the sums, cast if the recipe says so; `x`: the first operand."""
+    how = given.how
+    if how.delays:
+        y = given.delayed.watch(y)
+    if how.output is None:
+        return y
+    y = cast_before(given, y, how.output, CAST_OUTPUT)
+    return y.to(operators.result_type(x, given.dtype))
+
+
+def cast_before(given: Arguments, x: Tensor, spec: OperandSpec | None, purpose: str) -> Tensor:
+    """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
+    if spec is None:
+        return x
+    if isinstance(spec, ScaledCast) and spec.history:
+        which = "weight" if purpose == CAST_WEIGHT else "activation"
+        delayed: Tensor = given.delayed.quantize(which, x)
+        return delayed
+    numbers = pair_of(spec, purpose, given.how, x, given.stream)
+    if isinstance(spec, CastSpec):
+        y: Tensor = call(ops.cast, ops.cast_plain, x, spec.text, *numbers, None)
+        return y
+    return cast_operand(x, spec.text, -1, numbers)
+
+
+def pair_of(
+    spec: Any, purpose: str, how: Recipe, x: Tensor, stream: Number | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Seed and stream of a sum or a cast, for one purpose in one layer; None: it draws nothing."""
+    if spec is None or is_native(spec) or spec.rounding != "stochastic":
+        return None, None
+    drawing = spec if not isinstance(spec, ScaledCast) else spec.cast
+    seed, own = operators.random_numbers(drawing, x)
+    if stream is not None:
+        own = number_of("stream", plain_number("stream", stream), x)
+    if own is None:
+        return None, None
+    return seed, tagged(own, purpose, how.layer)
+
+
+def _text(given: Any) -> str:
+    return NATIVE if is_native(given) else given.text
+
+
+def _is_outside(first: OperandSpec | None, second: OperandSpec | None, at: str) -> bool:
+    """Whether one cast, before the operator, serves for both GEMMs."""
+    if at != "operand" and isinstance(first, ScaledCast):
+        return False
+    if first is None or first is not second:
+        return False
+    return is_whole(first) and (isinstance(first, CastSpec) or first.factor == 1)
+
+
+def _element(how: Recipe, x: Tensor, w: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """The type of the sums."""
+    element = operators.result_type(x, dtype)
+    casts = (x.dtype, how.activation), (w.dtype, how.weight), (element, how.output)
+    for held_by, spec in casts:
+        if isinstance(spec, CastSpec):
+            check_carrier(operators.name_of(held_by), spec.format.name)
+    if is_native(how.forward):
+        return element
+    if not holds(operators.name_of(element), how.forward.format.name):  # type: ignore[union-attr]
+        if how.output is None:
+            raise ValueError(
+                f"the result's type, {operators.name_of(element)}, does not hold "
+                f"{how.forward.format}: give the recipe an output= that it holds, or dtype= a type "
+                "that does, such as float32, or another accumulator"
+            )
+        return torch.float32
+    return element
+
+
+def _numbers(
+    drawing: tuple[Any, ...], how: Recipe, x: Tensor, stream: Number | None
+) -> Tensor | None:
+    """Seeds and streams as the operators take them; None where nothing is stochastic."""
+    pairs = [
+        pair_of(spec, purpose, how, x, stream)
+        for spec, purpose in zip(drawing, _PURPOSES, strict=True)
+    ]
+    return stacked_numbers(pairs, x)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delayed scaling: the scale of a tensor follows from the largest magnitudes of steps before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cpd._torch.arguments import random_numbers
+from cpd._torch.delayed import refuse_vmap
+from cpd._torch.derivatives import call
+from cpd._torch.library import ops
+from cpd.numeric.options import Number
+
+if TYPE_CHECKING:
+    from cpd.nn.recipe import Recipe
+    from cpd.numeric.scaled_cast import ScaledCast
+
+OPERANDS = ("activation", "weight", "gradient")
+"""The columns of `amax_history` and `scale`."""
+
+
+class Delayed(nn.Module):
+    """The state of one layer's delayed scaling, as TransformerEngine's Python path keeps it.
+
+    Args:
+        activation, weight, gradient: each a `ScaledCast` with `history` > 0, or None: not delayed.
+            All have the same history and the same `amax`.
+
+    Buffers, which are state: `amax_history`, H x 3, of which row 0 is the present step's, and
+    `scale`, 3, float32, and that they stay where the model is cast to another type. A scale
+    multiplies into the format; it starts at 1. An operand is cast to
+    fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's type; straight through.
+
+    In training mode its largest magnitude enters row 0, by maximum. `update`, once before each
+    step, makes the scales of that step: a = max of the history, or row 0 (`most_recent`); scale =
+    fl(fl(fl(1/a) * format's max) / 2^margin), its largest finite number where that overflows; it
+    stays as it is where a is 0, infinite or NaN. The history then moves on by a step.
+
+    Raises ValueError for operands that do not go together, and under torch.vmap.
+    """
+
+    amax_history: Tensor
+    scale: Tensor
+    most: Tensor
+    margin: Tensor
+
+    def __init__(
+        self,
+        activation: ScaledCast | None = None,
+        weight: ScaledCast | None = None,
+        gradient: ScaledCast | None = None,
+    ) -> None:
+        super().__init__()
+        given = dict(zip(OPERANDS, (activation, weight, gradient), strict=True))
+        self.casts = {name: _delayed(name, cast) for name, cast in given.items() if cast}
+        rules = {(cast.history, cast.amax) for cast in self.casts.values()}
+        if len(rules) != 1:
+            said = ", ".join(f"{name}={cast}" for name, cast in given.items())
+            raise ValueError(f"delayed operands have one history and one amax, got {said}")
+        self.history, self.amax = rules.pop()
+        self.register_buffer("amax_history", torch.zeros(self.history, len(OPERANDS)))
+        for name in ("scale", "most", "margin"):
+            ones = torch.ones(len(OPERANDS))
+            self.register_buffer(name, ones, persistent=name == "scale")
+        self.reset_parameters()
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Delayed:
+        """Of a recipe's activation, weight and gradient, as far as they have a history.
+
+        >>> import cpd
+        >>> made = Delayed.of(cpd.Recipe("native", activation="fp8-tensor arithmetic=te history=9"))
+        >>> made
+        Delayed(activation='fp8-tensor arithmetic=te history=9')
+        >>> made.amax_history.shape, made.scale.tolist()
+        (torch.Size([9, 3]), [1.0, 1.0, 1.0])
+        """
+        casts = {name: getattr(recipe, name) for name in OPERANDS}
+        return cls(**{name: c for name, c in casts.items() if getattr(c, "history", 0)})
+
+    def reset_parameters(self) -> None:
+        """The state before the first step; needed after `to_empty`."""
+        with torch.no_grad():
+            self.amax_history.zero_()
+            for buffer in (self.scale, self.most, self.margin):
+                buffer.fill_(1)
+            for column, name in enumerate(OPERANDS):
+                if name in self.casts:
+                    scaled = self.casts[name].scaled
+                    self.most[column] = scaled.element.max
+                    self.margin[column] = 2.0**scaled.margin
+
+    def quantize(
+        self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
+    ) -> Tensor:
+        """`x`, the "activation", "weight" or "gradient", cast with its present scale; notes its
+        largest magnitude in training mode. `seed`, `stream`: in place of the cast's own."""
+        cast, column = self._cast(which), OPERANDS.index(which)
+        self.note(which, x)
+        options = cast.cast.options
+        options = options._replace(
+            seed=options.seed if seed is None else seed,
+            stream=options.stream if stream is None else stream,
+        )
+        numbers = random_numbers(options, x)
+        return call(ops.cast_delayed, None, x, cast.cast.text, self.scale[column], *numbers)
+
+    def note(self, which: str, x: Tensor) -> None:
+        """Notes x's largest magnitude in training mode."""
+        if self.training:
+            ops.record_amax(self.amax_history, x.detach(), OPERANDS.index(which))
+
+    def multipliers(self) -> Tensor:
+        """The present scales: a copy, which a later `update` leaves as it is."""
+        return self.scale.clone()
+
+    def watch(self, y: Tensor) -> Tensor:
+        """`y` itself; in training mode the largest magnitude of its gradient is noted in the
+        backward pass, where the gradient's scaling is delayed."""
+        if not self.training or "gradient" not in self.casts:
+            return y
+        function = _Watch if torch.compiler.is_compiling() else _EagerWatch
+        return function.apply(y, self.amax_history)  # type: ignore[no-any-return,no-untyped-call]
+
+    def update(self) -> None:
+        """The scales of the step that begins; see `update`, the function, for many layers."""
+        update((self,))
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={str(cast)!r}" for name, cast in self.casts.items())
+
+    def _cast(self, which: str) -> ScaledCast:
+        if which not in self.casts:
+            raise ValueError(f"delayed are {', '.join(self.casts)}, got {which!r}")
+        return self.casts[which]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Delayed:
+        def keep_type(x: Tensor) -> Tensor:
+            moved: Tensor = fn(x)
+            return moved if moved.dtype == x.dtype else x.to(moved.device)
+
+        return super()._apply(keep_type, recurse)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _delayed(name: str, cast: Any) -> ScaledCast:
+    """An operand's cast. Raises ValueError for any that is not delayed."""
+    if not getattr(cast, "history", 0):
+        raise ValueError(f"{name} must be a ScaledCast with history > 0, got {cast}")
+    return cast  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) -> None:
+    """Updates all of `layers`, in this order. Where torch.distributed is initialised the present
+    step's magnitudes are reduced over `group`, in one exchange, by a maximum that lets NaN win: all
+    ranks must call it, with the same layers."""
+    all_of = list(layers)
+    if all_of and dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+        _reduce([layer.amax_history[0] for layer in all_of], group)
+    for layer in all_of:
+        recent = layer.amax == "most_recent"
+        ops.update_delayed(layer.amax_history, layer.scale, layer.most, layer.margin, recent)
+
+
+def _reduce(rows: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    """The maximum over ranks, by the order of the words: that of magnitudes, with NaN above all."""
+    words = torch.cat(rows).view(torch.int32)
+    dist.all_reduce(words, dist.ReduceOp.MAX, group=group)
+    for row, reduced in zip(rows, words.view(torch.float32).view(-1, len(OPERANDS)), strict=True):
+        row.copy_(reduced)
+
+
+def keep_from_ddp(root: nn.Module) -> None:
+    """Tells DistributedDataParallel not to send rank 0's magnitudes to the others at each step,
+    over their own, which `update` has yet to reduce. To be called before DDP wraps `root`."""
+    ignored = list(getattr(root, "_ddp_params_and_buffers_to_ignore", []))
+    for name, module in root.named_modules():
+        if isinstance(module, Delayed):
+            prefix = f"{name}." if name else ""
+            ignored += [f"{prefix}{buffer}" for buffer, _ in module.named_buffers()]
+    root._ddp_params_and_buffers_to_ignore = sorted(set(ignored))  # type: ignore[assignment]
+
+
+class _Watch(torch.autograd.Function):
+    """The identity, whose backward pass notes the gradient's largest magnitude."""
+
+    @staticmethod
+    def forward(y: Tensor, history: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.history = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        ops.record_amax(ctx.history, grad.detach(), OPERANDS.index("gradient"))
+        return grad, None
+
+
+class _EagerWatch(_Watch):
+    """With what torch.compile does not take: forward mode, and an error under torch.vmap."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *none: Any) -> Tensor:
+        return tangent.view_as(tangent)
+
+    @staticmethod
+    def vmap(*args: Any) -> NoReturn:
+        refuse_vmap()

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of an optimizer are rounded to which formats: `Formats`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from cpd._torch.arguments import name_of
+from cpd.numeric.cast import CastSpec
+from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
+from cpd.ops.arguments import check_carrier
+
+UPDATES = ("nearest_even", "stochastic", "kahan")
+MOMENTA = {"momentum_buffer", "exp_avg", "grad_avg"}
+SECOND_MOMENTS = {
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "square_avg",
+    "sum",
+    "acc_delta",
+    "exp_inf",
+    "variance",
+    "row_var",
+    "col_var",
+}
+"""Names of what torch's optimizers keep of a parameter."""
+MASTER, COMPENSATION = "master", "compensation"
+"""Names of what is kept beside it."""
+
+
+class Formats(NamedTuple):
+    """What is rounded to which format; None: not at all."""
+
+    weight: OperandSpec | None
+    kahan: bool
+    master: OperandSpec | None
+    momentum: OperandSpec | None
+    second_moment: OperandSpec | None
+    gradient: OperandSpec | None
+
+    @classmethod
+    def of(
+        cls,
+        weight: OperandLike | None,
+        update: str | None,
+        master: OperandLike | None,
+        momentum: OperandLike | None,
+        second_moment: OperandLike | None,
+        gradient: OperandLike | None,
+    ) -> Formats:
+        if update is not None and update not in UPDATES:
+            raise ValueError(f"update must be one of {', '.join(UPDATES)}, got {update!r}")
+        spec = storage_spec("weight", _rounding(weight, update))
+        copy = storage_spec("master", master)
+        kahan = update == "kahan"
+        if spec is None:
+            if update is not None or copy is not None:
+                raise ValueError("update and master go with a weight's format, got weight=None")
+        elif update in ("nearest_even", "stochastic") and spec.rounding != update:
+            raise ValueError(f"update={update!r} contradicts weight={str(spec)!r}")
+        elif kahan and (not isinstance(spec, CastSpec) or spec.rounding == "stochastic"):
+            raise ValueError(
+                "update='kahan' goes with a format without scales and without stochastic "
+                f"rounding, got weight={str(spec)!r}"
+            )
+        elif kahan and copy is not None:
+            raise ValueError("update='kahan' keeps what a master copy would: give one of them")
+        return cls(
+            spec,
+            kahan,
+            copy,
+            storage_spec("momentum", momentum),
+            storage_spec("second_moment", second_moment),
+            storage_spec("gradient", gradient),
+        )
+
+    def of_state(self, name: str) -> OperandSpec | None:
+        if name in MOMENTA:
+            return self.momentum
+        return self.second_moment if name in SECOND_MOMENTS else None
+
+    def kept(self) -> tuple[str, ...]:
+        """What is kept of a parameter beside the inner optimizer's state."""
+        return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
+
+    def check_carrier(self, dtype: torch.dtype) -> None:
+        """Raises ValueError where a parameter's type does not hold its format."""
+        if isinstance(self.weight, CastSpec):
+            check_carrier(name_of(dtype), self.weight.format.name)
+
+    def to_nearest(self) -> OperandSpec | None:
+        """The weight's format without random bits."""
+        if self.weight is None or self.weight.rounding != "stochastic":
+            return self.weight
+        words = self.weight.text.split()
+        return operand_spec(" ".join(word for word in words if word != "rounding=stochastic"))
+
+    def __str__(self) -> str:
+        parts = [f"{k}={str(v)!r}" for k, v in self._asdict().items() if k != "kahan" and v]
+        if self.kahan:
+            parts.insert(1, "update='kahan'")
+        return ", ".join(parts)
+
+
+def _rounding(weight: OperandLike | None, update: str | None) -> OperandLike | None:
+    """The weight's format with the rounding that `update` names."""
+    if weight is None or update != "stochastic":
+        return weight
+    spec = operand_spec(weight)
+    if spec.rounding == "nearest_even":
+        return operand_spec(f"{spec.text} rounding=stochastic")
+    return spec
+
+
+def storage_spec(name: str, given: OperandLike | None) -> OperandSpec | None:
+    """What a part of an optimizer is rounded to; `name`, for errors."""
+    if given is None:
+        return None
+    try:
+        spec = operand_spec(given)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    if isinstance(spec, ScaledCast) and (spec.history or spec.factor != 1):
+        raise ValueError(f"{name} takes no history and no factor, got {spec}")
+    return spec

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LossScaler`: a loss is multiplied so that gradients do not vanish in a narrow format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cpd.numeric.options import integer
+from cpd.optim.rounding import local
+
+
+class LossScaler:
+    """Scales losses, and makes steps only of gradients that are finite.
+
+    Args:
+        scale: at first. Powers of two make scaling exact.
+        dynamic: whether it changes. If not, gradients are not looked at: every step is made.
+        growth: what the scale is multiplied by after `interval` finite steps; above 1.
+        backoff: what it is multiplied by after a step without, which is left out; between 0 and 1.
+        interval: at least 1.
+        least, most: between which it stays.
+        group: a torch.distributed group whose ranks decide together. None: each by itself, as DDP's
+            equal gradients allow; where FSDP2 shards parameters, all ranks decide together.
+
+    Used as torch.amp.GradScaler. Gradients may be sparse, and of any type but float16, which loses
+    what they are scaled for when they are unscaled (TypeError); `LowPrecision` rounds float32
+    gradients to fp16.
+
+    >>> w = torch.nn.Parameter(torch.ones(1))
+    >>> sgd, scaler = torch.optim.SGD([w], lr=0.5), LossScaler(2.0**10)
+    >>> scaler.scale(w.square().sum()).backward()
+    >>> w.grad.item()
+    2048.0
+    >>> scaler.step(sgd)
+    >>> w.item()
+    0.0
+    >>> scaler.update()
+    1024.0
+    """
+
+    def __init__(
+        self,
+        scale: float = 65536.0,
+        *,
+        dynamic: bool = True,
+        growth: float = 2.0,
+        backoff: float = 0.5,
+        interval: int = 2000,
+        least: float = 2.0**-24,
+        most: float = 2.0**24,
+        group: Any = None,
+    ) -> None:
+        if not 0 < least <= scale <= most < math.inf:
+            raise ValueError(
+                "scale must be finite, above 0, from least to most: "
+                f"got {scale}, least={least}, most={most}"
+            )
+        if not (growth > 1 and 0 < backoff < 1):
+            raise ValueError(f"growth must be above 1, backoff in (0, 1), got {growth}, {backoff}")
+        if integer("interval", interval) < 1:
+            raise ValueError(f"interval must be at least 1, got {interval}")
+        self.dynamic, self.growth, self.backoff = bool(dynamic), float(growth), float(backoff)
+        self.interval, self.least, self.most = interval, float(least), float(most)
+        self.group = group
+        self._scale = torch.tensor(float(scale))
+        self._steps = 0  # with finite gradients, since the scale changed
+        self._finite: dict[int, bool] = {}  # of each optimizer whose gradients are unscaled
+
+    def get_scale(self) -> float:
+        """The present scale."""
+        return float(self._scale)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the scale, which a compiled program takes as an input."""
+        return loss * self._scale
+
+    @torch.no_grad()
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Multiplies the gradients of an optimizer's parameters by 1/scale, once before each step:
+        to clip them, say."""
+        if id(optimizer) in self._finite:
+            raise RuntimeError("unscale_ was called already: once before step and update")
+        gradients = list(_gradients(optimizer))
+        inverse = 1 / self.get_scale()
+        if inverse != 1:
+            for g in gradients:
+                g.mul_(inverse)
+        self._finite[id(optimizer)] = not self.dynamic or self._all_finite(gradients)
+
+    def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Unscales where that was not done, and makes a step if all gradients are finite; gives
+        what the step gave, else None. ValueError for a closure: gradients are there already."""
+        if closure is not None:
+            raise ValueError("closure does not go with loss scaling")
+        if id(optimizer) not in self._finite:
+            self.unscale_(optimizer)
+        return optimizer.step() if self._finite[id(optimizer)] else None
+
+    def update(self) -> float:
+        """Ends a step, of all optimizers; gives the scale of the next."""
+        if not self._finite:
+            raise RuntimeError("update comes after step or unscale_")
+        finite = all(self._finite.values())
+        self._finite.clear()
+        if not self.dynamic:
+            return self.get_scale()
+        self._steps = self._steps + 1 if finite else 0
+        if not finite:
+            self._change(self.backoff)
+        elif self._steps == self.interval:
+            self._steps = 0
+            self._change(self.growth)
+        return self.get_scale()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and the number of steps since it changed."""
+        return {"scale": self.get_scale(), "steps": self._steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what `state_dict` gave."""
+        self._scale = torch.tensor(float(state_dict["scale"]))
+        self._steps = int(state_dict["steps"])
+
+    def __repr__(self) -> str:
+        return f"LossScaler({self.get_scale()}, dynamic={self.dynamic})"
+
+    def _change(self, factor: float) -> None:
+        new = min(max(self.get_scale() * factor, self.least), self.most)
+        self._scale = torch.tensor(new)
+
+    def _all_finite(self, gradients: list[Tensor]) -> bool:
+        """One exchange with the device, and one with other ranks where they decide together."""
+        found = [local(g).isfinite().all() for g in gradients if g.numel()]
+        place = found[0].device if found else "cpu"
+        finite = (
+            torch.stack([one.to(place) for one in found]).all() if found else torch.tensor(True)
+        )
+        sharded = any(local(g) is not g for g in gradients)
+        if self.group is not None or sharded:
+            agreed = finite.to(torch.int32)
+            dist.all_reduce(agreed, dist.ReduceOp.MIN, group=self.group)
+            finite = agreed
+        return bool(finite)
+
+
+def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Of the parameters that have one; a sparse one's values, which are changed in place."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                if p.grad.dtype == torch.float16:
+                    raise TypeError("gradients must not be float16: they vanish when unscaled")
+                yield p.grad._values() if p.grad.is_sparse else p.grad

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LowPrecision`: an optimizer whose weights, state and gradients live in given formats."""
+
+# torch does not export what keeps a function out of compiled programs.
+# mypy: disable-error-code="attr-defined"
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+from cpd.numeric.options import check_number, integer
+from cpd.numeric.scaled_cast import OperandLike
+from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
+from cpd.optim.work import Exchanged, Work, round_weight
+
+STEPS = "low_precision_steps"
+"""How many steps were made: an entry of each parameter group."""
+MAX_PARAMETERS = 1 << 16
+
+
+class LowPrecision(Optimizer):
+    """An optimizer of torch whose weights, and where asked its state and gradients, are values of
+    given formats.
+
+    Args:
+        optimizer: any `torch.optim.Optimizer` but `LBFGS`. From now on step this one in its place.
+            Both share parameter groups and state.
+        weight: what weights are rounded to after each step: a format, a `CastSpec`, a scaled
+            format (`Scaled`, `ScaledCast`) or a text; None: as the step leaves them.
+        update: `nearest_even`, `stochastic`, or `kahan`: each weight keeps in `state` what its last
+            sum lost, a value of the weight's format too. None: as `weight` says.
+        master: None: the weights are the only copy; or a format, mostly `fp32`: a copy of which the
+            step is made and which is rounded to it; the weights are its values, rounded.
+        momentum, second_moment: what the first moments (`momentum_buffer`, `exp_avg`, …) and
+            second moments (`exp_avg_sq`, `square_avg`, …) are rounded to, after they were used.
+        gradient: what gradients are rounded to before they are used.
+        gradient_scale: gradients are multiplied by it before they are rounded.
+        unscale: whether they are then divided by it.
+        seed: of all stochastic roundings; those of the formats given are left aside.
+
+    A step: gradients are scaled, rounded, unscaled; weights are those of the master copy, if there
+    is one; the inner optimizer makes its step in binary32; momenta are rounded; then weights. All
+    of it happens in binary32 whatever the parameters' type, which must hold the weight's format
+    (float64 parameters: in binary64). `kahan`: with d = fl(new - old), what the inner step changed,
+    c = round(c + d), weight = round(old + c), c = round(c + round(old - weight)), each sum rounded
+    once. (`KahanSGD` and `KahanAdamW` form d in the format itself.) Only parameters that have a
+    gradient take part. Gradients are left as they are.
+
+    Step k, counted from 0, draws the bits of parameter i, in the order of the groups, from the
+    stream k << 36 | i << 20 | what, by an element's number in the whole parameter (of a DTensor
+    too): what is 0 for the weight, 1 for the gradient, 2 for the master copy, and from 3 on for the
+    state, by name. Weights are first rounded after the first step; `round_weights` does it at once.
+
+    The state_dict has all that a run needs to go on with the same bits; its tensors keep their
+    types when they are loaded. `foreach` and `fused` are turned off: they form the same step by
+    other operations, so that bits would depend on the device and on which tensors go together.
+    Parameters sharded by FSDP2 stay so: all is elementwise, but for the blocks of scaled formats,
+    which end where a shard does.
+
+    Raises ValueError or TypeError for what does not exist or does not go together; at the first
+    step ValueError for momenta that the inner optimizer does not keep.
+
+    >>> p = torch.nn.Parameter(torch.ones(2))
+    >>> made = LowPrecision(torch.optim.SGD([p], lr=2**-9), weight="bf16", update="kahan")
+    >>> for _ in range(2):
+    ...     p.grad = torch.ones(2)
+    ...     made.step()
+    >>> p.tolist(), made.state[p]["compensation"].tolist()
+    ([0.99609375, 0.99609375], [0.0, 0.0])
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        weight: OperandLike | None = None,
+        update: str | None = None,
+        master: OperandLike | None = None,
+        momentum: OperandLike | None = None,
+        second_moment: OperandLike | None = None,
+        gradient: OperandLike | None = None,
+        *,
+        gradient_scale: float = 1.0,
+        unscale: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer) or isinstance(optimizer, (LBFGS, LowPrecision)):
+            raise TypeError(
+                "optimizer must be one of torch's whose step needs no closure, and not "
+                f"LowPrecision, got {type(optimizer).__name__}"
+            )
+        if not 0 < gradient_scale < float("inf"):
+            raise ValueError(f"gradient_scale must be above 0 and finite, got {gradient_scale}")
+        check_number("seed", seed)
+        formats = Formats.of(weight, update, master, momentum, second_moment, gradient)
+        self.inner = optimizer
+        self.formats = formats
+        self.gradient_scale, self.unscale = float(gradient_scale), bool(unscale)
+        self.seed = integer("seed", seed)
+        self._checked = False
+        self.__setstate__({})  # what Optimizer.__init__ makes but for groups and state
+        self._take(self.inner.param_groups)
+
+    # ---- torch's face ----------------------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.inner.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.inner.defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; may also be called on the inner optimizer."""
+        self.inner.add_param_group(param_group)
+        self._take([self.param_groups[-1]])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, with the master copies, compensations and the number of steps."""
+        return self.inner.state_dict()
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what `state_dict` gave, or an inner optimizer's: then no step was made."""
+        self.inner.load_state_dict(state_dict)
+        numbers = chain.from_iterable(g["params"] for g in state_dict["param_groups"])
+        for number, p in zip(numbers, self._parameters(), strict=True):
+            for name, value in state_dict["state"].get(number, {}).items():
+                if isinstance(value, Tensor):  # which torch casts to the parameter's type
+                    self.state[p][name] = value.to(self.state[p][name].device, copy=True)
+        self._take(self.param_groups)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's."""
+        self.inner.zero_grad(set_to_none)
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("inner", "formats", "gradient_scale", "unscale", "seed", "_checked")
+        return {name: self.__dict__[name] for name in names}
+
+    def __repr__(self) -> str:
+        return f"LowPrecision({self.formats}, {self.inner})"
+
+    # ---- a step ----------------------------------------------------------------------------------
+
+    @torch._disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes a step; gives what `closure`, called once before it, gave."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        steps = self.param_groups[0][STEPS]
+        taking = [
+            Work(self, p, steps << 36 | number << 20)
+            for number, p in enumerate(self._parameters())
+            if p.grad is not None
+        ]
+        with Exchanged(self.inner, taking):
+            self.inner.step()
+        for work in taking:
+            work.store(self.state[work.parameter])
+        self._check_momenta(taking)
+        for group in self.param_groups:
+            group[STEPS] = steps + 1
+        return loss
+
+    @torch.no_grad()
+    def round_weights(self) -> None:
+        """Rounds all weights now, to nearest-even or as `weight` rounds without `stochastic`; the
+        master copy keeps them as they are."""
+        for p in self._parameters():
+            round_weight(self, p)
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return chain.from_iterable(group["params"] for group in self.param_groups)
+
+    def _take(self, groups: list[dict[str, Any]]) -> None:
+        """Prepares groups of the inner optimizer, and what it already keeps of their parameters."""
+        for options in (*groups, self.defaults):
+            if options.get("differentiable"):
+                raise ValueError("differentiable=True does not go: rounding has no derivative")
+            for name in ("foreach", "fused"):
+                if options.get(name):
+                    warnings.warn(
+                        f"{name}=True is turned off: its operations are others, so that bits would "
+                        "depend on the device and on which tensors go together",
+                        stacklevel=4,
+                    )
+                if name in options:
+                    options[name] = False
+        for group in groups:
+            group.setdefault(STEPS, self.param_groups[0].get(STEPS, 0))
+            for p in group["params"]:
+                self._check_parameter(p)
+                for name, value in self.state.get(p, {}).items():
+                    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+                        self.state[p][name] = value.float()
+        count = sum(len(group["params"]) for group in self.param_groups)
+        if count > MAX_PARAMETERS:
+            raise ValueError(f"at most 2^16 parameters go, got {count}")
+
+    def _check_parameter(self, p: Tensor) -> None:
+        """Raises where a parameter's type does not go."""
+        if not p.is_floating_point():
+            raise TypeError(f"parameters must be of a floating-point type, got {p.dtype}")
+        self.formats.check_carrier(p.dtype)
+
+    def _check_momenta(self, taken: list[Work]) -> None:
+        """Raises ValueError, once, where a format is for state that the optimizer does not keep."""
+        if self._checked or not taken:
+            return
+        kept = {
+            name
+            for work in taken
+            for name, value in self.state[work.parameter].items()
+            if isinstance(value, Tensor) and name not in self.formats.kept()
+        }
+        wanted = (
+            ("momentum", self.formats.momentum, MOMENTA),
+            ("second_moment", self.formats.second_moment, SECOND_MOMENTS),
+        )
+        for kind, spec, names in wanted:
+            if spec is not None and not kept & names:
+                raise ValueError(
+                    f"{kind}={str(spec)!r} is of no use: {type(self.inner).__name__} keeps "
+                    f"{', '.join(sorted(kept)) or 'no state'} of a parameter"
+                )
+        self._checked = True

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounding of parameters and optimizer state in place, the local parts of DTensors too."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpd import _core
+from cpd.numeric.options import Options
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+from cpd.ops.verbs import cast
+
+
+def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tensor:
+    """Rounds `x`, whose type holds the format, in place, and gives it back. Random bits depend on
+    `seed`, `stream` and an element's number in the whole tensor, also where this rank has a part of
+    it; blocks of scaled formats run along the last axis and end with the part."""
+    values = local(x)
+    how = (spec.cast if isinstance(spec, ScaledCast) else spec).options
+    how = how._replace(seed=seed, stream=stream)
+    options: dict[str, Any] = how._asdict()
+    if how.rounding == "stochastic" and values is not x:
+        options["random"] = torch.from_numpy(_draws(x, how)).to(values.device)
+    cast(
+        values, spec.scaled if isinstance(spec, ScaledCast) else spec.format, out=values, **options
+    )
+    return x
+
+
+def local(x: Any) -> Tensor:
+    """What this rank has of a DTensor; any other tensor itself."""
+    return x.tolocal() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
+
+
+def _draws(x: Any, how: Options) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The random integers of the elements that this rank has of a DTensor."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, begin = compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)
+    made = np.empty(shape, np.uint32)
+    whole = tuple(x.shape)
+    cut = [d for d in range(len(whole)) if shape[d] != whole[d]]
+    inner = cut[-1] if cut else 0  # from this dimension on, rows of a part lie together
+    rows = made.reshape(math.prod(shape[:inner]), -1)
+    strides = [math.prod(whole[d + 1 :]) for d in range(len(whole))]
+    for row, place in zip(rows, np.ndindex(*shape[:inner]), strict=True):
+        at = [*place, *(0,) * (len(whole) - inner)]
+        first = sum((a + b) * s for a, b, s in zip(at, begin, strides, strict=True))
+        _core.random_integers(how.native(), first, row)
+    return made.view(np.int32)

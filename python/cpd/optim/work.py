@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One parameter in a step of `LowPrecision`: what the inner optimizer works on in its place, and
+what is rounded before and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cpd.numeric.cast import CastSpec
+from cpd.numeric.scaled_cast import OperandSpec
+from cpd.ops.verbs import add
+from cpd.optim.formats import COMPENSATION, MASTER
+from cpd.optim.rounding import local, round_
+
+if TYPE_CHECKING:
+    from cpd.optim.low_precision import LowPrecision
+
+_GRADIENT, _MASTER, _STATE = 1, 2, 3
+"""What random bits are for: the low bits of a stream; 0, the weight."""
+
+
+class Work:
+    """A parameter, and the values and gradient that the inner optimizer takes for it: the parameter
+    itself where nothing asks for a copy."""
+
+    def __init__(self, owner: LowPrecision, parameter: Tensor, stream: int) -> None:
+        assert parameter.grad is not None
+        self.parameter = parameter
+        self.formats, self.seed, self.stream = owner.formats, owner.seed, stream
+        kept = owner.state.get(parameter, {})
+        self.own = {name: kept[name] for name in self.formats.kept() if name in kept}
+        self.value = self._value()
+        self.gradient = self._gradient(parameter.grad, owner.gradient_scale, owner.unscale)
+
+    def _value(self) -> Tensor:
+        p = self.parameter
+        if self.formats.master is not None:
+            if MASTER not in self.own:
+                self.own[MASTER] = _copy(p)
+            master: Tensor = self.own[MASTER]
+            return master
+        return _copy(p) if self.formats.kahan or p.dtype != _carrier(p) else p
+
+    def _gradient(self, given: Tensor, scale: float, unscale: bool) -> Tensor:
+        spec, carrier = self.formats.gradient, self.value.dtype
+        if spec is None and scale == 1:
+            return given.to(carrier)
+        if given.is_sparse:
+            given = given.coalesce()
+            values = self._scaled(given.values().to(carrier, copy=True), scale, unscale)
+            place = given.indices(), values, given.shape
+            return torch.sparse_coo_tensor(*place, is_coalesced=True)
+        return self._scaled(given.to(carrier, copy=True), scale, unscale)
+
+    def _scaled(self, g: Tensor, scale: float, unscale: bool) -> Tensor:
+        if scale != 1:
+            g.mul_(scale)
+        self._round(g, self.formats.gradient, _GRADIENT)
+        return g.div_(scale) if unscale and scale != 1 else g
+
+    def store(self, state: dict[str, Any]) -> None:
+        """Rounds what the inner optimizer has left: its state, then the weights."""
+        for number, name in enumerate(sorted(set(state) - set(self.own))):
+            if isinstance(state[name], Tensor):
+                self._round(state[name], self.formats.of_state(name), _STATE + number)
+        if self.formats.kahan:
+            state[COMPENSATION] = self._compensated(self.own.get(COMPENSATION))
+            return
+        value = self.value
+        if self.formats.master is not None:
+            self._round(value, self.formats.master, _MASTER)
+            state[MASTER], value = value, value.clone()
+        self._round(value.detach(), self.formats.weight, 0)
+        if value is not self.parameter:
+            self.parameter.copy_(value)
+
+    def _compensated(self, kept: Tensor | None) -> Tensor:
+        """Kahan's sum of the weights and what the step changed; gives what it lost."""
+        spec = self.formats.weight
+        assert isinstance(spec, CastSpec)
+        how = spec.format, spec.rounding, spec.overflow
+        lost = torch.zeros_like(self.parameter) if kept is None else kept
+        new, weight, small = local(self.value), local(self.parameter), local(lost)
+        old = weight.to(new.dtype)
+        carried = add(small.to(new.dtype), new - old, *how)
+        stored = add(old, carried, *how)
+        small.copy_(add(carried, add(old, -stored, *how), *how))
+        weight.copy_(stored)
+        return lost
+
+    def _round(self, x: Tensor, spec: OperandSpec | None, what: int) -> None:
+        if spec is not None and spec.text != _CARRIERS.get(x.dtype):
+            round_(x, spec, self.seed, self.stream | what)
+
+
+class Exchanged:
+    """While it is open, an optimizer has other parameters in their place, with their gradients and
+    state, but for what is kept beside it."""
+
+    def __init__(self, inner: Optimizer, taking: list[Work]) -> None:
+        self._inner, self._taking = inner, taking
+
+    def __enter__(self) -> None:
+        instead = {work.parameter: work.value for work in self._taking}
+        self._parameters = [group["params"] for group in self._inner.param_groups]
+        self._gradients = [work.parameter.grad for work in self._taking]
+        for group in self._inner.param_groups:
+            group["params"] = [instead.get(p, p) for p in group["params"]]
+        for work in self._taking:
+            kept = self._inner.state.pop(work.parameter, {})
+            if state := {name: x for name, x in kept.items() if name not in work.own}:
+                self._inner.state[work.value] = state
+            work.value.grad = work.gradient
+
+    def __exit__(self, *error: object) -> None:
+        for group, parameters in zip(self._inner.param_groups, self._parameters, strict=True):
+            group["params"] = parameters
+        for work, gradient in zip(self._taking, self._gradients, strict=True):
+            state = self._inner.state.pop(work.value, {})
+            self._inner.state[work.parameter] = state | work.own
+            work.value.grad = None
+            work.parameter.grad = gradient
+
+
+def round_weight(owner: LowPrecision, p: Tensor) -> None:
+    """Rounds a parameter without random bits; keeps what that takes away."""
+    formats, spec = owner.formats, owner.formats.to_nearest()
+    if spec is None:
+        return
+    value = _copy(p)
+    p.copy_(round_(_copy(p), spec))
+    if formats.master is not None:
+        owner.state[p].setdefault(MASTER, value)
+    elif formats.kahan:
+        owner.state[p][COMPENSATION] = round_(value - p, spec).to(p.dtype)
+
+
+_CARRIERS = {torch.float32: "fp32", torch.float64: "fp64"}
+"""The format that a type's values have anyway."""
+
+
+def _carrier(p: Tensor) -> torch.dtype:
+    """The type in which a parameter's steps are made."""
+    return torch.float64 if p.dtype == torch.float64 else torch.float32
+
+
+def _copy(p: Tensor) -> Tensor:
+    return p.detach().to(_carrier(p), copy=True)

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operands of a layer's three GEMMs: each pass equals, bit for bit, the one written by hand of
+cpd.cast and cpd.gemm, or of torch's own product."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+from cpd import functional  # noqa: E402
+from cpd.numeric.scaled_cast import is_whole, operand_spec  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
+from tensors import normal as values  # noqa: E402
+from tensors import same  # noqa: E402
+
+CURRENT = "e4m3fn block=tensor scale=fp32 arithmetic=te"
+ROTATED = "nvfp4 transform=hadamard16:te rounding=stochastic"
+RECIPES = {
+    "formats": {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"},
+    "current": {"activation": CURRENT, "weight": CURRENT, "gradient": CURRENT},
+    "mxfp8": {"activation": "mxfp8", "weight": "mxfp8", "gradient": "mxfp8-e5m2"},
+    "nvfp4": {
+        "activation": "nvfp4",
+        "weight": "nvfp4 block=16x16",
+        "gradient": "nvfp4 rounding=stochastic",
+        "grad_weight_activation": "nvfp4 transform=hadamard16:te",
+        "grad_weight_gradient": ROTATED,
+    },
+    "mxfp4 backward": {
+        "grad_input_gradient": "mxfp4 rounding=stochastic factor=0.75",
+        "grad_input_weight": "mxfp4 rounding=stochastic factor=0.75",
+        "grad_weight_activation": "mxfp4 rounding=stochastic factor=0.75",
+        "grad_weight_gradient": "mxfp4 rounding=stochastic factor=0.75",
+    },
+    "high weight gradient": {
+        "activation": "int8 row",
+        "weight": "int8 row",
+        "gradient": "e4m3fn",
+        "grad_weight_activation": None,
+        "grad_weight_gradient": None,
+    },
+}
+PURPOSES = {
+    "activation": "cast_activation",
+    "weight": "cast_weight",
+    "grad_input_gradient": "cast_gradient",
+    "grad_input_weight": "recast_weight",
+    "grad_weight_activation": "recast_activation",
+    "grad_weight_gradient": "recast_gradient",
+}
+STREAM = 3 << 36
+
+
+def by_hand(recipe, name, x, axis, layer=0):
+    """An operand's cast by `cpd.cast`, its stream by the table; and its factor."""
+    spec = recipe.operand(name)
+    if spec is None:
+        return x, 1
+    purpose = PURPOSES[name]
+    usual = {"grad_input_weight": "weight", "grad_weight_activation": "activation"}.get(name)
+    if usual and is_whole(spec) and getattr(recipe, name) == "same":
+        purpose = PURPOSES[usual]  # one cast, kept
+    if name == "grad_weight_gradient" and is_whole(spec) and getattr(recipe, name) == "same":
+        purpose = "cast_gradient"
+    how = {"seed": 0, "stream": (STREAM ^ stream_tag(purpose, layer)) % 2**64}
+    if spec.rounding == "stochastic":
+        how["rounding"] = "stochastic"
+    if isinstance(spec, cpd.CastSpec):
+        return cpd.cast(x, spec.format, **how), 1
+    transform = spec.scaled.transform
+    if transform is not None and x.shape[axis] % transform.size:
+        missing = transform.size - x.shape[axis] % transform.size
+        shape = [missing if d == axis % x.dim() else n for d, n in enumerate(x.shape)]
+        x = torch.cat([x, torch.zeros(shape)], axis)
+    if spec.factor == 1:
+        return cpd.cast(x, spec.scaled, axis=axis, **how), 1
+    scales = cpd.encode(x, spec.scaled, axis=axis, **how)[1]
+    return cpd.cast(x * spec.factor, spec.scaled, axis=axis, scales=scales, **how), spec.factor
+
+
+def product(a, b, how):
+    (a, fa), (b, fb) = a, b
+    y = a @ b if how == "native" else cpd.gemm(a, b, how)
+    return y if fa * fb == 1 else y * (1 / (fa * fb))
+
+
+@pytest.mark.parametrize("sums", ["native", "e6m9 chunked"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_linear_layer_is_the_step_written_by_hand(name, sums):
+    recipe = cpd.Recipe(sums, layer=5, **RECIPES[name])
+    x, w, b = values(5, 40, 48), values(24, 48, seed=1), values(24, seed=2)
+    g = values(5, 40, 24, seed=3)
+    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+    y = functional.linear(*leaves, recipe=recipe, stream=STREAM)
+    y.backward(g)
+    rows, back = x.flatten(0, 1), g.flatten(0, 1)
+
+    def cast(name, t, axis):
+        return by_hand(recipe, name, t, axis, layer=5)
+
+    wanted = product(cast("activation", rows, -1), _turned(cast("weight", w, 1)), sums)
+    if sums == "native":
+        qx, qw = cast("activation", rows, -1)[0], cast("weight", w, 1)[0]
+        wanted = F.linear(qx, qw, b)
+    else:
+        qx, qw = cast("activation", rows, -1)[0], cast("weight", w, 1)[0]
+        wanted = cpd.gemm(qx, qw.t(), sums, c=b)
+    assert same(y.detach().flatten(0, 1), wanted)
+    of_x = product(cast("grad_input_gradient", back, -1), cast("grad_input_weight", w, 0), sums)
+    assert same(leaves[0].grad.flatten(0, 1), of_x)
+    to_weight, activation = (
+        cast("grad_weight_gradient", back, 0),
+        cast("grad_weight_activation", rows, 0),
+    )
+    assert same(leaves[1].grad, product(_turned(to_weight), activation, sums))
+    of_b = back.sum(0) if sums == "native" else cpd.sum(back, "fp32", 0)
+    assert same(leaves[2].grad, of_b)
+
+
+def _turned(cast):
+    return cast[0].t(), cast[1]
+
+
+@pytest.mark.parametrize("sums", ["native", "e6m9 chunked"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_product_of_batches_is_the_one_written_by_hand(name, sums):
+    recipe = cpd.Recipe(sums, **RECIPES[name])
+    a, b = values(3, 33, 40), values(3, 40, 17, seed=1)
+    g = values(3, 33, 17, seed=2)
+    x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+    c = functional.matmul(x, y, recipe, stream=STREAM)
+    c.backward(g)
+
+    def cast(name, t, axis):
+        return by_hand(recipe, name, t, axis)
+
+    assert same(c.detach(), product(cast("activation", a, -1), cast("weight", b, -2), sums))
+    weight = cast("grad_input_weight", b, -1)
+    wanted = product(cast("grad_input_gradient", g, -1), (weight[0].mT, weight[1]), sums)
+    assert same(x.grad, wanted)
+    activation = cast("grad_weight_activation", a, -2)
+    wanted = product((activation[0].mT, activation[1]), cast("grad_weight_gradient", g, -2), sums)
+    assert same(y.grad, wanted)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_compiled_bits_are_those_of_eager(name):
+    recipe = cpd.Recipe("native", **RECIPES[name])
+    x, w, b = (t.requires_grad_() for t in (values(64, 48), values(32, 48), values(32)))
+
+    def step(x, w, b, stream):
+        return functional.linear(x, w, b, recipe=recipe, stream=stream)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for number in range(2):
+        stream = torch.tensor(number << 36)
+        found = []
+        for f in (step, compiled):
+            y = f(x, w, b, stream)
+            found.append((y, *torch.autograd.grad(y.square().sum(), (x, w, b))))
+        assert all(map(same, *found))
+
+
+def test_gradients_of_gradients_go_through_torchs_own_kernels():
+    x, w = (t.double().float().requires_grad_() for t in (values(6, 32), values(8, 32, seed=1)))
+    recipe = cpd.Recipe("native", activation="mxfp8", weight="mxfp8")
+    (of_x,) = torch.autograd.grad(
+        functional.linear(x, w, recipe=recipe).square().sum(), x, create_graph=True
+    )
+    (of_w,) = torch.autograd.grad(of_x.sum(), w)
+    assert of_w.abs().sum() > 0
+
+
+def test_samples_of_vmap_have_scales_of_their_own():
+    recipe = cpd.Recipe("e6m9", activation=CURRENT, weight="mxfp8", grad_weight_activation=None)
+    x, w = values(4, 8, 64), values(16, 64, seed=1)
+    x = x * torch.tensor([1.0, 100, 0.01, 3]).view(4, 1, 1)
+    together = torch.vmap(lambda x: functional.linear(x, w, recipe=recipe))(x)
+    assert same(together, torch.stack([functional.linear(one, w, recipe=recipe) for one in x]))
+
+
+def test_autocast_gives_its_type():
+    recipe = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
+    x, w = values(4, 8).requires_grad_(), values(3, 8, seed=1).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = functional.linear(x, w, recipe=recipe)
+    assert y.dtype == torch.bfloat16
+    q = (cpd.cast(t.detach().bfloat16(), "e4m3fn") for t in (x, w))
+    assert same(y.detach(), F.linear(*q))
+    y.sum().backward()
+    assert x.grad.dtype == w.grad.dtype == torch.float32
+
+
+# ---- the specs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nvfp4 rounding=stochastic random_bits=8",
+        "mxfp4 rounding=stochastic factor=0.75",
+        f"{cpd.scaled(CURRENT).text} history=1024 amax=most_recent",
+        "mxfp8 overflow=ieee",
+        "e5m2 rounding=stochastic",
+    ],
+)
+def test_texts_of_operands_parse_back(text):
+    spec = operand_spec(text)
+    assert spec.text == text
+    assert operand_spec(spec.text) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert operand_spec(spec) is spec
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("mxfp8 history=4", "a history goes with one fp32 scale"),
+        ("fp8-tensor factor=0.5", "a factor goes with one level of blocks"),
+        ("mxfp8 factor=0", "factor must be above 0"),
+        ("mxfp8 factor=x", "factor must be a number, got 'x'"),
+        ("mxfp8 amax=mean", "amax must be one of max, most_recent"),
+        ("mxfp8 rounding=up rounding=down", "rounding is given twice"),
+        ("fp8-tensor history=-1", "history must be 0…2\\^20"),
+        ("e4m3 history=4", "unknown option 'history'"),
+    ],
+)
+def test_what_does_not_go_together_says_so(given, message):
+    with pytest.raises(ValueError, match=message):
+        operand_spec(given)
+
+
+def test_a_history_without_its_state_is_an_error():
+    delayed = f"{CURRENT} history=4"
+    recipe = cpd.Recipe("native", activation=delayed, weight=delayed)
+    with pytest.raises(ValueError, match=r"cpd\.convert keeps that state"):
+        functional.linear(values(2, 4), values(3, 4), recipe=recipe)
+
+
+# ---- scales at blocks of sums, or at the end -----------------------------------------------------
+
+
+def encoded(spec, x, axis):
+    """As `cpd.gemm` takes it."""
+    to = spec.scaled if isinstance(spec, cpd.ScaledCast) else spec.format
+    if isinstance(to, cpd.Format):
+        return cpd.ops.Encoded(cpd.encode(x, to), None, to, x.shape, axis)
+    return cpd.ops.Encoded(*cpd.encode(x.contiguous(), to, axis=axis), to, x.shape, axis)
+
+
+AT = {
+    "unit": (
+        cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2"),
+        {"activation": CURRENT, "weight": CURRENT, "gradient": CURRENT.replace("e4m3fn", "e5m2")},
+        "epilogue",
+    ),
+    "deepseek": (
+        cpd.Recipe("deepseek-promoted"),
+        {"activation": "fp8-block", "weight": "fp8-block 128x128", "gradient": "fp8-block"},
+        "block",
+    ),
+    "formats": (
+        cpd.Recipe("e6m9 chunked"),
+        {"activation": "e4m3fn", "weight": "mxfp8", "gradient": "mxfp8"},
+        "block",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT)
+def test_scales_of_sums_are_those_of_encoded_products(name):
+    sums, operands, at = AT[name]
+    recipe = sums.replace(scales_at=at, **operands)
+    x, w = values(2, 128, 256), values(128, 256, seed=1)
+    g = values(2, 128, 128, seed=2)
+    leaves = [t.clone().requires_grad_() for t in (x, w)]
+    y = functional.linear(*leaves, recipe=recipe)
+    y.backward(g)
+    rows, back = x.flatten(0, 1), g.flatten(0, 1)
+
+    def hand(first, a, second, b, acc):
+        left, right = encoded(recipe.operand(first), a, -1), encoded(recipe.operand(second), b, -2)
+        return cpd.gemm(left, right, acc, scales_at=at)
+
+    wanted = hand("activation", rows, "weight", w.t(), recipe.forward)
+    assert same(y.detach().flatten(0, 1), wanted)
+    wanted = hand("gradient", back, "weight", w, recipe.grad_input)
+    assert same(leaves[0].grad.flatten(0, 1), wanted)
+    wanted = hand("activation", rows.t(), "gradient", back, recipe.grad_weight)
+    assert same(leaves[1].grad, wanted.t())
+
+
+def test_delayed_scales_at_the_end():
+    from cpd.nn.delayed import Delayed
+
+    recipe = cpd.recipe("te-delayed", sums=AT["unit"][0]).replace(scales_at="epilogue")
+    state = Delayed.of(recipe)
+    x, w = values(64, 32).requires_grad_(), values(16, 32, seed=1).requires_grad_()
+    for _ in range(2):
+        state.update()
+        y = functional.linear(x, w, recipe=recipe, delayed=state)
+        y.sum().backward()
+    of_x, of_w = state.scale[0], state.scale[1]
+    q = [cpd.cast(t.detach() * s, "e4m3fn", overflow="saturate") for t, s in ((x, of_x), (w, of_w))]
+    p = cpd.gemm(q[0], q[1].t(), recipe.forward)
+    assert same(y.detach(), p * (of_x.reciprocal() * of_w.reciprocal()))
+    assert state.amax_history[0].tolist() == [x.abs().max(), w.abs().max(), 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scales_at": "end"}, "scales_at must be one of operand, block, epilogue"),
+        ({"scales_at": "block"}, "takes accumulators, got forward='native'"),
+    ],
+)
+def test_where_scales_cannot_be_applied(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cpd.Recipe("native", **arguments)
+    with pytest.raises(ValueError, match="takes no factor, got one in weight"):
+        cpd.Recipe("fp32", weight="mxfp4 factor=0.75", scales_at="block")

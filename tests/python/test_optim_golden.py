@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers against the golden vectors of optimi, QPyTorch and torchao, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import cpd
+import scaled_cases
+
+torch = pytest.importorskip("torch")
+
+from tensors import same  # noqa: E402
+
+GOLDEN = scaled_cases.DATA / "delayed_optim.npz"
+
+pytestmark = pytest.mark.skipif(not GOLDEN.exists(), reason=scaled_cases.REASON)
+
+
+@functools.cache
+def golden():
+    return dict(np.load(GOLDEN))
+
+
+def bf16(name):
+    return torch.from_numpy(golden()[name].view(np.int16).copy()).view(torch.bfloat16)
+
+
+def steps(make, dtype):
+    """Each step's parameter and its state, from the golden start and gradients."""
+    p = torch.nn.Parameter(bf16("optim.p0_bf16").to(dtype))
+    optimizer = make([p])
+    for gradient in bf16("optim.grads_bf16").to(dtype):
+        p.grad = gradient.clone()
+        optimizer.step()
+        yield p.detach(), optimizer.state[p]
+
+
+OPTIMI = {
+    "sgd_kahan": lambda params: cpd.optim.KahanSGD(params, lr=1e-3, momentum=0.9),
+    "sgd_kahan_nomom": lambda params: cpd.optim.KahanSGD(params, lr=2**-10),
+    "adamw_kahan": lambda params: cpd.optim.KahanAdamW(params, lr=1e-3, weight_decay=1e-2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", OPTIMI)
+def test_optimi(name, dtype):
+    parameters, compensations = bf16(f"optimi.{name}.param"), bf16(f"optimi.{name}.comp")
+    for step, (p, state) in enumerate(steps(OPTIMI[name], dtype)):
+        assert p.dtype == state["compensation"].dtype == dtype
+        assert same(p.bfloat16(), parameters[step]), step
+        assert same(state["compensation"].bfloat16(), compensations[step]), step
+    assert step == 23
+
+
+QPYTORCH = {
+    "w_bf16": {},
+    "w_bf16_g_e5m2_s256": {
+        "gradient": "e5m2 overflow=saturate",
+        "gradient_scale": 256,
+        "unscale": False,
+    },
+    "w_bf16_acc_fp16_m_bf16": {"master": "fp16", "momentum": "bf16"},
+}
+
+
+@pytest.mark.parametrize("name", QPYTORCH)
+def test_qpytorch(name):
+    def make(params):
+        sgd = torch.optim.SGD(params, lr=2**-7, momentum=0.5)
+        return cpd.optim.LowPrecision(sgd, weight="bf16", **QPYTORCH[name])
+
+    wanted = [torch.from_numpy(golden()[f"qpytorch.{name}.{of}"]) for of in ("param", "momentum")]
+    for step, (p, state) in enumerate(steps(make, torch.float32)):
+        assert same([p, state["momentum_buffer"]], [w[step] for w in wanted]), step
+    assert step == 23
+
+
+def test_torchao_stochastic_bf16():
+    """Away from zero iff R < the low 16 bits: variant A with 2^16 - 1 - R. A NaN's payload is cut
+    there like any other bits."""
+    x = torch.from_numpy(golden()["torchao_bf16_sr.in"])
+    given = torch.from_numpy(golden()["torchao_bf16_sr.r16"].astype(np.int32))
+    wanted = bf16("torchao_bf16_sr.out")
+    draws = {"random_bits": 16, "random": 2**16 - 1 - given}
+    made = cpd.cast(x, "bf16", "stochastic", **draws)
+    numbers = ~x.isnan()
+    assert int(numbers.sum()) > 1500
+    assert same(made[numbers].bfloat16(), wanted[numbers])
+    assert made[~numbers].isnan().all()
