@@ -22,11 +22,21 @@ MODULES = (
     "cpd.comm.schedule",
     "cpd.comm.spec",
     "cpd.comm.virtual",
+<<<<<<< HEAD
     "cpd.nn.attention",
     "cpd.nn.embedding",
     "cpd.nn.functional",
     "cpd.nn.layers",
     "cpd.nn.norms",
+=======
+    "cpd.compat.cpd2020",
+    "cpd.compat.qpytorch",
+    "cpd.compat.transformer_engine",
+    "cpd.nn.functional",
+    "cpd.nn.layers",
+    "cpd.nn.observers",
+    "cpd.nn.quantizers",
+>>>>>>> refs/heads/observe
     "cpd.nn.recipe",
     "cpd.nn.recurrent",
     "cpd.numeric.accumulator",
@@ -43,7 +53,11 @@ MODULES = (
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
+<<<<<<< HEAD
     if name.startswith("cpd.nn.") and name != "cpd.nn.recipe":
+=======
+    if name.startswith(("cpd.compat.", "cpd.nn.")):
+>>>>>>> refs/heads/observe
         pytest.importorskip("torch")
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
