@@ -22,6 +22,7 @@ MODULES = (
     "cpd.comm.schedule",
     "cpd.comm.spec",
     "cpd.comm.virtual",
+    "cpd.nn.delayed",
     "cpd.nn.functional",
     "cpd.nn.layers",
     "cpd.nn.recipe",
@@ -31,15 +32,23 @@ MODULES = (
     "cpd.numeric.scaled",
     "cpd.ops.encoded",
     "cpd.ops.verbs",
+    "cpd.optim",
+    "cpd.optim.kahan",
+    "cpd.optim.lars",
+    "cpd.optim.loss_scaler",
+    "cpd.optim.low_precision",
+    "cpd.optim.recipe",
     "cpd.study.choices",
     "cpd.study.costs",
     "cpd.study.reduce",
 )
+TORCH = ("cpd.nn.delayed", "cpd.nn.functional", "cpd.nn.layers")
+"""Those that need torch, as all of cpd.optim does."""
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    if name in ("cpd.nn.functional", "cpd.nn.layers"):
+    if name in TORCH or name.startswith("cpd.optim"):
         pytest.importorskip("torch")
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
@@ -75,7 +84,7 @@ def public():
 
     found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
     found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "set_reduce_scatter")}
-    for name in ("cpd", "cpd.comm", "cpd.functional", "cpd.nn", "cpd.study"):
+    for name in ("cpd", "cpd.comm", "cpd.functional", "cpd.nn", "cpd.optim", "cpd.study"):
         module = importlib.import_module(name)
         names = getattr(module, "__all__", None) or [n for n in dir(module) if n[0] != "_"]
         found |= {n: getattr(module, n) for n in names}
