@@ -114,13 +114,14 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     try:
         import torch  # noqa: F401
     except ImportError:
-        for name in ("cast/fresh", "gemm", "scaled/peer", "overhead"):
+        for name in ("cast/fresh", "gemm", "scaled/peer", "overhead", "model"):
             if options.name in name:
                 yield {"name": name, "skipped": "no torch"}
         return
     import fresh
     import gemm
     import gemm_scaled
+    import model
     import overhead
     import scaled_peers
 
@@ -129,6 +130,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     yield from gemm_scaled.rows(options)
     yield from scaled_peers.rows(options)
     yield from overhead.rows(options)
+    yield from model.rows(options)
 
 
 def verdict(row: Row) -> str:
@@ -210,6 +212,11 @@ KINDS = (
         " than the baseline; each side's share of its link",
         extra=(("link", "link"), ("baseline's", "baseline_link")),
     ),
+    Kind(
+        "GFLOP/s",
+        "two threads; forward and backward pass of a converted model, 10⁹ multiplications and"
+        " additions of the model a second; ratio to the unconverted one (chunked: to the products)",
+    ),
     Kind("MB", "MB that a host's interface sent; ratio to what was counted, or its inverse"),
 )
 
@@ -239,6 +246,8 @@ def _unit(name: str) -> str:
         return "ms"
     if name.startswith("overhead"):
         return "µs"
+    if name.startswith("model"):
+        return "GFLOP/s"
     return "GMAC/s" if "gemm" in name else "GB/s"
 
 

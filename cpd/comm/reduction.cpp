@@ -2,10 +2,10 @@
 #include "cpd/comm/reduction.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 
-#include "cpd/base/guarded.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/streams.h"
@@ -13,14 +13,23 @@
 namespace cpd {
 
 Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
-  return Guarded([&] {
-    Losses losses;
-    for (std::int64_t i = 0; i < n; ++i) {
-      losses.non_finite += static_cast<std::int64_t>(!std::isfinite(x[i]));
-      losses.underflowed += static_cast<std::int64_t>(x[i] != 0 && terms[i] == 0);
+  constexpr std::int64_t kRun = 4096;  // whose counts fit lanes as wide as the values
+  constexpr std::uint32_t kExponent = 0x7F800000;
+  Losses losses;
+  for (std::int64_t begin = 0; begin < n; begin += kRun) {
+    std::uint32_t non_finite = 0;
+    std::uint32_t underflowed = 0;
+    for (std::int64_t i = begin; i < std::min(begin + kRun, n); ++i) {
+      const auto given = std::bit_cast<std::uint32_t>(x[i]);
+      const auto term = std::bit_cast<std::uint32_t>(terms[i]);
+      non_finite += static_cast<std::uint32_t>((given & kExponent) == kExponent);
+      underflowed +=
+          static_cast<std::uint32_t>(given << 1 != 0) & static_cast<std::uint32_t>(term << 1 == 0);
     }
-    return losses;
-  });
+    losses.non_finite += non_finite;
+    losses.underflowed += underflowed;
+  }
+  return losses;
 }
 
 std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {

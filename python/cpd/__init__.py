@@ -7,8 +7,9 @@
 
 Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.study` (what they
 lose and cost) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-precision), `cpd.optim` (optimizers, likewise), `cpd.ddp_hook` and `cpd.fsdp` (torch's data
 parallelism).
+precision), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism).
+precision), `cpd.optim` (optimizers, likewise), `cpd.ddp_hook` and `cpd.fsdp` (torch's data
 """
 
 import importlib
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _moved, loading
 from cpd._core import __version__, backend
+from cpd.nn.ready import recipe, recipes
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
@@ -46,9 +48,16 @@ if TYPE_CHECKING:
     from cpd.comm.schedule import Schedule
     from cpd.comm.spec import ReduceSpec, StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
+    from cpd.nn.autocast import autocast as autocast
+    from cpd.nn.convert import convert as convert
+    from cpd.nn.convert import restore as restore
+    from cpd.nn.convert import set_step as set_step
+    from cpd.nn.observers import observe as observe
+    from cpd.nn.quantizers import quantizer as quantizer
     from cpd.parallel import ddp as ddp
     from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
+    from cpd.parallel.virtual_nodes import VirtualNodes as VirtualNodes
 
 __all__ = [
     "Accumulator",
@@ -78,19 +87,28 @@ __all__ = [
     "mul",
     "presets",
     "random_integers",
+    "recipe",
+    "recipes",
     "scaled",
     "simulate_all_reduce",
     "study",
     "sum",
 ]
 
-_MODULES = ("comm", "functional", "optim", "study")
+_MODULES = ("comm", "compat", "functional", "optim", "study")
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
     "StallWarning": "cpd.comm.spec",
+    "VirtualNodes": "cpd.parallel.virtual_nodes",
+    "autocast": "cpd.nn.autocast",
+    "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
+    "observe": "cpd.nn.observers",
+    "quantizer": "cpd.nn.quantizers",
+    "restore": "cpd.nn.convert",
+    "set_step": "cpd.nn.convert",
     "simulate_all_reduce": "cpd.comm.virtual",
 }
 """What is loaded when it is first used."""

@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from cpd.nn import functional
-from cpd.nn.functional import PADDING_MODES, Pair, conv2d, linear, matmul
+from cpd.nn.attention import multi_head_attention, scaled_dot_product_attention
+from cpd.nn.convolution import (
+    PADDING_MODES,
+    Pair,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from cpd.nn.embedding import embedding
+from cpd.nn.functional import linear, matmul
+from cpd.nn.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from cpd.nn.recipe import CastSpec, Recipe, RecipeLike, recipe
+from cpd.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from cpd.numeric.accumulator import AccumulatorLike
 
 __doc__ = functional.__doc__
@@ -12,8 +26,27 @@ __all__ = [
     "Pair",
     "Recipe",
     "RecipeLike",
+    "batch_norm",
+    "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "embedding",
+    "group_norm",
+    "gru",
+    "gru_cell",
+    "instance_norm",
+    "layer_norm",
     "linear",
+    "lstm",
+    "lstm_cell",
     "matmul",
+    "multi_head_attention",
     "recipe",
+    "rms_norm",
+    "rnn",
+    "rnn_cell",
+    "scaled_dot_product_attention",
 ]

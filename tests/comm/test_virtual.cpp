@@ -270,6 +270,24 @@ TEST(VirtualReduce, ReportsOverflow) {
   EXPECT_EQ(reports[0].overflowed, 1);
 }
 
+TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  // What e4m3 keeps; what becomes zero; what is not finite.
+  const std::vector<float> kinds = {1,      0,       -0.0F, -240,  0x1p-9F,   1e-30F,    -1e-30F,
+                                    1e-40F, -1e-45F, kNan,  -kNan, kInfinity, -kInfinity};
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  for (const std::size_t copies : {1U, 313U, 700U, 5000U}) {
+    std::vector<float> layer;
+    for (std::size_t i = 0; i < copies; ++i) layer.insert(layer.end(), kinds.begin(), kinds.end());
+    std::vector<LayerReport> reports;
+    testing::virtual_reduce(spec, {{layer}, {layer}, {layer}}, &reports);
+    EXPECT_EQ(reports[0].non_finite, static_cast<std::int64_t>(3 * 4 * copies));
+    EXPECT_EQ(reports[0].underflowed, static_cast<std::int64_t>(3 * 4 * copies));
+  }
+}
+
 TEST(VirtualReduce, ExchangesAreOfNoConsequence) {
   const Ranks ranks = random_ranks(7, 3);
   ReduceSpec spec;

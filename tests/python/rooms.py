@@ -39,6 +39,7 @@ PYTHON_ORDER = (
     ("cpd/_torch",),
     ("cpd/nn", "cpd/comm cpd/compress"),
     ("cpd/parallel", "cpd/optim"),
+    ("cpd/compat",),
     ("cpd/study",),
     ("cpd",),  # the modules at the root: public names, and how they are loaded
     ("cpd/demo",),

@@ -164,13 +164,13 @@ def test_stochastic_casts_draw_from_the_stream_that_is_given():
     assert same(layer.quantize("activation", x), layer.quantize("activation", x, stream=0))
 
 
-def test_the_gradient_multiplier_outlives_an_update():
+def test_multipliers_outlive_an_update():
     layer = hybrid()
-    held = layer.gradient_multiplier()
+    held = layer.multipliers()[2]
     note(layer, [1.0, 1.0, 1.0])
     layer.update()
     assert held == 1
-    assert layer.gradient_multiplier() == 57344
+    assert layer.multipliers()[2] == 57344
 
 
 # ---- in models -----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Layer(nn.Linear):
         delayed = self.cpd_delayed
         x = delayed.quantize("activation", x)
         y = nn.functional.linear(x, delayed.quantize("weight", self.weight), self.bias)
-        return delayed.watch(y) * delayed.gradient_multiplier().log2()
+        return delayed.watch(y) * delayed.multipliers()[2].log2()
 
 
 class Model(nn.Module):
@@ -290,7 +290,6 @@ def test_a_gradient_that_is_not_delayed():
     layer = Delayed(spec())
     y = torch.ones(2, requires_grad=True)
     assert layer.watch(y) is y
-    assert layer.gradient_multiplier() is None
 
 
 # ---- transforms and errors -----------------------------------------------------------------------

@@ -288,7 +288,7 @@ def test_a_stream_changed_before_the_backward_pass_is_noticed():
 
 
 def operators():
-    assert cpd.functional  # which defines conv2d
+    assert cpd.functional  # which defines convolution
     a, b, c = values(2, 3, 5), values(5, 4, seed=1), values(4, seed=2)
     number = torch.tensor(5)
     numbers = torch.arange(20).view(10, 2)
@@ -309,13 +309,13 @@ def operators():
     yield ops.matmul, (a, b.t(), c, True, ["native"] * 4, none, None, None, torch.float32)
     yield ops.matmul, (a, b[None], c, False, ["native"] * 4, blocks, numbers, None, torch.float32)
     x, w, bias = values(2, 4, 5, 6), values(6, 2, 3, 2, seed=1), values(6, seed=2)
-    moves = [2, 1], [1, 2], 2
-    yield ops.conv2d, (x, w, bias, *moves, sums, casts, numbers, None, torch.float32)
-    yield ops.conv2d, (x, w, None, *moves, [plain] * 4, none, None, None, torch.float32)
+    moves = [2, 1], [0, 0], [1, 2], False, [0, 0], 2
+    yield ops.convolution, (x, w, bias, *moves, sums, casts, numbers, None, torch.float32)
+    yield ops.convolution, (x, w, None, *moves, [plain] * 4, none, None, None, torch.float32)
     g = values(2, 6, 2, 4, seed=3)
     rest = STOCHASTIC, number, number, torch.float32
-    yield ops.conv2d_input, (g, w, list(x.shape), *moves, *rest)
-    yield ops.conv2d_weight, (g, x, list(w.shape), *moves, *rest)
+    yield ops.convolution_input, (g, w, list(x.shape), *moves, *rest)
+    yield ops.convolution_weight, (g, x, list(w.shape), *moves, *rest)
 
 
 @pytest.mark.parametrize("case", range(12))
@@ -324,7 +324,7 @@ def test_opcheck(case):
     assert len(cases) == 12
     operator, args = cases[case]
     torch.library.opcheck(operator.default, args)
-    if operator in (torch.ops.cpd.gemm, torch.ops.cpd.matmul, torch.ops.cpd.conv2d):
+    if operator in (torch.ops.cpd.gemm, torch.ops.cpd.matmul, torch.ops.cpd.convolution):
         leaves = [
             a.clone().requires_grad_()
             if isinstance(a, torch.Tensor) and a.is_floating_point()

@@ -393,13 +393,13 @@ def test_operators_pass_opcheck():
     )
     torch.library.opcheck(torch.ops.cpd.matmul.default, (x, w, b, True, *how))
     x, w, b = (t.requires_grad_() for t in operands(PRODUCTS["conv2d"][2]))
-    moves = [1, 1], [1, 1], 1
-    torch.library.opcheck(torch.ops.cpd.conv2d.default, (x, w, b, *moves, *how))
+    moves = [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+    torch.library.opcheck(torch.ops.cpd.convolution.default, (x, w, b, *moves, *how))
     g = values(2, 4, 3, 3, seed=4)
     one = "e4m3 sequential", None, None, torch.float32
     torch.library.opcheck(
-        torch.ops.cpd.conv2d_input.default, (g, w.detach(), list(x.shape), *moves, *one)
+        torch.ops.cpd.convolution_input.default, (g, w.detach(), list(x.shape), *moves, *one)
     )
     torch.library.opcheck(
-        torch.ops.cpd.conv2d_weight.default, (g, x.detach(), list(w.shape), *moves, *one)
+        torch.ops.cpd.convolution_weight.default, (g, x.detach(), list(w.shape), *moves, *one)
     )

@@ -242,3 +242,87 @@ def test_a_history_without_its_state_is_an_error():
     recipe = cpd.Recipe("native", activation=delayed, weight=delayed)
     with pytest.raises(ValueError, match=r"cpd\.convert keeps that state"):
         functional.linear(values(2, 4), values(3, 4), recipe=recipe)
+
+
+# ---- scales at blocks of sums, or at the end -----------------------------------------------------
+
+
+def encoded(spec, x, axis):
+    """As `cpd.gemm` takes it."""
+    to = spec.scaled if isinstance(spec, cpd.ScaledCast) else spec.format
+    if isinstance(to, cpd.Format):
+        return cpd.ops.Encoded(cpd.encode(x, to), None, to, x.shape, axis)
+    return cpd.ops.Encoded(*cpd.encode(x.contiguous(), to, axis=axis), to, x.shape, axis)
+
+
+AT = {
+    "unit": (
+        cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2"),
+        {"activation": CURRENT, "weight": CURRENT, "gradient": CURRENT.replace("e4m3fn", "e5m2")},
+        "epilogue",
+    ),
+    "deepseek": (
+        cpd.Recipe("deepseek-promoted"),
+        {"activation": "fp8-block", "weight": "fp8-block 128x128", "gradient": "fp8-block"},
+        "block",
+    ),
+    "formats": (
+        cpd.Recipe("e6m9 chunked"),
+        {"activation": "e4m3fn", "weight": "mxfp8", "gradient": "mxfp8"},
+        "block",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT)
+def test_scales_of_sums_are_those_of_encoded_products(name):
+    sums, operands, at = AT[name]
+    recipe = sums.replace(scales_at=at, **operands)
+    x, w = values(2, 128, 256), values(128, 256, seed=1)
+    g = values(2, 128, 128, seed=2)
+    leaves = [t.clone().requires_grad_() for t in (x, w)]
+    y = functional.linear(*leaves, recipe=recipe)
+    y.backward(g)
+    rows, back = x.flatten(0, 1), g.flatten(0, 1)
+
+    def hand(first, a, second, b, acc):
+        left, right = encoded(recipe.operand(first), a, -1), encoded(recipe.operand(second), b, -2)
+        return cpd.gemm(left, right, acc, scales_at=at)
+
+    wanted = hand("activation", rows, "weight", w.t(), recipe.forward)
+    assert same(y.detach().flatten(0, 1), wanted)
+    wanted = hand("gradient", back, "weight", w, recipe.grad_input)
+    assert same(leaves[0].grad.flatten(0, 1), wanted)
+    wanted = hand("activation", rows.t(), "gradient", back, recipe.grad_weight)
+    assert same(leaves[1].grad, wanted.t())
+
+
+def test_delayed_scales_at_the_end():
+    from cpd.nn.delayed import Delayed
+
+    recipe = cpd.recipe("te-delayed", sums=AT["unit"][0]).replace(scales_at="epilogue")
+    state = Delayed.of(recipe)
+    x, w = values(64, 32).requires_grad_(), values(16, 32, seed=1).requires_grad_()
+    for _ in range(2):
+        state.update()
+        y = functional.linear(x, w, recipe=recipe, delayed=state)
+        y.sum().backward()
+    of_x, of_w = state.scale[0], state.scale[1]
+    q = [cpd.cast(t.detach() * s, "e4m3fn", overflow="saturate") for t, s in ((x, of_x), (w, of_w))]
+    p = cpd.gemm(q[0], q[1].t(), recipe.forward)
+    assert same(y.detach(), p * (of_x.reciprocal() * of_w.reciprocal()))
+    assert state.amax_history[0].tolist() == [x.abs().max(), w.abs().max(), 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scales_at": "end"}, "scales_at must be one of operand, block, epilogue"),
+        ({"scales_at": "block"}, "takes accumulators, got forward='native'"),
+    ],
+)
+def test_where_scales_cannot_be_applied(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cpd.Recipe("native", **arguments)
+    with pytest.raises(ValueError, match="takes no factor, got one in weight"):
+        cpd.Recipe("fp32", weight="mxfp4 factor=0.75", scales_at="block")

@@ -165,6 +165,21 @@ def number_of(name: str, value: Number, x: Tensor) -> Tensor:
     return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
 
 
+def stacked_numbers(
+    pairs: Sequence[tuple[Tensor | None, Tensor | None]], x: Tensor
+) -> Tensor | None:
+    """Seeds and streams as an operator takes them, int64, n x 2: zeros where there are none; None
+    where all are none. They stay on the CPU where they came from there."""
+    given = [number for pair in pairs for number in pair if number is not None]
+    if not given:
+        return None
+    on_cpu = all(number.device.type == "cpu" for number in given)
+    place = given[0].device if on_cpu else x.device
+    zero = torch.zeros((), dtype=torch.int64, device=place)
+    flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
+    return torch.stack(flat).view(len(pairs), 2)
+
+
 def given_draws(
     random: Any,
     x: Tensor,

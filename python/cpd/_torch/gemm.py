@@ -4,10 +4,11 @@ which carries the accumulators of its backward GEMMs with it, as conv2d does (`c
 Documented in `cpd.ops`, `cpd.functional` and `cpd.Recipe`. What the operators take of a recipe:
 
 `sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias; `native` is
-torch's own kernel. `operands`: how the operands of the three GEMMs are cast there (`OperandSpec`'s
+torch's own kernel; and, where scales are not applied to each operand, a fifth, `block` or
+`epilogue`. `operands`: how the operands of the three GEMMs are cast there (`OperandSpec`'s
 texts, in the order of `Recipe.operands`); empty: they come as they are. `numbers`: their seeds and
-streams, int64, 10 x 2; None where nothing is stochastic. `multiplier`: of the gradient, where its
-scaling is delayed.
+streams, int64, 10 x 2; None where nothing is stochastic. `multipliers`: of activation, weight
+and gradient, where scaling is delayed.
 """
 
 # torch's registries are untyped.
@@ -33,6 +34,8 @@ from cpd._torch.operands import (
     WEIGHT_GRADIENT,
     Operands,
 )
+from cpd._torch.scaled_products import encoded, scaled_product
+from cpd._torch.scaled_products import turned as turned_operand
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.compiling import constant
 from cpd.numeric.streams import stream_tag
@@ -133,6 +136,11 @@ def taken(sums: Strings, numbers: Tensor | None, which: int) -> Sum:
     return Sum(sums[which], *_pair(numbers, which))
 
 
+def scales_at(sums: Strings) -> str:
+    """Where scales are applied: to each `operand`, to sums over a `block`, or at the end."""
+    return sums[4] if len(sums) > 4 else "operand"
+
+
 def _pair(numbers: Tensor | None, which: int) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if numbers is None else (numbers[which, 0], numbers[which, 1])
 
@@ -202,10 +210,15 @@ def _product_gradients(
     sums: Products,
     blas: bool,
     turned: bool = False,
+    scales_at: str = "operand",
 ) -> tuple[Tensor | None, ...]:
     """Of a, b and c in c + a b; `turned`: b is the transpose."""
     like_a, like_b, like_c = ctx.like
     for_a, for_b, for_c = ctx.needs_input_grad[:3]
+    of_c = addend_gradient(g, like_c, sums.grad_bias) if for_c else None
+    if scales_at != "operand":
+        of_a, of_b = _scaled_gradients(ctx, a, b, g, operands, sums, turned, scales_at)
+        return of_a, of_b, of_c
     batch = g.shape[:-2]
     to_input, to_weight = operands.gradients(g, (for_a, for_b), (-1, -2))
     of_a = of_b = None
@@ -220,7 +233,33 @@ def _product_gradients(
             activation, to_weight, batch, like_b, sums.grad_weight, blas, turned
         )
         of_b = operands.unfactored(of_b, WEIGHT_ACTIVATION, WEIGHT_GRADIENT)
-    return of_a, of_b, addend_gradient(g, like_c, sums.grad_bias) if for_c else None
+    return of_a, of_b, of_c
+
+
+def _scaled_gradients(
+    ctx: Any,
+    a: Tensor,
+    b: Tensor,
+    g: Tensor,
+    casts: Operands,
+    sums: Products,
+    is_turned: bool,
+    at: str,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of a and b, whose scales are applied to sums."""
+    like_a, like_b, _ = ctx.like
+    of_a = of_b = None
+    if ctx.needs_input_grad[0]:
+        weight = encoded(casts, INPUT_WEIGHT, b, -2 if is_turned else -1)
+        gradient = encoded(casts, INPUT_GRADIENT, g, -1)
+        weight = weight if is_turned else turned_operand(weight)
+        of_a = scaled_product(gradient, weight, None, sums.grad_input, at, like_a.dtype)
+    if ctx.needs_input_grad[1]:
+        activation = turned_operand(encoded(casts, WEIGHT_ACTIVATION, a, -2))
+        gradient = encoded(casts, WEIGHT_GRADIENT, g, -2)
+        of_b = scaled_product(activation, gradient, None, sums.grad_weight, at, like_b.dtype)
+        of_b = of_b.mT if is_turned else of_b
+    return of_a, of_b
 
 
 def _weight_gradient(
@@ -334,7 +373,7 @@ def backward_sums(ctx: Any, numbers: Tensor | None) -> Products:
     return Products(*(taken(ctx.sums, numbers, which) for which in (1, 2, 3)))
 
 
-RECIPE = "str[] sums, str[] operands, Tensor? numbers, Tensor? multiplier, ScalarType dtype"
+RECIPE = "str[] sums, str[] operands, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
 """What an operator takes of a recipe, in its schema."""
 
 
@@ -346,12 +385,17 @@ def _matmul(
     sums: Strings,
     operands: Strings,
     numbers: Tensor | None,
-    multiplier: Tensor | None,
+    multipliers: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    casts = Operands(operands, numbers, multiplier)
-    a, b = _factors(a, b, turned, casts)
+    casts = Operands(operands, numbers, multipliers)
     how = taken(sums, numbers, 0)
+    if scales_at(sums) != "operand":
+        left = encoded(casts, FORWARD_ACTIVATION, a, -1)
+        right = encoded(casts, FORWARD_WEIGHT, b, -1 if turned else -2)
+        right = turned_operand(right) if turned else right
+        return scaled_product(left, right, c, how, scales_at(sums), dtype)
+    a, b = _factors(a, b, turned, casts)
     if casts.leave_factors():
         y = casts.unfactored(product(a, b, None, how, dtype), FORWARD_ACTIVATION, FORWARD_WEIGHT)
         return y if c is None else y + c.to(dtype)
@@ -371,20 +415,21 @@ def _fake_matmul(a: Tensor, b: Tensor, c: Any, turned: bool, *args: Any) -> Tens
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    a, b, c, ctx.turned, ctx.sums, ctx.operands, numbers, multiplier, ctx.dtype = inputs
-    keep(ctx, a, b, c, numbers, multiplier, forward=forward)
+    a, b, c, ctx.turned, ctx.sums, ctx.operands, numbers, multipliers, ctx.dtype = inputs
+    keep(ctx, a, b, c, numbers, multipliers, forward=forward)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    a, b, numbers, multiplier = ctx.saved_tensors
-    casts = Operands(ctx.operands, numbers, multiplier)
+    a, b, numbers, multipliers = ctx.saved_tensors
+    casts = Operands(ctx.operands, numbers, multipliers)
     sums = backward_sums(ctx, numbers)
-    return _product_gradients(ctx, a, b, g, casts, sums, False, ctx.turned)
+    at = scales_at(ctx.sums)
+    return _product_gradients(ctx, a, b, g, casts, sums, False, ctx.turned, at)
 
 
 def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    a, b, numbers, multiplier = saved(ctx)
-    a, b = _factors(a, b, ctx.turned, Operands(ctx.operands, numbers, multiplier))
+    a, b, numbers, multipliers = saved(ctx)
+    a, b = _factors(a, b, ctx.turned, Operands(ctx.operands, numbers, multipliers))
     of_a, of_b, *rest = tangents
     if of_b is not None and ctx.turned:
         of_b = of_b.mT

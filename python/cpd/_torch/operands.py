@@ -27,6 +27,9 @@ INPUT_GRADIENT, INPUT_WEIGHT = 2, 3
 WEIGHT_ACTIVATION, WEIGHT_GRADIENT = 4, 5
 """The operands of forward, of the GEMM that gives the input's gradient, and of the weight's."""
 
+_TENSOR = (0, 1, 2, 1, 0, 2)
+"""Which of activation, weight and gradient an operand is."""
+
 SUMS = 4
 """Rows of `numbers` before those of the operands."""
 
@@ -36,7 +39,7 @@ def _parsed(text: str) -> OperandSpec | None:
 
 
 @constant
-def _parts(text: str) -> tuple[str, str, str, int, float, int]:
+def parts(text: str) -> tuple[str, str, str, int, float, int]:
     """Of a cast: the format, the scaled format's text or none, the cast's or the elements' text,
     the transform's size or 0, the factor, the history: plain values, as torch.compile keeps no
     others."""
@@ -51,7 +54,7 @@ def _parts(text: str) -> tuple[str, str, str, int, float, int]:
 @constant
 def factor_of(text: str) -> float:
     """What an operand's values are multiplied by beside its scales."""
-    return _parts(text)[4] if text else 1.0
+    return parts(text)[4] if text else 1.0
 
 
 @constant
@@ -85,12 +88,12 @@ def name_of(dtype: torch.dtype) -> str:
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. A type that does
-    not hold the format becomes float32. Before a transform whose size does not divide the extent,
-    zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale from x."""
+    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. A type that
+    does not hold the format becomes float32. Before a transform whose size does not divide the
+    extent, zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale."""
     if not text:
         return x
-    element, scaled, how, size, factor, history = _parts(text)
+    element, scaled, how, size, factor, history = parts(text)
     if not holds(name_of(x.dtype), element):
         x = x.float()
     if not scaled:
@@ -103,14 +106,14 @@ def cast_operand(
             )
         return cast_delayed(x, how, multiplier, numbers)
     if size:
-        x = _whole_transforms(x, axis, size)
+        x = whole_transforms(x, axis, size)
     if factor == 1:
         return ops.cast_scaled(x, scaled, axis, how, None, None, None, *numbers, None)
     scales = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)[1]
     return ops.cast_scaled(x * factor, scaled, axis, how, scales, None, None, *numbers, None)
 
 
-def _whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
+def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
     """`x` with zeros behind it along `axis`, up to a multiple of `size`: both operands of a product
     take the same transform, and the sum runs over zeros more."""
     missing = -x.shape[axis] % size
@@ -132,7 +135,12 @@ class Operands(NamedTuple):
 
     texts: Sequence[str]
     numbers: Tensor | None
-    multiplier: Tensor | None
+    multipliers: Tensor | None
+    """Of activation, weight and gradient, where scaling is delayed."""
+
+    def multiplier(self, which: int) -> Tensor | None:
+        """Of one operand."""
+        return None if self.multipliers is None else self.multipliers[_TENSOR[which]]
 
     def pair(self, which: int) -> Pair:
         """Seed and stream of one."""
@@ -143,7 +151,7 @@ class Operands(NamedTuple):
 
     def cast(self, which: int, x: Tensor, axis: int) -> Tensor:
         """One operand as it enters its product."""
-        return cast_operand(x, self.texts[which], axis, self.pair(which), self.multiplier)
+        return cast_operand(x, self.texts[which], axis, self.pair(which), self.multiplier(which))
 
     def gradients(
         self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int]

@@ -132,7 +132,7 @@ def cast_draws(text: str) -> bool:
 def recipe_draws(given: dict[str, Any]) -> bool:
     """Whether a recipe's operator does, its backward pass too: that of a gradient over the whole
     batch gets its numbers from the call."""
-    sums = [text for text in given["sums"] if text != gemm.NATIVE]
+    sums = [text for text in given["sums"][:4] if text != gemm.NATIVE]
     return any(map(sum_draws, sums)) or any(map(operand_draws, given["operands"]))
 
 
@@ -140,7 +140,10 @@ text_of_recipe = recipe_draws  # its former name
 
 
 def scales_apart(call: Call) -> bool:
-    """Whether a scale of an operand covers a whole tensor: each example then has its own."""
+    """Whether a scale of an operand covers a whole tensor: each example then has its own; or scales
+    are applied to sums."""
+    if gemm.scales_at(call.given["sums"]) != "operand":
+        return True
     return any(map(covers_a_tensor, call.given["operands"]))
 
 

@@ -22,6 +22,7 @@ from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
 from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
 from cpd.comm.local import LocalGroup
+from cpd.comm.spec_text import reduce_spec
 from cpd.numeric.options import integer
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ __all__ = [
     "mpi",
     "nccl",
     "nccl_id",
+    "reduce_spec",
     "torch",
 ]
 

@@ -217,6 +217,23 @@ def as_schedule(spec: ReduceSpec | Schedule) -> Schedule:
     return Schedule(spec)
 
 
+def specs_in_use(schedule: Schedule) -> list[ReduceSpec]:
+    """The distinct specs by which some layer may be reduced at some step."""
+    specs = [schedule.spec]
+    specs += [schedule.exempt_spec] if schedule.exempt else []
+    specs += [schedule.first_spec] if schedule.first_steps else []
+    return list(dict.fromkeys(specs))
+
+
+def averaging(schedule: Schedule) -> Schedule:
+    """The same, of sums that are divided by the number of ranks."""
+    specs = {
+        name: dataclasses.replace(getattr(schedule, name), average=True)
+        for name in ("spec", "exempt_spec", "first_spec")
+    }
+    return dataclasses.replace(schedule, **specs)
+
+
 def all_reduce_numbered(
     comm: Communicator,
     layers: Mapping[int, Any],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's layers in a customized precision. See `Linear` and `Conv2d`.
+"""Torch's layers in a customized precision: `Linear`, `Conv2d`; and `Quantizer`, a cast anywhere.
 
 Importing a name of `__all__` imports torch; `cpd.nn.recipe` does not.
 """
@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cpd.nn.layers import Conv2d, Linear
+    from cpd.nn.quantizers import Quantizer
 
-__all__ = ["Conv2d", "Linear"]
+__all__ = ["Conv2d", "Linear", "Quantizer"]
+
+_NAMES = {"Conv2d": "layers", "Linear": "layers", "Quantizer": "quantizers"}
+_MODULES = ("bypasses", "functional", "layers", "observers", "quantizers")
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("cpd.nn.layers"), name)
-    if name in ("bypasses", "functional", "layers"):
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"cpd.nn.{_NAMES[name]}"), name)
+    if name in _MODULES:
         return importlib.import_module(f"cpd.nn.{name}")
     raise AttributeError(f"module 'cpd.nn' has no attribute {name!r}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpd._torch import operators
-from cpd._torch.arguments import number_of
+from cpd._torch.arguments import number_of, stacked_numbers
 from cpd._torch.derivatives import call
 from cpd._torch.gemm import (
     CAST_ACTIVATION,
@@ -115,10 +115,10 @@ class Arguments(NamedTuple):
         element = _element(how, x, w, dtype)
         operands = how.operands
         activation = weight = None
-        if _is_outside(operands[0], operands[4]):
+        if _is_outside(operands[0], operands[4], how.scales_at):
             activation = operands[0]
             operands = (None, *operands[1:4], None, operands[5])
-        if _is_outside(operands[1], operands[3]):
+        if _is_outside(operands[1], operands[3], how.scales_at):
             weight = operands[1]
             operands = (operands[0], None, operands[2], None, *operands[4:])
         if how.delays and delayed is None:
@@ -131,12 +131,14 @@ class Arguments(NamedTuple):
         return cls(how, activation, weight, operands, dtype, element, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """sums, operands, numbers, multiplier, dtype: see `cpd._torch.gemm`."""
+        """sums, operands, numbers, multipliers, dtype: see `cpd._torch.gemm`."""
         how = self.how
         sums = [_text(s) for s in (how.forward, how.grad_input, how.grad_weight, how.grad_bias)]
-        multiplier = None if self.delayed is None else self.delayed.gradient_multiplier()
+        if how.scales_at != "operand":
+            sums.append(how.scales_at)
+        multipliers = self.delayed.multipliers() if how.delays else None
         texts = ["" if spec is None else spec.text for spec in self.operands]
-        return sums, texts, self.numbers, multiplier, self.element
+        return sums, texts, self.numbers, multipliers, self.element
 
 
 def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,10 +148,19 @@ def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         x, w = x.to(common), w.to(common)
     elif is_native(given.how.forward) and given.dtype is not None:
         x, w = x.to(given.dtype), w.to(given.dtype)
+    _note_delayed(given, x, w)
     return (
         cast_before(given, x, given.activation, CAST_ACTIVATION),
         cast_before(given, w, given.weight, CAST_WEIGHT),
     )
+
+
+def _note_delayed(given: Arguments, x: Tensor, w: Tensor) -> None:
+    """Notes magnitudes of what is cast within the operator by a delayed scale."""
+    for name, operand, spec in (("activation", x, 0), ("weight", w, 1)):
+        cast = given.operands[spec]
+        if isinstance(cast, ScaledCast) and cast.history:
+            given.delayed.note(name, operand)
 
 
 def finished(given: Arguments, y: Tensor, x: Tensor) -> Tensor:
@@ -197,8 +208,10 @@ def _text(given: Any) -> str:
     return NATIVE if is_native(given) else given.text
 
 
-def _is_outside(first: OperandSpec | None, second: OperandSpec | None) -> bool:
+def _is_outside(first: OperandSpec | None, second: OperandSpec | None, at: str) -> bool:
     """Whether one cast, before the operator, serves for both GEMMs."""
+    if at != "operand" and isinstance(first, ScaledCast):
+        return False
     if first is None or first is not second:
         return False
     return is_whole(first) and (isinstance(first, CastSpec) or first.factor == 1)
@@ -232,11 +245,4 @@ def _numbers(
         pair_of(spec, purpose, how, x, stream)
         for spec, purpose in zip(drawing, _PURPOSES, strict=True)
     ]
-    given = [number for pair in pairs for number in pair if number is not None]
-    if not given:
-        return None
-    on_cpu = all(number.device.type == "cpu" for number in given)
-    place = given[0].device if on_cpu else x.device
-    zero = torch.zeros((), dtype=torch.int64, device=place)
-    flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
-    return torch.stack(flat).view(len(drawing), 2)
+    return stacked_numbers(pairs, x)

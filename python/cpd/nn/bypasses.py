@@ -43,10 +43,19 @@ def watch(layers: tuple[type[nn.Module], ...]) -> None:
     register_module_module_registration_hook(look)
 
 
-def _check(parent: nn.Module, name: str) -> None:
+def reader_of(parent: nn.Module, name: str) -> str:
+    """Torch's class that `parent` computes as, if that reads the child's weight without calling
+    it; else ""."""
     for reader, (read, _) in _WAYS_OUT.items():
         if name == read and _computes_as(parent, getattr(nn, reader, None)):
-            raise TypeError(message(reader))
+            return reader
+    return ""
+
+
+def _check(parent: nn.Module, name: str) -> None:
+    reader = reader_of(parent, name)
+    if reader:
+        raise TypeError(message(reader))
     if name in ("linear1", "linear2") and _computes_as(parent, nn.TransformerEncoderLayer):
         # In eval mode it reads their weights, too, unless its activation is one that its fast path
         # does not know; it then calls them. torch.nn.TransformerEncoder asks for the same.

@@ -101,8 +101,7 @@ class Delayed(nn.Module):
         """`x`, the "activation", "weight" or "gradient", cast with its present scale; notes its
         largest magnitude in training mode. `seed`, `stream`: in place of the cast's own."""
         cast, column = self._cast(which), OPERANDS.index(which)
-        if self.training:
-            ops.record_amax(self.amax_history, x.detach(), column)
+        self.note(which, x)
         options = cast.cast.options
         options = options._replace(
             seed=options.seed if seed is None else seed,
@@ -111,12 +110,14 @@ class Delayed(nn.Module):
         numbers = random_numbers(options, x)
         return call(ops.cast_delayed, None, x, cast.cast.text, self.scale[column], *numbers)
 
-    def gradient_multiplier(self) -> Tensor | None:
-        """The gradient's present scale: a copy, which a later `update` leaves as it is. None where
-        the gradient's scaling is not delayed."""
-        if "gradient" not in self.casts:
-            return None
-        return self.scale[OPERANDS.index("gradient")].clone()
+    def note(self, which: str, x: Tensor) -> None:
+        """Notes x's largest magnitude in training mode."""
+        if self.training:
+            ops.record_amax(self.amax_history, x.detach(), OPERANDS.index(which))
+
+    def multipliers(self) -> Tensor:
+        """The present scales: a copy, which a later `update` leaves as it is."""
+        return self.scale.clone()
 
     def watch(self, y: Tensor) -> Tensor:
         """`y` itself; in training mode the largest magnitude of its gradient is noted in the

@@ -26,6 +26,7 @@ Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Rules: TypeAlias = "Iterable[tuple[str | type, Recipe | None]]"
 
+SCALES_AT = ("operand", "block", "epilogue")
 SUMS = ("forward", "grad_input", "grad_weight", "grad_bias")
 OPERANDS = ("activation", "weight", "gradient")
 OVERRIDES = {
@@ -59,6 +60,10 @@ class Recipe:
         grad_input_gradient, grad_input_weight: the operands of that GEMM, where they are others
             than `gradient` and `weight`; None: as given. Default `"same"`.
         grad_weight_activation, grad_weight_gradient: likewise.
+        scales_at: where the scales of scaled operands are applied: to each `operand` (to its
+            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`,
+            of which `cpd.gemm` says more; the last two for linear layers and products of matrices
+            with accumulators, as matrix units need it, which take elements.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
@@ -70,7 +75,7 @@ class Recipe:
             as torch computes.
         update, state: texts for `cpd.optim.from_recipe`: how weights are stored and updated, and
             the optimizer's state; None: fp32, as torch does.
-        wire: text or None: what gradients are reduced as (`recipe.reduce_spec()`).
+        wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or None for torch's own layer, as `cpd.convert`
             takes them; its own come first.
@@ -126,9 +131,10 @@ class Recipe:
     state: str | None = None
     wire: str | None = None
     loss_scale: float | Literal["dynamic"] | None = None
-    rules: tuple[tuple[str | type, Recipe | None], ...] = ()
+    rules: tuple[tuple[str, Recipe | None], ...] = ()
     schedule: tuple[tuple[str, int, Recipe | None], ...] = ()
     source: str = ""
+    scales_at: str = "operand"
 
     def __init__(
         self,
@@ -158,6 +164,7 @@ class Recipe:
         rules: Rules = (),
         schedule: Iterable[tuple[str, int, Recipe | None]] = (),
         source: str = "",
+        scales_at: str = "operand",
     ) -> None:
         number = integer("layer", layer)
         if not 0 <= number < MAX_LAYERS:
@@ -191,8 +198,10 @@ class Recipe:
             "rules": _rules(rules),
             "schedule": _schedule(schedule),
             "source": _words("source", source),
+            "scales_at": _scales_at(scales_at),
         }
         _check_histories(values)
+        _check_scales_at(values)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -251,6 +260,53 @@ class Recipe:
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
 
+    def replace(self, **changes: Any) -> Recipe:
+        """The same with other arguments.
+
+        >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
+        cpd.format('e5m2')
+        """
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for `from_dict`: what differs from the defaults."""
+        made: dict[str, Any] = files().to_dict(self)
+        return made
+
+    def to_json(self) -> str:
+        """As JSON, for `from_json`."""
+        made: str = files().to_json(self)
+        return made
+
+    def to_toml(self) -> str:
+        """As TOML, for `from_toml`; needs the package tomli_w.
+
+        >>> print(Recipe("native", weight="mxfp8").to_toml().strip())
+        forward = "native"
+        weight = "mxfp8"
+        """
+        made: str = files().to_toml(self)
+        return made
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Recipe:
+        """The recipe of plain data: keys are the arguments, None is the text `none`. Raises
+        ValueError, naming the key."""
+        made: Recipe = files().from_dict(given)
+        return made
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        """The recipe of a JSON text; errors as `from_dict`'s."""
+        made: Recipe = files().from_json(text)
+        return made
+
+    @classmethod
+    def from_toml(cls, text: str) -> Recipe:
+        """The recipe of a TOML text; errors as `from_dict`'s."""
+        made: Recipe = files().from_toml(text)
+        return made
+
     def __copy__(self) -> Recipe:
         return self
 
@@ -274,12 +330,21 @@ class Recipe:
         for name in ("rules", "schedule"):
             if getattr(self, name):
                 parts.append(f"{name}={getattr(self, name)!r}")
+        if self.scales_at != "operand":
+            parts.append(f"scales_at={self.scales_at!r}")
         if self.layer:
             parts.append(f"layer={self.layer}")
         return ", ".join(parts)
 
     def __repr__(self) -> str:
         return f"cpd.Recipe({self})"
+
+
+def files() -> Any:
+    """How recipes are plain data."""
+    from cpd.nn import recipe_files  # which imports this module
+
+    return recipe_files
 
 
 def is_native(sum: Any) -> bool:
@@ -341,13 +406,39 @@ def _loss_scale(given: Any) -> Any:
     return float(given)
 
 
-def _rules(given: Any) -> tuple[tuple[Any, Any], ...]:
+def _scales_at(given: Any) -> Any:
+    if given not in SCALES_AT:
+        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {given!r}")
+    return given
+
+
+def _check_scales_at(values: dict[str, Any]) -> None:
+    """Raises where torch's own kernel would have to apply scales to its sums."""
+    if values["scales_at"] == "operand":
+        return
+    for name in SUMS[:3]:
+        if is_native(values[name]):
+            raise ValueError(
+                f"scales_at={values['scales_at']!r} takes accumulators, got {name}='native', whose "
+                "sums torch's kernel does not give"
+            )
+    for name in (*OPERANDS, *OVERRIDES):
+        if isinstance(values[name], ScaledCast) and values[name].factor != 1:
+            raise ValueError(
+                f"scales_at={values['scales_at']!r} takes no factor, got one in {name}"
+            )
+
+
+def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
+    """Classes as texts, so that files hold them."""
     found = []
     for each in _items("rules", given):
         if not isinstance(each, (tuple, list)) or len(each) != 2:
             raise TypeError(f"rules must be pairs (selector, recipe or None), got {each!r}")
         selector, how = each
-        if not isinstance(selector, (str, type)):
+        if isinstance(selector, type):
+            selector = f"type:{selector.__module__}.{selector.__qualname__}"
+        if not isinstance(selector, str):
             raise TypeError(f"a rule's selector must be a str or a class, got {selector!r}")
         found.append((selector, None if how is None else recipe(how)))
     return tuple(found)

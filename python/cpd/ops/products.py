@@ -42,7 +42,7 @@ def gemm_encoded(
         return face.gemm(_values(face, a), _values(face, b), acc, c, dtype, False, random)
     if dtype is not None and str(dtype).rpartition(".")[2].rstrip("'>") != "float32":
         raise ValueError(f"products of scaled elements are float32, got dtype={dtype}")
-    operands = (*_operand(face, "a", a), *_operand(face, "b", b))
+    operands = (*encoded_operand(face, a), *encoded_operand(face, b))
     return face.gemm_scaled(*operands, acc, at == "epilogue", c, random)
 
 
@@ -54,9 +54,10 @@ def _values(face: Any, x: Encoded) -> Any:
     return face.decode(x.codes, q, x.shape, None, None)
 
 
-def _operand(face: Any, name: str, x: Encoded) -> Operand:
+def encoded_operand(face: Any, x: Encoded) -> Operand:
+    """As the library multiplies it; `face` decodes its codes."""
     q = format_or_scaled(x.format)
-    shape = shape_of(f"{name}'s shape", x.shape)
+    shape = shape_of("shape", x.shape)
     if isinstance(q, Format):
         return Operand(face.decode(x.codes, q, shape, None, None), None, 0, 1, None)
     blocks, tensor = scale_levels(q, x.scales)

@@ -4,7 +4,6 @@
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with types.
 
 import contextlib
-import dataclasses
 import functools
 import queue
 import threading
@@ -16,13 +15,13 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
 
 from cpd import _core
 from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule
+from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, averaging
 from cpd.comm.spec import ReduceSpec
+from cpd.parallel.nodes.gradients import named_parameters
 
 Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
 
@@ -74,7 +73,7 @@ def ddp_hook(
     _check_comm(comm, schedule)
     _check_module(module)
     if average:
-        schedule = _averaging(schedule)
+        schedule = averaging(schedule)
     if schedule.exempt and module is None:
         raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
     if comm is None and dist.is_initialized():
@@ -131,11 +130,10 @@ class HookState:
         if comm is not None:
             self._comm, self._owns_comm = comm, False
         if module is not None:
-            named = _parameters(module)
-            names = [name for name, _ in named]
-            self.schedule.check_names(names)
-            self.names = names
-            self._numbers = {parameter: number for number, (_, parameter) in enumerate(named)}
+            named = named_parameters(module)
+            self.schedule.check_names(list(named))
+            self.names = list(named)
+            self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Takes the bucket over; the future is its buffer with the reduced gradients."""
@@ -335,19 +333,6 @@ def _check_comm(comm: Any, schedule: Schedule) -> None:
 def _check_module(module: Any) -> None:
     if module is not None and not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-
-
-def _parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    inner = module.module if isinstance(module, DistributedDataParallel) else module
-    return [(name, p) for name, p in inner.named_parameters() if p.requires_grad]
-
-
-def _averaging(schedule: Schedule) -> Schedule:
-    specs = {
-        name: dataclasses.replace(getattr(schedule, name), average=True)
-        for name in ("spec", "exempt_spec", "first_spec")
-    }
-    return dataclasses.replace(schedule, **specs)
 
 
 def _own_communicator(group: dist.ProcessGroup | None) -> Communicator:

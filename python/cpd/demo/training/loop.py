@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop. Each step, every node computes the gradients of its own micro-batch; these go,
 layer by layer, through one all-reduce; one optimizer step uses the sum. A layer is one parameter
-tensor. Nodes are virtual or processes (ranks.py); nothing else depends on which."""
+tensor. Nodes are virtual (`cpd.VirtualNodes`) or processes; nothing else depends on which."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,10 +13,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from cpd.comm.schedule import Schedule
 from cpd.demo.training.data import Digits, epoch_order, load_digits
 from cpd.demo.training.model import digit_classifier, weights_hash
-from cpd.demo.training.options import TrainOptions
-from cpd.parallel.nodes import Ranks, VirtualRanks, gather_integers
+from cpd.demo.training.options import TrainOptions, layer_recipe
+from cpd.nn.convert import convert
+from cpd.parallel.nodes import Ranks, RealNode, RealRanks, VirtualRanks, gather_integers
+from cpd.parallel.virtual_nodes import VirtualNodes
 
 
 @dataclass
@@ -105,15 +108,6 @@ def train(
         return _Run(options, data, ranks).train(on_epoch, histogram_epochs)
 
 
-def node_gradients(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, nodes: int
-) -> tuple[float, list[torch.Tensor]]:
-    """One node's loss, and the gradients of that loss divided by the number of nodes."""
-    loss = cross_entropy(model(images), labels)
-    gradients = torch.autograd.grad(loss / nodes, list(model.parameters()))
-    return float(loss.detach()), list(gradients)
-
-
 def sampled_gradients(
     model: nn.Module, digits: Digits, nodes: int, batch: int, seed: int
 ) -> list[list[torch.Tensor]]:
@@ -129,7 +123,8 @@ def sampled_gradients(
         for node in range(nodes):
             chosen = np.random.RandomState([seed, nodes, node]).permutation(count)[:batch]
             images, labels = digits.train_x[chosen], digits.train_y[chosen]
-            per_rank.append(node_gradients(model, images, labels, nodes)[1])
+            loss = cross_entropy(model(images), labels) / nodes
+            per_rank.append(list(torch.autograd.grad(loss, list(model.parameters()))))
     return per_rank
 
 
@@ -148,6 +143,8 @@ class _Run:
         self.digits = digits
         self.ranks = ranks
         self.model = digit_classifier(options.depth, options.width, options.seed)
+        if options.recipe is not None:
+            convert(self.model, layer_recipe(options.recipe))
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=options.lr, momentum=options.momentum)
         self.names = [name for name, _ in self.model.named_parameters()]
@@ -155,8 +152,7 @@ class _Run:
         self.nonzero = [[0] * len(self.names) for _ in ranks.mine]
         per_step = options.nodes * options.batch
         self.steps_per_epoch, self.left_out = divmod(len(digits.train_x), per_step)
-        self.schedule = options.schedule(self.steps_per_epoch)
-        self.step = 0
+        self.nodes = _nodes(self.model, ranks, options.schedule(self.steps_per_epoch))
         self.my_gradients: list[list[torch.Tensor]] = []  # [my node][layer], of the last step
 
     def train(
@@ -197,36 +193,42 @@ class _Run:
             options.seed, epoch, len(self.digits.train_x), options.nodes, options.batch
         )
         mine: list[list[float]] = [[] for _ in self.ranks.mine]  # losses, [my node][step]
+
+        def loss(micro: tuple[list[float], torch.Tensor]) -> torch.Tensor:
+            losses, rows = micro
+            images, labels = self.digits.train_x[rows], self.digits.train_y[rows]
+            own = cross_entropy(self.model(images), labels)
+            losses.append(float(own.detach()))
+            return own / options.nodes
+
         for step in torch.from_numpy(order):
             self.my_gradients = []
-            for losses, node in zip(mine, self.ranks.mine, strict=True):
-                rows = step[node]
-                images, labels = self.digits.train_x[rows], self.digits.train_y[rows]
-                loss, gradients = node_gradients(self.model, images, labels, options.nodes)
-                losses.append(loss)
-                self.my_gradients.append(gradients)
-            self._update()
+            rows = (step[node] for node in self.ranks.mine)
+            micro_batches = zip(mine, rows, strict=True)
+            self.nodes.step(loss, micro_batches=micro_batches, on_gradients=self._note)
+            self._count()
+            self.optimizer.step()
             if histogram:
                 self._count_exponents(epoch)
         everyone = self.ranks.gather([[torch.tensor(losses)] for losses in mine])
         return float(np.mean([node[0].double().numpy() for node in everyone]))
 
-    def _update(self) -> None:
-        """One all-reduce and one optimizer step."""
-        sums, reports = self.ranks.all_reduce(
-            self.schedule, self.names, self.my_gradients, self.step
-        )
-        for index, (parameter, gradient) in enumerate(zip(self.parameters, sums, strict=True)):
-            parameter.grad = gradient
-            counts, report = self.layers[index], reports[index]
-            counts.values += self.ranks.world * gradient.numel()
+    def _note(self, node: int, gradients: dict[str, torch.Tensor | None]) -> None:
+        """Keeps one of my nodes' gradients, and counts what is not zero among them."""
+        given = [gradient for gradient in gradients.values() if gradient is not None]
+        self.my_gradients.append(given)
+        nonzero = self.nonzero[self.ranks.mine.index(node)]
+        for index, gradient in enumerate(given):
+            nonzero[index] += int(torch.count_nonzero(gradient))
+
+    def _count(self) -> None:
+        """Adds what the last all-reduce told of each layer."""
+        for counts, parameter in zip(self.layers, self.parameters, strict=True):
+            report = self.nodes.report[counts.name]
+            counts.values += self.ranks.world * parameter.numel()
             counts.underflowed += report.underflowed
             counts.overflowed += report.overflowed
             counts.non_finite += report.non_finite
-            for nonzero, gradients in zip(self.nonzero, self.my_gradients, strict=True):
-                nonzero[index] += int(torch.count_nonzero(gradients[index]))
-        self.optimizer.step()
-        self.step += 1
 
     def _equal_weights(self) -> str:
         """The hash of the weights, which is every process's."""
@@ -252,6 +254,12 @@ class _Run:
             aps_exponent = scale[1] - 1 if scale[0] == 0.5 else scale[1]
             _add_counts(counts.exponents.setdefault(epoch, {}), exponents)
             _add_counts(counts.relative.setdefault(epoch, {}), exponents - aps_exponent)
+
+
+def _nodes(model: nn.Module, ranks: Ranks, schedule: Schedule) -> VirtualNodes | RealNode:
+    if isinstance(ranks, RealRanks):
+        return RealNode(model, ranks.comm, schedule)
+    return VirtualNodes(model, ranks.world, schedule, average=False)
 
 
 def _add_counts(histogram: dict[int, int], exponents: torch.Tensor) -> None:

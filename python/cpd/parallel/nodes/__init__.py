@@ -5,10 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cpd.parallel.nodes.ranks import Ranks, Tensors, gather_integers
-from cpd.parallel.nodes.real import RealRanks, connected
+from cpd.parallel.nodes.real import RealNode, RealRanks, connected
 from cpd.parallel.nodes.virtual import VirtualRanks
 
-__all__ = ["Ranks", "RealRanks", "Tensors", "VirtualRanks", "gather_integers", "open_ranks"]
+__all__ = [
+    "Ranks",
+    "RealNode",
+    "RealRanks",
+    "Tensors",
+    "VirtualRanks",
+    "gather_integers",
+    "open_ranks",
+]
 
 
 @contextmanager

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the nodes of a training do together, wherever they are."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-
-from cpd.comm.schedule import Schedule
-from cpd.comm.virtual import LayerReport
 
 Tensors = list[torch.Tensor]
 
@@ -21,12 +17,6 @@ class Ranks(Protocol):
     def world(self) -> int: ...
     @property
     def mine(self) -> range: ...
-
-    def all_reduce(
-        self, schedule: Schedule, names: Sequence[str], gradients: list[Tensors], step: int
-    ) -> tuple[Tensors, list[LayerReport]]:
-        """The sums over all nodes of [my node][layer], and what happened to all nodes' values."""
-        ...
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
         """[node][tensor] of all nodes, from [my node][tensor]; fp32."""

@@ -2,16 +2,20 @@
 """Nodes that are each a process of its own."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from cpd.comm import Communicator, TransportError, mpi
 from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule
 from cpd.comm.virtual import LayerReport
+from cpd.parallel.nodes.gradients import Loss, Watch, computed, named_parameters
 from cpd.parallel.nodes.ranks import Tensors
 
 
@@ -23,18 +27,45 @@ class RealRanks:
         self.world = comm.size
         self.mine = range(comm.rank, comm.rank + 1)
 
-    def all_reduce(
-        self, schedule: Schedule, names: Sequence[str], gradients: list[Tensors], step: int
-    ) -> tuple[Tensors, list[LayerReport]]:
-        sums, report = schedule.all_reduce(self.comm, names, gradients[0], step=step, report=True)
-        return sums, report.layers
-
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
         everyone: list[Tensors] = self.comm.all_gather(tensors[0], "fp32")
         return everyone
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
         return self.comm.all_gather_bytes(data[0])
+
+
+class RealNode:
+    """A step of this process's node of a model that every process has: what `cpd.VirtualNodes` does
+    for all of them."""
+
+    report: dict[str, LayerReport]
+    """What happened to each layer in the last step, on all nodes."""
+
+    def __init__(self, model: nn.Module, comm: Communicator, schedule: Schedule) -> None:
+        self._parameters = named_parameters(model)
+        self._comm = comm
+        self._schedule = schedule
+        self.next_step = 0
+
+    def step(self, loss: Loss, *, micro_batches: Iterable[Any], on_gradients: Watch) -> None:
+        """Leaves the gradients' sums in the parameters' `grad`. The one micro-batch is this
+        node's."""
+        names = list(self._parameters)
+        for micro_batch in micro_batches:
+            _, given = computed(loss, micro_batch, self._parameters)
+            on_gradients(self._comm.rank, dict(zip(names, given, strict=True)))
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._all()]
+        sums, report = self._schedule.all_reduce(
+            self._comm, names, gradients, step=self.next_step, report=True
+        )
+        for parameter, gradient in zip(self._all(), sums, strict=True):
+            parameter.grad = gradient
+        self.report = dict(zip(names, report.layers, strict=True))
+        self.next_step += 1
+
+    def _all(self) -> Iterable[nn.Parameter]:
+        return self._parameters.values()
 
 
 @contextmanager

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that are all in this process."""
 
-from collections.abc import Sequence
-
-from cpd.comm.schedule import Schedule
-from cpd.comm.virtual import LayerReport
 from cpd.parallel.nodes.ranks import Tensors
 
 
@@ -16,11 +12,6 @@ class VirtualRanks:
             raise ValueError(f"nodes must be at least 1, got {nodes}")
         self.world = nodes
         self.mine = range(nodes)
-
-    def all_reduce(
-        self, schedule: Schedule, names: Sequence[str], gradients: list[Tensors], step: int
-    ) -> tuple[Tensors, list[LayerReport]]:
-        return schedule.simulate_all_reduce(names, gradients, step=step, report=True)
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
         return tensors

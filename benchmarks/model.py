@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows `model/<model>/<recipe>`: forward and backward pass of a converted model beside the same
+model unconverted, by turns, on two threads; bits first. Rates are the model's own multiplications
+and additions a second, so that a ratio of 0.74 is 1.35 times the time.
+
+ResNet-18 takes 64 images of 32 x 32; the block of a GPT has width 512 and takes 8 x 256 tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from timing import Row, Side, seconds, timed
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import cpd
+from cpd.demo import models
+
+SUMS = "e6m9 chunked chunk=64"
+BARS = {
+    "off": 0.98,
+    "bf16": 0.741,
+    "te-current": 0.741,
+    "mxfp8": 0.625,
+    "nvfp4": 0.625,
+    "te-delayed": None,
+    "deepseek-v3": None,
+}
+"""The least share of the unconverted model's rate: 1/1.02, 1/1.35, 1/1.6."""
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and its input."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+
+
+CASES = (
+    Case("resnet18", models.resnet18, (64, 3, 32, 32)),
+    Case("gpt", models.GptBlock, (8, 256, 512)),
+)
+
+
+def step(model: nn.Module, x: Tensor) -> Tensor:
+    """One forward and backward pass; gives the loss."""
+    model.zero_grad(set_to_none=True)
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
+    """A copy that computes by a recipe; `off`: converted, but left as torch computes."""
+    model = copy.deepcopy(plain)
+    if name == "off":
+        cpd.convert(model, "bf16", rules=[("*", None)])
+    else:
+        cpd.convert(model, name)
+    return model
+
+
+def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
+    """What is wrong with a converted model's bits: off has torch's own, others repeat theirs."""
+    loss, again = (step(converted(case, plain, name), x) for _ in range(2))
+    if not torch.equal(loss, again):
+        return "two copies differ"
+    if name == "off" and not torch.equal(loss, step(copy.deepcopy(plain), x)):
+        return "not torch's own"
+    return "" if torch.isfinite(loss) else "the loss is not finite"
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """Those whose names contain `options.name`."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        for case in CASES:
+            yield from _rows_of(case, options)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
+    names = {f"model/{case.name}/{name}": name for name in BARS}
+    chunked = f"model/{case.name}/chunked"
+    wanted = [full for full in (*names, chunked) if options.name in full]
+    if not wanted:
+        return
+    torch.manual_seed(options.seed % 2**32)
+    plain, x = case.model(), torch.randn(case.shape)
+    with FlopCounterMode(display=False) as counter:
+        step(plain, x)
+    work = counter.get_total_flops()
+    base = Side(lambda: step(plain, x), work)
+    for full in wanted:
+        if full == chunked:
+            yield _chunked_row(case, plain, x, full, options)
+            continue
+        name = names[full]
+        fault = wrong(case, plain, x, name)
+        if fault:
+            yield {"name": full, "wrong": fault}
+            continue
+        model = converted(case, plain, name)
+        side = Side(lambda model=model: step(model, x), work)  # type: ignore[misc]
+        row = timed(full, "GFLOP/s", side, "unconverted", base, options.repeats)
+        yield row if BARS[name] is None else {**row, "bar": BARS[name]}
+
+
+# ---- emulated sums -------------------------------------------------------------------------------
+
+
+def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Namespace) -> Row:
+    """A recipe of emulated sums against the products alone that its linear layers and convolutions
+    ask for, unfolded: what lies around them is the rest."""
+    model = copy.deepcopy(plain)
+    cpd.convert(model, cpd.Recipe(SUMS))
+    small = x[: max(1, x.shape[0] // 8)]
+    products = _products(plain, small)
+    macs = sum(m * k * n for m, k, n in products)
+    operands = {shape: _operands(shape) for shape in set(products)}
+
+    def alone() -> None:
+        for shape in products:
+            cpd.gemm(*operands[shape], SUMS)
+
+    step(model, small), alone()
+    turns = [(seconds(alone), seconds(lambda: step(model, small))) for _ in range(3)]
+    ratios = sorted(bare / whole for bare, whole in turns)
+    return {
+        "name": full,
+        "value": round(macs / min(whole for _, whole in turns) * 1e-9, 3),
+        "unit": "GFLOP/s",
+        "against": "products alone",
+        "baseline": round(macs / min(bare for bare, _ in turns) * 1e-9, 3),
+        "ratio": round(ratios[1], 4),
+        "least": round(ratios[0], 4),
+        "most": round(ratios[-1], 4),
+        "bar": 0.9,
+    }
+
+
+def _operands(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    m, k, n = shape
+    return torch.randn(m, k), torch.randn(k, n)
+
+
+def _products(plain: nn.Module, x: Tensor) -> list[tuple[int, int, int]]:
+    """M, k, N of the three products of each linear layer and convolution, in one pass."""
+    found: list[tuple[int, int, int]] = []
+
+    def note(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
+        if isinstance(module, nn.Linear):
+            rows, k, n = given[0].numel() // module.in_features, *module.weight.shape[::-1]
+        else:
+            assert isinstance(module, nn.Conv2d)
+            rows, n = y.numel() // y.shape[1], y.shape[1]
+            k = module.weight[0].numel()
+        found.extend([(rows, k, n), (rows, n, k), (k, rows, n)])
+
+    layers = [m for m in plain.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    with torch.no_grad():
+        plain(x)
+    for hook in hooks:
+        hook.remove()
+    return found

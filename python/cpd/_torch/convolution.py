@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution on torch tensors: the operator convolution, modelled on torch.ops.aten.convolution,
+and those of its input's and its weight's gradients, by GEMMs (`cpd._torch.conv`) or torch's own
+kernels. Documented in `cpd.functional`; what it takes of a recipe, in `cpd._torch.gemm`."""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpd._torch.conv import Moves, correlate, slide, spread
+from cpd._torch.derivatives import Tangents, differentiable, saved, total
+from cpd._torch.gemm import (
+    NATIVE,
+    RECIPE,
+    TANGENT_A,
+    TANGENT_B,
+    Ints,
+    Operand,
+    Strings,
+    Sum,
+    addend_gradient,
+    backward_sums,
+    define,
+    keep,
+    tagged,
+    taken,
+)
+from cpd._torch.library import ops
+from cpd._torch.operands import (
+    FORWARD_ACTIVATION,
+    FORWARD_WEIGHT,
+    INPUT_GRADIENT,
+    INPUT_WEIGHT,
+    WEIGHT_ACTIVATION,
+    WEIGHT_GRADIENT,
+    Operands,
+)
+from cpd._torch.vmap import Call, batched, scales_apart, sum_draws
+from cpd._torch.vmap import text_of_recipe as text_of_recipe
+from cpd.numeric.compiling import constant
+from cpd.numeric.scaled_cast import ScaledCast, operand_spec
+
+
+def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+    moves, (sums, texts, numbers, multipliers, dtype) = _parted(rest)
+    casts, how = Operands(texts, numbers, multipliers), taken(sums, numbers, 0)
+    size = moves.size(x.shape, w.shape)
+    x, w = _entering_forward(casts, x, w, moves)
+    if not casts.leave_factors():
+        return _product(x, w, bias, size, moves, how, dtype)
+    y = _product(x, w, None, size, moves, how, dtype)
+    y = casts.unfactored(y, FORWARD_ACTIVATION, FORWARD_WEIGHT)
+    return y if bias is None else y + _along_channels(bias.to(dtype), y.dim())
+
+
+def _product(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    size: Ints,
+    moves: Moves,
+    how: Sum,
+    dtype: torch.dtype,
+) -> Tensor:
+    """A convolution of operands as cast."""
+    if how.is_native():
+        return _of_torch(x, w, bias, moves, dtype)
+    c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
+    kernel = spread if moves.transposed else slide
+    return kernel(x, w, size, c, moves, how, dtype)
+
+
+def _along_channels(bias: Tensor, rank: int) -> Tensor:
+    return bias.view(-1, *(1,) * (rank - 2))
+
+
+def _convolution_input(g: Tensor, w: Tensor, size: Ints, *rest: Any) -> Tensor:
+    """The gradient of the input: of a convolution, the transposed one, and the other way round."""
+    moves, (text, seed, stream, dtype) = _parted(rest)
+    if text == NATIVE:
+        return _input_of_torch(g, w, size, moves).to(dtype)
+    kernel = slide if moves.transposed else spread
+    return kernel(g, w, size, None, moves, Sum(text, seed, stream), dtype)
+
+
+def _convolution_weight(g: Tensor, x: Tensor, size: Ints, *rest: Any) -> Tensor:
+    """The gradient of the weight; in a transposed convolution g and x change places."""
+    moves, (text, seed, stream, dtype) = _parted(rest)
+    if text == NATIVE:
+        return _weight_of_torch(g, x, size, moves).to(dtype)
+    how = Sum(text, seed, stream)
+    if moves.transposed:
+        return correlate(x, g, size, moves, how, dtype)
+    return correlate(g, x, size, moves, how.swapped(), dtype)
+
+
+def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
+    """Arguments after the operands: the moves, and what comes of the recipe."""
+    return Moves(*rest[:6]), rest[6:]
+
+
+def _fake_convolution(x: Tensor, w: Tensor, bias: Any, *rest: Any) -> Tensor:
+    moves, (sums, *_, dtype) = _parted(rest)
+    if sums[0] == NATIVE:
+        return _of_torch(x, w, bias, moves, dtype)
+    return x.new_empty(moves.size(x.shape, w.shape), dtype=dtype)
+
+
+def _fake_gradient(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def fake(g: Tensor, other: Tensor, size: Ints, *rest: Any) -> Tensor:
+        _, (text, *_, dtype) = _parted(rest)
+        if text == NATIVE:
+            return run(g, other, size, *rest)
+        return g.new_empty(size, dtype=dtype)
+
+    return fake
+
+
+# ---- sums of torch's own kernels, in the wider of the operands' types ----------------------------
+
+
+def _of_torch(
+    x: Tensor, w: Tensor, bias: Tensor | None, moves: Moves, dtype: torch.dtype
+) -> Tensor:
+    common = torch.promote_types(x.dtype, w.dtype)
+    c = None if bias is None else bias.to(common)
+    with torch._C._DisableAutocast():
+        return torch.convolution(x.to(common), w.to(common), c, *moves).to(dtype)
+
+
+def _input_of_torch(g: Tensor, w: Tensor, size: Ints, moves: Moves) -> Tensor:
+    """torch's gradient of an input of that size."""
+    common = torch.promote_types(g.dtype, w.dtype)
+    g, w = g.to(common), w.to(common)
+    return _backward_of_torch(g, _template(g, size), w, moves, [True, False, False])[0]
+
+
+def _weight_of_torch(g: Tensor, x: Tensor, size: Ints, moves: Moves) -> Tensor:
+    """torch's gradient of a weight of that size."""
+    common = torch.promote_types(g.dtype, x.dtype)
+    g, x = g.to(common), x.to(common)
+    return _backward_of_torch(g, x, _template(g, size), moves, [False, True, False])[1]
+
+
+def _backward_of_torch(
+    g: Tensor, x: Tensor, w: Tensor, moves: Moves, asked: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    with torch._C._DisableAutocast():
+        return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)
+
+
+def _template(g: Tensor, size: Ints) -> Tensor:
+    """A tensor of that size in the memory format of g, its values of no account."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(size))
+    if last is None or g.is_contiguous() or not g.is_contiguous(memory_format=last):
+        return g.new_empty(1).expand(*size)
+    return torch.empty(size, dtype=g.dtype, device=g.device, memory_format=last)
+
+
+# ---- operands ------------------------------------------------------------------------------------
+# Blocks lie within a group: along its channels at each pixel for forward and the input's gradient,
+# along the batch for the weight's. Tiles of a weight, R x C, lie in its matrices of channels, one
+# for each place in the kernel; those of images, across their last dimension.
+
+
+@constant
+def has_tiles(text: str) -> bool:
+    """Whether the blocks of the cast of that text have two dimensions."""
+    spec = operand_spec(text) if text else None
+    return isinstance(spec, ScaledCast) and "x" in spec.scaled.block
+
+
+def cast_images(cast: Callable[[Tensor, int], Tensor], x: Tensor, groups: int) -> Tensor:
+    """`cast(x, axis)` along channels."""
+    if groups == 1:
+        return cast(x, 1)
+    return cast(x.unflatten(1, (groups, -1)), 2).flatten(1, 2)
+
+
+def cast_kernels(
+    cast: Callable[[Tensor, int], Tensor], w: Tensor, axis: int, groups: int, tiles: bool
+) -> Tensor:
+    """`cast(w, axis)` along the weight's first dimension or its second."""
+    if not tiles and (axis == 1 or groups == 1):
+        return cast(w, axis)
+    parts = w.unflatten(0, (groups, -1))
+    if not tiles:
+        return cast(parts, axis + 1).flatten(0, 1)
+    y = cast(parts.movedim((1, 2), (-2, -1)), axis - 2)
+    return y.movedim((-2, -1), (1, 2)).flatten(0, 1).contiguous()
+
+
+def _entering_forward(casts: Operands, x: Tensor, w: Tensor, moves: Moves) -> tuple[Tensor, Tensor]:
+    of_x, of_w = casts.texts[FORWARD_ACTIVATION], casts.texts[FORWARD_WEIGHT]
+    if of_x:
+        x = cast_images(lambda x, d: casts.cast(FORWARD_ACTIVATION, x, d), x, moves.groups)
+    if of_w:
+        w = _cast_weight(casts, FORWARD_WEIGHT, w, 0 if moves.transposed else 1, moves.groups)
+    return x, w
+
+
+def _cast_weight(casts: Operands, which: int, w: Tensor, axis: int, groups: int) -> Tensor:
+    tiles = has_tiles(casts.texts[which])
+    return cast_kernels(lambda w, d: casts.cast(which, w, d), w, axis, groups, tiles)
+
+
+def _cast_gradients(
+    casts: Operands, g: Tensor, needs: Sequence[bool], groups: int
+) -> tuple[Tensor, Tensor]:
+    """As it enters the products of the input's gradient and of the weight's."""
+    if groups == 1:
+        return casts.gradients(g, needs, (1, 0))
+    parts = g.unflatten(1, (groups, -1))
+    of_input, of_weight = casts.gradients(parts, needs, (2, 0))
+    return of_input.flatten(1, 2), of_weight.flatten(1, 2)
+
+
+def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    x, w, bias, *rest = inputs
+    ctx.moves, (ctx.sums, ctx.operands, *tensors, ctx.dtype) = _parted(tuple(rest))
+    keep(ctx, x, w, bias, *tensors, forward=forward)
+
+
+def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    x, w, numbers, multipliers = ctx.saved_tensors
+    like_x, like_w, like_bias = ctx.like
+    for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
+    moves, casts = ctx.moves, Operands(ctx.operands, numbers, multipliers)
+    to_input, to_weight = _cast_gradients(casts, g, (for_input, for_weight), moves.groups)
+    sums = backward_sums(ctx, numbers)
+    of_input = of_weight = of_bias = None
+    if for_input:
+        w = _cast_weight(casts, INPUT_WEIGHT, w, 1 if moves.transposed else 0, moves.groups)
+        of_input = ops.convolution_input(
+            to_input, w, like_x.shape, *moves, *sums.grad_input, like_x.dtype
+        )
+        of_input = casts.unfactored(of_input, INPUT_GRADIENT, INPUT_WEIGHT)
+    if for_weight:
+        x = casts.cast(WEIGHT_ACTIVATION, x, 0)
+        of_weight = ops.convolution_weight(
+            to_weight, x, like_w.shape, *moves, *sums.grad_weight, like_w.dtype
+        )
+        of_weight = casts.unfactored(of_weight, WEIGHT_ACTIVATION, WEIGHT_GRADIENT)
+    if for_bias:
+        along = Operand((1, *like_bias.shape, *(1,) * (g.dim() - 2)), like_bias.dtype)
+        of_bias = addend_gradient(g, along, sums.grad_bias).view(like_bias.shape)
+    return of_input, of_weight, of_bias
+
+
+_MOVES = (
+    "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
+)
+_OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
+define(
+    f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {RECIPE}) -> Tensor",
+    _convolution,
+    _fake_convolution,
+)
+define(
+    f"convolution_input(Tensor g, Tensor w, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
+    _convolution_input,
+    _fake_gradient(_convolution_input),
+)
+define(
+    f"convolution_weight(Tensor g, Tensor x, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
+    _convolution_weight,
+    _fake_gradient(_convolution_weight),
+)
+
+
+# ---- derivatives ---------------------------------------------------------------------------------
+
+
+def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
+    """A recipe's numbers with other random bits for the forward sums."""
+    if numbers is None:
+        return None
+    seed, stream = numbers[0]
+    first = torch.stack([seed, tagged(stream, purpose)])
+    return torch.cat([first.unsqueeze(0), numbers[1:]])
+
+
+def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
+    x, w, numbers, multipliers = saved(ctx)
+    of_x, of_w, of_bias = tangents[:3]
+    moves, texts = ctx.moves, ctx.operands
+    shape = moves.size(x.shape, w.shape)
+    casts = Operands(texts, numbers, multipliers)
+    x, w = _entering_forward(casts, x, w, moves)
+    texts = ["", "", texts[INPUT_GRADIENT], "", "", texts[WEIGHT_GRADIENT]]  # x and w are cast
+
+    def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
+        how = ctx.sums, texts, _redrawn(numbers, purpose), multipliers, torch.float32
+        return ops.convolution(x, w, None, *moves, *how)
+
+    terms = (
+        None if of_x is None else convolve(of_x, w, TANGENT_A),
+        None if of_w is None else convolve(x, of_w, TANGENT_B),
+        None if of_bias is None else _along_channels(of_bias.float(), len(shape)).expand(shape),
+    )
+    return total(*terms).to(ctx.dtype)
+
+
+def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    first, second, _, *rest = inputs
+    ctx.size = inputs[2]
+    ctx.moves, (ctx.text, seed, stream, ctx.dtype) = _parted(tuple(rest))
+    keep(ctx, first, second, None, seed, stream, forward=forward)
+
+
+def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
+    """Of convolution_input or convolution_weight, which are products of their two operands too."""
+
+    def tangent(ctx: Any, tangents: Tangents) -> Tensor:
+        first, second, seed, stream = saved(ctx)
+        of_first, of_second = tangents[:2]
+
+        def term(x: Tensor, y: Tensor, purpose: str) -> Tensor:
+            how = Sum(ctx.text, seed, stream).drawing(purpose)
+            return operator(x, y, ctx.size, *ctx.moves, *how, torch.float32)
+
+        terms = (
+            None if of_first is None else term(of_first, second, TANGENT_A),
+            None if of_second is None else term(first, of_second, TANGENT_B),
+        )
+        return total(*terms).to(ctx.dtype)
+
+    return tangent
+
+
+def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]:
+    """Of `operator`'s operands, of which the first is the gradient g of a convolution's result.
+    Convolution, its input's gradient and its weight's are one another's derivatives; but emulated
+    sums have none of their own here."""
+
+    def backward(ctx: Any, h: Tensor) -> tuple[Any, ...]:
+        if ctx.text != NATIVE:
+            raise RuntimeError(_no_second_gradients(ctx.moves))
+        g, other, *_ = ctx.saved_tensors
+        like_g, like_other, _ = ctx.like
+        needs = ctx.needs_input_grad
+        of_input = operator is ops.convolution_input
+        pair = (h, other) if of_input else (other, h)
+        of_g = of_other = None
+        if needs[0]:
+            sums = [NATIVE] * 4, [""] * 6, None, None, like_g.dtype
+            of_g = ops.convolution(*pair, None, *ctx.moves, *sums)
+        if needs[1]:
+            of_that = ops.convolution_weight if of_input else ops.convolution_input
+            how = NATIVE, None, None, like_other.dtype
+            of_other = of_that(g, h, like_other.shape, *ctx.moves, *how)
+        return of_g, of_other
+
+    return backward
+
+
+def _no_second_gradients(moves: Moves) -> str:
+    name = f"conv{'_transpose' * moves.transposed}{len(moves.stride)}d"
+    return (
+        f"cpd's {name} has no gradients of its gradients; forward mode over them there is "
+        "(torch.func.jvp, jacfwd), and with sums 'native' both"
+    )
+
+
+differentiable("convolution", _setup_convolution, _convolution_backward, _convolution_tangent)
+for _name, _operator in (
+    ("convolution_input", ops.convolution_input),
+    ("convolution_weight", ops.convolution_weight),
+):
+    differentiable(
+        _name, _setup_gradient, _second_gradients(_operator), _tangent_of_gradient(_operator)
+    )
+
+
+# ---- torch.vmap ----------------------------------------------------------------------------------
+# Each example's sums are those of groups of its own; where all share the weight, those of images of
+# its own.
+
+_Parted = Callable[[Tensor], Tensor]
+
+
+def _in_images(call: Call, *names: str) -> _Parted:
+    """Puts the examples of these operands among the images."""
+    for name in names:
+        call.widen(name)
+        call.given[name] = call.given[name].flatten(0, 1)
+    return lambda y: y.unflatten(0, (call.size, -1))
+
+
+def _in_channels(call: Call, *names: str) -> _Parted:
+    """Puts the examples of these operands of images among the channels, in groups of their own."""
+    for name in names:
+        call.widen(name)
+        call.given[name] = call.given[name].movedim(0, 1).flatten(1, 2)
+    call.given["groups"] *= call.size
+    return lambda y: y.unflatten(1, (call.size, -1)).movedim(1, 0)
+
+
+def _in_outputs(call: Call, *names: str) -> None:
+    """Puts the examples of weights and biases among the outputs."""
+    for name in names:
+        if call.given[name] is not None:
+            call.widen(name)
+            call.given[name] = call.given[name].flatten(0, 1)
+
+
+def _widen_convolution(call: Call) -> _Parted:
+    if not {"w", "bias"} & set(call.along):
+        return _in_images(call, "x")
+    _in_outputs(call, "w", "bias")
+    return _in_channels(call, "x")
+
+
+def _widen_input(call: Call) -> _Parted:
+    images, channels, *image = call.given["size"]
+    if "w" not in call.along:
+        call.given["size"] = [images * call.size, channels, *image]
+        return _in_images(call, "g")
+    call.given["size"] = [images, channels * call.size, *image]
+    _in_outputs(call, "w")
+    return _in_channels(call, "g")
+
+
+def _widen_weight(call: Call) -> _Parted:
+    outputs, *kernel = call.given["size"]
+    call.given["size"] = [outputs * call.size, *kernel]
+    _in_channels(call, "g", "x")
+    return lambda y: y.unflatten(0, (call.size, outputs))
+
+
+def _draws(given: dict[str, Any]) -> bool:
+    return given["text"] != NATIVE and sum_draws(given["text"])
+
+
+batched("convolution", _widen_convolution, text_of_recipe, scales_apart)
+batched("convolution_input", _widen_input, _draws)
+batched("convolution_weight", _widen_weight, _draws)

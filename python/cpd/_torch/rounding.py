@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A result rounded on its way forward, and the gradient that returns to it on its way back.
+
+The operator `round_both` takes the texts of the two casts (empty: as it is), the axis along which
+blocks of scaled formats lie, and `numbers`: their seeds and streams, int64, 2 x 2; None where
+nothing is stochastic. Both casts are straight-through; a tangent passes as it is.
+"""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpd._torch.arguments import name_of, number_of, random_numbers, stacked_numbers
+from cpd._torch.derivatives import Tangents, call, differentiable
+from cpd._torch.gemm import CAST_GRADIENT, CAST_OUTPUT, define, tagged
+from cpd._torch.library import ops
+from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
+from cpd._torch.vmap import Call, batched
+from cpd.numeric.options import Number, plain_number
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+from cpd.ops.arguments import check_carrier
+
+RESULT, RETURNING = CAST_OUTPUT, CAST_GRADIENT
+"""What the random streams of the two casts are for."""
+
+
+def rounded(
+    x: Tensor,
+    forward: OperandSpec | None,
+    backward: OperandSpec | None,
+    *,
+    axis: int = -1,
+    stream: Number | None = None,
+    layer: int = 0,
+) -> Tensor:
+    """`x` rounded by `forward`, the gradient that returns to it by `backward`; None: as it is.
+
+    `axis`: along which blocks of scaled formats lie. Stochastic casts draw from their seeds, and
+    from their streams or from `stream`, which is tagged: as the cast of an output and of a gradient
+    in that layer (`cpd.Recipe`). Raises ValueError where x's type does not hold a format, and for
+    transforms, factors and histories, which go with the operands of products.
+    """
+    if forward is None and backward is None:
+        return x
+    pairs = []
+    for spec, purpose in ((forward, RESULT), (backward, RETURNING)):
+        _check(spec, x)
+        pairs.append(_numbers_of(spec, purpose, x, stream, layer))
+    first, second = ("" if spec is None else spec.text for spec in (forward, backward))
+    return call(ops.round_both, None, x, first, second, axis, stacked_numbers(pairs, x))
+
+
+def _check(spec: OperandSpec | None, x: Tensor) -> None:
+    if spec is None:
+        return
+    check_carrier(name_of(x.dtype), spec.format.name)
+    if not isinstance(spec, ScaledCast):
+        return
+    if spec.scaled.transform is not None or spec.factor != 1 or spec.history:
+        raise ValueError(
+            "a result is rounded without transform, factor and history, which go with the operands "
+            f"of products, got {spec}"
+        )
+
+
+def _numbers_of(
+    spec: OperandSpec | None, purpose: str, x: Tensor, stream: Number | None, layer: int
+) -> Pair:
+    """Seed and stream of one of the casts; None where it draws nothing."""
+    if spec is None or spec.rounding != "stochastic":
+        return None, None
+    seed, own = random_numbers(spec.cast if isinstance(spec, ScaledCast) else spec, x)
+    if stream is not None:
+        own = number_of("stream", plain_number("stream", stream), x)
+    return seed, None if own is None else tagged(own, purpose, layer)
+
+
+# ---- the operator --------------------------------------------------------------------------------
+
+
+def _cast(x: Tensor, text: str, axis: int, numbers: Tensor | None, which: int) -> Tensor:
+    """One of the two casts."""
+    draws = numbers is not None and operand_draws(text)
+    pair = (numbers[which, 0], numbers[which, 1]) if draws else (None, None)
+    return cast_operand(x, text, axis, pair)
+
+
+def _run(x: Tensor, forward: str, backward: str, axis: int, numbers: Tensor | None) -> Tensor:
+    return _cast(x, forward, axis, numbers, 0) if forward else x.clone()
+
+
+def _fake(x: Tensor, *args: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    _, _, ctx.backward, ctx.axis, numbers = inputs
+    ctx.save_for_backward(numbers)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor]:
+    (numbers,) = ctx.saved_tensors
+    return (_cast(grad, ctx.backward, ctx.axis, numbers, 1),)
+
+
+def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    return tangents[0]
+
+
+def _draws(given: dict[str, Any]) -> bool:
+    return any(operand_draws(given[way]) for way in ("forward", "backward"))
+
+
+def _covers(call: Call) -> bool:
+    """Whether a scale covers a whole tensor: each example then has its own."""
+    return any(covers_a_tensor(call.given[way]) for way in ("forward", "backward"))
+
+
+def _widen(call: Call) -> None:
+    """The axis is counted from behind, where the batch does not move it; one dimension gets another
+    before it, so that blocks do not go across examples."""
+    rank = call.rank("x")
+    if call.given["axis"] >= 0:
+        call.given["axis"] -= max(rank, 1)
+    call.widen("x")
+
+
+define(
+    "round_both(Tensor x, str forward, str backward, int axis, Tensor? numbers) -> Tensor",
+    _run,
+    _fake,
+)
+differentiable("round_both", _setup, _backward, _tangent)
+batched("round_both", _widen, _draws, _covers)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of a layer whose scales are applied to blocks of sums, or at the end, as by hardware:
+`Recipe.scales_at`; the arithmetic is that of `cpd.gemm` of encoded operands."""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpd._torch.library import ops
+from cpd._torch.operands import Operands, parts, whole_transforms
+from cpd.numeric.formats import Format
+from cpd.numeric.scaled import named_scaled
+from cpd.ops.encoded import Encoded
+from cpd.ops.products import Operand, encoded_operand
+
+
+class _Face:
+    """What `cpd.ops.products` asks of tensors."""
+
+    @staticmethod
+    def decode(codes: Tensor, f: Format, shape: Any, dtype: Any, out: Any) -> Tensor:
+        return ops.decode(codes, f.name, list(shape), torch.float32)
+
+
+def scaled_product(
+    a: Operand, b: Operand, c: Tensor | None, how: Any, at: str, dtype: torch.dtype
+) -> Tensor:
+    """c + a b, the scales of `a` and `b` applied `at` blocks or the end."""
+    epilogue = at == "epilogue"
+    y = ops.gemm_scaled(*a, *b, c, how.text, epilogue, how.seed, how.stream, None)
+    return y.to(dtype)
+
+
+def encoded(casts: Operands, which: int, x: Tensor, axis: int) -> Operand:
+    """An operand's elements and their scales, its blocks along `axis`."""
+    text, numbers = casts.texts[which], casts.pair(which)
+    x = x.float()
+    if not text:
+        return Operand(x, None, 0, 1, None)
+    _, scaled, how, size, factor, history = parts(text)
+    if factor != 1:
+        raise ValueError(f"a factor goes with scales at each operand, got {text}")
+    if not scaled:
+        return Operand(ops.cast(x, how, *numbers, None), None, 0, 1, None)
+    if history:
+        multiplier = casts.multiplier(which)
+        assert multiplier is not None  # layers see to it
+        elements = ops.cast(x * multiplier, how, *numbers, None)
+        return Operand(elements, multiplier.reciprocal().reshape(1, 1), 0, 0, None)
+    if size:
+        x = whole_transforms(x, axis, size)
+    q = named_scaled(scaled)
+    codes, blocks, tensor = ops.encode_scaled(x, scaled, axis, how, *(None,) * 3, *numbers, None)
+    scales = blocks if q.tensor_scale is None else (blocks, tensor)
+    return encoded_operand(_Face, Encoded(codes, scales, scaled, tuple(x.shape), axis))
+
+
+def turned(x: Operand) -> Operand:
+    """The transposes of its matrices."""
+    elements, scales, block, lines, factor = x
+    return Operand(
+        elements.mT,
+        None if scales is None else scales.mT,
+        block,
+        lines,
+        None if factor is None else factor.mT,
+    )

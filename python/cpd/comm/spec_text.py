@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of all-reduces: `reduce_spec`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from cpd.comm.spec import ReduceSpec
+
+_SWITCHES: dict[str, Any] = {"true": True, "false": False}
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "accumulator": str,
+    "order": str,
+    "exchange": str,
+    "group_size": int,
+    "aps": lambda value: value if value == "paper" else _SWITCHES[value],
+    "loss_scale": float,
+    "average": _SWITCHES.__getitem__,
+    "rounding": str,
+    "overflow": str,
+    "seed": int,
+    "random_bits": int,
+    "variant": str,
+    "result": str,
+    "step": int,
+}
+
+
+def reduce_spec(given: ReduceSpec | str) -> ReduceSpec:
+    """`given` itself, or the all-reduce of a text: the format, then `ReduceSpec`'s arguments, each
+    as name=value, values of several words in quotes; `aps` and `average` alone are switched on.
+
+    Raises ValueError for a text that is none, naming the option; TypeError for other objects.
+
+    >>> spec = reduce_spec("e4m3 aps accumulator='e5m10 kahan' group_size=16")
+    >>> spec.aps, spec.accumulator.text, spec.group_size
+    (True, 'e5m10 kahan', 16)
+    """
+    if isinstance(given, ReduceSpec):
+        return given
+    if not isinstance(given, str):
+        raise TypeError(f"an all-reduce must be a cpd.ReduceSpec or its text, got {given!r}")
+    try:
+        words = shlex.split(given)
+    except ValueError as error:
+        raise ValueError(f"{given!r} is no all-reduce: {error}") from None
+    ours = [word for word in words if word.partition("=")[0] in _OPTIONS]
+    options: dict[str, Any] = {}
+    for word in ours:
+        name, is_valued, value = word.partition("=")
+        if name in options:
+            raise ValueError(f"{name} is given twice in {given!r}")
+        options[name] = _value(name, value if is_valued else "true", given)
+    return ReduceSpec(" ".join(word for word in words if word not in ours), **options)
+
+
+def _value(name: str, value: str, text: str) -> Any:
+    try:
+        return _OPTIONS[name](value)
+    except (KeyError, ValueError):
+        raise ValueError(f"{name}={value} is no value of {name}, in {text!r}") from None

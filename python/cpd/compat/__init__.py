@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other libraries' names, computed here: `qpytorch`, `cpd2020` and `transformer_engine`.
+
+Each has the functions of that library with its names, its arguments and their order, so that a
+program goes on with another import. They differ where those rounded wrongly; each module says
+where.
+"""
+
+import importlib
+from typing import Any
+
+__all__ = ["cpd2020", "qpytorch", "transformer_engine"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"cpd.compat.{name}")
+    raise AttributeError(f"module 'cpd.compat' has no attribute {name!r}")

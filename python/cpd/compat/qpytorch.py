@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QPyTorch's names: numbers, `float_quantize`, `fixed_point_quantize`, `block_quantize`,
+`quantizer`, `Quantizer`, `OptimLP`. Argument names, their order and defaults are QPyTorch's, of
+which all of qtorch, qtorch.quant and qtorch.optim is in this one module.
+
+`rounding` is `nearest` or `stochastic` (the default). Stochastic rounding takes its stream from
+torch's default generator, so that `torch.manual_seed` repeats a run and activation checkpointing
+repeats its bits; then each element draws as in `cpd.cast`, the same on every device.
+
+Where the values differ from QPyTorch 0.3, and why:
+
+- nearest is to even, of the exact value, in one rounding; there ties go away from zero (in blocks
+  upward), and below the least normal number values are rounded twice;
+- (exp, man) is IEEE's: the top exponent is Inf's and NaN's. Finite values beyond the largest one
+  saturate, as there (where it is twice as large); Inf and NaN stay, which there become numbers;
+- a block's exponent is that of its largest magnitude; there, along a dim, of its largest value;
+- a NaN or infinity makes its whole block NaN;
+- 23 mantissa bits, and gradients through a bare `float_quantize`, which is straight through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from cpd import ops
+from cpd.numeric.formats import Format, flag
+from cpd.numeric.options import integer
+from cpd.numeric.scaled import Scaled
+
+__all__ = [
+    "BlockFloatingPoint",
+    "FixedPoint",
+    "FloatingPoint",
+    "Number",
+    "OptimLP",
+    "Quantizer",
+    "block_quantize",
+    "fixed_point_quantize",
+    "float_quantize",
+    "quantizer",
+]
+
+Function: TypeAlias = Callable[[Tensor], Tensor]
+
+ROUNDINGS = {"nearest": "nearest_even", "stochastic": "stochastic"}
+_MOST_FIXED_BITS = 24
+"""Of which binary32 holds every value."""
+_MOST_BLOCK_BITS = 25
+"""Sign and magnitude."""
+_MOMENTA = {SGD: ("momentum_buffer",), Adam: ("exp_avg", "exp_avg_sq")}
+_CANNOT_CLAMP = (
+    "clamping_grad_zero needs a FixedPoint number that clamps as forward_number, or none: got "
+)
+
+
+class Number:
+    """A number format; what `quantizer` takes."""
+
+    def round(self, x: Tensor, rounding: str) -> Tensor:
+        """`x` rounded; without a derivative of its own."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FloatingPoint(Number):
+    """Floating point of `exp` exponent bits, 1…8, and `man` mantissa bits, 0…23, with subnormal
+    numbers; the largest finite value where one is beyond it.
+
+    >>> quantizer(FloatingPoint(exp=5, man=2), forward_rounding="nearest")(torch.tensor([0.3, 1e9]))
+    tensor([3.1250e-01, 5.7344e+04])
+    """
+
+    exp: int
+    man: int
+
+    def __post_init__(self) -> None:
+        Format(self.exp, self.man)
+
+    def round(self, x: Tensor, rounding: str) -> Tensor:
+        f = Format(self.exp, self.man)
+        y = ops.cast(x, f, overflow="saturate", **_options(rounding))
+        return torch.where(x.isinf(), x, y)
+
+
+@dataclass(frozen=True)
+class FixedPoint(Number):
+    """Multiples of 2^-fl in `wl` bits, 1…24: -2^(wl - fl - 1) … 2^(wl - fl - 1) - 2^-fl.
+
+    `clamp`: values beyond are clamped; False: only the precision is limited. `symmetric`: without
+    the least value.
+
+    >>> fixed_point_quantize(torch.tensor([0.3, 0.375, -9.0]), wl=4, fl=2, rounding="nearest")
+    tensor([ 0.2500,  0.5000, -2.0000])
+    """
+
+    wl: int
+    fl: int
+    clamp: bool = True
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
+            raise ValueError(f"wl must be 1…{_MOST_FIXED_BITS}, got {self.wl}")
+        integer("fl", self.fl)
+        flag("clamp", self.clamp)
+        flag("symmetric", self.symmetric)
+        self._grid()
+
+    def _grid(self) -> Format:
+        """Multiples of 2^-fl, of more than the range."""
+        man = self.wl - 1 if self.clamp else _MOST_FIXED_BITS - 1
+        return Format(1, man, bias=1 - man + self.fl, encoding="finite")
+
+    def _range(self) -> tuple[float, float]:
+        step, half = 2.0**-self.fl, 2.0 ** (self.wl - self.fl - 1)
+        return (step - half if self.symmetric else -half), half - step
+
+    def round(self, x: Tensor, rounding: str) -> Tensor:
+        if self.clamp:
+            return self.clamped(x, rounding)[0]
+        y = ops.cast(x, self._grid(), overflow="saturate", **_options(rounding))
+        whole = x.abs() >= 2.0 ** (_MOST_FIXED_BITS - 1 - self.fl)  # a multiple as it is
+        return torch.where(whole, x, y)
+
+    def clamped(self, x: Tensor, rounding: str) -> tuple[Tensor, Tensor]:
+        """`x` rounded, and where it was beyond the range."""
+        low, high = self._range()
+        y = ops.cast(x, self._grid(), overflow="saturate", **_options(rounding))
+        return y.clamp(low, high), (y < low) | (y > high)
+
+
+@dataclass(frozen=True)
+class BlockFloatingPoint(Number):
+    """Integers of `wl` bits, 2…25, sign included, under one exponent that they share: that of the
+    largest magnitude. `dim`: each index there has an exponent of its own; -1: one for all.
+
+    >>> block_quantize(torch.tensor([[1.0, 0.3], [8.0, 0.3]]), wl=4, dim=0, rounding="nearest")
+    tensor([[1.0000, 0.2500],
+            [8.0000, 0.0000]])
+    """
+
+    wl: int
+    dim: int = -1
+
+    def __post_init__(self) -> None:
+        if not 2 <= integer("wl", self.wl) <= _MOST_BLOCK_BITS:
+            raise ValueError(f"wl must be 2…{_MOST_BLOCK_BITS}, got {self.wl}")
+        if integer("dim", self.dim) < -1:
+            raise ValueError(f"dim must be -1 or more, got {self.dim}")
+
+    def round(self, x: Tensor, rounding: str) -> Tensor:
+        q = Scaled(f"int{self.wl}", "tensor" if self.dim == -1 else "row", "e8m0", "floor")
+        if self.dim == -1:
+            made: Tensor = ops.cast(x, q, **_options(rounding))
+            return made
+        if self.dim >= x.dim():
+            raise ValueError(f"dim is {self.dim}, but x has {x.dim()} dimensions")
+        first = x.movedim(self.dim, 0)
+        y: Tensor = ops.cast(first.reshape(first.shape[0], -1), q, **_options(rounding))
+        return y.reshape(first.shape).movedim(0, self.dim)
+
+
+def quantizer(
+    forward_number: Number | None = None,
+    backward_number: Number | None = None,
+    forward_rounding: str = "stochastic",
+    backward_rounding: str = "stochastic",
+    clamping_grad_zero: bool = False,
+    backward_hooks: Iterable[Function] = (),
+) -> Function:
+    """A function that rounds a tensor to `forward_number`, and the gradient that comes back to
+    `backward_number`; None: as it is.
+
+    `clamping_grad_zero`: no gradient for values that were clamped (needs a `FixedPoint` that
+    clamps, or no forward_number). `backward_hooks`: applied in their order to the gradient before
+    it is rounded.
+
+    Raises TypeError for what is no number, ValueError for another rounding.
+
+    >>> q = quantizer(FixedPoint(4, 2), None, "nearest", clamping_grad_zero=True)
+    >>> x = torch.tensor([0.3, 9.0], requires_grad=True)
+    >>> q(x).sum().backward()
+    >>> x.grad
+    tensor([1., 0.])
+    """
+    how = _Both(
+        _number("forward_number", forward_number),
+        _number("backward_number", backward_number),
+        _rounding("forward_rounding", forward_rounding),
+        _rounding("backward_rounding", backward_rounding),
+        flag("clamping_grad_zero", clamping_grad_zero),
+        tuple(backward_hooks),
+    )
+    number = how.forward
+    if how.masks and number is not None and not (isinstance(number, FixedPoint) and number.clamp):
+        raise ValueError(f"{_CANNOT_CLAMP}{number}")
+    return how
+
+
+class Quantizer(nn.Module):
+    """`quantizer` as a module.
+
+    >>> layer = Quantizer(FloatingPoint(4, 3), forward_rounding="nearest")
+    >>> layer(torch.tensor([0.3]))
+    tensor([0.3125])
+    """
+
+    def __init__(
+        self,
+        forward_number: Number | None = None,
+        backward_number: Number | None = None,
+        forward_rounding: str = "stochastic",
+        backward_rounding: str = "stochastic",
+    ) -> None:
+        super().__init__()
+        numbers = forward_number, backward_number
+        self.quantize = quantizer(*numbers, forward_rounding, backward_rounding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.quantize(x)
+
+
+def float_quantize(x: Tensor, exp: int, man: int, rounding: str = "stochastic") -> Tensor:
+    """`x` in floating point of `exp` exponent bits and `man` mantissa bits; straight through.
+
+    >>> float_quantize(torch.tensor([1.0625, 0.3]), exp=4, man=3, rounding="nearest").tolist()
+    [1.0, 0.3125]
+    """
+    return quantizer(FloatingPoint(exp, man), None, rounding)(x)
+
+
+def fixed_point_quantize(
+    x: Tensor,
+    wl: int,
+    fl: int,
+    clamp: bool = True,
+    symmetric: bool = False,
+    rounding: str = "stochastic",
+) -> Tensor:
+    """`x` in fixed point: see `FixedPoint`; straight through.
+
+    >>> fixed_point_quantize(torch.tensor([0.3, 9.0]), 4, 2, clamp=False, rounding="nearest")
+    tensor([0.2500, 9.0000])
+    """
+    return quantizer(FixedPoint(wl, fl, clamp, symmetric), None, rounding)(x)
+
+
+def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochastic") -> Tensor:
+    """`x` in block floating point: see `BlockFloatingPoint`; straight through.
+
+    >>> block_quantize(torch.tensor([1.0, 0.3]), wl=4, rounding="nearest").tolist()
+    [1.0, 0.25]
+    """
+    return quantizer(BlockFloatingPoint(wl, dim), None, rounding)(x)
+
+
+class OptimLP(Optimizer):
+    """torch's SGD or Adam, with gradients, momenta, weights and an accumulator that functions
+    (`quantizer`, or any from tensor to tensor) round.
+
+    A step: the gradient, times `grad_scaling`, through `grad_quant` (and, as in QPyTorch, not
+    scaled back); the step of `optim`, on the accumulator where `acc_quant` is given; its result
+    through `acc_quant`, then `weight_quant`; the momenta, after they were used, through
+    `momentum_quant`. None: as it is. Without `acc_quant` the weights are the only copy.
+
+    Unlike there, parameters without a gradient are left out, and the accumulator is part of the
+    state_dict. `cpd.optim.LowPrecision` takes formats, and any optimizer.
+
+    >>> p = nn.Parameter(torch.tensor([1.0]))
+    >>> nearest = quantizer(FloatingPoint(4, 3), None, "nearest")
+    >>> made = OptimLP(torch.optim.SGD([p], lr=0.1), weight_quant=nearest, acc_quant=lambda x: x)
+    >>> p.grad = torch.tensor([0.5])
+    >>> made.step()
+    >>> p.item(), round(made.weight_acc[p].item(), 4)
+    (0.9375, 0.95)
+    """
+
+    def __init__(
+        self,
+        optim: Optimizer,
+        weight_quant: Function | None = None,
+        grad_scaling: float = 1.0,
+        grad_quant: Function | None = None,
+        momentum_quant: Function | None = None,
+        acc_quant: Function | None = None,
+    ) -> None:
+        if not isinstance(optim, tuple(_MOMENTA)):
+            raise TypeError(f"optim must be torch's SGD or Adam, got {type(optim).__name__}")
+        if not 0 < grad_scaling < float("inf"):
+            raise ValueError(f"grad_scaling must be above 0 and finite, got {grad_scaling}")
+        super().__init__(optim.param_groups, optim.defaults)
+        self.optim = optim
+        self.param_groups, self.state = optim.param_groups, optim.state
+        self.grad_scaling = grad_scaling
+        self.weight_quant, self.grad_quant = weight_quant, grad_quant
+        self.momentum_quant, self.acc_quant = momentum_quant, acc_quant
+        keeps = self._parameters() if acc_quant is not None else []
+        self.weight_acc = {p: p.detach().clone() for p in keeps}
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step; `closure` computes the loss, and its gradients, first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        moved = [p for p in self._parameters() if p.grad is not None]
+        for p in moved:
+            if self.grad_quant is not None and p.grad is not None:
+                p.grad.copy_(self.grad_quant(p.grad * self.grad_scaling))
+            if self.acc_quant is not None:
+                p.copy_(self.weight_acc[p])
+        self.optim.step()
+        for p in moved:
+            if self.acc_quant is not None:
+                self.weight_acc[p].copy_(self.acc_quant(p))
+                p.copy_(self.weight_acc[p])
+            if self.weight_quant is not None:
+                p.copy_(self.weight_quant(p))
+            if self.momentum_quant is not None:
+                self._round_momenta(self.optim.state[p], self.momentum_quant)
+        return loss
+
+    def _round_momenta(self, state: dict[str, Any], how: Function) -> None:
+        names = next(names for kind, names in _MOMENTA.items() if isinstance(self.optim, kind))
+        for name in names:
+            if state.get(name) is not None:
+                state[name].copy_(how(state[name]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, and the accumulators."""
+        return {**self.optim.state_dict(), "weight_acc": list(self.weight_acc.values())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what `state_dict` gave."""
+        inner = dict(state_dict)
+        kept = inner.pop("weight_acc", [])
+        if len(kept) != len(self.weight_acc):
+            raise ValueError(f"{len(self.weight_acc)} accumulators are needed, got {len(kept)}")
+        self.optim.load_state_dict(inner)
+        self.param_groups, self.state = self.optim.param_groups, self.optim.state
+        for mine, its in zip(self.weight_acc.values(), kept, strict=True):
+            mine.copy_(its)
+
+
+# ---- how it is done ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Both:
+    """What `quantizer` gives."""
+
+    forward: Number | None
+    backward: Number | None
+    forward_rounding: str
+    backward_rounding: str
+    masks: bool
+    hooks: tuple[Function, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
+        y: Tensor = _Rounding.apply(x, self)  # type: ignore[no-untyped-call]
+        return y
+
+
+class _Rounding(torch.autograd.Function):
+    """Rounds forward, and the gradient backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, how: _Both) -> Tensor:
+        ctx.how, mask = how, None
+        if how.forward is None:
+            y = x.view_as(x)
+        elif how.masks and isinstance(how.forward, FixedPoint):
+            y, mask = how.forward.clamped(x, how.forward_rounding)
+        else:
+            y = how.forward.round(x, how.forward_rounding)
+        ctx.save_for_backward(*(() if mask is None else (mask,)))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (gradient,), how = grads, ctx.how
+        for hook in how.hooks:
+            gradient = hook(gradient)
+        if how.backward is not None:
+            gradient = how.backward.round(gradient, how.backward_rounding)
+        for mask in ctx.saved_tensors:
+            gradient = gradient.masked_fill(mask, 0)
+        return gradient, None
+
+
+def _options(rounding: str) -> dict[str, Any]:
+    """As `cpd.cast` takes them; the stream is the generator's next number."""
+    how = {"rounding": ROUNDINGS[rounding]}
+    return how if rounding == "nearest" else {**how, "stream": torch.randint(2**62, ())}
+
+
+def _rounding(name: str, given: Any) -> str:
+    if given not in ROUNDINGS:
+        raise ValueError(f"{name} must be one of {', '.join(ROUNDINGS)}, got {given!r}")
+    return str(given)
+
+
+def _number(name: str, given: Any) -> Number | None:
+    if given is not None and not isinstance(given, Number):
+        raise TypeError(f"{name} must be a number such as FloatingPoint(5, 2), got {given!r}")
+    return given

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TransformerEngine's modules, computed here: recipes of this package for its `CustomRecipe`.
+
+    import transformer_engine.pytorch as te
+    from cpd.compat.transformer_engine import custom_recipe
+
+    with te.autocast(enabled=True, recipe=custom_recipe(recipe)):
+        y = model(x)
+
+TransformerEngine asks a factory of quantizers for one for each tensor of a module, and leaves the
+products to them. Those made here hold emulated values in the tensor's own type, cast along each
+GEMM's sum as in `cpd.functional.linear`, and form the recipe's sums. So its modules run in any
+format, and on a GPU without FP8 units. Only the three GEMMs are emulated, not attention's products,
+nor what a module would give out in FP8.
+
+Written for TransformerEngine 2.20, whose interface is experimental. It is not needed to import
+this module: RuntimeError where it is first used and missing.
+"""
+
+# What TransformerEngine has is known only where it is installed.
+# mypy: disable-error-code="no-any-return,misc"
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cpd import ops
+from cpd._torch.arguments import name_of, random_numbers
+from cpd._torch.operands import cast_operand
+from cpd.nn.quantizers import STEP_BITS
+from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, recipe
+from cpd.numeric.cast import CastSpec
+from cpd.numeric.scaled_cast import OperandSpec
+from cpd.ops.arguments import holds
+
+__all__ = ["custom_recipe", "qfactory"]
+
+OPERANDS = {
+    "input": ("activation", "grad_weight_activation"),
+    "weight": ("weight", "grad_input_weight"),
+    "grad_output": ("grad_input_gradient", "grad_weight_gradient"),
+}
+"""What TransformerEngine calls a tensor, and what the recipe calls it as an operand that is summed
+over its columns ('rowwise') and over its rows ('columnwise')."""
+SUMS = {"fprop": "forward", "dgrad": "grad_input", "wgrad": "grad_weight"}
+
+
+def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
+    """TransformerEngine's `CustomRecipe` of `qfactory(recipe)`; `options` are its own.
+
+    Raises RuntimeError where transformer_engine cannot be imported.
+    """
+    factory = qfactory(recipe)
+    return _engine("transformer_engine.common.recipe").CustomRecipe(qfactory=factory, **options)
+
+
+def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
+    """A factory of quantizers: from a role (a `QuantizerRole`, or a word such as `linear_input`) to
+    a quantizer that emulates the recipe. Tensors of other roles stay as they are.
+
+    Raises ValueError for a recipe with delayed scaling, of which TransformerEngine keeps the state
+    only for its own; the factory raises RuntimeError where transformer_engine cannot be imported.
+
+    >>> qfactory("e6m9 chunked")
+    cpd.compat.transformer_engine.qfactory(cpd.Recipe(forward='e6m9 chunked'))
+    """
+    how = _recipe(recipe)
+    if how.delays:
+        raise ValueError(
+            "a recipe with a history needs state in each layer, which TransformerEngine keeps only "
+            "for its own DelayedScaling: use that one, or cpd.convert"
+        )
+    return _Factory(how)
+
+
+_recipe = recipe  # the parameter of the same name hides it
+
+
+class _Factory(NamedTuple):
+    how: Recipe
+
+    def __call__(self, role: Any) -> Any:
+        given = getattr(role, "tensor_type", role) or ""
+        kind = str(given).removeprefix("linear_")
+        if getattr(role, "module_type", "linear") not in ("", "linear", "grouped_linear"):
+            kind = ""
+        along_rows, along_columns = OPERANDS.get(kind, (None, None))
+        return _classes()[0](
+            self.how,
+            None if along_rows is None else self.how.operand(along_rows),
+            None if along_columns is None else self.how.operand(along_columns),
+        )
+
+    def __repr__(self) -> str:
+        return f"cpd.compat.transformer_engine.qfactory({self.how!r})"
+
+
+# ---- casts and products --------------------------------------------------------------------------
+
+
+def _cast(x: Tensor, spec: OperandSpec | None, axis: int, call: int) -> Tensor:
+    """`x` as an operand; each call draws from a stream of its own."""
+    if spec is None:
+        return x
+    cast = spec if isinstance(spec, CastSpec) else spec.cast
+    numbers = random_numbers(cast.options._replace(stream=call << STEP_BITS), x)
+    return cast_operand(x, spec.text, axis, numbers)
+
+
+def _unfactored(spec: OperandSpec | None, x: Tensor) -> Tensor:
+    """What a product is multiplied by for an operand."""
+    factor = 1.0 if spec is None or isinstance(spec, CastSpec) else spec.factor
+    return torch.full((1,), 1 / factor, device=x.device)
+
+
+def _product(how: Recipe, gemm: str, x: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
+    """x · wᵀ, summed as the recipe says."""
+    acc = getattr(how, SUMS[gemm])
+    if acc == NATIVE:
+        return (x @ w.mT).to(dtype)
+    held = dtype if holds(name_of(dtype), acc.format.name) else torch.float32
+    return ops.gemm(x, w.mT, acc, dtype=held).to(dtype)
+
+
+# ---- TransformerEngine's classes, of which ours are made when they are first needed --------------
+
+
+def _engine(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RuntimeError(
+            "cpd.compat.transformer_engine needs TransformerEngine 2.20 or newer "
+            f"(https://github.com/NVIDIA/TransformerEngine), and cannot import it: {error}"
+        ) from error
+
+
+@functools.cache
+def _classes() -> tuple[type, type]:
+    """Our quantizer and its tensors."""
+    base = _engine("transformer_engine.pytorch.quantized_tensor")
+
+    class Emulated(base.QuantizedTensorStorage):
+        """A tensor as the operand of two GEMMs: `data` (rows × columns) is summed over its columns,
+        `data_t` over the tensor's rows, which are its columns."""
+
+        custom = True
+
+        def __init__(self, x: Tensor, quantizer: Any) -> None:
+            self.data = self.data_t = self.scale = self.scale_t = None
+            self._quantizer = quantizer
+            self.fill(x)
+
+        def fill(self, x: Tensor) -> None:
+            """Takes the values of `x`."""
+            self.original_shape, self.dtype, self.device = x.shape, x.dtype, x.device
+            quantizer, rows = self._quantizer, x.detach().reshape(-1, x.shape[-1])
+            call = quantizer.count()
+            if quantizer.rowwise_usage:
+                self.data = _cast(rows, quantizer.along_rows, -1, call)
+                self.scale = _unfactored(quantizer.along_rows, x)
+            if quantizer.columnwise_usage:
+                self.data_t = _cast(rows, quantizer.along_columns, 0, call).t().contiguous()
+                self.scale_t = _unfactored(quantizer.along_columns, x)
+
+        def prepare_for_saving(self) -> tuple[list[Tensor | None], Any]:
+            tensors = [self.data, self.data_t, self.scale, self.scale_t]
+            self.data = self.data_t = self.scale = self.scale_t = None
+            return tensors, self
+
+        def restore_from_saved(self, tensors: list[Tensor | None]) -> list[Tensor | None]:
+            self.data, self.data_t, self.scale, self.scale_t = tensors[:4]
+            return tensors[4:]
+
+        def update_usage(
+            self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+        ) -> None:
+            """Drops what is not needed. What is needed was made from the tensor itself: a cast of a
+            cast would round twice."""
+            for wanted, name in ((rowwise_usage, "data"), (columnwise_usage, "data_t")):
+                if wanted and getattr(self, name) is None:
+                    raise RuntimeError(f"{name} of an emulated tensor was not asked for in time")
+                if wanted is False:
+                    setattr(self, name, None)
+
+        def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
+            known = self.data if self.data is not None else self.data_t.t()
+            return (
+                (known * self.scale if self.scale is not None else known)
+                .reshape(self.original_shape)
+                .to(dtype or self.dtype)
+            )
+
+        def size(self, *args: Any) -> Any:
+            shape = self.original_shape
+            flat = torch.Size([math.prod(shape[:-1]), shape[-1]])
+            return flat[args[0]] if args else flat
+
+        def __repr__(self) -> str:
+            return f"Emulated({tuple(self.original_shape)}, {self._quantizer})"
+
+    class EmulatingQuantizer(base.Quantizer):
+        """Casts as a recipe says, and forms its products."""
+
+        custom = True
+        supports_allgather_fp8 = False
+
+        def __init__(
+            self, how: Recipe, along_rows: OperandSpec | None, along_columns: OperandSpec | None
+        ) -> None:
+            super().__init__(rowwise=True, columnwise=True)
+            self.internal = True
+            self.how, self.along_rows, self.along_columns = how, along_rows, along_columns
+            self.with_amax_reduction, self.amax_reduction_group = False, None
+            self._calls = 0
+
+        def count(self) -> int:
+            """The number of this call."""
+            self._calls += 1
+            return self._calls
+
+        def quantize(self, tensor: Tensor, **options: Any) -> Any:
+            out = options.get("out")
+            return Emulated(tensor, self) if out is None else self.update_quantized(tensor, out)
+
+        quantize_impl = quantize
+
+        def update_quantized(
+            self, src: Tensor, dst: Any, *, noop_flag: Tensor | None = None
+        ) -> Any:
+            if noop_flag is None or noop_flag.item() == 0:
+                dst.fill(src)
+            return dst
+
+        def make_empty(
+            self,
+            shape: Any,
+            *,
+            dtype: torch.dtype = torch.float32,
+            device: Any = None,
+            **options: Any,
+        ) -> Any:
+            return Emulated(torch.zeros(shape, dtype=dtype, device=device or "cuda"), self)
+
+        def calibrate(self, tensor: Tensor) -> None:
+            """Nothing is kept from step to step."""
+
+        def _get_compatible_recipe(self) -> Any:
+            return _engine("transformer_engine.common.recipe").CustomRecipe
+
+        def qgemm(
+            self,
+            qx: Tensor,
+            qw: Tensor,
+            m_params: Any,
+            out_dtype: torch.dtype,
+            sx: Tensor,
+            sw: Tensor,
+            bias: Tensor | None = None,
+            out: Tensor | None = None,
+            accumulate: bool = False,
+            gemm_type: Any = None,
+            **operands: Any,
+        ) -> Tensor:
+            """qx · qwᵀ + bias."""
+            y = _product(self.how, getattr(gemm_type, "value", "fprop"), qx, qw, out_dtype)
+            y = (y * (sx * sw)).to(out_dtype)
+            if bias is not None and bias.numel():
+                y = y + bias.to(out_dtype)
+            return y if out is None else out.add_(y) if accumulate else out.copy_(y)
+
+        def __repr__(self) -> str:
+            return f"EmulatingQuantizer({self.how!r})"
+
+    return EmulatingQuantizer, Emulated

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's attention, its products computed and its softmax rounded as a recipe says.
+
+`scaled_dot_product_attention` computes, by `recipe.attention` and `recipe.softmax`,
+
+1. scores: query · keyᵀ, its sums in float32 where their own type does not hold more, rounded to the
+   attention recipe's `output`, if it has one; times `scale`; plus the mask (-inf where a boolean
+   one is False, and above the diagonal where `is_causal`), in float32;
+2. weights: the softmax along each row, in float32, rounded once by `recipe.softmax`, and the
+   gradient that returns to them by the same, straight through; in the query's type; then dropout;
+3. weights · value.
+
+Query and weights are the activations of the two products, key and value their weights, so that each
+operand of the forward and backward GEMMs is cast as the attention recipe says. With neither
+`attention` nor `softmax` it is torch's function; with `softmax` alone the products are torch's.
+
+`multi_head_attention` has in front of that the projections of query, key and value, and behind it
+that of the output, each a `cpd.functional.linear` by the recipe itself. As torch does, it projects
+in one product where query, key and value are the same tensor, in two where key and value are, else
+in three.
+
+Each product draws from the stream XOR its position: the scores 0, the weighted values 1, the
+softmax 2; in multi_head_attention these are 4, 5 and 6, and the projections in 0, 1, 2, the one out
+3. Where no `stream` is given it is that of the recipe's first rounding that draws. Dropout is
+torch's own.
+
+All of it works under autograd, `torch.func` and `torch.compile(fullgraph=True)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cpd._torch import operators
+from cpd._torch.rounding import rounded
+from cpd.nn.arguments import check_operand
+from cpd.nn.functional import linear, matmul
+from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.streams import at, stream_of
+from cpd.numeric.options import Number
+from cpd.ops.arguments import check_carrier
+
+SCORES, VALUES, SOFTMAX = 0, 1, 2
+QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
+"""Positions: of the parts of one attention, and of multi_head_attention's."""
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention: query … × L × E, key … × S × E, value … × S
+    × F, result … × L × F; arguments are torch's.
+
+    `recipe`: a `cpd.Recipe`, of which `attention` and `softmax` count, or one accumulator for both
+    products and their backward GEMMs. A row whose mask leaves nothing gives zeros, as in torch.
+
+    >>> import cpd
+    >>> q = k = torch.eye(2)
+    >>> how = cpd.Recipe("fp32", attention="e4m3", softmax="e4m3")
+    >>> scaled_dot_product_attention(q, k, torch.eye(2), recipe=how)    # 0.6698 and 0.3302
+    tensor([[0.6875, 0.3438],
+            [0.3438, 0.6875]])
+    """
+    how = _attending(recipe)
+    if how.attention is None and how.softmax is None:
+        y = F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return y if dtype is None else y.to(dtype)
+    _check(query, key, value, attn_mask, is_causal)
+    if enable_gqa:
+        key, value = _for_each_head("key", key, query), _for_each_head("value", value, query)
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    mask = attn_mask
+    if is_causal:
+        mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+    base = stream_of(how, stream)
+    weights = _weights(query, key, mask, factor, how, base, torch.ops.aten._safe_softmax)
+    weights = F.dropout(weights, dropout_p) if dropout_p else weights
+    return _product(weights, value, how, at(base, VALUES), dtype)
+
+
+def multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """torch.nn.functional.multi_head_attention_forward, what torch.nn.MultiheadAttention computes:
+    query L × N × E (or L × E), key and value S × N × …, result L × N × E and the weights, or None.
+
+    Arguments are torch's, masks too: boolean ones say what to leave out. `recipe`: a `cpd.Recipe`
+    (one accumulator: for the projections, and attention as torch computes it).
+
+    >>> x, w = torch.ones(3, 1, 4), torch.full((12, 4), 0.5)
+    >>> y, _ = multi_head_attention(x, x, x, 4, 2, w, None, None, None, False, 0.0, w[:4], None,
+    ...                             need_weights=False, recipe="e4m3")
+    >>> y[0].tolist()
+    [[4.0, 4.0, 4.0, 4.0]]
+    """
+    how = _recipe(recipe)
+    base = stream_of(how, stream)
+    _check_dense(query, key, value)
+    batched = F._mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
+    if not batched:
+        query, key, value = _one_example(query, key, value)
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    if is_causal and attn_mask is None:
+        raise ValueError("is_causal says that attn_mask is causal: give that mask as well")
+    examples, size = query.shape[1:]
+    if size != embed_dim_to_check or size % num_heads:
+        raise ValueError(
+            f"query must have {embed_dim_to_check} features, a multiple of {num_heads} heads, "
+            f"got shape {tuple(query.shape)}"
+        )
+    matrices = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
+    q, k, v = _projected((query, key, value), in_proj_weight, matrices, in_proj_bias, how, base)
+    if bias_k is not None and bias_v is not None:
+        k = torch.cat((k, bias_k.to(k.dtype).repeat(1, examples, 1)))
+        v = torch.cat((v, bias_v.to(v.dtype).repeat(1, examples, 1)))
+    q, k, v = (_by_head(x, num_heads) for x in (q, k, v))
+    k = k if static_k is None else static_k.unflatten(0, (examples, num_heads))
+    v = v if static_v is None else static_v.unflatten(0, (examples, num_heads))
+    if add_zero_attn:
+        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+    added = k.shape[-2] - key.shape[0] if static_k is None else int(add_zero_attn)
+    mask = _merged(attn_mask, key_padding_mask, added, num_heads, q.dtype)
+    dropout = dropout_p if training else 0.0
+    inner = at(base, HEADS)
+    weights = None
+    if need_weights:
+        weights = _weights(q, k, mask, 1 / math.sqrt(q.shape[-1]), how, inner, torch.softmax)
+        weights = F.dropout(weights, dropout) if dropout else weights
+        y = _product(weights, v, how, at(inner, VALUES), None)
+        weights = weights.mean(dim=1) if average_attn_weights else weights
+        weights = weights if batched else weights.squeeze(0)
+    else:
+        y = scaled_dot_product_attention(q, k, v, mask, dropout, recipe=how, stream=inner)
+    y = y.permute(2, 0, 1, 3).flatten(2)
+    out = at(base, OUTPUT)
+    y = linear(y, out_proj_weight, out_proj_bias, recipe=how, stream=out, dtype=dtype)
+    return (y if batched else y.squeeze(1)), weights
+
+
+# ---- one attention -------------------------------------------------------------------------------
+
+
+def _attending(recipe: RecipeLike) -> Recipe:
+    """The recipe of an attention; an accumulator is that of its products."""
+    how = _recipe(recipe)
+    return how if isinstance(recipe, Recipe) else Recipe(how.forward, attention=how)
+
+
+def _product(
+    a: Tensor, b: Tensor, how: Recipe, stream: Number | None, dtype: torch.dtype | None
+) -> Tensor:
+    """One of the two products."""
+    if how.attention is not None:
+        return matmul(a, b, how.attention, stream=stream, dtype=dtype)
+    y = a @ b.to(a.dtype)
+    return y if dtype is None else y.to(dtype)
+
+
+def _weights(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    factor: float,
+    how: Recipe,
+    base: Number | None,
+    softmax: Callable[..., Tensor],
+) -> Tensor:
+    """What values are weighted with, in the query's type. `softmax` says what becomes of rows of
+    which the mask leaves nothing."""
+    if how.softmax is not None:
+        check_carrier(operators.name_of(query.dtype), how.softmax.format.name)
+    scores = _product(query, key.mT, how, at(base, SCORES), torch.float32) * factor
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -math.inf)
+    elif mask is not None:
+        scores = scores + mask
+    weights = softmax(scores, -1)
+    drawn = at(base, SOFTMAX)
+    weights = rounded(weights, how.softmax, how.softmax, stream=drawn, layer=how.layer)
+    return weights.to(query.dtype)
+
+
+def _check(query: Any, key: Any, value: Any, attn_mask: Tensor | None, is_causal: bool) -> None:
+    _check_dense(query, key, value)
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    q, k, v = shapes
+    if min(map(len, shapes)) < 2 or q[-1] != k[-1] or k[-2] != v[-2]:
+        raise ValueError(
+            f"query must be … × L × E, key … × S × E and value … × S × F, got shapes {q}, {k}, {v}"
+        )
+    if is_causal and attn_mask is not None:
+        raise ValueError("is_causal goes without attn_mask: give one of them")
+
+
+def _check_dense(query: Any, key: Any, value: Any) -> None:
+    """Raises TypeError unless all are dense tensors of floats."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_operand(name, x, like="query")
+
+
+def _for_each_head(name: str, x: Tensor, query: Tensor) -> Tensor:
+    """Key or value, repeated for the heads of the query that share one."""
+    heads, groups = query.shape[-3], x.shape[-3]
+    if groups == 0 or heads % groups:
+        raise ValueError(
+            f"enable_gqa: query's heads must be a multiple of {name}'s, got {heads} and {groups}"
+        )
+    return x.repeat_interleave(heads // groups, -3)
+
+
+# ---- many heads ----------------------------------------------------------------------------------
+
+
+def _one_example(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Batches of one; the same tensor stays the same."""
+    q = query.unsqueeze(1)
+    k = q if key is query else key.unsqueeze(1)
+    return q, k, k if value is key else value.unsqueeze(1)
+
+
+def _projected(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    packed: Tensor | None,
+    matrices: tuple[Tensor | None, ...] | None,
+    bias: Tensor | None,
+    how: Recipe,
+    base: Number | None,
+) -> tuple[Tensor, ...]:
+    """Query, key and value after their projections: by `matrices`, or the one that packs them."""
+
+    def project(x: Tensor, w: Any, b: Tensor | None, position: int) -> Tensor:
+        return linear(x, w, b, recipe=how, stream=at(base, position))
+
+    query, key, value = inputs
+    if matrices is None and packed is not None:
+        size = query.shape[-1]
+        if query is key and key is value:
+            return project(query, packed, bias, QUERY).chunk(3, -1)
+        if key is value:
+            of_bias = (None, None) if bias is None else bias.split((size, 2 * size))
+            for_query, for_both = packed.split((size, 2 * size))
+            both = project(key, for_both, of_bias[1], KEY)
+            return project(query, for_query, of_bias[0], QUERY), *both.chunk(2, -1)
+        matrices = packed.chunk(3)
+    if matrices is None or any(w is None for w in matrices):
+        raise ValueError("give in_proj_weight, or with use_separate_proj_weight all three of them")
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    positions = (QUERY, KEY, VALUE)
+    return tuple(map(project, inputs, matrices, biases, positions))
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    """L × N × E as N × heads × L × E/heads."""
+    return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+
+
+def _merged(
+    attn_mask: Tensor | None, padding: Tensor | None, added: int, heads: int, dtype: torch.dtype
+) -> Tensor | None:
+    """One mask to add, N × heads × L × S or as broadcasts to it, of torch's two; `added` keys at
+    the end are never masked."""
+    masks = []
+    if attn_mask is not None:
+        by_head = attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, heads))
+        masks.append(_to_add(by_head, added, dtype))
+    if padding is not None:
+        masks.append(_to_add(padding[:, None, None, :], added, dtype))
+    return functools.reduce(torch.add, masks) if masks else None
+
+
+def _to_add(mask: Tensor, added: int, dtype: torch.dtype) -> Tensor:
+    """A mask as what is added to scores: torch's boolean ones say here what to leave out."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
+    return F.pad(mask.to(dtype), (0, added)) if added else mask.to(dtype)

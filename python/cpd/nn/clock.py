@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock of a converted model: the number of its step, from which random streams follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cpd.nn.delayed import Delayed, update
+
+NAME = "cpd_clock"
+"""Of the buffer, at the root of the model: a submodule would be one more layer to a Sequential."""
+
+SHIFT = 36
+"""Where the step stands in a stream: below it are layers and positions within them."""
+
+
+class Clock:
+    """The steps of a converted model: the number of its calls in training mode, an int64 buffer of
+    the model, so part of its state_dict.
+
+    `tick`, a forward pre-hook of the model, adds 1, and first makes the scales of the step where
+    scaling is delayed. It does neither while a backward pass recomputes activations, nor within a
+    transform of torch.func, which could not see the change: there the stream is that of the buffer
+    that torch.func.functional_call was given.
+    """
+
+    def __init__(self, model: nn.Module, delayed: Iterable[Delayed], step: Tensor) -> None:
+        model.register_buffer(NAME, step)
+        model.register_forward_pre_hook(self.tick)
+        self._buffers = model._buffers  # not the model: a layer is copied with its clock
+        self._delayed = tuple(delayed)
+
+    @property
+    def step(self) -> Tensor:
+        """The number, a tensor."""
+        found = self._buffers[NAME]
+        assert found is not None
+        return found
+
+    def stream(self) -> Tensor:
+        """The stream of the present step."""
+        return self.step << SHIFT
+
+    def tick(self, model: nn.Module, arguments: Any) -> None:
+        """To be called before each call of the model."""
+        if not model.training or _recomputes_or_transforms():
+            return
+        if self._delayed:
+            update(self._delayed)
+        self.step.add_(1)
+
+
+def _recomputes_or_transforms() -> bool:
+    """Whether a backward pass or a transform of torch.func is under way. A compiled program does
+    not ask."""
+    if torch.compiler.is_compiling():
+        return False
+    in_backward: int = torch._C._current_graph_task_id()
+    return in_backward != -1 or torch._C._functorch.maybe_current_level() is not None
+
+
+def clock_of(model: nn.Module) -> Clock | None:
+    """The clock of which this is the model."""
+    hooks = model._forward_pre_hooks.values()
+    owners = (getattr(hook, "__self__", None) for hook in hooks)
+    return next((one for one in owners if isinstance(one, Clock)), None)
+
+
+def detach(model: nn.Module) -> None:
+    """Takes the clock of `model`, if it has one, away."""
+    clock = clock_of(model)
+    if clock is None:
+        return
+    del model._buffers[NAME]
+    for number, hook in list(model._forward_pre_hooks.items()):
+        if getattr(hook, "__self__", None) is clock:
+            del model._forward_pre_hooks[number]

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of torch, emulated in place: `convert`, `restore`, `set_step`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
+
+from cpd.nn import bypasses, clock, layers
+from cpd.nn.converted import MIXINS, classes
+from cpd.nn.converted.encoder import CallsItsLayers
+from cpd.nn.converted.state import State
+from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.report import Report, Row
+from cpd.nn.rules import Choice, Rule
+from cpd.numeric.options import integer
+
+WITHOUT_PRODUCTS = ("norm", "table")
+"""What is emulated of layers that "first N" and "last N" do not count."""
+
+
+def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) -> Report:
+    """Emulates the layers of `model`, in place, as `recipe` says.
+
+    Each layer that is known (`Report` names those that are not, and why) gets a subclass of its own
+    class. So modules, parameters, the names of the state_dict, hooks, parametrizations, tied
+    weights and optimizers stay what they are, and the model goes on to work with deepcopy, pickle,
+    DDP, FSDP2, torch.compile, torch.export and activation checkpointing. `restore` undoes it;
+    converting again replaces it, but for the clock.
+
+    Args:
+        model: any module, also a single layer. Of one wrapped by DistributedDataParallel or
+            torch.compile the module within is meant.
+        recipe: a `cpd.Recipe`, or one accumulator for all products.
+        rules: pairs (selector, recipe or None), None: left in torch; the first that matches
+            decides, and the recipe's own rules come after these. Selectors: a pattern of qualified
+            names; a class of modules or "type:" and its name; both also mean all that is within
+            such a module; "first N", "last N" of the layers with products; "first N blocks", "last
+            N blocks" of the longest ModuleList or Sequential.
+
+    The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
+    they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
+    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode, from
+    which the streams of the call follow. Recomputation under
+    activation checkpointing repeats the bits of the last call.
+
+    Where a recipe has a schedule, `set_step` says which step or epoch it is.
+
+    Returns the report. Raises TypeError or ValueError for arguments that are none, or a rule of
+    `rules` that matches nothing; the model is then as it was.
+
+    >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
+    >>> print(convert(model, "e6m9 chunked", [("last 1", None)]))
+    emulated: 1
+      Linear  × 1  products  0  forward='e6m9 chunked'
+    not emulated: 2
+      GELU    × 1  1  torch computes it: no emulation of this class
+      Linear  × 1  2  left in torch by the rule 'last 1'
+    >>> restore(model)
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    root = _within(model)
+    plan = _Plan(root, _recipe(recipe), list(rules))
+    old = clock.clock_of(root)
+    restore(root)
+    return plan.carry_out(None if old is None else old.step)
+
+
+def restore(model: nn.Module) -> None:
+    """Gives every layer of `model` its own class back, and takes away what `convert` added. A model
+    that was not converted stays as it is."""
+    for module in list(_within(model).modules()):
+        if classes.is_emulated(module):
+            classes.restore(module)
+        for name in ("cpd", "cpd_states"):
+            module.__dict__.pop(name, None)
+        module._modules.pop("cpd_delayed", None)
+        clock.detach(module)
+
+
+def set_step(
+    model: nn.Module,
+    *,
+    step: int | None = None,
+    epoch: int | None = None,
+    calls: int | None = None,
+) -> None:
+    """Tells a converted model where it is.
+
+    Args:
+        step, epoch: which begins, to the schedules of recipes: a phase holds from its number on.
+            One that begins makes torch.compile compile once more. None: as before.
+        calls: what the model's clock, if it has one, shows: how often the model was called in
+            training mode, from which random streams follow. It counts by itself and is in the
+            state_dict; it needs a number after `to_empty`.
+
+    Raises ValueError where the model was not converted, or a number is below 0.
+    """
+    for name, number in (("step", step), ("epoch", epoch), ("calls", calls)):
+        if number is not None and integer(name, number) < 0:
+            raise ValueError(f"{name} must be at least 0, got {number}")
+    states = list(_states(_within(model)))
+    if not states:
+        raise ValueError("the model has no converted layer: call cpd.convert first")
+    for state in states:
+        state.set_step(step, epoch)
+        if calls is not None and state.clock is not None:
+            state.clock.step.fill_(calls)
+
+
+def _within(model: nn.Module) -> nn.Module:
+    """The model that DistributedDataParallel or torch.compile wraps, or itself."""
+    compiled = getattr(model, "_orig_mod", None)
+    if isinstance(compiled, nn.Module):
+        return _within(compiled)
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        return _within(model.module)
+    return model
+
+
+def _states(root: nn.Module) -> Iterator[State]:
+    for module in root.modules():
+        state = module.__dict__.get("cpd")
+        if isinstance(state, State):
+            yield state
+
+
+# ---- what is to be done --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A module that is to be emulated."""
+
+    name: str
+    module: nn.Module
+    mixin: type[Any]
+    state: State
+
+
+class _Plan:
+    """What becomes of each module; nothing is changed before `carry_out`."""
+
+    def __init__(self, root: nn.Module, how: Recipe, rules: list[Rule]) -> None:
+        self._root = root
+        self._modules = {
+            name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
+        }
+        mixins = {name: _mixin(module) for name, module in self._modules.items()}
+        known = [name for name, mixin in mixins.items() if mixin is not None]
+        self._mixins = mixins
+        self._numbers = {name: number for number, name in enumerate(known)}
+        counted = [n for n in known if mixins[n].what not in WITHOUT_PRODUCTS]  # type: ignore
+        self._choice = Choice(root, counted, [*rules, *how.rules], how)
+        self._inner: dict[str, str] = {}
+        self.layers: list[_Layer] = []
+        self.rows = [row for name in self._modules for row in self._rows(name)]
+        self.notes = [*self._unused(len(rules)), *_notes(how, self._modules)]
+
+    def _unused(self, ours: int) -> list[str]:
+        """Notes of the recipe's own rules that match nothing. Raises ValueError for `convert`'s."""
+        unused = self._choice.unused()
+        wrong = [repr(text) for place, text in unused if place < ours]
+        if wrong:
+            raise ValueError(f"no module of the model matches the rule {', '.join(wrong)}")
+        return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
+
+    def _rows(self, name: str) -> Iterator[Row]:
+        """The module's row, if it computes; plans what is to be done with it."""
+        module = self._modules[name]
+        cls = classes.own_class(module)
+        kind = cls.__name__
+        mixin = self._mixins[name]
+        reason = self._passed_over(name, module)
+        if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
+            yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
+            return
+        if mixin is None:
+            reason = reason or _unknown(module, cls)
+            if reason:
+                yield Row(name, kind, why_not=reason)
+            return
+        number = self._numbers[name]
+        how, rule = self._choice.of(name)
+        if how is None and not reason:
+            reason = f"left in torch by the rule {rule!r}"
+        if not reason:
+            assert how is not None
+            state = State(how, number)
+            reason = _own_way(module, cls) or mixin.refuses(module, state)
+        if reason:
+            yield Row(name, kind, why_not=reason, layer=number)
+            return
+        self.layers.append(_Layer(name, module, mixin, state))
+        for child in getattr(mixin, "inner", ()):
+            self._inner[f"{name}.{child}".lstrip(".")] = name
+        yield Row(name, kind, mixin.what, mixin.describe(state), layer=number)
+
+    def _passed_over(self, name: str, module: nn.Module) -> str:
+        """Why the module's forward would not matter, or not be the place."""
+        parent, _, last = name.rpartition(".")
+        if name in self._inner:
+            return f"{self._inner[name] or 'the model'} computes it, emulated"
+        if ".parametrizations." in f".{name}.":
+            return "makes a weight, which the layer casts"
+        reader = bypasses.reader_of(self._modules[parent], last) if name else ""
+        return f"torch.nn.{reader} reads its weight and never calls it" if reader else ""
+
+    def carry_out(self, step: Tensor | None) -> Report:
+        """Does it. `step`: the buffer of the clock that there was."""
+        delayed: list[Delayed] = []
+        for layer in self.layers:
+            layer.module.__dict__["cpd"] = layer.state
+            classes.emulate(layer.module, layer.mixin)
+            if _delays(layer):
+                delayed.append(_keep_scales(layer))
+        self._clock(delayed, step)
+        if delayed:
+            keep_from_ddp(self._root)
+        self._encoders()
+        return Report(self.rows, self.notes, [layer.state for layer in self.layers])
+
+    def _clock(self, delayed: list[Delayed], step: Tensor | None) -> None:
+        phases = [how for layer in self.layers for how in layer.state.phases()]
+        if not delayed and not any(how.draws for how in phases):
+            return
+        if step is None:
+            first = next(chain(self._root.parameters(), self._root.buffers()), None)
+            place = None if first is None else first.device
+            step = torch.zeros((), dtype=torch.int64, device=place)
+        made = clock.Clock(self._root, delayed, step)
+        for layer in self.layers:
+            layer.state.clock = made
+
+    def _encoders(self) -> None:
+        """Switches the fast path of encoder layers off, where layers within them are emulated."""
+        encoders = {
+            name: module
+            for name, module in self._modules.items()
+            if isinstance(module, nn.TransformerEncoderLayer)
+        }
+        within = tuple(
+            layer.state
+            for layer in self.layers
+            if any(layer.name.startswith(f"{name}." if name else "") for name in encoders)
+        )
+        for module in encoders.values() if within else ():
+            module.__dict__["cpd_states"] = within
+            classes.emulate(module, CallsItsLayers)
+
+
+def _mixin(module: nn.Module) -> type[Any] | None:
+    """Of the nearest class of torch that is known."""
+    return next((MIXINS[base] for base in type(module).__mro__ if base in MIXINS), None)
+
+
+def _delays(layer: _Layer) -> bool:
+    return getattr(layer.mixin, "delays", False) and any(h.delays for h in layer.state.phases())
+
+
+def _keep_scales(layer: _Layer) -> Delayed:
+    """The layer's state of delayed scaling, which it is given."""
+    kept = Delayed.of(next(how for how in layer.state.phases() if how.delays))
+    tensor = next(layer.module.parameters(), None)
+    kept.to(None if tensor is None else tensor.device).train(layer.module.training)
+    layer.module.add_module("cpd_delayed", kept)
+    layer.state.delayed = kept
+    return kept
+
+
+# ---- why a module is not emulated ----------------------------------------------------------------
+
+_COMPUTING = ("forward", "_conv_forward", "__call__", "__getattr__")
+"""What a subclass may have of its own that emulation would pass over."""
+_EXACT = frozenset(
+    "Identity Flatten Unflatten ReLU PixelShuffle PixelUnshuffle ChannelShuffle MaxPool1d "
+    "MaxPool2d MaxPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d MaxUnpool1d "
+    "MaxUnpool2d MaxUnpool3d ZeroPad1d ZeroPad2d ZeroPad3d ConstantPad1d ConstantPad2d "
+    "ConstantPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d "
+    "ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d".split()
+)
+"""Torch's modules that only pass on values that they were given."""
+_HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
+    """What a layer of a known class does in a way of its own."""
+    base = next(base for base in cls.__mro__ if base in MIXINS)
+    if "forward" in vars(module):
+        return "its forward was replaced on the object"
+    for name in _COMPUTING:
+        if getattr(cls, name, None) is not getattr(base, name, None):
+            return f"has its own {name}: write it with cpd.functional"
+    tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    if any(is_lazy(x) for x in tensors):
+        return "is lazy, its shapes not known yet: call it on an input first"
+    return ""
+
+
+def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
+    """Why a module of another class is not emulated; "" where it holds others, or does not
+    round."""
+    own = [name for name, _ in module.named_parameters(recurse=False)]
+    if isinstance(module, ParametrizationList) or cls in _HOLDERS:
+        return ""
+    if any(True for _ in module.children()):
+        if not own:
+            return ""
+        return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
+    exact = cls.__module__.startswith("torch.nn.") and cls.__name__ in _EXACT
+    return "" if exact else "torch computes it: no emulation of this class"
+
+
+def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
+    """What holds for the whole model."""
+    found = []
+    written = dict.fromkeys(
+        classes.own_class(m).__name__
+        for m in modules.values()
+        if any(True for _ in m.children()) and not type(m).__module__.startswith("torch.nn.")
+    )
+    if written:
+        found.append(
+            f"functional code in the forward of {', '.join(written)} is not seen; "
+            "with cpd.autocast(recipe): emulates it"
+        )
+    if how.residual is not None:
+        found.append("residual: additions are functional code; cpd.autocast rounds them")
+    return found

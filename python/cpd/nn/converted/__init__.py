@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's modules, emulated in place by `cpd.convert`: a mixin for each class of module.
+
+A mixin is a plain class. `cpd.nn.converted.classes.emulated` makes a subclass of the module's own
+class of it, whose forward is torch's where the layer is off and the mixin's where it is not. It has
+
+    what        what is emulated, as the report names it: "products", "norm", "attention", …
+    inner       names of submodules that it computes itself, without calling them; default: none
+    forward     the computation, by the functional forms, with self.cpd, a `State`
+    describe    classmethod (state) -> str: how, for the report
+    refuses     classmethod (module, state) -> str: why it cannot be emulated, or ""
+
+and no state of its own, no `__init__`, no other base than object.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from cpd.nn.converted import products
+
+MIXINS: dict[type[nn.Module], type[Any]] = {
+    **products.MIXINS,
+}
+"""Class of torch -> mixin. Subclasses that compute as it does are taken too."""

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.nn.MultiheadAttention: projections by the recipe, attention by the recipe's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cpd.nn.attention import multi_head_attention
+from cpd.nn.converted.replaced import Replaced, delays, used
+
+if TYPE_CHECKING:
+    from cpd.nn.converted.state import State
+
+
+class EmulatedMultiheadAttention:
+    """Torch's forward, with `cpd.functional.multi_head_attention`, which reads the weight of
+    out_proj as torch's function does. The fast path of eval mode is not taken."""
+
+    what: ClassVar[str] = "attention"
+    inner: ClassVar[tuple[str, ...]] = ("out_proj",)
+    cpd: State
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        how = {"recipe": self.cpd.recipe, "stream": self.cpd.stream()}
+        with Replaced({F.multi_head_attention_forward: multi_head_attention}, how):
+            y: tuple[Tensor, Tensor | None] = super().forward(*args, **kwargs)  # type: ignore[misc]
+        return y
+
+    @classmethod
+    def describe(cls, state: State) -> str:
+        return used(state, "attention", "softmax")
+
+    @classmethod
+    def refuses(cls, module: nn.Module, state: State) -> str:
+        return delays(state, "up to six products")
+
+
+MIXINS: dict[type[nn.Module], type[Any]] = {nn.MultiheadAttention: EmulatedMultiheadAttention}

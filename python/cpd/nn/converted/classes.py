@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subclasses of modules' own classes that are emulated: made once each, copied and pickled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from cpd.nn.autocast import paused
+
+
+@functools.cache
+def emulated(mixin: type[Any], cls: type[nn.Module]) -> type[nn.Module]:
+    """The subclass of `cls` that computes as the mixin does, where it has a forward."""
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        how, arguments, *state = super(made, self).__reduce_ex__(max(protocol, 2))  # type: ignore
+        if arguments == (made,):  # copyreg.__newobj__'s: pickle would look for `made` by its name
+            return _new, (mixin, cls), *state
+        return how, arguments, *state
+
+    names = {
+        "__reduce_ex__": reduce,
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+        "_cpd_class": cls,
+    }
+    if hasattr(mixin, "forward"):
+        names["forward"] = _forward(mixin.forward, cls.forward)
+    made: type[nn.Module] = type(f"Emulated{cls.__name__}", (mixin, cls), names)
+    return made
+
+
+def _forward(computed: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`plain` where the module's recipe is None, else `computed`, of which `cpd.autocast` sees
+    nothing."""
+
+    @functools.wraps(plain)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.cpd.recipe is None:
+            return plain(self, *args, **kwargs)
+        if torch._C._len_torch_function_stack():
+            with paused():
+                return computed(self, *args, **kwargs)
+        return computed(self, *args, **kwargs)
+
+    return forward
+
+
+def _new(mixin: type[Any], cls: type[nn.Module]) -> nn.Module:
+    """What unpickling calls: the module, without its state."""
+    made = emulated(mixin, cls)
+    return made.__new__(made)
+
+
+def is_emulated(module: nn.Module) -> bool:
+    """Whether the module is of such a class."""
+    return hasattr(type(module), "_cpd_class")
+
+
+def own_class(module: nn.Module) -> type[nn.Module]:
+    """The module's class as it was written: without ours, those of FSDP2 and of parametrizations."""
+    cls = type(module)
+    below = _below(cls)
+    while below is not None:
+        cls, below = below, _below(below)
+    return vars(cls).get("_cpd_class", cls)
+
+
+def emulate(module: nn.Module, mixin: type[Any]) -> None:
+    """Gives the module its emulated class, below those of FSDP2 and of parametrizations."""
+    module.__class__ = _changed(type(module), lambda cls: emulated(mixin, cls))
+
+
+def restore(module: nn.Module) -> None:
+    """Gives the module its own class back."""
+    module.__class__ = _changed(type(module), lambda cls: vars(cls).get("_cpd_class", cls))
+
+
+def _below(cls: type[nn.Module]) -> type[nn.Module] | None:
+    """The class that FSDP2 or parametrize put `cls` over; None: neither did."""
+    bases = cls.__bases__
+    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed."):
+        return bases[1]
+    if len(bases) == 1 and cls.__name__ == f"Parametrized{bases[0].__name__}":
+        return bases[0]
+    return None
+
+
+def _changed(
+    cls: type[nn.Module], change: Callable[[type[nn.Module]], type[nn.Module]]
+) -> type[nn.Module]:
+    """`cls` with the class as it was written changed, and those over it made anew over that."""
+    below = _below(cls)
+    if below is None:
+        return change(cls)
+    new = _changed(below, change)
+    bases = tuple(new if base is below else base for base in cls.__bases__)
+    names = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
+    return type(cls)(cls.__name__.replace(below.__name__, new.__name__), bases, names)

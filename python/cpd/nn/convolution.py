@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's convolutions in a customized precision, and the transposed ones, of one, two and three
+dimensions: what `cpd.functional` says of products holds here.
+
+Each sum of a convolution runs over (channel, place in the kernel), row-major; that of the weight's
+gradient over (image, place in the result). The input's gradient is a convolution too, of the
+output's gradient spread by the stride with zeros between, by the kernel turned by 180°: its sums
+run over (output channel, place in the kernel) of that, wholly in the accumulator. A transposed
+convolution is such a gradient, so its sums run over (input channel, place in the kernel) of its
+spread input; its input's gradient is a convolution; and its weight's gradient sums over (image,
+place in the input). The padding is written out: the sums take its products like any others.
+
+Emulated convolutions have no gradients of their gradients.
+
+Images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on it: with
+stochastic rounding, and for the weight's gradient with schemes other than `sequential` and
+`chunked`. Only the input is kept for the backward pass. Sums "native" unfold nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cpd._torch.conv import Moves
+from cpd._torch.convolution import cast_images, cast_kernels, has_tiles
+from cpd._torch.derivatives import call
+from cpd._torch.gemm import CAST_ACTIVATION, CAST_WEIGHT
+from cpd._torch.library import ops
+from cpd._torch.operands import cast_operand
+from cpd.nn.arguments import (
+    Arguments,
+    check_operand,
+    check_places,
+    entering,
+    finished,
+    pair_of,
+)
+from cpd.nn.recipe import RecipeLike, recipe
+from cpd.numeric.options import Number, integer
+from cpd.numeric.scaled_cast import OperandSpec
+
+Single: TypeAlias = int | tuple[int]
+Pair: TypeAlias = int | tuple[int, int]
+Triple: TypeAlias = int | tuple[int, int, int]
+
+PADDING_MODES = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "replicate": "replicate",
+    "circular": "circular",
+}
+"""Torch's names for them: as a layer has them, and as torch.nn.functional.pad does."""
+
+_recipe = recipe  # the parameter of the same name hides it
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Single = 1,
+    padding: Single | str = 0,
+    dilation: Single = 1,
+    groups: int = 1,
+    *,
+    recipe: RecipeLike,
+    padding_mode: str = "zeros",
+    dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
+) -> Tensor:
+    """The convolution of torch.nn.functional.conv1d: input N × C × L (or C × L), weight out ×
+    C/groups × kernel, bias out. Otherwise as `conv2d`.
+
+    >>> x, w = torch.ones(1, 8, 4), torch.ones(1, 8, 3)
+    >>> conv1d(x, w, padding=1, recipe="e4m3")[0, 0].tolist()    # 16 and 24 products of 1
+    [16.0, 16.0, 16.0, 16.0]
+    """
+    given = _Given(stride, padding, dilation, groups, padding_mode)
+    return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    recipe: RecipeLike,
+    padding_mode: str = "zeros",
+    dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
+) -> Tensor:
+    """The convolution of torch.nn.functional.conv2d: input N × C × H × W (or C × H × W), weight out
+    × C/groups × kernel rows × kernel columns, bias out.
+
+    `padding` may be "same" (stride 1) or "valid"; `padding_mode` is that of torch.nn.Conv2d. The
+    padding is written out: the sums take its products like any others.
+
+    Each sum runs over (channel, kernel row, kernel column), row-major; that of the weight's
+    gradient over (image, output row, output column). The input's gradient is a convolution too, of
+    the output's gradient spread by the stride with zeros between, by the kernel turned by 180°: its
+    sums run over (output channel, row, column) of that, wholly in the accumulator. It has no
+    gradients of its gradients.
+
+    Images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on it:
+    with stochastic rounding, and for the weight's gradient with schemes other than `sequential` and
+    `chunked`. Only the input is kept for the backward pass.
+
+    >>> x, w = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
+    >>> conv2d(x, w, padding=1, recipe="e4m3")[0, 0, 1].tolist()    # 12 and 18 products of 1
+    [12.0, 16.0, 16.0, 12.0]
+    """
+    given = _Given(stride, padding, dilation, groups, padding_mode)
+    return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
+
+
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Triple = 1,
+    padding: Triple | str = 0,
+    dilation: Triple = 1,
+    groups: int = 1,
+    *,
+    recipe: RecipeLike,
+    padding_mode: str = "zeros",
+    dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
+) -> Tensor:
+    """The convolution of torch.nn.functional.conv3d: input N × C × D × H × W (or C × D × H × W),
+    weight out × C/groups × the kernel's three dimensions, bias out. Otherwise as `conv2d`.
+
+    >>> x, w = torch.ones(1, 1, 3, 3, 3), torch.ones(2, 1, 3, 3, 3)
+    >>> conv3d(x, w, padding=1, recipe="e4m3")[0, 0, 1, 1].tolist()    # 18, 27, 18 products of 1
+    [16.0, 16.0, 16.0]
+    """
+    given = _Given(stride, padding, dilation, groups, padding_mode)
+    return _convolve(3, input, weight, bias, given, (recipe, dtype, stream, delayed))
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Single = 1,
+    padding: Single = 0,
+    output_padding: Single = 0,
+    groups: int = 1,
+    dilation: Single = 1,
+    *,
+    recipe: RecipeLike,
+    dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
+) -> Tensor:
+    """The transposed convolution of torch.nn.functional.conv_transpose1d: input N × C × L (or
+    C × L), weight C × out/groups × kernel, bias out. Otherwise as `conv_transpose2d`.
+
+    >>> x, w = torch.ones(1, 20, 2), torch.ones(20, 1, 2)
+    >>> conv_transpose1d(x, w, recipe="e4m3")[0, 0].tolist()    # 20, 40 and 20 products of 1
+    [16.0, 16.0, 16.0]
+    """
+    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    groups: int = 1,
+    dilation: Pair = 1,
+    *,
+    recipe: RecipeLike,
+    dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
+) -> Tensor:
+    """The transposed convolution of torch.nn.functional.conv_transpose2d: input N × C × H × W (or
+    C × H × W), weight C × out/groups × kernel rows × kernel columns, bias out.
+
+    It computes what the input's gradient of `conv2d` with this weight does: the input is spread by
+    the stride with zeros between, and each sum runs over (input channel, row, column) of that by
+    the turned kernel. Its input's gradient is a convolution, its weight's gradient sums over
+    (image, input row, input column). The first of a matrix unit's operands is the activation in
+    the forward GEMM and in the weight's gradient, the gradient in the input's gradient.
+
+    >>> x, w = torch.ones(1, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+    >>> conv_transpose2d(x, w, stride=2, recipe="e4m3")[0, 0, :2].tolist()
+    [[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]]
+    """
+    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Triple = 1,
+    padding: Triple = 0,
+    output_padding: Triple = 0,
+    groups: int = 1,
+    dilation: Triple = 1,
+    *,
+    recipe: RecipeLike,
+    dtype: torch.dtype | None = None,
+    stream: Number | None = None,
+    delayed: Any = None,
+) -> Tensor:
+    """The transposed convolution of torch.nn.functional.conv_transpose3d: input N × C × D × H × W
+    (or C × D × H × W), weight C × out/groups × the kernel's three dimensions, bias out. Otherwise
+    as `conv_transpose2d`.
+
+    >>> x, w = torch.ones(1, 20, 1, 1, 1), torch.ones(20, 1, 1, 1, 2)
+    >>> conv_transpose3d(x, w, recipe="e4m3").flatten().tolist()    # 20 products of 1 each
+    [16.0, 16.0]
+    """
+    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(3, input, weight, bias, given, (recipe, dtype, stream, delayed))
+
+
+# ---- of any dimensions -----------------------------------------------------------------------
+
+
+class _Given(NamedTuple):
+    """What a call says beside its operands; `output_padding`: of a transposed convolution."""
+
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: Any
+    padding_mode: Any = "zeros"
+    output_padding: Any = None
+
+
+def _convolve(
+    rank: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    given: _Given,
+    how: tuple[RecipeLike, torch.dtype | None, Number | None, Any],
+) -> Tensor:
+    """A convolution over `rank` dimensions. `how`: recipe, dtype, stream and delayed."""
+    recipe, dtype, stream, delayed = how
+    made = _recipe(recipe)
+    transposed = given.output_padding is not None
+    _check_images(rank, transposed, input, weight, bias)
+    moves, edges = _moves(rank, given, input, weight)
+    _check_size(moves, edges, input, weight)
+    if bias is not None:
+        _check_bias(bias, weight.shape[1] * moves.groups if transposed else weight.shape[0])
+    if made.scales_at != "operand":
+        raise ValueError(
+            f"convolutions apply scales to each operand, got scales_at={made.scales_at!r}, which "
+            "linear and matmul take"
+        )
+    arguments = Arguments.of(made, input, weight, dtype, stream, delayed)
+    alone = input.dim() == rank + 1
+    x, w = _entering(arguments, input.unsqueeze(0) if alone else input, weight, moves.groups)
+    x = F.pad(x, edges, PADDING_MODES[given.padding_mode]) if any(edges) else x
+    y = call(ops.convolution, None, x, w, bias, *moves, *arguments.of_operator())
+    y = finished(arguments, y, input)
+    return y.squeeze(0) if alone else y
+
+
+def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Input and weight as they enter the operator; tiles lie as those cast there."""
+    of_x, of_w = _tiled(arguments.activation), _tiled(arguments.weight)
+    if of_x is None and of_w is None:
+        return entering(arguments, x, w)
+    others = arguments._replace(
+        activation=arguments.activation if of_x is None else None,
+        weight=arguments.weight if of_w is None else None,
+    )
+    x, w = entering(others, x, w)
+    if of_x is not None:
+        x = cast_images(_cast(arguments, of_x, CAST_ACTIVATION, x), x, groups)
+    if of_w is not None:
+        w = cast_kernels(_cast(arguments, of_w, CAST_WEIGHT, w), w, 1, groups, True)
+    return x, w
+
+
+def _tiled(spec: OperandSpec | None) -> OperandSpec | None:
+    """A cast before the operator whose blocks have two dimensions."""
+    return spec if spec is not None and has_tiles(spec.text) else None
+
+
+def _cast(
+    arguments: Arguments, spec: OperandSpec, purpose: str, x: Tensor
+) -> Callable[[Tensor, int], Tensor]:
+    numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
+    return lambda x, axis: cast_operand(x, spec.text, axis, numbers)
+
+
+_COUNTS = {1: "one number", 2: "one number or two", 3: "one number or three"}
+_IMAGES = {1: "C × L", 2: "C × H × W", 3: "C × D × H × W"}
+_KERNELS = {1: "kernel", 2: "kernel rows × columns", 3: "kernel planes × rows × columns"}
+
+
+def _check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any) -> None:
+    for name, x in (("input", input), ("weight", weight), ("bias", bias)):
+        if name == "bias" and bias is None:
+            continue
+        check_operand(name, x, like="input")
+    check_places(input, weight=weight, bias=bias)
+    if input.dim() not in (rank + 1, rank + 2):
+        raise ValueError(f"input must be (N ×) {_IMAGES[rank]}, got shape {tuple(input.shape)}")
+    if weight.dim() != rank + 2:
+        channels = "in × out/groups" if transposed else "out × in/groups"
+        raise ValueError(
+            f"weight must be {channels} × {_KERNELS[rank]}, got shape {tuple(weight.shape)}"
+        )
+
+
+def _check_bias(bias: Tensor, outputs: int) -> None:
+    if tuple(bias.shape) != (outputs,):
+        raise ValueError(f"bias must have shape ({outputs},), got {tuple(bias.shape)}")
+
+
+def _moves(
+    rank: int, given: _Given, input: Tensor, weight: Tensor
+) -> tuple[Moves, tuple[int, ...]]:
+    """How the kernel moves, and what to pad the input with beforehand, as torch.nn.functional.pad
+    takes it: all of the padding, but for zeros on both sides alike."""
+    transposed = given.output_padding is not None
+    stride = _numbers(rank, "stride", given.stride, 1)
+    dilation = _numbers(rank, "dilation", given.dilation, 1)
+    groups = _check_groups(given.groups, input.shape[-rank - 1], weight.shape, transposed)
+    nothing = (0,) * rank
+    if transposed:
+        padding = _numbers(rank, "padding", given.padding, 0)
+        more = _numbers(rank, "output_padding", given.output_padding, 0)
+        if any(n >= max(s, d) for n, s, d in zip(more, stride, dilation, strict=True)):
+            raise ValueError(
+                "output_padding must be smaller than stride or dilation, "
+                f"got {more} with stride {stride}, dilation {dilation}"
+            )
+        return Moves(stride, padding, dilation, True, more, groups), nothing * 2
+    sides = _sides(rank, given.padding, weight.shape[2:], stride, dilation)
+    mode = given.padding_mode
+    if mode not in PADDING_MODES:
+        allowed = ", ".join(PADDING_MODES)
+        raise ValueError(f"padding_mode must be one of {allowed}, got {mode!r}")
+    padding = tuple(min(pair) for pair in sides) if mode == "zeros" else nothing
+    edges = [n - p for pair, p in zip(sides, padding, strict=True) for n in reversed(pair)]
+    return Moves(stride, padding, dilation, False, nothing, groups), tuple(reversed(edges))
+
+
+def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bool) -> int:
+    """Checks the channels of input and weight too."""
+    number = integer("groups", groups)
+    first, second = weight[:2]
+    if transposed:
+        if number < 1 or channels != first or channels % number:
+            raise ValueError(
+                f"groups must be at least 1 and divide the channels of input, which are weight's "
+                f"first dimension: got {number} with {channels} channels in input, weight "
+                f"{tuple(weight)}"
+            )
+    elif number < 1 or channels != second * number or first % number:
+        raise ValueError(
+            f"groups must be at least 1, divide weight's {first} outputs, and times weight's "
+            f"{second} channels give input's: got {number} with {channels} channels in "
+            f"input, weight {tuple(weight)}"
+        )
+    return number
+
+
+def _check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Tensor) -> None:
+    """Raises unless the result has places."""
+    kernel = tuple(weight.shape[2:])
+    rank = len(kernel)
+    ones = " × ".join("1" * rank)
+    image = list(input.shape[-rank:])
+    for d in range(rank):
+        before, after = edges[2 * (rank - 1 - d) : 2 * (rank - d)]
+        image[d] += before + after
+    size = moves.size((1, input.shape[-rank - 1], *image), weight.shape)
+    if all(n >= 1 for n in (*kernel, *size[2:])):
+        return
+    if moves.transposed:
+        raise ValueError(
+            f"the kernel must be at least {ones}, and the result of an input {tuple(image)} too; "
+            f"got kernel {kernel}, result {size[2:]}"
+        )
+    padded = tuple(moves.padded(image))
+    raise ValueError(
+        f"the kernel must be at least {ones} and, dilated by {moves.dilation}, fit into the padded "
+        f"input, {padded}; got {kernel}"
+    )
+
+
+def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
+    """A number for all directions, or one for each."""
+    all_of_them = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if len(all_of_them) == 1:
+        all_of_them *= rank
+    if len(all_of_them) != rank:
+        raise ValueError(f"{name} must be {_COUNTS[rank]}, got {value!r}")
+    numbers = tuple(integer(name, one) for one in all_of_them)
+    if any(n < least for n in numbers):
+        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+    return numbers
+
+
+def _sides(
+    rank: int, padding: Any, kernel: torch.Size, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    """The padding before and after each dimension."""
+    if not isinstance(padding, str):
+        return [(n, n) for n in _numbers(rank, "padding", padding, 0)]
+    if padding not in ("same", "valid"):
+        raise ValueError(f"padding must be numbers, 'same' or 'valid', got {padding!r}")
+    if padding == "valid":
+        return [(0, 0)] * rank
+    if any(n != 1 for n in stride):
+        raise ValueError(f"padding='same' needs stride 1, got {stride}")
+    whole = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+    return [(n // 2, n - n // 2) for n in whole]

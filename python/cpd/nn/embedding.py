@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's embedding, of which the rows that are looked up are rounded."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cpd._torch.rounding import rounded
+from cpd.nn.recipe import RecipeLike
+from cpd.nn.recipe import recipe as _recipe
+from cpd.numeric.options import Number
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """torch.nn.functional.embedding: weight[input], rounded to `recipe.embedding`.
+
+    The arguments are torch's: with `max_norm` the rows that are looked up are first renormalised in
+    place, not rounded; `sparse` gives sparse gradients. The gradient passes straight through, so
+    that the weight's is torch's own. With stochastic rounding each row that is looked up draws by
+    its place in the result: one that is looked up twice may come out in two ways. The result has
+    the weight's type, unless `dtype` says otherwise; the weight's must hold the format, else that
+    is a ValueError.
+
+    >>> import cpd
+    >>> table, how = torch.tensor([[0.3, 17.0], [1.0, 1.1]]), cpd.Recipe("fp32", embedding="e4m3")
+    >>> embedding(torch.tensor([1, 0]), table, recipe=how).tolist()
+    [[1.0, 1.125], [0.3125, 16.0]]
+    """
+    how = _recipe(recipe)
+    rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    y = rounded(rows, how.embedding, None, stream=stream, layer=how.layer)
+    return y if dtype is None else y.to(dtype)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cast loses of one tensor: its range, and underflow, overflow, saturation and error.
+
+Everything stays on the tensor's device: `measure` and `judge` give float64 vectors, of which those
+of several calls make one (`Measured.total`, `Judged.total`) after one transfer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cpd import ops
+from cpd._torch.arguments import name_of, random_numbers
+from cpd._torch.operands import _whole_transforms, cast_delayed
+from cpd.numeric.cast import CastSpec
+from cpd.numeric.scaled import Scaled
+from cpd.numeric.scaled_cast import OperandSpec
+from cpd.ops.arguments import holds
+
+NOISE = 2.0**-22
+"""Relative: how far the product of a format's max and a binary32 scale may lie beside the largest
+value that the scale was made for: three roundings."""
+
+
+class Measured(NamedTuple):
+    """The range of tensors; NaN and infinities are counted and left out."""
+
+    values: float
+    zeros: float
+    nonfinite: float
+    least: float
+    most: float
+    amax: float
+    smallest: float
+    """The smallest magnitude but for 0; inf where all are."""
+    squares: float
+    """The sum of squares."""
+
+    @classmethod
+    def total(cls, parts: Iterable[Sequence[float]]) -> Measured:
+        values, zeros, nonfinite, least, most, amax, smallest, squares = zip(*parts, strict=True)
+        return cls(
+            sum(values),
+            sum(zeros),
+            sum(nonfinite),
+            min(least),
+            max(most),
+            max(amax),
+            min(smallest),
+            math.fsum(squares),
+        )
+
+
+class Judged(NamedTuple):
+    """What a cast does to tensors: counts, of values but for NaN and infinities."""
+
+    underflows: float
+    """Values that became 0."""
+    overflows: float
+    """Magnitudes above the format's max times the scale."""
+    saturated: float
+    """Values that became the max (times the scale), or an infinity."""
+    errors: float
+    """The sum of squared errors; inf where a finite value became none."""
+    scale_min: float
+    """The least scale of values that are not 0; inf where there are none."""
+    scale_max: float
+    """The largest; -inf where there are none."""
+
+    @classmethod
+    def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
+        underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
+        return cls(
+            sum(underflows), sum(overflows), sum(saturated), sum(errors), min(low), max(high)
+        )
+
+
+class Given(NamedTuple):
+    """A tensor as it is looked at: `x` as it was but for NaN and infinities, which are 0."""
+
+    x: Tensor
+    measured: Tensor
+
+
+def measure(x: Tensor) -> Given:
+    """The range of a tensor that is not empty."""
+    if x.dtype == torch.float64:
+        x = x.float()
+    unknown = ~x.isfinite()
+    x = x.masked_fill(unknown, 0)
+    magnitudes = x.float().abs()
+    nothing = magnitudes == 0
+    nonfinite = unknown.count_nonzero()
+    numbers = (
+        nonfinite.new_full((), x.numel()),
+        nothing.count_nonzero() - nonfinite,
+        nonfinite,
+        x.masked_fill(unknown, math.inf).amin(),
+        x.masked_fill(unknown, -math.inf).amax(),
+        magnitudes.amax(),
+        magnitudes.masked_fill(nothing, math.inf).amin(),
+        _squares(magnitudes),
+    )
+    return Given(x, _vector(numbers))
+
+
+def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = None) -> Tensor:
+    """What a cast of `x`, without NaN and infinities, to `spec` loses, its blocks along `axis`.
+    `multiplier`: of delayed scaling; where there is none, the scale follows from the tensor itself.
+    With a transform the transformed values are looked at."""
+    if not holds(name_of(x.dtype), spec.format.name):
+        x = x.float()
+    y, x, factor, scales = _cast(x, spec, axis, multiplier)
+    values, results = x.float(), y.float()
+    magnitudes, of_results = values.abs(), results.abs()
+    limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
+    above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)
+    error = torch.where(results.isfinite(), results / factor - values, math.inf)
+    numbers = (
+        ((magnitudes != 0) & (of_results == 0)).count_nonzero(),
+        above.count_nonzero(),
+        ((of_results >= limit * (1 - NOISE)) & (of_results != 0)).count_nonzero(),
+        _squares(error),
+        *_range(scales, magnitudes),
+    )
+    return _vector(numbers)
+
+
+def _vector(numbers: Sequence[Tensor]) -> Tensor:
+    return torch.stack([number.double() for number in numbers])
+
+
+def _squares(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
+    return norm.square()
+
+
+# ---- casts and their scales ----------------------------------------------------------------------
+
+
+def _exceeds(magnitudes: Tensor, limit: Tensor) -> Tensor:
+    """Where a magnitude is above the format's max times the scale, but for what rounding the scale
+    makes of it; below a scale of 0 values vanish, which is no overflow."""
+    return (magnitudes > limit * (1 + NOISE)) & (limit > 0)
+
+
+def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest scale of values that are not 0."""
+    if scales is None:
+        return magnitudes.new_full((), math.inf), magnitudes.new_full((), -math.inf)
+    unused = (magnitudes == 0) | (scales == 0)
+    return scales.masked_fill(unused, math.inf).amin(), scales.masked_fill(unused, -math.inf).amax()
+
+
+def _cast(
+    x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None
+) -> tuple[Tensor, Tensor, float, Tensor | None]:
+    """What `x` becomes; `x` itself, or transformed; the factor between the two; the scale that
+    decodes each element."""
+    if isinstance(spec, CastSpec):
+        return _rounded(x, spec), x, 1.0, None
+    if spec.history and multiplier is not None:
+        y = cast_delayed(x, spec.cast.text, multiplier, random_numbers(spec.cast, x))
+        return y, x, 1.0, multiplier.reciprocal().expand(x.shape)
+    q = spec.scaled
+    if q.transform is not None:
+        x = ops.hadamard(_whole_transforms(x, axis, q.transform.size), q.transform, axis)
+        q = q.untransformed()
+    codes = ops.encode(x, q, axis=axis)[1]
+    scales = _decoded(codes, q, x.shape, axis)
+    if spec.factor == 1:
+        return _rounded(x, spec.cast, q, axis=axis), x, 1.0, scales
+    y = _rounded(x * spec.factor, spec.cast, q, axis=axis, scales=codes)
+    return y, x, spec.factor, scales
+
+
+def _rounded(x: Tensor, how: CastSpec, to: Scaled | None = None, **where: Any) -> Tensor:
+    """`x` rounded as `how` says, to its format or to a scaled one of such elements."""
+    options: dict[str, Any] = how.options._asdict()
+    y: Tensor = ops.cast(x, how.format if to is None else to, **options, **where)
+    return y
+
+
+def _decoded(codes: Any, q: Scaled, shape: Sequence[int], axis: int) -> Tensor:
+    """The scale of each element, from packed codes as `ops.encode` gives them."""
+    blocks, outer = (codes, None) if q.tensor_scale is None else codes
+    scale: Tensor = ops.decode(blocks, q.scale, q.scales_shape(shape, axis))
+    of_elements = _spread(scale, q.block, shape, axis)
+    if q.tensor_scale is None:
+        return of_elements
+    over: Tensor = ops.decode(outer, q.tensor_scale, q.tensor_scales_shape(shape, axis))
+    return of_elements * _spread(over, q.outer, shape, axis)
+
+
+def _spread(scales: Tensor, block: str, shape: Sequence[int], axis: int) -> Tensor:
+    """The scale of each element of a tensor of that shape, from the grid of its blocks."""
+    if block in ("tensor", "row") or not shape:
+        return scales.expand(shape)
+    rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))
+    along = axis % len(shape)
+    other = len(shape) - 2 if along == len(shape) - 1 else len(shape) - 1
+    spread = scales.repeat_interleave(columns, along).narrow(along, 0, shape[along])
+    if rows > 1 and other >= 0:
+        spread = spread.repeat_interleave(rows, other).narrow(other, 0, shape[other])
+    return spread

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What observers look at: the layers of a model that have products, their weights, the recipes
+they compute by, and their tensors as the operands of each GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.parameter import is_lazy
+
+from cpd.nn.recipe import Recipe
+
+GEMMS = {
+    "activation": (("forward", "activation"), ("grad_weight", "grad_weight_activation")),
+    "weight": (("forward", "weight"), ("grad_input", "grad_input_weight")),
+    "output": (("forward", "output"),),
+    "gradient": (("grad_input", "grad_input_gradient"), ("grad_weight", "grad_weight_gradient")),
+}
+"""The roles of a layer's tensors: for which GEMMs each is cast, and as what of a recipe."""
+
+_KINDS = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+_DELAYED = ("activation", "weight", "gradient")
+"""The rows of a layer's state of delayed scaling."""
+
+
+def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers with products, by their names; a shared one once, lazy ones not yet."""
+    for name, module in model.named_modules():
+        if isinstance(module, _KINDS) and not any(map(is_lazy, module.parameters())):
+            yield name, module
+
+
+def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The matrices of a layer, each with its name."""
+    if isinstance(layer, (nn.Linear, _ConvNd)):
+        yield "", layer.weight  # also where it is parametrized
+        return
+    for name, weight in layer.named_parameters(recurse=False):
+        if "weight" in name and weight.dim() >= 2:
+            yield name, weight
+    if isinstance(layer, nn.MultiheadAttention):
+        yield "out_proj.weight", layer.out_proj.weight
+
+
+def recipe_of(layer: nn.Module) -> Recipe | None:
+    """The recipe by which a layer computes; None: as torch does."""
+    state = vars(layer).get("cpd")  # of a converted one; a layer of `cpd.nn` has it itself
+    found = vars(layer).get("recipe") if state is None else state.recipe
+    return found if isinstance(found, Recipe) else None
+
+
+def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
+    """By what a layer with delayed scaling multiplies a tensor in this step."""
+    delayed = getattr(layer, "cpd_delayed", None)
+    if delayed is None or role not in _DELAYED:
+        return None
+    scale: Tensor = delayed.scale
+    return scale[_DELAYED.index(role)]
+
+
+def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tensor, int]:
+    """A tensor of a layer as the operand of one of its GEMMs, and the axis of that one's sum."""
+    if isinstance(layer, _ConvNd):
+        return _of_convolution(x, layer, role, gemm)
+    if role == "weight":
+        return x, 1 if gemm == "forward" else 0
+    rows = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
+    return rows, 0 if gemm == "grad_weight" else 1
+
+
+def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Tensor, int]:
+    """Sums run over the channels of a group, those of the weight's gradient over images."""
+    if role == "weight":
+        by_rows = (gemm == "forward") == layer.transposed  # the groups are along axis 0
+        return (_grouped(x, 0, layer.groups), 1) if by_rows else (x, 1)
+    images = x if x.dim() == len(layer.kernel_size) + 2 else x.unsqueeze(0)
+    if gemm == "grad_weight":
+        return images, 0
+    return _grouped(images, 1, layer.groups), 2
+
+
+def _grouped(x: Tensor, axis: int, groups: int) -> Tensor:
+    """`x` with an axis of groups and one of the channels within."""
+    each = x.shape[axis] // groups
+    return x.reshape(*x.shape[:axis], groups, each, *x.shape[axis + 1 :])

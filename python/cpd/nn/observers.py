@@ -1,0 +1,596 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a format trains or does not: `observe` looks at what enters and leaves the layers of a model
+every n steps, and at what their formats, and those of other recipes, lose of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from cpd.nn.losses import Judged, Measured, judge, measure
+from cpd.nn.observed import (
+    GEMMS,
+    as_operand,
+    layers_of,
+    multiplier_of,
+    recipe_of,
+    weights_of,
+)
+from cpd.nn.recipe import Recipe, RecipeLike, recipe
+from cpd.numeric.options import integer
+from cpd.numeric.scaled_cast import OperandSpec, is_whole
+
+WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
+Key: TypeAlias = tuple[str, str, str, str]
+"""Layer, role, recipe and GEMM; the latter two empty for the range."""
+
+OWN = "own"
+"""What the recipe that a layer computes by is called."""
+COMPILED = (
+    "observers look at what runs eagerly, and torch.compile would run past them: observe the model "
+    "without it, or in a step of its own under torch.compiler.set_stance('force_eager')"
+)
+_RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
+_LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was seen of one tensor of one layer in one step, and what a recipe loses of it.
+
+    Shares are in percent of `count`; NaN and infinities are counted in `nonfinite` and left out of
+    all else. The loss is None where a row is of no recipe; of several calls in a step it is of all.
+    """
+
+    step: int
+    layer: str
+    role: str
+    """`activation`, `weight`, `gradient` (of the output) or `output`."""
+    recipe: str
+    """`own`, that of the layer, or the name of one of `what_if`; empty: none."""
+    gemm: str
+    """Which the operand is for: `forward`, `grad_input`, `grad_weight`; named apart from the first
+    where the cast differs, or its blocks lie otherwise."""
+    cast: str
+    """The text of the cast."""
+    count: int
+    zeros: float
+    nonfinite: int
+    min: float | None
+    max: float | None
+    amax: float
+    smallest: float | None
+    """The smallest magnitude but for 0; None where all are."""
+    underflow: float | None = None
+    """Values that became 0."""
+    overflow: float | None = None
+    """Magnitudes above the largest of the format, times the scale."""
+    saturation: float | None = None
+    """Values that became the largest of the format, times the scale, or an infinity."""
+    sqnr: float | None = None
+    """20 log10(|x| / |x - q|), in dB; inf where nothing is lost, None where all is 0."""
+    mse: float | None = None
+    scale_min: float | None = None
+    """The least scale (that decodes) of values that are not 0; None without scales."""
+    scale_max: float | None = None
+    why: str = ""
+    """Why the recipe cannot take this tensor."""
+
+    @property
+    def judge(self) -> str:
+        """The recipe, and the GEMM where it is not the first of its role."""
+        is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
+        return self.recipe if is_first else f"{self.recipe} {self.gemm}"
+
+    @property
+    def dynamic_range(self) -> float | None:
+        """log2(amax / smallest); None where all is 0."""
+        return None if self.smallest is None else math.log2(self.amax) - math.log2(self.smallest)
+
+
+COLUMNS = tuple(one.name for one in fields(Row))
+
+
+def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None) -> Watch:
+    """Looks at the layers of `model` in every `every`th step, the first included.
+
+    A step is a call of `model` in the mode, training or evaluation, that it has now. Of each layer
+    with products (linear, convolution, recurrent, attention) its activation, weights, output and
+    the output's gradient are measured; of a layer that computes by a recipe (`cpd.convert`,
+    `cpd.nn`) also what that loses of them, by the definitions of `Row`; and what each recipe of
+    `what_if` would have lost. `what_if` has recipes, their names or texts, or is a dict of them by
+    names of one's own. Casts are judged along the axis of each GEMM's sum. Delayed scaling is
+    judged by the scale that the layer has, where it has one, else by the tensor's own; stochastic
+    rounding by bits of its own.
+
+    `writer`: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter:
+    tags are `layer/role/amax`, `layer/role/recipe/sqnr`.
+
+    Nothing that the model computes changes. Between the steps that are looked at only one hook
+    stays, on the model itself, that counts; after `Watch.remove` none. Numbers stay on their
+    devices until the step is over: at the next call, or when they are asked for. A layer that
+    activation checkpointing repeats counts once. In DDP each rank sees its own.
+
+    Raises ValueError or TypeError for wrong arguments and for a compiled model; RuntimeError where
+    torch.compile(fullgraph=True) or a transform of torch.func meets a layer that is looked at.
+    (Without fullgraph, torch runs the model eagerly. A program compiled before is not noticed.)
+
+    >>> layer = torch.nn.Linear(4, 2)
+    >>> fp8 = Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
+    >>> watch = observe(layer, every=1, what_if={"fp8": fp8})
+    >>> layer(torch.tensor([[1.0, 3.3, 500.0, 0.0]])).sum().backward()
+    >>> [row.overflow for row in watch if row.role == "activation"]
+    [25.0]
+    >>> watch.remove()
+    """
+    return Watch(model, every, what_if, writer)
+
+
+class Watch:
+    """What `observe` gives: rows of all steps that were looked at, and what may be made of them.
+
+    Iterable, printable (the last step as a table), and a context manager that removes it. Asking
+    for rows ends the step that is being looked at.
+    """
+
+    every: int
+    what_if: dict[str, Recipe]
+
+    def __init__(
+        self, model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None
+    ) -> None:
+        self._model = _checked(model)
+        self.every = integer("every", every)
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1, got {self.every}")
+        self.what_if = _named(what_if)
+        if writer is not None and not callable(getattr(writer, "add_scalar", None)):
+            raise TypeError(
+                f"writer must have add_scalar(tag, value, step), got {type(writer).__name__}"
+            )
+        self._writer = writer
+        self._mode = self._model.training
+        self._calls = 0
+        self._rows: list[Row] = []
+        self._open: _Step | None = None
+        self._handle = self._model.register_forward_pre_hook(_Hook(self, _begin), with_kwargs=True)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, by step, layer, role and recipe."""
+        self._close()
+        return list(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def remove(self) -> None:
+        """Ends the observation: the model is as it was. The rows stay."""
+        self._close()
+        self._handle.remove()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The rows as a JSON array of objects, also written to `path`; numbers that JSON has not
+        are the texts "inf", "-inf" and "nan"."""
+        text = json.dumps([{k: _plain(v) for k, v in asdict(row).items()} for row in self.rows])
+        if path is not None:
+            Path(path).write_text(text + "\n")
+        return text
+
+    def to_csv(self, path: str | Path) -> None:
+        """Writes the rows, with a head of their fields' names; what is None is empty."""
+        with open(path, "w", newline="") as file:
+            out = csv.DictWriter(file, COLUMNS)
+            out.writeheader()
+            out.writerows(asdict(row) for row in self.rows)
+
+    def plot(self, path: str | Path) -> None:
+        """Draws the last step, by layer: ranges, and the SQNR of each recipe. `path` ends in .png
+        or .svg; needs matplotlib."""
+        from cpd.nn.observed_plot import draw
+
+        draw(Path(path), self.last())
+
+    def last(self) -> list[Row]:
+        """The rows of the last step."""
+        rows = self.rows
+        return [row for row in rows if row.step == rows[-1].step]
+
+    def __str__(self) -> str:
+        rows = self.last()
+        if not rows:
+            return "nothing observed yet: the model has not been called, or by a compiled program"
+        return f"step {rows[-1].step}\n{_table(rows)}"
+
+    def __repr__(self) -> str:
+        names = "".join(f", {name!r}" for name in self.what_if)
+        return f"<cpd.observe: every {self.every} steps{names}: {len(self._rows)} rows>"
+
+    # ---- one step --------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """Ends the step that is being looked at, if one is: its numbers become rows."""
+        step, self._open = self._open, None
+        if step is None:
+            return
+        for handle in step.handles:
+            handle.remove()
+        made = step.rows()
+        self._rows += made
+        if self._writer is not None:
+            _write(self._writer, made)
+
+    def _look(self, layer: str, module: nn.Module, role: str, x: Tensor) -> None:
+        """Adds one tensor of a layer to the step."""
+        step = self._open
+        if step is None or not _is_plain(x):
+            return
+        with torch.no_grad():
+            seen = measure(x.detach())
+            step.add((layer, role, "", ""), seen.measured)
+            for name, how in self._recipes(module):
+                self._judge(step, layer, module, role, name, how, seen.x)
+
+    def _recipes(self, module: nn.Module) -> Iterator[tuple[str, Recipe]]:
+        own = recipe_of(module)
+        if own is not None:
+            yield OWN, own
+        yield from self.what_if.items()
+
+    def _judge(
+        self,
+        step: _Step,
+        layer: str,
+        module: nn.Module,
+        role: str,
+        name: str,
+        how: Recipe,
+        x: Tensor,
+    ) -> None:
+        """What a recipe loses of a tensor, for each GEMM whose operand is cast in its own way."""
+        kept = multiplier_of(module, role) if name == OWN else None
+        known: set[tuple[str, str]] = set()
+        for gemm, operand in GEMMS[role]:
+            spec: OperandSpec | None = how.operand(operand)
+            if spec is None:
+                continue
+            which = spec.text, "" if is_whole(spec) else gemm
+            if which in known:
+                continue
+            known.add(which)
+            view, axis = as_operand(x, module, role, gemm)
+            key = layer, role, name, gemm
+            step.casts[key] = spec.text
+            try:
+                step.add(key, judge(view, spec, axis, kept))
+            except ValueError as error:
+                step.refused[key] = str(error)
+
+
+@dataclass
+class _Step:
+    """What is gathered while a step is looked at; vectors of float64, on their devices."""
+
+    number: int
+    handles: list[Any] = field(default_factory=list)
+    parts: dict[Key, list[Tensor]] = field(default_factory=dict)
+    casts: dict[Key, str] = field(default_factory=dict)
+    refused: dict[Key, str] = field(default_factory=dict)
+    weights: set[str] = field(default_factory=set)
+
+    def add(self, key: Key, numbers: Tensor) -> None:
+        self.parts.setdefault(key, []).append(numbers)
+
+    def rows(self) -> list[Row]:
+        """One for each recipe of each tensor, one for a tensor without."""
+        parts = _transferred(self.parts)
+        ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
+        made: list[Row] = []
+        for layer, role in sorted(ranges, key=_place(ranges)):
+            keys = [key for key in self.casts if key[:2] == (layer, role)]
+            for key in keys or [(layer, role, "", "")]:
+                judged = Judged.total(parts[key]) if key[2] and key in parts else None
+                cast, why = self.casts.get(key, ""), self.refused.get(key, "")
+                made.append(_row(self.number, key, cast, ranges[layer, role], judged, why))
+        return made
+
+
+def _place(tensors: Iterable[tuple[str, str]]) -> Callable[[tuple[str, str]], tuple[int, int]]:
+    """The order of layers, as they were called, and of roles."""
+    layers = {layer: place for place, (layer, _) in reversed(list(enumerate(tensors)))}
+    roles = list(GEMMS)
+    return lambda tensor: (layers[tensor[0]], roles.index(tensor[1]))
+
+
+def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]:
+    """The numbers on the CPU: one transfer for each device."""
+    flat = [numbers for each in parts.values() for numbers in each]
+    places = {numbers.device for numbers in flat}
+    there = {
+        place: iter(torch.cat([n for n in flat if n.device == place]).tolist()) for place in places
+    }
+    return {
+        key: [[next(there[n.device]) for _ in range(n.numel())] for n in each]
+        for key, each in parts.items()
+    }
+
+
+def _row(step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str) -> Row:
+    layer, role, name, gemm = key
+    count = int(seen.values)
+    finite = seen.nonfinite < seen.values
+    whole: dict[str, Any] = {
+        "step": step,
+        "layer": layer,
+        "role": role,
+        "recipe": name,
+        "gemm": gemm,
+        "cast": cast,
+        "count": count,
+        "zeros": 100 * seen.zeros / count,
+        "nonfinite": int(seen.nonfinite),
+        "min": seen.least if finite else None,
+        "max": seen.most if finite else None,
+        "amax": seen.amax,
+        "smallest": None if seen.smallest == math.inf else seen.smallest,
+        "why": why,
+    }
+    return Row(**whole) if judged is None else Row(**whole, **_loss(seen, judged))
+
+
+def _loss(seen: Measured, judged: Judged) -> dict[str, Any]:
+    return {
+        "underflow": 100 * judged.underflows / seen.values,
+        "overflow": 100 * judged.overflows / seen.values,
+        "saturation": 100 * judged.saturated / seen.values,
+        "sqnr": _sqnr(seen.squares, judged.errors),
+        "mse": judged.errors / seen.values,
+        "scale_min": None if judged.scale_min == math.inf else judged.scale_min,
+        "scale_max": None if judged.scale_max == -math.inf else judged.scale_max,
+    }
+
+
+def _sqnr(signal: float, errors: float) -> float | None:
+    if signal == 0:
+        return None
+    if errors == 0:
+        return math.inf
+    return -math.inf if errors == math.inf else 10 * math.log10(signal / errors)
+
+
+# ---- hooks ---------------------------------------------------------------------------------------
+
+
+class _Hook:
+    """A hook of a watch. A copy of the model, or one that was pickled, has it without the watch:
+    it does nothing there."""
+
+    def __init__(
+        self, watch: Watch | None = None, run: Callable[..., None] | None = None, *more: Any
+    ) -> None:
+        self._watch, self._run, self._more = watch, run, more
+
+    def __call__(self, *given: Any) -> None:
+        if self._watch is not None and self._run is not None:
+            self._run(self._watch, *self._more, *given)
+
+    def __deepcopy__(self, memo: Any) -> _Hook:
+        return _Hook()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, ()
+
+
+def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
+    """Before each call of the model: ends the last step, and begins one where it is time."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(COMPILED)
+    watch._close()
+    if model.training != watch._mode:
+        return
+    number, watch._calls = watch._calls, watch._calls + 1
+    if number % watch.every:
+        return
+    step = watch._open = _Step(number)
+    for name, layer in layers_of(model):
+        entering = _Hook(watch, _entering, name)
+        leaving = _Hook(watch, _leaving, name)
+        step.handles += [
+            layer.register_forward_pre_hook(entering, with_kwargs=True),
+            layer.register_forward_hook(leaving),
+        ]
+        if layer is model:  # whose hooks are running already
+            entering(model, args, kwargs)
+
+
+def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any) -> None:
+    """Before a layer computes: what enters it, and its weights."""
+    _check_eager()
+    step = watch._open
+    if step is None or _is_repeated():
+        return
+    x = _first_tensor((args, kwargs))
+    if x is not None:
+        watch._look(name, layer, "activation", x)
+    if name in step.weights:
+        return
+    step.weights.add(name)
+    for suffix, weight in weights_of(layer):
+        watch._look(_joined(name, suffix), layer, "weight", weight)
+
+
+def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) -> None:
+    """After a layer has computed: its output, and, once it is there, that one's gradient."""
+    _check_eager()
+    step = watch._open
+    y = _first_tensor(result)
+    if step is None or y is None:
+        return
+    if not _is_repeated():
+        watch._look(name, layer, "output", y)
+    if y.requires_grad:
+        y.register_hook(_Hook(watch, _returning, step, name, layer))  # type: ignore[no-untyped-call]
+
+
+def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient: Tensor) -> None:
+    if watch._open is step:
+        watch._look(name, layer, "gradient", gradient)
+
+
+def _is_repeated() -> bool:
+    """Whether a layer runs within a backward pass, as activation checkpointing repeats it."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _check_eager() -> None:
+    if torch.compiler.is_compiling():
+        raise RuntimeError(COMPILED)
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "observers do not look into torch.func's transforms: remove them (watch.remove()) "
+            "before the model is called in one"
+        )
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+def _checked(model: Any) -> nn.Module:
+    """The module whose calls are steps."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return _checked(model.module)
+    compiled = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch._dynamo.OptimizedModule)
+        or vars(module).get("_compiled_call_impl") is not None
+    ]
+    if compiled:
+        place = f"its module {compiled[0]!r} is compiled" if compiled[0] else "model is compiled"
+        raise ValueError(f"{place}: {COMPILED}")
+    return model
+
+
+def _named(what_if: Any) -> dict[str, Recipe]:
+    """The recipes by their names."""
+    if isinstance(what_if, (str, Recipe)):
+        raise TypeError(f"what_if must be a sequence or dict of recipes, got {what_if!r}")
+    if isinstance(what_if, Mapping):
+        found = {name: recipe(how) for name, how in what_if.items()}
+    else:
+        given = [(how if isinstance(how, str) else str(how), recipe(how)) for how in what_if]
+        found = dict(given)
+        if len(found) < len(given):
+            raise ValueError(f"what_if has a recipe twice: {[name for name, _ in given]}")
+    for name in found:
+        if not isinstance(name, str) or not name or name == OWN:
+            raise ValueError(f"what_if needs names, other than {OWN!r}, got {name!r}")
+    return found
+
+
+def _first_tensor(given: Any) -> Tensor | None:
+    """The first one, in order, of what a layer takes or gives."""
+    if isinstance(given, Tensor):
+        return given
+    items = given.values() if isinstance(given, dict) else given
+    if not isinstance(given, (dict, tuple, list)):
+        return None
+    found = (_first_tensor(each) for each in items)
+    return next((x for x in found if x is not None), None)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether a tensor has floating-point numbers to look at."""
+    return (
+        x.is_floating_point()
+        and x.layout == torch.strided
+        and not x.is_nested
+        and not x.is_meta
+        and x.numel() > 0
+    )
+
+
+def _joined(name: str, suffix: str) -> str:
+    return f"{name}.{suffix}" if name and suffix else name or suffix
+
+
+# ---- what is written -----------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _write(writer: Any, rows: list[Row]) -> None:
+    """Every number that is finite; the range of a tensor once."""
+    ranged: set[tuple[str, str]] = set()
+    for row in rows:
+        tag = f"{row.layer}/{row.role}" if row.layer else row.role
+        numbers = {f"{tag}/{name}": getattr(row, name) for name in _RANGE}
+        if (row.layer, row.role) in ranged:
+            numbers = {}
+        ranged.add((row.layer, row.role))
+        numbers |= {f"{tag}/{row.judge}/{name}": getattr(row, name) for name in _LOSS}
+        for name, value in numbers.items():
+            if value is not None and math.isfinite(value):
+                writer.add_scalar(name, value, row.step)
+
+
+_HEAD = (
+    "layer", "role", "recipe", "gemm", "amax", "smallest", "zeros %", "underflow %", "overflow %",
+    "saturation %", "SQNR dB", "scales", "",
+)  # fmt: skip
+
+
+def _table(rows: list[Row]) -> str:
+    """One line a row, columns aligned."""
+    lines = [_HEAD, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = 0, 1, 2, 3, len(_HEAD) - 1
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number in texts else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    scales = f"{_short(row.scale_min)}…{_short(row.scale_max)}" if row.scale_max else ""
+    numbers = row.amax, row.smallest, row.zeros, row.underflow, row.overflow, row.saturation
+    return (
+        row.layer,
+        row.role,
+        row.recipe,
+        row.gemm,
+        *map(_short, (*numbers, row.sqnr)),
+        scales,
+        row.why,
+    )
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

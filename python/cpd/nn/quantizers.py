@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors rounded anywhere in a model, and the gradients that come back to them: `quantizer`, a
+function, and `Quantizer`, a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from cpd._torch.rounding import rounded
+from cpd.numeric.options import Number, integer
+from cpd.numeric.scaled_cast import OperandLike, OperandSpec, draws, operand_spec
+from cpd.numeric.streams import MAX_LAYERS
+
+Axes: TypeAlias = "int | tuple[int, int]"
+"""Along which blocks of scaled formats lie: of values and gradients, or one for each."""
+
+STEP_BITS = 36
+"""A step's number stands above so many bits of a stream."""
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """What `quantizer` gives: a function of a tensor."""
+
+    forward: OperandSpec | None
+    backward: OperandSpec | None
+    axes: tuple[int, int] = (-1, -1)
+    layer: int = 0
+
+    def __call__(self, x: Tensor, *, stream: Number | None = None) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
+        first, second = self.axes
+        if first == second:
+            both = self.forward, self.backward
+            return rounded(x, *both, axis=first, stream=stream, layer=self.layer)
+        y = rounded(x, self.forward, None, axis=first, stream=stream, layer=self.layer)
+        return rounded(y, None, self.backward, axis=second, stream=stream, layer=self.layer)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name}={str(spec)!r}"
+            for name, spec in (("forward", self.forward), ("backward", self.backward))
+            if spec is not None
+        ]
+        if self.axes != (-1, -1):
+            first, second = self.axes
+            parts.append(f"axis={first if first == second else self.axes}")
+        if self.layer:
+            parts.append(f"layer={self.layer}")
+        return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"cpd.quantizer({self})"
+
+
+def quantizer(
+    forward: OperandLike | None = None,
+    backward: OperandLike | None = None,
+    *,
+    axis: Axes = -1,
+    layer: int = 0,
+) -> Callable[..., Tensor]:
+    """A function that rounds a tensor, and the gradient that comes back to it.
+
+    Args:
+        forward: what values are rounded to: a format, scaled or not, a `CastSpec` or `ScaledCast`,
+            or a text; None: as they are.
+        backward: what gradients are rounded to; None: as they are.
+        axis: along which the blocks of scaled formats lie; a pair has that of values and that of
+            gradients.
+        layer: 0…2^16 - 1: quantizers of other numbers draw other random bits from one stream.
+
+    The function takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
+    for formats without scales) and `stream=`, an int or a one-element integer tensor: of stochastic
+    rounding, in place of the streams of the casts. Without it each call draws the same bits; a
+    `Quantizer` counts its calls. Both casts are straight through, in tangents too. It may be
+    pickled, and called in `torch.compile`, `torch.func` and `torch.vmap`.
+
+    Raises ValueError or TypeError for what is no format; called, TypeError for what is no tensor,
+    ValueError where the tensor's type does not hold a format.
+
+    >>> q = quantizer(forward="e4m3fn", backward="e5m2")
+    >>> q
+    cpd.quantizer(forward='e4m3fn', backward='e5m2')
+    >>> x = torch.tensor([0.3, 500.0], requires_grad=True)
+    >>> y = q(x)
+    >>> y.tolist()
+    [0.3125, nan]
+    >>> y.backward(torch.tensor([0.3, 1.0]))
+    >>> x.grad.tolist()
+    [0.3125, 1.0]
+    """
+    number = integer("layer", layer)
+    if not 0 <= number < MAX_LAYERS:
+        raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
+    return _Rounding(_spec(forward), _spec(backward), _axes(axis), number)
+
+
+class Quantizer(nn.Module):
+    """`quantizer` as a module.
+
+    Arguments as there. Where a cast is stochastic, the buffer `step` (int64, part of the
+    state_dict) counts the calls in training mode, and each draws from stream step << 36: a run that
+    is resumed goes on with its own bits, a copy goes on by itself, a CUDA graph's replay advances.
+    Within a backward pass it does not count, so that activation checkpointing repeats the bits of
+    the last call; one that is called several times a step has no place within a checkpoint.
+
+    >>> layer = Quantizer("e4m3fn", "e5m2 rounding=stochastic")
+    >>> layer
+    Quantizer(forward='e4m3fn', backward='e5m2 rounding=stochastic')
+    >>> layer(torch.tensor([0.3])), layer.step
+    (tensor([0.3125]), tensor(1))
+    """
+
+    step: Tensor | None
+
+    def __init__(
+        self,
+        forward: OperandLike | None = None,
+        backward: OperandLike | None = None,
+        *,
+        axis: Axes = -1,
+        layer: int = 0,
+    ) -> None:
+        super().__init__()
+        self.quantize = quantizer(forward, backward, axis=axis, layer=layer)
+        casts = _spec(forward), _spec(backward)
+        stochastic = any(spec is not None and draws(spec) for spec in casts)
+        clock = torch.zeros((), dtype=torch.int64) if stochastic else None
+        self.register_buffer("step", clock)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.step is None:
+            return self.quantize(x)
+        if self.training and not _is_recomputed():
+            self.step.add_(1)
+        return self.quantize(x, stream=self.step << STEP_BITS)
+
+    def extra_repr(self) -> str:
+        return str(self.quantize)
+
+
+def _is_recomputed() -> bool:
+    """Whether this runs within a backward pass, as what activation checkpointing repeats does."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1
+
+
+def _spec(given: OperandLike | None) -> OperandSpec | None:
+    return None if given is None else operand_spec(given)
+
+
+def _axes(axis: Axes) -> tuple[int, int]:
+    both = axis if isinstance(axis, tuple) else (axis, axis)
+    if len(both) != 2:
+        raise ValueError(f"axis must be an int, or one for values and one for gradients: {axis!r}")
+    return integer("axis", both[0]), integer("axis", both[1])

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes that others have trained with, each with its source: `recipe`, `recipes`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cpd.nn.recipe import Recipe, RecipeLike, Sum, files
+from cpd.nn.recipe import recipe as _recipe
+
+NATIVE = "native"
+_TE = "block=tensor scale=fp32 arithmetic=te"
+_MX = "rule=rceil arithmetic=te"
+_RHT = "transform=hadamard16:te"
+
+
+def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = None) -> Recipe:
+    """The recipe of that name (see `recipes`), of a file (a path that ends in .toml or .json), of
+    plain data (`Recipe.from_dict`), or, for an accumulator's text, that uses it throughout; a
+    `Recipe` is given back as it is.
+
+    `sums`: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, in the place of
+    torch's own, which named recipes have, and of those of the recipe's rules.
+
+    `bf16` and `fp16` name recipes here: `cpd.Recipe("bf16")` is the sum in bfloat16.
+
+    >>> recipe("mxfp8").gradient
+    cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
+    >>> recipe("te-current", sums="e6m9 chunked chunk=64").grad_weight.text
+    'e6m9 chunked'
+    """
+    made = _made(given)
+    return made if sums is None else _with_sums(made, _recipe(sums))
+
+
+def recipes() -> dict[str, Recipe]:
+    """The named recipes, by name; `source` of each says where it comes from.
+
+    >>> sorted(recipes())[:3]
+    ['aps-e3m0', 'aps-e4m3', 'bf16']
+    """
+    return {name: make() for name, make in _READY.items()}
+
+
+def _made(given: Any) -> Recipe:
+    if isinstance(given, dict):
+        return Recipe.from_dict(given)
+    if isinstance(given, os.PathLike) or (
+        isinstance(given, str) and given.endswith((".toml", ".json"))
+    ):
+        read: Recipe = files().from_file(os.fspath(given))
+        return read
+    if isinstance(given, str) and given.lower() in _READY:
+        return _READY[given.lower()]()
+    try:
+        return _recipe(given)
+    except ValueError as error:
+        if not isinstance(given, str):
+            raise
+        raise ValueError(
+            f"{given!r} is no recipe (there are {', '.join(sorted(_READY))}), no file, .toml or "
+            f".json, and no accumulator: {error}"
+        ) from None
+
+
+def _with_sums(given: Recipe, sums: Recipe) -> Recipe:
+    """The same with other sums, its attention and rules too."""
+
+    def summed(one: Recipe | None) -> Recipe | None:
+        return None if one is None else _with_sums(one, sums)
+
+    names: tuple[str, ...] = ("forward", "grad_input", "grad_weight", "grad_bias")
+    taken: dict[str, Sum] = {name: getattr(sums, name) for name in names}
+    rules = tuple((selector, summed(rule)) for selector, rule in given.rules)
+    phases = tuple((unit, start, summed(phase)) for unit, start, phase in given.schedule)
+    return given.replace(**taken, attention=summed(given.attention), rules=rules, schedule=phases)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def _te_delayed() -> Recipe:
+    forward, backward = f"e4m3fn {_TE} history=1024", f"e5m2 {_TE} history=1024"
+    return Recipe(
+        NATIVE,
+        activation=forward,
+        weight=forward,
+        gradient=backward,
+        source="TransformerEngine 2.20 DelayedScaling: E4M3 forward, E5M2 backward, one scale a "
+        "tensor, from the largest magnitude of the last 1024 steps",
+    )
+
+
+def _te_current() -> Recipe:
+    return Recipe(
+        NATIVE,
+        activation=f"e4m3fn {_TE}",
+        weight=f"e4m3fn {_TE}",
+        gradient=f"e5m2 {_TE}",
+        source="TransformerEngine 2.20 Float8CurrentScaling: E4M3 forward, E5M2 backward, one "
+        "scale a tensor, from the tensor itself",
+    )
+
+
+def _deepseek_v3() -> Recipe:
+    return Recipe(
+        NATIVE,
+        activation="fp8-block",
+        weight="fp8-block 128x128",
+        gradient="fp8-block",
+        state="momentum=bf16 second_moment=bf16",
+        rules=[("last 1", None)],
+        source="DeepSeek-V3, arXiv 2412.19437, section 3.3: E4M3 in blocks of 1 x 128, weights 128 "
+        "x 128; embedding, output head, norms and attention high; moments in bf16",
+    )
+
+
+def _mxfp8() -> Recipe:
+    return Recipe(
+        NATIVE,
+        activation=f"mxfp8 {_MX}",
+        weight=f"mxfp8 {_MX}",
+        gradient=f"mxfp8 {_MX}",
+        source="MXFP8 pretraining, arXiv 2506.08027, and TransformerEngine's MXFP8BlockScaling: "
+        "E4M3 in blocks of 32, scales rounded up",
+    )
+
+
+def _mxfp8_hybrid() -> Recipe:
+    return _mxfp8().replace(
+        gradient=f"mxfp8-e5m2 {_MX}",
+        source="TransformerEngine 2.20 MXFP8BlockScaling with fp8_format=HYBRID: gradients E5M2",
+    )
+
+
+def _nvfp4() -> Recipe:
+    return Recipe(
+        NATIVE,
+        activation="nvfp4",
+        weight="nvfp4 block=16x16",
+        gradient="nvfp4 rounding=stochastic",
+        grad_weight_activation=f"nvfp4 {_RHT}",
+        grad_weight_gradient=f"nvfp4 {_RHT} rounding=stochastic",
+        rules=[("last 15%", _bf16())],
+        source="NVFP4 pretraining, arXiv 2509.25149, and TransformerEngine's NVFP4BlockScaling: "
+        "2-D weights, gradients stochastic, a random Hadamard transform of the weight gradient's "
+        "operands, the last 15 % of the layers in bf16",
+    )
+
+
+def _mxfp4_rht_sr() -> Recipe:
+    # The signs are fixed, where the paper draws them.
+    backward = "mxfp4 transform=hadamard64:signs=0x9b3cf0a56d21e847 rounding=stochastic factor=0.75"
+    return Recipe(
+        NATIVE,
+        activation="bf16",
+        weight="bf16",
+        grad_input_gradient=backward,
+        grad_input_weight=backward,
+        grad_weight_activation=backward,
+        grad_weight_gradient=backward,
+        source="Training LLMs with MXFP4, arXiv 2502.20586: bf16 forward; backward MXFP4 of 3/4 x, "
+        "stochastic, after a random Hadamard transform of 64",
+    )
+
+
+def _ibm_fp8_2018() -> Recipe:
+    sums = "e6m9 chunked chunk=64"
+    wide = Recipe(sums, activation="e6m9", weight="e6m9", gradient="e6m9")
+    return Recipe(
+        sums,
+        activation="e5m2",
+        weight="e5m2",
+        gradient="e5m2",
+        update="e6m9 update=stochastic",
+        state="momentum=e6m9",
+        loss_scale=1000.0,
+        rules=[("first 1", wide), ("last 1", wide)],
+        source="Wang et al., NeurIPS 2018, arXiv 1812.08011: operands (5,2), sums (6,9) in chunks "
+        "of 64, weights (6,9) updated stochastically; first and last layer (6,9); loss scale 1000",
+    )
+
+
+def _aps(wire: str) -> Recipe:
+    return Recipe(
+        NATIVE,
+        wire=f"{wire} aps average",
+        source=f"APS: gradients scaled layer by layer and reduced in {wire}; layers compute as "
+        "torch does",
+    )
+
+
+def _bf16() -> Recipe:
+    attention = Recipe(NATIVE, activation="bf16", weight="bf16", gradient="bf16", output="bf16")
+    return attention.replace(
+        attention=attention, source="bfloat16 operands and results, fp32 sums and master weights"
+    )
+
+
+def _fp16() -> Recipe:
+    attention = Recipe(NATIVE, activation="fp16", weight="fp16", gradient="fp16", output="fp16")
+    return attention.replace(
+        attention=attention,
+        loss_scale="dynamic",
+        source="Micikevicius et al., ICLR 2018, arXiv 1710.03740: fp16 operands and results, fp32 "
+        "sums and master weights, loss scaling",
+    )
+
+
+_READY: dict[str, Callable[[], Recipe]] = {
+    "te-delayed": _te_delayed,
+    "te-current": _te_current,
+    "deepseek-v3": _deepseek_v3,
+    "mxfp8": _mxfp8,
+    "mxfp8-hybrid": _mxfp8_hybrid,
+    "nvfp4": _nvfp4,
+    "mxfp4-rht-sr": _mxfp4_rht_sr,
+    "ibm-fp8-2018": _ibm_fp8_2018,
+    "aps-e4m3": lambda: _aps("e4m3"),
+    "aps-e3m0": lambda: _aps("e3m0"),
+    "bf16": _bf16,
+    "fp16": _fp16,
+}

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes as plain data: dicts, JSON, TOML."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from cpd.nn.recipe import OVERRIDES, ROUNDED, SUMS, Recipe, is_native, is_same
+from cpd.numeric.accumulator import Accumulator, accumulator
+from cpd.numeric.cast import CastSpec, parsed_cast
+from cpd.numeric.options import Number
+from cpd.numeric.scaled_cast import ScaledCast, operand_spec, with_numbers
+
+NONE = "none"
+"""Stands for None where that is not the default: TOML has no null."""
+
+_CASTS = ("activation", "weight", "gradient", "output", *OVERRIDES, *ROUNDED)
+_KEYS = tuple(one.name for one in fields(Recipe))
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    """Strings, numbers, dicts and lists that `from_dict` makes the same recipe of: what differs
+    from the defaults. Raises ValueError where a seed or stream is a tensor, whose value changes.
+
+    >>> to_dict(Recipe("native", weight="mxfp8", rules=[("*.head", None)]))
+    {'forward': 'native', 'weight': 'mxfp8', 'rules': [{'layers': '*.head', 'recipe': 'none'}]}
+    """
+    made: dict[str, Any] = {"forward": _plain("forward", recipe.forward)}
+    usual = "native" if is_native(recipe.forward) else Accumulator("fp32")
+    defaults: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | {"grad_bias": usual}
+    defaults |= dict.fromkeys(OVERRIDES, "same") | {
+        "layer": 0,
+        "source": "",
+        "scales_at": "operand",
+    }
+    for name in _KEYS:
+        value = getattr(recipe, name)
+        if name in ("forward", "rules", "schedule") or value == defaults.get(name):
+            continue
+        made[name] = _plain(name, value)
+    if recipe.rules:
+        made["rules"] = [{"layers": s, "recipe": _nested(r)} for s, r in recipe.rules]
+    if recipe.schedule:
+        made["schedule"] = [{u: n, "recipe": _nested(r)} for u, n, r in recipe.schedule]
+    return made
+
+
+def from_dict(given: dict[str, Any], where: str = "") -> Recipe:
+    """The recipe of plain data; `where` goes before the keys that errors name.
+
+    Raises ValueError, naming the key, for keys that do not exist and values that are wrong, and
+    TypeError for other objects than a dict.
+
+    >>> from_dict({"forward": "native", "weigth": "mxfp8"})
+    Traceback (most recent call last):
+    ...
+    ValueError: weigth is no key of a recipe; did you mean weight?
+    """
+    if not isinstance(given, dict):
+        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {given!r}")
+    for key in given:
+        if key not in _KEYS:
+            raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key)}")
+    if "forward" not in given:
+        raise ValueError(f"{where}forward is missing: 'native', or an accumulator")
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        values[key] = _read(key, value, f"{where}{key}")
+    try:
+        return Recipe(**values)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where.removesuffix('.') or 'recipe'}: {error}") from None
+
+
+def to_json(recipe: Recipe) -> str:
+    """`to_dict` as JSON."""
+    return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
+
+
+def from_json(text: str) -> Recipe:
+    """The recipe of a JSON text; errors as `from_dict`'s."""
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the recipe is no JSON: {error}") from None
+    return from_dict(given)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """`to_dict` as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(to_dict(recipe))
+
+
+def from_toml(text: str) -> Recipe:
+    """The recipe of a TOML text; errors as `from_dict`'s."""
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"the recipe is no TOML: {error}") from None
+    return from_dict(given)
+
+
+def from_file(path: str | Path) -> Recipe:
+    """The recipe of a file, .toml or .json."""
+    path = Path(path)
+    read = {".toml": from_toml, ".json": from_json}.get(path.suffix)
+    if read is None:
+        raise ValueError(f"a recipe's file is .toml or .json, got {path}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+# ---- to plain data -------------------------------------------------------------------------------
+
+
+def _nested(recipe: Recipe | None) -> Any:
+    return NONE if recipe is None else to_dict(recipe)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None:
+        return NONE
+    if isinstance(value, Recipe):
+        return to_dict(value)
+    if isinstance(value, (Accumulator, CastSpec, ScaledCast)):
+        numbers = {key: _whole(name, getattr(value, key)) for key in ("seed", "stream")}
+        drawn = {key: number for key, number in numbers.items() if number}
+        return {"text": value.text, **drawn} if drawn else value.text
+    return value
+
+
+def _whole(name: str, number: Number) -> int:
+    if not isinstance(number, int):
+        raise ValueError(f"{name} has a seed or stream in a tensor, which a file cannot hold")
+    return number
+
+
+# ---- and back ------------------------------------------------------------------------------------
+
+
+def _read(key: str, value: Any, where: str) -> Any:
+    if key == "rules":
+        return [_rule(rule, f"{where}[{i}].") for i, rule in enumerate(_list(value, where))]
+    if key == "schedule":
+        return [_phase(phase, f"{where}[{i}].") for i, phase in enumerate(_list(value, where))]
+    if key == "attention":
+        return _recipe(value, f"{where}.")
+    if key not in (*SUMS, *_CASTS):
+        return value
+    try:
+        return _spec(key, value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _spec(key: str, value: Any) -> Any:
+    """A sum or a cast."""
+    if is_same(value) and value in (NONE, "same", "native"):
+        return None if value == NONE else value
+    if not isinstance(value, dict):
+        if not isinstance(value, str):
+            raise ValueError(f"must be a text, or a table of text, seed and stream, got {value!r}")
+        return accumulator(value) if key in SUMS else operand_spec(value)
+    unknown = sorted(set(value) - {"text", "seed", "stream"})
+    if unknown or "text" not in value:
+        raise ValueError(f"must have the keys text, seed and stream, got {sorted(value)}")
+    text, seed, stream = value["text"], value.get("seed", 0), value.get("stream", 0)
+    if key in SUMS:
+        return Accumulator.parse(text, seed, stream)
+    spec = operand_spec(text)
+    if isinstance(spec, ScaledCast):
+        return spec.with_numbers(seed, stream)
+    return with_numbers(parsed_cast(spec.text), seed, stream)
+
+
+def _recipe(value: Any, where: str) -> Recipe | None:
+    if value == NONE:
+        return None
+    if isinstance(value, str):
+        return Recipe(value)
+    return from_dict(value, where)
+
+
+def _rule(rule: Any, where: str) -> tuple[str, Recipe | None]:
+    _check_table(rule, {"layers", "recipe"}, where)
+    return rule["layers"], _recipe(rule["recipe"], f"{where}recipe.")
+
+
+def _phase(phase: Any, where: str) -> tuple[str, int, Recipe | None]:
+    unit = "epoch" if isinstance(phase, dict) and "epoch" in phase else "step"
+    _check_table(phase, {unit, "recipe"}, where)
+    return unit, phase[unit], _recipe(phase["recipe"], f"{where}recipe.")
+
+
+def _check_table(given: Any, keys: set[str], where: str) -> None:
+    if not isinstance(given, dict) or set(given) != keys:
+        raise ValueError(
+            f"{where.removesuffix('.')} must be a table of {' and '.join(sorted(keys))}, "
+            f"got {given!r}"
+        )
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{where} must be a list, got {value!r}")
+    return value
+
+
+def _nearest(key: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key, _KEYS, 1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KEYS)}"

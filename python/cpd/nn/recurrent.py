@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's recurrent layers and their cells, written out over time with `cpd.functional.linear`.
+
+A layer computes, for each direction:
+
+1. the input's product x · w_ihᵀ + b_ih, of all time steps at once: rows are time-major;
+2. step by step the state's product h · w_hhᵀ + b_hh, and from the two the next state, by torch's
+   formulas in the type of the products (LSTM: with i, f, g, o of their sum, c = σ(f)·c +
+   σ(i)·tanh(g), h = σ(o)·tanh(c), and with `proj_size` the product h · w_hrᵀ; GRU: with r and z of
+   their sums, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n; RNN: the activation of their sum).
+
+Each product is computed as the recipe says, its operands cast, its result rounded to `output`; the
+gates and the state are not rounded otherwise. So the weights of the state have a backward GEMM in
+each time step, whose results autograd adds.
+
+Each product draws from the layer's stream XOR its position, 4 · (t · n + m) + kind: t the time step
+(0 for the input's), m = layer · directions + direction, n how many there are, kind 0 for the
+input's product, 1 for the state's, 2 for the projection. Where no `stream` is given that is the
+stream of the recipe's first rounding that draws. A cell has t = 0 in each call: give it another
+stream in each time step.
+
+All of it works under autograd and, for a sequence of fixed length, `torch.compile(fullgraph=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cpd.nn.functional import linear
+from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.streams import MAX_POSITIONS, at, stream_of
+from cpd.numeric.options import Number
+
+State: TypeAlias = "tuple[Tensor, ...]"
+"""The hidden state, and for an LSTM the cell's; rows are examples."""
+Product: TypeAlias = "Callable[[Tensor], Tensor]"
+Step: TypeAlias = "Callable[[Tensor, State, Product, Product | None], State]"
+"""The next state, of the input's product, the state, and the products of the state."""
+
+INPUT, HIDDEN, PROJECTION = 0, 1, 2
+_KINDS = 4
+
+
+def lstm(
+    input: Tensor,
+    hx: tuple[Tensor, Tensor],
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    training: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+    batch_sizes: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """torch.nn.LSTM's computation: output, last hidden state, last cell state.
+
+    Args:
+        input: time × batch × in; batch × time × in where `batch_first`; with `batch_sizes` the
+            data of a PackedSequence, rows × in.
+        hx: hidden and cell state, each (layers · directions) × batch × size.
+        weights: for each layer and direction w_ih, w_hh, with biases b_ih, b_hh, and w_hr where the
+            hidden state is projected, as torch.nn.LSTM keeps them.
+        dropout, training: as torch: between layers, of torch's own random numbers.
+        recipe, stream: as for `cpd.functional.linear`; see the module's text.
+        batch_sizes: of a PackedSequence; the output is then packed, too.
+
+    >>> x, w, u = torch.ones(3, 1, 2), torch.ones(4, 2), torch.ones(4, 1)
+    >>> state = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)
+    >>> y, h, c = lstm(x, state, [w, u], has_biases=False, recipe="e4m3")
+    >>> y.flatten().tolist() == [*y[:2].flatten().tolist(), h.item()], y.shape
+    (True, torch.Size([3, 1, 1]))
+    """
+    order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
+    y, (h, c) = _layers(_lstm_step, input, tuple(hx), weights, order, recipe, stream, batch_sizes)
+    return y, h, c
+
+
+def gru(
+    input: Tensor,
+    hx: Tensor,
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    training: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+    batch_sizes: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """torch.nn.GRU's computation: output and last hidden state; arguments as for `lstm`.
+
+    >>> x, w, u = torch.ones(2, 1, 2), torch.ones(3, 2), torch.ones(3, 1)
+    >>> y, h = gru(x, torch.zeros(1, 1, 1), [w, u], has_biases=False, recipe="e4m3")
+    >>> bool(y[-1] == h[0])
+    True
+    """
+    order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
+    y, (h,) = _layers(_gru_step, input, (hx,), weights, order, recipe, stream, batch_sizes)
+    return y, h
+
+
+def rnn(
+    input: Tensor,
+    hx: Tensor,
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    training: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+    batch_sizes: Tensor | None = None,
+    nonlinearity: str = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """torch.nn.RNN's computation: output and last hidden state; arguments as for `lstm`, and
+    `nonlinearity`: "tanh" or "relu".
+
+    >>> x, w, u = torch.ones(2, 1, 2), torch.ones(1, 2), torch.ones(1, 1)
+    >>> how = {"recipe": "e4m3", "nonlinearity": "relu"}
+    >>> y, h = rnn(x, torch.zeros(1, 1, 1), [w, u], has_biases=False, **how)
+    >>> y.flatten().tolist()
+    [2.0, 4.0]
+    """
+    order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
+    step = _activation(nonlinearity)
+    y, (h,) = _layers(step, input, (hx,), weights, order, recipe, stream, batch_sizes)
+    return y, h
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+def lstm_cell(
+    input: Tensor,
+    hx: tuple[Tensor, Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+) -> tuple[Tensor, Tensor]:
+    """torch.nn.LSTMCell's computation: the next hidden and cell state. input batch × in, each state
+    batch × size; the module's text says what is rounded.
+
+    >>> state = torch.zeros(1, 1), torch.zeros(1, 1)
+    >>> h, c = lstm_cell(torch.ones(1, 2), state, torch.ones(4, 2), torch.ones(4, 1), recipe="e4m3")
+    >>> h.shape, c.shape
+    (torch.Size([1, 1]), torch.Size([1, 1]))
+    """
+    h, c = _cell(_lstm_step, input, tuple(hx), (w_ih, w_hh, b_ih, b_hh), recipe, stream)
+    return h, c
+
+
+def gru_cell(
+    input: Tensor,
+    hx: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+) -> Tensor:
+    """torch.nn.GRUCell's computation: the next hidden state; arguments as for `lstm_cell`.
+
+    >>> h = torch.zeros(1, 1)
+    >>> gru_cell(torch.zeros(1, 2), h, torch.ones(3, 2), torch.ones(3, 1), recipe="e4m3").item()
+    0.0
+    """
+    return _cell(_gru_step, input, (hx,), (w_ih, w_hh, b_ih, b_hh), recipe, stream)[0]
+
+
+def rnn_cell(
+    input: Tensor,
+    hx: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+    nonlinearity: str = "tanh",
+) -> Tensor:
+    """torch.nn.RNNCell's computation: the next hidden state; arguments as for `lstm_cell`, and
+    `nonlinearity`: "tanh" or "relu".
+
+    >>> x, h, w, u = torch.ones(1, 20), torch.ones(1, 1), torch.ones(1, 20), torch.ones(1, 1)
+    >>> rnn_cell(x, h, w, u, recipe="e4m3", nonlinearity="relu")
+    tensor([[17.]])
+    """
+    weights = w_ih, w_hh, b_ih, b_hh
+    return _cell(_activation(nonlinearity), input, (hx,), weights, recipe, stream)[0]
+
+
+def _lstm_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
+    h, c = state
+    i, f, g, o = (x + product(h)).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * c.tanh()
+    return (h if project is None else project(h)), c
+
+
+def _gru_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
+    (h,) = state
+    x_r, x_z, x_n = x.chunk(3, -1)
+    h_r, h_z, h_n = product(h).chunk(3, -1)
+    n = (x_n + (x_r + h_r).sigmoid() * h_n).tanh()
+    return ((h - n) * (x_z + h_z).sigmoid() + n,)
+
+
+def _tanh_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
+    return ((x + product(state[0])).tanh(),)
+
+
+def _relu_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
+    return ((x + product(state[0])).relu(),)
+
+
+def _activation(nonlinearity: str) -> Step:
+    steps: dict[str, Step] = {"tanh": _tanh_step, "relu": _relu_step}
+    if nonlinearity not in steps:
+        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+    return steps[nonlinearity]
+
+
+# ---- over time -----------------------------------------------------------------------------------
+
+
+class _Order(NamedTuple):
+    """What torch's functions take, in their order."""
+
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    training: bool
+    bidirectional: bool
+    batch_first: bool
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def chains(self) -> int:
+        """How many sequences of steps there are."""
+        return self.num_layers * self.directions
+
+
+class _Chain(NamedTuple):
+    """The products of one direction of one layer."""
+
+    weights: tuple[Tensor | None, ...]
+    """w_ih, w_hh, b_ih, b_hh and w_hr."""
+    how: Recipe
+    stream: Number | None
+    number: int = 0
+    chains: int = 1
+
+    def product(self, kind: int, t: int) -> Product:
+        """That of a kind at a time step."""
+        w, b = ((0, 2), (1, 3), (4, None))[kind]
+        stream = at(self.stream, _KINDS * (t * self.chains + self.number) + kind)
+        weight, bias = self.weights[w], None if b is None else self.weights[b]
+        return lambda x: linear(x, weight, bias, recipe=self.how, stream=stream)
+
+    def step(self, step: Step, x: Tensor, state: State, t: int) -> State:
+        project = None if self.weights[4] is None else self.product(PROJECTION, t)
+        return step(x, state, self.product(HIDDEN, t), project)
+
+
+def _cell(
+    step: Step,
+    input: Tensor,
+    state: State,
+    weights: tuple[Tensor | None, ...],
+    recipe: RecipeLike,
+    stream: Number | None,
+) -> State:
+    how = _recipe(recipe)
+    chain = _Chain((*weights, None), how, stream_of(how, stream))
+    x = chain.product(INPUT, 0)(input)
+    return chain.step(step, x, tuple(s.to(x.dtype) for s in state), 0)
+
+
+def _layers(
+    step: Step,
+    input: Tensor,
+    state: State,
+    weights: Sequence[Tensor],
+    order: _Order,
+    recipe: RecipeLike,
+    stream: Number | None,
+    batch_sizes: Tensor | None,
+) -> tuple[Tensor, State]:
+    """Output and last states of all layers. Sequences are kept as packed ones are: rows of the
+    first time step, of the second, …; a padded batch has as many in each."""
+    how = _recipe(recipe)
+    x = input.transpose(0, 1) if order.batch_first and batch_sizes is None else input
+    sizes = _sizes(x, batch_sizes)
+    if _KINDS * len(sizes) * order.chains > MAX_POSITIONS:
+        most = MAX_POSITIONS // _KINDS
+        raise ValueError(
+            f"time steps · layers · directions must be at most {most}, as each product has a "
+            f"stream of its own, got {len(sizes)} · {order.num_layers} · {order.directions}"
+        )
+    base = stream_of(how, stream)
+    rows = x if batch_sizes is not None else x.flatten(0, 1)
+    of_chain = _by_chain(weights, order)
+    last: list[State] = []
+    for layer in range(order.num_layers):
+        outputs = []
+        for direction in range(order.directions):
+            number = layer * order.directions + direction
+            chain = _Chain(of_chain[number], how, base, number, order.chains)
+            first = tuple(s[number] for s in state)
+            y, end = _over_time(step, chain, rows, sizes, first, direction == 1)
+            outputs.append(y)
+            last.append(end)
+        rows = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
+        if order.dropout and layer < order.num_layers - 1:
+            rows = F.dropout(rows, order.dropout, order.training)
+    states = tuple(map(torch.stack, zip(*last, strict=True)))
+    if batch_sizes is not None:
+        return rows, states
+    y = rows.unflatten(0, (x.shape[0], x.shape[1]))
+    return (y.transpose(0, 1) if order.batch_first else y), states
+
+
+def _over_time(
+    step: Step, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
+) -> tuple[Tensor, State]:
+    """Outputs, packed as `rows`, and the last state of each example. Examples are sorted by length:
+    forward, those that end leave their state; backward, they come in with their first one."""
+    products = chain.product(INPUT, 0)(rows).split(sizes)
+    first = tuple(s.to(products[0].dtype) for s in first)
+    times = range(len(sizes))
+    state = tuple(s[: sizes[-1 if reverse else 0]] for s in first)
+    outputs: list[Tensor] = [rows] * len(sizes)
+    ended: list[State] = []
+    have = sizes[-1 if reverse else 0]
+    for t in reversed(times) if reverse else times:
+        n = sizes[t]
+        if n < have:
+            ended.append(tuple(s[n:] for s in state))
+            state = tuple(s[:n] for s in state)
+        elif n > have:
+            joined = zip(state, first, strict=True)
+            state = tuple(torch.cat((s, f[have:n])) for s, f in joined)
+        have = n
+        state = chain.step(step, products[t], state, t)
+        outputs[t] = state[0]
+    if ended:
+        state = tuple(map(torch.cat, zip(state, *reversed(ended), strict=True)))
+    return torch.cat(outputs), state
+
+
+def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
+    """How many examples have a row at each time step."""
+    wanted = 3 if batch_sizes is None else 2
+    if x.dim() != wanted:
+        raise ValueError(f"input must have {wanted} dimensions, got shape {tuple(x.shape)}")
+    sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else batch_sizes.tolist()
+    if not sizes:
+        raise ValueError("input must have at least one time step, got none")
+    return sizes
+
+
+def _by_chain(weights: Sequence[Tensor], order: _Order) -> list[tuple[Tensor | None, ...]]:
+    """w_ih, w_hh, b_ih, b_hh and w_hr of each direction of each layer."""
+    each, rest = divmod(len(weights), order.chains)
+    plain = 4 if order.has_biases else 2
+    if rest or each not in (plain, plain + 1):
+        raise ValueError(
+            f"weights must be {plain} for each of {order.chains} layers and directions, or "
+            f"{plain + 1} with a projection, got {len(weights)}"
+        )
+    chains = []
+    for start in range(0, len(weights), each):
+        own = weights[start : start + each]
+        biases = own[2:4] if order.has_biases else (None, None)
+        chains.append((*own[:2], *biases, own[plain] if each > plain else None))
+    return chains

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `cpd.convert` did to a model: `Report`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cpd.nn.converted.state import State
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one module.
+
+    Attributes:
+        name: the module's qualified name; "" for the model itself.
+        kind: the name of its class.
+        what: what is emulated of it ("products", "norm", "attention", …); "": nothing.
+        how: the part of the recipe that is used.
+        why_not: why it is not emulated; "" where it is.
+        layer: its number in random streams, or None.
+    """
+
+    name: str
+    kind: str
+    what: str = ""
+    how: str = ""
+    why_not: str = ""
+    layer: int | None = None
+
+
+class Report(Sequence[Row]):
+    """What `cpd.convert` did: a sequence of rows, one for each module that computes, in the model's
+    order; str() gives a table of them, `to_json` the same for programs.
+
+    Attributes:
+        rows: all of them.
+        notes: what holds for the model as a whole.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], notes: Sequence[str], states: Sequence[State] = ()
+    ) -> None:
+        self.rows = tuple(rows)
+        self.notes = tuple(notes)
+        self._states = tuple(states)
+
+    @property
+    def emulated(self) -> tuple[Row, ...]:
+        """The rows of modules that are emulated."""
+        return tuple(row for row in self.rows if not row.why_not)
+
+    @property
+    def not_emulated(self) -> tuple[Row, ...]:
+        """The rows of modules that are not, each with its reason."""
+        return tuple(row for row in self.rows if row.why_not)
+
+    def off(self) -> None:
+        """Has the converted layers compute as torch's, until `on`."""
+        for state in self._states:
+            state.set_off(True)
+
+    def on(self) -> None:
+        """Has them compute as their recipes say."""
+        for state in self._states:
+            state.set_off(False)
+
+    def to_json(self, **options: Any) -> str:
+        """{"rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …, "layer": …}, …],
+        "notes": […]}. `options`: of json.dumps."""
+        given = {"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}
+        return json.dumps(given, **{"ensure_ascii": False, **options})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<cpd.Report: {len(self.emulated)} emulated, {len(self.not_emulated)} not>"
+
+    def __str__(self) -> str:
+        parts = []
+        for title, rows, said in (
+            ("emulated", self.emulated, "how"),
+            ("not emulated", self.not_emulated, "why_not"),
+        ):
+            if rows:
+                parts += [f"{title}: {len(rows)}", *_table(rows, said)]
+        return "\n".join([*parts, *(f"note: {note}" for note in self.notes)])
+
+
+def _table(rows: Sequence[Row], said: str) -> list[str]:
+    """Lines of rows of one class of which the same is said, taken together."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        alike.setdefault((row.kind, row.what, getattr(row, said)), []).append(row.name or "(model)")
+    cells = [
+        (kind, f"× {len(names)}", what, _names(names), text)
+        for (kind, what, text), names in alike.items()
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(4)]
+    return [
+        "  " + "  ".join(c.ljust(n) for c, n in zip(row, widths, strict=False) if n) + f"  {row[4]}"
+        for row in cells
+    ]
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"

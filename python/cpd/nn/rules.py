@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which recipe a layer of a model gets: rules, of which the first that matches decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+from torch import nn
+
+from cpd.nn.recipe import Recipe, RecipeLike, recipe
+
+Selector: TypeAlias = "str | type[nn.Module]"
+Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
+
+_POSITIONS = re.compile(r"(first|last) (\d+)( blocks?)?")
+
+
+class Choice:
+    """The recipe of each layer of a model.
+
+    Args:
+        model: whose modules are meant by their names.
+        layers: names of the layers with products, which "first N" and "last N" count.
+        rules: (selector, recipe or None) each; None: left in torch. The first that matches decides.
+        otherwise: the recipe where none matches.
+
+    A selector is one of
+
+        a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`, a name being taken
+            also with a dot before it), or
+        a class or "type:" and a class's name, that of the module or of a base of its class:
+            both match a module and all that is within it;
+        "first N", "last N": of the layers with products;
+        "first N blocks", "last N blocks": all that is within these children of the longest
+            ModuleList or Sequential of the model, the first such.
+
+    Raises ValueError or TypeError for other selectors.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Sequence[str],
+        rules: Iterable[Rule],
+        otherwise: Recipe | None,
+    ) -> None:
+        self._modules = dict(model.named_modules(remove_duplicate=False))
+        self._layers = list(layers)
+        self._rules = [(_checked(rule), self._matching(rule[0]), rule[1]) for rule in rules]
+        self._otherwise = otherwise
+
+    def of(self, name: str) -> tuple[Recipe | None, str]:
+        """The recipe of the module of that name, and the selector that gave it; "": none did."""
+        for text, matches, given in self._rules:
+            if matches(name):
+                return None if given is None else recipe(given), text
+        return self._otherwise, ""
+
+    def unused(self) -> list[tuple[int, str]]:
+        """Place and text of each selector that matches no module."""
+        return [
+            (place, text)
+            for place, (text, matches, _) in enumerate(self._rules)
+            if not any(matches(name) for name in self._modules)
+        ]
+
+    def _matching(self, selector: Selector) -> Callable[[str], bool]:
+        """Whether the module of a name is selected."""
+        if isinstance(selector, type):
+            return lambda name: any(isinstance(self._modules[n], selector) for n in _within(name))
+        place = _POSITIONS.fullmatch(selector)
+        if place is None:
+            fits = self._of_class if selector.startswith("type:") else _fits
+            pattern = selector.removeprefix("type:").strip()
+            return lambda name: any(fits(n, pattern) for n in _within(name))
+        names = longest_list(self._modules) if place[3] else self._layers
+        number = min(int(place[2]), len(names))
+        chosen = set(names[:number] if place[1] == "first" else names[len(names) - number :])
+        return lambda name: any(n in chosen for n in _within(name))
+
+    def _of_class(self, name: str, pattern: str) -> bool:
+        return any(kind.__name__ == pattern for kind in type(self._modules[name]).__mro__)
+
+
+def longest_list(modules: dict[str, nn.Module]) -> list[str]:
+    """Names of the children of the longest ModuleList or Sequential, the first such."""
+    best: list[str] = []
+    for name, module in modules.items():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > len(best):
+            best = [f"{name}.{child}".lstrip(".") for child in module._modules]
+    return best
+
+
+def _checked(rule: Rule) -> str:
+    """The selector's text. Raises unless `rule` is one."""
+    if not isinstance(rule, (tuple, list)) or len(rule) != 2:
+        raise TypeError(f"a rule is (selector, recipe or None), got {rule!r}")
+    selector = rule[0]
+    if isinstance(selector, type) and issubclass(selector, nn.Module):
+        return selector.__name__
+    if not isinstance(selector, str):
+        raise TypeError(
+            "a rule's selector is a pattern of names, 'type:' and a class's name, a class of "
+            f"modules, or 'first N', 'last N', 'first N blocks', 'last N blocks', got {selector!r}"
+        )
+    return selector
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(f".{name}", pattern)
+
+
+def _within(name: str) -> list[str]:
+    """The name itself and those of the modules around it, but for the model's own, unless it is
+    that."""
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]

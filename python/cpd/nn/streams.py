@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The random streams of a layer that computes several products: each has a position, which is
+XORed into the lowest 20 bits of the layer's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpd.nn.recipe import ROUNDED, SUMS, Recipe, is_native
+from cpd.numeric.options import Number
+
+MAX_POSITIONS = 1 << 20
+
+
+def stream_of(how: Recipe, stream: Number | None) -> Number | None:
+    """The stream that positions change: the given one, or that of the recipe's first rounding that
+    draws; None where none does."""
+    if not how.draws:
+        return None
+    if stream is None:
+        stream = next(_drawing(how)).stream
+    if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
+        return stream.view(torch.int64)  # for which torch has no XOR
+    return stream
+
+
+def at(stream: Number | None, position: int) -> Number | None:
+    """The stream of the product at that position."""
+    return None if stream is None else stream ^ position
+
+
+def _drawing(how: Recipe) -> Iterator[Any]:
+    """The sums and casts of a recipe that draw, those of its attention last."""
+    sums = [getattr(how, name) for name in SUMS]
+    casts = [*how.operands, how.output, *(getattr(how, name) for name in ROUNDED)]
+    for part in [*sums, *casts]:
+        if part is not None and not is_native(part) and part.rounding == "stochastic":
+            yield part
+    if how.attention is not None:
+        yield from _drawing(how.attention)

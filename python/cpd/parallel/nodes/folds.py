@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The all-reduce of one step, which nodes' gradients enter as they come."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cpd import _core
+from cpd.comm.layers import host_values
+from cpd.comm.schedule import Schedule
+from cpd.comm.spec import ReduceSpec
+from cpd.comm.virtual import LayerReport, layer_report
+from cpd.parallel.nodes.gradients import Gradients
+
+
+class Part:
+    """The layers of one spec. Nodes must come in the order of its turns."""
+
+    numbers: list[int]
+    """Its layers' places among all layers."""
+
+    def __init__(
+        self, spec: ReduceSpec, numbers: list[int], sizes: Sequence[int], world: int
+    ) -> None:
+        self.numbers = numbers
+        chosen = [sizes[number] for number in numbers]
+        self._reduce = _core.VirtualReduce(spec._native(), world, chosen, numbers)
+        self._order = self._reduce.schedule()
+        self._looks = world if self._reduce.wants_ranges() else 0
+        self._turns = [*range(self._looks), *self._order]
+        self._turn = 0
+
+    @property
+    def sweeps(self) -> int:
+        """How many times nodes come by, each time in ascending order."""
+        return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
+
+    def awaits(self, node: int) -> bool:
+        return self._turn < len(self._turns) and self._turns[self._turn] == node
+
+    def take(self, node: int, layers: Sequence[npt.NDArray[np.float32]]) -> None:
+        """The node's layers, one for each of `numbers`, for as many turns as it has now."""
+        while self.awaits(node):
+            looks = self._turn < self._looks
+            use = self._reduce.observe if looks else self._reduce.contribute
+            for index, layer in enumerate(layers):
+                use(index, layer)
+            if not looks:
+                self._reduce.end_rank()
+            self._turn += 1
+
+    def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, LayerReport]:
+        """A layer's sum, in the type, layout and place of `like`."""
+        sums = torch.empty(like.shape, dtype=torch.float32)
+        self._reduce.result(index, sums.numpy().reshape(-1))
+        made = torch.empty_like(like, requires_grad=False)
+        plain = made.dtype is sums.dtype and made.device == sums.device and made.is_contiguous()
+        return sums if plain else made.copy_(sums), layer_report(self._reduce.report(index))
+
+
+class Folds:
+    """The parts of one step."""
+
+    kept: set[int]
+    """Layers that nodes must give in more than one sweep."""
+
+    def __init__(
+        self, schedule: Schedule, names: Sequence[str], sizes: Sequence[int], world: int, step: int
+    ) -> None:
+        self._sizes = sizes
+        self._parts = [
+            Part(spec, numbers, sizes, world) for spec, numbers in schedule.parts(names, step)
+        ]
+        self.sweeps = max(part.sweeps for part in self._parts)
+        self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
+
+    def awaits(self, node: int) -> bool:
+        return any(part.awaits(node) for part in self._parts)
+
+    def take(self, node: int, gradients: Gradients) -> None:
+        """The gradients of all layers on the CPU, of which each part that awaits the node takes its
+        own; None counts as zeros."""
+        for part in self._parts:
+            if part.awaits(node):
+                part.take(node, [self._values(gradients, number) for number in part.numbers])
+
+    def results(self, like: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, LayerReport]]:
+        """Sum and report of each layer, when all nodes have come."""
+        found = {
+            number: part.result(index, like[number])
+            for part in self._parts
+            for index, number in enumerate(part.numbers)
+        }
+        return [found[number] for number in range(len(like))]
+
+    def _values(self, gradients: Gradients, number: int) -> npt.NDArray[np.float32]:
+        gradient = gradients[number]
+        if gradient is None:
+            return np.zeros(self._sizes[number], np.float32)
+        return host_values(gradient)

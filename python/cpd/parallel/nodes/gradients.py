@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one node computes: its loss, and the gradients of that alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+Loss: TypeAlias = Callable[[Any], torch.Tensor | Iterable[torch.Tensor]]
+"""Takes a micro-batch and returns its loss, or yields several."""
+Gradients: TypeAlias = list[torch.Tensor | None]
+Watch: TypeAlias = Callable[[int, dict[str, torch.Tensor | None]], object]
+"""Takes a node's number and its gradients by name."""
+
+
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, each once, in their order: the layers of an all-reduce."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return {name: p for name, p in inner.named_parameters() if p.requires_grad}
+
+
+def computed(
+    loss: Loss, micro_batch: Any, parameters: dict[str, nn.Parameter]
+) -> tuple[torch.Tensor, Gradients]:
+    """The loss, detached, and its gradients, which stay in `grad` too: None where there is none.
+
+    Several losses are summed, each one's backward pass following at once. Raises TypeError where
+    the function gives anything else, or for a sparse gradient.
+    """
+    for parameter in parameters.values():
+        parameter.grad = None
+    total = _backward(loss(micro_batch))
+    gradients = [parameter.grad for parameter in parameters.values()]
+    for name, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise TypeError(
+                f"the gradient of {name} is sparse, and sparse gradients cannot be reduced by CPD: "
+                "build the layer with sparse=False"
+            )
+    return total.reshape(()), gradients
+
+
+def _backward(given: Any) -> torch.Tensor:
+    losses = [given] if isinstance(given, torch.Tensor) else given
+    if not isinstance(losses, Iterable) or isinstance(losses, (str, bytes, Mapping)):
+        raise _no_loss(given)
+    total: torch.Tensor | None = None
+    for one in losses:
+        if not isinstance(one, torch.Tensor):
+            raise _no_loss(one)
+        one.backward()  # type: ignore[no-untyped-call]
+        total = one.detach() if total is None else total + one.detach()
+    if total is None:
+        raise ValueError("the loss function yielded no loss")
+    return total
+
+
+def _no_loss(given: object) -> TypeError:
+    return TypeError(
+        f"the loss function must return a tensor, or yield tensors, got {type(given).__name__}"
+    )

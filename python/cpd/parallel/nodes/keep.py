@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where gradients stay until every node has computed its own."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from cpd.parallel.nodes.gradients import Gradients
+
+
+class Keep(Protocol):
+    """Gradients by node."""
+
+    def put(self, node: int, gradients: Gradients) -> None: ...
+    def get(self, node: int) -> Gradients: ...
+    def close(self) -> None: ...
+
+
+class Memory:
+    """In the memory of the host."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Gradients] = {}
+
+    def put(self, node: int, gradients: Gradients) -> None:
+        self._kept[node] = gradients
+
+    def get(self, node: int) -> Gradients:
+        return self._kept[node]
+
+    def close(self) -> None:
+        self._kept.clear()
+
+
+class Disk:
+    """In a file that has no name, so that it is gone when it is closed or the process ends."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._file = tempfile.TemporaryFile(prefix="cpd-nodes-", dir=folder)  # noqa: SIM115
+        self._kept: dict[int, list[_Place | None]] = {}
+
+    def put(self, node: int, gradients: Gradients) -> None:
+        self._file.seek(0, 2)
+        self._kept[node] = [None if g is None else self._write(g) for g in gradients]
+
+    def get(self, node: int) -> Gradients:
+        return [None if place is None else self._read(*place) for place in self._kept[node]]
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, gradient: torch.Tensor) -> _Place:
+        begin = self._file.tell()
+        self._file.write(_bytes(gradient.detach().contiguous()))
+        return begin, gradient.dtype, gradient.shape
+
+    def _read(self, begin: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        values = torch.empty(shape, dtype=dtype)
+        into = _bytes(values)
+        self._file.seek(begin)
+        if self._file.readinto(into) != into.nbytes:
+            raise OSError(errno.EIO, "kept gradients could not be read back")
+        return values
+
+
+def _bytes(values: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor."""
+    return values.reshape(-1).view(torch.uint8).numpy().data
+
+
+_Place = tuple[int, torch.dtype, Sequence[int]]
+
+
+def check_room(keep: str, needed: int, folder: str | None) -> None:
+    """Raises MemoryError or OSError where so many bytes have no room."""
+    if keep == "disk":
+        folder = tempfile.gettempdir() if folder is None else folder
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise OSError(errno.ENOSPC, f"{_needs(needed, free)} free on disk", folder)
+    elif keep == "memory":
+        available = _available_memory()
+        if available is not None and needed > available:
+            raise MemoryError(
+                f"{_needs(needed, available)} of memory available: keep them on 'disk', or "
+                "'recompute' them"
+            )
+
+
+def size(number: int) -> str:
+    """'1.5 GB'."""
+    value, unit = float(number), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{number} bytes" if unit == "bytes" else f"{value:.3g} {unit}"
+
+
+def _needs(needed: int, there: int) -> str:
+    return f"the nodes' gradients take {size(needed)}, and there are {size(there)}"
+
+
+def _available_memory() -> int | None:
+    """Bytes, where the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forward pass changes besides gradients: a model's buffers, and random generators."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+_HISTORY = "cpd_delayed.amax_history"
+
+Values: TypeAlias = dict[str, torch.Tensor | None]
+"""Of buffers, by qualified name."""
+
+
+def histories(values: Values) -> Values:
+    """Those that nodes combine by their maximum: of delayed scaling, the largest magnitudes."""
+    return {name: value for name, value in values.items() if name.endswith(_HISTORY)}
+
+
+class Buffers:
+    """A model's buffers: the tensors that hold them now, and copies of their values."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (f"{name}.{key}" if name else key, module._buffers, key, buffer)
+            for name, module in model.named_modules()
+            for key, buffer in module._buffers.items()
+        ]
+        self.values = self.read()
+
+    def read(self) -> Values:
+        """Copies of what the model holds now, in these tensors or in others."""
+        held = ((name, owner[key]) for name, owner, key, _ in self._places)
+        return {name: None if now is None else now.detach().clone() for name, now in held}
+
+    def put(self, values: Values) -> None:
+        """Gives the model these values, in the tensors that it began with."""
+        for name, owner, key, buffer in self._places:
+            value = values[name]
+            if value is None:
+                owner[key] = None
+            elif buffer is None or buffer.shape != value.shape:
+                owner[key] = value.clone()
+            else:
+                owner[key] = buffer
+                buffer.detach().copy_(value)
+
+    def raise_histories(self, values: Values) -> None:
+        """Raises the histories among `values` to those that the model holds now."""
+        for name, owner, key, _ in self._places:
+            value, now = values[name], owner[key]
+            if name.endswith(_HISTORY) and value is not None and now is not None:
+                torch.maximum(value, now, out=value)
+
+    def check(self, values: Values) -> None:
+        """Raises ValueError where they are not of this model."""
+        if list(values) != list(self.values):
+            raise ValueError(
+                f"the buffers are {', '.join(self.values) or 'none'}, got "
+                f"{', '.join(values) or 'none'}"
+            )
+
+
+@dataclass(frozen=True)
+class Generators:
+    """States of torch's generators: the CPU's, and that of each GPU."""
+
+    host: torch.Tensor
+    gpus: dict[int, torch.Tensor]
+
+    @classmethod
+    def now(cls, gpus: Iterable[int]) -> Generators:
+        return cls(torch.get_rng_state(), {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus})
+
+    @classmethod
+    def seeded(cls, seed: int, gpus: Iterable[int]) -> Generators:
+        """As torch.manual_seed(seed) leaves them."""
+        made = {gpu: torch.Generator(f"cuda:{gpu}").manual_seed(seed) for gpu in gpus}
+        host = torch.Generator().manual_seed(seed)
+        return cls(host.get_state(), {gpu: one.get_state() for gpu, one in made.items()})
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.host)
+        for gpu, state in self.gpus.items():
+            torch.cuda.set_rng_state(state, gpu)
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """States of torch's generators, of Python's and of NumPy's."""
+
+    generators: Generators
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls, gpus: Iterable[int]) -> Randomness:
+        return cls(Generators.now(gpus), random.getstate(), np.random.get_state())
+
+    def restore(self) -> None:
+        self.generators.restore()
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)

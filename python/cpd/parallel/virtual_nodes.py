@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training as over many nodes, on one device: `VirtualNodes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cpd.comm.layers import check_layer
+from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
+from cpd.comm.spec import ReduceSpec, warn_of_stall
+from cpd.comm.virtual import LayerReport
+from cpd.numeric.formats import flag
+from cpd.numeric.options import int32, integer
+from cpd.parallel.nodes.batches import first, split
+from cpd.parallel.nodes.folds import Folds
+from cpd.parallel.nodes.gradients import Gradients, Loss, Watch, computed, named_parameters
+from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room, size
+from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values, histories
+
+KEEPS = ("memory", "disk", "recompute")
+
+
+class VirtualNodes:
+    """Trains `model` as `world_size` nodes would whose gradients meet in CPD's all-reduce.
+
+    Each step, every node's loss and gradients are computed by itself on its own micro-batch, one
+    node after the other, and the reduced gradients are left in the parameters' `grad`: bit for bit
+    those of as many ranks of DistributedDataParallel with `cpd.ddp_hook(spec)`, and of
+    `cpd.simulate_all_reduce`.
+
+    Args:
+        model: with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs (whose
+            gradients are copied to the CPU and summed there). Those that require a gradient are the
+            layers of the all-reduce, in the order of `named_parameters()`: each has a scale of its
+            own, its place is its number in random streams, its name is what a `Schedule` goes by. A
+            shared one counts once. bfloat16 and float16 gradients are widened first, and the result
+            is rounded to nearest.
+        world_size: the number of nodes.
+        spec: a `ReduceSpec`, or a `Schedule`, whose steps are those of `next_step`.
+        keep: what is done where the sum can begin only when all nodes' gradients are there: with
+            APS, whose exponents come first, and for the order `ring`. `"memory"` or `"disk"`: they
+            are kept (`kept_bytes`; on disk in a nameless file, of float32, bfloat16 or float16 as
+            they are). `"recompute"`: only their exponents, and each node computes its loss and
+            gradients once more (twice more for both together), with the buffers and the random
+            numbers of the first time. None: as `"memory"`. Elsewhere (sequential and tree orders,
+            with or without groups) nothing is kept: memory holds one node's gradients and the sums.
+        average: divide by the number of nodes, as DDP does; False: as the spec says.
+        broadcast_buffers: True: every node begins a step with node 0's buffers (BatchNorm's running
+            statistics), which remain, as in DDP. False: each node has its own; the model holds node
+            0's. Histories of delayed scaling are combined by their maximum in either case.
+        seeds: None: nodes draw random numbers (dropout) one after the other from torch's
+            generators, as a loop would. Or a seed for each node, which then has generators of its
+            own, as a rank has that begins with torch.manual_seed(seed).
+        folder: of what is kept on disk; default: the system's for temporary files.
+
+    Parameters without a gradient count as zeros, as DDP has it with find_unused_parameters; where
+    no node has a gradient, `grad` is None. When a step raises, gradients, buffers and generators
+    are what they were before it.
+
+    Attributes:
+        next_step: the number of the next step; enters the random streams.
+        losses: the nodes' losses of the last step.
+        report: what happened to each layer in the last step, a `LayerReport` by name.
+
+    Raises ValueError or TypeError for other arguments, MemoryError or OSError where what is to be
+    kept has no room.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> nodes = VirtualNodes(model, world_size=4, spec=ReduceSpec("e4m3", aps=True))
+    >>> nodes
+    VirtualNodes(4 nodes, 2 layers of 3 values, 48 bytes of gradients kept in memory)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> for images in torch.randn(3, 8, 2):  # three batches, two images for each node
+    ...     loss = nodes.step(lambda micro: model(micro).square().mean(), images)
+    ...     optimizer.step()
+    >>> nodes.next_step, nodes.losses.shape, nodes.report["weight"].overflowed
+    (3, torch.Size([4]), 0)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        world_size: int,
+        spec: ReduceSpec | Schedule,
+        keep: Literal["memory", "disk", "recompute"] | None = None,
+        *,
+        average: bool = True,
+        broadcast_buffers: bool = True,
+        seeds: Sequence[int] | None = None,
+        folder: str | None = None,
+    ) -> None:
+        parameters = _checked_parameters(model)
+        self.model = model
+        self.world_size = int32("world_size", world_size)
+        if self.world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        self.names = list(parameters)
+        schedule = self._checked(as_schedule(spec))
+        self.schedule = averaging(schedule) if flag("average", average) else schedule
+        for one in specs_in_use(self.schedule):
+            warn_of_stall(one, self.world_size, stacklevel=3)
+        if keep is not None and keep not in KEEPS:
+            raise ValueError(f"keep must be None or one of {', '.join(KEEPS)}, got {keep!r}")
+        self.keep = "memory" if keep is None else keep
+        self.broadcast_buffers = flag("broadcast_buffers", broadcast_buffers)
+        self.folder = folder
+        self.next_step = self.schedule.spec.step
+        self.losses = torch.empty(0)
+        self.report: dict[str, LayerReport] = {}
+        check_room(self.keep, self.kept_bytes, folder)
+        self._generators = None if seeds is None else self._seeded(seeds)
+        self._buffers = None if broadcast_buffers else [Buffers(model).values] * self.world_size
+
+    @property
+    def kept_bytes(self) -> int:
+        """The most bytes of gradients that a step keeps, in memory or on disk."""
+        if self.keep == "recompute":
+            return 0
+        sizes = [p.numel() * p.element_size() for p in named_parameters(self.model).values()]
+        return self.world_size * max(
+            sum(sizes[number] for number in folds.kept) for folds in self._both_folds()
+        )
+
+    def step(
+        self,
+        loss: Loss,
+        batch: Any = None,
+        *,
+        micro_batches: Iterable[Any] | None = None,
+        on_gradients: Watch | None = None,
+    ) -> torch.Tensor:
+        """One step of all nodes: leaves the reduced gradients in the parameters' `grad`, whatever
+        was there before.
+
+        Args:
+            loss: a function of a node's micro-batch that returns its loss, a tensor of one value;
+                or yields several, whose gradients are added up in the node before the reduction
+                (gradient accumulation, as in DDP's no_sync).
+            batch: a tensor, or a tuple, list or dict of such (and so on), which is divided among
+                the nodes: the first dimensions are equal multiples of their number.
+            micro_batches: instead of it, at least as many micro-batches as nodes, of any kind; from
+                an iterator no more are taken. With `"recompute"` they are held for the step.
+            on_gradients: is called with each node's number and gradients by name, before they are
+                reduced; they may be kept, and must not be changed.
+
+        Returns the mean of the nodes' losses, detached.
+
+        Raises ValueError or TypeError where something does not fit, RuntimeError where a node's
+        loss is another when it is computed again, and whatever `loss` raises.
+        """
+        if (batch is None) == (micro_batches is None):
+            raise TypeError("step takes a batch or micro_batches")
+        given = split(batch, self.world_size) if micro_batches is None else micro_batches
+        parameters = self._parameters()
+        folds = self._folds(self.next_step, [p.numel() for p in parameters.values()])
+        begun = _Step(self, loss, on_gradients, parameters, folds)
+        reduced, losses = begun.run(first(given, self.world_size))
+        self._generators, self._buffers = begun.generators, begun.own_buffers
+        for parameter, (gradient, _) in zip(parameters.values(), reduced, strict=True):
+            parameter.grad = gradient
+        self.report = {n: told for n, (_, told) in zip(parameters, reduced, strict=True)}
+        self.losses = losses
+        self.next_step += 1
+        return losses.mean()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on later needs, beside the model and its optimizer: the number of
+        the next step, the schedule (with its seeds), and nodes' own generators and buffers."""
+        own = self._generators
+        return {
+            "next_step": self.next_step,
+            "world_size": self.world_size,
+            "schedule": self.schedule,
+            "generators": None if own is None else [(one.host, one.gpus) for one in own],
+            "buffers": self._buffers,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on as what `state_dict` told of. Raises ValueError where that had another number of
+        nodes, or nodes with generators or buffers of their own where these have none."""
+        if state["world_size"] != self.world_size:
+            raise ValueError(f"the state has {state['world_size']} nodes, not {self.world_size}")
+        for name, own in (("generators", self._generators), ("buffers", self._buffers)):
+            if (state[name] is None) != (own is None):
+                raise ValueError(f"the state and these nodes differ in whether nodes have {name}")
+        schedule = self._checked(state["schedule"])
+        for values in state["buffers"] or ():
+            Buffers(self.model).check(values)
+        if self._generators is not None:
+            self._generators = [Generators(host, gpus) for host, gpus in state["generators"]]
+        self.schedule, self.next_step = schedule, state["next_step"]
+        self._buffers = state["buffers"]
+
+    def __repr__(self) -> str:
+        values = sum(p.numel() for p in named_parameters(self.model).values())
+        several = any(folds.sweeps > 1 for folds in self._both_folds())
+        how = "nothing kept"
+        if several and self.keep == "recompute":
+            how = "gradients recomputed"
+        elif several:
+            how = f"{size(self.kept_bytes)} of gradients kept {_WHERE[self.keep]}"
+        layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
+        nodes = f"{self.world_size} node{'s' * (self.world_size != 1)}"
+        return f"VirtualNodes({nodes}, {layers} of {values:,} values, {how})"
+
+    def _checked(self, schedule: Schedule) -> Schedule:
+        schedule.check_names(self.names)
+        schedule.check_world(self.world_size)
+        return schedule
+
+    def _seeded(self, seeds: Sequence[int]) -> list[Generators]:
+        numbers = [integer("seeds", seed) for seed in seeds]
+        if len(numbers) != self.world_size:
+            raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} seeds")
+        return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        parameters = named_parameters(self.model)
+        if list(parameters) != self.names:
+            raise RuntimeError(
+                "the model's parameters that require a gradient are others than when its "
+                "VirtualNodes was made: make a new one, and set its next_step"
+            )
+        return parameters
+
+    def _both_folds(self) -> list[Folds]:
+        """Of the schedule's first steps, and of those after them, without values."""
+        return [self._folds(step, [0] * len(self.names)) for step in (0, self.schedule.first_steps)]
+
+    def _folds(self, step: int, sizes: list[int]) -> Folds:
+        return Folds(self.schedule, self.names, sizes, self.world_size, step)
+
+
+class _Step:
+    """One step under way."""
+
+    generators: list[Generators] | None
+    """Each node's own after the step, where it has them."""
+    own_buffers: list[Values] | None
+    """The same of buffers."""
+
+    def __init__(
+        self,
+        nodes: VirtualNodes,
+        loss: Loss,
+        watch: Watch | None,
+        parameters: dict[str, nn.Parameter],
+        folds: Folds,
+    ) -> None:
+        self._loss, self._watch = loss, watch
+        self._parameters = parameters
+        self._folds = folds
+        self._gpus = _gpus(parameters)
+        self._buffers = Buffers(nodes.model)
+        self.generators = None if nodes._generators is None else list(nodes._generators)
+        self.own_buffers = None if nodes._buffers is None else list(nodes._buffers)
+        self._begin_buffers = [self._buffers.values, *(self.own_buffers or ())[1:]]
+        self._keep: Keep | None = None
+        self._recomputes = folds.sweeps > 1 and nodes.keep == "recompute"
+        if folds.sweeps > 1 and not self._recomputes:
+            self._keep = Disk(nodes.folder) if nodes.keep == "disk" else Memory()
+        self._given: list[tuple[Any, Randomness]] = []  # to compute nodes anew from
+        self._losses: list[torch.Tensor] = []
+        self._again: list[tuple[int, torch.Tensor]] = []
+        self._end: Values = {}  # node 0's buffers
+        self._used = [False] * len(parameters)
+
+    def run(
+        self, micro_batches: Iterable[Any]
+    ) -> tuple[list[tuple[torch.Tensor | None, LayerReport]], torch.Tensor]:
+        """The reduced gradients and reports, and the losses; buffers and generators move on. Where
+        it raises, these and the gradients are put back."""
+        before = Randomness.now(self._gpus)
+        gradients = [parameter.grad for parameter in self._parameters.values()]
+        try:
+            for node, micro_batch in enumerate(micro_batches):
+                self._first(node, micro_batch)
+            after = Randomness.now(self._gpus)
+            for node in self._later():
+                self._folds.take(node, self._get(node))
+            losses = torch.stack(self._losses)
+            self._check_losses(losses)
+            results = self._folds.results(list(self._parameters.values()))
+        except BaseException:
+            for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
+                parameter.grad = gradient
+            self._buffers.put(self._buffers.values)
+            before.restore()
+            raise
+        finally:
+            if self._keep is not None:
+                self._keep.close()
+        self._buffers.put(self._end)
+        for values in self.own_buffers or ():
+            values |= histories(self._end)
+        after.restore()
+        if self.generators is not None:
+            before.generators.restore()
+        used = zip(results, self._used, strict=True)
+        return [(sums if is_used else None, told) for (sums, told), is_used in used], losses
+
+    def _first(self, node: int, micro_batch: Any) -> None:
+        """Computes a node, and gives its gradients to the sums that await them."""
+        if self.generators is not None:
+            self.generators[node].restore()
+        if self._recomputes:
+            self._given.append((micro_batch, Randomness.now(self._gpus)))
+        loss, gradients = self._compute(node, micro_batch)
+        self._losses.append(loss)
+        if self.generators is not None:
+            self.generators[node] = Generators.now(self._gpus)
+        self._read_buffers(node)
+        if self._watch is not None:
+            self._watch(node, dict(zip(self._parameters, gradients, strict=True)))
+        for number, gradient in enumerate(gradients):
+            self._used[number] |= gradient is not None
+        there = _on_host(gradients)
+        self._folds.take(node, there)
+        if self._keep is not None:
+            kept = self._folds.kept
+            self._keep.put(node, [g if n in kept else None for n, g in enumerate(there)])
+
+    def _later(self) -> Iterator[int]:
+        """The nodes that are awaited again."""
+        for _ in range(self._folds.sweeps - 1):
+            for node in range(len(self._losses)):
+                if self._folds.awaits(node):
+                    yield node
+
+    def _get(self, node: int) -> Gradients:
+        """The node's gradients, kept or computed anew."""
+        if self._keep is not None:
+            return self._keep.get(node)
+        micro_batch, randomness = self._given[node]
+        randomness.restore()
+        loss, gradients = self._compute(node, micro_batch)
+        self._again.append((node, loss))
+        return _on_host(gradients)
+
+    def _compute(self, node: int, micro_batch: Any) -> tuple[torch.Tensor, Gradients]:
+        """From the buffers with which the node begins."""
+        own = self.own_buffers is not None
+        self._buffers.put(self._begin_buffers[node if own else 0])
+        return computed(self._loss, micro_batch, self._parameters)
+
+    def _read_buffers(self, node: int) -> None:
+        """Notes what the node leaves in the buffers."""
+        if node == 0:
+            self._end = self._buffers.read()
+        else:
+            self._buffers.raise_histories(self._end)
+        if self.own_buffers is not None:
+            self.own_buffers[node] = self._buffers.read()
+
+    def _check_losses(self, losses: torch.Tensor) -> None:
+        """Raises RuntimeError unless nodes that were computed anew had the same losses."""
+        if not self._again:
+            return
+        again = torch.stack([loss for _, loss in self._again])
+        before = losses[[node for node, _ in self._again]]
+        differ = (again != before) & ~(again.isnan() & before.isnan())
+        if bool(differ.any()):
+            place = int(differ.nonzero()[0])
+            raise RuntimeError(
+                f"node {self._again[place][0]} has the loss {float(before[place])!r}, and "
+                f"{float(again[place])!r} when it is computed again: what 'recompute' calls must "
+                "give the same each time; keep the gradients in 'memory' or on 'disk'"
+            )
+
+
+_WHERE = {"memory": "in memory", "disk": "on disk"}
+
+
+def _checked_parameters(model: Any) -> dict[str, nn.Parameter]:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, DistributedDataParallel):
+        raise TypeError("model must be the module itself, not in DistributedDataParallel")
+    parameters = named_parameters(model)
+    if not parameters:
+        raise ValueError("the model has no parameters that require a gradient")
+    for name, parameter in parameters.items():
+        if nn.parameter.is_lazy(parameter):
+            raise ValueError(f"parameter {name} has no shape yet: run the model once before")
+        if hasattr(parameter, "to_local"):
+            raise TypeError(f"parameter {name} is sharded (a DTensor): nodes have whole models")
+        check_layer(f"parameter {name}", parameter, ("cpu", "cuda"))
+    return parameters
+
+
+def _gpus(parameters: Mapping[str, torch.Tensor]) -> list[int]:
+    return sorted({p.device.index for p in parameters.values() if p.is_cuda})
+
+
+def _on_host(gradients: Gradients) -> Gradients:
+    return [None if g is None else g.cpu() for g in gradients]

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and steps of the tests of virtual nodes (test_virtual_nodes.py); the same steps written by
+hand, and by ranks of torch's DistributedDataParallel, which spawn.py starts."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+import traceback
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import cpd
+from cpd.comm import Communicator
+
+BATCH = 4  # images of a node
+
+
+def classifier() -> nn.Module:
+    """Convolution, BatchNorm and dropout."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    ).to(memory_format=torch.channels_last)
+
+
+def perceptron() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def gradients_of(model: nn.Module) -> list[torch.Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def drawn() -> tuple[float, float, float]:
+    return float(torch.rand(())), random.random(), float(np.random.random())
+
+
+def batch_of(step: int, world: int, node: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """All nodes' images and labels of a step, or one node's."""
+    generator = torch.Generator().manual_seed(step)
+    images = torch.randn(world * BATCH, 1, 6, 6, generator=generator)
+    labels = torch.randint(5, (world * BATCH,), generator=generator)
+    rows = slice(None) if node is None else slice(node * BATCH, (node + 1) * BATCH)
+    return images[rows], labels[rows]
+
+
+def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def state_hash(model: nn.Module) -> str:
+    """Of all weights and buffers."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(name.encode() + value.detach().contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@dataclass
+class Trained:
+    """What a run leaves."""
+
+    hash: str
+    losses: list[list[float]] = field(default_factory=list)
+    reports: list[list[cpd.LayerReport]] = field(default_factory=list)
+
+
+def by_hand(
+    spec: cpd.ReduceSpec | cpd.Schedule,
+    world: int,
+    *,
+    steps: int = 3,
+    broadcast_buffers: bool = True,
+    average: bool = True,
+) -> Trained:
+    """A model for each node, of its own, and `Schedule.simulate_all_reduce` of their gradients.
+    Node n's generator begins with seed n."""
+    schedule = spec if isinstance(spec, cpd.Schedule) else cpd.Schedule(spec)
+    if average:
+        names = ("spec", "exempt_spec", "first_spec")
+        schedule = replace(
+            schedule, **{n: replace(getattr(schedule, n), average=True) for n in names}
+        )
+    models = [classifier() for _ in range(world)]
+    optimizers = [optimizer_of(model) for model in models]
+    names = [name for name, _ in models[0].named_parameters()]
+    generators = []
+    for node in range(world):
+        torch.manual_seed(node)
+        generators.append(torch.get_rng_state())
+    trained = Trained("")
+    for step in range(steps):
+        losses, gradients = [], []
+        if broadcast_buffers:
+            held = [copy.deepcopy(buffer) for buffer in models[0].buffers()]
+            for model in models:
+                for buffer, value in zip(model.buffers(), held, strict=True):
+                    buffer.copy_(value)
+        for node, model in enumerate(models):
+            torch.set_rng_state(generators[node])
+            loss = loss_of(model, batch_of(step, world, node))
+            gradients.append(list(torch.autograd.grad(loss, list(model.parameters()))))
+            generators[node] = torch.get_rng_state()
+            losses.append(float(loss.detach()))
+        sums, report = schedule.simulate_all_reduce(names, gradients, step=step, report=True)
+        for model, optimizer in zip(models, optimizers, strict=True):
+            for parameter, gradient in zip(model.parameters(), sums, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+        trained.losses.append(losses)
+        trained.reports.append(report)
+    trained.hash = state_hash(models[0])
+    return trained
+
+
+def by_nodes(
+    spec: cpd.ReduceSpec | cpd.Schedule,
+    world: int,
+    *,
+    steps: int = 3,
+    keep: Any = None,
+    **options: Any,
+) -> Trained:
+    """The same by `cpd.VirtualNodes`."""
+    model = classifier()
+    optimizer = optimizer_of(model)
+    nodes = cpd.VirtualNodes(model, world, spec, keep, seeds=range(world), **options)
+    trained = Trained("")
+    for step in range(steps):
+        nodes.step(lambda micro: loss_of(model, micro), batch_of(step, world))
+        optimizer.step()
+        trained.losses.append(nodes.losses.tolist())
+        trained.reports.append(list(nodes.report.values()))
+    trained.hash = state_hash(model)
+    return trained
+
+
+# ---- ranks ---------------------------------------------------------------------------------------
+
+KAHAN = cpd.Accumulator("e4m3", "kahan")
+DDP_CASES: dict[str, dict[str, Any]] = {
+    "one pass": {"spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic", seed=3)},
+    "groups": {"spec": cpd.ReduceSpec("e5m2", group_size=2)},
+    "aps": {"spec": cpd.ReduceSpec("e4m3", aps=True, rounding="stochastic", seed=3)},
+    "ring": {"spec": cpd.ReduceSpec("e4m3", aps=True, order="ring"), "keep": "recompute"},
+    "schedule": {
+        "spec": cpd.Schedule(cpd.ReduceSpec("e3m0", aps=True), exempt=["5.*"], first_steps=1),
+        "keep": "disk",
+    },
+    "scaled": {"spec": cpd.ReduceSpec("mxfp8", result="bf16")},
+    "buffers of their own": {"spec": cpd.ReduceSpec("e4m3"), "broadcast_buffers": False},
+    "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
+    "accumulated": {"spec": cpd.ReduceSpec("e4m3", aps=True), "accumulated": True},
+}
+WORLD = 3
+STEPS = 2
+
+
+class TwoHeads(nn.Module):
+    """The second head is used by odd nodes alone, the third by none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.heads = nn.ModuleList(nn.Linear(36, 5) for _ in range(3))
+
+    def forward(self, images: torch.Tensor, second: bool) -> torch.Tensor:
+        return self.heads[int(second)](images.flatten(1))
+
+
+def ddp_hash(comm_world: int, rank: int, case: dict[str, Any]) -> str:
+    """This rank's weights, and rank 0's buffers, after some steps."""
+    torch.manual_seed(0)
+    unused = case.get("unused", False)
+    model = TwoHeads() if unused else classifier()
+    broadcasts = case.get("broadcast_buffers", True)
+    ddp = DistributedDataParallel(
+        model, find_unused_parameters=unused, broadcast_buffers=broadcasts
+    )
+    state, hook = cpd.ddp_hook(case["spec"], module=ddp)
+    ddp.register_comm_hook(state, hook)
+    optimizer = optimizer_of(model)
+    torch.manual_seed(rank)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        batch = batch_of(step, comm_world, rank)
+        if unused:
+            nn.functional.cross_entropy(ddp(batch[0], rank % 2 == 1), batch[1]).backward()
+        elif case.get("accumulated", False):
+            with ddp.no_sync():
+                loss_of(ddp, (batch[0][:2], batch[1][:2])).backward()
+            loss_of(ddp, (batch[0][2:], batch[1][2:])).backward()
+        else:
+            loss_of(ddp, batch).backward()
+        optimizer.step()
+    state.close()
+    return state_hash(model)
+
+
+def nodes_hash(case: dict[str, Any]) -> str:
+    """The same by virtual nodes."""
+    unused, accumulated = case.get("unused", False), case.get("accumulated", False)
+    model = TwoHeads() if unused else classifier()
+    optimizer = optimizer_of(model)
+    nodes = cpd.VirtualNodes(
+        model,
+        WORLD,
+        case["spec"],
+        case.get("keep"),
+        broadcast_buffers=case.get("broadcast_buffers", True),
+        seeds=range(WORLD),
+    )
+
+    def loss(micro: Any) -> Any:
+        node, (images, labels) = micro
+        if unused:
+            return nn.functional.cross_entropy(model(images, node % 2 == 1), labels)
+        if accumulated:
+            return (loss_of(model, (images[i : i + 2], labels[i : i + 2])) for i in (0, 2))
+        return loss_of(model, (images, labels))
+
+    for step in range(STEPS):
+        nodes.step(loss, micro_batches=[(n, batch_of(step, WORLD, n)) for n in range(WORLD)])
+        optimizer.step()
+    return state_hash(model)
+
+
+def run_ranks(comm: Communicator) -> dict[str, str]:
+    """The hash of each case on this rank, or what went wrong."""
+    torch.set_num_threads(1)
+    told = {}
+    for name, case in DDP_CASES.items():
+        try:
+            told[name] = ddp_hash(comm.size, dist.get_rank(), case)
+        except Exception:
+            told[name] = traceback.format_exc()
+    return told

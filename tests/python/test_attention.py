@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention: torch's results with native sums, and bit for bit the same written by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+from cpd import functional as ours  # noqa: E402
+from cpd.nn.attention import HEADS, KEY, OUTPUT, QUERY, SCORES, SOFTMAX, VALUE, VALUES  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
+from tensors import close, compiled, normal, same  # noqa: E402
+
+FP8 = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
+SUMS = "e6m9 chunked chunk=5 rounding=stochastic random_bits=8"
+DRAWN = cpd.CastSpec("e4m3", "stochastic", seed=3, random_bits=8)
+NATIVE = cpd.Recipe("native", attention="native")
+RECIPES = {
+    "native": NATIVE,
+    "softmax": cpd.Recipe("native", softmax="e4m3"),
+    "fp8": cpd.Recipe("native", attention=FP8, softmax="e5m6"),
+    "mx": cpd.Recipe(
+        "native", attention=cpd.Recipe("fp32", activation="mxfp8", weight="mxfp8", output="bf16")
+    ),
+    "drawing": cpd.Recipe(
+        SUMS,
+        weight=DRAWN,
+        attention=cpd.Recipe(SUMS, gradient=DRAWN, layer=3),
+        softmax=DRAWN,
+        layer=3,
+    ),
+}
+STREAM = 5 << 36
+
+
+def tensors(*shape, length=6, keys=7):
+    """Query, key and value of 8 and 5 features."""
+    shapes = (*shape, length, 8), (*shape, keys, 8), (*shape, keys, 5)
+    return tuple(normal(*each, seed=i) for i, each in enumerate(shapes))
+
+
+def with_gradients(f, leaves):
+    """Results of `f`, None left out, and the gradients of the leaves of a sum of all of them."""
+    made = f()
+    results = [y for y in (made if isinstance(made, tuple) else (made,)) if y is not None]
+    total = sum((y * normal(*y.shape, seed=i)).sum() for i, y in enumerate(results))
+    return [y.detach() for y in results], torch.autograd.grad(total, leaves)
+
+
+class Rounded(torch.autograd.Function):
+    """Weights and the gradient that returns to them, rounded by hand."""
+
+    @staticmethod
+    def forward(ctx, x, how, stream):
+        ctx.how, ctx.stream = how, stream
+        return cast(x, how, stream, "cast_output")
+
+    @staticmethod
+    def backward(ctx, g):
+        return cast(g, ctx.how, ctx.stream, "cast_gradient"), None, None
+
+
+def cast(x, how, stream, purpose):
+    spec = how.softmax
+    tagged = (stream ^ stream_tag(purpose, how.layer)) % 2**64
+    options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
+    return cpd.cast(x, spec.format, spec.rounding, **options)
+
+
+def by_hand(q, k, v, mask, how, stream=STREAM, scale=None):
+    """Attention of its definition."""
+
+    def product(a, b, position):
+        if how.attention is None:
+            return a @ b
+        return ours.matmul(a, b, how.attention, stream=stream ^ position)
+
+    scores = product(q, k.mT, SCORES) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    weights = torch.softmax(scores, -1)
+    if how.softmax is not None:
+        weights = Rounded.apply(weights, how, stream ^ SOFTMAX)
+    return product(weights, v, VALUES), weights
+
+
+CASES = {
+    "plain": {},
+    "boolean": {"attn_mask": normal(6, 7, seed=5) > -1},
+    "added": {"attn_mask": normal(2, 1, 6, 7, seed=5)},
+    "causal": {"is_causal": True},
+    "scaled": {"scale": 0.3},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", RECIPES)
+def test_attention_by_hand_and_torchs(name, case):
+    """The bits of its definition, gradients too; with native sums torch's values."""
+    leaves = [x.requires_grad_() for x in tensors(2, 3)]
+    how, options = RECIPES[name], CASES[case]
+    mask = options.get("attn_mask")
+    if case == "causal":
+        mask = torch.ones(6, 7, dtype=torch.bool).tril()
+    got = with_gradients(
+        lambda: ours.scaled_dot_product_attention(*leaves, **options, recipe=how, stream=STREAM),
+        leaves,
+    )
+    wanted = with_gradients(
+        lambda: by_hand(*leaves, mask, how, scale=options.get("scale"))[0], leaves
+    )
+    assert same(got, wanted)
+    theirs = with_gradients(lambda: F.scaled_dot_product_attention(*leaves, **options), leaves)
+    assert close(got, theirs) == (name == "native")
+
+
+def test_attention_without_a_recipe_for_it_is_torchs():
+    q, k, v = tensors(2, 3)
+    how = cpd.Recipe("e4m3", norm="e4m3")
+    assert same(
+        ours.scaled_dot_product_attention(q, k, v, recipe=how),
+        F.scaled_dot_product_attention(q, k, v),
+    )
+    narrow = ours.scaled_dot_product_attention(q, k, v, recipe="e4m3")
+    assert same(narrow, by_hand(q, k, v, None, cpd.Recipe("e4m3", attention="e4m3"))[0])
+
+
+def test_heads_may_share_keys():
+    q, k, v = normal(2, 6, 4, 8), normal(2, 3, 5, 8, seed=1), normal(2, 3, 5, 5, seed=2)
+    got = ours.scaled_dot_product_attention(q, k, v, enable_gqa=True, recipe=NATIVE)
+    assert close(got, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+    with pytest.raises(ValueError, match="heads must be a multiple of key's, got 6 and 4"):
+        ours.scaled_dot_product_attention(
+            q, normal(2, 4, 5, 8), normal(2, 4, 5, 5), enable_gqa=True, recipe=NATIVE
+        )
+
+
+def test_rows_without_keys_give_zeros():
+    q, k, v = tensors(2)
+    mask = torch.ones(6, 7, dtype=torch.bool)
+    mask[2] = False
+    y = ours.scaled_dot_product_attention(q, k, v, mask, recipe=RECIPES["fp8"])
+    assert y[:, 2].eq(0).all()
+    assert y[:, 1].ne(0).all()
+
+
+def test_dropout_is_torchs():
+    q, k, v = tensors(2)
+    torch.manual_seed(1)
+    got = ours.scaled_dot_product_attention(q, k, v, dropout_p=0.5, recipe=NATIVE)
+    torch.manual_seed(1)
+    _, weights = by_hand(q, k, v, None, NATIVE)
+    assert close(got, F.dropout(weights, 0.5) @ v)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_types_have_scores_in_float32(dtype):
+    q, k, v = (x.to(dtype) for x in tensors(2))
+    how = cpd.Recipe("native", attention="native", softmax="e4m3")
+    got = ours.scaled_dot_product_attention(q, k, v, recipe=how)
+    scores = q.float() @ k.float().mT * (1 / math.sqrt(8))
+    weights = cpd.cast(torch.softmax(scores, -1), "e4m3").to(dtype)
+    assert same(got, weights @ v)
+    with pytest.raises(ValueError, match="does not hold"):
+        ours.scaled_dot_product_attention(q, k, v, recipe=cpd.Recipe("native", softmax="e7m11"))
+
+
+def test_attention_under_vmap():
+    q, k, v = tensors(3, 2)
+    how = RECIPES["fp8"]
+
+    def attend(q, k, v):
+        return ours.scaled_dot_product_attention(q, k, v, recipe=how)
+
+    assert close(torch.func.vmap(attend)(q, k, v), attend(q, k, v))
+
+
+def test_attention_says_what_it_does_not_take():
+    q, k, v = tensors(2)
+    how = RECIPES["fp8"]
+    with pytest.raises(ValueError, match=r"query must be … × L × E, key … × S × E"):
+        ours.scaled_dot_product_attention(q, k[..., :5], v, recipe=how)
+    with pytest.raises(ValueError, match="is_causal goes without attn_mask"):
+        ours.scaled_dot_product_attention(q, k, v, torch.zeros(6, 7), is_causal=True, recipe=how)
+    with pytest.raises(TypeError, match="key must be a torch tensor"):
+        ours.scaled_dot_product_attention(q, k.numpy(), v, recipe=how)
+
+
+# ---- many heads ----------------------------------------------------------------------------------
+
+
+def layer(**options):
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(8, 2, **options)
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.4)
+    return module
+
+
+def arguments(module):
+    """As torch.nn.MultiheadAttention gives them."""
+    packed = module._qkv_same_embed_dim
+    return (
+        8,
+        2,
+        module.in_proj_weight,
+        module.in_proj_bias,
+        module.bias_k,
+        module.bias_v,
+        module.add_zero_attn,
+        0.0,
+        module.out_proj.weight,
+        module.out_proj.bias,
+    ), {
+        "use_separate_proj_weight": not packed,
+        **({} if packed else {n: getattr(module, n) for n in SEPARATE}),
+    }
+
+
+SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+FLOATS = torch.zeros(4, 7, 7).masked_fill(normal(4, 7, 7) > 1, -math.inf)
+PADDING = torch.zeros(2, 7, dtype=torch.bool).index_fill(1, torch.tensor([5, 6]), True)
+CAUSAL = torch.ones(7, 7, dtype=torch.bool).triu(1)
+HEADED = {
+    "plain": ({}, {}),
+    "no bias": ({"bias": False}, {"need_weights": False}),
+    "widths": ({"kdim": 5, "vdim": 3}, {"average_attn_weights": False}),
+    "masks": ({}, {"attn_mask": CAUSAL, "key_padding_mask": PADDING}),
+    "causal": ({}, {"attn_mask": CAUSAL, "is_causal": True, "need_weights": False}),
+    "added": ({}, {"attn_mask": FLOATS, "need_weights": False}),
+    "more keys": (
+        {"add_bias_kv": True, "add_zero_attn": True},
+        {"attn_mask": CAUSAL, "key_padding_mask": PADDING},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HEADED)
+@pytest.mark.parametrize("sharing", ["none", "key", "all"])
+def test_native_heads_are_torchs(case, sharing):
+    made, options = HEADED[case]
+    module = layer(**made)
+    shapes = (7, 2, 8), (7, 2, made.get("kdim", 8)), (7, 2, made.get("vdim", 8))
+    query, key, value = (normal(*shape, seed=i) for i, shape in enumerate(shapes))
+    if module._qkv_same_embed_dim:
+        key = query if sharing == "all" else key
+        value = key if sharing != "none" else value
+    given, more = arguments(module)
+    leaves = list(module.parameters())
+    call = (query, key, value, *given)
+    for how in (NATIVE, cpd.Recipe("native")):
+        got = with_gradients(
+            lambda how=how: ours.multi_head_attention(*call, **more, **options, recipe=how), leaves
+        )
+        wanted = with_gradients(
+            lambda: F.multi_head_attention_forward(*call, **more, **options), leaves
+        )
+        assert close(got, wanted)
+
+
+@pytest.mark.parametrize("sharing", ["none", "key", "all"])
+@pytest.mark.parametrize("name", ["fp8", "drawing"])
+def test_heads_by_hand(name, sharing):
+    """Projections by the recipe, attention by its own, each product with its stream."""
+    how, module = RECIPES[name], layer()
+    query, key, value = (normal(6, 2, 8, seed=i) for i in range(3))
+    key = query if sharing == "all" else key
+    value = key if sharing != "none" else value
+    weight, bias = module.in_proj_weight, module.in_proj_bias
+    leaves = list(module.parameters())
+
+    def project(x, first, last, position):
+        w, b = weight[8 * first : 8 * last], bias[8 * first : 8 * last]
+        y = ours.linear(x, w, b, recipe=how, stream=STREAM ^ position)
+        return y.split(8, -1)
+
+    def hand():
+        if sharing == "all":
+            parts = project(query, 0, 3, QUERY)
+        elif sharing == "key":
+            parts = *project(query, 0, 1, QUERY), *project(key, 1, 3, KEY)
+        else:
+            parts = [
+                project(x, i, i + 1, position)[0]
+                for i, (x, position) in enumerate(
+                    zip((query, key, value), (QUERY, KEY, VALUE), strict=True)
+                )
+            ]
+        heads = [x.reshape(6, 2, 2, 4).permute(1, 2, 0, 3) for x in parts]
+        y, weights = by_hand(*heads, None, how, STREAM ^ HEADS)
+        y = y.permute(2, 0, 1, 3).reshape(6, 2, 8)
+        out = module.out_proj
+        y = ours.linear(y, out.weight, out.bias, recipe=how, stream=STREAM ^ OUTPUT)
+        return y, weights.mean(dim=1)
+
+    given, _ = arguments(module)
+    got = with_gradients(
+        lambda: ours.multi_head_attention(query, key, value, *given, recipe=how, stream=STREAM),
+        leaves,
+    )
+    assert same(got, with_gradients(hand, leaves))
+
+
+def test_one_example_without_a_batch():
+    module = layer()
+    x = normal(6, 8)
+    given, _ = arguments(module)
+    mask = torch.zeros(6, dtype=torch.bool).index_fill(0, torch.tensor(5), True)
+    got = ours.multi_head_attention(x, x, x, *given, key_padding_mask=mask, recipe=NATIVE)
+    wanted = F.multi_head_attention_forward(x, x, x, *given, key_padding_mask=mask)
+    assert close(got, wanted)
+
+
+def test_compiled_heads_have_eagers_bits():
+    module, stream = layer(), torch.tensor(0)
+    x = normal(6, 2, 8)
+    given, _ = arguments(module)
+    leaves = list(module.parameters())
+    how = RECIPES["drawing"]
+
+    def run():
+        y, _ = ours.multi_head_attention(
+            x, x, x, *given, need_weights=False, recipe=how, stream=stream
+        )
+        return y
+
+    program, counter = compiled(run)
+    seen = []
+    for step in (1, 2):
+        stream.fill_(step << 36)
+        seen.append(with_gradients(program, leaves))
+        assert same(seen[-1], with_gradients(run, leaves))
+    assert not same(*seen)
+    assert counter.frame_count == 1
+
+
+def test_heads_say_what_they_do_not_take():
+    module = layer()
+    x = normal(6, 2, 8)
+    given, _ = arguments(module)
+    with pytest.raises(ValueError, match="is_causal says that attn_mask is causal"):
+        ours.multi_head_attention(x, x, x, *given, is_causal=True, recipe=NATIVE)
+    with pytest.raises(ValueError, match="query must have 8 features"):
+        ours.multi_head_attention(x[..., :4], x, x, *given, recipe=NATIVE)
+    nested = torch.nested.nested_tensor([x[0], x[1]])
+    with pytest.raises(TypeError, match="query must be a dense tensor, got a nested one"):
+        ours.multi_head_attention(nested, nested, nested, *given, recipe=NATIVE)

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of one, two and three dimensions and transposed ones: each pass equals, bit for bit,
+the one written by hand of cpd.cast and cpd.gemm of unfolded images, or of torch's own kernels."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import conv_oracle as oracle  # noqa: E402
+from conv_oracle import CASES, PLAIN, SHORT, Case, leaves_of, operands  # noqa: E402
+from cpd import functional  # noqa: E402
+from cpd.numeric.scaled_cast import is_whole  # noqa: E402
+from tensors import NARROW, SOME, close, same  # noqa: E402
+from tensors import normal as values  # noqa: E402
+from test_operands import RECIPES, STREAM  # noqa: E402
+
+TILES = {
+    "activation": "nvfp4 block=2x2",
+    "weight": "nvfp4 block=2x2",
+    "gradient": "mxfp8 block=2x2",
+}
+OBLONG = {"activation": "e4m3fn block=1x3", "weight": "e4m3fn block=2x3", "gradient": "mxfp8"}
+ALL = {**RECIPES, "tiles": TILES, "short blocks": SHORT, "oblong tiles": OBLONG, "given": {}}
+
+
+def run(case, leaves, **how):
+    """The result, and the gradients of the operands for a given one of the result."""
+    y = case.ours(*leaves, **how)
+    g = values(*y.shape, seed=7, dtype=y.dtype)
+    return [y.detach(), *torch.autograd.grad(y, leaves, g)], g
+
+
+# ---- against torch -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_fp32_sums_are_torchs(case):
+    leaves = leaves_of(case)
+    got, g = run(case, leaves, recipe="fp32")
+    wanted = case.torchs(*leaves)
+    assert all(t.is_contiguous() for t in got)
+    assert close(got, [wanted, *torch.autograd.grad(wanted, leaves, g)])
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_sums_of_integers_are_exact(case):
+    """By torch in float64: which product meets which."""
+    leaves = [t.mul(4).round().clamp(-8, 8).requires_grad_() for t in operands(case)]
+    y = case.ours(*leaves, recipe="fp32")
+    g = values(*y.shape, seed=7).mul(4).round()
+    doubles = [t.detach().double().requires_grad_() for t in leaves]
+    wanted = case.torchs(*doubles)
+    pairs = zip(
+        (y, *torch.autograd.grad(y, leaves, g)),
+        (wanted, *torch.autograd.grad(wanted, doubles, g.double())),
+        strict=True,
+    )
+    assert all(torch.equal(p.double(), q) for p, q in pairs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_native_sums_without_casts_are_torchs_own_bits(case, last, dtype):
+    leaves = leaves_of(case, dtype)
+    memory = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(case.x))
+    if last:
+        if memory is None:
+            pytest.skip("no such layout")
+        ordered = [t.detach().contiguous(memory_format=memory) for t in leaves[:2]]
+        leaves[:2] = [t.requires_grad_() for t in ordered]
+    y, wanted = case.ours(*leaves, recipe="native"), case.torchs(*leaves)
+    assert same(y, wanted)
+    assert y.stride() == wanted.stride()
+    g = values(*y.shape, seed=7, dtype=dtype)
+    g = g.contiguous(memory_format=memory) if last else g
+    got = torch.autograd.grad(y, leaves, g)
+    of_x, of_w, of_b = torch.autograd.grad(wanted, leaves, g)
+    assert same(got[:2], (of_x, of_w))
+    assert got[0].stride() == of_x.stride()
+    assert close(got[2], of_b, 1e-1 if dtype == torch.bfloat16 else 1e-4)
+    assert same(got[2], g.sum([0, *range(2, g.dim())]))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("padding", ["same", "valid", 1])
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("recipe", ["fp32", "native"])
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_paddings_are_torchs(rank, padding, mode, recipe):
+    layer = getattr(torch.nn, f"Conv{rank}d")
+    torch.manual_seed(rank)
+    layer = layer(2, 3, (4, 3, 2)[:rank], padding=padding, padding_mode=mode, dilation=1)
+    x = values(2, 2, *(6, 7, 5)[:rank]).requires_grad_()
+    convolve = getattr(functional, f"conv{rank}d")
+    how = {"padding": padding, "padding_mode": mode, "recipe": recipe}
+    for each in (x, x[0]):
+        leaves = each, layer.weight, layer.bias
+        got, wanted = convolve(*leaves, **how), layer(each)
+        assert same(got, wanted) if recipe == "native" else close(got, wanted)
+        g = values(*wanted.shape, seed=4)
+        pairs = torch.autograd.grad(got, leaves, g), torch.autograd.grad(wanted, leaves, g)
+        assert close(*pairs)
+
+
+# ---- written by hand -----------------------------------------------------------------------------
+
+
+def narrow(acc):
+    return lambda a, b, c: cpd.gemm(a, b, acc, c)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_narrow_sums_are_those_written_by_hand(case):
+    leaves = leaves_of(case)
+    (y, *grads), g = run(case, leaves, recipe=NARROW)
+    x, w, b = (t.detach() for t in leaves)
+    cast_x, cast_g = cpd.cast(x, "e4m3"), cpd.cast(g, "e5m2")
+    cast_w = cpd.cast(w, "e3m2", "toward_zero", "saturate")
+    assert same(y, oracle.forward(case, cast_x, cast_w, b, narrow("e4m3")))
+    wanted = oracle.of_input(case, cast_g, cast_w, x.shape, narrow(NARROW.grad_input))
+    assert same(grads[0], wanted)
+    wanted = oracle.of_weight(case, cast_g, cast_x, w.shape, narrow(NARROW.grad_weight))
+    assert same(grads[1], wanted)
+    assert same(grads[2], cpd.sum(g.movedim(1, -1).reshape(-1, case.outputs), "e5m3"))
+
+
+def casts_by_hand(recipe, case, x, w, g, layer):
+    """The six operands and their factors, two by two."""
+    how, groups = {"layer": layer}, case.groups
+    inner, outer = (0, 1) if case.transposed else (1, 0)
+    image = functools.partial(oracle.images_cast, recipe, groups=groups, **how)
+    batch = functools.partial(oracle.batch_cast, recipe, groups=groups, **how)
+
+    def for_weight(name, usual, x):
+        spec = recipe.operand(name)
+        kept = spec is not None and is_whole(spec) and spec == recipe.operand(usual)
+        return (image if kept else batch)(name, x=x)
+
+    return (
+        (image("activation", x=x), oracle.weight_cast(recipe, "weight", w, inner, groups, **how)),
+        (
+            image("grad_input_gradient", x=g),
+            oracle.weight_cast(recipe, "grad_input_weight", w, outer, groups, **how),
+        ),
+        (
+            for_weight("grad_weight_gradient", "grad_input_gradient", g),
+            for_weight("grad_weight_activation", "activation", x),
+        ),
+    )
+
+
+def unfactored(y, *factors):
+    left_out = factors[0] * factors[1]
+    return y if left_out == 1 else y * (1 / left_out)
+
+
+WITH_CASTS = ("1d moved", "2d", "2d moved", "3d", "2d transposed, moved", "3d transposed")
+
+
+@pytest.mark.parametrize("sums", ["native", "e6m9 chunked"])
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("case", WITH_CASTS)
+def test_operands_are_those_cast_by_hand(case, name, sums):
+    case, recipe = CASES[case], cpd.Recipe(sums, layer=5, **ALL[name])
+    leaves = leaves_of(case)
+    (y, *grads), g = run(case, leaves, recipe=recipe, stream=STREAM)
+    x, w, b = (t.detach() for t in leaves)
+    (fore_x, fore_w), (back_g, back_w), (late_g, late_x) = casts_by_hand(recipe, case, x, w, g, 5)
+    moves = case.moves
+
+    def torchs_backward(g, x, w, which):
+        asked = [which == 0, which == 1, False]
+        return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)[which]
+
+    factors = fore_x[1], fore_w[1]
+    addend = b if factors == (1, 1) else None
+    if sums == "native":
+        wanted = case.torchs(fore_x[0], fore_w[0], addend)
+        of_x = torchs_backward(back_g[0], x, back_w[0], 0)
+        of_w = torchs_backward(late_g[0], late_x[0], w, 1)
+        of_b = g.sum([0, *range(2, g.dim())])
+    else:
+        gemm = narrow(sums)
+        wanted = oracle.forward(case, fore_x[0], fore_w[0], addend, gemm)
+        of_x = oracle.of_input(case, back_g[0], back_w[0], x.shape, gemm)
+        of_w = oracle.of_weight(case, late_g[0], late_x[0], w.shape, gemm)
+        of_b = cpd.sum(g.movedim(1, -1).reshape(-1, case.outputs), "fp32")
+    wanted = unfactored(wanted, *factors)
+    if addend is None:
+        wanted = wanted + b.view(-1, *(1,) * case.rank)
+    assert same(y, wanted)
+    assert same(grads[0], unfactored(of_x, back_g[1], back_w[1]))
+    assert same(grads[1], unfactored(of_w, late_g[1], late_x[1]))
+    assert same(grads[2], of_b)
+
+
+def drawing(purpose, layer):
+    return cpd.Accumulator.parse(SOME, 3, 9 ^ purpose << 60 ^ layer << 20)
+
+
+@pytest.mark.parametrize("name", ["1d moved", "2d transposed, moved", "3d"])
+def test_stochastic_sums_draw_by_places_in_the_padded_result(name):
+    case = CASES[name]
+    recipe = cpd.Recipe(cpd.Accumulator.parse(SOME, 3, 9), layer=2)
+    leaves = leaves_of(case)
+    (y, *grads), g = run(case, leaves, recipe=recipe)
+    x, w, b = (t.detach() for t in leaves)
+    assert same(y, oracle.forward(case, x, w, b, narrow(drawing(0, 2))))
+    assert same(grads[0], oracle.of_input(case, g, w, x.shape, narrow(drawing(4, 2))))
+    assert same(grads[1], oracle.of_weight(case, g, x, w.shape, narrow(drawing(5, 2))))
+
+
+@pytest.mark.parametrize("name", ["1d moved", "2d transposed, moved", "3d transposed"])
+def test_unfolding_in_parts_changes_nothing(name, monkeypatch):
+    from cpd._torch import conv as torch_conv
+
+    case = CASES[name]._replace(x=(7, *CASES[name].x[1:]))
+    wanted, _ = run(case, leaves_of(case), recipe=NARROW)
+    monkeypatch.setattr(torch_conv, "_COLUMN_BYTES", 500)
+    assert same(run(case, leaves_of(case), recipe=NARROW)[0], wanted)
+
+
+def test_operands_of_a_matrix_unit_keep_their_places():
+    """Gradients may be values of e5m2 that are none of e4m3fn; weights and activations are not."""
+    casts = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
+    how = cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2", **casts)
+    for case in CASES.values():
+        leaves = leaves_of(case)
+        y = case.ours(*leaves, recipe=how)
+        torch.autograd.grad(y, leaves, torch.full(y.shape, 2.0**-14))
+
+
+@pytest.mark.parametrize("name", ["1d", "2d moved", "3d transposed"])
+def test_one_image_is_a_batch_of_one(name):
+    case = CASES[name]
+    x, w, b = operands(case)
+    for recipe in (NARROW, PLAIN, cpd.Recipe("native", **SHORT)):
+        wanted = case.ours(x[:1], w, b, recipe=recipe)
+        assert same(case.ours(x[0], w, b, recipe=recipe), wanted[0])
+
+
+@pytest.mark.parametrize("name", ["1d", "2d moved", "2d transposed, moved", "3d"])
+@pytest.mark.parametrize("recipe", [NARROW, PLAIN], ids=["narrow", "native"])
+def test_no_images(name, recipe):
+    case = CASES[name]._replace(x=(0, *CASES[name].x[1:]))
+    leaves = leaves_of(case)
+    (y, *grads), _ = run(case, leaves, recipe=recipe)
+    assert y.shape == case.torchs(*leaves).shape
+    assert [g.shape for g in grads] == [t.shape for t in leaves]
+    assert not grads[1].any()
+
+
+@pytest.mark.parametrize("sums", ["native", "fp32"])
+def test_types(sums):
+    case = CASES["2d moved"]
+    for dtype, output in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
+        leaves = leaves_of(case, dtype)
+        recipe = cpd.Recipe(sums, activation="mxfp8", output=output)
+        got, _ = run(case, leaves, recipe=recipe)
+        assert {t.dtype for t in got} == {dtype}
+    x, w, b = operands(case)
+    how = {"recipe": sums, "dtype": torch.float32}
+    y = case.ours(x.bfloat16(), w, b.half(), **how)
+    assert close(y, case.torchs(x.bfloat16().float(), w, b.half().float()))
+    wanted = case.ours(x, w, b, recipe=sums)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert same(case.ours(x, w, b, **how), wanted)
+        if sums == "native":
+            assert same(case.ours(x, w, b, recipe=sums), case.torchs(x, w, b))
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+X, W = values(2, 4, 5), values(6, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"input": X[0, 0]}, ValueError, r"input must be \(N ×\) C × L, got shape \(5,\)"),
+        ({"input": X.numpy()}, TypeError, "input must be a torch tensor"),
+        ({"weight": W[0]}, ValueError, r"weight must be out × in/groups × kernel, got shape"),
+        ({"bias": values(5)}, ValueError, r"bias must have shape \(6,\), got \(5,\)"),
+        ({"stride": (1, 2)}, ValueError, r"stride must be one number, got \(1, 2\)"),
+        ({"stride": 0}, ValueError, "stride must be at least 1, got 0"),
+        ({"padding": "full"}, ValueError, "padding must be numbers, 'same' or 'valid', got 'full'"),
+        (
+            {"padding": "same", "stride": 2},
+            ValueError,
+            r"padding='same' needs stride 1, got \(2,\)",
+        ),
+        ({"padding_mode": "wrap"}, ValueError, "padding_mode must be one of zeros, reflect"),
+        ({"dilation": 3}, ValueError, r"fit into the padded input, \(5,\); got \(3,\)"),
+        ({"groups": 3}, ValueError, "groups must be at least 1, divide weight's 6 outputs"),
+        ({"recipe": None}, TypeError, "format"),
+    ],
+)
+def test_conv1d_errors(arguments, error, message):
+    good = {"input": X, "weight": W, "recipe": "fp32"}
+    with pytest.raises(error, match=message):
+        functional.conv1d(**good | arguments)
+
+
+VOLUME, KERNEL = values(1, 4, 3, 4, 5), values(6, 4, 2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"input": VOLUME[0, 0]}, r"input must be \(N ×\) C × D × H × W"),
+        ({"weight": KERNEL[0]}, "weight must be out × in/groups × kernel planes × rows × columns"),
+        ({"stride": (1, 2)}, r"stride must be one number or three, got \(1, 2\)"),
+        ({"dilation": 4}, r"at least 1 × 1 × 1 and, dilated by \(4, 4, 4\), fit .* \(3, 4, 5\)"),
+    ],
+)
+def test_conv3d_errors(arguments, message):
+    good = {"input": VOLUME, "weight": KERNEL, "recipe": "fp32"}
+    with pytest.raises(ValueError, match=message):
+        functional.conv3d(**good | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"weight": W}, ValueError, "weight must be in × out/groups × kernel rows × columns"),
+        ({"bias": values(4)}, ValueError, r"bias must have shape \(6,\), got \(4,\)"),
+        ({"groups": 3}, ValueError, "groups must be .* got 3 with 4 channels in input"),
+        ({"groups": 0}, ValueError, "groups must be at least 1"),
+        ({"input": values(1, 3, 4, 4)}, ValueError, "weight's first dimension: got 2 with 3"),
+        ({"padding": "same"}, TypeError, "padding must be an int"),
+        ({"padding": -1}, ValueError, "padding must be at least 0"),
+        (
+            {"padding": 9},
+            ValueError,
+            r"the result of an input \(4, 4\) too; .* result \(-12, -12\)",
+        ),
+        ({"output_padding": 1}, ValueError, r"output_padding must be smaller than stride or dila"),
+        ({"output_padding": (1, 0, 0)}, ValueError, "output_padding must be one number or two"),
+        ({"output_padding": -1}, ValueError, "output_padding must be at least 0"),
+        ({"stride": 0}, ValueError, "stride must be at least 1"),
+    ],
+)
+def test_conv_transpose2d_errors(arguments, error, message):
+    good = {"input": values(1, 4, 4, 4), "weight": values(4, 3, 3, 3), "groups": 2}
+    with pytest.raises(error, match=message):
+        functional.conv_transpose2d(**good | {"recipe": "fp32"} | arguments)
+
+
+def test_output_padding_may_exceed_the_stride_below_the_dilation():
+    case = Case((1, 2, 3, 3), (2, 2, 2, 2), True, (1, 1), dilation=(3, 3), more=(2, 1))
+    leaves = leaves_of(case)
+    got, _ = run(case, leaves, recipe="fp32")
+    assert close(got[0], case.torchs(*leaves))

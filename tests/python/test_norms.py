@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms and embeddings, of which results and returning gradients are rounded; and that rounding."""
+
+from __future__ import annotations
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+from cpd import functional as ours  # noqa: E402
+from cpd._torch.rounding import rounded  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
+from tensors import compiled, normal, same  # noqa: E402
+
+NARROW = cpd.Recipe("native", norm="e4m3", embedding="e4m3")
+DRAWN = cpd.CastSpec("e4m3", "stochastic", seed=3, random_bits=8)
+DRAWING = cpd.Recipe("native", norm=DRAWN, embedding=DRAWN)
+PLAIN = cpd.Recipe("native")
+
+
+def by_hand(x, spec, purpose, stream=0, layer=0):
+    """A cast with the stream of a purpose."""
+    tagged = (stream ^ stream_tag(purpose, layer)) % 2**64
+    options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
+    return cpd.cast(x, spec.format, spec.rounding, **options)
+
+
+def gradients(f, *operands, seed=9):
+    """Result and gradients of those operands that are tensors of floats."""
+    leaves = [
+        x.detach().clone().requires_grad_()
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+        else x
+        for x in operands
+    ]
+    y = f(*leaves)
+    wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+    return y, *torch.autograd.grad(y, wanted, normal(*y.shape, seed=seed, dtype=y.dtype))
+
+
+def layer_norm(x, w, b, **how):
+    return (ours if how else F).layer_norm(x, (6,), w, b, **how)
+
+
+def rms_norm(x, w, **how):
+    return (ours if how else F).rms_norm(x, (6,), w, **how)
+
+
+def group_norm(x, w, b, **how):
+    return (ours if how else F).group_norm(x, 3, w, b, **how)
+
+
+def batch_norm(x, w, b, **how):
+    return (ours if how else F).batch_norm(x, None, None, w, b, True, **how)
+
+
+def instance_norm(x, w, b, **how):
+    return (ours if how else F).instance_norm(x, None, None, w, b, **how)
+
+
+NORMS = (layer_norm, rms_norm, group_norm, batch_norm, instance_norm)
+
+
+def operands(norm, dtype=torch.float32):
+    shapes = ((4, 6, 6), (6,)) if norm is rms_norm else ((4, 6, 6), (6,), (6,))
+    return tuple(normal(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("spec", [cpd.CastSpec("e4m3"), DRAWN], ids=str)
+def test_norms_are_torchs_rounded(norm, spec):
+    """The result is torch's, rounded; its gradient, rounded, enters torch's backward pass."""
+    how = cpd.Recipe("native", norm=spec, layer=7)
+    got = gradients(lambda *a: norm(*a, recipe=how, stream=5 << 36), *operands(norm))
+
+    leaves = [t.clone().requires_grad_() for t in operands(norm)]
+    y = norm(*leaves)
+    g = by_hand(normal(*y.shape, seed=9), spec, "cast_gradient", 5 << 36, 7)
+    wanted = (
+        by_hand(y.detach(), spec, "cast_output", 5 << 36, 7),
+        *torch.autograd.grad(y, leaves, g),
+    )
+    assert same(got, wanted)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_without_a_format_are_torchs(norm):
+    assert same(
+        gradients(lambda *a: norm(*a, recipe=PLAIN), *operands(norm)),
+        gradients(norm, *operands(norm)),
+    )
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_narrow_types_are_rounded_once(norm):
+    """From float32, as torch computes it there, and not from bfloat16."""
+    narrow = operands(norm, torch.bfloat16)
+    got = norm(*narrow, recipe=NARROW)
+    assert got.dtype == torch.bfloat16
+    assert same(got, cpd.cast(norm(*(x.float() for x in narrow)), "e4m3").bfloat16())
+
+
+def test_running_statistics_are_torchs():
+    x = operands(batch_norm)[0]
+    for dtype in (torch.float32, torch.bfloat16):
+        mine = [torch.zeros(6, dtype=dtype), torch.ones(6, dtype=dtype)]
+        theirs = [s.float() for s in mine]
+        for training in (True, False):
+            y = ours.batch_norm(x.to(dtype), *mine, training=training, recipe=NARROW)
+            z = F.batch_norm(x.to(dtype).float(), *theirs, training=training)
+            theirs = [s.to(dtype).float() for s in theirs]
+            assert same(y, cpd.cast(z, "e4m3").to(dtype))
+            assert same(mine, [s.to(dtype) for s in theirs])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_compiled_norms_have_eagers_bits(norm):
+    stream = torch.tensor(1 << 36)
+    program, counter = compiled(lambda *a: norm(*a, recipe=DRAWING, stream=stream))
+    for step in (1, 2):
+        stream.fill_(step << 36)
+        got = gradients(program, *operands(norm))
+        assert same(
+            got, gradients(lambda *a: norm(*a, recipe=DRAWING, stream=stream), *operands(norm))
+        )
+    assert counter.frame_count == 1
+
+
+def test_norms_say_what_they_do_not_take():
+    x = torch.ones(2, 4, dtype=torch.float16)
+    with pytest.raises(ValueError, match="does not hold"):
+        ours.layer_norm(x, (4,), recipe=cpd.Recipe("native", norm="bf16"))
+    wide = ours.layer_norm(x, (4,), recipe=cpd.Recipe("native", norm="bf16"), dtype=torch.float32)
+    assert wide.dtype == torch.float32
+    with pytest.raises(TypeError, match="input must be of type"):
+        ours.layer_norm(x.double(), (4,), recipe=NARROW)
+
+
+# ---- embeddings ----------------------------------------------------------------------------------
+
+
+INDICES = torch.tensor([[1, 4, 1], [0, 2, 4]])
+
+
+@pytest.mark.parametrize("recipe", [NARROW, DRAWING], ids=("nearest", "stochastic"))
+@pytest.mark.parametrize(
+    "options", [{}, {"padding_idx": 4}, {"scale_grad_by_freq": True}, {"sparse": True}], ids=str
+)
+def test_rows_are_rounded_and_the_gradient_is_torchs(options, recipe):
+    table = normal(5, 6)
+    got, wanted = table.clone().requires_grad_(), table.clone().requires_grad_()
+    y = ours.embedding(INDICES, got, recipe=recipe, **options)
+    z = F.embedding(INDICES, wanted, **options)
+    assert same(y, by_hand(z.detach(), recipe.embedding, "cast_output"))
+    g = normal(*y.shape, seed=1)
+    y.backward(g)
+    z.backward(g)
+    assert got.grad.is_sparse == options.get("sparse", False)
+    assert same(got.grad.to_dense(), wanted.grad.to_dense())
+
+
+def test_max_norm_renormalises_in_place():
+    table, twin = (normal(5, 6) for _ in range(2))
+    y = ours.embedding(INDICES, table, max_norm=1.0, recipe=NARROW)
+    z = F.embedding(INDICES, twin, max_norm=1.0)
+    assert same((table, y), (twin, cpd.cast(z, "e4m3")))
+
+
+def test_compiled_embeddings_have_eagers_bits():
+    def look_up(table):
+        return ours.embedding(INDICES, table, recipe=DRAWING, stream=1 << 36)
+
+    program, counter = compiled(look_up)
+    table = normal(5, 6)
+    assert same(gradients(program, table), gradients(look_up, table))
+    assert counter.frame_count == 1
+
+
+# ---- the rounding itself -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward"), [("e4m3", "e5m2"), ("e4m3", None), (None, DRAWN), (DRAWN, DRAWN)]
+)
+def test_rounded_both_ways(forward, backward):
+    specs = [cpd.CastSpec(s) if isinstance(s, str) else s for s in (forward, backward)]
+    x, g = normal(5, 7), normal(5, 7, seed=1)
+
+    def run(x):
+        return rounded(x, *specs, stream=5, layer=3)
+
+    def cast(t, spec, purpose):
+        return t if spec is None else by_hand(t, spec, purpose, 5, 3)
+
+    wanted = cast(x, specs[0], "cast_output"), cast(g, specs[1], "cast_gradient")
+    for f in (run, compiled(run)[0]):
+        leaf = x.clone().requires_grad_()
+        y = f(leaf)
+        assert same((y, *torch.autograd.grad(y, leaf, g)), wanted)
+    assert same(torch.func.jvp(run, (x,), (g,)), (wanted[0], g))
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(run(leaf).square().sum() / 2, leaf, create_graph=True)
+    assert same(torch.autograd.grad(first, leaf, g)[0], wanted[1])
+
+
+def test_rounded_under_vmap():
+    first, second = cpd.CastSpec("e4m3"), cpd.CastSpec("e5m2")
+    x, g = normal(5, 7), normal(5, 7, seed=1)
+
+    def loss(x, g):
+        return (rounded(x, first, second) * g).sum()
+
+    assert same(torch.func.vmap(lambda x: rounded(x, first, second))(x), cpd.cast(x, "e4m3"))
+    assert same(torch.func.vmap(torch.func.grad(loss))(x, g), cpd.cast(g, "e5m2"))
+    with pytest.raises(RuntimeError, match="randomness='same'"):
+        torch.func.vmap(lambda x: rounded(x, DRAWN, None))(x)
+    alone = torch.stack([rounded(one, DRAWN, None) for one in x])
+    same_bits = torch.func.vmap(lambda x: rounded(x, DRAWN, None), randomness="same")(x)
+    assert same(same_bits, alone)
+
+
+def test_round_both_passes_opcheck():
+    x = normal(3, 4).requires_grad_()
+    torch.library.opcheck(torch.ops.cpd.round_both.default, (x, "e4m3", "e5m2", -1, None))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes: what they hold, as plain data, in files, by name."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tomllib
+
+import pytest
+
+import cpd
+
+RICH = cpd.Recipe(
+    "e6m9 chunked",
+    "native",
+    grad_weight=cpd.Accumulator("e6m9", "chunked", rounding="stochastic", seed=3, stream=9),
+    activation="mxfp8",
+    weight=cpd.CastSpec("e4m3", "stochastic", seed=5),
+    gradient=cpd.ScaledCast("nvfp4", "stochastic", seed=1, stream=2, random_bits=8),
+    grad_input_weight=None,
+    grad_weight_gradient="nvfp4 transform=hadamard16:te rounding=stochastic",
+    output="bf16",
+    norm="bf16",
+    softmax="e5m10",
+    embedding="bf16",
+    residual="bf16",
+    attention=cpd.Recipe("native", activation="bf16", weight="bf16"),
+    update="bf16 update=stochastic",
+    state="momentum=bf16",
+    wire="e4m3 aps",
+    loss_scale="dynamic",
+    rules=[("*.lm_head", None), ("type:Conv2d", cpd.Recipe("e4m3"))],
+    schedule=[("step", 10, cpd.Recipe("native")), ("step", 20, None)],
+    source="a test",
+    layer=7,
+)
+
+
+@pytest.mark.parametrize("recipe", [RICH, *cpd.recipes().values()], ids=["rich", *cpd.recipes()])
+def test_plain_data_make_the_same_recipe(recipe):
+    assert cpd.Recipe.from_dict(recipe.to_dict()) == recipe
+    assert cpd.Recipe.from_json(recipe.to_json()) == recipe
+    assert cpd.Recipe.from_toml(recipe.to_toml()) == recipe
+    assert tomllib.loads(recipe.to_toml()) == json.loads(recipe.to_json())
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert hash(recipe) == hash(cpd.Recipe.from_dict(recipe.to_dict()))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "forward is missing"),
+        ({"forward": "native", "weigth": "e4m3"}, "weigth is no key .* did you mean weight"),
+        ({"forward": "native", "zzz": 1}, "zzz is no key of a recipe; there are forward"),
+        ({"forward": "e9m3"}, "forward: exp must be"),
+        ({"forward": "native", "weight": "e4m3 48 x"}, "weight: a scaled"),
+        ({"forward": "native", "weight": 3}, "weight: must be a text"),
+        ({"forward": "native", "weight": {"txt": "e4m3"}}, "weight: must have the keys text"),
+        ({"forward": "native", "norm": "mxfp8"}, "norm takes formats without scales"),
+        (
+            {"forward": "native", "rules": [{"layers": "*"}]},
+            r"rules\[0\] must be a table of layers",
+        ),
+        (
+            {"forward": "native", "rules": [{"layers": "*", "recipe": {"forward": "x"}}]},
+            r"rules\[0\].recipe",
+        ),
+        ({"forward": "native", "schedule": [{"step": 5, "recipe": "none"}] * 2}, "numbers that"),
+        ({"forward": "native", "attention": {"forwrd": "native"}}, "attention.forwrd is no key"),
+        ({"forward": "native", "loss_scale": "big"}, "loss_scale must be None, a number"),
+        ({"forward": "native", "layer": 2**16}, "layer must be 0"),
+    ],
+)
+def test_errors_name_the_key(given, message):
+    with pytest.raises(ValueError, match=message):
+        cpd.Recipe.from_dict(given)
+
+
+def test_files(tmp_path):
+    for name, text in (("r.toml", RICH.to_toml()), ("r.json", RICH.to_json())):
+        (tmp_path / name).write_text(text)
+        assert cpd.recipe(str(tmp_path / name)) == cpd.recipe(tmp_path / name) == RICH
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        cpd.recipe(str(tmp_path / "none.toml"))
+    (tmp_path / "bad.toml").write_text("forward = ")
+    with pytest.raises(ValueError, match=r"bad\.toml: the recipe is no TOML"):
+        cpd.recipe(str(tmp_path / "bad.toml"))
+    (tmp_path / "bad.json").write_text('{"forward": "native", "x": 1}')
+    with pytest.raises(ValueError, match=r"bad\.json: x is no key"):
+        cpd.recipe(str(tmp_path / "bad.json"))
+
+
+def test_names():
+    wanted = "te-delayed te-current deepseek-v3 mxfp8 mxfp8-hybrid nvfp4 mxfp4-rht-sr"
+    wanted += " ibm-fp8-2018 aps-e4m3 aps-e3m0 bf16 fp16"
+    assert set(cpd.recipes()) == set(wanted.split())
+    assert all(one.source for one in cpd.recipes().values())
+    assert cpd.recipe("NVFP4") == cpd.recipes()["nvfp4"]
+    assert cpd.recipe("e6m9 chunked") == cpd.Recipe("e6m9 chunked")
+    with pytest.raises(ValueError, match=r"'nvfp5' is no recipe \(there are aps-e3m0"):
+        cpd.recipe("nvfp5")
+    assert cpd.recipe("te-delayed").delays
+    assert cpd.recipe("nvfp4").draws
+    assert not cpd.recipe("mxfp8").draws
+
+
+def test_other_sums():
+    given = cpd.recipe("nvfp4", sums="e6m9 chunked")
+    assert given.grad_weight == cpd.Accumulator.parse("e6m9 chunked")
+    assert given.rules[0][1].forward == given.grad_weight
+    assert given.gradient == cpd.recipe("nvfp4").gradient
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"rules": "x"}, TypeError, "rules must be a sequence"),
+        ({"rules": [("x",)]}, TypeError, "rules must be pairs"),
+        ({"rules": [(3, None)]}, TypeError, "selector must be a str or a class"),
+        ({"schedule": [("day", 1, None)]}, ValueError, "unit must be 'step' or 'epoch'"),
+        ({"schedule": [("step", -1, None)]}, ValueError, "starts at 0"),
+        ({"loss_scale": 0}, ValueError, "loss_scale must be above 0"),
+        ({"wire": 3}, TypeError, "wire must be a str"),
+    ],
+)
+def test_what_is_wrong_says_so(arguments, error, message):
+    with pytest.raises(error, match=message):
+        cpd.Recipe("native", **arguments)
+
+
+def test_classes_become_texts():
+    class Layer:
+        pass
+
+    ((selector, _),) = cpd.Recipe("native", rules=[(Layer, None)]).rules
+    assert selector == f"type:{Layer.__module__}.{Layer.__qualname__}"
+
+
+@pytest.mark.parametrize("text", ["e4m3 aps average", "mxfp8 order=tree result=bf16"])
+def test_wires_are_texts_of_reductions(text):
+    assert cpd.comm.reduce_spec(text).order in ("sequential", "tree")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("e4m3 aps=maybe", "aps=maybe is no value of aps"),
+        ("e4m3 aps aps", "aps is given twice"),
+        ("e4m3 ring", "ring"),
+        ("e4m3 accumulator='e5m10", "is no all-reduce"),
+    ],
+)
+def test_errors_of_wires(text, message):
+    with pytest.raises(ValueError, match=message):
+        cpd.comm.reduce_spec(text)

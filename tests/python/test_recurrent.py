@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers written out over time: torch's results, and bit for bit a loop by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+from torch import _VF  # noqa: E402
+from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
+
+from cpd import functional as ours  # noqa: E402
+from tensors import NARROW, close, compiled, normal, same  # noqa: E402
+
+NATIVE = cpd.Recipe("native")
+DRAWING = cpd.Recipe(
+    "e4m3 sequential rounding=stochastic random_bits=8",
+    activation="e4m3 rounding=stochastic random_bits=8",
+    gradient="e5m2 rounding=stochastic random_bits=8",
+)
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+LENGTHS = [5, 4, 4, 1]
+
+
+def torchs(kind, **options):
+    """A layer of torch's: 3 inputs, 4 hidden values."""
+    torch.manual_seed(0)
+    if kind.startswith("rnn_"):
+        return torch.nn.RNN(3, 4, nonlinearity=kind[4:], **options)
+    return {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](3, 4, **options)
+
+
+def function(kind):
+    """Ours of that kind."""
+    if kind.startswith("rnn_"):
+        return lambda *args, **how: ours.rnn(*args, nonlinearity=kind[4:], **how)
+    return getattr(ours, kind)
+
+
+def states(layer, kind, examples=4):
+    chains = layer.num_layers * (2 if layer.bidirectional else 1)
+    hidden = normal(chains, examples, layer.proj_size or 4, seed=7)
+    return (hidden, normal(chains, examples, 4, seed=8)) if kind == "lstm" else hidden
+
+
+def arguments(layer):
+    """Those after weights."""
+    return (layer.bias, layer.num_layers, 0.0, True, layer.bidirectional, layer.batch_first)
+
+
+def with_gradients(f, leaves):
+    """Results of `f`, and the gradients of the leaves of a sum of all of them."""
+    results = f()
+    total = sum((y * normal(*y.shape, seed=i)).sum() for i, y in enumerate(results))
+    return [y.detach() for y in results], torch.autograd.grad(total, leaves)
+
+
+OPTIONS = (
+    {},
+    {"bias": False, "batch_first": True},
+    {"num_layers": 2, "bidirectional": True},
+)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("packed", [False, True], ids=("padded", "packed"))
+def test_native_sums_give_torchs_results(kind, options, packed):
+    layer = torchs(kind, **options)
+    hx = states(layer, kind)
+    x = normal(5, 4, 3)
+    x = x.transpose(0, 1) if layer.batch_first else x
+    leaves = list(layer.parameters())
+    if packed:
+        rows, sizes, *_ = pack_padded_sequence(x, LENGTHS, batch_first=layer.batch_first)
+        mine = (rows, hx, layer._flat_weights, *arguments(layer))
+        how = {"batch_sizes": sizes}
+        theirs = (rows, sizes, hx, layer._flat_weights, *arguments(layer)[:-1])
+    else:
+        mine = theirs = (x, hx, layer._flat_weights, *arguments(layer))
+        how = {}
+    got = with_gradients(lambda: function(kind)(*mine, recipe=NATIVE, **how), leaves)
+    wanted = with_gradients(lambda: getattr(_VF, kind)(*theirs), leaves)
+    assert close(got, wanted)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=("padded", "packed"))
+def test_projected_states_are_torchs(packed):
+    layer = torchs("lstm", proj_size=2, num_layers=2, bidirectional=True)
+    hx, x = states(layer, "lstm"), normal(5, 4, 3)
+    leaves = list(layer.parameters())
+    order, how, theirs = arguments(layer), {}, ()
+    if packed:
+        x, sizes, *_ = pack_padded_sequence(x, LENGTHS)
+        how, theirs = {"batch_sizes": sizes}, (sizes,)
+    weights = layer._flat_weights
+    got = with_gradients(lambda: ours.lstm(x, hx, weights, *order, recipe=NATIVE, **how), leaves)
+    order = order[:-1] if packed else order
+    wanted = with_gradients(lambda: _VF.lstm(x, *theirs, hx, weights, *order), leaves)
+    assert close(got, wanted)
+
+
+# ---- bit for bit ---------------------------------------------------------------------------------
+
+
+def step_by_hand(kind, x, state, product):
+    """Torch's formulas."""
+    if kind == "lstm":
+        h, c = state
+        i, f, g, o = (x + product(h)).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+    h = state[0]
+    if kind == "gru":
+        (x_r, x_z, x_n), (h_r, h_z, h_n) = x.chunk(3, -1), product(h).chunk(3, -1)
+        n = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
+        return ((h - n) * torch.sigmoid(x_z + h_z) + n,)
+    return ((torch.tanh if kind == "rnn_tanh" else torch.relu)(x + product(h)),)
+
+
+def loop_by_hand(kind, x, state, weights, recipe, stream, chain=0, chains=1, reverse=False):
+    """One direction of one layer over a padded batch."""
+    w_ih, w_hh, b_ih, b_hh = weights
+    how = {"recipe": recipe}
+
+    def at(t, which):
+        return (
+            how if stream is None else how | {"stream": stream ^ (4 * (t * chains + chain) + which)}
+        )
+
+    products = ours.linear(x, w_ih, b_ih, **at(0, 0))
+    outputs = [None] * len(x)
+    for t in reversed(range(len(x))) if reverse else range(len(x)):
+        state = step_by_hand(
+            kind, products[t], state, lambda h, t=t: ours.linear(h, w_hh, b_hh, **at(t, 1))
+        )
+        outputs[t] = state[0]
+    return torch.stack(outputs), state
+
+
+@pytest.mark.parametrize("recipe", [NATIVE, NARROW, DRAWING], ids=("native", "narrow", "drawing"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_is_a_loop_by_hand(kind, recipe):
+    """Two directions of two layers, forward and all gradients."""
+    layer = torchs(kind, num_layers=2, bidirectional=True)
+    hx, x = states(layer, kind), normal(5, 4, 3).requires_grad_()
+    leaves = [x, *layer.parameters()]
+    stream = 3 << 36 if recipe is DRAWING else None
+    order = arguments(layer)
+
+    def mine():
+        return function(kind)(x, hx, layer._flat_weights, *order, recipe=recipe, stream=stream)
+
+    def by_hand():
+        rows, ends = x, []
+        for i in range(2):
+            ways = []
+            for chain in (2 * i, 2 * i + 1):
+                state = tuple(s[chain] for s in (hx if kind == "lstm" else (hx,)))
+                y, end = loop_by_hand(
+                    kind, rows, state, layer.all_weights[chain], recipe, stream, chain, 4, chain % 2
+                )
+                ways.append(y)
+                ends.append(end)
+            rows = torch.cat(ways, -1)
+        return rows, *(torch.stack(each) for each in zip(*ends, strict=True))
+
+    assert same(with_gradients(mine, leaves), with_gradients(by_hand, leaves))
+
+
+def test_packed_sequences_are_computed_one_by_one():
+    """Each example has the bits that it has alone, of its own length."""
+    layer = torchs("lstm", bidirectional=True)
+    hx, x = states(layer, "lstm"), normal(5, 4, 3)
+    rows, sizes, *_ = pack_padded_sequence(x, LENGTHS)
+    how = {"recipe": NARROW}
+    order = arguments(layer)
+    y, h, c = ours.lstm(rows, hx, layer._flat_weights, *order, batch_sizes=sizes, **how)
+    padded, _ = torch.nn.utils.rnn.pad_packed_sequence(torch.nn.utils.rnn.PackedSequence(y, sizes))
+    for i, length in enumerate(LENGTHS):
+        own = tuple(s[:, i : i + 1] for s in hx)
+        alone = ours.lstm(x[:length, i : i + 1], own, layer._flat_weights, *order, **how)
+        assert same(alone[0][:, 0], padded[:length, i])
+        assert same(alone[1:], (h[:, i : i + 1], c[:, i : i + 1]))
+
+
+@pytest.mark.parametrize("recipe", [NATIVE, DRAWING], ids=("native", "drawing"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_are_torchs_and_the_loops(kind, recipe):
+    torch.manual_seed(0)
+    name = {"lstm": "LSTMCell", "gru": "GRUCell"}.get(kind, "RNNCell")
+    options = {"nonlinearity": kind[4:]} if name == "RNNCell" else {}
+    cell = getattr(torch.nn, name)(3, 4, **options)
+    weights = list(cell.parameters())
+    x, state = normal(2, 3), (normal(2, 4, seed=1), normal(2, 4, seed=2))
+    hx = state if kind == "lstm" else state[0]
+    f = ours.rnn_cell if options else getattr(ours, f"{kind}_cell")
+    got = f(x, hx, *weights, recipe=recipe, stream=5 << 36, **options)
+    first = got if kind == "lstm" else (got,)
+    if recipe is NATIVE:
+        assert close(first, cell(x, hx) if kind == "lstm" else (cell(x, hx),))
+    _, by_hand = loop_by_hand(kind, x[None], state, weights, recipe, 5 << 36)
+    assert same(first, by_hand[: len(first)])
+
+
+# ---- streams, dropout, compiled programs, errors -------------------------------------------------
+
+
+def test_each_product_has_a_stream_of_its_own():
+    """The same operands in each time step come out in different ways."""
+    w, u = torch.zeros(1, 3), torch.full((1, 1), 0.3)
+    recipe = cpd.Recipe("e8m3 sequential rounding=stochastic", "fp32", "fp32")
+    x, h = torch.zeros(60, 1, 3), torch.ones(1, 1, 1)
+    seen = set()
+    for t in range(20):
+        y, _ = ours.rnn(x[:1], h, [w, u], False, recipe=recipe, stream=t << 36)
+        seen.add(y.item())
+    assert len(seen) == 2
+    stochastic = recipe.with_stream(5 << 36)
+    y, _ = ours.rnn(x, h, [w, u], False, recipe=stochastic, nonlinearity="relu")
+    again, _ = ours.rnn(x, h, [w, u], False, recipe=recipe, stream=5 << 36, nonlinearity="relu")
+    assert same(y, again)
+
+
+def test_dropout_is_torchs():
+    layer = torchs("gru", num_layers=2)
+    x, h = normal(5, 4, 3), states(layer, "gru")
+    order = (True, 2, 0.5, True, False, False)
+    torch.manual_seed(4)
+    got = ours.gru(x, h, layer._flat_weights, *order, recipe=NATIVE)
+    torch.manual_seed(4)
+    assert close(got, _VF.gru(x, h, layer._flat_weights, *order))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_compiled_layers_have_eagers_bits(kind):
+    layer = torchs(kind, num_layers=2)
+    weights = [w.detach().requires_grad_() for w in layer._flat_weights]
+    hx, x, stream = states(layer, kind), normal(3, 4, 3), torch.tensor(0)
+
+    order, compute = arguments(layer), function(kind)
+
+    def run():
+        return compute(x, hx, weights, *order, recipe=DRAWING, stream=stream)
+
+    program, counter = compiled(run)
+    for step in (1, 2):
+        stream.fill_(step << 36)
+        assert same(with_gradients(program, weights), with_gradients(run, weights))
+    assert counter.frame_count == 1
+
+
+def test_recurrent_layers_say_what_they_do_not_take():
+    w, u = torch.ones(1, 3), torch.ones(1, 1)
+    x, h = torch.ones(2, 1, 3), torch.ones(1, 1, 1)
+    with pytest.raises(ValueError, match="weights must be 2 for each of 1 layers"):
+        ours.rnn(x, h, [w], False, recipe=NATIVE)
+    with pytest.raises(ValueError, match="at least one time step"):
+        ours.rnn(x[:0], h, [w, u], False, recipe=NATIVE)
+    with pytest.raises(ValueError, match="input must have 3 dimensions"):
+        ours.rnn(x[0], h, [w, u], False, recipe=NATIVE)
+    with pytest.raises(ValueError, match="nonlinearity must be 'tanh' or 'relu', got 'gelu'"):
+        ours.rnn(x, h, [w, u], False, recipe=NATIVE, nonlinearity="gelu")
+    with pytest.raises(ValueError, match="time steps · layers · directions must be at most 262144"):
+        ours.rnn(torch.ones(1 << 19, 1, 3), h, [w, u], False, recipe=NATIVE)
