@@ -436,6 +436,22 @@ def test_foreach_and_fused_are_turned_off():
     assert LowPrecision(adam(parameters()), "bf16").param_groups[0]["foreach"] is False
 
 
+def test_nothing_more_is_kept_than_asked_for():
+    inner = {"step", "exp_avg", "exp_avg_sq"}
+    for dtype in (torch.float32, torch.bfloat16):
+        for case, more in (
+            ("stochastic", set()),
+            ("master", {"master"}),
+            ("kahan", {"compensation"}),
+        ):
+            optimizer, params = everything(dtype, **SAVED[case])
+            run(optimizer, params, range(2))
+            assert set(optimizer.state) == set(params)
+            assert set(optimizer.state[params[0]]) == inner | more
+            given = {p.grad.dtype for p in params}
+            assert given == {dtype}
+
+
 def test_hooks_and_texts():
     optimizer, params = everything(master="fp32")
     seen = []

@@ -244,6 +244,19 @@ def test_loss_scales_of_recipes():
     assert not static.dynamic
 
 
+@pytest.mark.parametrize("name", cpd.recipes())
+def test_ready_recipes(name):
+    p = weight(1.0)
+    recipe = cpd.recipe(name)
+    inner = torch.optim.AdamW([p])
+    optimizer, scaler = from_recipe(inner, recipe)
+    assert isinstance(optimizer, LowPrecision) == bool(recipe.update or recipe.state)
+    scaler.scale(2 * p.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert p.grad.item() == 2
+
+
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
