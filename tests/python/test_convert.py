@@ -140,14 +140,12 @@ def test_a_transposed_convolution_of_a_given_size():
 def test_the_streams_of_a_layer_follow_from_step_and_number():
     model = mlp()
     cpd.convert(model, DRAWING)
-    assert list(model.state_dict())[0] == "cpd_clock"
-    x = normal(5, 8)
+    assert next(iter(model.state_dict())) == "cpd_clock"
+    x, last, seen = normal(5, 8), model[4], []
+    last.register_forward_hook(lambda module, given, y: seen.append((given[0], y)))
     for step in (1, 2, 3):
-        seen = []
-        hook = model[4].register_forward_hook(lambda m, given, y: seen.append((given[0], y)))
         model(x)
-        hook.remove()
-        (given, y), last = seen[0], model[4]
+        given, y = seen.pop()
         assert model.cpd_clock == step
         stream = ((step << 36) ^ stream_tag("cast_activation", 2)) % 2**64
         qx = cpd.cast(given, "e4m3fn", rounding="stochastic", random_bits=8, stream=stream)
