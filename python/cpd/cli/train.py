@@ -62,6 +62,12 @@ def register(commands: Commands) -> None:
     integer(group, "epochs", 40)
     integer(group, "depth", 6, "hidden layers")
     integer(group, "width", 64, "units in a hidden layer")
+    group.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="how layers compute: a recipe's name (such as mxfp8; cpd.recipes() lists them), a "
+        ".toml or .json file, or an accumulator; default: as torch does",
+    )
     group.add_argument("--lr", type=float, default=0.05, metavar="X", help="default 0.05")
     group.add_argument("--momentum", type=float, default=0.9, metavar="X", help="default 0.9")
     integer(group, "seed", 0, "of the first weights, the shuffles and stochastic rounding")

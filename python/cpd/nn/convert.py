@@ -61,7 +61,7 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e6m9 chunked", [("last 1", None)]))
     emulated: 1
-      Linear  × 1  products  0  forward='e6m9 chunked'
+      Linear  × 1  products  0  forward='e6m9 chunked chunk=64'
     not emulated: 2
       GELU    × 1  1  torch computes it: no emulation of this class
       Linear  × 1  2  left in torch by the rule 'last 1'

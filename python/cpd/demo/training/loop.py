@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy
 from cpd.comm.schedule import Schedule
 from cpd.demo.training.data import Digits, epoch_order, load_digits
 from cpd.demo.training.model import digit_classifier, weights_hash
-from cpd.demo.training.options import TrainOptions
+from cpd.demo.training.options import TrainOptions, layer_recipe
+from cpd.nn.convert import convert
 from cpd.parallel.nodes import Ranks, RealNode, RealRanks, VirtualRanks, gather_integers
 from cpd.parallel.virtual_nodes import VirtualNodes
 
@@ -142,6 +143,8 @@ class _Run:
         self.digits = digits
         self.ranks = ranks
         self.model = digit_classifier(options.depth, options.width, options.seed)
+        if options.recipe is not None:
+            convert(self.model, layer_recipe(options.recipe))
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=options.lr, momentum=options.momentum)
         self.names = [name for name, _ in self.model.named_parameters()]

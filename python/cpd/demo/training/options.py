@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec, sums_format
+from cpd.nn.ready import recipe
+from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import Scaled, format_or_scaled
 
@@ -89,6 +91,7 @@ class TrainOptions:
     batch: int = 16
     lr: float = 0.05
     momentum: float = 0.9
+    recipe: str | None = None
 
     def __post_init__(self) -> None:
         wire = format_or_scaled(self.format)
@@ -113,6 +116,8 @@ class TrainOptions:
         if self.fp32_epochs < 0:
             raise ValueError(f"fp32 epochs must be at least 0, got {self.fp32_epochs}")
         _check_choice("aps", self.aps, tuple(_APS))
+        if self.recipe is not None:
+            layer_recipe(self.recipe)
         self.schedule(steps_per_epoch=1).check_names(layer_names(self.depth))
 
     def check_data(self, count: int) -> None:
@@ -166,7 +171,20 @@ class TrainOptions:
             name += " + APS" if self.aps == "on" else " + APS (paper)"
         if self.loss_scale != 1:
             name += f" × {power_of_two(int(math.log2(self.loss_scale)))}"
-        return name
+        return name if self.recipe is None else f"{name}, layers by {self.recipe}"
+
+
+def layer_recipe(text: str) -> Recipe:
+    """The recipe of the layers, as `cpd.recipe` takes it: a name, a file, or an accumulator. Raises
+    ValueError where it says something of weights or losses, which the digits' plain SGD has not."""
+    found = recipe(text)
+    for name in ("update", "state", "loss_scale"):
+        if getattr(found, name) is not None:
+            raise ValueError(
+                f"recipe {text!r} has {name}={getattr(found, name)!r}: the digits are trained by "
+                "plain SGD; see cpd.optim.from_recipe"
+            )
+    return found
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
