@@ -211,5 +211,7 @@ def test_compiled_within_and_around():
 def test_arguments():
     with pytest.raises(ValueError, match="no such"):
         cpd.autocast("no such")
+    with pytest.raises(ValueError, match="keeps no scales of former steps"):
+        cpd.autocast("te-delayed")
     with pytest.raises(TypeError, match="stream must be an int"):
         cpd.autocast("e4m3", stream=1.5)

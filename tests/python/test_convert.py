@@ -459,8 +459,11 @@ def test_the_report_in_print_and_as_json():
 def test_what_torch_reads_behind_ones_back():
     attention = nn.MultiheadAttention(8, 2)
     report = cpd.convert(attention, FP8)
-    reasons = {row.name: row.why_not for row in report}
-    assert reasons == {"": "", "out_proj": "the model computes it, emulated"}
+    assert [(row.name, row.what, row.why_not) for row in report] == [
+        ("", "attention", ""),
+        ("out_proj", "attention", ""),
+    ]
+    assert report[1].how == "by the model"
     report = cpd.convert(attention, FP8, [(nn.MultiheadAttention, None)])
     assert "never calls it" in {row.name: row.why_not for row in report}["out_proj"]
     assert type(attention.out_proj) is nn.modules.linear.NonDynamicallyQuantizableLinear

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.func import functional_call, grad, vmap  # noqa: E402
+from torch.func import functional_call, grad, stack_module_state, vmap  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -257,6 +257,18 @@ def test_hooks_stay():
         seen.clear()
 
 
+def test_a_forward_kept_and_replaced():
+    """As accelerate does: it goes on to mean the layer's present one."""
+    layer, x = nn.Linear(4, 4), normal(5, 4)
+    cpd.convert(layer, SUMS)
+    kept = layer.forward
+    layer.forward = lambda x: 2 * kept(x)
+    wanted = cpd.functional.linear(x, layer.weight, layer.bias, recipe=SUMS)
+    assert same(layer(x), 2 * wanted)
+    cpd.restore(layer)
+    assert same(layer(x), 2 * F.linear(x, layer.weight, layer.bias))
+
+
 def test_parametrized_before():
     model = Net()
     parametrizations.weight_norm(model.up)
@@ -358,6 +370,21 @@ def test_vmap():
         vmap(grad(loss), in_dims=(None, None, 0))(parameters, drawing, X)
     each = vmap(grad(loss), in_dims=(None, None, 0), randomness="same")(parameters, drawing, X)
     assert same({k: v[1] for k, v in each.items()}, grad(loss)(parameters, drawing, X[1]))
+
+
+@HOW
+def test_ensembles(how):
+    models = [converted(how) for _ in range(3)]
+    for n, model in enumerate(models):
+        nn.init.normal_(model.up.weight, generator=torch.Generator().manual_seed(n))
+    parameters, buffers = stack_module_state(models)
+    base = copy.deepcopy(models[0]).to("meta")
+
+    def call(parameters, buffers):
+        return functional_call(base, (parameters, buffers), (X,))
+
+    got = vmap(call, randomness="same")(parameters, buffers)
+    assert same(list(got), [model.eval()(X) for model in models])  # in none a step of the clock
 
 
 def test_double_backward():
