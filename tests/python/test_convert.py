@@ -289,6 +289,9 @@ ALL = ["stem", *(f"blocks.{n}.{part}" for n in range(3) for part in ("up", "down
         ("last 99", ALL),
         ("first 1 block", ["blocks.0.up", "blocks.0.down"]),
         ("last 2 blocks", ALL[3:-1]),
+        ("last 15%", ALL[-2:]),  # 1.2 of 8, rounded up
+        ("first 100 %", ALL),
+        ("first 34% blocks", ALL[1:5]),
     ],
 )
 def test_selectors(selector, left):

@@ -45,7 +45,7 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
             decides, and the recipe's own rules come after these. Selectors: a pattern of qualified
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
-            N blocks" of the longest ModuleList or Sequential.
+            N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
 
     The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
     they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
