@@ -4,6 +4,7 @@ one would pass over a layer of ours, it is told to call it, or that is an error.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -63,4 +64,4 @@ def _check(parent: nn.Module, name: str) -> None:
 
 
 def _computes_as(module: nn.Module, kind: Any) -> bool:
-    return kind is not None and type(module).forward is kind.forward
+    return kind is not None and inspect.unwrap(type(module).forward) is kind.forward
