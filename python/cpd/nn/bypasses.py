@@ -4,7 +4,6 @@ one would pass over a layer of ours, it is told to call it, or that is an error.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from torch import nn
@@ -64,4 +63,5 @@ def _check(parent: nn.Module, name: str) -> None:
 
 
 def _computes_as(module: nn.Module, kind: Any) -> bool:
-    return kind is not None and inspect.unwrap(type(module).forward) is kind.forward
+    cls = getattr(type(module), "_cpd_class", type(module))  # of a converted module its own
+    return kind is not None and cls.forward is kind.forward

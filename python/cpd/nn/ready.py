@@ -30,7 +30,7 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = 
     >>> recipe("mxfp8").gradient
     cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
     >>> recipe("te-current", sums="e6m9 chunked chunk=64").grad_weight.text
-    'e6m9 chunked'
+    'e6m9 chunked chunk=64'
     """
     made = _made(given)
     return made if sums is None else _with_sums(made, _recipe(sums))
