@@ -411,7 +411,7 @@ def test_a_converted_encoder_computes_the_same_in_eval_mode():
     how = cpd.Recipe("e5m3", attention="e5m3", softmax="e4m3", norm="e5m6")
     cpd.convert(model, how)
     x = normal(2, 7, 8)
-    for mask in (None,):
+    for mask in (None, PADDING):
         trained = model.train()(x, src_key_padding_mask=mask)
         with torch.no_grad():
             assert same(model.eval()(x, src_key_padding_mask=mask), trained.detach())
