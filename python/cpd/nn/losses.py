@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cpd import ops
 from cpd._torch.arguments import name_of, random_numbers
-from cpd._torch.operands import _whole_transforms, cast_delayed
+from cpd._torch.operands import cast_delayed, whole_transforms
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandSpec
@@ -59,6 +59,8 @@ class Measured(NamedTuple):
 class Judged(NamedTuple):
     """What a cast does to tensors: counts, of values but for NaN and infinities."""
 
+    values: float
+    """How many; a transform may have put zeros behind them."""
     underflows: float
     """Values that became 0."""
     overflows: float
@@ -74,10 +76,9 @@ class Judged(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
-        underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
-        return cls(
-            sum(underflows), sum(overflows), sum(saturated), sum(errors), min(low), max(high)
-        )
+        values, underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
+        counts = sum(values), sum(underflows), sum(overflows), sum(saturated)
+        return cls(*counts, sum(errors), min(low), max(high))
 
 
 class Given(NamedTuple):
@@ -92,18 +93,18 @@ def measure(x: Tensor) -> Given:
     if x.dtype == torch.float64:
         x = x.float()
     unknown = ~x.isfinite()
+    nonfinite = unknown.count_nonzero()
     x = x.masked_fill(unknown, 0)
     magnitudes = x.float().abs()
-    nothing = magnitudes == 0
-    nonfinite = unknown.count_nonzero()
+    zeros = x.numel() - magnitudes.count_nonzero() - nonfinite
     numbers = (
         nonfinite.new_full((), x.numel()),
-        nothing.count_nonzero() - nonfinite,
+        zeros,
         nonfinite,
         x.masked_fill(unknown, math.inf).amin(),
         x.masked_fill(unknown, -math.inf).amax(),
         magnitudes.amax(),
-        magnitudes.masked_fill(nothing, math.inf).amin(),
+        magnitudes.masked_fill(magnitudes == 0, math.inf).amin(),
         _squares(magnitudes),
     )
     return Given(x, _vector(numbers))
@@ -120,12 +121,14 @@ def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = N
     magnitudes, of_results = values.abs(), results.abs()
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
     above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)
-    error = torch.where(results.isfinite(), results / factor - values, math.inf)
+    error = (results if factor == 1 else results / factor) - values
+    kept = of_results.count_nonzero()
     numbers = (
-        ((magnitudes != 0) & (of_results == 0)).count_nonzero(),
+        kept.new_full((), values.numel()),
+        magnitudes.count_nonzero() - kept,
         above.count_nonzero(),
         ((of_results >= limit * (1 - NOISE)) & (of_results != 0)).count_nonzero(),
-        _squares(error),
+        _squares(error).nan_to_num(math.inf, math.inf),
         *_range(scales, magnitudes),
     )
     return _vector(numbers)
@@ -136,8 +139,9 @@ def _vector(numbers: Sequence[Tensor]) -> Tensor:
 
 
 def _squares(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
-    return norm.square()
+    """The sum of squares in binary64: those of gradients are below binary32's range."""
+    flat = x.flatten().double()
+    return flat.dot(flat)
 
 
 # ---- casts and their scales ----------------------------------------------------------------------
@@ -169,7 +173,7 @@ def _cast(
         return y, x, 1.0, multiplier.reciprocal().expand(x.shape)
     q = spec.scaled
     if q.transform is not None:
-        x = ops.hadamard(_whole_transforms(x, axis, q.transform.size), q.transform, axis)
+        x = ops.hadamard(whole_transforms(x, axis, q.transform.size), q.transform, axis)
         q = q.untransformed()
     codes = ops.encode(x, q, axis=axis)[1]
     scales = _decoded(codes, q, x.shape, axis)
