@@ -264,6 +264,7 @@ def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 _MOVES = (
     "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
 )
+_LIKE = "SymInt[] size, Tensor? like"
 _OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
 define(
     f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {RECIPE}) -> Tensor",
@@ -271,12 +272,12 @@ define(
     _fake_convolution,
 )
 define(
-    f"convolution_input(Tensor g, Tensor w, SymInt[] size, Tensor? like, {_MOVES}, {_OF_SUM}) -> Tensor",
+    f"convolution_input(Tensor g, Tensor w, {_LIKE}, {_MOVES}, {_OF_SUM}) -> Tensor",
     _convolution_input,
     _fake_gradient(_convolution_input),
 )
 define(
-    f"convolution_weight(Tensor g, Tensor x, SymInt[] size, Tensor? like, {_MOVES}, {_OF_SUM}) -> Tensor",
+    f"convolution_weight(Tensor g, Tensor x, {_LIKE}, {_MOVES}, {_OF_SUM}) -> Tensor",
     _convolution_weight,
     _fake_gradient(_convolution_weight),
 )
