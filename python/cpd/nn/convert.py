@@ -87,6 +87,7 @@ def restore(model: nn.Module) -> None:
             module.__dict__.pop(name, None)
         module._modules.pop("cpd_delayed", None)
         clock.detach(module)
+        _give_back_to_ddp(module)
 
 
 def set_step(
@@ -127,6 +128,17 @@ def _within(model: nn.Module) -> nn.Module:
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         return _within(model.module)
     return model
+
+
+def _give_back_to_ddp(module: nn.Module) -> None:
+    """Undoes `keep_from_ddp`."""
+    name = "_ddp_params_and_buffers_to_ignore"
+    ignored = module.__dict__.get(name, [])
+    others = [buffer for buffer in ignored if "cpd_delayed" not in buffer.split(".")]
+    if others != ignored:
+        module.__dict__.pop(name)
+        if others:
+            module.__dict__[name] = others
 
 
 def _states(root: nn.Module) -> Iterator[State]:
