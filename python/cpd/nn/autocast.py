@@ -200,6 +200,7 @@ _TORCHS = {
     "add": "add __add__ __radd__",
     "add_": "add_ __iadd__",
     "softmax": "softmax",
+    "rms_norm": "rms_norm",  # which compiled programs call
     **{name: name for name in _LEFT},
 }
 """Under which names torch, or its Tensor, has them; the others are in torch.nn.functional alone."""
