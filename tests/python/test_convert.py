@@ -462,9 +462,9 @@ def test_what_torch_reads_behind_ones_back():
     report = cpd.convert(attention, FP8)
     assert [(row.name, row.what, row.why_not) for row in report] == [
         ("", "attention", ""),
-        ("out_proj", "attention", ""),
+        ("out_proj", "", ""),
     ]
-    assert report[1].how == "by the model"
+    assert report[1].how == "within the model"
     report = cpd.convert(attention, FP8, [(nn.MultiheadAttention, None)])
     assert "never calls it" in {row.name: row.why_not for row in report}["out_proj"]
     assert type(attention.out_proj) is nn.modules.linear.NonDynamicallyQuantizableLinear

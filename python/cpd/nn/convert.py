@@ -195,8 +195,7 @@ class _Plan:
         kind = cls.__name__
         mixin = self._mixins[name]
         if name in self._inner:
-            parent = self._inner[name]
-            yield Row(name, kind, self._mixins[parent].what, f"by {parent or 'the model'}")
+            yield Row(name, kind, how=f"within {self._inner[name] or 'the model'}")
             return
         reason = self._passed_over(name)
         if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
