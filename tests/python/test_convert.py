@@ -397,6 +397,11 @@ class OwnRepr(nn.Linear):
         return "mine"
 
 
+class Coded(nn.Module):
+    def forward(self, x):
+        return x @ x.mT
+
+
 class Odd(nn.Module):
     def __init__(self):
         super().__init__()
@@ -407,6 +412,7 @@ class Odd(nn.Module):
         self.lazy = nn.LazyLinear(4)
         self.ours = cpd.nn.Linear(4, 4, recipe="e4m3")
         self.bilinear = nn.Bilinear(4, 4, 4)
+        self.coded = Coded()
         self.gelu, self.relu, self.flatten = nn.GELU(), nn.ReLU(), nn.Flatten()
         self.norm = nn.LayerNorm(4)
         self.position = nn.Parameter(torch.zeros(4))
@@ -425,14 +431,16 @@ def test_the_report_names_what_is_not_emulated_and_why():
     assert "its own recipe" in said["ours"][0]
     assert "no emulation of this class" in said["bilinear"][1]
     assert "no emulation of this class" in said["gelu"][1]
+    assert "its own code is not seen" in said["coded"][1]
     assert "no format" in said["norm"][1]
     assert set(said) == {
         *("", "own", "mine", "replaced", "lazy", "ours", "bilinear", "gelu", "norm"),
+        "coded",
     }
     assert any("functional code in the forward of Odd" in note for note in report.notes)
-    assert len(report) == 9
+    assert len(report) == 10
     assert report[0] is report.rows[0]
-    assert repr(report) == "<cpd.Report: 2 emulated, 7 not>"
+    assert repr(report) == "<cpd.Report: 2 emulated, 8 not>"
 
 
 def test_the_report_in_print_and_as_json():

@@ -324,8 +324,9 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
         if not own:
             return ""
         return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
-    exact = cls.__module__.startswith("torch.nn.") and _EXACT.fullmatch(cls.__name__)
-    return "" if exact else "torch computes it: no emulation of this class"
+    if not cls.__module__.startswith("torch.nn."):
+        return "its own code is not seen; cpd.autocast emulates torch's functions in it"
+    return "" if _EXACT.fullmatch(cls.__name__) else "torch computes it: no emulation of this class"
 
 
 def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
