@@ -18,6 +18,7 @@ from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
 from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.report import Report, Row
@@ -200,6 +201,9 @@ class _Plan:
         reason = self._passed_over(name)
         if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
             yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
+            return
+        if isinstance(module, Quantizer):
+            yield Row(name, kind, "cast", f"its own formats: {module.extra_repr()}")
             return
         if mixin is None:
             unknown = _unknown(module, cls)
