@@ -443,6 +443,12 @@ def test_the_report_names_what_is_not_emulated_and_why():
     assert repr(report) == "<cpd.Report: 2 emulated, 8 not>"
 
 
+def test_the_report_names_what_is_not_the_models():
+    how = cpd.Recipe("native", residual="bf16", update="bf16", loss_scale="dynamic", wire="e4m3")
+    starts = [note.partition(":")[0] for note in cpd.convert(mlp(), how).notes]
+    assert starts == ["residual", "update, loss_scale", "wire"]
+
+
 def test_the_report_in_print_and_as_json():
     model = Model(12)
     report = cpd.convert(model, FP8, [("lm_head", None)])

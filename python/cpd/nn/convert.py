@@ -348,4 +348,9 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
         )
     if how.residual is not None:
         found.append("residual: additions are functional code; cpd.autocast rounds them")
+    beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
+    if beside:
+        found.append(f"{', '.join(beside)}: the optimizer's; see cpd.optim.from_recipe")
+    if how.wire is not None:
+        found.append("wire: the exchange of gradients; see cpd.comm.reduce_spec")
     return found
