@@ -99,6 +99,19 @@ def test_compiled_training():
     assert counts == [first, first, first + 1, first + 1, first + 2, first + 2]
 
 
+@pytest.mark.parametrize("how", [NARROW, cpd.recipe("te-delayed")], ids=["sums", "delayed"])
+def test_other_recipes_compiled(how):
+    model, eager = converted(how), converted(how)
+    call, counter = compiled(model)
+    for _ in range(3):
+        wanted, x = step_of(eager), X.clone().requires_grad_()
+        model.zero_grad()
+        y = call(x)
+        y.square().sum().backward()
+        assert same([y, x.grad, *(p.grad for p in model.parameters())], wanted)
+    assert counter.frame_count <= 2  # the model's, and that of its clock
+
+
 def test_compiled_by_inductor():
     eager, model = nn.Linear(4, 4), nn.Linear(4, 4)
     model.load_state_dict(eager.state_dict())
@@ -463,12 +476,3 @@ def told():
 def test_over_ranks(told, case):
     for rank, result in enumerate(told):
         assert not result[case], f"rank {rank}: {result[case]}"
-
-
-def test_narrow_sums_compiled():
-    model, eager = converted(NARROW), converted(NARROW)
-    call, _ = compiled(model)
-    x = X.clone().requires_grad_()
-    y = call(x)
-    y.square().sum().backward()
-    assert same([y, x.grad, *(p.grad for p in model.parameters())], step_of(eager))
