@@ -95,7 +95,8 @@ def scaled_dot_product_attention(
     if is_causal:
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     base = stream_of(how, stream)
-    weights = _weights(query, key, mask, factor, how, base, True)
+    zeros = attn_mask is not None  # no other row can be empty
+    weights = _weights(query, key, mask, factor, how, base, zeros)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
     return _product(weights, value, how, at(base, VALUES), dtype)
 
