@@ -321,6 +321,15 @@ def test_one_example_without_a_batch():
     assert close(got, wanted)
 
 
+@pytest.mark.parametrize("zero", [False, True])
+def test_given_keys_and_values_stand_in_their_place(zero):
+    given, _ = arguments(layer(add_zero_attn=zero))
+    x = normal(6, 2, 8)
+    more = {"static_k": normal(4, 5, 4, seed=1), "static_v": normal(4, 5, 4, seed=2)}
+    got = ours.multi_head_attention(x, x, x, *given, **more, recipe=NATIVE)
+    assert close(got, F.multi_head_attention_forward(x, x, x, *given, **more))
+
+
 def test_compiled_heads_have_eagers_bits():
     module, stream = layer(), torch.tensor(0)
     x = normal(6, 2, 8)
