@@ -18,6 +18,7 @@ from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
 from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.report import Report, Row
@@ -45,7 +46,7 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
             decides, and the recipe's own rules come after these. Selectors: a pattern of qualified
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
-            N blocks" of the longest ModuleList or Sequential.
+            N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
 
     The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
     they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
@@ -87,6 +88,7 @@ def restore(model: nn.Module) -> None:
             module.__dict__.pop(name, None)
         module._modules.pop("cpd_delayed", None)
         clock.detach(module)
+        _give_back_to_ddp(module)
 
 
 def set_step(
@@ -127,6 +129,17 @@ def _within(model: nn.Module) -> nn.Module:
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         return _within(model.module)
     return model
+
+
+def _give_back_to_ddp(module: nn.Module) -> None:
+    """Undoes `keep_from_ddp`."""
+    name = "_ddp_params_and_buffers_to_ignore"
+    ignored = module.__dict__.get(name, [])
+    others = [buffer for buffer in ignored if "cpd_delayed" not in buffer.split(".")]
+    if others != ignored:
+        module.__dict__.pop(name)
+        if others:
+            module.__dict__[name] = others
 
 
 def _states(root: nn.Module) -> Iterator[State]:
@@ -182,9 +195,15 @@ class _Plan:
         cls = classes.own_class(module)
         kind = cls.__name__
         mixin = self._mixins[name]
-        reason = self._passed_over(name, module)
+        if name in self._inner:
+            yield Row(name, kind, how=f"within {self._inner[name] or 'the model'}")
+            return
+        reason = self._passed_over(name)
         if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
             yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
+            return
+        if isinstance(module, Quantizer):
+            yield Row(name, kind, "cast", f"its own formats: {module.extra_repr()}")
             return
         if mixin is None:
             unknown = _unknown(module, cls)
@@ -207,11 +226,9 @@ class _Plan:
             self._inner[f"{name}.{child}".lstrip(".")] = name
         yield Row(name, kind, mixin.what, mixin.describe(state), layer=number)
 
-    def _passed_over(self, name: str, module: nn.Module) -> str:
+    def _passed_over(self, name: str) -> str:
         """Why the module's forward would not matter, or not be the place."""
         parent, _, last = name.rpartition(".")
-        if name in self._inner:
-            return f"{self._inner[name] or 'the model'} computes it, emulated"
         if ".parametrizations." in f".{name}.":
             return "makes a weight, which the layer casts"
         reader = bypasses.reader_of(self._modules[parent], last) if name else ""
@@ -311,8 +328,9 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
         if not own:
             return ""
         return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
-    exact = cls.__module__.startswith("torch.nn.") and _EXACT.fullmatch(cls.__name__)
-    return "" if exact else "torch computes it: no emulation of this class"
+    if not cls.__module__.startswith("torch.nn."):
+        return "its own code is not seen; cpd.autocast emulates torch's functions in it"
+    return "" if _EXACT.fullmatch(cls.__name__) else "torch computes it: no emulation of this class"
 
 
 def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
@@ -330,4 +348,9 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
         )
     if how.residual is not None:
         found.append("residual: additions are functional code; cpd.autocast rounds them")
+    beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
+    if beside:
+        found.append(f"{', '.join(beside)}: the optimizer's; see cpd.optim.from_recipe")
+    if how.wire is not None:
+        found.append("wire: the exchange of gradients; see cpd.comm.reduce_spec")
     return found

@@ -49,7 +49,8 @@ def _forward(computed: Callable[..., Any], plain: Callable[..., Any]) -> Callabl
 
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.cpd.recipe is None:
+        state = self.__dict__.get("cpd")  # none: someone kept this forward beyond `restore`
+        if state is None or state.recipe is None:
             return plain(self, *args, **kwargs)
         if torch._C._len_torch_function_stack():
             with paused():
@@ -97,12 +98,9 @@ def _plain(cls: _Class) -> _Class:
 
 def _below(cls: _Class) -> _Class | None:
     """The class that FSDP2 or parametrize put `cls` over; None: neither did."""
-    bases = cls.__bases__
-    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed."):
-        return bases[1]
-    if len(bases) == 1 and cls.__name__ == f"Parametrized{bases[0].__name__}":
-        return bases[0]
-    return None
+    below = cls.__bases__[-1]
+    theirs = cls.__module__.startswith(("torch.nn.utils.parametrize", "torch.distributed."))
+    return below if theirs and cls.__name__.endswith(below.__name__) else None
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
