@@ -79,14 +79,16 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, cpd.Rec
 def main(arguments: Sequence[str] | None = None) -> None:
     options, recipe = parsed(arguments)
     digits = load_digits()
-    plain = digit_classifier(options.depth, options.width, seed=0)
-    train(plain, None, options.epochs, digits)
-
     model = digit_classifier(options.depth, options.width, seed=0)
-    report = cpd.convert(model, recipe, rules=[(layer, None) for layer in options.keep])
+    try:
+        report = cpd.convert(model, recipe, rules=[(layer, None) for layer in options.keep])
+    except ValueError as error:
+        raise SystemExit(f"--keep: {error}") from None
     print(report)
     train(model, recipe, options.epochs, digits)
 
+    plain = digit_classifier(options.depth, options.width, seed=0)
+    train(plain, None, options.epochs, digits)
     print(f"\naccuracy {accuracy(model, digits):.1%}, in fp32 {accuracy(plain, digits):.1%}")
     cpd.restore(model)
     print(f"restored: {accuracy(model, digits):.1%}, the trained weights in torch's own layers")
