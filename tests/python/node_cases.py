@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and steps of the tests of virtual nodes (test_virtual_nodes.py); the same steps written by
-hand, and by ranks of torch's DistributedDataParallel, which spawn.py starts."""
+"""Models and steps of the tests of virtual nodes, and the same steps written by hand."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import random
-import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import cpd
-from cpd.comm import Communicator
 
 BATCH = 4  # images of a node
 
@@ -153,7 +148,7 @@ def by_nodes(
     return trained
 
 
-# ---- ranks ---------------------------------------------------------------------------------------
+# ---- the same as ranks of DistributedDataParallel (node_ranks.py) ------------------------------
 
 KAHAN = cpd.Accumulator("e4m3", "kahan")
 DDP_CASES: dict[str, dict[str, Any]] = {
@@ -186,37 +181,8 @@ class TwoHeads(nn.Module):
         return self.heads[int(second)](images.flatten(1))
 
 
-def ddp_hash(comm_world: int, rank: int, case: dict[str, Any]) -> str:
-    """This rank's weights, and rank 0's buffers, after some steps."""
-    torch.manual_seed(0)
-    unused = case.get("unused", False)
-    model = TwoHeads() if unused else classifier()
-    broadcasts = case.get("broadcast_buffers", True)
-    ddp = DistributedDataParallel(
-        model, find_unused_parameters=unused, broadcast_buffers=broadcasts
-    )
-    state, hook = cpd.ddp_hook(case["spec"], module=ddp)
-    ddp.register_comm_hook(state, hook)
-    optimizer = optimizer_of(model)
-    torch.manual_seed(rank)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        batch = batch_of(step, comm_world, rank)
-        if unused:
-            nn.functional.cross_entropy(ddp(batch[0], rank % 2 == 1), batch[1]).backward()
-        elif case.get("accumulated", False):
-            with ddp.no_sync():
-                loss_of(ddp, (batch[0][:2], batch[1][:2])).backward()
-            loss_of(ddp, (batch[0][2:], batch[1][2:])).backward()
-        else:
-            loss_of(ddp, batch).backward()
-        optimizer.step()
-    state.close()
-    return state_hash(model)
-
-
 def nodes_hash(case: dict[str, Any]) -> str:
-    """The same by virtual nodes."""
+    """The weights and buffers after some steps of a case."""
     unused, accumulated = case.get("unused", False), case.get("accumulated", False)
     model = TwoHeads() if unused else classifier()
     optimizer = optimizer_of(model)
@@ -241,15 +207,3 @@ def nodes_hash(case: dict[str, Any]) -> str:
         nodes.step(loss, micro_batches=[(n, batch_of(step, WORLD, n)) for n in range(WORLD)])
         optimizer.step()
     return state_hash(model)
-
-
-def run_ranks(comm: Communicator) -> dict[str, str]:
-    """The hash of each case on this rank, or what went wrong."""
-    torch.set_num_threads(1)
-    told = {}
-    for name, case in DDP_CASES.items():
-        try:
-            told[name] = ddp_hash(comm.size, dist.get_rank(), case)
-        except Exception:
-            told[name] = traceback.format_exc()
-    return told

@@ -62,5 +62,11 @@ def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(shape, generator=generator).to(dtype)
 
 
+def wide(*shape, seed=0):
+    """Values over many binades, with zeros."""
+    made = normal(*shape, seed=seed) * torch.exp2(7 * normal(*shape, seed=seed + 1))
+    return made.masked_fill(normal(*shape, seed=seed + 2) > 1.5, 0)
+
+
 def leaves_of(*shapes, dtype=torch.float32):
     return [normal(*s, seed=i, dtype=dtype).requires_grad_() for i, s in enumerate(shapes)]

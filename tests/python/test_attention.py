@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -352,3 +353,66 @@ def test_heads_say_what_they_do_not_take():
     nested = torch.nested.nested_tensor([x[0], x[1]])
     with pytest.raises(TypeError, match="query must be a dense tensor, got a nested one"):
         ours.multi_head_attention(nested, nested, nested, *given, recipe=NATIVE)
+
+
+# ---- converted layers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["plain", "no bias", "widths", "more keys", "causal"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_converted_layers_are_torchs_with_native_sums(case, batch_first):
+    """In training and in eval mode, where torch would take its fast path."""
+    made, options = HEADED[case]
+    module = layer(**made, batch_first=batch_first)
+    names = list(module.state_dict())
+    converted = copy.deepcopy(module)
+    report = cpd.convert(converted, NATIVE)
+    assert [row.what for row in report if row.what] == ["attention"]
+    assert list(converted.state_dict()) == names
+    shapes = (7, 2, 8), (7, 2, made.get("kdim", 8)), (7, 2, made.get("vdim", 8))
+    x = [normal(*shape, seed=i) for i, shape in enumerate(shapes)]
+    x = [each.transpose(0, 1) for each in x] if batch_first else x
+    x = x if made.get("kdim") else [x[0]] * 3
+    for training in (True, False):
+        with torch.set_grad_enabled(training):
+            wanted = module.train(training)(*x, **options)
+            got = converted.train(training)(*x, **options)
+        assert close([y for y in got if y is not None], [y for y in wanted if y is not None])
+
+
+def test_a_converted_layer_is_the_function_in_any_mode():
+    module = layer()
+    cpd.convert(module, RECIPES["drawing"])
+    x = normal(6, 2, 8)
+    given, _ = arguments(module)
+    for training in (True, True, False):
+        y = module.train(training)(x, x, x)
+        how = {"recipe": module.cpd.recipe, "stream": module.cpd.stream()}
+        assert same(y, ours.multi_head_attention(x, x, x, *given, **how))
+    with torch.no_grad():
+        assert same(module(x, x, x), [z.detach() for z in y])
+    program, counter = compiled(module)
+    assert same(program(x, x, x), y)
+    assert counter.frame_count == 1
+
+
+def test_a_converted_encoder_computes_the_same_in_eval_mode():
+    """Neither encoder layers nor attention take torch's fast paths, padded batches included."""
+    torch.manual_seed(0)
+    block = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(block, 2)
+    how = cpd.Recipe("e5m3", attention="e5m3", softmax="e4m3", norm="e5m6")
+    cpd.convert(model, how)
+    x = normal(2, 7, 8)
+    for mask in (None,):
+        trained = model.train()(x, src_key_padding_mask=mask)
+        with torch.no_grad():
+            assert same(model.eval()(x, src_key_padding_mask=mask), trained.detach())
+
+
+def test_delayed_scaling_is_refused():
+    scale = "e4m3fn block=tensor scale=fp32 history=4"
+    module = layer()
+    report = cpd.convert(module, cpd.Recipe("native", activation=scale, weight=scale))
+    assert "delayed scaling keeps one history a layer" in next(iter(report)).why_not
+    assert type(module) is torch.nn.MultiheadAttention

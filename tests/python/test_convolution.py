@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import conv_oracle as oracle  # noqa: E402
 from conv_oracle import CASES, PLAIN, SHORT, Case, leaves_of, operands  # noqa: E402
 from cpd import functional  # noqa: E402
+from cpd.nn.delayed import Delayed  # noqa: E402
 from cpd.numeric.scaled_cast import is_whole  # noqa: E402
 from tensors import NARROW, SOME, close, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
@@ -201,6 +202,31 @@ def test_operands_are_those_cast_by_hand(case, name, sums):
     assert same(grads[2], of_b)
 
 
+@pytest.mark.parametrize("name", ["2d moved", "1d transposed, moved"])
+def test_delayed_scales(name):
+    case = CASES[name]
+    late = "e4m3fn block=tensor scale=fp32 arithmetic=te history=4"
+    recipe = cpd.Recipe("native", activation=late, weight=late, gradient=late)
+    state = Delayed.of(recipe)
+    leaves = leaves_of(case)
+    with pytest.raises(ValueError, match="give delayed="):
+        case.ours(*leaves, recipe=recipe)
+    for _ in range(2):
+        scales = state.scale.tolist()
+        (y, *grads), g = run(case, leaves, recipe=recipe, delayed=state)
+        x, w, b = (t.detach() for t in leaves)
+        x, w, g = (
+            cpd.cast(t * s, "e4m3fn", overflow="saturate") * torch.tensor(s).reciprocal()
+            for t, s in zip((x, w, g), scales, strict=True)
+        )
+        assert same(y, case.torchs(x, w, b))
+        asked = [True, True, False]
+        wanted = torch.ops.aten.convolution_backward(g, x, w, None, *case.moves, asked)
+        assert same(grads[:2], wanted[:2])
+        state.update()
+    assert state.scale.tolist() != [1, 1, 1]
+
+
 def drawing(purpose, layer):
     return cpd.Accumulator.parse(SOME, 3, 9 ^ purpose << 60 ^ layer << 20)
 
@@ -279,6 +305,7 @@ def test_types(sums):
 # ---- errors --------------------------------------------------------------------------------------
 
 X, W = values(2, 4, 5), values(6, 4, 3)
+AT_BLOCKS = cpd.Recipe("fp32", activation="mxfp8", weight="mxfp8", scales_at="block")
 
 
 @pytest.mark.parametrize(
@@ -300,6 +327,7 @@ X, W = values(2, 4, 5), values(6, 4, 3)
         ({"dilation": 3}, ValueError, r"fit into the padded input, \(5,\); got \(3,\)"),
         ({"groups": 3}, ValueError, "groups must be at least 1, divide weight's 6 outputs"),
         ({"recipe": None}, TypeError, "format"),
+        ({"recipe": AT_BLOCKS}, ValueError, "scales to each operand, got scales_at='block'"),
     ],
 )
 def test_conv1d_errors(arguments, error, message):

@@ -171,6 +171,23 @@ def test_compiled_is_eager(name, sums, casts):
     assert counter.frame_count == 1
 
 
+def test_compiled_for_any_number_of_images():
+    case, recipe = CASES["2d moved"], cpd.Recipe("native", **SHORT)
+
+    def convolve(x, w, b):
+        return case.ours(x, w, b, recipe=recipe)
+
+    program, counter = compiled(convolve, dynamic=True)
+    _, w, b = leaves_of(case)
+    for images in (9, 3, 5):
+        x = values(images, *case.x[1:]).requires_grad_()
+        got, wanted = program(x, w, b), convolve(x, w, b)
+        assert same(got, wanted)
+        pairs = (torch.autograd.grad(y.square().sum(), (x, w, b)) for y in (got, wanted))
+        assert same(*pairs)
+    assert counter.frame_count == 1
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 def test_inductor_keeps_bits_and_layouts(last):
     case = CASES["2d moved"]

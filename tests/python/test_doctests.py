@@ -21,25 +21,52 @@ MODULES = (
     "cpd.comm.local",
     "cpd.comm.schedule",
     "cpd.comm.spec",
+    "cpd.comm.spec_text",
     "cpd.comm.virtual",
+    "cpd.compat.cpd2020",
+    "cpd.compat.qpytorch",
+    "cpd.compat.transformer_engine",
+    "cpd.nn.attention",
+    "cpd.nn.autocast",
+    "cpd.nn.convert",
+    "cpd.nn.convolution",
+    "cpd.nn.delayed",
+    "cpd.nn.embedding",
     "cpd.nn.functional",
     "cpd.nn.layers",
+    "cpd.nn.norms",
+    "cpd.nn.observers",
+    "cpd.nn.quantizers",
+    "cpd.nn.ready",
     "cpd.nn.recipe",
+    "cpd.nn.recipe_files",
+    "cpd.nn.recurrent",
     "cpd.numeric.accumulator",
     "cpd.numeric.formats",
     "cpd.numeric.hadamard",
     "cpd.numeric.scaled",
+    "cpd.numeric.scaled_cast",
     "cpd.ops.encoded",
     "cpd.ops.verbs",
+    "cpd.optim",
+    "cpd.optim.kahan",
+    "cpd.optim.lars",
+    "cpd.optim.loss_scaler",
+    "cpd.optim.low_precision",
+    "cpd.optim.recipe",
+    "cpd.parallel.virtual_nodes",
     "cpd.study.choices",
     "cpd.study.costs",
     "cpd.study.reduce",
 )
+TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
+"""Rooms that need torch, but for what is in PLAIN."""
+PLAIN = ("cpd.nn.ready", "cpd.nn.recipe", "cpd.nn.recipe_files")
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    if name in ("cpd.nn.functional", "cpd.nn.layers"):
+    if name.startswith(TORCH) and name not in PLAIN:
         pytest.importorskip("torch")
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
@@ -75,7 +102,7 @@ def public():
 
     found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
     found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "set_reduce_scatter")}
-    for name in ("cpd", "cpd.comm", "cpd.functional", "cpd.nn", "cpd.study"):
+    for name in ("cpd", "cpd.comm", "cpd.functional", "cpd.nn", "cpd.optim", "cpd.study"):
         module = importlib.import_module(name)
         names = getattr(module, "__all__", None) or [n for n in dir(module) if n[0] != "_"]
         found |= {n: getattr(module, n) for n in names}
@@ -96,7 +123,7 @@ def test_every_public_name_has_a_text_and_an_example():
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["README.md", "python/README.md", "python/GUIDE.md"])
+@pytest.mark.parametrize("name", ["README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md"])
 def test_readme(name):
     pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)

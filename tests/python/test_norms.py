@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 import cpd
@@ -226,3 +228,77 @@ def test_rounded_under_vmap():
 def test_round_both_passes_opcheck():
     x = normal(3, 4).requires_grad_()
     torch.library.opcheck(torch.ops.cpd.round_both.default, (x, "e4m3", "e5m2", -1, None))
+
+
+# ---- what is kept from compilers -----------------------------------------------------------------
+
+
+def test_inductor_keeps_eagers_bits():
+    """Where torch's function in its place would come out otherwise."""
+    x, w = normal(64, 256), normal(256, seed=1)
+
+    def run(x, w):
+        return ours.rms_norm(x, (256,), w, recipe=PLAIN)
+
+    program, counter = compiled(run, "inductor")
+    assert same(gradients(program, x, w), gradients(run, x, w))
+    assert counter.frame_count == 1
+
+
+# ---- converted layers ----------------------------------------------------------------------------
+
+
+LAYERS = {
+    "LayerNorm": ((6,), (4, 6, 6)),
+    "RMSNorm": ((6,), (4, 6, 6)),
+    "GroupNorm": ((3, 6), (4, 6, 6)),
+    "BatchNorm1d": ((6,), (4, 6, 5)),
+    "BatchNorm2d": ((6,), (4, 6, 5, 3)),
+    "BatchNorm3d": ((6, 1e-5, None), (4, 6, 5, 3, 2)),
+    "InstanceNorm1d": ((6,), (6, 5)),
+    "InstanceNorm2d": ((6, 1e-5, 0.1, True, True), (4, 6, 5, 3)),
+    "InstanceNorm3d": ((6,), (4, 6, 5, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_converted_norms_are_torchs_rounded(name):
+    """Training and evaluation; the running statistics are torch's."""
+    given, shape = LAYERS[name]
+    layer = getattr(torch.nn, name)(*given)
+    for p in layer.parameters():
+        torch.nn.init.normal_(p)
+    converted = copy.deepcopy(layer)
+    (row,) = cpd.convert(converted, NARROW)
+    assert (row.what, row.how) == ("norm", "norm='e4m3'")
+    x = normal(*shape)
+    for training in (True, True, False):
+        wanted, got = layer.train(training)(x), converted.train(training)(x)
+        assert same(got, cpd.cast(wanted.detach(), "e4m3"))
+    assert same(converted.state_dict(), layer.state_dict()) or not layer.state_dict()
+    program, counter = compiled(converted)
+    assert same(program(x), converted(x))
+    assert counter.frame_count == 1
+    cpd.restore(converted)
+    assert same(converted(x), layer(x))
+
+
+def test_a_converted_embedding_is_the_function():
+    table = torch.nn.Embedding(5, 6, padding_idx=1)
+    wanted = ours.embedding(INDICES, table.weight, 1, recipe=NARROW)
+    model = torch.nn.Sequential(table, torch.nn.Linear(6, 5, bias=False))
+    model[1].weight = table.weight  # tied
+    report = cpd.convert(model, NARROW)
+    assert [row.what for row in report] == ["table", "products"]
+    assert same(table(INDICES), wanted)
+    assert model[1].weight is table.weight
+
+
+def test_layers_without_a_format_stay_torchs():
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 6), torch.nn.LayerNorm(6))
+    report = cpd.convert(model, PLAIN)
+    assert [row.why_not for row in report] == [
+        "the recipe has no format for it (embedding=)",
+        "the recipe has no format for it (norm=)",
+    ]
+    assert type(model[1]) is torch.nn.LayerNorm

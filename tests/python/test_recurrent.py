@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 import cpd
@@ -237,9 +240,9 @@ def test_dropout_is_torchs():
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_compiled_layers_have_eagers_bits(kind):
-    layer = torchs(kind, num_layers=2)
+    layer = torchs(kind)
     weights = [w.detach().requires_grad_() for w in layer._flat_weights]
-    hx, x, stream = states(layer, kind), normal(3, 4, 3), torch.tensor(0)
+    hx, x, stream = states(layer, kind), normal(2, 4, 3), torch.tensor(0)
 
     order, compute = arguments(layer), function(kind)
 
@@ -266,3 +269,77 @@ def test_recurrent_layers_say_what_they_do_not_take():
         ours.rnn(x, h, [w, u], False, recipe=NATIVE, nonlinearity="gelu")
     with pytest.raises(ValueError, match="time steps · layers · directions must be at most 262144"):
         ours.rnn(torch.ones(1 << 19, 1, 3), h, [w, u], False, recipe=NATIVE)
+
+
+# ---- converted layers ----------------------------------------------------------------------------
+
+
+CONVERTED = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
+
+
+def inputs_of(name, batch_first):
+    if name.endswith("Cell"):
+        return (normal(4, 3),), (normal(3),)
+    padded = normal(4, 5, 3) if batch_first else normal(5, 4, 3)
+    lengths = torch.tensor([4, 1, 5, 4])
+    packed = pack_padded_sequence(padded, lengths, batch_first, enforce_sorted=False)
+    return (padded,), (normal(5, 3),), (packed,)
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_converted_layers_are_torchs_with_native_sums(name):
+    """Every way in which torch's forward takes its arguments."""
+    torch.manual_seed(0)
+    cls = getattr(torch.nn, name)
+    options = {} if name.endswith("Cell") else {"batch_first": True, "bidirectional": True}
+    layer = cls(3, 4, **options)
+    names = list(layer.state_dict())
+    converted = copy.deepcopy(layer)
+    report = cpd.convert(converted, NATIVE)
+    assert [row.what for row in report] == ["recurrence"]
+    assert list(converted.state_dict()) == names
+    for arguments in inputs_of(name, True):
+        assert close(leaves_of(converted(*arguments)), leaves_of(layer(*arguments)))
+    cpd.restore(converted)
+    assert type(converted) is cls
+
+
+def leaves_of(made):
+    return [x for x in torch.utils._pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
+
+
+def test_a_converted_layer_is_the_function_and_draws_anew_in_each_step():
+    layer = torchs("lstm", num_layers=2, dropout=0.5)
+    cpd.convert(layer, DRAWING)
+    x, hx = normal(5, 4, 3), states(layer, "lstm")
+    order = (True, 2, 0.5, True, False, False)
+    seen = []
+    for step in (1, 2):
+        torch.manual_seed(step)
+        y, (h, c) = layer(x, hx)
+        torch.manual_seed(step)
+        how = {"recipe": layer.cpd.recipe, "stream": layer.cpd.stream()}
+        assert same((y, h, c), ours.lstm(x, hx, layer._flat_weights, *order, **how))
+        seen.append(y)
+    assert not same(*seen)
+    again = pickle.loads(pickle.dumps(layer)).eval()
+    assert same(again(x, hx), layer.eval()(x, hx))
+
+
+def test_a_converted_layer_in_one_graph():
+    layer = torchs("gru")
+    cpd.convert(layer, NARROW)
+    x = normal(2, 4, 3)
+    program, counter = compiled(layer)
+    assert same(program(x), layer(x))
+    assert counter.frame_count == 1
+
+
+def test_delayed_scaling_is_refused():
+    scale = "e4m3fn block=tensor scale=fp32 history=4"
+    layer = torchs("lstm")
+    report = cpd.convert(layer, cpd.Recipe("native", activation=scale, weight=scale))
+    assert [row.why_not for row in report] == [
+        "delayed scaling keeps one history a layer, and this one has several products"
+    ]
+    assert type(layer) is torch.nn.LSTM

@@ -12,6 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import cpd
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
@@ -84,6 +86,7 @@ def test_first_weights_depend_on_the_seed_alone():
         TrainOptions(loss_scale=2.0**-3, overflow="saturate", last_layer_fp32=True, lr=0.125),
         TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
         TrainOptions(order="tree", exchange="gather", fp32_epochs=3, exempt=("*.bias", "output.*")),
+        TrainOptions(recipe="e6m9 chunked"),
     ],
 )
 def test_arguments_give_the_same_options_back(options):
@@ -269,6 +272,28 @@ def test_command_prints_and_writes_the_result(digits, capsys, tmp_path):
         assert saved["hidden1.weight"].shape == (8, 16, 64)
         last = result.last_gradients[5][0].numpy()
         assert np.array_equal(saved["hidden1.weight"][5], last)
+
+
+def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_path):
+    weights = {train(QUICK, digits=digits).weights}
+    recipes = ("mxfp8", "te-delayed", "nvfp4", "ibm-fp8-2018", "fp16", "e4m3 kahan")
+    for name in recipes:
+        options = replace(QUICK, recipe=name)
+        result = train(options, digits=digits)
+        assert result.diverged_at is None
+        assert options.label() == f"FP32, layers by {name}"
+        weights.add(result.weights)
+    assert len(weights) == 1 + len(recipes)
+    file = tmp_path / "mine.toml"
+    file.write_text(cpd.recipe("nvfp4").to_toml())
+    assert train(replace(QUICK, recipe=str(file)), digits=digits).weights in weights
+    native = replace(QUICK, recipe="aps-e4m3")  # whose layers are torch's own
+    assert train(native, digits=digits).weights == train(QUICK, digits=digits).weights
+
+
+def test_a_recipe_that_does_not_exist(capsys):
+    assert main(["train", "--recipe", "nvfp5"]) == 2
+    assert "'nvfp5' is no recipe (there are aps-e3m0, " in capsys.readouterr().err
 
 
 def test_sampled_gradients_are_each_nodes_own(digits):

@@ -38,7 +38,7 @@ APS = cpd.ReduceSpec("e4m3", aps=True)
 
 @pytest.fixture(scope="module")
 def ranks() -> list[dict[str, str]]:
-    found = spawn.spawn_ranks("gloo", WORLD, "node_cases:run_ranks")
+    found = spawn.spawn_ranks("gloo", WORLD, "node_ranks:run_ranks")
     return [rank.result for rank in found]
 
 

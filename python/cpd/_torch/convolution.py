@@ -295,10 +295,10 @@ def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     shape = moves.size(x.shape, w.shape)
     casts = Operands(texts, numbers, multipliers)
     x, w = _entering_forward(casts, x, w, moves)
-    texts = ["", "", texts[INPUT_GRADIENT], "", "", texts[WEIGHT_GRADIENT]]  # x and w are cast
+    rest: Strings = ["", "", texts[INPUT_GRADIENT], "", "", texts[WEIGHT_GRADIENT]]
 
     def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
-        how = ctx.sums, texts, _redrawn(numbers, purpose), multipliers, torch.float32
+        how = ctx.sums, rest, _redrawn(numbers, purpose), multipliers, torch.float32
         return ops.convolution(x, w, None, *moves, *how)
 
     terms = (

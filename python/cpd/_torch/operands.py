@@ -104,7 +104,7 @@ def cast_operand(
                 f"{text} follows former steps, whose state a layer keeps: cpd.convert makes it, or "
                 "give delayed="
             )
-        return cast_delayed(x, how, multiplier, numbers)
+        return ops.cast_delayed(x, how, multiplier, *numbers)
     if size:
         x = whole_transforms(x, axis, size)
     if factor == 1:

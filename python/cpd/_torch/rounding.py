@@ -86,9 +86,9 @@ def _numbers_of(
 
 def _cast(x: Tensor, text: str, axis: int, numbers: Tensor | None, which: int) -> Tensor:
     """One of the two casts."""
-    draws = numbers is not None and operand_draws(text)
-    pair = (numbers[which, 0], numbers[which, 1]) if draws else (None, None)
-    return cast_operand(x, text, axis, pair)
+    if numbers is None or not operand_draws(text):
+        return cast_operand(x, text, axis)
+    return cast_operand(x, text, axis, (numbers[which, 0], numbers[which, 1]))
 
 
 def _run(x: Tensor, forward: str, backward: str, axis: int, numbers: Tensor | None) -> Tensor:

@@ -36,7 +36,7 @@ def reduce_spec(given: ReduceSpec | str) -> ReduceSpec:
 
     >>> spec = reduce_spec("e4m3 aps accumulator='e5m10 kahan' group_size=16")
     >>> spec.aps, spec.accumulator.text, spec.group_size
-    (True, 'e5m10 kahan', 16)
+    (True, 'fp16 kahan', 16)
     """
     if isinstance(given, ReduceSpec):
         return given

@@ -21,7 +21,7 @@ Where the values differ from QPyTorch 0.3, and why:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -78,13 +78,13 @@ class FloatingPoint(Number):
 
     exp: int
     man: int
+    _format: Format = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        Format(self.exp, self.man)
+        object.__setattr__(self, "_format", Format(self.exp, self.man))
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
-        f = Format(self.exp, self.man)
-        y = ops.cast(x, f, overflow="saturate", **_options(rounding))
+        y = ops.cast(x, self._format, overflow="saturate", **_options(rounding))
         return torch.where(x.isinf(), x, y)
 
 
@@ -103,6 +103,8 @@ class FixedPoint(Number):
     fl: int
     clamp: bool = True
     symmetric: bool = False
+    _grid: Format = field(init=False, repr=False, compare=False)
+    """Multiples of 2^-fl, of more than the range."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
@@ -110,12 +112,9 @@ class FixedPoint(Number):
         integer("fl", self.fl)
         flag("clamp", self.clamp)
         flag("symmetric", self.symmetric)
-        self._grid()
-
-    def _grid(self) -> Format:
-        """Multiples of 2^-fl, of more than the range."""
         man = self.wl - 1 if self.clamp else _MOST_FIXED_BITS - 1
-        return Format(1, man, bias=1 - man + self.fl, encoding="finite")
+        grid = Format(1, man, bias=1 - man + self.fl, encoding="finite")
+        object.__setattr__(self, "_grid", grid)
 
     def _range(self) -> tuple[float, float]:
         step, half = 2.0**-self.fl, 2.0 ** (self.wl - self.fl - 1)
@@ -124,14 +123,14 @@ class FixedPoint(Number):
     def round(self, x: Tensor, rounding: str) -> Tensor:
         if self.clamp:
             return self.clamped(x, rounding)[0]
-        y = ops.cast(x, self._grid(), overflow="saturate", **_options(rounding))
+        y = ops.cast(x, self._grid, overflow="saturate", **_options(rounding))
         whole = x.abs() >= 2.0 ** (_MOST_FIXED_BITS - 1 - self.fl)  # a multiple as it is
         return torch.where(whole, x, y)
 
     def clamped(self, x: Tensor, rounding: str) -> tuple[Tensor, Tensor]:
         """`x` rounded, and where it was beyond the range."""
         low, high = self._range()
-        y = ops.cast(x, self._grid(), overflow="saturate", **_options(rounding))
+        y = ops.cast(x, self._grid, overflow="saturate", **_options(rounding))
         return y.clamp(low, high), (y < low) | (y > high)
 
 
@@ -147,22 +146,24 @@ class BlockFloatingPoint(Number):
 
     wl: int
     dim: int = -1
+    _scaled: Scaled = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 2 <= integer("wl", self.wl) <= _MOST_BLOCK_BITS:
             raise ValueError(f"wl must be 2…{_MOST_BLOCK_BITS}, got {self.wl}")
         if integer("dim", self.dim) < -1:
             raise ValueError(f"dim must be -1 or more, got {self.dim}")
+        block = "tensor" if self.dim == -1 else "row"
+        object.__setattr__(self, "_scaled", Scaled(f"int{self.wl}", block, "e8m0", "floor"))
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
-        q = Scaled(f"int{self.wl}", "tensor" if self.dim == -1 else "row", "e8m0", "floor")
         if self.dim == -1:
-            made: Tensor = ops.cast(x, q, **_options(rounding))
+            made: Tensor = ops.cast(x, self._scaled, **_options(rounding))
             return made
         if self.dim >= x.dim():
             raise ValueError(f"dim is {self.dim}, but x has {x.dim()} dimensions")
         first = x.movedim(self.dim, 0)
-        y: Tensor = ops.cast(first.reshape(first.shape[0], -1), q, **_options(rounding))
+        y: Tensor = ops.cast(first.reshape(first.shape[0], -1), self._scaled, **_options(rounding))
         return y.reshape(first.shape).movedim(0, self.dim)
 
 

@@ -18,7 +18,7 @@ this module: RuntimeError where it is first used and missing.
 """
 
 # What TransformerEngine has is known only where it is installed.
-# mypy: disable-error-code="no-any-return,misc"
+# mypy: disable-error-code="no-any-return,misc,name-defined"
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,8 +35,9 @@ from torch import Tensor
 from cpd import ops
 from cpd._torch.arguments import name_of, random_numbers
 from cpd._torch.operands import cast_operand
-from cpd.nn.quantizers import STEP_BITS
-from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, recipe
+from cpd.nn.clock import SHIFT
+from cpd.nn.ready import recipe
+from cpd.nn.recipe import NATIVE, Recipe, RecipeLike
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled_cast import OperandSpec
 from cpd.ops.arguments import holds
@@ -68,8 +70,8 @@ def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
     Raises ValueError for a recipe with delayed scaling, of which TransformerEngine keeps the state
     only for its own; the factory raises RuntimeError where transformer_engine cannot be imported.
 
-    >>> qfactory("e6m9 chunked")
-    cpd.compat.transformer_engine.qfactory(cpd.Recipe(forward='e6m9 chunked'))
+    >>> qfactory("e6m9 kahan")
+    cpd.compat.transformer_engine.qfactory(cpd.Recipe(forward='e6m9 kahan'))
     """
     how = _recipe(recipe)
     if how.delays:
@@ -83,7 +85,10 @@ def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
 _recipe = recipe  # the parameter of the same name hides it
 
 
-class _Factory(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class _Factory:
+    """What `qfactory` gives."""
+
     how: Recipe
 
     def __call__(self, role: Any) -> Any:
@@ -110,7 +115,7 @@ def _cast(x: Tensor, spec: OperandSpec | None, axis: int, call: int) -> Tensor:
     if spec is None:
         return x
     cast = spec if isinstance(spec, CastSpec) else spec.cast
-    numbers = random_numbers(cast.options._replace(stream=call << STEP_BITS), x)
+    numbers = random_numbers(cast.options._replace(stream=call << SHIFT), x)
     return cast_operand(x, spec.text, axis, numbers)
 
 
@@ -153,6 +158,11 @@ def _classes() -> tuple[type, type]:
 
         custom = True
 
+        data: Tensor | None
+        data_t: Tensor | None
+        scale: Tensor | None
+        scale_t: Tensor | None
+
         def __init__(self, x: Tensor, quantizer: Any) -> None:
             self.data = self.data_t = self.scale = self.scale_t = None
             self._quantizer = quantizer
@@ -191,12 +201,10 @@ def _classes() -> tuple[type, type]:
                     setattr(self, name, None)
 
         def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
-            known = self.data if self.data is not None else self.data_t.t()
-            return (
-                (known * self.scale if self.scale is not None else known)
-                .reshape(self.original_shape)
-                .to(dtype or self.dtype)
-            )
+            if self.data is None or self.scale is None:
+                raise RuntimeError("an emulated tensor has no values by its rows any more")
+            values = (self.data * self.scale).reshape(self.original_shape)
+            return values.to(dtype or self.dtype)
 
         def size(self, *args: Any) -> Any:
             shape = self.original_shape

@@ -178,11 +178,11 @@ def cast_before(given: Arguments, x: Tensor, spec: OperandSpec | None, purpose: 
     """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
     if spec is None:
         return x
+    numbers = pair_of(spec, purpose, given.how, x, given.stream)
     if isinstance(spec, ScaledCast) and spec.history:
         which = "weight" if purpose == CAST_WEIGHT else "activation"
-        delayed: Tensor = given.delayed.quantize(which, x)
+        delayed: Tensor = given.delayed.quantize(which, x, *numbers)
         return delayed
-    numbers = pair_of(spec, purpose, given.how, x, given.stream)
     if isinstance(spec, CastSpec):
         y: Tensor = call(ops.cast, ops.cast_plain, x, spec.text, *numbers, None)
         return y

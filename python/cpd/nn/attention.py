@@ -31,14 +31,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import _mha_shape_check  # type: ignore[attr-defined]
 
 from cpd._torch import operators
+from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
 from cpd.nn.arguments import check_operand
 from cpd.nn.functional import linear, matmul
@@ -94,7 +95,7 @@ def scaled_dot_product_attention(
     if is_causal:
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     base = stream_of(how, stream)
-    weights = _weights(query, key, mask, factor, how, base, torch.ops.aten._safe_softmax)
+    weights = _weights(query, key, mask, factor, how, base, True)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
     return _product(weights, value, how, at(base, VALUES), dtype)
 
@@ -145,7 +146,7 @@ def multi_head_attention(
     how = _recipe(recipe)
     base = stream_of(how, stream)
     _check_dense(query, key, value)
-    batched = F._mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
+    batched = _mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
         query, key, value = _one_example(query, key, value)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
@@ -163,8 +164,8 @@ def multi_head_attention(
         k = torch.cat((k, bias_k.to(k.dtype).repeat(1, examples, 1)))
         v = torch.cat((v, bias_v.to(v.dtype).repeat(1, examples, 1)))
     q, k, v = (_by_head(x, num_heads) for x in (q, k, v))
-    k = k if static_k is None else static_k.unflatten(0, (examples, num_heads))
-    v = v if static_v is None else static_v.unflatten(0, (examples, num_heads))
+    k = k if static_k is None else torch.unflatten(static_k, 0, (examples, num_heads))
+    v = v if static_v is None else torch.unflatten(static_v, 0, (examples, num_heads))
     if add_zero_attn:
         k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
     added = k.shape[-2] - key.shape[0] if static_k is None else int(add_zero_attn)
@@ -173,7 +174,7 @@ def multi_head_attention(
     inner = at(base, HEADS)
     weights = None
     if need_weights:
-        weights = _weights(q, k, mask, 1 / math.sqrt(q.shape[-1]), how, inner, torch.softmax)
+        weights = _weights(q, k, mask, 1 / math.sqrt(q.shape[-1]), how, inner, False)
         weights = F.dropout(weights, dropout) if dropout else weights
         y = _product(weights, v, how, at(inner, VALUES), None)
         weights = weights.mean(dim=1) if average_attn_weights else weights
@@ -212,10 +213,10 @@ def _weights(
     factor: float,
     how: Recipe,
     base: Number | None,
-    softmax: Callable[..., Tensor],
+    zeros: bool,
 ) -> Tensor:
-    """What values are weighted with, in the query's type. `softmax` says what becomes of rows of
-    which the mask leaves nothing."""
+    """What values are weighted with, in the query's type; rows of which the mask leaves nothing
+    are `zeros`, or NaN."""
     if how.softmax is not None:
         check_carrier(operators.name_of(query.dtype), how.softmax.format.name)
     scores = _product(query, key.mT, how, at(base, SCORES), torch.float32) * factor
@@ -223,10 +224,16 @@ def _weights(
         scores = scores.masked_fill(~mask, -math.inf)
     elif mask is not None:
         scores = scores + mask
-    weights = softmax(scores, -1)
+    (weights,) = _softmax(scores, sizes=[int(zeros)])
     drawn = at(base, SOFTMAX)
     weights = rounded(weights, how.softmax, how.softmax, stream=drawn, layer=how.layer)
     return weights.to(query.dtype)
+
+
+@kept
+def _softmax(x: Tensor, *, sizes: Any, numbers: Any) -> list[Tensor]:
+    zeros = bool(sizes[0])
+    return [torch.ops.aten._safe_softmax(x, -1) if zeros else torch.softmax(x, -1)]
 
 
 def _check(query: Any, key: Any, value: Any, attn_mask: Tensor | None, is_causal: bool) -> None:
@@ -286,8 +293,8 @@ def _projected(
         if query is key and key is value:
             return project(query, packed, bias, QUERY).chunk(3, -1)
         if key is value:
-            of_bias = (None, None) if bias is None else bias.split((size, 2 * size))
-            for_query, for_both = packed.split((size, 2 * size))
+            of_bias = (None, None) if bias is None else bias.split_with_sizes((size, 2 * size))
+            for_query, for_both = packed.split_with_sizes((size, 2 * size))
             both = project(key, for_both, of_bias[1], KEY)
             return project(query, for_query, of_bias[0], QUERY), *both.chunk(2, -1)
         matrices = packed.chunk(3)
@@ -300,7 +307,7 @@ def _projected(
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
     """L × N × E as N × heads × L × E/heads."""
-    return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+    return torch.unflatten(x, -1, (heads, -1)).permute(1, 2, 0, 3)
 
 
 def _merged(
@@ -310,7 +317,7 @@ def _merged(
     the end are never masked."""
     masks = []
     if attn_mask is not None:
-        by_head = attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, heads))
+        by_head = attn_mask if attn_mask.dim() == 2 else torch.unflatten(attn_mask, 0, (-1, heads))
         masks.append(_to_add(by_head, added, dtype))
     if padding is not None:
         masks.append(_to_add(padding[:, None, None, :], added, dtype))

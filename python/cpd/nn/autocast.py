@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from cpd.nn import functional
+from cpd._torch.rounding import rounded
+from cpd.nn import attention, convolution, embedding, functional, norms
+from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.options import Number, check_number
 from cpd.numeric.streams import MAX_LAYERS, stream_tag
 
@@ -22,11 +23,13 @@ from cpd.numeric.streams import MAX_LAYERS, stream_tag
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """Within `with cpd.autocast(recipe):` torch's functions compute as the recipe says.
 
-    These are torch.nn.functional.linear, matmul (@, mm, mv, bmm, addmm, baddbmm), conv2d and, where
-    the recipe has `residual`, the addition of two tensors of one shape: calls to them, also those
-    that torch's own modules make. A converted layer keeps its own recipe. Functions that hold
-    products within them and are not among these (einsum, tensordot, lstm, …), and products of other
-    types than float32, bfloat16 and float16, stay torch's; `left` counts them by name.
+    These are, of torch.nn.functional, linear, the convolutions, attention (of the recipe's
+    `attention`), the normalisations, softmax and embedding (rounded as the recipe says);
+    matmul (@, mm, mv, bmm, addmm, baddbmm); and, where the recipe has `residual`, the addition of
+    two tensors of one shape: all calls to them, also those that torch's own modules make. A
+    converted layer keeps its own recipe. Functions that hold products within them and are not
+    among these (einsum, tensordot, lstm, …), and products of other types than float32, bfloat16
+    and float16, stay torch's; `left` counts them by name, but for compiled ones.
 
     Args:
         recipe: a `cpd.Recipe`, or one accumulator.
@@ -53,7 +56,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
     def __enter__(self) -> autocast:
         self._calls = 0
-        return super().__enter__()  # type: ignore[no-any-return]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __torch_function__(
         self,
@@ -85,7 +89,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 @contextmanager
 def paused() -> Iterator[None]:
     """Within it no `autocast` does anything."""
-    modes = [m for m in _get_current_function_mode_stack() if isinstance(m, autocast)]
+    stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in stack if isinstance(mode, autocast)]
     for mode in modes:
         mode._paused += 1
     try:
@@ -95,7 +100,7 @@ def paused() -> Iterator[None]:
             mode._paused -= 1
 
 
-# ---- torch's functions, by name -------------------------------------------------------------------
+# ---- torch's functions, by name ------------------------------------------------------------------
 
 
 def _linear(mode: autocast, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -120,8 +125,24 @@ def _addmm(
     return torch.add(product if alpha == 1 else alpha * product, input, alpha=beta)
 
 
-def _conv2d(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
-    return functional.conv2d(*args, **kwargs, **mode.next())
+def _as_torch(form: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a functional form whose arguments are those of torch's function."""
+
+    def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
+        return form(*args, **kwargs, **mode.next())
+
+    return compute
+
+
+def _softmax(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
+    how = mode.next()
+    to = how["recipe"].softmax
+    return rounded(F.softmax(*args, **kwargs), to, to, **_draws(how))
+
+
+def _draws(how: dict[str, Any]) -> dict[str, Any]:
+    """Of what `rounded` draws."""
+    return {"stream": how.get("stream"), "layer": how["recipe"].layer}
 
 
 def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
@@ -130,48 +151,62 @@ def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor
     sum_of = torch.add(input, other, alpha=alpha)
     if to is None or not isinstance(other, Tensor) or input.shape != other.shape:
         return sum_of
-    return rounded(sum_of, to, to, stream=how.get("stream"), layer=how["recipe"].layer)
+    return rounded(sum_of, to, to, **_draws(how))
 
 
 def _add_in_place(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     return input.copy_(_add(mode, input, other, alpha=alpha))
 
 
-_FORMS: dict[str, Callable[..., Tensor]] = {
+_FORMS: dict[str, Callable[..., Any]] = {
     "linear": _linear,
     "matmul": _matmul,
     "rmatmul": _rmatmul,
     "addmm": _addmm,
-    "conv2d": _conv2d,
     "add": _add,
     "add_": _add_in_place,
+    "softmax": _softmax,
+    "conv1d": _as_torch(convolution.conv1d),
+    "conv2d": _as_torch(convolution.conv2d),
+    "conv3d": _as_torch(convolution.conv3d),
+    "conv_transpose1d": _as_torch(convolution.conv_transpose1d),
+    "conv_transpose2d": _as_torch(convolution.conv_transpose2d),
+    "conv_transpose3d": _as_torch(convolution.conv_transpose3d),
+    "layer_norm": _as_torch(norms.layer_norm),
+    "rms_norm": _as_torch(norms.rms_norm),
+    "group_norm": _as_torch(norms.group_norm),
+    "batch_norm": _as_torch(norms.batch_norm),
+    "instance_norm": _as_torch(norms.instance_norm),
+    "embedding": _as_torch(embedding.embedding),
+    "scaled_dot_product_attention": _as_torch(attention.scaled_dot_product_attention),
+    "multi_head_attention_forward": _as_torch(attention.multi_head_attention),
 }
 _ADDITIONS = ("add", "add_")
-_LIKE_MATMUL = ("mm", "mv", "bmm")
 _LEFT = (
-    "einsum tensordot inner addbmm addmv chain_matmul bilinear cdist embedding_bag "
-    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu conv1d conv3d conv_transpose1d "
-    "conv_transpose2d conv_transpose3d scaled_dot_product_attention layer_norm rms_norm group_norm "
-    "batch_norm instance_norm embedding softmax"
-).split()
+    *("einsum", "tensordot", "inner", "addbmm", "addmv", "chain_matmul", "bilinear", "cdist"),
+    *("embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+)
+_TORCHS = {
+    "matmul": "matmul mm mv bmm __matmul__",
+    "rmatmul": "__rmatmul__",
+    "addmm": "addmm baddbmm",
+    "add": "add __add__ __radd__",
+    "add_": "add_ __iadd__",
+    "softmax": "softmax",
+    **{name: name for name in _LEFT},
+}
+"""Under which names torch, or its Tensor, has them; the others are in torch.nn.functional alone."""
 
 
 def _names() -> dict[Any, str]:
     """Torch's functions and what they are called here."""
-    homes = (torch, F, Tensor, torch._VF)
-    found: dict[Any, str] = {
-        Tensor.__matmul__: "matmul",
-        Tensor.__rmatmul__: "rmatmul",
-        Tensor.__add__: "add",
-        Tensor.__radd__: "add",
-        Tensor.__iadd__: "add_",
-    }
-    called = {name: name for name in (*_FORMS, *_LEFT)}
-    called |= dict.fromkeys(_LIKE_MATMUL, "matmul") | {"baddbmm": "addmm"}
-    for torchs, ours in called.items():
-        for home in homes:
-            if hasattr(home, torchs):
-                found[getattr(home, torchs)] = ours
+    found = {getattr(F, name): name for name in _FORMS if hasattr(F, name)}
+    for ours, theirs in _TORCHS.items():
+        for name in theirs.split():
+            for home in (torch, Tensor, F, torch._VF):
+                if hasattr(home, name):
+                    found[getattr(home, name)] = ours
     return found
 
 
@@ -180,5 +215,8 @@ _OURS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _are_ours(operands: Sequence[Any]) -> bool:
-    """Whether all tensors are of types that products take."""
-    return all(x.dtype in _OURS for x in operands if isinstance(x, Tensor))
+    """Whether tensors are of types that products take; indices and masks do not count."""
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    floats = [x.dtype for x in tensors if x.is_floating_point()]
+    exact = all(dtype in _OURS for dtype in floats) and not any(x.is_complex() for x in tensors)
+    return exact and len(floats) > 0

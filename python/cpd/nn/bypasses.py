@@ -63,4 +63,5 @@ def _check(parent: nn.Module, name: str) -> None:
 
 
 def _computes_as(module: nn.Module, kind: Any) -> bool:
-    return kind is not None and type(module).forward is kind.forward
+    cls = getattr(type(module), "_cpd_class", type(module))  # of a converted module its own
+    return kind is not None and cls.forward is kind.forward

@@ -47,14 +47,14 @@ class Clock:
 
     def tick(self, model: nn.Module, arguments: Any) -> None:
         """To be called before each call of the model."""
-        if not model.training or _recomputes_or_transforms():
+        if not model.training or recomputes_or_transforms():
             return
         if self._delayed:
             update(self._delayed)
         self.step.add_(1)
 
 
-def _recomputes_or_transforms() -> bool:
+def recomputes_or_transforms() -> bool:
     """Whether a backward pass or a transform of torch.func is under way. A compiled program does
     not ask."""
     if torch.compiler.is_compiling():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -14,12 +15,11 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd.nn import bypasses, clock, layers
-from cpd.nn.converted import MIXINS, classes
-from cpd.nn.converted.encoder import CallsItsLayers
+from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
 from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import Recipe, RecipeLike
-from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Rule
 from cpd.numeric.options import integer
@@ -49,9 +49,9 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
 
     The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
     they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
-    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode, from
-    which the streams of the call follow. Recomputation under
-    activation checkpointing repeats the bits of the last call.
+    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode,
+    from which the streams of the call follow. Recomputation under activation checkpointing repeats
+    the bits of the last call.
 
     Where a recipe has a schedule, `set_step` says which step or epoch it is.
 
@@ -61,7 +61,7 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e6m9 chunked", [("last 1", None)]))
     emulated: 1
-      Linear  × 1  products  0  forward='e6m9 chunked'
+      Linear  × 1  products  0  forward='e6m9 chunked chunk=64'
     not emulated: 2
       GELU    × 1  1  torch computes it: no emulation of this class
       Linear  × 1  2  left in torch by the rule 'last 1'
@@ -72,8 +72,9 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
     root = _within(model)
     plan = _Plan(root, _recipe(recipe), list(rules))
     old = clock.clock_of(root)
+    step = None if old is None else old.step
     restore(root)
-    return plan.carry_out(None if old is None else old.step)
+    return plan.carry_out(step)
 
 
 def restore(model: nn.Module) -> None:
@@ -156,11 +157,11 @@ class _Plan:
         self._modules = {
             name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
         }
-        mixins = {name: _mixin(module) for name, module in self._modules.items()}
+        mixins = {name: _nearest(module, MIXINS) for name, module in self._modules.items()}
         known = [name for name, mixin in mixins.items() if mixin is not None]
         self._mixins = mixins
         self._numbers = {name: number for number, name in enumerate(known)}
-        counted = [n for n in known if mixins[n].what not in WITHOUT_PRODUCTS]  # type: ignore
+        counted = [n for n in known if mixins[n].what not in WITHOUT_PRODUCTS]
         self._choice = Choice(root, counted, [*rules, *how.rules], how)
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
@@ -186,9 +187,9 @@ class _Plan:
             yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
             return
         if mixin is None:
-            reason = reason or _unknown(module, cls)
-            if reason:
-                yield Row(name, kind, why_not=reason)
+            unknown = _unknown(module, cls)
+            if unknown:
+                yield Row(name, kind, why_not=reason or unknown)
             return
         number = self._numbers[name]
         how, rule = self._choice.of(name)
@@ -243,12 +244,8 @@ class _Plan:
             layer.state.clock = made
 
     def _encoders(self) -> None:
-        """Switches the fast path of encoder layers off, where layers within them are emulated."""
-        encoders = {
-            name: module
-            for name, module in self._modules.items()
-            if isinstance(module, nn.TransformerEncoderLayer)
-        }
+        """Has encoders call the layers within them, where one is emulated."""
+        encoders = {n: m for n, m in self._modules.items() if _nearest(m, encoder.MIXINS)}
         within = tuple(
             layer.state
             for layer in self.layers
@@ -256,12 +253,12 @@ class _Plan:
         )
         for module in encoders.values() if within else ():
             module.__dict__["cpd_states"] = within
-            classes.emulate(module, CallsItsLayers)
+            classes.emulate(module, _nearest(module, encoder.MIXINS))
 
 
-def _mixin(module: nn.Module) -> type[Any] | None:
-    """Of the nearest class of torch that is known."""
-    return next((MIXINS[base] for base in type(module).__mro__ if base in MIXINS), None)
+def _nearest(module: nn.Module, table: dict[type[nn.Module], type[Any]]) -> Any:
+    """The mixin of the nearest class of torch that is known, or None."""
+    return next((table[base] for base in type(module).__mro__ if base in table), None)
 
 
 def _delays(layer: _Layer) -> bool:
@@ -282,12 +279,9 @@ def _keep_scales(layer: _Layer) -> Delayed:
 
 _COMPUTING = ("forward", "_conv_forward", "__call__", "__getattr__")
 """What a subclass may have of its own that emulation would pass over."""
-_EXACT = frozenset(
-    "Identity Flatten Unflatten ReLU PixelShuffle PixelUnshuffle ChannelShuffle MaxPool1d "
-    "MaxPool2d MaxPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d MaxUnpool1d "
-    "MaxUnpool2d MaxUnpool3d ZeroPad1d ZeroPad2d ZeroPad3d ConstantPad1d ConstantPad2d "
-    "ConstantPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d "
-    "ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d".split()
+_EXACT = re.compile(
+    "Identity|Flatten|Unflatten|ReLU|Pixel(Unshuffle|Shuffle)|ChannelShuffle|"
+    "(Adaptive)?Max(Unpool|Pool)[123]d|(Zero|Constant|Reflection|Replication|Circular)Pad[123]d"
 )
 """Torch's modules that only pass on values that they were given."""
 _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -317,7 +311,7 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
         if not own:
             return ""
         return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
-    exact = cls.__module__.startswith("torch.nn.") and cls.__name__ in _EXACT
+    exact = cls.__module__.startswith("torch.nn.") and _EXACT.fullmatch(cls.__name__)
     return "" if exact else "torch computes it: no emulation of this class"
 
 

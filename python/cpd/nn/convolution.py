@@ -1,21 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's convolutions in a customized precision, and the transposed ones, of one, two and three
-dimensions: what `cpd.functional` says of products holds here.
-
-Each sum of a convolution runs over (channel, place in the kernel), row-major; that of the weight's
-gradient over (image, place in the result). The input's gradient is a convolution too, of the
-output's gradient spread by the stride with zeros between, by the kernel turned by 180°: its sums
-run over (output channel, place in the kernel) of that, wholly in the accumulator. A transposed
-convolution is such a gradient, so its sums run over (input channel, place in the kernel) of its
-spread input; its input's gradient is a convolution; and its weight's gradient sums over (image,
-place in the input). The padding is written out: the sums take its products like any others.
-
-Emulated convolutions have no gradients of their gradients.
-
-Images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on it: with
-stochastic rounding, and for the weight's gradient with schemes other than `sequential` and
-`chunked`. Only the input is kept for the backward pass. Sums "native" unfold nothing.
-"""
+dimensions. What `cpd.functional` says of products holds here; the rest says `conv2d`."""
 
 from __future__ import annotations
 
@@ -116,6 +101,16 @@ def conv2d(
     with stochastic rounding, and for the weight's gradient with schemes other than `sequential` and
     `chunked`. Only the input is kept for the backward pass.
 
+    Sums `"native"` unfold nothing: the result is torch.nn.functional.conv2d's of the cast operands,
+    gradients are those of torch.ops.aten.convolution_backward, the bias's is torch's sum of what is
+    not yet cast; gradients of gradients are torch's too.
+
+    Blocks of scaled operands lie along channels at each pixel, within a group, for the result and
+    the input's gradient (a weight's along its input channels and along its outputs), along the
+    batch for the weight's gradient; a last block may be short. Tiles R × C of a weight lie in its
+    out × in matrices, one for each place in the kernel; those of images have R along the last
+    dimension. Scales are applied to each operand.
+
     >>> x, w = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
     >>> conv2d(x, w, padding=1, recipe="e4m3")[0, 0, 1].tolist()    # 12 and 18 products of 1
     [12.0, 16.0, 16.0, 12.0]
@@ -197,8 +192,9 @@ def conv_transpose2d(
     It computes what the input's gradient of `conv2d` with this weight does: the input is spread by
     the stride with zeros between, and each sum runs over (input channel, row, column) of that by
     the turned kernel. Its input's gradient is a convolution, its weight's gradient sums over
-    (image, input row, input column). The first of a matrix unit's operands is the activation in
-    the forward GEMM and in the weight's gradient, the gradient in the input's gradient.
+    (image, input row, input column). The padding is cut off the result; where sums round
+    stochastically, it has drawn its bits. Blocks of a weight lie along its first dimension for the
+    result, along its second for the input's gradient; otherwise operands are those of `conv2d`.
 
     >>> x, w = torch.ones(1, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     >>> conv_transpose2d(x, w, stride=2, recipe="e4m3")[0, 0, :2].tolist()

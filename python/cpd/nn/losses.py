@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cpd import ops
 from cpd._torch.arguments import name_of, random_numbers
-from cpd._torch.operands import _whole_transforms, cast_delayed
+from cpd._torch.operands import cast_delayed, whole_transforms
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandSpec
@@ -59,6 +59,8 @@ class Measured(NamedTuple):
 class Judged(NamedTuple):
     """What a cast does to tensors: counts, of values but for NaN and infinities."""
 
+    values: float
+    """How many; a transform may have put zeros behind them."""
     underflows: float
     """Values that became 0."""
     overflows: float
@@ -74,10 +76,9 @@ class Judged(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
-        underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
-        return cls(
-            sum(underflows), sum(overflows), sum(saturated), sum(errors), min(low), max(high)
-        )
+        values, underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
+        counts = sum(values), sum(underflows), sum(overflows), sum(saturated)
+        return cls(*counts, sum(errors), min(low), max(high))
 
 
 class Given(NamedTuple):
@@ -121,8 +122,10 @@ def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = N
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
     above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)
     error = torch.where(results.isfinite(), results / factor - values, math.inf)
+    lost = (magnitudes != 0) & (of_results == 0)
     numbers = (
-        ((magnitudes != 0) & (of_results == 0)).count_nonzero(),
+        lost.new_full((), lost.numel(), dtype=torch.int64),
+        lost.count_nonzero(),
         above.count_nonzero(),
         ((of_results >= limit * (1 - NOISE)) & (of_results != 0)).count_nonzero(),
         _squares(error),
@@ -169,7 +172,7 @@ def _cast(
         return y, x, 1.0, multiplier.reciprocal().expand(x.shape)
     q = spec.scaled
     if q.transform is not None:
-        x = ops.hadamard(_whole_transforms(x, axis, q.transform.size), q.transform, axis)
+        x = ops.hadamard(whole_transforms(x, axis, q.transform.size), q.transform, axis)
         q = q.untransformed()
     codes = ops.encode(x, q, axis=axis)[1]
     scales = _decoded(codes, q, x.shape, axis)

@@ -13,13 +13,16 @@ stream, or from `stream`, by the elements of the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch import operators
+from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
+from cpd.nn.arguments import check_operand
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.options import Number
@@ -44,11 +47,8 @@ def layer_norm(
     >>> layer_norm(x, (4,), recipe=cpd.Recipe("fp32", norm="e4m3"))
     tensor([[-1.0000, -0.6250,  0.0938,  1.6250]])
     """
-
-    def compute(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
-        return F.layer_norm(x, normalized_shape, w, b, eps)
-
-    return _normed(compute, input, (weight, bias), recipe, stream, dtype)
+    how = _Rounding(recipe, stream, dtype)
+    return how.normed(_layer_norm, input, (weight, bias), list(normalized_shape), [eps])
 
 
 def rms_norm(
@@ -67,11 +67,9 @@ def rms_norm(
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), recipe=cpd.Recipe("fp32", norm="e4m3"))
     tensor([[0.2031, 1.3750]])
     """
-
-    def compute(x: Tensor, w: Tensor | None) -> Tensor:
-        return F.rms_norm(x, normalized_shape, w, eps)
-
-    return _normed(compute, input, (weight,), recipe, stream, dtype)
+    how = _Rounding(recipe, stream, dtype)
+    numbers = [] if eps is None else [eps]
+    return how.normed(_rms_norm, input, (weight,), list(normalized_shape), numbers)
 
 
 def group_norm(
@@ -92,11 +90,8 @@ def group_norm(
     >>> group_norm(x, 2, recipe=cpd.Recipe("fp32", norm="e4m3"))[0, :2].tolist()
     [[-1.375, -0.4375], [0.4375, 1.375]]
     """
-
-    def compute(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
-        return F.group_norm(x, num_groups, w, b, eps)
-
-    return _normed(compute, input, (weight, bias), recipe, stream, dtype)
+    how = _Rounding(recipe, stream, dtype)
+    return how.normed(_group_norm, input, (weight, bias), [num_groups], [eps])
 
 
 def batch_norm(
@@ -122,14 +117,9 @@ def batch_norm(
     >>> batch_norm(x, mean, var, training=True, recipe=how).flatten().tolist(), mean.item()
     ([-1.0, 1.0], 0.15000000596046448)
     """
-
-    def compute(
-        x: Tensor, mean: Tensor | None, var: Tensor | None, w: Tensor | None, b: Tensor | None
-    ) -> Tensor:
-        return F.batch_norm(x, mean, var, w, b, training, momentum, eps)
-
+    how = _Rounding(recipe, stream, dtype)
     others = (running_mean, running_var, weight, bias)
-    return _normed(compute, input, others, recipe, stream, dtype, statistics=2)
+    return how.normed(_batch_norm, input, others, [int(training)], [momentum, eps])
 
 
 def instance_norm(
@@ -154,37 +144,88 @@ def instance_norm(
     >>> instance_norm(x, recipe=cpd.Recipe("fp32", norm="e4m3")).tolist()
     [[[-0.9375, -0.46875, 1.375]]]
     """
-
-    def compute(
-        x: Tensor, mean: Tensor | None, var: Tensor | None, w: Tensor | None, b: Tensor | None
-    ) -> Tensor:
-        return F.instance_norm(x, mean, var, w, b, use_input_stats, momentum, eps)
-
+    how = _Rounding(recipe, stream, dtype)
     others = (running_mean, running_var, weight, bias)
-    return _normed(compute, input, others, recipe, stream, dtype, statistics=2)
+    return how.normed(_instance_norm, input, others, [int(use_input_stats)], [momentum, eps])
 
 
-def _normed(
-    compute: Callable[..., Tensor],
-    input: Tensor,
-    others: tuple[Tensor | None, ...],
-    recipe: RecipeLike,
-    stream: Number | None,
-    dtype: torch.dtype | None,
-    statistics: int = 0,
-) -> Tensor:
-    """`compute` of input and others in float32, rounded. The first of the others, as many as there
-    are `statistics`, are updated by it."""
-    how = _recipe(recipe)
-    if how.norm is None:
-        y = compute(input, *others)
-        return y if dtype is None else y.to(dtype)
-    operators.check_float("input", input, like="input")
-    element = operators.result_type(input, dtype)
-    check_carrier(operators.name_of(element), how.norm.format.name)
-    wide = [None if x is None else x.float() for x in others]
-    y = compute(input.float(), *wide)
-    for kept, made in zip(others[:statistics], wide[:statistics], strict=True):
-        if kept is not made and kept is not None:
-            kept.copy_(made)
-    return rounded(y, how.norm, how.norm, stream=stream, layer=how.layer).to(element)
+# ---- torch's computations, as `kept` takes them --------------------------------------------------
+
+
+@kept
+def _layer_norm(
+    x: Tensor, w: Tensor | None, b: Tensor | None, *, sizes: Any, numbers: Any
+) -> list[Tensor]:
+    return [F.layer_norm(x, sizes, w, b, *numbers)]
+
+
+@kept
+def _rms_norm(x: Tensor, w: Tensor | None, *, sizes: Any, numbers: Any) -> list[Tensor]:
+    return [F.rms_norm(x, sizes, w, *numbers)]
+
+
+@kept
+def _group_norm(
+    x: Tensor, w: Tensor | None, b: Tensor | None, *, sizes: Any, numbers: Any
+) -> list[Tensor]:
+    return [F.group_norm(x, sizes[0], w, b, numbers[0])]
+
+
+@kept
+def _batch_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
+    return _with_statistics(F.batch_norm, operands, bool(sizes[0]), numbers)
+
+
+@kept
+def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
+    return _with_statistics(F.instance_norm, operands, bool(sizes[0]), numbers)
+
+
+def _with_statistics(
+    compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
+) -> list[Tensor]:
+    """The result, and the running statistics after it, if the input's are taken."""
+    x, mean, var, w, b = operands
+    if not of_input or mean is None:
+        return [compute(x, mean, var, w, b, of_input, *numbers)]
+    mean, var = mean.clone(), var.clone()
+    return [compute(x, mean, var, w, b, of_input, *numbers), mean, var]
+
+
+class _Rounding(NamedTuple):
+    """How a result is rounded: the arguments that all forms have."""
+
+    recipe: RecipeLike
+    stream: Number | None
+    dtype: torch.dtype | None
+
+    def normed(
+        self,
+        compute: Callable[..., Sequence[Tensor]],
+        input: Tensor,
+        others: tuple[Tensor | None, ...],
+        sizes: list[int],
+        numbers: list[float],
+    ) -> Tensor:
+        """`compute` of input and others, in float32 where the recipe rounds. What it gives beside
+        the result are the new values of the first others, which are changed to them."""
+        how = _recipe(self.recipe)
+        if how.norm is None:
+            y, *statistics = compute(input, *_values(others), sizes=sizes, numbers=numbers)
+            y = y if self.dtype is None else y.to(self.dtype)
+        else:
+            check_operand("input", input, like="input")
+            element = operators.result_type(input, self.dtype)
+            check_carrier(operators.name_of(element), how.norm.format.name)
+            wide = _values(others, torch.float32)
+            y, *statistics = compute(input.float(), *wide, sizes=sizes, numbers=numbers)
+            y = rounded(y, how.norm, how.norm, stream=self.stream, layer=how.layer).to(element)
+        for running, new in zip(others, statistics, strict=False):
+            if running is not None:
+                running.copy_(new.detach())
+        return y
+
+
+def _values(others: tuple[Tensor | None, ...], dtype: torch.dtype | None = None) -> list[Any]:
+    """Parameters as they are, and copies of running statistics, which change afterwards."""
+    return [None if x is None else x.to(dtype or x.dtype, copy=not x.requires_grad) for x in others]

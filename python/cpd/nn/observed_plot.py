@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from cpd.nn.observers import Row
+    from cpd.nn.observed_rows import Row
 
 ROLES = ("activation", "weight", "gradient")
 SUFFIXES = (".png", ".svg")

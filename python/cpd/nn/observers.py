@@ -4,17 +4,15 @@ every n steps, and at what their formats, and those of other recipes, lose of it
 
 from __future__ import annotations
 
-import csv
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from cpd.nn import observed_rows
 from cpd.nn.losses import Judged, Measured, judge, measure
 from cpd.nn.observed import (
     GEMMS,
@@ -24,13 +22,14 @@ from cpd.nn.observed import (
     recipe_of,
     weights_of,
 )
-from cpd.nn.recipe import Recipe, RecipeLike, recipe
+from cpd.nn.observed_rows import Key, Row
+from cpd.nn.ready import recipe
+from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.rules import Choice
 from cpd.numeric.options import integer
 from cpd.numeric.scaled_cast import OperandSpec, is_whole
 
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
-Key: TypeAlias = tuple[str, str, str, str]
-"""Layer, role, recipe and GEMM; the latter two empty for the range."""
 
 OWN = "own"
 """What the recipe that a layer computes by is called."""
@@ -38,65 +37,6 @@ COMPILED = (
     "observers look at what runs eagerly, and torch.compile would run past them: observe the model "
     "without it, or in a step of its own under torch.compiler.set_stance('force_eager')"
 )
-_RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
-_LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
-
-
-@dataclass(frozen=True)
-class Row:
-    """What was seen of one tensor of one layer in one step, and what a recipe loses of it.
-
-    Shares are in percent of `count`; NaN and infinities are counted in `nonfinite` and left out of
-    all else. The loss is None where a row is of no recipe; of several calls in a step it is of all.
-    """
-
-    step: int
-    layer: str
-    role: str
-    """`activation`, `weight`, `gradient` (of the output) or `output`."""
-    recipe: str
-    """`own`, that of the layer, or the name of one of `what_if`; empty: none."""
-    gemm: str
-    """Which the operand is for: `forward`, `grad_input`, `grad_weight`; named apart from the first
-    where the cast differs, or its blocks lie otherwise."""
-    cast: str
-    """The text of the cast."""
-    count: int
-    zeros: float
-    nonfinite: int
-    min: float | None
-    max: float | None
-    amax: float
-    smallest: float | None
-    """The smallest magnitude but for 0; None where all are."""
-    underflow: float | None = None
-    """Values that became 0."""
-    overflow: float | None = None
-    """Magnitudes above the largest of the format, times the scale."""
-    saturation: float | None = None
-    """Values that became the largest of the format, times the scale, or an infinity."""
-    sqnr: float | None = None
-    """20 log10(|x| / |x - q|), in dB; inf where nothing is lost, None where all is 0."""
-    mse: float | None = None
-    scale_min: float | None = None
-    """The least scale (that decodes) of values that are not 0; None without scales."""
-    scale_max: float | None = None
-    why: str = ""
-    """Why the recipe cannot take this tensor."""
-
-    @property
-    def judge(self) -> str:
-        """The recipe, and the GEMM where it is not the first of its role."""
-        is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
-        return self.recipe if is_first else f"{self.recipe} {self.gemm}"
-
-    @property
-    def dynamic_range(self) -> float | None:
-        """log2(amax / smallest); None where all is 0."""
-        return None if self.smallest is None else math.log2(self.amax) - math.log2(self.smallest)
-
-
-COLUMNS = tuple(one.name for one in fields(Row))
 
 
 def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None) -> Watch:
@@ -107,9 +47,11 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
     the output's gradient are measured; of a layer that computes by a recipe (`cpd.convert`,
     `cpd.nn`) also what that loses of them, by the definitions of `Row`; and what each recipe of
     `what_if` would have lost. `what_if` has recipes, their names or texts, or is a dict of them by
-    names of one's own. Casts are judged along the axis of each GEMM's sum. Delayed scaling is
-    judged by the scale that the layer has, where it has one, else by the tensor's own; stochastic
-    rounding by bits of its own.
+    names of one's own; their rules are followed (of a schedule, what holds first).
+
+    Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the scale that
+    the layer has, where it has one, else by the tensor's own; stochastic rounding by bits of its
+    own.
 
     `writer`: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter:
     tags are `layer/role/amax`, `layer/role/recipe/sqnr`.
@@ -189,17 +131,14 @@ class Watch:
     def to_json(self, path: str | Path | None = None) -> str:
         """The rows as a JSON array of objects, also written to `path`; numbers that JSON has not
         are the texts "inf", "-inf" and "nan"."""
-        text = json.dumps([{k: _plain(v) for k, v in asdict(row).items()} for row in self.rows])
+        text = observed_rows.json_of(self.rows)
         if path is not None:
             Path(path).write_text(text + "\n")
         return text
 
     def to_csv(self, path: str | Path) -> None:
         """Writes the rows, with a head of their fields' names; what is None is empty."""
-        with open(path, "w", newline="") as file:
-            out = csv.DictWriter(file, COLUMNS)
-            out.writeheader()
-            out.writerows(asdict(row) for row in self.rows)
+        observed_rows.write_csv(Path(path), self.rows)
 
     def plot(self, path: str | Path) -> None:
         """Draws the last step, by layer: ranges, and the SQNR of each recipe. `path` ends in .png
@@ -217,7 +156,7 @@ class Watch:
         rows = self.last()
         if not rows:
             return "nothing observed yet: the model has not been called, or by a compiled program"
-        return f"step {rows[-1].step}\n{_table(rows)}"
+        return f"step {rows[-1].step}\n{observed_rows.table(rows)}"
 
     def __repr__(self) -> str:
         names = "".join(f", {name!r}" for name in self.what_if)
@@ -235,24 +174,29 @@ class Watch:
         made = step.rows()
         self._rows += made
         if self._writer is not None:
-            _write(self._writer, made)
+            observed_rows.write_scalars(self._writer, made)
 
-    def _look(self, layer: str, module: nn.Module, role: str, x: Tensor) -> None:
-        """Adds one tensor of a layer to the step."""
+    def _look(self, name: str, module: nn.Module, role: str, x: Tensor, suffix: str = "") -> None:
+        """Adds one tensor of a layer to the step; `suffix`: its name in the layer."""
         step = self._open
         if step is None or not _is_plain(x):
             return
+        layer = f"{name}.{suffix}" if name and suffix else name or suffix
         with torch.no_grad():
             seen = measure(x.detach())
             step.add((layer, role, "", ""), seen.measured)
-            for name, how in self._recipes(module):
-                self._judge(step, layer, module, role, name, how, seen.x)
+            for judged_by, how in self._recipes(step, name, module):
+                self._judge(step, layer, module, role, judged_by, how, seen.x)
 
-    def _recipes(self, module: nn.Module) -> Iterator[tuple[str, Recipe]]:
+    def _recipes(self, step: _Step, name: str, module: nn.Module) -> Iterator[tuple[str, Recipe]]:
+        """Those that judge a layer, by name: its own, and what_if's as their rules have it."""
         own = recipe_of(module)
         if own is not None:
             yield OWN, own
-        yield from self.what_if.items()
+        for label, choice in step.choices.items():
+            how, _ = choice.of(name)
+            if how is not None:
+                yield label, how
 
     def _judge(
         self,
@@ -289,6 +233,7 @@ class _Step:
     """What is gathered while a step is looked at; vectors of float64, on their devices."""
 
     number: int
+    choices: dict[str, Choice]
     handles: list[Any] = field(default_factory=list)
     parts: dict[Key, list[Tensor]] = field(default_factory=dict)
     casts: dict[Key, str] = field(default_factory=dict)
@@ -308,7 +253,9 @@ class _Step:
             for key in keys or [(layer, role, "", "")]:
                 judged = Judged.total(parts[key]) if key[2] and key in parts else None
                 cast, why = self.casts.get(key, ""), self.refused.get(key, "")
-                made.append(_row(self.number, key, cast, ranges[layer, role], judged, why))
+                made.append(
+                    observed_rows.row_of(self.number, key, cast, ranges[layer, role], judged, why)
+                )
         return made
 
 
@@ -330,49 +277,6 @@ def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]
         key: [[next(there[n.device]) for _ in range(n.numel())] for n in each]
         for key, each in parts.items()
     }
-
-
-def _row(step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str) -> Row:
-    layer, role, name, gemm = key
-    count = int(seen.values)
-    finite = seen.nonfinite < seen.values
-    whole: dict[str, Any] = {
-        "step": step,
-        "layer": layer,
-        "role": role,
-        "recipe": name,
-        "gemm": gemm,
-        "cast": cast,
-        "count": count,
-        "zeros": 100 * seen.zeros / count,
-        "nonfinite": int(seen.nonfinite),
-        "min": seen.least if finite else None,
-        "max": seen.most if finite else None,
-        "amax": seen.amax,
-        "smallest": None if seen.smallest == math.inf else seen.smallest,
-        "why": why,
-    }
-    return Row(**whole) if judged is None else Row(**whole, **_loss(seen, judged))
-
-
-def _loss(seen: Measured, judged: Judged) -> dict[str, Any]:
-    return {
-        "underflow": 100 * judged.underflows / seen.values,
-        "overflow": 100 * judged.overflows / seen.values,
-        "saturation": 100 * judged.saturated / seen.values,
-        "sqnr": _sqnr(seen.squares, judged.errors),
-        "mse": judged.errors / seen.values,
-        "scale_min": None if judged.scale_min == math.inf else judged.scale_min,
-        "scale_max": None if judged.scale_max == -math.inf else judged.scale_max,
-    }
-
-
-def _sqnr(signal: float, errors: float) -> float | None:
-    if signal == 0:
-        return None
-    if errors == 0:
-        return math.inf
-    return -math.inf if errors == math.inf else 10 * math.log10(signal / errors)
 
 
 # ---- hooks ---------------------------------------------------------------------------------------
@@ -408,8 +312,11 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
     number, watch._calls = watch._calls, watch._calls + 1
     if number % watch.every:
         return
-    step = watch._open = _Step(number)
-    for name, layer in layers_of(model):
+    layers = list(layers_of(model))
+    names = [name for name, _ in layers]
+    choices = {label: Choice(model, names, how.rules, how) for label, how in watch.what_if.items()}
+    step = watch._open = _Step(number, choices)
+    for name, layer in layers:
         entering = _Hook(watch, _entering, name)
         leaving = _Hook(watch, _leaving, name)
         step.handles += [
@@ -433,7 +340,7 @@ def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any)
         return
     step.weights.add(name)
     for suffix, weight in weights_of(layer):
-        watch._look(_joined(name, suffix), layer, "weight", weight)
+        watch._look(name, layer, "weight", weight, suffix)
 
 
 def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) -> None:
@@ -446,7 +353,26 @@ def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) 
     if not _is_repeated():
         watch._look(name, layer, "output", y)
     if y.requires_grad:
-        y.register_hook(_Hook(watch, _returning, step, name, layer))  # type: ignore[no-untyped-call]
+        _on_gradient(y, _Hook(watch, _returning, step, name, layer))
+
+
+def _on_gradient(y: Tensor, hook: _Hook) -> None:
+    """Calls `hook` with the gradient of `y`, as it is now. A hook of a view would be lost where the
+    view is changed in place (ReLU); one of the function that made its base is not."""
+    base = y._base if y._is_view() else None
+    whole = base is not None and base.is_contiguous() and base.numel() == y.numel()
+    if base is None or base.grad_fn is None or not whole:
+        y.register_hook(hook)  # type: ignore[no-untyped-call]
+        return
+    number, shape = base.output_nr, base.shape
+    place = y.size(), y.stride(), y.storage_offset() - base.storage_offset()
+
+    def of_base(gradients: tuple[Tensor | None, ...]) -> None:
+        gradient = gradients[number]
+        if gradient is not None:
+            hook(gradient.detach().reshape(shape).contiguous().as_strided(*place))
+
+    base.grad_fn.register_prehook(of_base)
 
 
 def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient: Tensor) -> None:
@@ -527,70 +453,3 @@ def _is_plain(x: Tensor) -> bool:
         and not x.is_meta
         and x.numel() > 0
     )
-
-
-def _joined(name: str, suffix: str) -> str:
-    return f"{name}.{suffix}" if name and suffix else name or suffix
-
-
-# ---- what is written -----------------------------------------------------------------------------
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _write(writer: Any, rows: list[Row]) -> None:
-    """Every number that is finite; the range of a tensor once."""
-    ranged: set[tuple[str, str]] = set()
-    for row in rows:
-        tag = f"{row.layer}/{row.role}" if row.layer else row.role
-        numbers = {f"{tag}/{name}": getattr(row, name) for name in _RANGE}
-        if (row.layer, row.role) in ranged:
-            numbers = {}
-        ranged.add((row.layer, row.role))
-        numbers |= {f"{tag}/{row.judge}/{name}": getattr(row, name) for name in _LOSS}
-        for name, value in numbers.items():
-            if value is not None and math.isfinite(value):
-                writer.add_scalar(name, value, row.step)
-
-
-_HEAD = (
-    "layer", "role", "recipe", "gemm", "amax", "smallest", "zeros %", "underflow %", "overflow %",
-    "saturation %", "SQNR dB", "scales", "",
-)  # fmt: skip
-
-
-def _table(rows: list[Row]) -> str:
-    """One line a row, columns aligned."""
-    lines = [_HEAD, *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = 0, 1, 2, 3, len(_HEAD) - 1
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if number in texts else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    scales = f"{_short(row.scale_min)}…{_short(row.scale_max)}" if row.scale_max else ""
-    numbers = row.amax, row.smallest, row.zeros, row.underflow, row.overflow, row.saturation
-    return (
-        row.layer,
-        row.role,
-        row.recipe,
-        row.gemm,
-        *map(_short, (*numbers, row.sqnr)),
-        scales,
-        row.why,
-    )
-
-
-def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

@@ -12,15 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from cpd._torch.rounding import rounded
+from cpd.nn.clock import SHIFT, recomputes_or_transforms
 from cpd.numeric.options import Number, integer
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, draws, operand_spec
 from cpd.numeric.streams import MAX_LAYERS
 
 Axes: TypeAlias = "int | tuple[int, int]"
 """Along which blocks of scaled formats lie: of values and gradients, or one for each."""
-
-STEP_BITS = 36
-"""A step's number stands above so many bits of a stream."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,8 @@ class Quantizer(nn.Module):
     state_dict) counts the calls in training mode, and each draws from stream step << 36: a run that
     is resumed goes on with its own bits, a copy goes on by itself, a CUDA graph's replay advances.
     Within a backward pass it does not count, so that activation checkpointing repeats the bits of
-    the last call; one that is called several times a step has no place within a checkpoint.
+    the last call (one that is called several times a step has no place within a checkpoint), nor
+    within a transform of torch.func.
 
     >>> layer = Quantizer("e4m3fn", "e5m2 rounding=stochastic")
     >>> layer
@@ -138,19 +137,12 @@ class Quantizer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.step is None:
             return self.quantize(x)
-        if self.training and not _is_recomputed():
+        if self.training and not recomputes_or_transforms():
             self.step.add_(1)
-        return self.quantize(x, stream=self.step << STEP_BITS)
+        return self.quantize(x, stream=self.step << SHIFT)
 
     def extra_repr(self) -> str:
         return str(self.quantize)
-
-
-def _is_recomputed() -> bool:
-    """Whether this runs within a backward pass, as what activation checkpointing repeats does."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._current_graph_task_id() != -1
 
 
 def _spec(given: OperandLike | None) -> OperandSpec | None:

@@ -30,7 +30,7 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = 
     >>> recipe("mxfp8").gradient
     cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
     >>> recipe("te-current", sums="e6m9 chunked chunk=64").grad_weight.text
-    'e6m9 chunked'
+    'e6m9 chunked chunk=64'
     """
     made = _made(given)
     return made if sums is None else _with_sums(made, _recipe(sums))
@@ -176,11 +176,11 @@ def _ibm_fp8_2018() -> Recipe:
         weight="e5m2",
         gradient="e5m2",
         update="e6m9 update=stochastic",
-        state="momentum=e6m9",
+        state="momentum=e6m9 rounding=stochastic",
         loss_scale=1000.0,
         rules=[("first 1", wide), ("last 1", wide)],
         source="Wang et al., NeurIPS 2018, arXiv 1812.08011: operands (5,2), sums (6,9) in chunks "
-        "of 64, weights (6,9) updated stochastically; first and last layer (6,9); loss scale 1000",
+        "of 64, weights and momenta (6,9), stochastic; first and last layer (6,9); loss scale 1000",
     )
 
 

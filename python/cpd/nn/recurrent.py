@@ -25,12 +25,13 @@ All of it works under autograd and, for a sequence of fixed length, `torch.compi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cpd._torch.kept import kept
 from cpd.nn.functional import linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
@@ -39,9 +40,6 @@ from cpd.numeric.options import Number
 
 State: TypeAlias = "tuple[Tensor, ...]"
 """The hidden state, and for an LSTM the cell's; rows are examples."""
-Product: TypeAlias = "Callable[[Tensor], Tensor]"
-Step: TypeAlias = "Callable[[Tensor, State, Product, Product | None], State]"
-"""The next state, of the input's product, the state, and the products of the state."""
 
 INPUT, HIDDEN, PROJECTION = 0, 1, 2
 _KINDS = 4
@@ -81,7 +79,7 @@ def lstm(
     (True, torch.Size([3, 1, 1]))
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    y, (h, c) = _layers(_lstm_step, input, tuple(hx), weights, order, recipe, stream, batch_sizes)
+    y, (h, c) = _layers(_LSTM, input, tuple(hx), weights, order, recipe, stream, batch_sizes)
     return y, h, c
 
 
@@ -108,7 +106,7 @@ def gru(
     True
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    y, (h,) = _layers(_gru_step, input, (hx,), weights, order, recipe, stream, batch_sizes)
+    y, (h,) = _layers(_GRU, input, (hx,), weights, order, recipe, stream, batch_sizes)
     return y, h
 
 
@@ -138,8 +136,8 @@ def rnn(
     [2.0, 4.0]
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    step = _activation(nonlinearity)
-    y, (h,) = _layers(step, input, (hx,), weights, order, recipe, stream, batch_sizes)
+    kind = _activation(nonlinearity)
+    y, (h,) = _layers(kind, input, (hx,), weights, order, recipe, stream, batch_sizes)
     return y, h
 
 
@@ -165,7 +163,7 @@ def lstm_cell(
     >>> h.shape, c.shape
     (torch.Size([1, 1]), torch.Size([1, 1]))
     """
-    h, c = _cell(_lstm_step, input, tuple(hx), (w_ih, w_hh, b_ih, b_hh), recipe, stream)
+    h, c = _cell(_LSTM, input, tuple(hx), (w_ih, w_hh, b_ih, b_hh), recipe, stream)
     return h, c
 
 
@@ -186,7 +184,7 @@ def gru_cell(
     >>> gru_cell(torch.zeros(1, 2), h, torch.ones(3, 2), torch.ones(3, 1), recipe="e4m3").item()
     0.0
     """
-    return _cell(_gru_step, input, (hx,), (w_ih, w_hh, b_ih, b_hh), recipe, stream)[0]
+    return _cell(_GRU, input, (hx,), (w_ih, w_hh, b_ih, b_hh), recipe, stream)[0]
 
 
 def rnn_cell(
@@ -212,35 +210,48 @@ def rnn_cell(
     return _cell(_activation(nonlinearity), input, (hx,), weights, recipe, stream)[0]
 
 
-def _lstm_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
-    h, c = state
-    i, f, g, o = (x + product(h)).chunk(4, -1)
+@kept
+def _lstm_step(x: Tensor, y: Tensor, c: Tensor, **none: Any) -> list[Tensor]:
+    i, f, g, o = (x + y).chunk(4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    h = o.sigmoid() * c.tanh()
-    return (h if project is None else project(h)), c
+    return [o.sigmoid() * c.tanh(), c]
 
 
-def _gru_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
-    (h,) = state
-    x_r, x_z, x_n = x.chunk(3, -1)
-    h_r, h_z, h_n = product(h).chunk(3, -1)
-    n = (x_n + (x_r + h_r).sigmoid() * h_n).tanh()
-    return ((h - n) * (x_z + h_z).sigmoid() + n,)
+@kept
+def _gru_step(x: Tensor, y: Tensor, h: Tensor, **none: Any) -> list[Tensor]:
+    (x_r, x_z, x_n), (y_r, y_z, y_n) = x.chunk(3, -1), y.chunk(3, -1)
+    n = (x_n + (x_r + y_r).sigmoid() * y_n).tanh()
+    return [(h - n) * (x_z + y_z).sigmoid() + n]
 
 
-def _tanh_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
-    return ((x + product(state[0])).tanh(),)
+@kept
+def _tanh_step(x: Tensor, y: Tensor, **none: Any) -> list[Tensor]:
+    return [(x + y).tanh()]
 
 
-def _relu_step(x: Tensor, state: State, product: Product, project: Product | None) -> State:
-    return ((x + product(state[0])).relu(),)
+@kept
+def _relu_step(x: Tensor, y: Tensor, **none: Any) -> list[Tensor]:
+    return [(x + y).relu()]
 
 
-def _activation(nonlinearity: str) -> Step:
-    steps: dict[str, Step] = {"tanh": _tanh_step, "relu": _relu_step}
-    if nonlinearity not in steps:
+class _Kind(NamedTuple):
+    """A kind of cell."""
+
+    step: Callable[..., Sequence[Tensor]]
+    """The next state, of the input's product, the hidden state's, and:"""
+    carries: bool
+    """whether it takes an LSTM's cell state, or a GRU's hidden state, itself, too."""
+
+
+_LSTM = _Kind(_lstm_step, True)
+_GRU = _Kind(_gru_step, True)
+_RNN = {"tanh": _Kind(_tanh_step, False), "relu": _Kind(_relu_step, False)}
+
+
+def _activation(nonlinearity: str) -> _Kind:
+    if nonlinearity not in _RNN:
         raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
-    return steps[nonlinearity]
+    return _RNN[nonlinearity]
 
 
 # ---- over time -----------------------------------------------------------------------------------
@@ -276,20 +287,22 @@ class _Chain(NamedTuple):
     number: int = 0
     chains: int = 1
 
-    def product(self, kind: int, t: int) -> Product:
+    def product(self, x: Tensor, which: int, t: int) -> Tensor:
         """That of a kind at a time step."""
-        w, b = ((0, 2), (1, 3), (4, None))[kind]
-        stream = at(self.stream, _KINDS * (t * self.chains + self.number) + kind)
-        weight, bias = self.weights[w], None if b is None else self.weights[b]
-        return lambda x: linear(x, weight, bias, recipe=self.how, stream=stream)
+        w, b = ((0, 2), (1, 3), (4, None))[which]
+        weight: Any = self.weights[w]
+        bias = None if b is None else self.weights[b]
+        stream = at(self.stream, _KINDS * (t * self.chains + self.number) + which)
+        return linear(x, weight, bias, recipe=self.how, stream=stream)
 
-    def step(self, step: Step, x: Tensor, state: State, t: int) -> State:
-        project = None if self.weights[4] is None else self.product(PROJECTION, t)
-        return step(x, state, self.product(HIDDEN, t), project)
+    def step(self, kind: _Kind, x: Tensor, state: State, t: int) -> State:
+        carried = state[-1:] if kind.carries else ()
+        h, *rest = kind.step(x, self.product(state[0], HIDDEN, t), *carried)
+        return (h if self.weights[4] is None else self.product(h, PROJECTION, t), *rest)
 
 
 def _cell(
-    step: Step,
+    kind: _Kind,
     input: Tensor,
     state: State,
     weights: tuple[Tensor | None, ...],
@@ -298,12 +311,12 @@ def _cell(
 ) -> State:
     how = _recipe(recipe)
     chain = _Chain((*weights, None), how, stream_of(how, stream))
-    x = chain.product(INPUT, 0)(input)
-    return chain.step(step, x, tuple(s.to(x.dtype) for s in state), 0)
+    x = chain.product(input, INPUT, 0)
+    return chain.step(kind, x, tuple(s.to(x.dtype) for s in state), 0)
 
 
 def _layers(
-    step: Step,
+    kind: _Kind,
     input: Tensor,
     state: State,
     weights: Sequence[Tensor],
@@ -333,7 +346,7 @@ def _layers(
             number = layer * order.directions + direction
             chain = _Chain(of_chain[number], how, base, number, order.chains)
             first = tuple(s[number] for s in state)
-            y, end = _over_time(step, chain, rows, sizes, first, direction == 1)
+            y, end = _over_time(kind, chain, rows, sizes, first, direction == 1)
             outputs.append(y)
             last.append(end)
         rows = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
@@ -342,16 +355,16 @@ def _layers(
     states = tuple(map(torch.stack, zip(*last, strict=True)))
     if batch_sizes is not None:
         return rows, states
-    y = rows.unflatten(0, (x.shape[0], x.shape[1]))
+    y = rows.view(x.shape[0], x.shape[1], -1)
     return (y.transpose(0, 1) if order.batch_first else y), states
 
 
 def _over_time(
-    step: Step, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
+    kind: _Kind, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, State]:
     """Outputs, packed as `rows`, and the last state of each example. Examples are sorted by length:
     forward, those that end leave their state; backward, they come in with their first one."""
-    products = chain.product(INPUT, 0)(rows).split(sizes)
+    products = chain.product(rows, INPUT, 0).split_with_sizes(sizes)
     first = tuple(s.to(products[0].dtype) for s in first)
     times = range(len(sizes))
     state = tuple(s[: sizes[-1 if reverse else 0]] for s in first)
@@ -367,7 +380,7 @@ def _over_time(
             joined = zip(state, first, strict=True)
             state = tuple(torch.cat((s, f[have:n])) for s, f in joined)
         have = n
-        state = chain.step(step, products[t], state, t)
+        state = chain.step(kind, products[t], state, t)
         outputs[t] = state[0]
     if ended:
         state = tuple(map(torch.cat, zip(state, *reversed(ended), strict=True)))

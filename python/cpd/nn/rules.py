@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from torch import nn
 
-from cpd.nn.recipe import Recipe, RecipeLike, recipe
+from cpd.nn.ready import recipe
+from cpd.nn.recipe import Recipe, RecipeLike
 
 Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"

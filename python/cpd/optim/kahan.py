@@ -167,6 +167,13 @@ class KahanAdamW(_Kahan):
     p = rn(p * (1 - lr * weight_decay)); m = rn(m + (1 - B1) * (g - m));
     v = rn(rn(v * B2) + (1 - B2) * g * g); c = rn(c - lr * m / rn(rn(sqrt(v)) + eps)); then as
     `KahanSGD`. `state[p]` has `exp_avg`, `exp_avg_sq` and `compensation`, in the parameter's type.
+
+    >>> p = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    >>> made = KahanAdamW([p], lr=2**-9)
+    >>> p.grad = torch.ones_like(p)
+    >>> made.step()
+    >>> p.item(), made.state[p]["compensation"].item()      # half a step below 1
+    (1.0, -0.001953125)
     """
 
     def __init__(

@@ -33,6 +33,13 @@ class LARS(Optimizer):
     shards; where |w| or |g| is 0, rate = lr. m = momentum * m + rate * (g + weight_decay * w);
     w = w - m; with `nesterov` w - (momentum * m + rate * (g + weight_decay * w)). The momentum has
     the rate in it, as in the paper: a schedule changes the steps to come, not those made.
+
+    >>> p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> made = LARS([p], lr=1.0, trust=0.5)
+    >>> p.grad = torch.tensor([0.0, 100.0])
+    >>> made.step()
+    >>> p.tolist()      # by half its norm
+    [3.0, 1.5]
     """
 
     def __init__(

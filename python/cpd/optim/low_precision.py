@@ -24,6 +24,13 @@ STEPS = "low_precision_steps"
 """How many steps were made: an entry of each parameter group."""
 MAX_PARAMETERS = 1 << 16
 
+_SHARED = tuple(
+    f"_optimizer_{name}_hooks"
+    for name in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")
+)
+"""Hooks that the inner optimizer calls."""
+_NARROW = (torch.float16, torch.bfloat16)
+
 
 class LowPrecision(Optimizer):
     """An optimizer of torch whose weights, and where asked its state and gradients, are values of
@@ -145,6 +152,11 @@ class LowPrecision(Optimizer):
         """As torch's."""
         self.inner.zero_grad(set_to_none)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for name in _SHARED:
+            setattr(self, name, getattr(self.inner, name))
+
     def __getstate__(self) -> dict[str, Any]:
         names = ("inner", "formats", "gradient_scale", "unscale", "seed", "_checked")
         return {name: self.__dict__[name] for name in names}
@@ -206,7 +218,8 @@ class LowPrecision(Optimizer):
             for p in group["params"]:
                 self._check_parameter(p)
                 for name, value in self.state.get(p, {}).items():
-                    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+                    is_narrow = isinstance(value, Tensor) and value.dtype in _NARROW
+                    if is_narrow and name not in self.formats.kept():
                         self.state[p][name] = value.float()
         count = sum(len(group["params"]) for group in self.param_groups)
         if count > MAX_PARAMETERS:

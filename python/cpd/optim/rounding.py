@@ -15,6 +15,9 @@ from cpd.numeric.options import Options
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.verbs import cast
 
+_RUN = 256
+"""Random integers are made in runs of so many."""
+
 
 def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tensor:
     """Rounds `x`, whose type holds the format, in place, and gives it back. Random bits depend on
@@ -34,7 +37,7 @@ def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tens
 
 def local(x: Any) -> Tensor:
     """What this rank has of a DTensor; any other tensor itself."""
-    return x.tolocal() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
+    return x.to_local() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
 
 
 def _draws(x: Any, how: Options) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -51,5 +54,8 @@ def _draws(x: Any, how: Options) -> np.ndarray[Any, np.dtype[np.int32]]:
     for row, place in zip(rows, np.ndindex(*shape[:inner]), strict=True):
         at = [*place, *(0,) * (len(whole) - inner)]
         first = sum((a + b) * s for a, b, s in zip(at, begin, strides, strict=True))
-        _core.random_integers(how.native(), first, row)
+        before = first % _RUN
+        run = np.empty(before + row.size, np.uint32)
+        _core.random_integers(how.native(), first - before, run)
+        row[:] = run[before:]
     return made.view(np.int32)

@@ -53,7 +53,7 @@ class Work:
             given = given.coalesce()
             values = self._scaled(given.values().to(carrier, copy=True), scale, unscale)
             place = given.indices(), values, given.shape
-            return torch.sparse_coo_tensor(*place, is_coalesced=True)
+            return torch.sparse_coo_tensor(*place, is_coalesced=True, check_invariants=False)
         return self._scaled(given.to(carrier, copy=True), scale, unscale)
 
     def _scaled(self, g: Tensor, scale: float, unscale: bool) -> Tensor:

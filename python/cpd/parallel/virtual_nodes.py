@@ -268,7 +268,7 @@ class _Step:
         self._losses: list[torch.Tensor] = []
         self._again: list[tuple[int, torch.Tensor]] = []
         self._end: Values = {}  # node 0's buffers
-        self._used = [False] * len(parameters)
+        self._unused = list(range(len(parameters)))
 
     def run(
         self, micro_batches: Iterable[Any]
@@ -301,8 +301,9 @@ class _Step:
         after.restore()
         if self.generators is not None:
             before.generators.restore()
-        used = zip(results, self._used, strict=True)
-        return [(sums if is_used else None, told) for (sums, told), is_used in used], losses
+        for number in self._unused:
+            results[number] = (None, results[number][1])
+        return results, losses
 
     def _first(self, node: int, micro_batch: Any) -> None:
         """Computes a node, and gives its gradients to the sums that await them."""
@@ -317,9 +318,8 @@ class _Step:
         self._read_buffers(node)
         if self._watch is not None:
             self._watch(node, dict(zip(self._parameters, gradients, strict=True)))
-        for number, gradient in enumerate(gradients):
-            self._used[number] |= gradient is not None
-        there = _on_host(gradients)
+        self._unused = [number for number in self._unused if gradients[number] is None]
+        there = self._on_host(gradients)
         self._folds.take(node, there)
         if self._keep is not None:
             kept = self._folds.kept
@@ -340,7 +340,10 @@ class _Step:
         randomness.restore()
         loss, gradients = self._compute(node, micro_batch)
         self._again.append((node, loss))
-        return _on_host(gradients)
+        return self._on_host(gradients)
+
+    def _on_host(self, gradients: Gradients) -> Gradients:
+        return [None if g is None else g.cpu() for g in gradients] if self._gpus else gradients
 
     def _compute(self, node: int, micro_batch: Any) -> tuple[torch.Tensor, Gradients]:
         """From the buffers with which the node begins."""
@@ -395,7 +398,3 @@ def _checked_parameters(model: Any) -> dict[str, nn.Parameter]:
 
 def _gpus(parameters: Mapping[str, torch.Tensor]) -> list[int]:
     return sorted({p.device.index for p in parameters.values() if p.is_cuda})
-
-
-def _on_host(gradients: Gradients) -> Gradients:
-    return [None if g is None else g.cpu() for g in gradients]

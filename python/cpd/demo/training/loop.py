@@ -16,8 +16,11 @@ from torch.nn.functional import cross_entropy
 from cpd.comm.schedule import Schedule
 from cpd.demo.training.data import Digits, epoch_order, load_digits
 from cpd.demo.training.model import digit_classifier, weights_hash
-from cpd.demo.training.options import TrainOptions, layer_recipe
+from cpd.demo.training.options import TrainOptions
 from cpd.nn.convert import convert
+from cpd.nn.ready import recipe
+from cpd.nn.recipe import Recipe
+from cpd.optim.recipe import from_recipe
 from cpd.parallel.nodes import Ranks, RealNode, RealRanks, VirtualRanks, gather_integers
 from cpd.parallel.virtual_nodes import VirtualNodes
 
@@ -143,10 +146,12 @@ class _Run:
         self.digits = digits
         self.ranks = ranks
         self.model = digit_classifier(options.depth, options.width, options.seed)
+        how = Recipe("native") if options.recipe is None else recipe(options.recipe)
         if options.recipe is not None:
-            convert(self.model, layer_recipe(options.recipe))
+            convert(self.model, how)
         self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.SGD(self.parameters, lr=options.lr, momentum=options.momentum)
+        sgd = torch.optim.SGD(self.parameters, lr=options.lr, momentum=options.momentum)
+        self.optimizer, self.scaler = from_recipe(sgd, how)
         self.names = [name for name, _ in self.model.named_parameters()]
         self.layers = [LayerCounts(name) for name in self.names]
         self.nonzero = [[0] * len(self.names) for _ in ranks.mine]
@@ -199,7 +204,7 @@ class _Run:
             images, labels = self.digits.train_x[rows], self.digits.train_y[rows]
             own = cross_entropy(self.model(images), labels)
             losses.append(float(own.detach()))
-            return own / options.nodes
+            return self.scaler.scale(own / options.nodes)
 
         for step in torch.from_numpy(order):
             self.my_gradients = []
@@ -207,7 +212,8 @@ class _Run:
             micro_batches = zip(mine, rows, strict=True)
             self.nodes.step(loss, micro_batches=micro_batches, on_gradients=self._note)
             self._count()
-            self.optimizer.step()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             if histogram:
                 self._count_exponents(epoch)
         everyone = self.ranks.gather([[torch.tensor(losses)] for losses in mine])

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec, sums_format
 from cpd.nn.ready import recipe
-from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import Scaled, format_or_scaled
 
@@ -117,7 +116,7 @@ class TrainOptions:
             raise ValueError(f"fp32 epochs must be at least 0, got {self.fp32_epochs}")
         _check_choice("aps", self.aps, tuple(_APS))
         if self.recipe is not None:
-            layer_recipe(self.recipe)
+            recipe(self.recipe)
         self.schedule(steps_per_epoch=1).check_names(layer_names(self.depth))
 
     def check_data(self, count: int) -> None:
@@ -172,19 +171,6 @@ class TrainOptions:
         if self.loss_scale != 1:
             name += f" × {power_of_two(int(math.log2(self.loss_scale)))}"
         return name if self.recipe is None else f"{name}, layers by {self.recipe}"
-
-
-def layer_recipe(text: str) -> Recipe:
-    """The recipe of the layers, as `cpd.recipe` takes it: a name, a file, or an accumulator. Raises
-    ValueError where it says something of weights or losses, which the digits' plain SGD has not."""
-    found = recipe(text)
-    for name in ("update", "state", "loss_scale"):
-        if getattr(found, name) is not None:
-            raise ValueError(
-                f"recipe {text!r} has {name}={getattr(found, name)!r}: the digits are trained by "
-                "plain SGD; see cpd.optim.from_recipe"
-            )
-    return found
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

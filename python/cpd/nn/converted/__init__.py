@@ -6,6 +6,7 @@ class of it, whose forward is torch's where the layer is off and the mixin's whe
 
     what        what is emulated, as the report names it: "products", "norm", "attention", …
     inner       names of submodules that it computes itself, without calling them; default: none
+    delays      whether it keeps the state of delayed scaling; default: no
     forward     the computation, by the functional forms, with self.cpd, a `State`
     describe    classmethod (state) -> str: how, for the report
     refuses     classmethod (module, state) -> str: why it cannot be emulated, or ""
@@ -19,9 +20,13 @@ from typing import Any
 
 from torch import nn
 
-from cpd.nn.converted import products
+from cpd.nn.converted import attention, embedding, norms, products, recurrent
 
 MIXINS: dict[type[nn.Module], type[Any]] = {
     **products.MIXINS,
+    **attention.MIXINS,
+    **recurrent.MIXINS,
+    **norms.MIXINS,
+    **embedding.MIXINS,
 }
 """Class of torch -> mixin. Subclasses that compute as it does are taken too."""

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpd.nn.attention import multi_head_attention
-from cpd.nn.converted.replaced import Replaced, delays, used
+from cpd.nn.converted.replaced import delays, run_with, used
+from cpd.nn.converted.state import State
 
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
+_FUNCTIONS = {F.multi_head_attention_forward: multi_head_attention}
 
 
 class EmulatedMultiheadAttention:
@@ -24,9 +24,8 @@ class EmulatedMultiheadAttention:
     cpd: State
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        how = {"recipe": self.cpd.recipe, "stream": self.cpd.stream()}
-        with Replaced({F.multi_head_attention_forward: multi_head_attention}, how):
-            y: tuple[Tensor, Tensor | None] = super().forward(*args, **kwargs)  # type: ignore[misc]
+        forward = super().forward  # type: ignore[misc]  # the module's
+        y: tuple[Tensor, Tensor | None] = run_with(_FUNCTIONS, self.cpd, forward, *args, **kwargs)
         return y
 
     @classmethod

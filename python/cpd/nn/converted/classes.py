@@ -12,13 +12,21 @@ from torch import nn
 
 from cpd.nn.autocast import paused
 
+_Class = type[nn.Module]
+_made: dict[tuple[type, type], _Class] = {}
 
-@functools.cache
-def emulated(mixin: type[Any], cls: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of `cls` that computes as the mixin does, where it has a forward."""
 
+def emulated(mixin: type[Any], cls: _Class) -> _Class:
+    """The subclass of `cls` that computes as the mixin does, where it has a forward: one for
+    both."""
+    if (mixin, cls) not in _made:
+        _made[mixin, cls] = _make(mixin, cls)
+    return _made[mixin, cls]
+
+
+def _make(mixin: type[Any], cls: _Class) -> _Class:
     def reduce(self: Any, protocol: Any) -> Any:
-        how, arguments, *state = super(made, self).__reduce_ex__(max(protocol, 2))  # type: ignore
+        how, arguments, *state = super(made, self).__reduce_ex__(max(protocol, 2))
         if arguments == (made,):  # copyreg.__newobj__'s: pickle would look for `made` by its name
             return _new, (mixin, cls), *state
         return how, arguments, *state
@@ -31,7 +39,7 @@ def emulated(mixin: type[Any], cls: type[nn.Module]) -> type[nn.Module]:
     }
     if hasattr(mixin, "forward"):
         names["forward"] = _forward(mixin.forward, cls.forward)
-    made: type[nn.Module] = type(f"Emulated{cls.__name__}", (mixin, cls), names)
+    made: _Class = type(f"Emulated{cls.__name__}", (mixin, cls), names)
     return made
 
 
@@ -51,7 +59,7 @@ def _forward(computed: Callable[..., Any], plain: Callable[..., Any]) -> Callabl
     return forward
 
 
-def _new(mixin: type[Any], cls: type[nn.Module]) -> nn.Module:
+def _new(mixin: type[Any], cls: _Class) -> nn.Module:
     """What unpickling calls: the module, without its state."""
     made = emulated(mixin, cls)
     return made.__new__(made)
@@ -62,13 +70,13 @@ def is_emulated(module: nn.Module) -> bool:
     return hasattr(type(module), "_cpd_class")
 
 
-def own_class(module: nn.Module) -> type[nn.Module]:
-    """The module's class as it was written: without ours, those of FSDP2 and of parametrizations."""
+def own_class(module: nn.Module) -> _Class:
+    """The module's class as it was written, without ours and those of FSDP2 and parametrize."""
     cls = type(module)
     below = _below(cls)
     while below is not None:
         cls, below = below, _below(below)
-    return vars(cls).get("_cpd_class", cls)
+    return _plain(cls)
 
 
 def emulate(module: nn.Module, mixin: type[Any]) -> None:
@@ -78,10 +86,16 @@ def emulate(module: nn.Module, mixin: type[Any]) -> None:
 
 def restore(module: nn.Module) -> None:
     """Gives the module its own class back."""
-    module.__class__ = _changed(type(module), lambda cls: vars(cls).get("_cpd_class", cls))
+    module.__class__ = _changed(type(module), _plain)
 
 
-def _below(cls: type[nn.Module]) -> type[nn.Module] | None:
+def _plain(cls: _Class) -> _Class:
+    """The class of which ours was made, or itself."""
+    found: _Class = vars(cls).get("_cpd_class", cls)
+    return found
+
+
+def _below(cls: _Class) -> _Class | None:
     """The class that FSDP2 or parametrize put `cls` over; None: neither did."""
     bases = cls.__bases__
     if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed."):
@@ -91,9 +105,7 @@ def _below(cls: type[nn.Module]) -> type[nn.Module] | None:
     return None
 
 
-def _changed(
-    cls: type[nn.Module], change: Callable[[type[nn.Module]], type[nn.Module]]
-) -> type[nn.Module]:
+def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
     """`cls` with the class as it was written changed, and those over it made anew over that."""
     below = _below(cls)
     if below is None:
@@ -101,4 +113,5 @@ def _changed(
     new = _changed(below, change)
     bases = tuple(new if base is below else base for base in cls.__bases__)
     names = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
-    return type(cls)(cls.__name__.replace(below.__name__, new.__name__), bases, names)
+    anew: _Class = type(cls.__name__.replace(below.__name__, new.__name__), bases, names)
+    return anew

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from cpd.nn.converted.replaced import lacks
+from cpd.nn.converted.state import State
 from cpd.nn.embedding import embedding
-
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
 
 
 class EmulatedEmbedding:

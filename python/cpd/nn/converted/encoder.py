@@ -1,31 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.TransformerEncoderLayer: no layer of its own, but in eval mode it may read the weights
-of those within it and compute without calling them."""
+"""torch.nn.TransformerEncoder and its layers: none that round, but in eval mode a layer may read
+the weights of those within it and compute without calling them, on nested tensors."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from cpd.nn.converted.state import State
 
 
+def _switch(name: str, off: Any) -> property:
+    """The module's attribute of that name; `off` while layers of its model's encoders are
+    emulated."""
+
+    def get(module: Any) -> Any:
+        if any(state.recipe is not None for state in module.cpd_states):
+            return off
+        return vars(module)[name]
+
+    def put(module: Any, value: Any) -> None:
+        vars(module)[name] = value
+
+    return property(get, put)
+
+
 class CallsItsLayers:
-    """A TransformerEncoderLayer whose fast path is off while layers of its model are emulated.
+    """A TransformerEncoderLayer without the fast path, which asks for an activation it knows."""
 
-    The path asks for an activation that it knows; so does torch.nn.TransformerEncoder before it
-    makes nested tensors. Its own code is torch's.
-    """
-
-    __dict__: dict[str, Any]
     cpd_states: tuple[State, ...]
-    """Of the layers within encoder layers."""
+    """Of the layers within encoders."""
+    activation_relu_or_gelu = _switch("activation_relu_or_gelu", 0)
 
-    @property
-    def activation_relu_or_gelu(self) -> Any:
-        if any(state.recipe is not None for state in self.cpd_states):
-            return 0
-        return self.__dict__["activation_relu_or_gelu"]
 
-    @activation_relu_or_gelu.setter
-    def activation_relu_or_gelu(self, value: Any) -> None:
-        self.__dict__["activation_relu_or_gelu"] = value
+class MakesNoNestedTensors:
+    """A TransformerEncoder that leaves padded batches dense."""
+
+    cpd_states: tuple[State, ...]
+    use_nested_tensor = _switch("use_nested_tensor", False)
+
+
+MIXINS: dict[type[nn.Module], type[Any]] = {
+    nn.TransformerEncoderLayer: CallsItsLayers,
+    nn.TransformerEncoder: MakesNoNestedTensors,
+}

@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpd.nn import norms
-from cpd.nn.converted.replaced import Replaced, lacks
+from cpd.nn.converted.replaced import lacks, run_with
+from cpd.nn.converted.state import State
 
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
-
-_FUNCTIONS = {
+_FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
     F.layer_norm: norms.layer_norm,
     F.rms_norm: norms.rms_norm,
+    torch.rms_norm: norms.rms_norm,  # what torch.compile sees of it
     F.group_norm: norms.group_norm,
     F.batch_norm: norms.batch_norm,
     F.instance_norm: norms.instance_norm,
@@ -32,9 +33,8 @@ class EmulatedNorm:
     cpd: State
 
     def forward(self, input: Tensor) -> Tensor:
-        how = {"recipe": self.cpd.recipe, "stream": self.cpd.stream()}
-        with Replaced(_FUNCTIONS, how):
-            y: Tensor = super().forward(input)  # type: ignore[misc]  # the module's
+        forward = super().forward  # type: ignore[misc]  # the module's
+        y: Tensor = run_with(_FUNCTIONS, self.cpd, forward, input)
         return y
 
     @classmethod

@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from cpd.nn.converted.replaced import used
 from cpd.nn.converted.state import State
-from cpd.nn.functional import conv2d, linear
+from cpd.nn.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from cpd.nn.functional import linear
 
 
 class Product:
@@ -23,48 +31,37 @@ class Product:
 
     @classmethod
     def describe(cls, state: State) -> str:
-        return _of_products(state)
+        return used(state)
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
         return ""
 
 
-def _of_products(state: State) -> str:
-    """What of a recipe products use."""
-    how = state.recipe if state.recipe is not None else next(state.phases())
-    unused = dict.fromkeys(("norm", "softmax", "embedding", "residual", "attention"))
-    others = dict.fromkeys(("update", "state", "wire", "loss_scale"))
-    return str(replace(how, layer=0, source="", **unused, **others))
-
-
 class EmulatedLinear(Product):
     """torch.nn.Linear by `cpd.functional.linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        state = self.cpd
-        return linear(
-            input,
-            self.weight,
-            self.bias,
-            recipe=state.recipe,  # type: ignore[arg-type]  # not None here
-            stream=state.stream(),
-            delayed=state.delayed,
-        )
+        return linear(input, self.weight, self.bias, **self.cpd.arguments())
 
 
-class EmulatedConv2d(Product):
-    """torch.nn.Conv2d by `cpd.functional.conv2d`."""
+class Convolution(Product):
+    """What all convolutions have."""
 
     stride: Any
     padding: Any
     dilation: Any
     groups: int
+
+
+class EmulatedConv(Convolution):
+    """torch.nn.Conv1d, Conv2d and Conv3d by `cpd.functional.conv1d` and so on."""
+
     padding_mode: str
 
     def forward(self, input: Tensor) -> Tensor:
-        state = self.cpd
-        return conv2d(
+        form = (conv1d, conv2d, conv3d)[self.weight.dim() - 3]
+        return form(
             input,
             self.weight,
             self.bias,
@@ -72,9 +69,42 @@ class EmulatedConv2d(Product):
             self.padding,
             self.dilation,
             self.groups,
-            recipe=state.recipe,  # type: ignore[arg-type]
             padding_mode=self.padding_mode,
+            **self.cpd.arguments(),
         )
 
 
-MIXINS: dict[type[nn.Module], type[Any]] = {nn.Linear: EmulatedLinear, nn.Conv2d: EmulatedConv2d}
+class EmulatedConvTranspose(Convolution):
+    """torch.nn.ConvTranspose1d, …2d and …3d by `cpd.functional.conv_transpose1d` and so on."""
+
+    kernel_size: Any
+    _output_padding: Any
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        rank = self.weight.dim() - 2
+        further = self._output_padding(
+            input, output_size, self.stride, self.padding, self.kernel_size, rank, self.dilation
+        )
+        form = (conv_transpose1d, conv_transpose2d, conv_transpose3d)[rank - 1]
+        return form(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            further,
+            self.groups,
+            self.dilation,
+            **self.cpd.arguments(),
+        )
+
+
+MIXINS: dict[type[nn.Module], type[Any]] = {
+    nn.Linear: EmulatedLinear,
+    nn.Conv1d: EmulatedConv,
+    nn.Conv2d: EmulatedConv,
+    nn.Conv3d: EmulatedConv,
+    nn.ConvTranspose1d: EmulatedConvTranspose,
+    nn.ConvTranspose2d: EmulatedConvTranspose,
+    nn.ConvTranspose3d: EmulatedConvTranspose,
+}

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from cpd.nn import recurrent
-from cpd.nn.converted.replaced import Replaced, delays, used
-
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
+from cpd.nn.converted.replaced import delays, run_with, used
+from cpd.nn.converted.state import State
 
 
 def _layer(compute: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -29,13 +27,13 @@ def _layer(compute: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return run
 
 
-_LAYERS = {
+_LAYERS: dict[Any, Callable[..., Any]] = {
     torch._VF.lstm: _layer(recurrent.lstm),
     torch._VF.gru: _layer(recurrent.gru),
     torch._VF.rnn_tanh: _layer(recurrent.rnn),
     torch._VF.rnn_relu: _layer(recurrent.rnn, nonlinearity="relu"),
 }
-_CELLS = {
+_CELLS: dict[Any, Callable[..., Any]] = {
     torch._VF.lstm_cell: recurrent.lstm_cell,
     torch._VF.gru_cell: recurrent.gru_cell,
     torch._VF.rnn_tanh_cell: recurrent.rnn_cell,
@@ -52,9 +50,8 @@ class EmulatedCell:
     cpd: State
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        how = {"recipe": self.cpd.recipe, "stream": self.cpd.stream()}
-        with Replaced(self.functions, how):
-            return super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
+        forward = super().forward  # type: ignore[misc]  # the module's
+        return run_with(self.functions, self.cpd, forward, *args, **kwargs)
 
     @classmethod
     def describe(cls, state: State) -> str:

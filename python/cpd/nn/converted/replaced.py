@@ -5,30 +5,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
-
-    from cpd.nn.recipe import Recipe
+from cpd.nn.converted.state import State
+from cpd.nn.recipe import Recipe
 
 
 class Replaced(TorchFunctionMode):
     """Within it, calls of functions of torch are answered by others, {theirs: ours}, which are told
-    `how` by name. What those call is torch's own again."""
+    `how` by name; `answered` gets torch's function. What ours call is torch's own again."""
 
-    def __init__(self, functions: Mapping[Any, Callable[..., Any]], how: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        functions: Mapping[Any, Callable[..., Any]],
+        how: dict[str, Any],
+        answered: list[Any],
+    ) -> None:
         super().__init__()
-        self.functions, self.how = functions, how
+        self.functions, self.how, self.answered = functions, how, answered
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         ours = self.functions.get(func)
         given = kwargs or {}
-        return func(*args, **given) if ours is None else ours(*args, **given, **self.how)
+        if ours is None:
+            return func(*args, **given)
+        self.answered.append(func)
+        return ours(*args, **given, **self.how)
+
+
+def run_with(
+    functions: Mapping[Any, Callable[..., Any]],
+    state: State,
+    forward: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Torch's own forward of a module, with those functions replaced, of which it calls one."""
+    answered: list[Any] = []
+    how = {"recipe": state.recipe, "stream": state.stream()}
+    with Replaced(functions, how, answered):
+        y = forward(*args, **kwargs)
+    if not answered:
+        names = ", ".join(theirs.__name__ for theirs in functions)
+        raise RuntimeError(
+            f"this torch ({torch.__version__}) computes the layer by none of {names}: it is not "
+            "emulated; leave it out by a rule of cpd.convert"
+        )
+    return y
 
 
 PARTS = ("norm", "softmax", "embedding", "residual", "attention")
@@ -37,7 +65,7 @@ TRAINING = ("update", "state", "wire", "loss_scale")
 
 def used(state: State, *parts: str) -> str:
     """What of a layer's recipe products use, and those other parts: for a report."""
-    unused = dict.fromkeys(name for name in (*PARTS, *TRAINING) if name not in parts)
+    unused: dict[str, Any] = dict.fromkeys(n for n in (*PARTS, *TRAINING) if n not in parts)
     return str(replace(_first(state), layer=0, source="", **unused))
 
 

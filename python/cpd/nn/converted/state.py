@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -47,6 +47,10 @@ class State:
         """The stream of the present step, an int64 tensor: for `stream=` of the functional forms;
         None: the recipe's own."""
         return None if self.clock is None else self.clock.stream()
+
+    def arguments(self) -> dict[str, Any]:
+        """What the functional form of a product takes."""
+        return {"recipe": self.recipe, "stream": self.stream(), "delayed": self.delayed}
 
     def set_off(self, off: bool) -> None:
         """Whether the layer computes as torch does, whatever its recipe."""

@@ -89,9 +89,11 @@ class Folds:
             if part.awaits(node):
                 part.take(node, [self._values(gradients, number) for number in part.numbers])
 
-    def results(self, like: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, LayerReport]]:
+    def results(
+        self, like: Sequence[torch.Tensor]
+    ) -> list[tuple[torch.Tensor | None, LayerReport]]:
         """Sum and report of each layer, when all nodes have come."""
-        found = {
+        found: dict[int, tuple[torch.Tensor | None, LayerReport]] = {
             number: part.result(index, like[number])
             for part in self._parts
             for index, number in enumerate(part.numbers)
@@ -102,4 +104,7 @@ class Folds:
         gradient = gradients[number]
         if gradient is None:
             return np.zeros(self._sizes[number], np.float32)
+        if gradient.dtype is torch.float32 and gradient.is_contiguous():
+            values: npt.NDArray[np.float32] = gradient.numpy()
+            return values
         return host_values(gradient)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows `model/virtual-nodes-…`: a step of `cpd.VirtualNodes` against as many plain micro-batches
+(forward, backward, gradients added up) of the same model, by turns. Bits: the gradients are those
+of `cpd.simulate_all_reduce`, for a few nodes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from timing import Row, seconds
+from torch import nn
+
+import cpd
+
+NODES = 256
+ONE_PASS, TWICE = 1.15, 2.2  # most times the plain micro-batches' time
+THREADS = 2
+
+
+class Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, given: int, made: int, stride: int) -> None:
+        super().__init__()
+        self.way = nn.Sequential(
+            nn.Conv2d(given, made, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(made),
+            nn.ReLU(),
+            nn.Conv2d(made, made, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(made),
+        )
+        self.around = nn.Sequential()
+        if stride != 1 or given != made:
+            conv = nn.Conv2d(given, made, 1, stride, bias=False)
+            self.around = nn.Sequential(conv, nn.BatchNorm2d(made))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.way(x) + self.around(x))
+
+
+def resnet18() -> nn.Module:
+    """For images of 32 x 32: 11.17 million parameters in 62 layers."""
+    widths = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
+    blocks = [Block(g, m, s) for g, m, s in widths for g, s in ((g, s), (m, 1))]
+    first = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return nn.Sequential(*first, *blocks, *last)
+
+
+def gpt_block() -> nn.Module:
+    """Width 512: 3.15 million parameters in 12 layers."""
+    return nn.TransformerEncoderLayer(512, 8, 2048, 0.0, "gelu", batch_first=True, norm_first=True)
+
+
+def perceptron() -> nn.Module:
+    """That of `cpd train`: six hidden layers of 64."""
+    hidden = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(64, 10))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, and what one node gives it."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    nodes: int = NODES
+
+
+MODELS = (
+    Model("resnet18", resnet18, (4, 3, 32, 32)),
+    Model("gpt-block", gpt_block, (2, 256, 512)),
+    Model("perceptron", perceptron, (16, 64)),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way of reducing."""
+
+    name: str
+    spec: cpd.ReduceSpec
+    keep: Any = None
+    most: float | None = None  # times the plain time; None: for information
+    models: tuple[str, ...] = ("resnet18", "gpt-block", "perceptron")
+
+
+E4M3 = cpd.ReduceSpec("e4m3")
+CASES = (
+    Case("one-pass", E4M3, most=ONE_PASS),
+    Case("one-pass/kahan-groups", cpd.ReduceSpec("e4m3", "e4m3 kahan", group_size=16), None, None),
+    Case("one-pass/tree", cpd.ReduceSpec("e4m3", order="tree"), None, None, ("gpt-block",)),
+    Case("recompute", cpd.ReduceSpec("e4m3", aps=True), "recompute", TWICE),
+    Case("memory", cpd.ReduceSpec("e4m3", aps=True), "memory", None, ("perceptron", "gpt-block")),
+)
+
+
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).square().mean()
+
+
+def plain(model: nn.Module, batch: torch.Tensor, nodes: int) -> None:
+    """The gradients' sum, as a loop without nodes makes it."""
+    model.zero_grad()
+    for micro in batch.chunk(nodes):
+        loss_of(model, micro).backward()
+
+
+def is_right(model: nn.Module, batch: torch.Tensor, case: Case) -> bool:
+    """The gradients over four nodes against those of the all-reduce."""
+    micro = batch.chunk(4)
+    if case.spec.group_size is not None:
+        case = replace(case, spec=replace(case.spec, group_size=2))
+    cpd.VirtualNodes(model, 4, case.spec, case.keep).step(lambda x: loss_of(model, x), batch)
+    parameters = list(model.parameters())
+    per_rank = [torch.autograd.grad(loss_of(model, x), parameters) for x in micro]
+    wanted = cpd.simulate_all_reduce(per_rank, replace(case.spec, average=True))
+    return all(torch.equal(p.grad, w) for p, w in zip(parameters, wanted, strict=True))
+
+
+def row(model: Model, case: Case, options: Namespace) -> Row:
+    name = f"model/virtual-nodes-{model.name}/{case.name}"
+    torch.manual_seed(options.seed)
+    module = model.make()
+    if not is_right(module, torch.randn(4 * model.shape[0], *model.shape[1:]), case):
+        return {"name": name, "wrong": "the gradients are not the all-reduce's"}
+    batch = torch.randn(model.nodes * model.shape[0], *model.shape[1:])
+    nodes = cpd.VirtualNodes(module, model.nodes, case.spec, case.keep)
+
+    def step() -> None:
+        nodes.step(lambda x: loss_of(module, x), batch)
+
+    times, baselines = [], []
+    for _ in range(max(1, min(3, options.repeats))):
+        baselines.append(seconds(lambda: plain(module, batch, model.nodes)))
+        times.append(seconds(step))
+    ratios = [b / t for t, b in zip(times, baselines, strict=True)]
+    made = {
+        "name": name,
+        "value": round(median(times) * 1e3, 3),
+        "unit": "ms a step",
+        "against": f"{model.nodes} plain micro-batches",
+        "baseline": round(median(baselines) * 1e3, 3),
+        "ratio": round(median(ratios), 4),
+        "least": round(min(ratios), 4),
+        "most": round(max(ratios), 4),
+    }
+    return made if case.most is None else made | {"bar": round(1 / case.most, 4)}
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """The rows whose name contains options.name, on two threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cpd.StallWarning)
+            for model in MODELS:
+                for case in CASES:
+                    name = f"model/virtual-nodes-{model.name}/{case.name}"
+                    if model.name in case.models and options.name in name:
+                        yield row(model, case, options)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computations of torch that keep eager's bits in compiled programs.
+
+A compiler writes torch's functions anew, with other roundings: another order of sums, other
+approximations. `kept` hides a function from it, forward and backward, in one operator, which runs
+torch's own kernels; the backward pass computes the function again for its gradients. In eager mode
+and under torch.func's transforms the function is called as it is.
+"""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpd._torch.library import ops
+
+Function = Callable[..., Sequence[Tensor]]
+
+_FUNCTIONS: dict[str, Function] = {}
+_library = torch.library.Library("cpd", "FRAGMENT")
+
+
+def kept(function: Function) -> Function:
+    """Marks a function of tensors, or None, and by name `sizes` and `numbers`, lists of ints and of
+    floats. It gives new tensors, a list of them, and changes none."""
+    name = function.__name__.lstrip("_")
+    _FUNCTIONS[name] = function
+
+    @functools.wraps(function)
+    def run(
+        *operands: Tensor | None, sizes: Sequence[int] = (), numbers: Sequence[float] = ()
+    ) -> Sequence[Tensor]:
+        if not torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return function(*operands, sizes=sizes, numbers=numbers)
+        places = "".join("0" if x is None else "1" for x in operands)
+        given = [x for x in operands if x is not None]
+        return ops.kept(name, places, given, list(sizes), list(numbers))
+
+    return run
+
+
+def _call(
+    name: str,
+    places: str,
+    operands: Sequence[Tensor],
+    sizes: Sequence[int],
+    numbers: Sequence[float],
+) -> list[Tensor]:
+    given = iter(operands)
+    in_place = [next(given) if place == "1" else None for place in places]
+    return list(_FUNCTIONS[name](*in_place, sizes=sizes, numbers=numbers))
+
+
+def _gradients(
+    name: str,
+    places: str,
+    operands: Sequence[Tensor],
+    sizes: Sequence[int],
+    numbers: Sequence[float],
+    grads: Sequence[Tensor],
+    needs: Sequence[bool],
+) -> list[Tensor]:
+    """Of those operands that need them."""
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_(n) for x, n in zip(operands, needs, strict=True)]
+        results = _call(name, places, leaves, sizes, numbers)
+        pairs = [(y, g) for y, g in zip(results, grads, strict=True) if y.requires_grad]
+        made, given = zip(*pairs, strict=True)
+        wanted = [x for x, n in zip(leaves, needs, strict=True) if n]
+        return list(torch.autograd.grad(made, wanted, given))
+
+
+_ARGUMENTS = "str function, str places, Tensor[] operands, SymInt[] sizes, float[] numbers"
+_library.define(f"kept({_ARGUMENTS}) -> Tensor[]")
+_library.define(f"kept_gradients({_ARGUMENTS}, Tensor[] grads, bool[] needs) -> Tensor[]")
+_library.impl("kept", _call, "CompositeExplicitAutograd")
+_library.impl("kept_gradients", _gradients, "CompositeExplicitAutograd")
+_library.impl("kept_gradients", torch.library.fallthrough_kernel, "Autograd")
+torch.library.register_fake("cpd::kept")(_call)
+
+
+@torch.library.register_fake("cpd::kept_gradients")
+def _(name: Any, places: Any, operands: Any, *args: Any) -> list[Tensor]:
+    return [torch.empty_like(x) for x, n in zip(operands, args[-1], strict=True) if n]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.name, ctx.places, operands, ctx.sizes, ctx.numbers = inputs
+    ctx.save_for_backward(*operands)
+    ctx.like = [(y.shape, y.dtype, y.device) for y in output]
+
+
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    operands = list(ctx.saved_tensors)
+    needs = [bool(n) for n in ctx.needs_input_grad[2]]
+    whole = [
+        torch.zeros(shape, dtype=dtype, device=device) if g is None else g
+        for g, (shape, dtype, device) in zip(grads, ctx.like, strict=True)
+    ]
+    given = ctx.name, ctx.places, operands, list(ctx.sizes), list(ctx.numbers)
+    made = iter(ops.kept_gradients(*given, whole, needs))
+    of_operands = [next(made) if n else None for n in needs]
+    # Torch wants a list for an empty list.
+    return None, None, of_operands, None if ctx.sizes else [], None if ctx.numbers else []
+
+
+torch.library.register_autograd("cpd::kept", _backward, setup_context=_setup)

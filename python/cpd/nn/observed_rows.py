@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What observers find: a `Row` for each recipe of each tensor, and how rows are written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from cpd.nn.losses import Judged, Measured
+from cpd.nn.observed import GEMMS
+
+Key: TypeAlias = tuple[str, str, str, str]
+"""Layer, role, recipe and GEMM; the latter two empty for the range."""
+
+_RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
+_LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was seen of one tensor of one layer in one step, and what a recipe loses of it.
+
+    Shares are in percent of `count`; NaN and infinities are counted in `nonfinite` and left out of
+    all else. The loss is None where a row is of no recipe; of several calls in a step it is of all.
+    """
+
+    step: int
+    layer: str
+    role: str
+    """`activation`, `weight`, `gradient` (of the output) or `output`."""
+    recipe: str
+    """`own`, that of the layer, or the name of one of `what_if`; empty: none."""
+    gemm: str
+    """Which the operand is for: `forward`, `grad_input`, `grad_weight`; named apart from the first
+    where the cast differs, or its blocks lie otherwise."""
+    cast: str
+    """The text of the cast."""
+    count: int
+    zeros: float
+    nonfinite: int
+    min: float | None
+    max: float | None
+    amax: float
+    smallest: float | None
+    """The smallest magnitude but for 0; None where all are."""
+    underflow: float | None = None
+    """Values that became 0."""
+    overflow: float | None = None
+    """Magnitudes above the largest of the format, times the scale."""
+    saturation: float | None = None
+    """Values that became the largest of the format, times the scale, or an infinity."""
+    sqnr: float | None = None
+    """20 log10(|x| / |x - q|), in dB; inf where nothing is lost, None where all is 0."""
+    mse: float | None = None
+    scale_min: float | None = None
+    """The least scale (that decodes) of values that are not 0; None without scales."""
+    scale_max: float | None = None
+    why: str = ""
+    """Why the recipe cannot take this tensor."""
+
+    @property
+    def judge(self) -> str:
+        """The recipe, and the GEMM where it is not the first of its role."""
+        is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
+        return self.recipe if is_first else f"{self.recipe} {self.gemm}"
+
+    @property
+    def dynamic_range(self) -> float | None:
+        """log2(amax / smallest); None where all is 0."""
+        return None if self.smallest is None else math.log2(self.amax) - math.log2(self.smallest)
+
+
+COLUMNS = tuple(one.name for one in fields(Row))
+
+
+def row_of(step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str) -> Row:
+    layer, role, name, gemm = key
+    count = int(seen.values)
+    finite = seen.nonfinite < seen.values
+    whole: dict[str, Any] = {
+        "step": step,
+        "layer": layer,
+        "role": role,
+        "recipe": name,
+        "gemm": gemm,
+        "cast": cast,
+        "count": count,
+        "zeros": 100 * seen.zeros / count,
+        "nonfinite": int(seen.nonfinite),
+        "min": seen.least if finite else None,
+        "max": seen.most if finite else None,
+        "amax": seen.amax,
+        "smallest": None if seen.smallest == math.inf else seen.smallest,
+        "why": why,
+    }
+    return Row(**whole) if judged is None else Row(**whole, **_loss(seen, judged))
+
+
+def _loss(seen: Measured, judged: Judged) -> dict[str, Any]:
+    return {
+        "underflow": 100 * judged.underflows / judged.values,
+        "overflow": 100 * judged.overflows / judged.values,
+        "saturation": 100 * judged.saturated / judged.values,
+        "sqnr": _sqnr(seen.squares, judged.errors),
+        "mse": judged.errors / judged.values,
+        "scale_min": None if judged.scale_min == math.inf else judged.scale_min,
+        "scale_max": None if judged.scale_max == -math.inf else judged.scale_max,
+    }
+
+
+def _sqnr(signal: float, errors: float) -> float | None:
+    if signal == 0:
+        return None
+    if errors == 0:
+        return math.inf
+    return -math.inf if errors == math.inf else 10 * math.log10(signal / errors)
+
+
+# ---- how rows are written ------------------------------------------------------------------------
+
+
+def json_of(rows: Iterable[Row]) -> str:
+    """An array of objects."""
+    return json.dumps([{k: _plain(v) for k, v in asdict(row).items()} for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """A head of the fields' names, and a line for each row."""
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, COLUMNS)
+        out.writeheader()
+        out.writerows(asdict(row) for row in rows)
+
+
+def write_scalars(writer: Any, rows: Iterable[Row]) -> None:
+    """Every number that is finite; the range of a tensor once."""
+    ranged: set[tuple[str, str]] = set()
+    for row in rows:
+        tag = f"{row.layer}/{row.role}" if row.layer else row.role
+        numbers = {f"{tag}/{name}": getattr(row, name) for name in _RANGE}
+        if (row.layer, row.role) in ranged:
+            numbers = {}
+        ranged.add((row.layer, row.role))
+        numbers |= {f"{tag}/{row.judge}/{name}": getattr(row, name) for name in _LOSS}
+        for name, value in numbers.items():
+            if value is not None and math.isfinite(value):
+                writer.add_scalar(name, value, row.step)
+
+
+_HEAD = (
+    "layer", "role", "recipe", "gemm", "amax", "smallest", "zeros %", "underflow %", "overflow %",
+    "saturation %", "SQNR dB", "scales", "",
+)  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line a row, columns aligned."""
+    lines = [_HEAD, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = 0, 1, 2, 3, len(_HEAD) - 1
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number in texts else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    scales = f"{_short(row.scale_min)}…{_short(row.scale_max)}" if row.scale_max else ""
+    numbers = row.amax, row.smallest, row.zeros, row.underflow, row.overflow, row.saturation
+    return (
+        row.layer,
+        row.role,
+        row.recipe,
+        row.gemm,
+        *map(_short, (*numbers, row.sqnr)),
+        scales,
+        row.why,
+    )
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks of DistributedDataParallel do, which spawn.py starts (test_virtual_nodes.py)."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import torch
+import torch._dynamo  # which DDP imports: once, before the ranks are forked
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import cpd
+from cpd.comm import Communicator
+from node_cases import (
+    DDP_CASES,
+    STEPS,
+    TwoHeads,
+    batch_of,
+    classifier,
+    loss_of,
+    optimizer_of,
+    state_hash,
+)
+
+
+def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
+    """This rank's weights, and rank 0's buffers, after some steps."""
+    torch.manual_seed(0)
+    unused = case.get("unused", False)
+    model = TwoHeads() if unused else classifier()
+    broadcasts = case.get("broadcast_buffers", True)
+    ddp = DistributedDataParallel(
+        model, find_unused_parameters=unused, broadcast_buffers=broadcasts
+    )
+    state, hook = cpd.ddp_hook(case["spec"], comm, module=ddp)
+    ddp.register_comm_hook(state, hook)
+    optimizer = optimizer_of(model)
+    torch.manual_seed(comm.rank)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        batch = batch_of(step, comm.size, comm.rank)
+        if unused:
+            nn.functional.cross_entropy(ddp(batch[0], comm.rank % 2 == 1), batch[1]).backward()
+        elif case.get("accumulated", False):
+            with ddp.no_sync():
+                loss_of(ddp, (batch[0][:2], batch[1][:2])).backward()
+            loss_of(ddp, (batch[0][2:], batch[1][2:])).backward()
+        else:
+            loss_of(ddp, batch).backward()
+        optimizer.step()
+    state.close()
+    return state_hash(model)
+
+
+def run_ranks(comm: Communicator) -> dict[str, str]:
+    """The hash of each case on this rank, or what went wrong."""
+    torch.set_num_threads(1)
+    told = {}
+    for name, case in DDP_CASES.items():
+        try:
+            told[name] = ddp_hash(comm, case)
+        except Exception:
+            told[name] = traceback.format_exc()
+    return told

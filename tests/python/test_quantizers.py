@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Casts anywhere in a model: `cpd.quantizer` and `cpd.nn.Quantizer`."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from cpd._torch.gemm import tagged  # noqa: E402
+from cpd.nn.clock import SHIFT  # noqa: E402
+from tensors import compiled, normal, same  # noqa: E402
+
+STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
+CASES = (
+    ("e4m3", "e5m2", {}),
+    (cpd.format("e4m3fn"), None, {}),
+    (None, cpd.CastSpec("e5m2", "toward_zero", "saturate"), {}),
+    ("mxfp8", "mxfp4", {"axis": 1}),
+    ("nvfp4", cpd.scaled("int8 row"), {"axis": (-1, 0)}),
+    (cpd.ScaledCast("mxfp4", "up"), "bf16", {"axis": 0}),
+    (None, None, {}),
+)
+
+
+def by_hand(x, spec, axis):
+    """The cast of a spec that draws nothing."""
+    spec = spec if isinstance(spec, (cpd.CastSpec, cpd.ScaledCast)) else None
+    if spec is None:
+        return x
+    if isinstance(spec, cpd.CastSpec):
+        return cpd.cast(x, spec.format, spec.rounding, spec.overflow)
+    return cpd.cast(x, spec.scaled, spec.rounding, axis=axis)
+
+
+@pytest.mark.parametrize(("forward", "backward", "options"), CASES)
+def test_equals_the_casts_by_hand(forward, backward, options):
+    q = cpd.quantizer(forward, backward, **options)
+    axis = options.get("axis", -1)
+    axes = axis if isinstance(axis, tuple) else (axis, axis)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = normal(6, 40, dtype=dtype).requires_grad_()
+        g = normal(6, 40, seed=1, dtype=dtype)
+        y = q(x)
+        assert same(y, by_hand(x.detach(), q.forward, axes[0]))
+        y.backward(g)
+        assert same(x.grad, by_hand(g, q.backward, axes[1]))
+        module = cpd.nn.Quantizer(forward, backward, **options)
+        assert module.step is None
+        assert same(module(x.detach()), y.detach())
+
+
+def test_stochastic_casts_draw_from_the_stream():
+    q = cpd.quantizer(STOCHASTIC, "e5m2 rounding=stochastic", layer=3)
+    x, g = normal(64).requires_grad_(), normal(64, seed=1)
+    for stream in (0, 5, torch.tensor(5)):
+        x.grad = None
+        y = q(x, stream=stream)
+        y.backward(g)
+        number = torch.as_tensor(stream)
+        first, second = (
+            int(tagged(number, way, 3)) % 2**64 for way in ("cast_output", "cast_gradient")
+        )
+        how = {"rounding": "stochastic", "random_bits": 8}
+        assert same(y.detach(), cpd.cast(x.detach(), "e4m3", **how, stream=first))
+        assert same(x.grad, cpd.cast(g, "e5m2", "stochastic", stream=second))
+    assert same(q(x), q(x))
+    seeded = cpd.quantizer(cpd.CastSpec("e4m3", "stochastic", seed=9, stream=5))
+    assert not same(seeded(x), q(x, stream=5))
+
+
+def test_it_prints_and_pickles():
+    q = cpd.quantizer("e4m3fn", "mxfp8", axis=0, layer=2)
+    assert repr(q) == "cpd.quantizer(forward='e4m3fn', backward='mxfp8', axis=0, layer=2)"
+    assert pickle.loads(pickle.dumps(q)) == q
+    assert str(cpd.quantizer(axis=(0, 1))) == "axis=(0, 1)"
+    assert repr(cpd.nn.Quantizer("e4m3")) == "Quantizer(forward='e4m3')"
+
+
+def test_functions_of_functions():
+    q = cpd.quantizer("e4m3", "e5m2")
+    x, g = normal(3, 8), normal(3, 8, seed=1)
+    assert same(torch.vmap(q)(x), q(x))
+    _, vjp = torch.func.vjp(q, x)
+    assert same(vjp(g)[0], cpd.cast(g, "e5m2"))
+    y, tangent = torch.func.jvp(q, (x,), (g,))
+    assert same((y, tangent), (cpd.cast(x, "e4m3"), g))
+
+
+def test_compiled_functions():
+    q = cpd.quantizer("e4m3", "e5m2")
+    run, counter = compiled(lambda x: q(x * 2) * 3)
+    for seed in range(3):
+        x, z = (normal(4, 8, seed=seed).requires_grad_() for _ in range(2))
+        run(x).sum().backward()
+        (q(z * 2) * 3).sum().backward()
+        assert same(x.grad, z.grad)
+    assert counter.frame_count == 1
+
+
+# ---- the module ----------------------------------------------------------------------------------
+
+
+def drawing():
+    return cpd.nn.Quantizer(STOCHASTIC, "e5m2 rounding=stochastic")
+
+
+def run(module, steps=1, seed=0):
+    """Values and gradients of some calls."""
+    found = []
+    for step in range(steps):
+        x = normal(5, 16, seed=seed + step).requires_grad_()
+        y = module(x)
+        y.backward(normal(5, 16, seed=99))
+        found += [y.detach(), x.grad]
+    return found
+
+
+def test_the_clock_counts_calls_in_training_mode():
+    module, x = drawing(), normal(64)
+    for step in (1, 2, 3):
+        assert same(module(x), module.quantize(x, stream=step << SHIFT))
+        assert module.step.item() == step
+    module.eval()
+    assert same(module(x), module(x))
+    assert module.step.item() == 3
+
+
+def test_a_run_goes_on_from_its_state():
+    whole = run(drawing(), 4)
+    first = drawing()
+    run(first, 2)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = drawing()
+    second.load_state_dict(torch.load(file))
+    assert same(run(second, 2, seed=2), whole[4:])
+
+
+def test_copies_go_on_by_themselves():
+    module = drawing()
+    run(module, 2)
+    others = copy.deepcopy(module), pickle.loads(pickle.dumps(module))
+    for other in others:
+        assert same(run(other), run(copy.deepcopy(module)))
+        assert (other.step.item(), module.step.item()) == (3, 2)
+    assert list(module.state_dict()) == ["step"]
+    assert list(cpd.nn.Quantizer("e4m3").state_dict()) == []
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_repeat_the_bits(reentrant):
+    plain, repeated = drawing(), drawing()
+    for seed in range(2):
+        x, z = (normal(5, 16, seed=seed).requires_grad_() for _ in range(2))
+        plain(x).square().sum().backward()
+        checkpoint(lambda z: repeated(z).square(), z, use_reentrant=reentrant).sum().backward()
+        assert same(x.grad, z.grad)
+    assert repeated.step.item() == 2
+
+
+def test_compiled_modules_are_eager_ones():
+    eager, module = drawing(), drawing()
+    fast, counter = compiled(module)
+    assert same(run(fast, 3), run(eager, 3))
+    assert counter.frame_count == 1
+    assert same(module.step, eager.step)
+
+
+def test_it_stands_anywhere():
+    model = nn.Sequential(nn.Linear(8, 8), cpd.nn.Quantizer("e4m3", "e5m2"), nn.Linear(8, 2))
+    x = normal(3, 8)
+    y = model[2](cpd.quantizer("e4m3", "e5m2")(model[0](x)))
+    y.sum().backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    assert same([p.grad for p in model.parameters()], wanted)
+    assert not same(wanted, by_torch(model, x))
+
+
+def by_torch(model, x):
+    model.zero_grad()
+    model[2](model[0](x)).sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def test_wrong_arguments():
+    for error, message, call in (
+        (ValueError, "unknown format 'e9x2'", lambda: cpd.quantizer("e9x2")),
+        (TypeError, "must be a cpd.Format or its name, got int", lambda: cpd.quantizer(3)),
+        (ValueError, "axis must be an int, or one for", lambda: cpd.quantizer(axis=(1, 2, 3))),
+        (TypeError, "axis must be an int, got str", lambda: cpd.quantizer(axis="x")),
+        (ValueError, r"layer must be 0…2\^16 - 1, got -1", lambda: cpd.quantizer(layer=-1)),
+        (TypeError, "x must be a torch tensor, got list", lambda: cpd.quantizer("e4m3")([1.0])),
+        (
+            ValueError,
+            "fp16 does not hold every value of bf16",
+            lambda: cpd.quantizer("bf16")(torch.zeros(2, dtype=torch.float16)),
+        ),
+        (
+            ValueError,
+            "without transform, factor and history",
+            lambda: cpd.quantizer("mxfp4 factor=0.75")(torch.zeros(32)),
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            call()
