@@ -49,6 +49,7 @@ class Model:
     weight_decay: float
     nesterov: bool
     factor: int  # of the mean loss; the rate is divided by it
+    short: float  # of the rate, where there are few images
     paper: tuple[float, ...]
 
 
@@ -60,6 +61,7 @@ MODELS = {
         weight_decay=0.256,
         nesterov=True,
         factor=PAPER_BATCH,
+        short=1 / 4,
         paper=(88.2, 88.3, 88.4, 10.0, 88.6, 10.0, 81.3),
     ),
     "resnet18": Model(
@@ -69,6 +71,7 @@ MODELS = {
         weight_decay=1e-4,
         nesterov=False,
         factor=1,
+        short=1 / 16,
         paper=(91.4, 90.1, 91.4, 90.4, 91.6, 10.0, 86.7),
     ),
 }
@@ -101,6 +104,7 @@ def train(options: argparse.Namespace, name: str, wire: str, seed: int, images: 
         x, y = micro_batch
         return cross_entropy(model(x), y) * how.factor
 
+    factor = options.rate or (1.0 if options.full else how.short)
     batch = options.nodes * options.batch
     steps = len(images.train_x) // batch
     draw = torch.Generator().manual_seed(seed)
@@ -109,8 +113,8 @@ def train(options: argparse.Namespace, name: str, wire: str, seed: int, images: 
         order = torch.randperm(len(images.train_x), generator=draw)
         for step in range(steps):
             progress = (epoch + step / steps) / (options.epochs or how.epochs) * how.epochs
-            rate = float(np.interp(progress, *how.rate)) * options.rate / how.factor
-            optimizer.param_groups[0]["lr"] = rate
+            rate = float(np.interp(progress, *how.rate)) * factor
+            optimizer.param_groups[0]["lr"] = rate / how.factor
             rows = order[step * batch :][:batch].to(options.device)
             x = augmented(images.train_x[rows], draw)
             now = nodes.step(loss, (x, images.train_y[rows]))
@@ -166,13 +170,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     }
     for name, (short, full, text) in sizes.items():
         parser.add_argument(f"--{name}", type=int, help=f"{text}; {short}, with --full {full}")
-    parser.add_argument("--rate", type=float, help="factor of the rates; 1/16, with --full 1")
+    parser.add_argument(
+        "--rate", type=float, help="factor of the rates; 1/4 and 1/16, with --full 1"
+    )
     options = parser.parse_args(arguments)
     for name, (short, full, _) in sizes.items():
         if getattr(options, name) is None:
             setattr(options, name, full if options.full else short)
-    if options.rate is None:
-        options.rate = 1.0 if options.full else 1 / 16
     if options.nodes * options.batch > options.images:
         parser.error(f"{options.nodes} nodes take more than {options.images} images a step")
     try:
