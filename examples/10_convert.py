@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Your model in a number format: convert, read the report, train, restore.
+
+    report = cpd.convert(model, "te-delayed")
+    print(report)
+    train(model)
+    cpd.restore(model)
+
+The model here classifies the digits of scikit-learn. `convert` changes its layers in place;
+parameters, optimizer and state_dict stay what they are. What a recipe says of the weights' update
+and of loss scaling is the optimizer's part: `cpd.optim.from_recipe`.
+
+Run: python examples/10_convert.py --recipe nvfp4
+     python examples/10_convert.py --recipe ibm-fp8-2018 --keep output
+     python examples/10_convert.py --recipe te-current --sums "e6m9 chunked chunk=64"
+     python examples/10_convert.py --list
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import cpd
+from cpd.demo.training import Digits, digit_classifier, epoch_order, load_digits
+
+BATCH = 64
+
+
+def train(model: nn.Module, recipe: cpd.Recipe | None, epochs: int, digits: Digits) -> None:
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    scaler = cpd.optim.LossScaler(1.0, dynamic=False)
+    if recipe is not None:
+        optimizer, scaler = cpd.optim.from_recipe(optimizer, recipe)
+    for epoch in range(epochs):
+        steps = epoch_order(0, epoch, len(digits.train_x), nodes=1, batch=BATCH)
+        for rows in torch.from_numpy(steps[:, 0]):
+            loss = cross_entropy(model(digits.train_x[rows]), digits.train_y[rows])
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def accuracy(model: nn.Module, digits: Digits) -> float:
+    model.eval()
+    with torch.no_grad():
+        right = model(digits.test_x).argmax(dim=1) == digits.test_y
+    model.train()
+    return right.double().mean().item()
+
+
+def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, cpd.Recipe]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--recipe", default="te-delayed", help="a name (see --list), a .toml or .json file, sums"
+    )
+    parser.add_argument("--sums", help="an accumulator in the place of torch's own sums")
+    parser.add_argument("--keep", nargs="*", default=[], help="layers left in torch, by pattern")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--width", type=int, default=128, help="of the hidden layers")
+    parser.add_argument("--depth", type=int, default=3, help="how many of them")
+    parser.add_argument("--list", action="store_true", help="show the recipes that have a name")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for name, recipe in cpd.recipes().items():
+            print(f"{name:13} {recipe.source}")
+        parser.exit()
+    try:
+        return options, cpd.recipe(options.recipe, sums=options.sums)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options, recipe = parsed(arguments)
+    digits = load_digits()
+    model = digit_classifier(options.depth, options.width, seed=0)
+    try:
+        report = cpd.convert(model, recipe, rules=[(layer, None) for layer in options.keep])
+    except ValueError as error:
+        raise SystemExit(f"--keep: {error}") from None
+    print(report)
+    train(model, recipe, options.epochs, digits)
+
+    plain = digit_classifier(options.depth, options.width, seed=0)
+    train(plain, None, options.epochs, digits)
+    print(f"\naccuracy {accuracy(model, digits):.1%}, in fp32 {accuracy(plain, digits):.1%}")
+    cpd.restore(model)
+    print(f"restored: {accuracy(model, digits):.1%}, the trained weights in torch's own layers")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains DavidNet and ResNet-18 on CIFAR-10 over 8 emulated nodes, whose gradients meet in few bits.
+
+The settings are those of table 4 of the APS paper (Han, Demmel, You, 2020, section 4.1): a ring of
+8 nodes, momentum 0.9, and
+    DavidNet   Nesterov, weight decay 0.256, rate from 0 to 0.4 in 5 epochs and to 0 in 20 more
+    ResNet-18  weight decay 0.0001, rate from 0.1 to 1.6 in 5 epochs, a tenth from 40, from 80 on
+The paper does not say that DavidNet's loss is the sum over a node's 512 images and the rate is
+divided by 512, as in Page's code; its weight decay, 512 * 0.0005, does. So its gradients are large
+and leave (4,3) at the top, where those of ResNet-18 are small and leave it at the bottom.
+
+By default models are narrow, images few, epochs short and their schedule squeezed: minutes on a
+CPU. `--full` is the paper's: 64 channels, 50,000 images, 512 a node, 25 and 100 epochs (the latter
+not in the paper); for a GPU.
+
+Run: python examples/11_cifar10.py --model davidnet
+     python examples/11_cifar10.py --model resnet18 --wires "e4m3" "e4m3 aps" --seeds 3
+     python examples/11_cifar10.py --full --device cuda
+Data: CIFAR-10 in $CPD_DATA (default ../shared/data), as a message says where it is not there.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import cpd
+from cpd.demo.cifar10 import Images, augmented, data_folder, load_cifar10
+from cpd.demo.models import davidnet, resnet18
+
+WIRES = ("fp32", "e5m2", "e5m2 aps", "e4m3", "e4m3 aps", "(3,0)", "(3,0) aps")
+PAPER_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Model:
+    """How a network is trained, and what the paper has: accuracy by wire."""
+
+    make: Callable[..., nn.Module]
+    epochs: int
+    rate: tuple[Sequence[float], Sequence[float]]  # epochs, and the rate there; straight between
+    weight_decay: float
+    nesterov: bool
+    factor: int  # of the mean loss; the rate is divided by it
+    short: float  # of the rate, where there are few images
+    paper: tuple[float, ...]
+
+
+MODELS = {
+    "davidnet": Model(
+        davidnet,
+        epochs=25,
+        rate=((0, 5, 25), (0, 0.4, 0)),
+        weight_decay=0.256,
+        nesterov=True,
+        factor=PAPER_BATCH,
+        short=1 / 4,
+        paper=(88.2, 88.3, 88.4, 10.0, 88.6, 10.0, 81.3),
+    ),
+    "resnet18": Model(
+        resnet18,
+        epochs=100,
+        rate=((0, 5, 40, 40, 80, 80), (0.1, 1.6, 1.6, 0.16, 0.16, 0.016)),
+        weight_decay=1e-4,
+        nesterov=False,
+        factor=1,
+        short=1 / 16,
+        paper=(91.4, 90.1, 91.4, 90.4, 91.6, 10.0, 86.7),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    accuracy: float
+    lost: float  # share of gradients that are not zero in the node, and are on the wire
+    end: str
+
+
+def train(options: argparse.Namespace, name: str, wire: str, seed: int, images: Images) -> Result:
+    how = MODELS[name]
+    torch.manual_seed(seed)
+    model = how.make(width=options.width).to(options.device)
+    if options.recipe:
+        cpd.convert(model, cpd.recipe(options.recipe))
+    spec = cpd.comm.reduce_spec(f"{wire} order=ring")
+    nodes = cpd.VirtualNodes(model, options.nodes, spec)
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=0.0,
+        momentum=0.9,
+        nesterov=how.nesterov,
+        weight_decay=how.weight_decay,
+    )
+
+    def loss(micro_batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, y = micro_batch
+        return cross_entropy(model(x), y) * how.factor
+
+    factor = options.rate or (1.0 if options.full else how.short)
+    batch = options.nodes * options.batch
+    steps = len(images.train_x) // batch
+    draw = torch.Generator().manual_seed(seed)
+    lost = sent = 0
+    for epoch in range(options.epochs or how.epochs):
+        order = torch.randperm(len(images.train_x), generator=draw)
+        for step in range(steps):
+            progress = (epoch + step / steps) / (options.epochs or how.epochs) * how.epochs
+            rate = float(np.interp(progress, *how.rate)) * factor
+            optimizer.param_groups[0]["lr"] = rate / how.factor
+            rows = order[step * batch :][:batch].to(options.device)
+            x = augmented(images.train_x[rows], draw)
+            now = nodes.step(loss, (x, images.train_y[rows]))
+            optimizer.step()
+            lost += sum(report.underflowed for report in nodes.report.values())
+            sent += options.nodes * sum(p.numel() for p in model.parameters())
+            if not bool(torch.isfinite(now)):
+                return Result(0.1, lost / sent, f"diverged in epoch {epoch + 1}")
+    return Result(accuracy(model, images), lost / sent, "")
+
+
+def accuracy(model: nn.Module, images: Images) -> float:
+    model.eval()
+    with torch.no_grad():
+        right = [
+            (model(x).argmax(dim=1) == y).sum().item()
+            for x, y in zip(images.test_x.split(500), images.test_y.split(500), strict=True)
+        ]
+    return sum(right) / len(images.test_y)
+
+
+def row(name: str, wire: str, results: list[Result]) -> str:
+    """A line of a table in Markdown."""
+    percents = [100 * result.accuracy for result in results]
+    spread = f"{min(percents):.1f} … {max(percents):.1f}"
+    lost = 100 * statistics.mean(result.lost for result in results)
+    paper = MODELS[name].paper[WIRES.index(wire)] if wire in WIRES else ""
+    ends = ", ".join(sorted({result.end for result in results if result.end}))
+    mean = f"{statistics.mean(percents):.1f}"
+    return f"| {name} | {wire} | {mean} | {spread} | {lost:.1f} | {paper} | {ends} |"
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=MODELS, help="one of the two; default: both")
+    parser.add_argument(
+        "--wires", nargs="+", default=WIRES, help="texts of cpd.comm.reduce_spec: 'e4m3 aps'"
+    )
+    parser.add_argument("--recipe", help="of the layers' own products, for cpd.convert")
+    parser.add_argument("--full", action="store_true", help="the paper's sizes: for a GPU")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--data", type=Path, default=data_folder(), help="where CIFAR-10 is")
+    sizes = {
+        "width": (8, 64, "channels of the first layers"),
+        "images": (2048, 50_000, "of the training part"),
+        "tests": (2000, 10_000, "images of the test part"),
+        "batch": (16, PAPER_BATCH, "images a node and step"),
+        "epochs": (8, 0, "into which the schedule is squeezed; 0: the paper's"),
+    }
+    for name, (short, full, text) in sizes.items():
+        parser.add_argument(f"--{name}", type=int, help=f"{text}; {short}, with --full {full}")
+    parser.add_argument(
+        "--rate", type=float, help="factor of the rates; 1/4 and 1/16, with --full 1"
+    )
+    options = parser.parse_args(arguments)
+    for name, (short, full, _) in sizes.items():
+        if getattr(options, name) is None:
+            setattr(options, name, full if options.full else short)
+    if options.nodes * options.batch > options.images:
+        parser.error(f"{options.nodes} nodes take more than {options.images} images a step")
+    try:
+        for wire in options.wires:
+            cpd.comm.reduce_spec(wire)
+        if options.recipe:
+            cpd.recipe(options.recipe)
+        options.data = load_cifar10(options.data, options.images, options.tests)
+    except (ValueError, FileNotFoundError) as error:
+        parser.error(str(error))
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    images = options.data.to(options.device)
+    print(f"{images.source}, {options.images} images, {options.nodes} nodes × {options.batch}\n")
+    print("| model | wire | accuracy, % | least … most | lost to zero, % | paper | |")
+    print("|---|---|---|---|---|---|---|")
+    start = time.perf_counter()
+    for name in [options.model] if options.model else MODELS:
+        for wire in options.wires:
+            seeds = range(options.seeds)
+            results = [train(options, name, wire, seed, images) for seed in seeds]
+            print(row(name, wire, results), flush=True)
+    print(f"\n{time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a small GPT on characters in scaled formats with three sums, and draws the loss curves.
+
+The formats of the operands are those of the recipes te-delayed, mxfp8 and nvfp4. The sums are
+    native    torch's own, in fp32
+    (6,9)     e6m9 in chunks of 64, as IBM's FP8 training of 2018
+    h100-fp8  as the tensor core of an H100 forms them
+That unit multiplies elements of FP8 and knows no scales, so they are applied at the end
+(`scales_at="epilogue"`), which takes one scale a tensor: te-delayed has that. In mxfp8 the scale
+changes every 32 terms and in nvfp4 every 16, inside the sum, and nvfp4's elements are no FP8.
+
+The text is the language reference that Python holds for `help()`. Attention's two products stay in
+fp32, as these recipes have it.
+
+Run: python examples/12_gpt.py
+     python examples/12_gpt.py --seeds 3 --only nvfp4
+     python examples/12_gpt.py --width 256 --depth 6 --context 256 --steps 5000 --device cuda
+Draws: out/gpt.png
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import cpd
+from cpd.demo.models import Gpt
+from cpd.demo.text import Text, load_text
+from cpd.study.plot import BLUE, GREEN, ORANGE, STYLE
+
+CHUNKED = "e6m9 chunked chunk=64"
+COLOURS = {"fp32": "black", "te-delayed": BLUE, "mxfp8": GREEN, "nvfp4": ORANGE}
+LINES = {"native": "-", "(6,9)": "--", "h100-fp8": ":"}
+
+
+def cases() -> dict[str, cpd.Recipe | None]:
+    """By name: operands, sums."""
+    h100 = cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2")
+    made: dict[str, cpd.Recipe | None] = {"fp32, native": None}
+    for name in ("te-delayed", "mxfp8", "nvfp4"):
+        made[f"{name}, native"] = cpd.recipe(name)
+        made[f"{name}, (6,9)"] = cpd.recipe(name, sums=CHUNKED)
+    made["te-delayed, h100-fp8"] = cpd.recipe("te-delayed", sums=h100).replace(scales_at="epilogue")
+    return made
+
+
+def loss_of(model: nn.Module, runs: Tensor) -> Tensor:
+    return cross_entropy(model(runs[:, :-1]).flatten(0, 1), runs[:, 1:].flatten())
+
+
+def train(
+    recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text
+) -> tuple[list[float], float]:
+    """The loss of each step, and that of the test part at the end."""
+    torch.manual_seed(seed)
+    model = Gpt(len(text.characters), options.width, options.heads, options.depth, options.context)
+    model.to(options.device)
+    if recipe is not None:
+        cpd.convert(model, recipe)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
+    warm = max(1, options.steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / warm))
+    losses = []
+    for runs in text.batches(options.steps, options.batch, options.context, seed):
+        loss = loss_of(model, runs.to(options.device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        tests = text.tests(64, options.context).to(options.device)
+        return losses, loss_of(model, tests).item()
+
+
+def smooth(losses: list[float]) -> list[float]:
+    """The mean of each loss and up to 19 before it."""
+    return [statistics.mean(losses[max(0, end - 20) : end]) for end in range(1, len(losses) + 1)]
+
+
+def draw(curves: dict[str, list[float]], picture: Path) -> None:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for name, losses in curves.items():
+            operands, sums = name.split(", ")
+            axes.plot(smooth(losses), LINES[sums], color=COLOURS[operands], lw=1.2, label=name)
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss, nats a character")
+        axes.set_title("A small GPT in scaled formats")
+        figure.legend(loc="outside right upper")
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(picture, dpi=160, metadata={"Software": None})
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="cases whose names contain this, and fp32")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each; the first is drawn")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=8, help="runs of characters a step")
+    parser.add_argument("--context", type=int, default=64, help="their length")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--picture", type=Path, default=Path(__file__).parents[1] / "out/gpt.png")
+    options = parser.parse_args(arguments)
+    if options.width % options.heads:
+        parser.error(f"{options.heads} heads do not divide the width {options.width}")
+    if not any(options.only in name for name in cases()):
+        parser.error(f"no case contains {options.only!r}; there are: {'; '.join(cases())}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options, text = parsed(arguments), load_text()
+    print("| operands, sums | test loss | least … most | ms a step |")
+    print("|---|---|---|---|")
+    curves = {}
+    for name, recipe in cases().items():
+        if recipe is not None and options.only not in name:
+            continue
+        start = time.perf_counter()
+        runs = [train(recipe, options, seed, text) for seed in range(options.seeds)]
+        step = 1e3 * (time.perf_counter() - start) / (options.steps * options.seeds)
+        tests = [test for _, test in runs]
+        curves[name] = runs[0][0]
+        spread = f"{min(tests):.3f} … {max(tests):.3f}"
+        print(f"| {name} | {statistics.mean(tests):.3f} | {spread} | {step:.0f} |", flush=True)
+    draw(curves, options.picture)
+    print(f"\nthe picture: {options.picture}")
+
+
+if __name__ == "__main__":
+    main()

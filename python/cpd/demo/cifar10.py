@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CIFAR-10, read from files at hand: `load_cifar10`, `augmented`."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+JPEG = "cifar10-jpeg.npz"
+BATCHES = "cifar-10-batches-py"
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Images:
+    """The training and the test part, N x 3 x 32 x 32 in fp32, standardised channel by channel with
+    the training part's mean and deviation, and their classes.
+
+    Attributes:
+        source: what accuracies are quoted as: `CIFAR-10`, or `CIFAR-10 (JPEG)`, which is lossy.
+    """
+
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    source: str
+
+    def to(self, device: torch.device | str) -> Images:
+        """The same on another device."""
+        x = (self.train_x, self.train_y, self.test_x, self.test_y)
+        return Images(*(one.to(device) for one in x), self.source)
+
+
+def data_folder() -> Path:
+    """Where data is looked for: `$CPD_DATA`, else `../shared/data`, from where one is."""
+    return Path(os.environ.get("CPD_DATA", "../shared/data"))
+
+
+def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Images:
+    """The first images of each part, from `folder` or its subfolder cifar10.
+
+    Two forms are known: the folder cifar-10-batches-py of https://www.cs.toronto.edu/~kriz/cifar.html
+    (pickles: only from where they can be trusted), and cifar10-jpeg.npz: JPEG bytes end to end as
+    `train_jpeg` (uint8), where each begins and the last ends as `train_offset`, `train_label`, and
+    the same for `test`, which Pillow decodes.
+
+    Raises FileNotFoundError, which says what is to be put where; ValueError for numbers of images
+    that are not there.
+    """
+    for place in (folder, folder / "cifar10"):
+        if (place / JPEG).exists():
+            with np.load(place / JPEG) as stored:
+                parts = [
+                    _decoded(stored, name, n) for name, n in (("train", train), ("test", test))
+                ]
+            return _standardised(parts, "CIFAR-10 (JPEG)")
+        if (place / BATCHES).exists():
+            names = [f"data_batch_{number}" for number in range(1, 6)]
+            parts = [
+                _unpickled(place / BATCHES, names, train),
+                _unpickled(place / BATCHES, ["test_batch"], test),
+            ]
+            return _standardised(parts, "CIFAR-10")
+    raise FileNotFoundError(
+        f"no CIFAR-10 in {folder.resolve()}: put {BATCHES}, unpacked from cifar-10-python.tar.gz "
+        f"of https://www.cs.toronto.edu/~kriz/cifar.html, or {JPEG} there, or name another folder "
+        "by $CPD_DATA"
+    )
+
+
+def augmented(images: Tensor, draw: torch.Generator) -> Tensor:
+    """Each image moved by -4…4 pixels both ways, the rest filled with 0, and every second one
+    mirrored, as `draw`, on the CPU, decides."""
+    count, channels, height, width = images.shape
+    padded = F.pad(images, (4, 4, 4, 4))
+    down, right = torch.randint(9, (2, count, 1), generator=draw)
+    mirrored = torch.randint(2, (count, 1), generator=draw).bool()
+    across = torch.arange(width)
+    columns = right + torch.where(mirrored, across.flip(0), across)
+    rows = down + torch.arange(height)
+    device = images.device
+    taken: Tensor = padded[
+        torch.arange(count, device=device)[:, None, None, None],
+        torch.arange(channels, device=device)[None, :, None, None],
+        rows.to(device)[:, None, :, None],
+        columns.to(device)[:, None, None, :],
+    ]
+    return taken
+
+
+def _decoded(stored: np.lib.npyio.NpzFile, name: str, count: int) -> tuple[Bytes, Bytes]:
+    from PIL import Image
+
+    there, offsets = stored[f"{name}_label"], stored[f"{name}_offset"]
+    _check(count, len(there), name)
+    jpeg = stored[f"{name}_jpeg"].tobytes()
+    images = [
+        np.asarray(Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]]))) for i in range(count)
+    ]
+    return np.stack(images).transpose(0, 3, 1, 2), there[:count]
+
+
+def _unpickled(folder: Path, names: list[str], count: int) -> tuple[Bytes, Bytes]:
+    files = []
+    for name in names:
+        with open(folder / name, "rb") as file:
+            files.append(pickle.load(file, encoding="bytes"))
+    images = np.concatenate([one[b"data"] for one in files]).reshape(-1, 3, 32, 32)
+    _check(count, len(images), names[0])
+    labels = np.concatenate([one[b"labels"] for one in files])
+    return images[:count], labels[:count]
+
+
+def _check(count: int, there: int, name: str) -> None:
+    if not 0 < count <= there:
+        raise ValueError(f"there are {there} images in {name}, got {count}")
+
+
+def _standardised(parts: list[tuple[Bytes, Bytes]], source: str) -> Images:
+    values = [torch.from_numpy(images.astype(np.float32)) / 255 for images, _ in parts]
+    mean = values[0].mean(dim=(0, 2, 3), keepdim=True)
+    deviation = values[0].std(dim=(0, 2, 3), keepdim=True)
+    (train_x, test_x) = ((x - mean) / deviation for x in values)
+    (train_y, test_y) = (torch.from_numpy(labels.astype(np.int64)) for _, labels in parts)
+    return Images(train_x, train_y, test_x, test_y, source)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples that train a model run, at small sizes, and say what is wrong with their
+arguments; the notebook's cells run."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+FOLDER = Path(__file__).parents[2] / "examples"
+TINY = ["--width", 16, "--steps", 2, "--batch", 2, "--context", 8]
+
+
+def main(name: str, *arguments: object) -> Any:
+    """What an example's `main` gives, in this process."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main([str(each) for each in arguments])
+
+
+def refuses(capsys: pytest.CaptureFixture[str], text: str, name: str, *arguments: object) -> None:
+    """The example ends with a message that holds `text`."""
+    with pytest.raises(SystemExit) as raised:
+        main(name, *arguments)
+    assert raised.value.code != 0
+    assert text in capsys.readouterr().err + str(raised.value)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A folder with CIFAR-10's form, of a few images of noise."""
+    image = pytest.importorskip("PIL.Image")
+    draw = np.random.default_rng(0)
+    stored = {}
+    for name, count in (("train", 64), ("test", 32)):
+        files = []
+        for _ in range(count):
+            file = io.BytesIO()
+            image.fromarray(draw.integers(256, size=(32, 32, 3), dtype=np.uint8)).save(file, "JPEG")
+            files.append(file.getvalue())
+        stored[f"{name}_jpeg"] = np.frombuffer(b"".join(files), np.uint8)
+        stored[f"{name}_offset"] = np.cumsum([0, *map(len, files)], dtype=np.uint32)
+        stored[f"{name}_label"] = draw.integers(10, size=count, dtype=np.uint8)
+    np.savez(tmp_path / "cifar10-jpeg.npz", **stored)
+    return tmp_path
+
+
+def test_convert(capsys: pytest.CaptureFixture[str]) -> None:
+    main("10_convert", "--recipe", "nvfp4", "--keep", "output", "--width", 32, "--epochs", 1)
+    said = capsys.readouterr().out
+    assert "Linear  × 1  output  left in torch by the rule 'output'" in said
+    assert "restored: " in said
+    refuses(capsys, "'nvpf4' is no recipe", "10_convert", "--recipe", "nvpf4")
+    refuses(capsys, "no module of the model matches", "10_convert", "--keep", "nowhere")
+
+
+def test_cifar10(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--images", 64, "--tests", 32, "--width", 2, "--batch", 4, "--epochs", 1]
+    wires = ["--wires", "fp32", "(3,0)", "(3,0) aps"]
+    main("11_cifar10", "--data", images, *sizes, "--model", "davidnet", *wires, "--seeds", 2)
+    said = capsys.readouterr().out
+    assert said.startswith("CIFAR-10 (JPEG), 64 images, 8 nodes × 4\n")
+    assert "| davidnet | (3,0) | 10.0 | 10.0 … 10.0 | " in said  # gradients beyond its largest
+    assert said.count("| davidnet | ") == 3
+
+
+def test_cifar10_refuses(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refuses(capsys, "by $CPD_DATA", "11_cifar10", "--data", images / "nowhere")
+    refuses(capsys, "there are 64 images in train, got 100", "11_cifar10", "--data", images,
+            "--images", 100, "--batch", 4)  # fmt: skip
+    refuses(capsys, "unknown format 'e4n3'", "11_cifar10", "--data", images, "--wires", "e4n3")
+    refuses(capsys, "take more than 64 images", "11_cifar10", "--data", images, "--images", 64)
+
+
+def test_gpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "gpt.png"
+    main("12_gpt", *TINY, "--depth", 1, "--picture", picture)
+    assert capsys.readouterr().out.count("\n| ") == 9  # head, fp32 and seven more
+    assert picture.stat().st_size > 10_000
+    refuses(capsys, "no case contains 'x'", "12_gpt", "--only", "x9")
+    refuses(capsys, "4 heads do not divide the width 6", "12_gpt", "--width", 6)
+
+
+def test_lstm(capsys: pytest.CaptureFixture[str]) -> None:
+    main("13_lstm", *TINY, "--layers", 1)
+    assert capsys.readouterr().out.count("\n| ") == 5
+    refuses(capsys, "'nvpf4' is no recipe", "13_lstm", "--recipes", "nvpf4")
+
+
+def test_notebook() -> None:
+    cells = json.loads((FOLDER / "15_model.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    names: dict[str, Any] = {}
+    for cell in code:
+        exec("".join(cell["source"]), names)
+    assert min(names["accuracies"].values()) > 0.85
+    assert type(names["model"][0]) is torch.nn.Linear
+
+
+def test_every_example_is_listed() -> None:
+    listed = (FOLDER / "README.md").read_text()
+    for path in sorted(FOLDER.glob("[0-9][0-9]_*")):
+        assert path.name in listed
+        if path.suffix == ".py":
+            assert f"Run: python examples/{path.name}" in path.read_text() or "mpirun" in listed
