@@ -3,6 +3,9 @@
 model unconverted, by turns, on two threads; bits first. Rates are the model's own multiplications
 and additions a second, so that a ratio of 0.74 is 1.35 times the time.
 
+`model/gpt/peer/torchao-float8` is `te-current` beside torchao's emulated float8 training, which has
+the same casts; the ratio is how many times faster ours is. Skipped where torchao is not installed.
+
 ResNet-18 takes 64 images of 32 x 32; the block of a GPT has width 512 and takes 8 x 256 tokens.
 """
 
@@ -91,8 +94,9 @@ def rows(options: Namespace) -> Iterator[Row]:
 
 def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
     names = {f"model/{case.name}/{name}": name for name in BARS}
-    chunked = f"model/{case.name}/chunked"
-    wanted = [full for full in (*names, chunked) if options.name in full]
+    chunked, peer = f"model/{case.name}/chunked", f"model/{case.name}/peer/torchao-float8"
+    every = (*names, chunked, *([peer] if case.name == "gpt" else []))
+    wanted = [full for full in every if options.name in full]
     if not wanted:
         return
     torch.manual_seed(options.seed % 2**32)
@@ -105,6 +109,9 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
         if full == chunked:
             yield _chunked_row(case, plain, x, full, options)
             continue
+        if full == peer:
+            yield _peer_row(case, plain, x, full, work, options)
+            continue
         name = names[full]
         fault = wrong(case, plain, x, name)
         if fault:
@@ -114,6 +121,21 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
         side = Side(lambda model=model: step(model, x), work)  # type: ignore[misc]
         row = timed(full, "GFLOP/s", side, "unconverted", base, options.repeats)
         yield row if BARS[name] is None else {**row, "bar": BARS[name]}
+
+
+def _peer_row(
+    case: Case, plain: nn.Module, x: Tensor, full: str, work: int, options: Namespace
+) -> Row:
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ImportError:
+        return {"name": full, "skipped": "torchao is not installed"}
+    theirs = copy.deepcopy(plain)
+    convert_to_float8_training(theirs, config=Float8LinearConfig(emulate=True))
+    ours = converted(case, plain, "te-current")
+    sides = (Side(lambda model=model: step(model, x), work) for model in (ours, theirs))  # type: ignore[misc]
+    first, second = sides
+    return timed(full, "GFLOP/s", first, "torchao", second, options.repeats)
 
 
 # ---- emulated sums -------------------------------------------------------------------------------

@@ -110,7 +110,8 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """What is timed from Python: casts into fresh memory, matrix products, overhead of calls."""
+    """What is timed from Python: casts into fresh memory, matrix products, overhead of calls,
+    training steps."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -124,12 +125,14 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     import model
     import overhead
     import scaled_peers
+    import virtual_nodes
 
     yield from fresh.rows(options)
     yield from gemm.rows(options)
     yield from gemm_scaled.rows(options)
     yield from scaled_peers.rows(options)
     yield from overhead.rows(options)
+    yield from virtual_nodes.rows(options)
     yield from model.rows(options)
 
 
@@ -186,6 +189,10 @@ KINDS = (
         "µs",
         "a call of small arrays, in µs; ratio: torch's multiplication of 8 elements over it"
         " (compiled: over what it costs above x + 0)",
+    ),
+    Kind(
+        "ms a step",
+        "256 virtual nodes, two threads; ratio: the time of 256 plain micro-batches over a step's",
     ),
     Kind(
         "ms",
@@ -246,6 +253,8 @@ def _unit(name: str) -> str:
         return "ms"
     if name.startswith("overhead"):
         return "µs"
+    if name.startswith("model/virtual-nodes"):
+        return "ms a step"
     if name.startswith("model"):
         return "GFLOP/s"
     return "GMAC/s" if "gemm" in name else "GB/s"

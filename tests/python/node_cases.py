@@ -58,9 +58,11 @@ def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch
 
 
 def state_hash(model: nn.Module) -> str:
-    """Of all weights and buffers."""
+    """Of all weights and buffers but the histories of delayed scaling, in whose present row DDP's
+    ranks have magnitudes of their own still."""
     digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
+    kept = {n: v for n, v in model.state_dict().items() if not n.endswith("amax_history")}
+    for name, value in kept.items():
         digest.update(name.encode() + value.detach().contiguous().view(-1).numpy().tobytes())
     return digest.hexdigest()
 
@@ -151,6 +153,7 @@ def by_nodes(
 # ---- the same as ranks of DistributedDataParallel (node_ranks.py) ------------------------------
 
 KAHAN = cpd.Accumulator("e4m3", "kahan")
+STOCHASTIC = cpd.Recipe("native", gradient="e5m2 rounding=stochastic random_bits=8")
 DDP_CASES: dict[str, dict[str, Any]] = {
     "one pass": {"spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic", seed=3)},
     "groups": {"spec": cpd.ReduceSpec("e5m2", group_size=2)},
@@ -162,11 +165,16 @@ DDP_CASES: dict[str, dict[str, Any]] = {
     },
     "scaled": {"spec": cpd.ReduceSpec("mxfp8", result="bf16")},
     "buffers of their own": {"spec": cpd.ReduceSpec("e4m3"), "broadcast_buffers": False},
+    "delayed scaling": {
+        "spec": cpd.ReduceSpec("e4m3", aps=True),
+        "recipe": cpd.recipe("te-delayed"),
+    },
+    "stochastic layers": {"spec": cpd.ReduceSpec("e4m3"), "recipe": STOCHASTIC},
     "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
     "accumulated": {"spec": cpd.ReduceSpec("e4m3", aps=True), "accumulated": True},
 }
 WORLD = 3
-STEPS = 2
+STEPS = 3
 
 
 class TwoHeads(nn.Module):
@@ -181,10 +189,17 @@ class TwoHeads(nn.Module):
         return self.heads[int(second)](images.flatten(1))
 
 
+def model_of(case: dict[str, Any]) -> nn.Module:
+    model = TwoHeads() if case.get("unused", False) else classifier()
+    if "recipe" in case:
+        cpd.convert(model, case["recipe"], [(nn.Conv2d, None)])
+    return model
+
+
 def nodes_hash(case: dict[str, Any]) -> str:
     """The weights and buffers after some steps of a case."""
     unused, accumulated = case.get("unused", False), case.get("accumulated", False)
-    model = TwoHeads() if unused else classifier()
+    model = model_of(case)
     optimizer = optimizer_of(model)
     nodes = cpd.VirtualNodes(
         model,

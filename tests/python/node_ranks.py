@@ -16,10 +16,9 @@ from cpd.comm import Communicator
 from node_cases import (
     DDP_CASES,
     STEPS,
-    TwoHeads,
     batch_of,
-    classifier,
     loss_of,
+    model_of,
     optimizer_of,
     state_hash,
 )
@@ -29,7 +28,7 @@ def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
     """This rank's weights, and rank 0's buffers, after some steps."""
     torch.manual_seed(0)
     unused = case.get("unused", False)
-    model = TwoHeads() if unused else classifier()
+    model = model_of(case)
     broadcasts = case.get("broadcast_buffers", True)
     ddp = DistributedDataParallel(
         model, find_unused_parameters=unused, broadcast_buffers=broadcasts

@@ -396,6 +396,13 @@ def test_a_converted_layer_is_the_function_in_any_mode():
     assert counter.frame_count == 1
 
 
+def test_a_converted_layer_takes_no_layer_that_it_would_pass_over():
+    module = layer()
+    cpd.convert(module, RECIPES["fp8"])
+    with pytest.raises(TypeError, match="reads the weight of its out_proj"):
+        module.out_proj = cpd.nn.Linear(8, 8, recipe="e4m3")
+
+
 def test_a_converted_encoder_computes_the_same_in_eval_mode():
     """Neither encoder layers nor attention take torch's fast paths, padded batches included."""
     torch.manual_seed(0)
@@ -404,7 +411,7 @@ def test_a_converted_encoder_computes_the_same_in_eval_mode():
     how = cpd.Recipe("e5m3", attention="e5m3", softmax="e4m3", norm="e5m6")
     cpd.convert(model, how)
     x = normal(2, 7, 8)
-    for mask in (None,):
+    for mask in (None, PADDING):
         trained = model.train()(x, src_key_padding_mask=mask)
         with torch.no_grad():
             assert same(model.eval()(x, src_key_padding_mask=mask), trained.detach())

@@ -140,14 +140,12 @@ def test_a_transposed_convolution_of_a_given_size():
 def test_the_streams_of_a_layer_follow_from_step_and_number():
     model = mlp()
     cpd.convert(model, DRAWING)
-    assert list(model.state_dict())[0] == "cpd_clock"
-    x = normal(5, 8)
+    assert next(iter(model.state_dict())) == "cpd_clock"
+    x, last, seen = normal(5, 8), model[4], []
+    last.register_forward_hook(lambda module, given, y: seen.append((given[0], y)))
     for step in (1, 2, 3):
-        seen = []
-        hook = model[4].register_forward_hook(lambda m, given, y: seen.append((given[0], y)))
         model(x)
-        hook.remove()
-        (given, y), last = seen[0], model[4]
+        given, y = seen.pop()
         assert model.cpd_clock == step
         stream = ((step << 36) ^ stream_tag("cast_activation", 2)) % 2**64
         qx = cpd.cast(given, "e4m3fn", rounding="stochastic", random_bits=8, stream=stream)
@@ -291,6 +289,9 @@ ALL = ["stem", *(f"blocks.{n}.{part}" for n in range(3) for part in ("up", "down
         ("last 99", ALL),
         ("first 1 block", ["blocks.0.up", "blocks.0.down"]),
         ("last 2 blocks", ALL[3:-1]),
+        ("last 15%", ALL[-2:]),  # 1.2 of 8, rounded up
+        ("first 100 %", ALL),
+        ("first 34% blocks", ALL[1:5]),
     ],
 )
 def test_selectors(selector, left):
@@ -461,8 +462,11 @@ def test_the_report_in_print_and_as_json():
 def test_what_torch_reads_behind_ones_back():
     attention = nn.MultiheadAttention(8, 2)
     report = cpd.convert(attention, FP8)
-    reasons = {row.name: row.why_not for row in report}
-    assert reasons == {"": "", "out_proj": "the model computes it, emulated"}
+    assert [(row.name, row.what, row.why_not) for row in report] == [
+        ("", "attention", ""),
+        ("out_proj", "attention", ""),
+    ]
+    assert report[1].how == "by the model"
     report = cpd.convert(attention, FP8, [(nn.MultiheadAttention, None)])
     assert "never calls it" in {row.name: row.why_not for row in report}["out_proj"]
     assert type(attention.out_proj) is nn.modules.linear.NonDynamicallyQuantizableLinear

@@ -123,7 +123,9 @@ def test_every_public_name_has_a_text_and_an_example():
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md"]
+)
 def test_readme(name):
     pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)

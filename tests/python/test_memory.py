@@ -122,6 +122,22 @@ def backward():
     t = torch.rand(2, 2)
     recipe = cpd.Recipe("e4m3", gradient=cpd.CastSpec("e5m2", "stochastic"))
 
+    models = {}
+    for name in ("nvfp4", "te-delayed"):
+        torch.manual_seed(0)
+        models[name] = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
+        cpd.convert(models[name], name)
+    rows, images = torch.rand(16, 16), torch.rand(1, 2, 2, 2, requires_grad=True)
+    native = cpd.recipe("mxfp8")
+    kernels = torch.rand(2, 2, 1, 1, requires_grad=True)
+
+    def trained(name):
+        def run():
+            models[name].zero_grad()
+            models[name](rows).sum().backward()
+
+        return run
+
     def gradient(run, *operands):
         return lambda: torch.autograd.grad(run().sum(), operands)
 
@@ -133,6 +149,13 @@ def backward():
         "gemm": gradient(lambda: cpd.gemm(x, y, stochastic("e4m3"), z), x, y, z),
         "linear": gradient(lambda: F.linear(x, y, recipe=recipe), x, y),
         "conv2d": gradient(lambda: F.conv2d(image, kernel, recipe=recipe), image, kernel),
+        "native linear": gradient(lambda: F.linear(x, y, recipe=native), x, y),
+        "native conv2d": gradient(lambda: F.conv2d(images, kernels, recipe=native), kernels),
+        "attention": gradient(
+            lambda: F.scaled_dot_product_attention(x, y, z, recipe=cpd.recipe("bf16")), x, y, z
+        ),
+        "a model by nvfp4": trained("nvfp4"),
+        "a model by te-delayed": trained("te-delayed"),
         "jvp of mul": lambda: torch.func.jvp(lambda x: cpd.mul(x, x, "e4m3"), (t,), (t,)),
         "jvp of gemm": lambda: torch.func.jvp(lambda x: cpd.gemm(x, x, "e4m3"), (t,), (t,)),
         "grad of cast": lambda: torch.func.grad(lambda x: cpd.cast(x, "e4m3").sum())(t),

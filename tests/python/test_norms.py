@@ -245,6 +245,17 @@ def test_inductor_keeps_eagers_bits():
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_autocast_rounds_norms_in_compiled_programs_too(norm):
+    def run(*given):
+        with cpd.autocast(NARROW):
+            return norm(*given)
+
+    given = operands(norm)
+    program, _ = compiled(run)
+    assert same((program(*given), run(*given)), (norm(*given, recipe=NARROW),) * 2)
+
+
 # ---- converted layers ----------------------------------------------------------------------------
 
 

@@ -157,10 +157,11 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints) -> Tensor:
-    """A tensor of that size in the memory format of g, its values of no account."""
+    """A tensor of that size in the memory format of g, its values of no account. It is never
+    touched, whereas torch would write out one that is expanded."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(size))
     if last is None or g.is_contiguous() or not g.is_contiguous(memory_format=last):
-        return g.new_empty(1).expand(*size)
+        return g.new_empty(size)
     return torch.empty(size, dtype=g.dtype, device=g.device, memory_format=last)
 
 

@@ -32,7 +32,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     and float16, stay torch's; `left` counts them by name, but for compiled ones.
 
     Args:
-        recipe: a `cpd.Recipe`, or one accumulator.
+        recipe: as for `cpd.convert`; its rules and schedule do not count. Raises ValueError where
+            its scaling is delayed.
         stream: of all random bits, instead of the streams of the recipe's parts: a tensor, for
             compiled steps. The calls, numbered whenever the context is entered, draw from it XOR
             number << 20.
@@ -48,6 +49,11 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     def __init__(self, recipe: RecipeLike, *, stream: Number = 0) -> None:
         super().__init__()
         self.recipe = _recipe(recipe)
+        if self.recipe.delays:
+            raise ValueError(
+                "autocast keeps no scales of former steps, which the recipe asks for: cpd.convert "
+                "does, in each layer"
+            )
         check_number("stream", stream)
         self.stream = stream
         self.left: dict[str, int] = {}
@@ -194,6 +200,7 @@ _TORCHS = {
     "add": "add __add__ __radd__",
     "add_": "add_ __iadd__",
     "softmax": "softmax",
+    "rms_norm": "rms_norm",  # which compiled programs call
     **{name: name for name in _LEFT},
 }
 """Under which names torch, or its Tensor, has them; the others are in torch.nn.functional alone."""

@@ -18,6 +18,7 @@ from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
 from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.report import Report, Row
@@ -45,7 +46,7 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
             decides, and the recipe's own rules come after these. Selectors: a pattern of qualified
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
-            N blocks" of the longest ModuleList or Sequential.
+            N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
 
     The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
     they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
@@ -182,9 +183,16 @@ class _Plan:
         cls = classes.own_class(module)
         kind = cls.__name__
         mixin = self._mixins[name]
-        reason = self._passed_over(name, module)
+        if name in self._inner:
+            parent = self._inner[name]
+            yield Row(name, kind, self._mixins[parent].what, f"by {parent or 'the model'}")
+            return
+        reason = self._passed_over(name)
         if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
             yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
+            return
+        if isinstance(module, Quantizer):
+            yield Row(name, kind, "cast", f"its own formats: {module.extra_repr()}")
             return
         if mixin is None:
             unknown = _unknown(module, cls)
@@ -207,11 +215,9 @@ class _Plan:
             self._inner[f"{name}.{child}".lstrip(".")] = name
         yield Row(name, kind, mixin.what, mixin.describe(state), layer=number)
 
-    def _passed_over(self, name: str, module: nn.Module) -> str:
+    def _passed_over(self, name: str) -> str:
         """Why the module's forward would not matter, or not be the place."""
         parent, _, last = name.rpartition(".")
-        if name in self._inner:
-            return f"{self._inner[name] or 'the model'} computes it, emulated"
         if ".parametrizations." in f".{name}.":
             return "makes a weight, which the layer casts"
         reader = bypasses.reader_of(self._modules[parent], last) if name else ""

@@ -149,4 +149,13 @@ def linear(
     x, w = entering(given, input, weight)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
     y = finished(given, call(ops.matmul, None, x, w, bias, True, *given.of_operator()), input)
-    return y.reshape((*input.shape[:-1], weight.shape[0]))
+    return _shaped(y, (*input.shape[:-1], weight.shape[0]))
+
+
+def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A result in another shape. It is no view, as torch's are none: hooks of FSDP2 and code that
+    writes into results take it for new memory."""
+    if y.dim() == len(shape):
+        return y
+    made: Tensor = torch.ops.aten._unsafe_view.default(y, shape)
+    return made

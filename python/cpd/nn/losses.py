@@ -93,18 +93,18 @@ def measure(x: Tensor) -> Given:
     if x.dtype == torch.float64:
         x = x.float()
     unknown = ~x.isfinite()
+    nonfinite = unknown.count_nonzero()
     x = x.masked_fill(unknown, 0)
     magnitudes = x.float().abs()
-    nothing = magnitudes == 0
-    nonfinite = unknown.count_nonzero()
+    zeros = x.numel() - magnitudes.count_nonzero() - nonfinite
     numbers = (
         nonfinite.new_full((), x.numel()),
-        nothing.count_nonzero() - nonfinite,
+        zeros,
         nonfinite,
         x.masked_fill(unknown, math.inf).amin(),
         x.masked_fill(unknown, -math.inf).amax(),
         magnitudes.amax(),
-        magnitudes.masked_fill(nothing, math.inf).amin(),
+        magnitudes.masked_fill(magnitudes == 0, math.inf).amin(),
         _squares(magnitudes),
     )
     return Given(x, _vector(numbers))
@@ -121,14 +121,14 @@ def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = N
     magnitudes, of_results = values.abs(), results.abs()
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
     above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)
-    error = torch.where(results.isfinite(), results / factor - values, math.inf)
-    lost = (magnitudes != 0) & (of_results == 0)
+    error = (results if factor == 1 else results / factor) - values
+    kept = of_results.count_nonzero()
     numbers = (
-        lost.new_full((), lost.numel(), dtype=torch.int64),
-        lost.count_nonzero(),
+        kept.new_full((), values.numel()),
+        magnitudes.count_nonzero() - kept,
         above.count_nonzero(),
         ((of_results >= limit * (1 - NOISE)) & (of_results != 0)).count_nonzero(),
-        _squares(error),
+        _squares(error).nan_to_num(math.inf, math.inf),
         *_range(scales, magnitudes),
     )
     return _vector(numbers)
@@ -139,8 +139,9 @@ def _vector(numbers: Sequence[Tensor]) -> Tensor:
 
 
 def _squares(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
-    return norm.square()
+    """The sum of squares in binary64: those of gradients are below binary32's range."""
+    flat = x.flatten().double()
+    return flat.dot(flat)
 
 
 # ---- casts and their scales ----------------------------------------------------------------------

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cpd.nn.observed_rows import Row
 
 ROLES = ("activation", "weight", "gradient")
+LONGEST = 24
+"""Characters of a name."""
 SUFFIXES = (".png", ".svg")
 
 
@@ -56,4 +58,9 @@ def _panels(upper: Any, lower: Any, rows: Sequence[Row], colours: dict[str, str]
     for name, points in series.items():
         look = {"markersize": 3, "linewidth": 1, "color": colours[name], "label": name}
         lower.plot(*zip(*points, strict=True), "o-", **look)
-    lower.set_xticks(range(len(layers)), layers, rotation=90)
+    lower.set_xticks(range(len(layers)), map(_short, layers), rotation=90)
+
+
+def _short(name: str) -> str:
+    """The end of a long name."""
+    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]

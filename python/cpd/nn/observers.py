@@ -407,7 +407,7 @@ def _checked(model: Any) -> nn.Module:
     compiled = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch._dynamo.OptimizedModule)
+        if isinstance(getattr(module, "_orig_mod", None), nn.Module)
         or vars(module).get("_compiled_call_impl") is not None
     ]
     if compiled:

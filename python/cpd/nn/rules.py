@@ -16,7 +16,7 @@ from cpd.nn.recipe import Recipe, RecipeLike
 Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
 
-_POSITIONS = re.compile(r"(first|last) (\d+)( blocks?)?")
+_POSITIONS = re.compile(r"(first|last) (\d+)( ?%)?( blocks?)?")
 
 
 class Choice:
@@ -36,7 +36,8 @@ class Choice:
             both match a module and all that is within it;
         "first N", "last N": of the layers with products;
         "first N blocks", "last N blocks": all that is within these children of the longest
-            ModuleList or Sequential of the model, the first such.
+            ModuleList or Sequential of the model, the first such;
+        with N% of them, rounded up, where N has a percent sign.
 
     Raises ValueError or TypeError for other selectors.
     """
@@ -77,8 +78,9 @@ class Choice:
             fits = self._of_class if selector.startswith("type:") else _fits
             pattern = selector.removeprefix("type:").strip()
             return lambda name: any(fits(n, pattern) for n in _within(name))
-        names = longest_list(self._modules) if place[3] else self._layers
-        number = min(int(place[2]), len(names))
+        names = longest_list(self._modules) if place[4] else self._layers
+        number = -(-int(place[2]) * len(names) // 100) if place[3] else int(place[2])
+        number = min(number, len(names))
         chosen = set(names[:number] if place[1] == "first" else names[len(names) - number :])
         return lambda name: any(n in chosen for n in _within(name))
 

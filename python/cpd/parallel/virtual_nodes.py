@@ -52,7 +52,9 @@ class VirtualNodes:
         average: divide by the number of nodes, as DDP does; False: as the spec says.
         broadcast_buffers: True: every node begins a step with node 0's buffers (BatchNorm's running
             statistics), which remain, as in DDP. False: each node has its own; the model holds node
-            0's. Histories of delayed scaling are combined by their maximum in either case.
+            0's. Histories of delayed scaling are combined by their maximum in either case, at the
+            end of the step: ranks do that at each call of the model, of which a node then makes one
+            a step.
         seeds: None: nodes draw random numbers (dropout) one after the other from torch's
             generators, as a loop would. Or a seed for each node, which then has generators of its
             own, as a rank has that begins with torch.manual_seed(seed).

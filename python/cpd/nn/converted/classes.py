@@ -49,7 +49,8 @@ def _forward(computed: Callable[..., Any], plain: Callable[..., Any]) -> Callabl
 
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.cpd.recipe is None:
+        state = self.__dict__.get("cpd")  # none: someone kept this forward beyond `restore`
+        if state is None or state.recipe is None:
             return plain(self, *args, **kwargs)
         if torch._C._len_torch_function_stack():
             with paused():

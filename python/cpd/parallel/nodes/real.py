@@ -17,6 +17,7 @@ from cpd.comm.schedule import Schedule
 from cpd.comm.virtual import LayerReport
 from cpd.parallel.nodes.gradients import Loss, Watch, computed, named_parameters
 from cpd.parallel.nodes.ranks import Tensors
+from cpd.parallel.nodes.state import histories
 
 
 class RealRanks:
@@ -43,6 +44,7 @@ class RealNode:
     """What happened to each layer in the last step, on all nodes."""
 
     def __init__(self, model: nn.Module, comm: Communicator, schedule: Schedule) -> None:
+        self._model = model
         self._parameters = named_parameters(model)
         self._comm = comm
         self._schedule = schedule
@@ -62,7 +64,16 @@ class RealNode:
         for parameter, gradient in zip(self._all(), sums, strict=True):
             parameter.grad = gradient
         self.report = dict(zip(names, report.layers, strict=True))
+        self._join_histories()
         self.next_step += 1
+
+    def _join_histories(self) -> None:
+        """Gives every node the largest of all nodes' magnitudes, by which it scales later steps."""
+        mine = [h for h in histories(dict(self._model.named_buffers())).values() if h is not None]
+        if mine:
+            nodes = self._comm.all_gather(mine, "fp32")
+            for own, all_of in zip(mine, zip(*nodes, strict=True), strict=True):
+                own.copy_(torch.stack(all_of).amax(0))
 
     def _all(self) -> Iterable[nn.Parameter]:
         return self._parameters.values()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of Hugging Face's transformers, trained by accelerate in MXFP8, and what NVFP4 would have
+lost of its tensors. Nothing is downloaded: a small Llama learns the bytes of a README.
+
+Run: python examples/15_hugging_face.py     (needs `pip install transformers accelerate`)
+Draws: out/hugging_face.png
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+import cpd
+
+STEPS, BATCH, LENGTH = 60, 8, 64
+ROOT = Path(__file__).parents[1]
+
+
+def llama() -> torch.nn.Module:
+    """Two blocks of width 64 over bytes."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model: torch.nn.Module = LlamaForCausalLM(config)
+    return model
+
+
+def batches() -> torch.Tensor:
+    """Pieces of the README: steps x batch x length."""
+    text = torch.frombuffer(bytearray((ROOT / "README.md").read_bytes()), dtype=torch.uint8).long()
+    starts = torch.randint(len(text) - LENGTH, (STEPS, BATCH, 1))
+    return text[starts + torch.arange(LENGTH)]
+
+
+def main() -> int:
+    try:
+        from accelerate import Accelerator
+
+        model = llama()
+    except ImportError as error:
+        print(f"{error}: pip install transformers accelerate")
+        return 0
+    print(cpd.convert(model, cpd.recipe("mxfp8"), rules=[("lm_head", None)]))
+
+    accelerator = Accelerator()
+    adamw = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    model, optimizer = accelerator.prepare(model, adamw)
+    with cpd.observe(model, every=20, what_if=("nvfp4",)) as watch:
+        for step, tokens in enumerate(batches().to(accelerator.device)):
+            loss = model(input_ids=tokens, labels=tokens).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 20 == 0 or step == STEPS - 1:
+                print(f"step {step:3d}  loss {loss.item():.3f}")
+
+    kept = [row for row in watch.last() if row.layer.endswith("layers.1.mlp.down_proj")]
+    for row in kept:
+        if row.sqnr is not None:
+            print(f"{row.role:10s} {row.judge:18s} {row.sqnr:6.1f} dB, {row.underflow:.1f} % lost")
+    picture = ROOT / "out" / "hugging_face.png"
+    picture.parent.mkdir(exist_ok=True)
+    watch.plot(picture)
+    print(f"drawn: {picture}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

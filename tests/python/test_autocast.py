@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cpd.autocast: torch's functions compute as the functional forms do; converted layers are left
+alone."""
+
+from __future__ import annotations
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from cpd import functional  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
+from tensors import compiled, leaves_of, normal, same  # noqa: E402
+
+HOW = cpd.Recipe(
+    "e6m9 chunked",
+    activation="e4m3",
+    weight="e3m2",
+    gradient="e5m2",
+    norm="e5m3",
+    softmax="e4m3",
+    embedding="e3m2",
+    residual="e4m3",
+    attention="e6m9 chunked",
+)
+X, W, B, A = normal(5, 8), normal(6, 8), normal(6), normal(2, 5, 8)
+IMAGES, KERNEL = normal(2, 4, 6, 6), normal(3, 4, 3, 3)
+
+
+def rounded(x, to):
+    return cpd.cast(x, to)
+
+
+CASES = {
+    "linear": (
+        lambda: F.linear(X, W, B),
+        lambda: functional.linear(X, W, B, recipe=HOW),
+    ),
+    "matmul": (lambda: torch.matmul(A, W.T), lambda: functional.matmul(A, W.T, HOW)),
+    "at": (lambda: A @ A.mT, lambda: functional.matmul(A, A.mT, HOW)),
+    "method": (lambda: X.matmul(W.T), lambda: functional.matmul(X, W.T, HOW)),
+    "rmatmul": (lambda: X.mT.__rmatmul__(W), lambda: functional.matmul(W, X.mT, HOW)),
+    "mm": (lambda: torch.mm(X, W.T), lambda: functional.matmul(X, W.T, HOW)),
+    "mv": (lambda: X.mv(X[0]), lambda: functional.matmul(X, X[0], HOW)),
+    "bmm": (lambda: torch.bmm(A, A.mT), lambda: functional.matmul(A, A.mT, HOW)),
+    "addmm of a bias": (
+        lambda: torch.addmm(B, X, W.T),
+        lambda: functional.linear(X, W, B, recipe=HOW),
+    ),
+    "addmm": (
+        lambda: torch.addmm(X[:, :6], X, W.T, beta=2, alpha=3),
+        lambda: 3 * functional.matmul(X, W.T, HOW) + 2 * X[:, :6],
+    ),
+    "baddbmm": (
+        lambda: A[:, :, :5].baddbmm(A, A.mT),
+        lambda: functional.matmul(A, A.mT, HOW) + A[:, :, :5],
+    ),
+    "conv1d": (
+        lambda: F.conv1d(IMAGES[:, 0, :3], KERNEL[:, :3, 0], padding=1),
+        lambda: functional.conv1d(IMAGES[:, 0, :3], KERNEL[:, :3, 0], padding=1, recipe=HOW),
+    ),
+    "conv2d": (
+        lambda: F.conv2d(IMAGES, KERNEL, None, 2, padding=1),
+        lambda: functional.conv2d(IMAGES, KERNEL, None, 2, padding=1, recipe=HOW),
+    ),
+    "conv3d": (
+        lambda: F.conv3d(IMAGES[:, None], KERNEL[:, :1, None]),
+        lambda: functional.conv3d(IMAGES[:, None], KERNEL[:, :1, None], recipe=HOW),
+    ),
+    "conv_transpose2d": (
+        lambda: F.conv_transpose2d(IMAGES, KERNEL.transpose(0, 1), None, 2),
+        lambda: functional.conv_transpose2d(IMAGES, KERNEL.transpose(0, 1), None, 2, recipe=HOW),
+    ),
+    "layer_norm": (
+        lambda: F.layer_norm(X, (8,)),
+        lambda: functional.layer_norm(X, (8,), recipe=HOW),
+    ),
+    "rms_norm": (lambda: F.rms_norm(X, (8,)), lambda: functional.rms_norm(X, (8,), recipe=HOW)),
+    "group_norm": (
+        lambda: F.group_norm(IMAGES, 2),
+        lambda: functional.group_norm(IMAGES, 2, recipe=HOW),
+    ),
+    "softmax": (lambda: X.softmax(-1), lambda: rounded(torch.softmax(X, -1), "e4m3")),
+    "embedding": (
+        lambda: F.embedding(torch.tensor([1, 3]), W),
+        lambda: functional.embedding(torch.tensor([1, 3]), W, recipe=HOW),
+    ),
+    "attention": (
+        lambda: F.scaled_dot_product_attention(A, A, A, is_causal=True),
+        lambda: functional.scaled_dot_product_attention(A, A, A, is_causal=True, recipe=HOW),
+    ),
+    "add": (lambda: X + X[:, :1].expand(5, 8), lambda: rounded(X + X[:, :1], "e4m3")),
+    "add of a bias": (lambda: X + X[0], lambda: X + X[0]),
+    "add of a number": (lambda: torch.add(X, 1), lambda: X + 1),
+    "add in place": (lambda: X.clone().add_(X), lambda: rounded(X + X, "e4m3")),
+    "a layer": (
+        lambda: LAYER(X),
+        lambda: functional.linear(X, LAYER.weight, LAYER.bias, recipe=HOW),
+    ),
+}
+LAYER = nn.Linear(8, 4)
+ADDS = cpd.Recipe("e6m9 chunked", residual="e4m3")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_functions(case):
+    theirs, ours = CASES[case]
+    wanted, plain = ours(), theirs()
+    mode = cpd.autocast(HOW)
+    with mode:
+        assert same(theirs(), wanted)
+    assert same(theirs(), plain)
+    assert not mode.left
+
+
+def test_gradients():
+    x, w, b = leaves_of((5, 8), (6, 8), (6,))
+    with cpd.autocast(HOW):
+        F.linear(x, w, b).square().sum().backward()
+    got = [p.grad for p in (x, w, b)]
+    x, w, b = leaves_of((5, 8), (6, 8), (6,))
+    functional.linear(x, w, b, recipe=HOW).square().sum().backward()
+    assert same(got, [p.grad for p in (x, w, b)])
+    x, y = leaves_of((5, 8), (5, 8))
+    with cpd.autocast(ADDS):
+        (x + y).backward(normal(5, 8))
+    assert same([x.grad, y.grad], [cpd.cast(normal(5, 8), "e4m3")] * 2)
+
+
+def test_what_stays_torchs_is_counted():
+    with cpd.autocast("e4m3") as mode:
+        torch.einsum("ij,kj->ik", X, W)
+        torch.einsum("ij,kj->ik", X, W)
+        X.double() @ W.double().T
+        torch.ones(2, 2, dtype=torch.int64) @ torch.ones(2, 2, dtype=torch.int64)
+        X.relu().sum()
+    assert mode.left == {"einsum": 2, "matmul": 2}
+
+
+def test_calls_draw_different_bits():
+    how = cpd.Recipe("native", activation="e4m3 rounding=stochastic", layer=3)
+    stream = torch.tensor(7 << 36)
+    for given in (7 << 36, stream):
+        mode = cpd.autocast(how, stream=given)
+        for _ in range(2):  # anew whenever it is entered
+            with mode:
+                got = [F.linear(X, W), F.linear(X, W), X @ W.T]
+            for number, y in enumerate(got):
+                of_call = (7 << 36) ^ stream_tag("given", number)
+                assert same(y, functional.linear(X, W, recipe=how, stream=of_call))
+
+
+def test_converted_layers_are_left_alone():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.MultiheadAttention(8, 2))
+    other = cpd.Recipe("native", weight="e4m3fn", norm="e3m2", attention="native")
+    cpd.convert(model, other, [("1", None)])
+    with torch.no_grad():
+        wanted = model[0](X), model[2](A, A, A)[0]
+    with cpd.autocast(HOW), torch.no_grad():
+        assert same((model[0](X), model[2](A, A, A)[0]), wanted)
+        of_norm = model[1](X)
+    norm = model[1]
+    assert same(of_norm, functional.layer_norm(X, (8,), norm.weight, norm.bias, recipe=HOW))
+    cpd.restore(model)
+    with cpd.autocast(HOW), torch.no_grad():
+        assert same(model[0](X), functional.linear(X, model[0].weight, model[0].bias, recipe=HOW))
+
+
+def test_modes_within_one_another():
+    with cpd.autocast("e4m3"), cpd.autocast("e6m9 chunked"):
+        inner = X @ W.T
+    assert same(inner, functional.matmul(X, W.T, "e6m9 chunked"))
+    with cpd.autocast("e4m3"), torch.device("cpu"):
+        assert same(X @ W.T, functional.matmul(X, W.T, "e4m3"))
+
+
+def work(x, w, b):
+    return F.linear(x, w, b) + (x @ w.mT) + F.scaled_dot_product_attention(x, x, x) @ w.mT
+
+
+def test_compiled_within_and_around():
+    x, w, b = leaves_of((2, 5, 8), (6, 8), (6,))
+    how = HOW.replace(activation="e4m3 rounding=stochastic")
+    stream = torch.tensor(1 << 36)
+
+    def within(x, w, b):
+        with cpd.autocast(how, stream=stream):
+            return work(x, w, b)
+
+    def gradients(run):
+        y = run(x, w, b)
+        return [y, *torch.autograd.grad(y.square().sum(), (x, w, b))]
+
+    call, counter = compiled(within)
+    for step in (1, 2, 3):
+        stream.fill_(step << 36)
+        assert same(gradients(call), gradients(within))
+    assert counter.frame_count == 1
+    around, counter = compiled(work)
+    with cpd.autocast(how, stream=stream):
+        got = gradients(around)
+    assert same(got, gradients(within))
+
+
+def test_arguments():
+    with pytest.raises(ValueError, match="no such"):
+        cpd.autocast("no such")
+    with pytest.raises(ValueError, match="keeps no scales of former steps"):
+        cpd.autocast("te-delayed")
+    with pytest.raises(TypeError, match="stream must be an int"):
+        cpd.autocast("e4m3", stream=1.5)
