@@ -89,7 +89,7 @@ def test_gpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main("12_gpt", *TINY, "--depth", 1, "--picture", picture)
     assert capsys.readouterr().out.count("\n| ") == 8
     assert picture.stat().st_size > 10_000
-    refuses(capsys, "no case contains 'x'", "12_gpt", "--only", "x9")
+    refuses(capsys, "no case contains 'x9'", "12_gpt", "--only", "x9")
     refuses(capsys, "4 heads do not divide the width 6", "12_gpt", "--width", 6)
 
 
