@@ -2,7 +2,7 @@
 """A model of Hugging Face's transformers, trained by accelerate in MXFP8, and what NVFP4 would have
 lost of its tensors. Nothing is downloaded: a small Llama learns the bytes of a README.
 
-Run: python examples/14_hugging_face.py     (needs `pip install transformers accelerate`)
+Run: python examples/15_hugging_face.py     (needs `pip install transformers accelerate`)
 Draws: out/hugging_face.png
 """
 
