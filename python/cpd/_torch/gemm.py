@@ -370,7 +370,7 @@ def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor])
 
 def _native_sum(x: Tensor, dims: Ints) -> Tensor:
     """Torch's sum, which a compiler would form in another order."""
-    return x.sum(dims, keepdim=True)
+    return x.sum(list(dims), keepdim=True)
 
 
 def _setup_native_sum(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
