@@ -204,6 +204,7 @@ class Recipe:
         _check_scales_at(values)
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "_operands", self._six())
 
     def operand(self, name: str) -> OperandSpec | None:
         """What an operand is cast to, by its name here; an override gives what it stands for.
@@ -220,10 +221,10 @@ class Recipe:
         """The six of the three GEMMs: activation and weight of forward, gradient and weight of
         grad_input, activation and gradient of grad_weight."""
         kept: tuple[OperandSpec | None, ...] | None = self.__dict__.get("_operands")
-        if kept is None:  # once for a recipe, also one of an old pickle
-            kept = tuple(map(self.operand, ("activation", "weight", *OVERRIDES)))
-            self.__dict__["_operands"] = kept
-        return kept
+        return self._six() if kept is None else kept  # an old pickle has none
+
+    def _six(self) -> tuple[OperandSpec | None, ...]:
+        return tuple(map(self.operand, ("activation", "weight", *OVERRIDES)))
 
     @property
     def is_native(self) -> bool:
