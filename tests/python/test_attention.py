@@ -379,7 +379,7 @@ def test_converted_layers_are_torchs_with_native_sums(case, batch_first):
     converted = copy.deepcopy(module)
     first, inner = cpd.convert(converted, NATIVE)
     assert (first.what, first.how) == ("attention", str(NATIVE))
-    assert (inner.name, inner.what, inner.how) == ("out_proj", "attention", "by the model")
+    assert (inner.name, inner.what, inner.how) == ("out_proj", "", "within the model")
     assert list(converted.state_dict()) == names
     shapes = (7, 2, 8), (7, 2, made.get("kdim", 8)), (7, 2, made.get("vdim", 8))
     x = [normal(*shape, seed=i) for i, shape in enumerate(shapes)]

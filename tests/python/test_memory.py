@@ -164,6 +164,9 @@ def backward():
     }
 
 
+LONG = ("attention", "native conv2d", "a model by nvfp4", "a model by te-delayed")
+
+
 def check(run, calls: int) -> None:
     heap, blocks = growth(run, calls)
     assert heap < SPARE_BYTES, f"{calls} calls keep {heap} bytes"
@@ -180,7 +183,7 @@ def test_calls_keep_no_memory(verb):
 
 @pytest.mark.parametrize("verb", list(backward()))
 def test_gradients_keep_no_memory(verb):
-    check(backward()[verb], CALLS // 10)
+    check(backward()[verb], CALLS // (40 if verb in LONG else 10))
 
 
 def test_refused_calls_keep_no_memory():
