@@ -67,7 +67,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, cpd.Rec
     parser.add_argument("--list", action="store_true", help="show the recipes that have a name")
     options = parser.parse_args(arguments)
     if options.list:
-        for name, recipe in cpd.recipes().items():
+        for name, recipe in cpd.named_recipes().items():
             print(f"{name:13} {recipe.source}")
         parser.exit()
     try:

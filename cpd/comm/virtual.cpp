@@ -19,52 +19,65 @@ constexpr std::int64_t kStage = 4096;  // values worked on at once, a multiple o
 constexpr std::int64_t kSerialBelow = 1 << 15;
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // whose bytes can be counted
 
-/// One binary32 value per element, in half the memory where every value has at most 8 significant
-/// bits and so zeros in the low half of its pattern.
-class Values {
+/// How many planes term k reads or writes: pairwise, one more than trees are open before it.
+int PlanesOfTerm(const Level& level, std::int64_t k) {
+  if (level.accumulator.scheme != Scheme::pairwise) return level.planes();
+  return std::popcount(static_cast<std::uint64_t>(k)) + 1;
+}
+
+/// The running sums of one layer at one level, plane by plane; in half the memory where every value
+/// has at most 8 significant bits and so zeros in the low half of its pattern.
+class Sums {
  public:
-  void Resize(std::int64_t n, bool halves) {
-    halves_ = halves;
+  void Resize(std::int64_t size, int planes, bool halves) {
+    size_ = size;
+    const auto values = static_cast<std::size_t>(size * planes);
     if (halves) {
-      short_.resize(static_cast<std::size_t>(n));
+      short_ = std::make_unique_for_overwrite<std::uint16_t[]>(values);
     } else {
-      full_.resize(static_cast<std::size_t>(n));
+      full_ = std::make_unique_for_overwrite<float[]>(values);
     }
   }
+
+  /// Adds term k of values begin … begin + n - 1.
+  void Take(const Level& level, std::int64_t k, std::int64_t begin, std::int64_t n,
+            const float* terms) {
+    if (full_ != nullptr) {
+      return Reduction::Take(level, k, {&terms, 1}, begin, n, {full_.get() + begin, size_});
+    }
+    const int planes = PlanesOfTerm(level, k);
+    const auto state =
+        std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(planes * n));
+    if (k > 0) {
+      for (int q = 0; q < planes; ++q) Widen(q, begin, n, state.get() + q * n);
+    }
+    Reduction::Take(level, k, {&terms, 1}, begin, n, {state.get(), n});
+    for (int q = 0; q < planes; ++q) Narrow(q, begin, n, state.get() + q * n);
+  }
+
+  /// Plane 0, which after the last term holds the level's sums.
   void Load(std::int64_t begin, std::int64_t n, float* to) const {
-    if (!halves_) {
-      std::copy_n(full_.data() + begin, n, to);
-      return;
-    }
-    for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(short_.data()[begin + i]) << 16);
-    }
-  }
-  void Store(std::int64_t begin, std::int64_t n, const float* from) {
-    if (!halves_) {
-      std::copy_n(from, n, full_.data() + begin);
-      return;
-    }
-    for (std::int64_t i = 0; i < n; ++i) {
-      short_.data()[begin + i] =
-          static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(from[i]) >> 16);
-    }
+    if (full_ == nullptr) return Widen(0, begin, n, to);
+    std::copy_n(full_.get() + begin, n, to);
   }
 
  private:
-  bool halves_ = false;
-  std::vector<float> full_;
-  std::vector<std::uint16_t> short_;
-};
-
-/// The running sums of one layer at one level, plane by plane.
-struct Sums {
-  std::vector<Values> planes;
-
-  void Resize(std::int64_t n, int count, bool halves) {
-    planes.resize(static_cast<std::size_t>(count));
-    for (Values& plane : planes) plane.Resize(n, halves);
+  void Widen(int plane, std::int64_t begin, std::int64_t n, float* to) const {
+    const std::uint16_t* from = short_.get() + plane * size_ + begin;
+    for (std::int64_t i = 0; i < n; ++i) {
+      to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
+    }
   }
+  void Narrow(int plane, std::int64_t begin, std::int64_t n, const float* from) {
+    std::uint16_t* to = short_.get() + plane * size_ + begin;
+    for (std::int64_t i = 0; i < n; ++i) {
+      to[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(from[i]) >> 16);
+    }
+  }
+
+  std::int64_t size_ = 0;
+  std::unique_ptr<float[]> full_;
+  std::unique_ptr<std::uint16_t[]> short_;
 };
 
 struct Layer {
@@ -78,23 +91,6 @@ struct Layer {
   std::atomic<std::int64_t> underflowed{0};
   std::int64_t overflowed = 0;
 };
-
-/// How many planes term k reads or writes: pairwise, one more than trees are open before it.
-int PlanesOfTerm(const Level& level, std::int64_t k) {
-  if (level.accumulator.scheme != Scheme::pairwise) return level.planes();
-  return std::popcount(static_cast<std::uint64_t>(k)) + 1;
-}
-
-void Take(const Level& level, std::int64_t k, Sums& sums, std::int64_t begin, std::int64_t n,
-          const float* terms) {
-  const int planes = PlanesOfTerm(level, k);
-  const auto state = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(planes * n));
-  if (k > 0) {
-    for (int q = 0; q < planes; ++q) sums.planes[q].Load(begin, n, state.get() + q * n);
-  }
-  Reduction::Take(level, k, {&terms, 1}, begin, n, {state.get(), n});
-  for (int q = 0; q < planes; ++q) sums.planes[q].Store(begin, n, state.get() + q * n);
-}
 
 bool FitsHalves(const Format& format) {
   return format.man <= 7 && format.min_quantum_exponent() >= -133;
@@ -179,7 +175,7 @@ struct VirtualReduce::Impl {
       const std::int64_t slice = rounds().slice_of(layer.size, i);
       const std::int64_t end = std::min(begin + n, rounds().begin(layer.size, slice + 1));
       const std::int64_t k = rounds().term(visit, slice);
-      if (k >= 0) Take(level, k, layer.across, i, end - i, terms + (i - begin));
+      if (k >= 0) layer.across.Take(level, k, i, end - i, terms + (i - begin));
       i = end;
     }
   }
@@ -202,7 +198,7 @@ struct VirtualReduce::Impl {
     reduction.wire()->Round(reduction.PieceOf(l, rank, layer.shift, begin, n), state, x, terms);
     if (visit < rounds().units) Count(layer, n, x, terms);  // each rank once, at its first visit
     if (!reduction.grouped()) return TakeAcross(l, begin, n, terms);
-    Take(reduction.Group(l, rounds().unit(visit)), member, layer.group, begin, n, terms);
+    layer.group.Take(reduction.Group(l, rounds().unit(visit)), member, begin, n, terms);
   }
 
   static void Count(Layer& layer, std::int64_t n, const float* x, const float* terms) {
@@ -219,7 +215,7 @@ struct VirtualReduce::Impl {
         float terms[kStage];
         for (std::int64_t i = begin; i < end; i += kStage) {
           const std::int64_t n = std::min(kStage, end - i);
-          layer.group.planes[0].Load(i, n, terms);
+          layer.group.Load(i, n, terms);
           TakeAcross(l, i, n, terms);
         }
       });
@@ -308,7 +304,7 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
     std::int64_t bad = 0;
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
-      from.across.planes[0].Load(i, n, values + i);
+      from.across.Load(i, n, values + i);
       impl_->reduction.Finish(from.shift, n, values + i);
       for (std::int64_t j = i; j < i + n; ++j) {
         bad += static_cast<std::int64_t>(!std::isfinite(values[j]));

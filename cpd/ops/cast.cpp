@@ -125,8 +125,11 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   const RoundPlan plan = PlanOf(format, options);
   if (x.size() == 0) return;
   if (x.device == Device::cuda) return cuda::Cast(x, plan, out, random, cuda::KeyOf(options));
-  if (x.dtype == DType::f64) return CastAs<double>(x, plan, out, random);
-  CastAs<float>(x, plan, out, random);
+  const bool along_memory = options.mode != Rounding::stochastic && FillAlike(x, out);
+  const TensorView from = along_memory ? AlongMemory(x) : x;
+  const TensorView to = along_memory ? AlongMemory(out) : out;
+  if (x.dtype == DType::f64) return CastAs<double>(from, plan, to, random);
+  CastAs<float>(from, plan, to, random);
 }
 
 void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const TensorView& out) {

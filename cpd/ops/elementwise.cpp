@@ -137,6 +137,32 @@ void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorV
   });
 }
 
+bool FillAlike(const TensorView& x, const TensorView& y) {
+  std::array<int, TensorView::kMaxRank> order{};
+  int used = 0;
+  for (int d = 0; d < x.rank; ++d) {
+    if (x.shape[d] == 1) continue;
+    if (x.stride[d] != y.stride[d]) return false;
+    order[used++] = d;
+  }
+  std::sort(order.begin(), order.begin() + used,
+            [&](int a, int b) { return x.stride[a] < x.stride[b]; });
+  std::int64_t filled = 1;
+  for (int i = 0; i < used; ++i) {
+    if (x.stride[order[i]] != filled) return false;
+    filled *= x.shape[order[i]];
+  }
+  return true;
+}
+
+TensorView AlongMemory(const TensorView& x) {
+  TensorView line = x;
+  line.rank = 1;
+  line.shape[0] = x.size();
+  line.stride[0] = 1;
+  return line;
+}
+
 template <class T>
 bool Reader<T>::is_direct() const {
   return contiguous_ && x_.dtype == kTypeOf<T>;

@@ -25,6 +25,12 @@ void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
 /// The reverse.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
 
+/// Whether both fill memory without gaps, their dimensions in one and the same order, as transposed
+/// and channels-last tensors do: what hangs on no element's number may then run along memory.
+[[nodiscard]] bool FillAlike(const TensorView& x, const TensorView& y);
+/// Such a tensor's elements as they lie in memory.
+[[nodiscard]] TensorView AlongMemory(const TensorView& x);
+
 /// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t),
 /// converting exactly; bf16, fp16 and fp32 serve as float and double, fp64 only as double.
 template <class T>

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _moved, loading
 from cpd._core import __version__, backend
-from cpd.nn.ready import recipe, recipes
+from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
@@ -85,10 +85,10 @@ __all__ = [
     "gemm",
     "hadamard",
     "mul",
+    "named_recipes",
     "presets",
     "random_integers",
     "recipe",
-    "recipes",
     "scaled",
     "simulate_all_reduce",
     "study",

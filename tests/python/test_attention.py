@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -319,6 +321,15 @@ def test_one_example_without_a_batch():
     assert close(got, wanted)
 
 
+@pytest.mark.parametrize("zero", [False, True])
+def test_given_keys_and_values_stand_in_their_place(zero):
+    given, _ = arguments(layer(add_zero_attn=zero))
+    x = normal(6, 2, 8)
+    more = {"static_k": normal(4, 5, 4, seed=1), "static_v": normal(4, 5, 4, seed=2)}
+    got = ours.multi_head_attention(x, x, x, *given, **more, recipe=NATIVE)
+    assert close(got, F.multi_head_attention_forward(x, x, x, *given, **more))
+
+
 def test_compiled_heads_have_eagers_bits():
     module, stream = layer(), torch.tensor(0)
     x = normal(6, 2, 8)
@@ -366,8 +377,9 @@ def test_converted_layers_are_torchs_with_native_sums(case, batch_first):
     module = layer(**made, batch_first=batch_first)
     names = list(module.state_dict())
     converted = copy.deepcopy(module)
-    report = cpd.convert(converted, NATIVE)
-    assert [row.what for row in report if row.what] == ["attention"]
+    first, inner = cpd.convert(converted, NATIVE)
+    assert (first.what, first.how) == ("attention", str(NATIVE))
+    assert (inner.name, inner.what, inner.how) == ("out_proj", "attention", "by the model")
     assert list(converted.state_dict()) == names
     shapes = (7, 2, 8), (7, 2, made.get("kdim", 8)), (7, 2, made.get("vdim", 8))
     x = [normal(*shape, seed=i) for i, shape in enumerate(shapes)]
@@ -415,6 +427,35 @@ def test_a_converted_encoder_computes_the_same_in_eval_mode():
         trained = model.train()(x, src_key_padding_mask=mask)
         with torch.no_grad():
             assert same(model.eval()(x, src_key_padding_mask=mask), trained.detach())
+
+
+def test_exported_programs_have_eagers_bits(tmp_path):
+    module = layer().eval()
+    cpd.convert(module, RECIPES["fp8"])
+    x = normal(6, 2, 8)
+    torch.export.save(torch.export.export(module, (x, x, x)), tmp_path / "program.pt2")
+    torch.save((x, module(x, x, x)), tmp_path / "tensors.pt")
+    script = (
+        "import cpd._torch.operators, sys, torch\n"
+        "x, wanted = torch.load(sys.argv[2])\n"
+        "got = torch.export.load(sys.argv[1]).module()(x, x, x)\n"
+        "assert all(map(torch.equal, got, wanted))\n"
+    )
+    files = [tmp_path / "program.pt2", tmp_path / "tensors.pt"]
+    subprocess.run([sys.executable, "-c", script, *files], check=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_a_converted_encoder_on_cuda():
+    torch.manual_seed(0)
+    block = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    cpd.convert(block, cpd.Recipe("e8m20", attention="e8m20", softmax="e8m20", norm="e8m20"))
+    x = normal(2, 7, 8)
+    wanted = with_gradients(lambda: block(x), list(block.parameters()))
+    block.cuda()
+    y, gradients = with_gradients(lambda: block(x.cuda()).cpu(), list(block.parameters()))
+    assert close((y, [g.cpu() for g in gradients]), wanted, 1e-3)
 
 
 def test_delayed_scaling_is_refused():

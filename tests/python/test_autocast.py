@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd import functional  # noqa: E402
 from cpd.numeric.streams import stream_tag  # noqa: E402
@@ -206,6 +207,34 @@ def test_compiled_within_and_around():
     with cpd.autocast(how, stream=stream):
         got = gradients(around)
     assert same(got, gradients(within))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing(reentrant):
+    """The context is within the function that is checkpointed."""
+    how = HOW.replace(gradient="e5m2 rounding=stochastic")
+    leaves = leaves_of((2, 5, 8), (6, 8), (6,))
+
+    def within(*leaves):
+        with cpd.autocast(how):
+            return work(*leaves)
+
+    def gradients(y):
+        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    def recomputed(*leaves):
+        return checkpoint(within, *leaves, use_reentrant=reentrant)
+
+    got = recomputed(*leaves)
+    got.square().sum().backward()
+    assert same([got, *(p.grad for p in leaves)], gradients(within(*leaves)))
+    with (
+        cpd.autocast(how),
+        pytest.raises(RuntimeError, match="enter the context within the function"),
+    ):
+        checkpoint(work, *leaves, use_reentrant=reentrant)
+    with cpd.autocast(how), torch.no_grad():
+        work(*leaves)
 
 
 def test_arguments():

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._inductor import config as inductor  # noqa: E402
 from torch.func import functional_call, grad, stack_module_state, vmap  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -99,21 +100,36 @@ def test_compiled_training():
     assert counts == [first, first, first + 1, first + 1, first + 2, first + 2]
 
 
-def test_compiled_by_inductor():
+@pytest.mark.parametrize("how", [NARROW, cpd.recipe("te-delayed")], ids=["sums", "delayed"])
+def test_other_recipes_compiled(how):
+    model, eager = converted(how), converted(how)
+    call, counter = compiled(model)
+    for _ in range(3):
+        wanted, x = step_of(eager), X.clone().requires_grad_()
+        model.zero_grad()
+        y = call(x)
+        y.square().sum().backward()
+        assert same([y, x.grad, *(p.grad for p in model.parameters())], wanted)
+    assert counter.frame_count <= 2  # the model's, and that of its clock
+
+
+@pytest.mark.parametrize("rows", [1, 33])
+def test_compiled_by_inductor(rows):
+    """Which would form torch's own sums in another order; nothing of other programs is reused."""
     eager, model = nn.Linear(4, 4), nn.Linear(4, 4)
     model.load_state_dict(eager.state_dict())
     for layer in (eager, model):
         cpd.convert(layer, DRAWING)
-    call, _ = compiled(model, "inductor")
-    for _ in range(2):
-        x, twin = leaves_of((2, 4), (2, 4))
-        y, wanted = call(x), eager(x)
-        assert same(y, wanted)
-        y.backward(twin.detach())
-        got = [x.grad, model.weight.grad, model.bias.grad]
-        x.grad = None
-        wanted.backward(twin.detach())
-        assert same(got, [x.grad, eager.weight.grad, eager.bias.grad])
+    with inductor.patch(force_disable_caches=True):
+        call, _ = compiled(model, "inductor")
+        for _ in range(2):
+            x, g = leaves_of((rows, 4), (rows, 4))
+            got, wanted = call(x), eager(x)
+            assert same(got, wanted)
+            leaves = x, model.weight, model.bias
+            gradients = torch.autograd.grad(got, leaves, g.detach())
+            leaves = x, eager.weight, eager.bias
+            assert same(gradients, torch.autograd.grad(wanted, leaves, g.detach()))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -387,6 +403,21 @@ def test_ensembles(how):
     assert same(list(got), [model.eval()(X) for model in models])  # in none a step of the clock
 
 
+def test_the_bias_under_transforms_with_native_sums():
+    layer = nn.Linear(4, 3)
+    cpd.convert(layer, cpd.Recipe("native", weight="e4m3fn"))
+    parameters, x = dict(layer.named_parameters()), normal(2, 5, 4)
+    each = vmap(grad(loss), in_dims=(None, None, 0))(parameters, layer, x)
+    for n in range(2):
+        alone = grad(loss)(parameters, layer, x[n])
+        assert torch.allclose(each["bias"][n], alone["bias"])
+        assert torch.allclose(each["weight"][n], alone["weight"])
+    y = layer(x[0]).square()
+    (first,) = torch.autograd.grad(y.sum(), layer.bias, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), layer.bias)  # 2 for each row
+    assert torch.allclose(second, torch.full((3,), 10.0))
+
+
 def test_double_backward():
     for how in (SUMS, cpd.Recipe("native", weight="e4m3fn")):
         layer = nn.Linear(4, 4)
@@ -463,12 +494,3 @@ def told():
 def test_over_ranks(told, case):
     for rank, result in enumerate(told):
         assert not result[case], f"rank {rank}: {result[case]}"
-
-
-def test_narrow_sums_compiled():
-    model, eager = converted(NARROW), converted(NARROW)
-    call, _ = compiled(model)
-    x = X.clone().requires_grad_()
-    y = call(x)
-    y.square().sum().backward()
-    assert same([y, x.grad, *(p.grad for p in model.parameters())], step_of(eager))

@@ -314,8 +314,8 @@ def operators():
     yield ops.convolution, (x, w, None, *moves, [plain] * 4, none, None, None, torch.float32)
     g = values(2, 6, 2, 4, seed=3)
     rest = STOCHASTIC, number, number, torch.float32
-    yield ops.convolution_input, (g, w, list(x.shape), *moves, *rest)
-    yield ops.convolution_weight, (g, x, list(w.shape), *moves, *rest)
+    yield ops.convolution_input, (g, w, list(x.shape), None, *moves, *rest)
+    yield ops.convolution_weight, (g, x, list(w.shape), None, *moves, *rest)
 
 
 @pytest.mark.parametrize("case", range(12))

@@ -398,8 +398,8 @@ def test_operators_pass_opcheck():
     g = values(2, 4, 3, 3, seed=4)
     one = "e4m3 sequential", None, None, torch.float32
     torch.library.opcheck(
-        torch.ops.cpd.convolution_input.default, (g, w.detach(), list(x.shape), *moves, *one)
+        torch.ops.cpd.convolution_input.default, (g, w.detach(), list(x.shape), None, *moves, *one)
     )
     torch.library.opcheck(
-        torch.ops.cpd.convolution_weight.default, (g, x.detach(), list(w.shape), *moves, *one)
+        torch.ops.cpd.convolution_weight.default, (g, x.detach(), list(w.shape), None, *moves, *one)
     )

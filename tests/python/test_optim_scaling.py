@@ -244,7 +244,7 @@ def test_loss_scales_of_recipes():
     assert not static.dynamic
 
 
-@pytest.mark.parametrize("name", cpd.recipes())
+@pytest.mark.parametrize("name", cpd.named_recipes())
 def test_ready_recipes(name):
     p = weight(1.0)
     recipe = cpd.recipe(name)

@@ -37,7 +37,9 @@ RICH = cpd.Recipe(
 )
 
 
-@pytest.mark.parametrize("recipe", [RICH, *cpd.recipes().values()], ids=["rich", *cpd.recipes()])
+@pytest.mark.parametrize(
+    "recipe", [RICH, *cpd.named_recipes().values()], ids=["rich", *cpd.named_recipes()]
+)
 def test_plain_data_make_the_same_recipe(recipe):
     assert cpd.Recipe.from_dict(recipe.to_dict()) == recipe
     assert cpd.Recipe.from_json(recipe.to_json()) == recipe
@@ -94,9 +96,9 @@ def test_files(tmp_path):
 def test_names():
     wanted = "te-delayed te-current deepseek-v3 mxfp8 mxfp8-hybrid nvfp4 mxfp4-rht-sr"
     wanted += " ibm-fp8-2018 aps-e4m3 aps-e3m0 bf16 fp16"
-    assert set(cpd.recipes()) == set(wanted.split())
-    assert all(one.source for one in cpd.recipes().values())
-    assert cpd.recipe("NVFP4") == cpd.recipes()["nvfp4"]
+    assert set(cpd.named_recipes()) == set(wanted.split())
+    assert all(one.source for one in cpd.named_recipes().values())
+    assert cpd.recipe("NVFP4") == cpd.named_recipes()["nvfp4"]
     assert cpd.recipe("e6m9 chunked") == cpd.Recipe("e6m9 chunked")
     with pytest.raises(ValueError, match=r"'nvfp5' is no recipe \(there are aps-e3m0"):
         cpd.recipe("nvfp5")

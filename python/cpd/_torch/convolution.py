@@ -81,20 +81,24 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
     return bias.view(-1, *(1,) * (rank - 2))
 
 
-def _convolution_input(g: Tensor, w: Tensor, size: Ints, *rest: Any) -> Tensor:
-    """The gradient of the input: of a convolution, the transposed one, and the other way round."""
+def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
+    """The gradient of the input: of a convolution, the transposed one, and the other way round.
+    `like`: the input, or None, for the layout of torch's own gradient; its values do not matter."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
-        return _input_of_torch(g, w, size, moves).to(dtype)
+        return _input_of_torch(g, w, size, like, moves).to(dtype)
     kernel = slide if moves.transposed else spread
     return kernel(g, w, size, None, moves, Sum(text, seed, stream), dtype)
 
 
-def _convolution_weight(g: Tensor, x: Tensor, size: Ints, *rest: Any) -> Tensor:
-    """The gradient of the weight; in a transposed convolution g and x change places."""
+def _convolution_weight(
+    g: Tensor, x: Tensor, size: Ints, like: Tensor | None, *rest: Any
+) -> Tensor:
+    """The gradient of the weight; in a transposed convolution g and x change places. `like`: the
+    weight, or None."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
-        return _weight_of_torch(g, x, size, moves).to(dtype)
+        return _weight_of_torch(g, x, size, like, moves).to(dtype)
     how = Sum(text, seed, stream)
     if moves.transposed:
         return correlate(x, g, size, moves, how, dtype)
@@ -114,10 +118,10 @@ def _fake_convolution(x: Tensor, w: Tensor, bias: Any, *rest: Any) -> Tensor:
 
 
 def _fake_gradient(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def fake(g: Tensor, other: Tensor, size: Ints, *rest: Any) -> Tensor:
+    def fake(g: Tensor, other: Tensor, size: Ints, like: Any, *rest: Any) -> Tensor:
         _, (text, *_, dtype) = _parted(rest)
         if text == NATIVE:
-            return run(g, other, size, *rest)
+            return run(g, other, size, like, *rest)
         return g.new_empty(size, dtype=dtype)
 
     return fake
@@ -135,18 +139,18 @@ def _of_torch(
         return torch.convolution(x.to(common), w.to(common), c, *moves).to(dtype)
 
 
-def _input_of_torch(g: Tensor, w: Tensor, size: Ints, moves: Moves) -> Tensor:
-    """torch's gradient of an input of that size."""
+def _input_of_torch(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, moves: Moves) -> Tensor:
     common = torch.promote_types(g.dtype, w.dtype)
     g, w = g.to(common), w.to(common)
-    return _backward_of_torch(g, _template(g, size), w, moves, [True, False, False])[0]
+    x = _template(g, size, like)
+    return _backward_of_torch(g, x, w, moves, [True, False, False])[0]
 
 
-def _weight_of_torch(g: Tensor, x: Tensor, size: Ints, moves: Moves) -> Tensor:
-    """torch's gradient of a weight of that size."""
+def _weight_of_torch(g: Tensor, x: Tensor, size: Ints, like: Tensor | None, moves: Moves) -> Tensor:
     common = torch.promote_types(g.dtype, x.dtype)
     g, x = g.to(common), x.to(common)
-    return _backward_of_torch(g, x, _template(g, size), moves, [False, True, False])[1]
+    w = _template(g, size, like)
+    return _backward_of_torch(g, x, w, moves, [False, True, False])[1]
 
 
 def _backward_of_torch(
@@ -156,9 +160,10 @@ def _backward_of_torch(
         return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)
 
 
-def _template(g: Tensor, size: Ints) -> Tensor:
-    """A tensor of that size in the memory format of g, its values of no account. It is never
-    touched, whereas torch would write out one that is expanded."""
+def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
+    """The operand of which torch takes only size and layout: `like`, or a new one laid out as g."""
+    if like is not None and like.dtype == g.dtype:
+        return like
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(size))
     if last is None or g.is_contiguous() or not g.is_contiguous(memory_format=last):
         return g.new_empty(size)
@@ -237,16 +242,17 @@ def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     to_input, to_weight = _cast_gradients(casts, g, (for_input, for_weight), moves.groups)
     sums = backward_sums(ctx, numbers)
     of_input = of_weight = of_bias = None
+    given_x, given_w = (None if t is None else t.detach() for t in (x, w))
     if for_input:
         w = _cast_weight(casts, INPUT_WEIGHT, w, 1 if moves.transposed else 0, moves.groups)
         of_input = ops.convolution_input(
-            to_input, w, like_x.shape, *moves, *sums.grad_input, like_x.dtype
+            to_input, w, like_x.shape, given_x, *moves, *sums.grad_input, like_x.dtype
         )
         of_input = casts.unfactored(of_input, INPUT_GRADIENT, INPUT_WEIGHT)
     if for_weight:
         x = casts.cast(WEIGHT_ACTIVATION, x, 0)
         of_weight = ops.convolution_weight(
-            to_weight, x, like_w.shape, *moves, *sums.grad_weight, like_w.dtype
+            to_weight, x, like_w.shape, given_w, *moves, *sums.grad_weight, like_w.dtype
         )
         of_weight = casts.unfactored(of_weight, WEIGHT_ACTIVATION, WEIGHT_GRADIENT)
     if for_bias:
@@ -258,6 +264,7 @@ def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 _MOVES = (
     "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
 )
+_LIKE = "SymInt[] size, Tensor? like"
 _OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
 define(
     f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {RECIPE}) -> Tensor",
@@ -265,12 +272,12 @@ define(
     _fake_convolution,
 )
 define(
-    f"convolution_input(Tensor g, Tensor w, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
+    f"convolution_input(Tensor g, Tensor w, {_LIKE}, {_MOVES}, {_OF_SUM}) -> Tensor",
     _convolution_input,
     _fake_gradient(_convolution_input),
 )
 define(
-    f"convolution_weight(Tensor g, Tensor x, SymInt[] size, {_MOVES}, {_OF_SUM}) -> Tensor",
+    f"convolution_weight(Tensor g, Tensor x, {_LIKE}, {_MOVES}, {_OF_SUM}) -> Tensor",
     _convolution_weight,
     _fake_gradient(_convolution_weight),
 )
@@ -311,8 +318,7 @@ def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
 
 
 def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    first, second, _, *rest = inputs
-    ctx.size = inputs[2]
+    first, second, ctx.size, _, *rest = inputs
     ctx.moves, (ctx.text, seed, stream, ctx.dtype) = _parted(tuple(rest))
     keep(ctx, first, second, None, seed, stream, forward=forward)
 
@@ -326,7 +332,7 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
 
         def term(x: Tensor, y: Tensor, purpose: str) -> Tensor:
             how = Sum(ctx.text, seed, stream).drawing(purpose)
-            return operator(x, y, ctx.size, *ctx.moves, *how, torch.float32)
+            return operator(x, y, ctx.size, None, *ctx.moves, *how, torch.float32)
 
         terms = (
             None if of_first is None else term(of_first, second, TANGENT_A),
@@ -357,7 +363,7 @@ def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]
         if needs[1]:
             of_that = ops.convolution_weight if of_input else ops.convolution_input
             how = NATIVE, None, None, like_other.dtype
-            of_other = of_that(g, h, like_other.shape, *ctx.moves, *how)
+            of_other = of_that(g, h, like_other.shape, None, *ctx.moves, *how)
         return of_g, of_other
 
     return backward
@@ -421,6 +427,7 @@ def _widen_convolution(call: Call) -> _Parted:
 
 
 def _widen_input(call: Call) -> _Parted:
+    call.given["like"] = None
     images, channels, *image = call.given["size"]
     if "w" not in call.along:
         call.given["size"] = [images * call.size, channels, *image]
@@ -431,6 +438,7 @@ def _widen_input(call: Call) -> _Parted:
 
 
 def _widen_weight(call: Call) -> _Parted:
+    call.given["like"] = None
     outputs, *kernel = call.given["size"]
     call.given["size"] = [outputs * call.size, *kernel]
     _in_channels(call, "g", "x")

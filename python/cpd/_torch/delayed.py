@@ -64,7 +64,7 @@ def refuse_vmap(*args: Any) -> NoReturn:
 define(
     "cast_delayed(Tensor x, str how, Tensor scale, Tensor? seed, Tensor? stream) -> Tensor",
     _cast,
-    lambda x, *rest: torch.empty_like(x, memory_format=torch.contiguous_format),
+    lambda x, *rest: torch.empty_like(x),
 )
 differentiable("cast_delayed", lambda *args: None, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
 define("record_amax(Tensor(a!) history, Tensor x, int which) -> ()", _record, _none)

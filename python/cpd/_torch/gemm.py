@@ -185,7 +185,7 @@ def addend_gradient(g: Tensor, like: Operand, how: Sum) -> Tensor:
     if not folded:
         return g.reshape(like.shape).to(like.dtype)
     if how.is_native():
-        return g.sum(folded, keepdim=True).reshape(like.shape).to(like.dtype)
+        return ops.native_sum(g, folded).reshape(like.shape).to(like.dtype)
     kept = [d for d in range(g.dim()) if d not in folded]
     terms = g.permute(*folded, *kept).flatten(0, len(folded) - 1)
     terms = terms.flatten(1) if kept else terms.unsqueeze(1)
@@ -366,6 +366,30 @@ def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor])
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"cpd::{name}")(fake)
     return f"cpd::{name}"
+
+
+def _native_sum(x: Tensor, dims: Ints) -> Tensor:
+    """Torch's sum, which a compiler would form in another order."""
+    return x.sum(dims, keepdim=True)
+
+
+def _setup_native_sum(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    x, ctx.dims = inputs
+    ctx.shape = x.shape
+
+
+def _native_sum_of_samples(info: Any, along: Any, x: Tensor, dims: Ints) -> tuple[Tensor, int]:
+    return ops.native_sum(x.movedim(along[0], 0), [d + 1 for d in dims]), 0
+
+
+define("native_sum(Tensor x, int[] dims) -> Tensor", _native_sum, _native_sum)
+differentiable(
+    "native_sum",
+    _setup_native_sum,
+    lambda ctx, g: (g.expand(ctx.shape), None),
+    lambda ctx, tangents: ops.native_sum(tangents[0], ctx.dims),
+)
+torch.library.register_vmap("cpd::native_sum", _native_sum_of_samples)
 
 
 def backward_sums(ctx: Any, numbers: Tensor | None) -> Products:

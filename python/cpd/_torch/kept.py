@@ -13,6 +13,7 @@ and under torch.func's transforms the function is called as it is.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,8 +30,9 @@ _library = torch.library.Library("cpd", "FRAGMENT")
 
 def kept(function: Function) -> Function:
     """Marks a function of tensors, or None, and by name `sizes` and `numbers`, lists of ints and of
-    floats. It gives new tensors, a list of them, and changes none."""
-    name = function.__name__.lstrip("_")
+    floats. It gives new tensors, a list of them, and changes none. By its name a program finds it
+    that was exported."""
+    name = f"{function.__module__}:{function.__qualname__}"
     _FUNCTIONS[name] = function
 
     @functools.wraps(function)
@@ -55,6 +57,8 @@ def _call(
 ) -> list[Tensor]:
     given = iter(operands)
     in_place = [next(given) if place == "1" else None for place in places]
+    if name not in _FUNCTIONS:
+        importlib.import_module(name.partition(":")[0])
     return list(_FUNCTIONS[name](*in_place, sizes=sizes, numbers=numbers))
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cpd._torch import gemm as gemm_derivatives  # noqa: F401  # registers them
+from cpd._torch import kept as kept  # registers it
 from cpd._torch import rounding as rounding  # registers round_both
 from cpd._torch import vmap as vmap  # registers batching rules
 from cpd._torch.arguments import (

@@ -66,7 +66,8 @@ def register(commands: Commands) -> None:
         "--recipe",
         metavar="NAME",
         help="how layers compute and weights are updated: a recipe's name (such as mxfp8; "
-        "cpd.recipes() lists them), a .toml or .json file, or an accumulator; default: as torch",
+        "cpd.named_recipes() has them), a .toml or .json file, or an accumulator; default: as "
+        "torch does",
     )
     group.add_argument("--lr", type=float, default=0.05, metavar="X", help="default 0.05")
     group.add_argument("--momentum", type=float, default=0.9, metavar="X", help="default 0.9")

@@ -95,7 +95,8 @@ def scaled_dot_product_attention(
     if is_causal:
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     base = stream_of(how, stream)
-    weights = _weights(query, key, mask, factor, how, base, True)
+    zeros = attn_mask is not None  # no other row can be empty
+    weights = _weights(query, key, mask, factor, how, base, zeros)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
     return _product(weights, value, how, at(base, VALUES), dtype)
 
@@ -152,7 +153,7 @@ def multi_head_attention(
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     if is_causal and attn_mask is None:
         raise ValueError("is_causal says that attn_mask is causal: give that mask as well")
-    examples, size = query.shape[1:]
+    size = query.shape[-1]
     if size != embed_dim_to_check or size % num_heads:
         raise ValueError(
             f"query must have {embed_dim_to_check} features, a multiple of {num_heads} heads, "
@@ -160,14 +161,9 @@ def multi_head_attention(
         )
     matrices = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
     q, k, v = _projected((query, key, value), in_proj_weight, matrices, in_proj_bias, how, base)
-    if bias_k is not None and bias_v is not None:
-        k = torch.cat((k, bias_k.to(k.dtype).repeat(1, examples, 1)))
-        v = torch.cat((v, bias_v.to(v.dtype).repeat(1, examples, 1)))
-    q, k, v = (_by_head(x, num_heads) for x in (q, k, v))
-    k = k if static_k is None else torch.unflatten(static_k, 0, (examples, num_heads))
-    v = v if static_v is None else torch.unflatten(static_v, 0, (examples, num_heads))
-    if add_zero_attn:
-        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+    q = _by_head(q, num_heads)
+    k = _with_more(_by_head(_behind(k, bias_k), num_heads), static_k, add_zero_attn)
+    v = _with_more(_by_head(_behind(v, bias_v), num_heads), static_v, add_zero_attn)
     added = k.shape[-2] - key.shape[0] if static_k is None else int(add_zero_attn)
     mask = _merged(attn_mask, key_padding_mask, added, num_heads, q.dtype)
     dropout = dropout_p if training else 0.0
@@ -308,6 +304,19 @@ def _projected(
 def _by_head(x: Tensor, heads: int) -> Tensor:
     """L × N × E as N × heads × L × E/heads."""
     return torch.unflatten(x, -1, (heads, -1)).permute(1, 2, 0, 3)
+
+
+def _behind(x: Tensor, bias: Tensor | None) -> Tensor:
+    """Keys or values, L × N × E, and behind them one that is learnt, if there is one."""
+    return x if bias is None else torch.cat((x, bias.to(x.dtype).repeat(1, x.shape[1], 1)))
+
+
+def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
+    """Keys or values by head, or those that are given in their place (N · heads × S × …), and
+    behind them one of zeros, if that is asked for."""
+    if static is not None:
+        x = torch.unflatten(static, 0, tuple(x.shape[:2]))
+    return F.pad(x, (0, 0, 0, 1)) if zero else x
 
 
 def _merged(

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.checkpoint import CheckpointFunction
 
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, convolution, embedding, functional, norms
@@ -38,7 +41,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
             compiled steps. The calls, numbered whenever the context is entered, draw from it XOR
             number << 20.
 
-    Works under torch.compile, within and around. Not for several threads at once.
+    Works under torch.compile, within and around. A checkpointed function enters the context itself,
+    as it is recomputed outside of any that is around it: else a call raises RuntimeError. Not for
+    several threads at once.
 
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40)
     >>> with autocast("e4m3"):
@@ -59,9 +64,11 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         self.left: dict[str, int] = {}
         self._calls = 0
         self._paused = 0
+        self._around: Any = None
 
     def __enter__(self) -> autocast:
         self._calls = 0
+        self._around = _checkpoint()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -78,6 +85,11 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
             return func(*args, **given)
         form = _FORMS.get(name)
         if form is not None and _are_ours(args) and "out" not in given:
+            if _checkpoint() is not self._around:
+                raise RuntimeError(
+                    "activation checkpointing would recompute this outside of cpd.autocast: enter "
+                    "the context within the function that is checkpointed"
+                )
             return form(self, *args, **given)
         if name not in _ADDITIONS and not torch.compiler.is_compiling():
             self.left[name] = self.left.get(name, 0) + 1
@@ -104,6 +116,22 @@ def paused() -> Iterator[None]:
     finally:
         for mode in modes:
             mode._paused -= 1
+
+
+def _checkpoint() -> Any:
+    """What tells the activation checkpoint that is around from others; None: there is none, or it
+    is compiled, when its graph is what is recomputed."""
+    if torch.compiler.is_compiling():
+        return None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint":
+        return hooks[0]
+    if torch.is_grad_enabled():
+        return None
+    frame: FrameType | None = sys._getframe(1)  # that with use_reentrant=True has no hooks
+    while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
+        frame = frame.f_back
+    return frame
 
 
 # ---- torch's functions, by name ------------------------------------------------------------------

@@ -88,6 +88,7 @@ def restore(model: nn.Module) -> None:
             module.__dict__.pop(name, None)
         module._modules.pop("cpd_delayed", None)
         clock.detach(module)
+        _give_back_to_ddp(module)
 
 
 def set_step(
@@ -128,6 +129,17 @@ def _within(model: nn.Module) -> nn.Module:
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         return _within(model.module)
     return model
+
+
+def _give_back_to_ddp(module: nn.Module) -> None:
+    """Undoes `keep_from_ddp`."""
+    name = "_ddp_params_and_buffers_to_ignore"
+    ignored = module.__dict__.get(name, [])
+    others = [buffer for buffer in ignored if "cpd_delayed" not in buffer.split(".")]
+    if others != ignored:
+        module.__dict__.pop(name)
+        if others:
+            module.__dict__[name] = others
 
 
 def _states(root: nn.Module) -> Iterator[State]:
@@ -184,8 +196,7 @@ class _Plan:
         kind = cls.__name__
         mixin = self._mixins[name]
         if name in self._inner:
-            parent = self._inner[name]
-            yield Row(name, kind, self._mixins[parent].what, f"by {parent or 'the model'}")
+            yield Row(name, kind, how=f"within {self._inner[name] or 'the model'}")
             return
         reason = self._passed_over(name)
         if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
@@ -317,8 +328,9 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
         if not own:
             return ""
         return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
-    exact = cls.__module__.startswith("torch.nn.") and _EXACT.fullmatch(cls.__name__)
-    return "" if exact else "torch computes it: no emulation of this class"
+    if not cls.__module__.startswith("torch.nn."):
+        return "its own code is not seen; cpd.autocast emulates torch's functions in it"
+    return "" if _EXACT.fullmatch(cls.__name__) else "torch computes it: no emulation of this class"
 
 
 def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
@@ -336,4 +348,9 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
         )
     if how.residual is not None:
         found.append("residual: additions are functional code; cpd.autocast rounds them")
+    beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
+    if beside:
+        found.append(f"{', '.join(beside)}: the optimizer's; see cpd.optim.from_recipe")
+    if how.wire is not None:
+        found.append("wire: the exchange of gradients; see cpd.comm.reduce_spec")
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes that others have trained with, each with its source: `recipe`, `recipes`."""
+"""Recipes that others have trained with, each with its source: `recipe`, `named_recipes`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _RHT = "transform=hadamard16:te"
 
 
 def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = None) -> Recipe:
-    """The recipe of that name (see `recipes`), of a file (a path that ends in .toml or .json), of
-    plain data (`Recipe.from_dict`), or, for an accumulator's text, that uses it throughout; a
-    `Recipe` is given back as it is.
+    """The recipe of that name (see `named_recipes`), of a file (a path that ends in .toml or
+    .json), of plain data (`Recipe.from_dict`), or, for an accumulator's text, that uses it
+    throughout; a `Recipe` is given back as it is.
 
     `sums`: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, in the place of
     torch's own, which named recipes have, and of those of the recipe's rules.
@@ -36,10 +36,10 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = 
     return made if sums is None else _with_sums(made, _recipe(sums))
 
 
-def recipes() -> dict[str, Recipe]:
+def named_recipes() -> dict[str, Recipe]:
     """The named recipes, by name; `source` of each says where it comes from.
 
-    >>> sorted(recipes())[:3]
+    >>> sorted(named_recipes())[:3]
     ['aps-e3m0', 'aps-e4m3', 'bf16']
     """
     return {name: make() for name, make in _READY.items()}

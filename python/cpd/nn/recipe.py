@@ -219,7 +219,11 @@ class Recipe:
     def operands(self) -> tuple[OperandSpec | None, ...]:
         """The six of the three GEMMs: activation and weight of forward, gradient and weight of
         grad_input, activation and gradient of grad_weight."""
-        return tuple(map(self.operand, ("activation", "weight", *OVERRIDES)))
+        kept: tuple[OperandSpec | None, ...] | None = self.__dict__.get("_operands")
+        if kept is None:  # once for a recipe, also one of an old pickle
+            kept = tuple(map(self.operand, ("activation", "weight", *OVERRIDES)))
+            self.__dict__["_operands"] = kept
+        return kept
 
     @property
     def is_native(self) -> bool:

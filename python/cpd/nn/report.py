@@ -18,8 +18,8 @@ class Row:
     Attributes:
         name: the module's qualified name; "" for the model itself.
         kind: the name of its class.
-        what: what is emulated of it ("products", "norm", "attention", …); "": nothing.
-        how: the part of the recipe that is used.
+        what: what is emulated of it ("products", "norm", "attention", …); "": nothing of its own.
+        how: the part of the recipe that is used, or within which module it is emulated.
         why_not: why it is not emulated; "" where it is.
         layer: its number in random streams, or None.
     """

@@ -111,6 +111,15 @@ def train(
         return _Run(options, data, ranks).train(on_epoch, histogram_epochs)
 
 
+def node_gradients(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, nodes: int
+) -> tuple[float, list[torch.Tensor]]:
+    """One node's loss, and the gradients of that loss divided by the number of nodes."""
+    loss = cross_entropy(model(images), labels)
+    gradients = torch.autograd.grad(loss / nodes, list(model.parameters()))
+    return float(loss.detach()), list(gradients)
+
+
 def sampled_gradients(
     model: nn.Module, digits: Digits, nodes: int, batch: int, seed: int
 ) -> list[list[torch.Tensor]]:
@@ -126,8 +135,7 @@ def sampled_gradients(
         for node in range(nodes):
             chosen = np.random.RandomState([seed, nodes, node]).permutation(count)[:batch]
             images, labels = digits.train_x[chosen], digits.train_y[chosen]
-            loss = cross_entropy(model(images), labels) / nodes
-            per_rank.append(list(torch.autograd.grad(loss, list(model.parameters()))))
+            per_rank.append(node_gradients(model, images, labels, nodes)[1])
     return per_rank
 
 

@@ -98,12 +98,9 @@ def _plain(cls: _Class) -> _Class:
 
 def _below(cls: _Class) -> _Class | None:
     """The class that FSDP2 or parametrize put `cls` over; None: neither did."""
-    bases = cls.__bases__
-    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed."):
-        return bases[1]
-    if len(bases) == 1 and cls.__name__ == f"Parametrized{bases[0].__name__}":
-        return bases[0]
-    return None
+    below = cls.__bases__[-1]
+    theirs = cls.__module__.startswith(("torch.nn.utils.parametrize", "torch.distributed."))
+    return below if theirs and cls.__name__.endswith(below.__name__) else None
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
