@@ -5,9 +5,10 @@ The formats of the operands are those of the recipes te-delayed, mxfp8 and nvfp4
     native    torch's own, in fp32
     (6,9)     e6m9 in chunks of 64, as IBM's FP8 training of 2018
     h100-fp8  as the tensor core of an H100 forms them
-That unit multiplies elements of FP8 and knows no scales, so they are applied at the end
-(`scales_at="epilogue"`), which takes one scale a tensor: te-delayed has that. In mxfp8 the scale
-changes every 32 terms and in nvfp4 every 16, inside the sum, and nvfp4's elements are no FP8.
+That unit multiplies elements of FP8 and knows no scales: one for a whole tensor can be applied to
+the finished sum (`scales_at="epilogue"`), as TransformerEngine has it on that GPU, so te-delayed
+takes it. In mxfp8 the scale changes every 32 terms and in nvfp4, whose elements have 4 bits, every
+16, within the sum: no instruction of an H100 does that.
 
 The text is the language reference that Python holds for `help()`. Attention's two products stay in
 fp32, as these recipes have it.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,19 @@ def refuses(capsys: pytest.CaptureFixture[str], text: str, name: str, *arguments
         main(name, *arguments)
     assert raised.value.code != 0
     assert text in capsys.readouterr().err + str(raised.value)
+
+
+CLASSES = np.arange(10).repeat(2)
+
+
+def pickled(folder: Path) -> None:
+    """The form in which CIFAR-10 was published: 20 images a file, each of one value, its number."""
+    made = folder / "cifar-10-batches-py"
+    made.mkdir()
+    for number, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        values = (np.arange(20) + 20 * number).astype(np.uint8)[:, None].repeat(3072, axis=1)
+        content = {b"data": values, b"labels": CLASSES.tolist()}
+        (made / name).write_bytes(pickle.dumps(content))
 
 
 @pytest.fixture
@@ -82,6 +96,49 @@ def test_cifar10_refuses(images: Path, capsys: pytest.CaptureFixture[str]) -> No
             "--images", 100, "--batch", 4)  # fmt: skip
     refuses(capsys, "unknown format 'e4n3'", "11_cifar10", "--data", images, "--wires", "e4n3")
     refuses(capsys, "take more than 64 images", "11_cifar10", "--data", images, "--images", 64)
+
+
+def test_cifar10_as_published(tmp_path: Path) -> None:
+    from cpd.demo.cifar10 import load_cifar10
+
+    pickled(tmp_path)
+    found = load_cifar10(tmp_path, 100, 10)
+    assert found.source == "CIFAR-10"
+    assert found.train_x.shape == (100, 3, 32, 32)
+    assert found.test_y.tolist() == CLASSES[:10].tolist()
+    numbers = torch.arange(110.0)
+    expected = (numbers - numbers[:100].mean()) / found.train_x.numel()  # but for a factor
+    both = torch.cat([found.train_x, found.test_x])[:, 0, 0, 0]
+    torch.testing.assert_close(both / both[0], expected / expected[0])
+
+
+def test_augmented_images_are_moved_and_mirrored() -> None:
+    from cpd.demo.cifar10 import augmented
+
+    images = torch.arange(1.0, 64 * 3 * 32 * 32 + 1).reshape(64, 3, 32, 32)
+    made = augmented(images, torch.Generator().manual_seed(0))
+    padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
+    for image, given in zip(made, padded, strict=True):
+        moved = [
+            window.flip(2) if mirrored else window
+            for down in range(9)
+            for right in range(9)
+            for window in [given[:, down : down + 32, right : right + 32]]
+            for mirrored in (False, True)
+        ]
+        assert any(torch.equal(image, each) for each in moved)
+
+
+def test_text() -> None:
+    from cpd.demo.text import load_text
+
+    text = load_text()
+    assert len(text.train) + len(text.test) > 300_000
+    assert int(text.train.max()) < len(text.characters)
+    one, again = (list(text.batches(3, 4, 8, seed=1)) for _ in range(2))
+    assert torch.equal(torch.stack(one), torch.stack(again))
+    assert one[0].shape == (4, 9)
+    assert text.tests(5, 8)[-1].tolist() == text.test[-9:].tolist()
 
 
 def test_gpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
