@@ -38,8 +38,13 @@ class Images:
 
     def to(self, device: torch.device | str) -> Images:
         """The same on another device."""
-        x = (self.train_x, self.train_y, self.test_x, self.test_y)
-        return Images(*(one.to(device) for one in x), self.source)
+        return Images(
+            self.train_x.to(device),
+            self.train_y.to(device),
+            self.test_x.to(device),
+            self.test_y.to(device),
+            self.source,
+        )
 
 
 def data_folder() -> Path:
