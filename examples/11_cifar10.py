@@ -83,7 +83,7 @@ MODELS = {
 class Result:
     accuracy: float
     lost: float  # share of the nodes' gradients that become zero on the wire
-    end: str
+    diverged: int = 0  # the step whose loss is not finite
 
 
 def train(options: argparse.Namespace, name: str, wire: str, seed: int, images: Images) -> Result:
@@ -113,8 +113,8 @@ def train(options: argparse.Namespace, name: str, wire: str, seed: int, images: 
         optimizer.step()
         lost += sum(report.underflowed for report in nodes.report.values())
         if not bool(torch.isfinite(now)):
-            return Result(0.1, lost / (step * values), f"diverged in step {step}")
-    return Result(accuracy(model, images), lost / (step * values), "")
+            return Result(0.1, lost / (step * values), step)
+    return Result(accuracy(model, images), lost / (step * values))
 
 
 def batches(
@@ -147,9 +147,10 @@ def row(name: str, wire: str, results: list[Result]) -> str:
     spread = f"{min(percents):.1f} … {max(percents):.1f}"
     lost = 100 * statistics.mean(result.lost for result in results)
     paper = MODELS[name].paper[WIRES.index(wire)] if wire in WIRES else ""
-    ends = ", ".join(sorted({result.end for result in results if result.end}))
+    steps = sorted({result.diverged for result in results if result.diverged})
+    end = f"diverged in step {', '.join(map(str, steps))}" if steps else ""
     mean = f"{statistics.mean(percents):.1f}"
-    return f"| {name} | {wire} | {mean} | {spread} | {lost:.1f} | {paper} | {ends} |"
+    return f"| {name} | {wire} | {mean} | {spread} | {lost:.1f} | {paper} | {end} |"
 
 
 def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Images]:
