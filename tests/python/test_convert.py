@@ -341,6 +341,21 @@ def test_wrong_rules(rules, error, message):
     assert type(model.stem) is nn.Conv1d
 
 
+def test_rules_of_classes_within_recipes():
+    how = cpd.Recipe("native", weight="e4m3", rules=[(nn.Linear, None)])
+    assert all(
+        row.why_not.startswith("left in torch")
+        for row in cpd.convert(mlp(), how)
+        if row.kind == "Linear"
+    )
+    with pytest.raises(TypeError, match="rules must be pairs"):
+        cpd.convert(mlp(), FP8, "last 1")
+
+
+def test_a_recipe_that_rounds_nothing_says_so():
+    assert any("rounds nothing" in note for note in cpd.convert(mlp(), "aps-e4m3").notes)
+
+
 def test_wrong_models():
     with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got function"):
         cpd.convert(mlp, FP8)

@@ -300,7 +300,7 @@ def test_scales_of_sums_are_those_of_encoded_products(name):
 def test_delayed_scales_at_the_end():
     from cpd.nn.delayed import Delayed
 
-    recipe = cpd.recipe("te-delayed", sums=AT["unit"][0]).replace(scales_at="epilogue")
+    recipe = cpd.recipe("te-delayed", sums=AT["unit"][0])
     state = Delayed.of(recipe)
     x, w = values(64, 32).requires_grad_(), values(16, 32, seed=1).requires_grad_()
     for _ in range(2):

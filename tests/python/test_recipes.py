@@ -100,11 +100,16 @@ def test_names():
     assert all(one.source for one in cpd.named_recipes().values())
     assert cpd.recipe("NVFP4") == cpd.named_recipes()["nvfp4"]
     assert cpd.recipe("e6m9 chunked") == cpd.Recipe("e6m9 chunked")
-    with pytest.raises(ValueError, match=r"'nvfp5' is no recipe \(there are aps-e3m0"):
+    with pytest.raises(ValueError, match=r"'nvfp5' is no recipe \(did you mean nvfp4\? there are"):
         cpd.recipe("nvfp5")
     assert cpd.recipe("te-delayed").delays
     assert cpd.recipe("nvfp4").draws
     assert not cpd.recipe("mxfp8").draws
+
+
+def test_what_is_no_recipe():
+    with pytest.raises(TypeError, match=r"a recipe is a cpd\.Recipe, a name, .* got None"):
+        cpd.recipe(None)
 
 
 def test_other_sums():
@@ -112,6 +117,17 @@ def test_other_sums():
     assert given.grad_weight == cpd.Accumulator.parse("e6m9 chunked")
     assert given.rules[0][1].forward == given.grad_weight
     assert given.gradient == cpd.recipe("nvfp4").gradient
+
+
+def test_matrix_units_get_elements():
+    unit = cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2")
+    assert cpd.recipe("te-delayed", sums=unit).scales_at == "epilogue"
+    given = cpd.recipe("nvfp4", sums="rtx-blackwell-nvfp4")
+    assert given.scales_at == "block"
+    assert given.rules == cpd.recipe("nvfp4").rules
+    with pytest.raises(ValueError, match="activation=mxfp8 has scales: say scales_at='block'"):
+        unit.replace(activation="mxfp8")
+    assert cpd.Recipe("h100-bf16", activation="mxfp8").activation.text == "mxfp8"
 
 
 @pytest.mark.parametrize(

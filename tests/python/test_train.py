@@ -293,7 +293,9 @@ def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_p
 
 def test_a_recipe_that_does_not_exist(capsys):
     assert main(["train", "--recipe", "nvfp5"]) == 2
-    assert "'nvfp5' is no recipe (there are aps-e3m0, " in capsys.readouterr().err
+    assert (
+        "'nvfp5' is no recipe (did you mean nvfp4? there are aps-e3m0, " in capsys.readouterr().err
+    )
 
 
 def test_sampled_gradients_are_each_nodes_own(digits):

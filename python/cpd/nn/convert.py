@@ -71,11 +71,17 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     root = _within(model)
-    plan = _Plan(root, _recipe(recipe), list(rules))
+    plan = _Plan(root, _recipe(recipe), _pairs(rules))
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
     return plan.carry_out(step)
+
+
+def _pairs(rules: Any) -> list[Rule]:
+    if isinstance(rules, str):
+        raise TypeError(f"rules must be pairs (selector, recipe or None), got {rules!r}")
+    return list(rules)
 
 
 def restore(model: nn.Module) -> None:
@@ -346,6 +352,8 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
             f"functional code in the forward of {', '.join(written)} is not seen; "
             "with cpd.autocast(recipe): emulates it"
         )
+    if how.is_native and not how.rounds and not how.schedule:
+        found.append("the recipe rounds nothing in layers: they compute as torch does")
     if how.residual is not None:
         found.append("residual: additions are functional code; cpd.autocast rounds them")
     beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]

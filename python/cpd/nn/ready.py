@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cpd.nn.recipe import Recipe, RecipeLike, Sum, files
+from cpd.nn.recipe import SUMS, Recipe, RecipeLike, Sum, files, is_native
 from cpd.nn.recipe import recipe as _recipe
+from cpd.numeric.scaled_cast import ScaledCast
 
 NATIVE = "native"
 _TE = "block=tensor scale=fp32 arithmetic=te"
@@ -23,7 +25,9 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = 
     throughout; a `Recipe` is given back as it is.
 
     `sums`: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, in the place of
-    torch's own, which named recipes have, and of those of the recipe's rules.
+    torch's own, which named recipes have, also in its rules and schedule. A matrix unit, which
+    takes elements, leaves rules, schedule and attention alone, and has scales applied where it can:
+    at the end, or to blocks where there are such.
 
     `bf16` and `fp16` name recipes here: `cpd.Recipe("bf16")` is the sum in bfloat16.
 
@@ -57,26 +61,44 @@ def _made(given: Any) -> Recipe:
         return _READY[given.lower()]()
     try:
         return _recipe(given)
+    except TypeError as error:
+        raise TypeError(
+            "a recipe is a cpd.Recipe, a name, a file (.toml or .json), plain data, or an "
+            f"accumulator, got {given!r}"
+        ) from error
     except ValueError as error:
         if not isinstance(given, str):
             raise
+        near = difflib.get_close_matches(given.lower(), _READY, 1)
+        names = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
-            f"{given!r} is no recipe (there are {', '.join(sorted(_READY))}), no file, .toml or "
-            f".json, and no accumulator: {error}"
-        ) from None
+            f"{given!r} is no recipe ({names}there are {', '.join(sorted(_READY))}), no file, "
+            ".toml or .json, and no accumulator"
+        ) from error
 
 
 def _with_sums(given: Recipe, sums: Recipe) -> Recipe:
-    """The same with other sums, its attention and rules too."""
+    """The same with other sums."""
+    taken: dict[str, Sum] = {name: getattr(sums, name) for name in SUMS}
+    unit = None if is_native(sums.forward) else sums.forward.unit  # type: ignore[union-attr]
+    if unit is not None:
+        return given.replace(**taken, scales_at=_unit_scales_at(given))
 
     def summed(one: Recipe | None) -> Recipe | None:
         return None if one is None else _with_sums(one, sums)
 
-    names: tuple[str, ...] = ("forward", "grad_input", "grad_weight", "grad_bias")
-    taken: dict[str, Sum] = {name: getattr(sums, name) for name in names}
     rules = tuple((selector, summed(rule)) for selector, rule in given.rules)
     phases = tuple((unit, start, summed(phase)) for unit, start, phase in given.schedule)
     return given.replace(**taken, attention=summed(given.attention), rules=rules, schedule=phases)
+
+
+def _unit_scales_at(given: Recipe) -> str:
+    """Where a matrix unit's sums get the scales of these operands."""
+    scaled = [spec.scaled for spec in given.operands if isinstance(spec, ScaledCast)]
+    if not scaled:
+        return given.scales_at
+    is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
+    return "epilogue" if is_whole else "block"
 
 
 # ---- the table -----------------------------------------------------------------------------------

@@ -232,6 +232,12 @@ class Recipe:
         return all(is_native(getattr(self, name)) for name in SUMS)
 
     @property
+    def rounds(self) -> bool:
+        """Whether an operand or a result of a layer is cast."""
+        casts = [*self.operands, self.output, *(getattr(self, name) for name in ROUNDED)]
+        return any(spec is not None for spec in casts) or self.attention is not None
+
+    @property
     def draws(self) -> bool:
         """Whether a rounding of a layer is stochastic: attention's, norms' and so on included."""
         sums = [getattr(self, name) for name in SUMS]
@@ -418,8 +424,18 @@ def _scales_at(given: Any) -> Any:
 
 
 def _check_scales_at(values: dict[str, Any]) -> None:
-    """Raises where torch's own kernel would have to apply scales to its sums."""
+    """Raises where torch's own kernel would have to apply scales to its sums, or a matrix unit of
+    elements of 8 bits or fewer is fed scaled values."""
     if values["scales_at"] == "operand":
+        scaled = [n for n in (*OPERANDS, *OVERRIDES) if isinstance(values[n], ScaledCast)]
+        for name in SUMS[:3]:
+            unit = None if is_native(values[name]) else values[name].unit
+            if scaled and unit is not None and unit.a.bits <= 8:
+                operand = f"{scaled[0]}={values[scaled[0]]}"
+                raise ValueError(
+                    f"{name}={values[name]} takes elements, and {operand} has "
+                    "scales: say scales_at='block' or 'epilogue', where the unit's sums get them"
+                )
         return
     for name in SUMS[:3]:
         if is_native(values[name]):

@@ -85,7 +85,10 @@ class Choice:
         return lambda name: any(n in chosen for n in _within(name))
 
     def _of_class(self, name: str, pattern: str) -> bool:
-        return any(kind.__name__ == pattern for kind in type(self._modules[name]).__mro__)
+        classes = type(self._modules[name]).__mro__
+        return any(
+            pattern in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}") for kind in classes
+        )
 
 
 def longest_list(modules: dict[str, nn.Module]) -> list[str]:

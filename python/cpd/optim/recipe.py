@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from cpd.nn.recipe import RecipeLike, recipe
+from cpd.nn.ready import recipe
+from cpd.nn.recipe import RecipeLike
 from cpd.optim.loss_scaler import LossScaler
 from cpd.optim.low_precision import LowPrecision
 

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cpd.comm.layers import check_layer
 from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
+from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
@@ -41,7 +42,8 @@ class VirtualNodes:
             shared one counts once. bfloat16 and float16 gradients are widened first, and the result
             is rounded to nearest.
         world_size: the number of nodes.
-        spec: a `ReduceSpec`, or a `Schedule`, whose steps are those of `next_step`.
+        spec: a `ReduceSpec` or its text (`cpd.comm.reduce_spec`, a recipe's `wire`), or a
+            `Schedule`, whose steps are those of `next_step`.
         keep: what is done where the sum can begin only when all nodes' gradients are there: with
             APS, whose exponents come first, and for the order `ring`. `"memory"` or `"disk"`: they
             are kept (`kept_bytes`; on disk in a nameless file, of float32, bfloat16 or float16 as
@@ -88,7 +90,7 @@ class VirtualNodes:
         self,
         model: nn.Module,
         world_size: int,
-        spec: ReduceSpec | Schedule,
+        spec: ReduceSpec | Schedule | str,
         keep: Literal["memory", "disk", "recompute"] | None = None,
         *,
         average: bool = True,
@@ -102,7 +104,8 @@ class VirtualNodes:
         if self.world_size < 1:
             raise ValueError(f"world_size must be at least 1, got {world_size}")
         self.names = list(parameters)
-        schedule = self._checked(as_schedule(spec))
+        given = reduce_spec(spec) if isinstance(spec, str) else spec
+        schedule = self._checked(as_schedule(given))
         self.schedule = averaging(schedule) if flag("average", average) else schedule
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size, stacklevel=3)
