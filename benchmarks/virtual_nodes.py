@@ -18,45 +18,11 @@ from timing import Row, seconds
 from torch import nn
 
 import cpd
+from cpd.demo import models
 
 NODES = 256
 ONE_PASS, TWICE = 1.15, 2.2  # most times the plain micro-batches' time
 THREADS = 2
-
-
-class Block(nn.Module):
-    """Two convolutions and a way around them."""
-
-    def __init__(self, given: int, made: int, stride: int) -> None:
-        super().__init__()
-        self.way = nn.Sequential(
-            nn.Conv2d(given, made, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(made),
-            nn.ReLU(),
-            nn.Conv2d(made, made, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(made),
-        )
-        self.around = nn.Sequential()
-        if stride != 1 or given != made:
-            conv = nn.Conv2d(given, made, 1, stride, bias=False)
-            self.around = nn.Sequential(conv, nn.BatchNorm2d(made))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.way(x) + self.around(x))
-
-
-def resnet18() -> nn.Module:
-    """For images of 32 x 32: 11.17 million parameters in 62 layers."""
-    widths = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
-    blocks = [Block(g, m, s) for g, m, s in widths for g, s in ((g, s), (m, 1))]
-    first = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-    return nn.Sequential(*first, *blocks, *last)
-
-
-def gpt_block() -> nn.Module:
-    """Width 512: 3.15 million parameters in 12 layers."""
-    return nn.TransformerEncoderLayer(512, 8, 2048, 0.0, "gelu", batch_first=True, norm_first=True)
 
 
 def perceptron() -> nn.Module:
@@ -76,8 +42,8 @@ class Model:
 
 
 MODELS = (
-    Model("resnet18", resnet18, (4, 3, 32, 32)),
-    Model("gpt-block", gpt_block, (2, 256, 512)),
+    Model("resnet18", models.resnet18, (4, 3, 32, 32)),
+    Model("gpt-block", models.GptBlock, (2, 256, 512)),
     Model("perceptron", perceptron, (16, 64)),
 )
 
