@@ -143,27 +143,28 @@ def _peer_row(
 
 def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Namespace) -> Row:
     """A recipe of emulated sums against the products alone that its linear layers and convolutions
-    ask for, unfolded: what lies around them is the rest."""
+    ask for, their operands as they lie there, of convolutions unfolded beforehand: unfolding, and
+    all that is no product, is the rest."""
     model = copy.deepcopy(plain)
     cpd.convert(model, cpd.Recipe(SUMS))
     small = x[: max(1, x.shape[0] // 8)]
     products = _products(plain, small)
-    macs = sum(m * k * n for m, k, n in products)
-    operands = {shape: _operands(shape) for shape in set(products)}
+    work = 2 * sum(m * k * n for m, k, n in products)
+    operands = [_operands(place % 3, shape) for place, shape in enumerate(products)]
 
     def alone() -> None:
-        for shape in products:
-            cpd.gemm(*operands[shape], SUMS)
+        for a, b in operands:
+            cpd.gemm(a, b, SUMS)
 
     step(model, small), alone()
     turns = [(seconds(alone), seconds(lambda: step(model, small))) for _ in range(3)]
     ratios = sorted(bare / whole for bare, whole in turns)
     return {
         "name": full,
-        "value": round(macs / min(whole for _, whole in turns) * 1e-9, 3),
+        "value": round(work / min(whole for _, whole in turns) * 1e-9, 3),
         "unit": "GFLOP/s",
         "against": "products alone",
-        "baseline": round(macs / min(bare for bare, _ in turns) * 1e-9, 3),
+        "baseline": round(work / min(bare for bare, _ in turns) * 1e-9, 3),
         "ratio": round(ratios[1], 4),
         "least": round(ratios[0], 4),
         "most": round(ratios[-1], 4),
@@ -171,9 +172,12 @@ def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Na
     }
 
 
-def _operands(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+def _operands(which: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Of forward, whose weight is transposed, of the input's gradient, and of the weight's, whose
+    input is."""
     m, k, n = shape
-    return torch.randn(m, k), torch.randn(k, n)
+    a = torch.randn(k, m).t() if which == 2 else torch.randn(m, k)
+    return a, torch.randn(n, k).t() if which == 0 else torch.randn(k, n)
 
 
 def _products(plain: nn.Module, x: Tensor) -> list[tuple[int, int, int]]:

@@ -113,7 +113,7 @@ def test_other_recipes_compiled(how):
     assert counter.frame_count <= 2  # the model's, and that of its clock
 
 
-@pytest.mark.parametrize("rows", [1, 33])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.exhaustive), 33])
 def test_compiled_by_inductor(rows):
     """Which would form torch's own sums in another order; nothing of other programs is reused."""
     eager, model = nn.Linear(4, 4), nn.Linear(4, 4)
