@@ -579,7 +579,7 @@ STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
 
 def test_without_transformer_engine():
     if "transformer_engine" in sys.modules:
-        pytest.skip("it is there")
+        pytest.skip("TransformerEngine is installed")
     factory = transformer_engine.qfactory("e4m3")
     for call in (lambda: factory("linear_input"), lambda: transformer_engine.custom_recipe("e4m3")):
         with pytest.raises(RuntimeError, match=r"needs TransformerEngine 2.20 or newer"):

@@ -73,7 +73,7 @@ def test_native_sums_without_casts_are_torchs_own_bits(case, last, dtype):
     memory = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(case.x))
     if last:
         if memory is None:
-            pytest.skip("no such layout")
+            pytest.skip("channels last is a layout of images and volumes")
         ordered = [t.detach().contiguous(memory_format=memory) for t in leaves[:2]]
         leaves[:2] = [t.requires_grad_() for t in ordered]
     y, wanted = case.ours(*leaves, recipe="native"), case.torchs(*leaves)

@@ -20,6 +20,7 @@ Where the values differ from QPyTorch 0.3, and why:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -59,12 +60,12 @@ _CANNOT_CLAMP = (
 )
 
 
-class Number:
+class Number(ABC):
     """A number format; what `quantizer` takes."""
 
+    @abstractmethod
     def round(self, x: Tensor, rounding: str) -> Tensor:
         """`x` rounded; without a derivative of its own."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

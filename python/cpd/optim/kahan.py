@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,7 +24,7 @@ Parameters = Iterable[Any]
 """Tensors, or torch's groups of them."""
 
 
-class _Kahan(Optimizer):
+class _Kahan(Optimizer, ABC):
     """Steps whose update u, which a subclass forms, is added by Kahan's sum, with rn the rounding
     to the format: c = rn(c - u), new = rn(p + c), c = rn(c + rn(p - new))."""
 
@@ -71,9 +72,11 @@ class _Kahan(Optimizer):
         for name, value in values.items():
             kept[name].copy_(value)
 
+    @abstractmethod
     def _names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        raise NotImplementedError
+        """Of what is kept of a parameter."""
 
+    @abstractmethod
     def _changed(
         self,
         p: Tensor,
@@ -84,7 +87,6 @@ class _Kahan(Optimizer):
         rn: _Rounding,
     ) -> tuple[Tensor, Tensor]:
         """The parameter, decayed, and the compensation less the update; changes `values`."""
-        raise NotImplementedError
 
 
 class _Rounding:
