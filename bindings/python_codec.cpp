@@ -33,12 +33,13 @@ class PythonCodec final : public Codec {
         name_(py::str(codec.attr("name"))),
         value_bytes_(codec.attr("value_bytes").cast<std::int64_t>()) {}
 
+  [[nodiscard]] std::string name() const override { return name_; }
   [[nodiscard]] std::string text() const override { return name_ + " of " + cast_->text(); }
   [[nodiscard]] const Format& format() const override { return cast_->format(); }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override { return n * value_bytes_; }
 
-  std::int64_t Encode(const Piece& piece, const CodecState* /*state*/, const float* x,
+  std::int64_t Encode(const Piece& piece, CodecState* /*state*/, const float* x,
                       std::uint8_t* to) const override {
     std::vector<float> values(static_cast<std::size_t>(piece.n));
     cast_->Round(piece, nullptr, x, values.data());

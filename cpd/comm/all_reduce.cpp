@@ -206,7 +206,7 @@ class Call {
     CodecStates& states = layers_.states == nullptr ? own_states_ : *layers_.states;
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const std::int64_t number = reduction_->number(static_cast<std::int64_t>(l));
-      CodecState* state = states.Of(codec, rank(), number, sizes_[l]);
+      CodecState* state = states.Of(codec, {rank(), number}, sizes_[l]);
       if (state != nullptr) states_.push_back(state);
     }
   }

@@ -52,6 +52,8 @@ struct LayerOptions {
   std::span<const std::int64_t> numbers{};
   /// Where a codec finds what it kept of them, and leaves it; null: nothing is kept.
   CodecStates* states = nullptr;
+  /// Values of a row of each, for a codec that goes by rows; empty: each layer is one row.
+  std::span<const std::int64_t> rows{};
 };
 
 class Reduction {

@@ -181,16 +181,16 @@ struct VirtualReduce::Impl {
   }
 
   /// What the codec keeps of the layer whose turn it is, told what comes; null where nothing.
-  const CodecState* BeginLayer(int l, const float* x) {
+  CodecState* BeginLayer(int l, const float* x) {
     const Layer& layer = layers[static_cast<std::size_t>(l)];
-    CodecState* state = states->Of(*reduction.wire(), Rank(), reduction.number(l), layer.size);
+    CodecState* state = states->Of(*reduction.wire(), {Rank(), reduction.number(l)}, layer.size);
     if (state == nullptr) return nullptr;
     state->Begin(reduction.PieceOf(l, Rank(), layer.shift, 0, layer.size), x);
     begun.insert(state);
     return state;
   }
 
-  void ContributeBlock(int l, const CodecState* state, std::int64_t begin, std::int64_t n,
+  void ContributeBlock(int l, CodecState* state, std::int64_t begin, std::int64_t n,
                        const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     float terms[kStage];
@@ -283,7 +283,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
   const auto* values = static_cast<const float*>(x.data);
-  const CodecState* state = impl_->BeginLayer(layer, values);
+  CodecState* state = impl_->BeginLayer(layer, values);
   parallel_for(into.size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; i += kStage) {
       impl_->ContributeBlock(layer, state, i, std::min(kStage, end - i), values + i);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "cpd/base/guarded.h"
@@ -12,17 +13,34 @@
 namespace cpd {
 
 CodecState::~CodecState() = default;
+std::vector<float> CodecState::Kept() const { return {}; }
+void CodecState::Restore(std::span<const float> kept) {
+  if (kept.empty()) return;
+  throw Error("this codec keeps nothing from call to call, got " + std::to_string(kept.size()) +
+              " values");
+}
+
 Codec::~Codec() = default;
 
-void Codec::Round(const Piece& piece, const CodecState* state, const float* x, float* y) const {
+float Codec::Measure(const Piece& /*layer*/, CodecState* /*state*/, const float* /*x*/) const {
+  return 0;
+}
+
+void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(MostBytes(piece.n)));
   const std::int64_t used = Encode(piece, state, x, bytes.data());
   Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y);
 }
 
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }
-
+SharedCodec Codec::ForRows(std::int64_t /*row*/) const { return nullptr; }
 SharedCodec Codec::ForSums(const Format& format) const { return std::make_shared<Packed>(format); }
+SharedCodec Codec::ForResults(const Format& /*format*/, int /*world*/) const { return nullptr; }
+
+std::int64_t BlockOfBucket(std::int64_t bucket) {
+  const std::int64_t unit = std::lcm(bucket, std::int64_t{8});
+  return (4096 + unit - 1) / unit * unit;
+}
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
   Guarded([&] {
@@ -34,19 +52,63 @@ void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y)
   });
 }
 
-CodecState* CodecStates::Of(const Codec& codec, int rank, std::int64_t number, std::int64_t size) {
-  const auto found = kept_.find({rank, number});
-  if (found == kept_.end()) {
+struct CodecStates::Entry {
+  std::string text;
+  std::int64_t size = 0;
+  std::unique_ptr<CodecState> state;  // null until a codec asks for what was restored
+  std::vector<float> restored;
+};
+
+CodecStates::CodecStates() = default;
+CodecStates::~CodecStates() = default;
+CodecStates::CodecStates(CodecStates&&) noexcept = default;
+CodecStates& CodecStates::operator=(CodecStates&&) noexcept = default;
+
+CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t size) {
+  auto found = entries_.find(key);
+  if (found == entries_.end()) {
     std::unique_ptr<CodecState> made = codec.MakeState(size);
-    CodecState* state = made.get();
-    if (made != nullptr) kept_[{rank, number}] = {codec.text(), size, std::move(made)};
-    return state;
+    if (made == nullptr) return nullptr;
+    found = entries_.emplace(key, Entry{codec.text(), size, std::move(made), {}}).first;
   }
-  const Kept& kept = found->second;
-  if (kept.text == codec.text() && kept.size == size) return kept.state.get();
-  throw Error("layer number " + std::to_string(number) + " of rank " + std::to_string(rank) +
-              " was kept by codec '" + kept.text + "' with " + std::to_string(kept.size) +
-              " values, and comes by '" + codec.text() + "' with " + std::to_string(size));
+  Entry& entry = found->second;
+  if (entry.text != codec.text() || entry.size != size) {
+    if (entry.state != nullptr && entry.state->Kept().empty()) {
+      entries_.erase(found);
+      return Of(codec, key, size);
+    }
+    throw Error("layer number " + std::to_string(key.number) + " of rank " +
+                std::to_string(key.rank) + " was kept by codec '" + entry.text + "' with " +
+                std::to_string(entry.size) + " values, and comes by '" + codec.text() + "' with " +
+                std::to_string(size));
+  }
+  if (entry.state == nullptr) {
+    entry.state = codec.MakeState(size);
+    if (entry.state != nullptr) entry.state->Restore(entry.restored);
+    entry.restored = {};
+  }
+  return entry.state.get();
+}
+
+void CodecStates::Reset(std::int64_t number) {
+  std::erase_if(entries_, [&](const auto& entry) { return entry.first.number == number; });
+}
+void CodecStates::Reset() { entries_.clear(); }
+
+std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
+  std::map<Key, Kept> all;
+  for (const auto& [key, entry] : entries_) {
+    std::vector<float> kept = entry.state == nullptr ? entry.restored : entry.state->Kept();
+    if (!kept.empty()) all[key] = {entry.text, entry.size, std::move(kept)};
+  }
+  return all;
+}
+
+void CodecStates::Load(std::map<Key, Kept> kept) {
+  entries_.clear();
+  for (auto& [key, one] : kept) {
+    entries_.emplace(key, Entry{one.text, one.size, nullptr, std::move(one.values)});
+  }
 }
 
 }  // namespace cpd

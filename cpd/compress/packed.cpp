@@ -12,6 +12,8 @@ Packed::Packed(const Format& format, const RoundingOptions& rounding)
   Check(rounding_);
 }
 
+std::string Packed::name() const { return ToString(format_); }
+
 std::string Packed::text() const {
   return "packed " + ToString(format_) + " rounding=" + ToString(rounding_.mode) +
          " overflow=" + ToString(rounding_.overflow) +
@@ -27,7 +29,7 @@ RoundingOptions Packed::RoundingOf(const Piece& piece) const {
   return rounding;
 }
 
-std::int64_t Packed::Encode(const Piece& piece, const CodecState* /*state*/, const float* x,
+std::int64_t Packed::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
                             std::uint8_t* to) const {
   const std::int64_t nan =
       EncodeScaled(format_, RoundingOf(piece), piece.shift, piece.begin, piece.n, x, to);
@@ -47,8 +49,7 @@ void Packed::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shi
   DecodeScaled(format_, shift, divisor, n, bytes.data(), y);
 }
 
-void Packed::Round(const Piece& piece, const CodecState* /*state*/, const float* x,
-                   float* y) const {
+void Packed::Round(const Piece& piece, CodecState* /*state*/, const float* x, float* y) const {
   CastScaled(format_, RoundingOf(piece), piece.shift, piece.begin, piece.n, x, y);
 }
 

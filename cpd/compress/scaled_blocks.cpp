@@ -156,6 +156,8 @@ ScaledBlocks::ScaledBlocks(const Scaled& scaled, const RoundingOptions& rounding
   plan_ = Guarded([&] { return make_scaled_plan(scaled_, rounding_, false); });
 }
 
+std::string ScaledBlocks::name() const { return ToString(scaled_); }
+
 std::string ScaledBlocks::text() const {
   return "scaled " + ToString(scaled_) + " rounding=" + ToString(rounding_.mode) +
          " overflow=" + ToString(rounding_.overflow) +
@@ -175,7 +177,7 @@ bool ScaledBlocks::has_nan() const {
          scaled_.arithmetic != Arithmetic::torchao && scaled_.arithmetic != Arithmetic::deepgemm;
 }
 
-std::int64_t ScaledBlocks::Encode(const Piece& piece, const CodecState* state, const float* /*x*/,
+std::int64_t ScaledBlocks::Encode(const Piece& piece, CodecState* state, const float* /*x*/,
                                   std::uint8_t* to) const {
   const auto& coded = dynamic_cast<const Coded&>(*state);
   if (!coded.values.empty()) {
@@ -250,8 +252,7 @@ void ScaledBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, i
   Unscale(shift, divisor, n, y, y);
 }
 
-void ScaledBlocks::Round(const Piece& piece, const CodecState* state, const float* x,
-                         float* y) const {
+void ScaledBlocks::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
   const auto& coded = dynamic_cast<const Coded&>(*state);
   if (coded.values.empty()) return Codec::Round(piece, state, x, y);
   Unscale(0, 1, piece.n, coded.values.data() + piece.begin, y);

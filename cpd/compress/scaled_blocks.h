@@ -24,6 +24,7 @@ class CPD_API ScaledBlocks final : public Codec {
   explicit ScaledBlocks(const Scaled& scaled,
                         const RoundingOptions& rounding = {.overflow = Overflow::saturate});
 
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
   /// Values are binary32 numbers.
   [[nodiscard]] const Format& format() const override { return kFp32; }
@@ -32,11 +33,11 @@ class CPD_API ScaledBlocks final : public Codec {
   [[nodiscard]] bool has_nan() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
   /// Of a state's layer, whose values times 2^shift were rounded to binary32 first.
-  std::int64_t Encode(const Piece& piece, const CodecState* state, const float* x,
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y) const override;
-  void Round(const Piece& piece, const CodecState* state, const float* x, float* y) const override;
+  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
   /// Holds the layer's codes from Begin to Commit.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
 

@@ -217,20 +217,20 @@ TEST(Codec, SumsArePackedUnlessItSays) {
 TEST(CodecStates, AreOfARankAndALayer) {
   const RunLength codec(ParseFormat("e4m3"), {}, true);
   CodecStates states;
-  CodecState* first = states.Of(codec, 0, 5, 10);
+  CodecState* first = states.Of(codec, {0, 5}, 10);
   ASSERT_NE(first, nullptr);
-  EXPECT_EQ(states.Of(codec, 0, 5, 10), first);
-  EXPECT_NE(states.Of(codec, 1, 5, 10), first);
-  EXPECT_NE(states.Of(codec, 0, 6, 10), first);
-  EXPECT_THROW(states.Of(codec, 0, 5, 11), Error);
-  EXPECT_THROW(states.Of(RunLength(ParseFormat("e5m2"), {}, true), 0, 5, 10), Error);
-  EXPECT_EQ(states.Of(Packed(kFp32), 7, 5, 10), nullptr);
+  EXPECT_EQ(states.Of(codec, {0, 5}, 10), first);
+  EXPECT_NE(states.Of(codec, {1, 5}, 10), first);
+  EXPECT_NE(states.Of(codec, {0, 6}, 10), first);
+  EXPECT_THROW(states.Of(codec, {0, 5}, 11), Error);
+  EXPECT_THROW(states.Of(RunLength(ParseFormat("e5m2"), {}, true), {0, 5}, 10), Error);
+  EXPECT_EQ(states.Of(Packed(kFp32), {7, 5}, 10), nullptr);
 }
 
 TEST(CodecStates, ChangeOnlyWhereACallSucceeds) {
   const RunLength codec(ParseFormat("e3m0"), {}, true);
   CodecStates states;
-  CodecState* state = states.Of(codec, 0, 0, 3);
+  CodecState* state = states.Of(codec, {0, 0}, 3);
   const std::vector<float> x{1.25F, 3, -0.7F};
   const Piece piece{0, 0, 3, 0, 0};
   const auto sent = [&] {

@@ -74,7 +74,7 @@ std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& layer,
   return state;
 }
 
-std::vector<std::uint8_t> encoded(const Codec& codec, const CodecState& state, const Piece& piece,
+std::vector<std::uint8_t> encoded(const Codec& codec, CodecState& state, const Piece& piece,
                                   const float* x) {
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(piece.n)));
   EXPECT_EQ(codec.Encode(piece, &state, x, bytes.data()), codec.MostBytes(piece.n));

@@ -34,6 +34,7 @@ class RunLength : public Codec {
   /// Pieces whose bytes no decoder takes.
   std::function<bool(const Piece&)> damages = [](const Piece&) { return false; };
 
+  [[nodiscard]] std::string name() const override { return "run_length"; }
   [[nodiscard]] std::string text() const override {
     return "run_length of " + cast_->text() + (feeds_back_ ? " feedback" : "");
   }
@@ -41,7 +42,7 @@ class RunLength : public Codec {
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override { return kRunBytes * n; }
 
-  std::int64_t Encode(const Piece& piece, const CodecState* state, const float* x,
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override {
     std::vector<float> values(static_cast<std::size_t>(piece.n));
     cast_->Round(piece, nullptr, Sent(piece, state, x), values.data());
@@ -98,6 +99,8 @@ class RunLength : public Codec {
       }
     }
     void Commit() override { lost = next; }
+    [[nodiscard]] std::vector<float> Kept() const override { return lost; }
+    void Restore(std::span<const float> kept) override { lost.assign(kept.begin(), kept.end()); }
 
     SharedCodec cast;
     std::vector<float> lost, sent, next;
@@ -106,7 +109,7 @@ class RunLength : public Codec {
   static std::uint32_t BitsOf(const std::vector<float>& values, std::int64_t i) {
     return std::bit_cast<std::uint32_t>(values[static_cast<std::size_t>(i)]);
   }
-  static const float* Sent(const Piece& piece, const CodecState* state, const float* x) {
+  static const float* Sent(const Piece& piece, CodecState* state, const float* x) {
     if (state == nullptr) return x;
     return dynamic_cast<const Feedback&>(*state).sent.data() + piece.begin;
   }

@@ -165,7 +165,7 @@ void CodedPart::LoadUnscaled(int plane, const Block& block, int shift, float div
   }
 }
 
-void CodedPart::EncodeTo(int plane, const Block& block, const Piece& piece, const CodecState* state,
+void CodedPart::EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                          const float* x) {
   const Codec& codec = *planes_[static_cast<std::size_t>(plane)];
   const std::int64_t bytes = codec.Encode(piece, state, x, memory_ + Place(plane, block));
@@ -176,8 +176,7 @@ void CodedPart::Store(int plane, const Block& block, const float* values) {
   EncodeTo(plane, block, {block.layer, block.begin, block.n, 0, 0}, nullptr, values);
 }
 
-void CodedPart::Encode(const Block& block, const Piece& piece, const CodecState* state,
-                       const float* x) {
+void CodedPart::Encode(const Block& block, const Piece& piece, CodecState* state, const float* x) {
   EncodeTo(0, block, piece, state, x);
 }
 

@@ -57,7 +57,7 @@ class CPD_API CodedPart {
   /// Encodes a block's values, which the codec holds.
   void Store(int plane, const Block& block, const float* values);
   /// Encodes piece.n values of plane 0.
-  void Encode(const Block& block, const Piece& piece, const CodecState* state, const float* x);
+  void Encode(const Block& block, const Piece& piece, CodecState* state, const float* x);
 
  private:
   CodedPart(const Part& part, Codecs planes, std::uint8_t* memory);
@@ -65,7 +65,7 @@ class CPD_API CodedPart {
     return static_cast<std::size_t>(plane) * blocks_ + block.index;
   }
   [[nodiscard]] std::int64_t Place(int plane, const Block& block) const;
-  void EncodeTo(int plane, const Block& block, const Piece& piece, const CodecState* state,
+  void EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                 const float* x);
   void ReadSizes(const Part& part, const Message& from);
   /// Where blocks lie that take their most bytes each.

@@ -86,7 +86,7 @@ class HostWork final : public Work {
   [[nodiscard]] std::vector<CodedPart> ReadAll(const Part& part,
                                                std::span<const SharedMessage> from) const;
   [[nodiscard]] Piece OwnPiece(int layer, std::int64_t begin, std::int64_t n) const;
-  [[nodiscard]] const CodecState* StateOf(int layer) const;
+  [[nodiscard]] CodecState* StateOf(int layer) const;
   void OwnTerms(int layer, std::int64_t begin, std::int64_t n, float* terms) const;
   void Contribution(const Block& block, const CodedPart& coded, std::int64_t offset, std::int64_t n,
                     float* terms) const;
@@ -128,7 +128,7 @@ Piece HostWork::OwnPiece(int layer, std::int64_t begin, std::int64_t n) const {
                              n);
 }
 
-const CodecState* HostWork::StateOf(int layer) const {
+CodecState* HostWork::StateOf(int layer) const {
   const auto& states = layers().states;
   return states.empty() ? nullptr : states[static_cast<std::size_t>(layer)];
 }

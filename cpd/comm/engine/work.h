@@ -29,7 +29,7 @@ struct Layers {
   std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
-  std::vector<const CodecState*> states;  ///< after Begin; empty: the codec keeps nothing
+  std::vector<CodecState*> states;  ///< after Begin; empty: the codec keeps nothing
 };
 
 /// What a message holds.

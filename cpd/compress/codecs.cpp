@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/codecs.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+
+#include "cpd/compress/packed.h"
+#include "cpd/compress/scaled_blocks.h"
+#include "cpd/compress/words.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::array<CodecInfo, 0> kCompressors{};
+
+/// What a compressor takes of the options of a rounding.
+void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {
+  Check(rounding);
+  const bool usual =
+      rounding.mode == Rounding::nearest_even || rounding.mode == Rounding::stochastic;
+  if (usual && rounding.variant == Variant::A) return;
+  throw Error("codec '" + std::string(text) +
+              "' has a rounding of its own: give seed and random_bits alone");
+}
+
+SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
+  try {
+    return std::make_shared<Packed>(ParseFormat(text), rounding);
+  } catch (const Error& no_format) {
+    try {
+      return std::make_shared<ScaledBlocks>(ParseScaled(text), rounding);
+    } catch (const Error& no_scaled) {
+      std::string names;
+      for (const CodecInfo& info : Compressors()) {
+        names += (names.empty() ? "" : ", ") + std::string(info.name);
+      }
+      throw Error("'" + std::string(text) + "' is no codec: neither one of " + names +
+                  ", nor a format (" + no_format.what() + "), nor a scaled one (" +
+                  no_scaled.what() + ")");
+    }
+  }
+}
+
+}  // namespace
+
+std::span<const CodecInfo> Compressors() { return kCompressors; }
+
+SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding) {
+  CodecWords words(text);
+  const std::string name = words.Next();
+  const auto found = std::ranges::find(Compressors(), name, &CodecInfo::name);
+  if (found == Compressors().end()) return OfFormat(text, rounding);
+  CheckForCompressor(text, rounding);
+  return found->make(words, rounding);
+}
+
+}  // namespace cpd

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every codec by its text: the one list.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+class CodecWords;
+
+/// A compressor.
+struct CodecInfo {
+  std::string_view name;     ///< the first word of its texts
+  std::string_view options;  ///< as they are written
+  std::string_view source;   ///< paper and section, or the implementation whose rule it is
+  std::string_view summary;
+  SharedCodec (*make)(CodecWords& words, const RoundingOptions& rounding);
+};
+CPD_API std::span<const CodecInfo> Compressors();
+
+/// The codec of a text: a compressor's (`qsgd bits=4 bucket=512`), or the name of a format (packed)
+/// or of a scaled format. `rounding`: of a format; a compressor has rules of its own and takes the
+/// seed and random_bits alone. Throws Error for a text that is none, naming what there is.
+CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {});
+
+}  // namespace cpd
