@@ -37,7 +37,9 @@ class PythonCodec final : public Codec {
   [[nodiscard]] std::string text() const override { return name_ + " of " + cast_->text(); }
   [[nodiscard]] const Format& format() const override { return cast_->format(); }
   [[nodiscard]] bool is_fixed() const override { return false; }
-  [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override { return n * value_bytes_; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t /*before*/) const override {
+    return n * value_bytes_;
+  }
 
   std::int64_t Encode(const Piece& piece, CodecState* /*state*/, const float* x,
                       std::uint8_t* to) const override {
@@ -47,7 +49,7 @@ class PythonCodec final : public Codec {
     return OrStay([&] {
       const py::array_t<float> array(piece.n, values.data());
       const std::string bytes = codec_->attr("encode")(array).cast<std::string>();
-      if (static_cast<std::int64_t>(bytes.size()) > MostBytes(piece.n)) {
+      if (static_cast<std::int64_t>(bytes.size()) > MostBytes(piece.n, 0)) {
         throw Error(name_ + " made more than its most bytes");
       }
       std::ranges::copy(bytes, to);
@@ -56,7 +58,7 @@ class PythonCodec final : public Codec {
   }
 
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y) const override {
+              float* y, std::int64_t /*before*/) const override {
     const AcquireGil gil;
     OrStay([&] {
       try {

@@ -27,9 +27,10 @@ float Codec::Measure(const Piece& /*layer*/, CodecState* /*state*/, const float*
 }
 
 void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(MostBytes(piece.n)));
+  const std::int64_t before = piece.begin % bucket();
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(MostBytes(piece.n, before)));
   const std::int64_t used = Encode(piece, state, x, bytes.data());
-  Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y);
+  Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
 }
 
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }

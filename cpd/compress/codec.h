@@ -84,10 +84,11 @@ class CPD_API Codec {
   [[nodiscard]] virtual std::string text() const = 0;
   /// A format in which decoded values lie; kFp32 where nothing more is known.
   [[nodiscard]] virtual const Format& format() const = 0;
-  /// Whether n values always take MostBytes(n), and block() * k + r values k times the bytes of
-  /// block() and those of r.
+  /// Whether n values always take MostBytes(n, before), and block() * k + r values k times the
+  /// bytes of block() and those of r.
   [[nodiscard]] virtual bool is_fixed() const = 0;
-  [[nodiscard]] virtual std::int64_t MostBytes(std::int64_t n) const = 0;
+  /// Of a piece whose first bucket has `before` values ahead of it (begin mod bucket()).
+  [[nodiscard]] virtual std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const = 0;
   /// Values that lie together in a message, counted from where a piece of the layer begins: a
   /// multiple of 8 and of bucket(), from 4096 on.
   [[nodiscard]] virtual std::int64_t block() const { return 4096; }
@@ -104,7 +105,7 @@ class CPD_API Codec {
   /// That number of a layer, not negative, finite. x: the whole layer; state: after Begin.
   [[nodiscard]] virtual float Measure(const Piece& layer, CodecState* state, const float* x) const;
 
-  /// Writes the bytes of a piece, at most MostBytes(piece.n), and returns how many. x: its values,
+  /// Writes the bytes of a piece, at most MostBytes of it, and returns how many. x: its values,
   /// any binary32; where a piece cuts a bucket, those of the layer around it are read too
   /// (x[-piece.begin] … x[piece.size - piece.begin - 1]). `state`: the layer's, after Begin; null
   /// where MakeState gives null. Pieces may be encoded side by side, in any order, each again: what
@@ -113,9 +114,10 @@ class CPD_API Codec {
   virtual std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                               std::uint8_t* to) const = 0;
   /// y[i] = (value i * 2^shift) / divisor, each of the two rounded once to binary32; NaN gives
-  /// 0x7FC00000. Reads nothing but `bytes`; throws DamagedBytes where these hold no n values.
+  /// 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`; throws DamagedBytes where
+  /// these hold no n values.
   virtual void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                      float* y) const = 0;
+                      float* y, std::int64_t before = 0) const = 0;
   /// What Decode gives for Encode's bytes, with shift 0 and divisor 1. y may be x, unless the piece
   /// cuts a bucket. By default it does both.
   virtual void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;

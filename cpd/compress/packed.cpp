@@ -21,7 +21,9 @@ std::string Packed::text() const {
          " variant=" + ToString(rounding_.variant) + " seed=" + std::to_string(rounding_.seed);
 }
 
-std::int64_t Packed::MostBytes(std::int64_t n) const { return (n * format_.bits() + 7) / 8; }
+std::int64_t Packed::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
+  return (n * format_.bits() + 7) / 8;
+}
 
 RoundingOptions Packed::RoundingOf(const Piece& piece) const {
   RoundingOptions rounding = rounding_;
@@ -33,17 +35,17 @@ std::int64_t Packed::Encode(const Piece& piece, CodecState* /*state*/, const flo
                             std::uint8_t* to) const {
   const std::int64_t nan =
       EncodeScaled(format_, RoundingOf(piece), piece.shift, piece.begin, piece.n, x, to);
-  if (nan < 0) return MostBytes(piece.n);
+  if (nan < 0) return MostBytes(piece.n, 0);
   throw Error("layer " + std::to_string(piece.layer) + ", value " +
               std::to_string(piece.begin + nan) + " is NaN, and " + ToString(format_) +
               " has no code for NaN");
 }
 
 void Packed::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                    float* y) const {
-  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n)) {
+                    float* y, std::int64_t /*before*/) const {
+  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n, 0)) {
     throw DamagedBytes(std::to_string(n) + " values of " + ToString(format_) + " take " +
-                       std::to_string(MostBytes(n)) + " bytes, got " +
+                       std::to_string(MostBytes(n, 0)) + " bytes, got " +
                        std::to_string(bytes.size()));
   }
   DecodeScaled(format_, shift, divisor, n, bytes.data(), y);

@@ -18,12 +18,12 @@ class CPD_API Packed final : public Codec {
   [[nodiscard]] std::string text() const override;
   [[nodiscard]] const Format& format() const override { return format_; }
   [[nodiscard]] bool is_fixed() const override { return true; }
-  [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override;
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_nan() const override { return format_.has_nan(); }
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y) const override;
+              float* y, std::int64_t before = 0) const override;
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
 
  private:

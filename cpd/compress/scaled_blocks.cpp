@@ -165,7 +165,7 @@ std::string ScaledBlocks::text() const {
          " variant=" + ToString(rounding_.variant) + " seed=" + std::to_string(rounding_.seed);
 }
 
-std::int64_t ScaledBlocks::MostBytes(std::int64_t n) const {
+std::int64_t ScaledBlocks::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
   return n / kRunValues * RunOf(kRunValues).bytes + RunOf(n % kRunValues).bytes;
 }
 
@@ -237,10 +237,10 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
 }
 
 void ScaledBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
-                          float divisor, float* y) const {
-  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n)) {
+                          float divisor, float* y, std::int64_t /*before*/) const {
+  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n, 0)) {
     throw DamagedBytes(std::to_string(n) + " values of " + ToString(scaled_) + " take " +
-                       std::to_string(MostBytes(n)) + " bytes, got " +
+                       std::to_string(MostBytes(n, 0)) + " bytes, got " +
                        std::to_string(bytes.size()));
   }
   const std::uint8_t* from = bytes.data();

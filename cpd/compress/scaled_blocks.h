@@ -29,14 +29,14 @@ class CPD_API ScaledBlocks final : public Codec {
   /// Values are binary32 numbers.
   [[nodiscard]] const Format& format() const override { return kFp32; }
   [[nodiscard]] bool is_fixed() const override { return true; }
-  [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override;
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_nan() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
   /// Of a state's layer, whose values times 2^shift were rounded to binary32 first.
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y) const override;
+              float* y, std::int64_t before = 0) const override;
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
   /// Holds the layer's codes from Begin to Commit.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;

@@ -40,7 +40,9 @@ class RunLength : public Codec {
   }
   [[nodiscard]] const Format& format() const override { return cast_->format(); }
   [[nodiscard]] bool is_fixed() const override { return false; }
-  [[nodiscard]] std::int64_t MostBytes(std::int64_t n) const override { return kRunBytes * n; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t /*before*/) const override {
+    return kRunBytes * n;
+  }
 
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override {
@@ -60,7 +62,7 @@ class RunLength : public Codec {
   }
 
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y) const override {
+              float* y, std::int64_t /*before*/) const override {
     if (bytes.size() % kRunBytes != 0) throw DamagedBytes("a run is cut off");
     std::int64_t at = 0;
     for (std::size_t i = 0; i < bytes.size(); i += kRunBytes) {
