@@ -153,8 +153,11 @@ int64_t SparseBits(std::span<const int32_t> levels) {
 
 constexpr int kWindow = 12;
 constexpr int kWindows = BitReader::kSeen / kWindow;
+/// Larger levels seldom end in one.
+constexpr int32_t kShort = 15;
 
-/// The number whose code begins a window of so many bits; `length` 0: it does not end in it.
+/// The number whose code begins a window; `length` 0: the code does not end in so many bits, or is
+/// that of a number from 2^32 on.
 struct Number {
   uint32_t k = 0;
   int length = 0;
@@ -170,6 +173,40 @@ constexpr Number NumberIn(uint64_t window, int bits) {
     at += next;
   }
   return {};
+}
+
+/// Numbers below 2^16 by the first bits of their codes, which say where k stands.
+struct NumberEntry {
+  std::uint8_t before = 0;  ///< bits in front of k
+  std::uint8_t above = 0;   ///< 64 less k's bits
+  std::uint8_t length = 0;  ///< of the code, whose last bit is 0 unless the number is larger
+  std::uint8_t one = 0;     ///< 1: k is 1, which does not stand there
+};
+constexpr int kFirst = 7;
+constexpr auto kNumbers = [] {
+  std::array<NumberEntry, 1 << kFirst> entries{};
+  for (uint32_t k = 1; k < 1 << 16; ++k) {
+    const Code code = CodeOf(k);
+    const int bits = k == 1 ? 1 : std::bit_width(k);
+    const int before = k == 1 ? 0 : code.length - 1 - bits;
+    const uint64_t first = code.bits << (64 - code.length) >> (64 - kFirst);
+    const uint64_t last = first + ((1 << kFirst) - 1) / (uint64_t{1} << code.length);
+    for (uint64_t i = first; i <= last; ++i) {
+      entries[i] = {static_cast<std::uint8_t>(before), static_cast<std::uint8_t>(64 - bits),
+                    static_cast<std::uint8_t>(code.length), static_cast<std::uint8_t>(k == 1)};
+    }
+  }
+  return entries;
+}();
+
+/// Throws DamagedBytes for a number above `most`.
+Number NextNumber(uint64_t window, uint32_t most) {
+  const NumberEntry& entry = kNumbers[window >> (64 - kFirst)];
+  Number number{static_cast<uint32_t>(window << entry.before >> entry.above) | entry.one,
+                entry.length};
+  if ((window << (entry.length - 1) >> 63) != 0) number = NumberIn(window, BitReader::kSeen);
+  if (number.length > 0 && number.k <= most) [[likely]] return number;
+  throw DamagedBytes("a number is above " + std::to_string(most));
 }
 
 /// Several levels at once. `count` 0: the first does not end in the window.
@@ -241,28 +278,28 @@ void CheckRange(std::span<const int32_t> levels, int32_t most) {
 
 void DecodeDense(int32_t most, BitReader& from, std::span<int32_t> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
-  const auto one = [&](int32_t& level) {
-    const uint32_t magnitude = ReadElias(from, static_cast<uint32_t>(most) + 1) - 1;
-    level = Signed(magnitude, magnitude > 0 && from.Read(1) == 1);
-  };
+  const int lookups = most <= kShort ? kWindows : 0;
   int32_t* to = levels.data();
   int32_t* const end = to + levels.size();
-  while (end - to >= 4 * kWindows) {
+  while (to < end) {
     uint64_t window = from.Peek();
     int bits = 0;
-    bool is_long = false;
-    for (int i = 0; i < kWindows; ++i) {
-      const DenseEntry entry = entries[window >> (64 - kWindow)];
-      is_long |= entry.count == 0;
+    for (int i = 0; i < lookups && end - to >= 4; ++i) {
+      const DenseEntry& entry = entries[window >> (64 - kWindow)];
+      if (entry.count == 0) break;
       for (std::size_t j = 0; j < 4; ++j) to[j] = entry.levels[j];
       to += entry.count;
       window <<= entry.bits;
       bits += entry.bits;
     }
+    if (bits == 0) {
+      const Number number = NextNumber(window, static_cast<uint32_t>(most) + 1);
+      const bool negative = window << number.length >> 63 != 0;
+      *to++ = Signed(number.k - 1, negative);
+      bits = number.length + (number.k > 1 ? 1 : 0);
+    }
     from.Skip(bits);
-    if (is_long) one(*to++);
   }
-  while (to < end) one(*to++);
 }
 
 void DecodeSparse(int32_t most, BitReader& from, std::span<int32_t> levels) {
@@ -271,27 +308,24 @@ void DecodeSparse(int32_t most, BitReader& from, std::span<int32_t> levels) {
   const auto n = static_cast<int64_t>(levels.size());
   int64_t left = int64_t{ReadElias(from, static_cast<uint32_t>(n) + 1)} - 1;
   int64_t last = -1;
-  constexpr int64_t kFurthest = int64_t{2 * 15} * kWindows;  // gaps in kWindow bits are below 16
+  const int lookups = most <= kShort ? kWindows : 0;
   while (left > 0) {
-    if (left >= 2 * kWindows && n - last > kFurthest) {
-      uint64_t window = from.Peek();
-      int bits = 0;
-      bool is_long = false;
-      for (int i = 0; i < kWindows; ++i) {
-        const SparseEntry entry = entries[window >> (64 - kWindow)];
-        is_long |= entry.count == 0;
-        if (entry.count > 0) {
-          levels[static_cast<std::size_t>(last + entry.gaps[0])] = entry.levels[0];
-          last += entry.gaps[0] + entry.gaps[1];
-          levels[static_cast<std::size_t>(last)] = entry.levels[1];
-        }
-        left -= entry.count;
-        window <<= entry.bits;
-        bits += entry.bits;
-      }
-      from.Skip(bits);
-      if (!is_long) continue;
+    uint64_t window = from.Peek();
+    int bits = 0;
+    for (int i = 0; i < lookups && left >= 2; ++i) {
+      const SparseEntry& entry = entries[window >> (64 - kWindow)];
+      const int64_t first = last + entry.gaps[0];
+      const int64_t second = first + entry.gaps[1];
+      if (entry.count == 0 || second >= n) break;
+      levels[static_cast<std::size_t>(first)] = entry.levels[0];
+      levels[static_cast<std::size_t>(second)] = entry.levels[1];
+      last = second;
+      left -= entry.count;
+      window <<= entry.bits;
+      bits += entry.bits;
     }
+    from.Skip(bits);
+    if (bits > 0) continue;
     last += ReadElias(from, static_cast<uint32_t>(n - 1 - last));
     const bool negative = from.Read(1) == 1;
     levels[static_cast<std::size_t>(last)] =
@@ -305,10 +339,7 @@ void DecodeSparse(int32_t most, BitReader& from, std::span<int32_t> levels) {
 void PutElias(uint32_t k, BitWriter& to) { Put(CodeOf(k), to); }
 
 uint32_t ReadElias(BitReader& from, uint32_t most) {
-  const Number number = NumberIn(from.Peek(), BitReader::kSeen);
-  if (number.length == 0 || number.k > most) {
-    throw DamagedBytes("a number is above " + std::to_string(most));
-  }
+  const Number number = NextNumber(from.Peek(), most);
   from.Skip(number.length);
   return number.k;
 }
