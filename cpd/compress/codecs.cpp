@@ -7,14 +7,23 @@
 #include <string>
 
 #include "cpd/compress/packed.h"
+#include "cpd/compress/qsgd.h"
 #include "cpd/compress/scaled_blocks.h"
+#include "cpd/compress/terngrad.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::array<CodecInfo, 0> kCompressors{};
+constexpr std::array kCompressors{
+    CodecInfo{"qsgd", "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals",
+              "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
+              "levels below the norms of buckets, rounded without bias", MakeQsgd},
+    CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N",
+              "Wen et al., NeurIPS 2017", "-1, 0 and 1 times a scaler, rounded without bias",
+              MakeTernGrad},
+};
 
 /// What a compressor takes of the options of a rounding.
 void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {
