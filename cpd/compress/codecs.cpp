@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpd/compress/packed.h"
+#include "cpd/compress/quantized.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
@@ -14,7 +15,16 @@
 namespace cpd {
 namespace {
 
-constexpr std::array<CodecInfo, 0> kCompressors{};
+constexpr std::array<CodecInfo, 4> kCompressors{{
+    {"fp8_rows", "[row=N]", "torchft/quantization.py at 001d404",
+     "e4m3fn times max/448 of each row, a vector is one", Quantized::MakeFp8Rows},
+    {"int8_rows", "[row=N] [stochastic]", "this library",
+     "8-bit integers times max/127 of each row, a vector is one", Quantized::MakeInt8Rows},
+    {"int4", "[bucket=32] [stochastic]", "arXiv 2306.10209, section 3.3",
+     "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
+    {"quantized", "SCALED [stochastic]", "this library",
+     "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+}};
 
 /// What a compressor takes of the options of a rounding.
 void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {
