@@ -11,6 +11,7 @@
 #include "cpd/compress/quantized.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/terngrad.h"
+#include "cpd/compress/uniform.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
@@ -31,6 +32,11 @@ constexpr std::array kCompressors{
               "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
     CodecInfo{"quantized", "SCALED [stochastic]", "this library",
               "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+    CodecInfo{"uniform",
+              "bits=entropy|gradient|N [c=6 sample=4 fraction=0.03] [c0=1 c1=8] "
+              "coding=huffman|fixed",
+              "Øland and Raj, ICASSP 2015", "weights in bins of equal width, Huffman-coded",
+              Uniform::Make},
 };
 
 /// What a compressor takes of the options of a rounding.
