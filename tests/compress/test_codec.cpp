@@ -52,7 +52,8 @@ std::vector<SharedCodec> codecs() {
   for (const char* text :
        {"fp8_rows", "fp8_rows row=27", "int8_rows", "int8_rows row=576 stochastic", "int4",
         "int4 bucket=7 stochastic", "quantized int8 512 scale=fp32", "quantized mxfp8 stochastic",
-        "quantized e3m2 3 scale=e4m2"}) {
+        "quantized e3m2 3 scale=e4m2", "uniform", "uniform bits=8", "uniform bits=20",
+        "uniform bits=5 coding=fixed"}) {
     all.push_back(MakeCodec(text, {.seed = 9}));
   }
   return all;

@@ -79,7 +79,7 @@ Counts random_counts(std::size_t n, std::mt19937_64& random) {
     count = kind == 0 ? 1 + random() % 4
             : kind == 1
                 ? 1 + random() % 100
-                : static_cast<std::uint32_t>(1 + std::exp(static_cast<double>(random() % 80) / 10));
+                : static_cast<std::uint32_t>(1 + std::exp(static_cast<double>(random() % 60) / 10));
   }
   return counts;
 }
