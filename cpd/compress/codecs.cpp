@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "cpd/compress/feedback.h"
+#include "cpd/compress/one_bit.h"
 #include "cpd/compress/packed.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/words.h"
@@ -14,7 +16,12 @@
 namespace cpd {
 namespace {
 
-constexpr std::array<CodecInfo, 0> kCompressors{};
+constexpr std::array<CodecInfo, 2> kCompressors{{
+    {"one_bit", "bucket=N | axis=N", "1-bit SGD (Seide et al. 2014); 1bitSGD* (Grubic et al. 2018)",
+     "a bit a value and two means a column or bucket; feeds errors back", MakeOneBit},
+    {"feedback", "CODEC", "error feedback (Seide et al. 2014; LoCo)",
+     "any other codec, whose errors the next call sends", MakeFeedback},
+}};
 
 /// What a compressor takes of the options of a rounding.
 void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {

@@ -50,6 +50,9 @@ constexpr KernelTable kTable = {
     .add_scaled_sums = add_scaled_sums,
     .random_integers = random_integers,
     .hadamard = hadamard,
+    .one_bit_means = one_bit_means,
+    .one_bit_encode = one_bit_encode,
+    .one_bit_decode = one_bit_decode,
     .crc32c = crc32c,
 };
 

@@ -142,6 +142,10 @@ void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& r
 void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                    std::uint8_t* packed, bool streaming);
 void scale_blocks(bool wide, const ScaledRun& run, float* y);
+void one_bit_means(const OneBitRun& run, const float* x, const float* residual, float* means);
+void one_bit_encode(const OneBitRun& run, const float* x, const float* residual, const float* means,
+                    std::uint8_t* bits, float* next);
+void one_bit_decode(const OneBitRun& run, const std::uint8_t* bits, const float* means, float* y);
 std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA
