@@ -9,19 +9,36 @@
 #include "cpd/compress/feedback.h"
 #include "cpd/compress/one_bit.h"
 #include "cpd/compress/packed.h"
+#include "cpd/compress/qsgd.h"
+#include "cpd/compress/quantized.h"
 #include "cpd/compress/scaled_blocks.h"
+#include "cpd/compress/terngrad.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::array<CodecInfo, 2> kCompressors{{
-    {"one_bit", "bucket=N | axis=N", "1-bit SGD (Seide et al. 2014); 1bitSGD* (Grubic et al. 2018)",
-     "a bit a value and two means a column or bucket; feeds errors back", MakeOneBit},
-    {"feedback", "CODEC", "error feedback (Seide et al. 2014; LoCo)",
-     "any other codec, whose errors the next call sends", MakeFeedback},
-}};
+constexpr std::array kCompressors{
+    CodecInfo{"qsgd", "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals",
+              "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
+              "levels below the norms of buckets, rounded without bias", MakeQsgd},
+    CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",
+              "-1, 0 and 1 times a scaler, rounded without bias", MakeTernGrad},
+    CodecInfo{"one_bit", "bucket=N | axis=N",
+              "Seide et al., Interspeech 2014; Grubic et al., EDBT 2018, section 3.2.1",
+              "a bit a value, two means a column or bucket; feeds its errors back", OneBit::Make},
+    CodecInfo{"fp8_rows", "[row=N]", "torchft/quantization.py at 001d404",
+              "e4m3fn times max/448 of each row, a vector is one", Quantized::MakeFp8Rows},
+    CodecInfo{"int8_rows", "[row=N] [stochastic]", "this library",
+              "8-bit integers times max/127 of each row, a vector is one", Quantized::MakeInt8Rows},
+    CodecInfo{"int4", "[bucket=32] [stochastic]", "arXiv 2306.10209, section 3.3",
+              "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
+    CodecInfo{"quantized", "SCALED [stochastic]", "this library",
+              "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+    CodecInfo{"feedback", "CODEC", "Seide et al., Interspeech 2014; arXiv 2407.04480",
+              "any other codec, whose errors the next call sends", Feedback::Make},
+};
 
 /// What a compressor takes of the options of a rounding.
 void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {

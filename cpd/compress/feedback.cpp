@@ -115,8 +115,7 @@ float Feedback::Measure(const Piece& layer, CodecState* state, const float* x) c
 std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float* x,
                               std::uint8_t* to) const {
   const Sent sent(*inner_, piece, state, x);
-  const std::int64_t bytes =
-      inner_->Encode(Scaled(piece), sent.state().inner.get(), sent.v(), to);
+  const std::int64_t bytes = inner_->Encode(Scaled(piece), sent.state().inner.get(), sent.v(), to);
   const Values decoded = MakeValues(piece.n);
   inner_->Decode({to, static_cast<std::size_t>(bytes)}, piece.n, 0, 1, decoded.get(),
                  piece.begin % bucket());
@@ -124,8 +123,8 @@ std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float
   return bytes;
 }
 
-void Feedback::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
-                      float divisor, float* y, std::int64_t before) const {
+void Feedback::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                      float* y, std::int64_t before) const {
   inner_->Decode(bytes, n, shift, divisor, y, before);
 }
 
@@ -152,7 +151,7 @@ SharedCodec Feedback::ForResults(const Format& format, int world) const {
   return std::make_shared<Feedback>(std::move(inner));
 }
 
-SharedCodec MakeFeedback(CodecWords& words, const RoundingOptions& rounding) {
+SharedCodec Feedback::Make(CodecWords& words, const RoundingOptions& rounding) {
   const std::string inner = words.Rest();
   if (inner.empty()) throw Error("feedback takes a codec, as in 'feedback int4 32 scale=fp32'");
   return std::make_shared<Feedback>(MakeCodec(inner, rounding));

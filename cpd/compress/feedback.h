@@ -5,17 +5,22 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
 
 namespace cpd {
 
-/// The codec `inner` of v = x * 2^shift + residual, in binary32; its bytes are inner's. The residual
-/// is v - decoded, with a shared scale v - decoded * scale, each operation rounded once to binary32;
-/// 0 where that is no finite number. Where inner encodes an owner's results anew, these have a
-/// residual of their own.
+class CodecWords;
+
+/// The codec `inner` of v = x * 2^shift + residual, in binary32; its bytes are inner's. The
+/// residual is v - decoded, with a shared scale v - decoded * scale, each operation rounded once to
+/// binary32; 0 where that is no finite number. Where inner encodes an owner's results anew, these
+/// have a residual of their own.
 class CPD_API Feedback final : public Codec {
  public:
   /// Throws Error where inner feeds errors back by itself.
   explicit Feedback(SharedCodec inner);
+  /// `CODEC…`.
+  static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
 
   [[nodiscard]] std::string name() const override { return "feedback " + inner_->name(); }
   [[nodiscard]] std::string text() const override { return "feedback " + inner_->text(); }
@@ -53,10 +58,5 @@ class CPD_API Feedback final : public Codec {
 
   SharedCodec inner_;
 };
-
-class CodecWords;
-struct RoundingOptions;
-/// `feedback CODEC…`.
-SharedCodec MakeFeedback(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

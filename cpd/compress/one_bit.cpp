@@ -80,8 +80,8 @@ std::int64_t OneBit::Encode(const Piece& piece, CodecState* state, const float* 
     Piece part = piece;
     part.begin += i;
     part.n = std::min(block(), piece.n - i);
-    const Stretch whole = piece.size == 0 ? Stretch{part.begin, part.begin + part.n}
-                                          : BucketsAround(part, bucket_);
+    const Stretch whole =
+        piece.size == 0 ? Stretch{part.begin, part.begin + part.n} : BucketsAround(part, bucket_);
     const float* from = x + (whole.begin - piece.begin);
     if (piece.shift != 0) {
       shifted.resize(static_cast<std::size_t>(whole.size()));
@@ -129,7 +129,7 @@ std::unique_ptr<CodecState> OneBit::MakeState(std::int64_t size) const {
   return std::make_unique<Residual>(size);
 }
 
-SharedCodec MakeOneBit(CodecWords& words, const RoundingOptions& /*rounding*/) {
+SharedCodec OneBit::Make(CodecWords& words, const RoundingOptions& /*rounding*/) {
   const auto given = [&](const char* key, std::int64_t least, std::int64_t most) {
     constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
     const std::int64_t value = words.Integer(key, kNone, least, most);

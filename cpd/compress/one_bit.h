@@ -7,8 +7,11 @@
 #include <optional>
 
 #include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
 
 namespace cpd {
+
+class CodecWords;
 
 /// Values are v = x * 2^shift + residual, in binary32. -0 counts as positive. A mean is the sum in
 /// binary64, index ascending, divided by the number of values and rounded once to binary32; that of
@@ -28,6 +31,8 @@ class CPD_API OneBit final : public Codec {
   /// its columns lie, for those who bring it into that order; none: 0 for two dimensions, else the
   /// last.
   static SharedCodec Columns(std::optional<int> axis = {});
+  /// `[bucket=N | axis=N]`.
+  static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
@@ -60,10 +65,5 @@ class CPD_API OneBit final : public Codec {
   std::int64_t row_;  ///< 0: not known
   std::int64_t bucket_;
 };
-
-class CodecWords;
-struct RoundingOptions;
-/// `one_bit [bucket=N | axis=N]`.
-SharedCodec MakeOneBit(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD (Seide et al. 2014): of a bucket's values v = x + residual the mean of those >= 0 (-0 is
-// one of them) and the mean of the others; a value becomes the mean that its sign names.
+// 1-bit SGD (Seide et al. 2014): of a bucket's values v = x + residual the mean of those >= 0 (-0
+// is one of them) and the mean of the others; a value becomes the mean that its sign names.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
   std::int64_t before = 0;  ///< values of the first bucket that lie ahead of these
-  bool words = false;       ///< whether the bits of each bucket fill 32-bit words, else bytes of all
+  bool words = false;  ///< whether the bits of each bucket fill 32-bit words, else bytes of all
 };
 
 inline namespace CPD_ISA {

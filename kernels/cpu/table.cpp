@@ -54,6 +54,9 @@ constexpr KernelTable kTable = {
     .one_bit_encode = one_bit_encode,
     .one_bit_decode = one_bit_decode,
     .crc32c = crc32c,
+    .encode_levels = encode_levels,
+    .decode_levels = decode_levels,
+    .moments = moments,
 };
 
 }  // namespace
