@@ -80,7 +80,18 @@ class Feedback::Sent {
     v_ = own_.get() + ahead;
   }
   [[nodiscard]] const float* v() const { return v_; }
-  [[nodiscard]] State& state() const { return state_; }
+  [[nodiscard]] CodecState* inner() const { return state_.inner.get(); }
+
+  /// What the piece's values have lost.
+  void TakeDown(const Piece& piece, const float* decoded) const {
+    float* const next = state_.next(piece.begin);
+    Guarded([&] {
+      for (std::int64_t i = 0; i < piece.n; ++i) {
+        const float error = v_[i] - decoded[i];
+        next[i] = std::isfinite(error) ? error : 0;
+      }
+    });
+  }
 
  private:
   State& state_;
@@ -89,37 +100,27 @@ class Feedback::Sent {
 };
 
 Feedback::Feedback(SharedCodec inner) : inner_(std::move(inner)) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error("feedback takes no codec that " + why + ", got '" + inner_->name() + "'");
+  };
+  if (inner_->measured() == Measured::shared) refuse("takes a scale which ranks share");
   const auto state = inner_->MakeState(1);
-  if (state == nullptr || state->Kept().empty()) return;
-  throw Error("codec '" + inner_->name() + "' feeds its errors back by itself");
-}
-
-/// What the piece's values have lost.
-void Feedback::TakeDown(const Piece& piece, const Sent& sent, const float* decoded) const {
-  float* const next = sent.state().next(piece.begin);
-  const float* const v = sent.v();
-  const float scale = measured() == Measured::shared ? piece.scale : 1;
-  Guarded([&] {
-    for (std::int64_t i = 0; i < piece.n; ++i) {
-      const float error = v[i] - decoded[i] * scale;
-      next[i] = std::isfinite(error) ? error : 0;
-    }
-  });
+  if (state != nullptr && !state->Kept().empty()) refuse("feeds its errors back by itself");
 }
 
 float Feedback::Measure(const Piece& layer, CodecState* state, const float* x) const {
   const Sent sent(*inner_, layer, state, x);
-  return inner_->Measure(Scaled(layer), sent.state().inner.get(), sent.v());
+  return inner_->Measure(Scaled(layer), sent.inner(), sent.v());
 }
 
 std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float* x,
                               std::uint8_t* to) const {
   const Sent sent(*inner_, piece, state, x);
-  const std::int64_t bytes = inner_->Encode(Scaled(piece), sent.state().inner.get(), sent.v(), to);
+  const std::int64_t bytes = inner_->Encode(Scaled(piece), sent.inner(), sent.v(), to);
   const Values decoded = MakeValues(piece.n);
   inner_->Decode({to, static_cast<std::size_t>(bytes)}, piece.n, 0, 1, decoded.get(),
                  piece.begin % bucket());
-  TakeDown(piece, sent, decoded.get());
+  sent.TakeDown(piece, decoded.get());
   return bytes;
 }
 
@@ -130,8 +131,8 @@ void Feedback::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int s
 
 void Feedback::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
   const Sent sent(*inner_, piece, state, x);
-  inner_->Round(Scaled(piece), sent.state().inner.get(), sent.v(), y);
-  TakeDown(piece, sent, y);
+  inner_->Round(Scaled(piece), sent.inner(), sent.v(), y);
+  sent.TakeDown(piece, y);
 }
 
 std::unique_ptr<CodecState> Feedback::MakeState(std::int64_t size) const {
@@ -147,8 +148,7 @@ SharedCodec Feedback::ForSums(const Format& format) const { return inner_->ForSu
 
 SharedCodec Feedback::ForResults(const Format& format, int world) const {
   SharedCodec inner = inner_->ForResults(format, world);
-  if (inner == nullptr || measured() == Measured::shared) return inner;
-  return std::make_shared<Feedback>(std::move(inner));
+  return inner == nullptr ? nullptr : std::make_shared<Feedback>(std::move(inner));
 }
 
 SharedCodec Feedback::Make(CodecWords& words, const RoundingOptions& rounding) {

@@ -17,7 +17,8 @@ class CodecWords;
 /// have a residual of their own.
 class CPD_API Feedback final : public Codec {
  public:
-  /// Throws Error where inner feeds errors back by itself.
+  /// Throws Error where inner feeds errors back by itself, or takes a scale that ranks share: they
+  /// agree on it before a layer's residual is at hand.
   explicit Feedback(SharedCodec inner);
   /// `CODEC…`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
@@ -46,7 +47,7 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForSums(const Format& format) const override;
-  /// Null where inner's is; inner's own for a shared scale, whose sums are integers.
+  /// Null where inner's is.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }
@@ -54,7 +55,6 @@ class CPD_API Feedback final : public Codec {
  private:
   struct State;
   class Sent;
-  void TakeDown(const Piece& piece, const Sent& sent, const float* decoded) const;
 
   SharedCodec inner_;
 };
