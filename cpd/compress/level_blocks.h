@@ -18,9 +18,9 @@ class CodecWords;
 /// What a bucket's levels are measured by.
 enum class LevelNorm : std::uint8_t {
   largest,    ///< the largest |v|; NaN beside a NaN or infinity
-  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN beyond
-              ///< binary32
-  clipped,    ///< of finite values: the least of the largest |v| and c times the deviation
+  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN
+              ///< beyond binary32
+  clipped,  ///< of finite values: the least of the largest |v| and c times the deviation
 };
 
 /// For each block() values of a piece, counted from its first: the norms of the buckets that they
