@@ -8,6 +8,7 @@
 
 #include "cpd/compress/packed.h"
 #include "cpd/compress/qsgd.h"
+#include "cpd/compress/quantized.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/terngrad.h"
 #include "cpd/compress/words.h"
@@ -22,6 +23,14 @@ constexpr std::array kCompressors{
               "levels below the norms of buckets, rounded without bias", MakeQsgd},
     CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",
               "-1, 0 and 1 times a scaler, rounded without bias", MakeTernGrad},
+    CodecInfo{"fp8_rows", "[row=N]", "torchft/quantization.py at 001d404",
+              "e4m3fn times max/448 of each row, a vector is one", Quantized::MakeFp8Rows},
+    CodecInfo{"int8_rows", "[row=N] [stochastic]", "this library",
+              "8-bit integers times max/127 of each row, a vector is one", Quantized::MakeInt8Rows},
+    CodecInfo{"int4", "[bucket=32] [stochastic]", "arXiv 2306.10209, section 3.3",
+              "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
+    CodecInfo{"quantized", "SCALED [stochastic]", "this library",
+              "a scaled format whose sums are encoded again", Quantized::MakeScaled},
 };
 
 /// What a compressor takes of the options of a rounding.

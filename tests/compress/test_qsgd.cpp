@@ -347,24 +347,24 @@ TEST(Qsgd, TensorsHaveOneNorm) {
   std::vector<float> x = gradient_like(9000, 13);
   for (const bool euclidean : {false, true}) {
     const Qsgd codec({.bits = 6, .bucket = 0, .euclidean = euclidean});
-    EXPECT_EQ(codec.measured(), Measured::own);
+    EXPECT_EQ(codec.measured(), Measured::nothing);
     EXPECT_EQ(codec.bucket(), 1);
-    const float norm = codec.Measure({.n = 9000, .size = 9000}, nullptr, x.data());
-    EXPECT_EQ(norm, norms_of(x, 9000, euclidean)[0]);
-    const auto whole =
-        decode_piece(codec, encode_piece(codec, {.n = 9000, .scale = norm}, x), 9000);
+    const float norm = norms_of(x, 9000, euclidean)[0];
+    const auto whole = decode_piece(codec, encode_piece(codec, {.n = 9000}, x), 9000);
     const LevelPlan plan = plan_of(6, false, 24);
     for (std::size_t i = 0; i < x.size(); ++i) {
       const std::uint32_t code =
           testing::code_by_integers(plan, x[i], norm, random_integer(24, 0, 0, i));
       ASSERT_TRUE(testing::same_bits(whole[i], testing::value_by_quad(plan, code, norm)));
     }
-    const auto part = encode_piece(codec, {.begin = 777, .n = 5000, .scale = norm}, x);
+    const auto part = encode_piece(codec, {.begin = 777, .n = 5000}, x);
     EXPECT_TRUE(same({whole.begin() + 777, whole.begin() + 5777}, decode_piece(codec, part, 5000)));
     EXPECT_EQ(codec.ForResults(kFp32, 4), nullptr);
   }
   x[8999] = kInfinite;
-  EXPECT_TRUE(std::isnan(Qsgd({.bucket = 0}).Measure({.n = 9000}, nullptr, x.data())));
+  const Qsgd codec({.bucket = 0});
+  EXPECT_TRUE(same(std::vector<float>(9000, kNan),
+                   decode_piece(codec, encode_piece(codec, {.n = 9000}, x), 9000)));
 }
 
 /// Lemma 3.1: E |Q(v) - v|^2 <= min(n / s^2, sqrt(n) / s) |v|^2 in the 2-norm, and

@@ -128,13 +128,17 @@ inline std::vector<std::uint32_t> random_integers(std::size_t n, int bits, std::
   return all;
 }
 
-/// Bytes and values of a piece of the layer x by a codec that keeps nothing.
+/// Bytes and values of a piece of the layer x.
 inline std::vector<std::uint8_t> encode_piece(const Codec& codec, Piece piece,
                                               const std::vector<float>& x) {
   piece.size = static_cast<std::int64_t>(x.size());
   std::vector<std::uint8_t> bytes(
       static_cast<std::size_t>(codec.MostBytes(piece.n, piece.begin % codec.bucket())));
-  const std::int64_t used = codec.Encode(piece, nullptr, x.data() + piece.begin, bytes.data());
+  const std::unique_ptr<CodecState> state = codec.MakeState(piece.size);
+  if (state != nullptr) {
+    state->Begin({.n = piece.size, .shift = piece.shift, .size = piece.size}, x.data());
+  }
+  const std::int64_t used = codec.Encode(piece, state.get(), x.data() + piece.begin, bytes.data());
   EXPECT_LE(used, static_cast<std::int64_t>(bytes.size()));
   bytes.resize(static_cast<std::size_t>(used));
   return bytes;
