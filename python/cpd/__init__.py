@@ -5,11 +5,10 @@
 >>> cpd.cast(np.float32([0.3, 17.0]), "e4m3").tolist()
 [0.3125, 16.0]
 
-Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.study` (what they
-lose and cost) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-parallelism).
-precision), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism).
-precision), `cpd.optim` (optimizers, likewise), `cpd.ddp_hook` and `cpd.fsdp` (torch's data
+Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.compress` (what their
+messages hold), `cpd.study` (what they lose and cost) and, importing torch, `cpd.functional` and
+`cpd.nn` (torch's layers in a customized precision), `cpd.optim` (optimizers, likewise),
+`cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism).
 """
 
 import importlib
@@ -41,6 +40,7 @@ from cpd.ops import (
 
 if TYPE_CHECKING:
     from cpd import comm as comm
+    from cpd import compress as compress
     from cpd import functional as functional
     from cpd import nn as nn
     from cpd import optim as optim
@@ -95,7 +95,7 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = ("comm", "compat", "functional", "optim", "study")
+_MODULES = ("comm", "compat", "compress", "functional", "optim", "study")
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",

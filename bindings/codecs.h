@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A codec as the files of cpd._core hand it around.
+#pragma once
+
+#include "cpd/compress/codec.h"
+
+namespace cpd {
+
+struct BoundCodec {
+  SharedCodec codec;
+};
+
+}  // namespace cpd
