@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/base/parallel.h"
 #include "cpd/compress/codecs.h"
+#include "cpd/compress/stream.h"
 #include "cpd/numeric/error.h"
 #include "gil.h"
 #include "views.h"
@@ -43,19 +44,21 @@ struct Given {
   int shift;
   std::optional<float> scale;
   std::optional<Integers> random;
+  std::int64_t row;  // 0: the layer is one row; of streams alone
 };
 
 /// A codec's call with one layer of rank 0. Without states what it keeps is forgotten.
 class Call {
  public:
-  Call(const Codec& codec, const Floats& x, const Given* given) : codec_(codec), x_(x.data()) {
+  Call(const Codec& codec, const Floats& x, std::optional<Given*> given)
+      : codec_(codec), x_(x.data()) {
     layer_.size = layer_.n = x.size();
-    if (given != nullptr) Take(*given);
-    if (given == nullptr || given->states == nullptr) {
+    if (given) Take(**given);
+    if (given && (*given)->states != nullptr) {
+      state_ = (*given)->states->Of(codec, {0, (*given)->number}, layer_.size);
+    } else {
       own_ = codec.MakeState(layer_.size);
       state_ = own_.get();
-    } else {
-      state_ = given->states->Of(codec, {0, given->number}, layer_.size);
     }
   }
 
@@ -106,13 +109,13 @@ class Call {
   CodecState* state_ = nullptr;
 };
 
-float MeasureLayer(const BoundCodec& bound, const Floats& x, const Given* given) {
+float MeasureLayer(const BoundCodec& bound, const Floats& x, std::optional<Given*> given) {
   Call call(*bound.codec, x, given);
   WithoutGil([&] { call.Begin(); });
   return call.scale();
 }
 
-py::bytes EncodePiece(const BoundCodec& bound, const Floats& x, const Given* given,
+py::bytes EncodePiece(const BoundCodec& bound, const Floats& x, std::optional<Given*> given,
                       std::int64_t begin, std::optional<std::int64_t> n) {
   const Codec& codec = *bound.codec;
   Call call(codec, x, given);
@@ -129,25 +132,6 @@ py::bytes EncodePiece(const BoundCodec& bound, const Floats& x, const Given* giv
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-Floats RoundLayer(const BoundCodec& bound, const Floats& x, const Given* given) {
-  constexpr std::int64_t kSerialBelow = 1 << 15;
-  const Codec& codec = *bound.codec;
-  Call call(codec, x, given);
-  Floats values(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
-  float* y = values.mutable_data();
-  WithoutGil([&] {
-    call.Begin();
-    parallel_for(call.size(), codec.block(), kSerialBelow, [&](std::int64_t i, std::int64_t end) {
-      for (; i < end; i += codec.block()) {
-        const Piece piece = call.PieceOf(i, std::min(codec.block(), end - i));
-        codec.Round(piece, call.state(), call.at(piece), y + i);
-      }
-    });
-    call.Commit();
-  });
-  return values;
-}
-
 Floats DecodeBytes(const BoundCodec& bound, const py::bytes& data, std::int64_t n, int shift,
                    float divisor, std::int64_t before) {
   if (n < 0) throw Error("n must not be negative, got " + std::to_string(n));
@@ -161,19 +145,50 @@ Floats DecodeBytes(const BoundCodec& bound, const py::bytes& data, std::int64_t 
   return values;
 }
 
+py::bytes EncodeLayer(const BoundCodec& bound, const Floats& x, const Given& given) {
+  StreamOptions options{given.stream, given.shift, given.row, given.scale, {}};
+  if (given.random) {
+    options.random = {given.random->data(), static_cast<std::size_t>(given.random->size())};
+  }
+  std::vector<std::uint8_t> bytes;
+  WithoutGil([&] {
+    const SharedCodec codec = CodecOfRows(bound.codec, given.row, x.size());
+    CodecState* const state =
+        given.states == nullptr ? nullptr : given.states->Of(*codec, {0, given.number}, x.size());
+    bytes =
+        EncodeStream(bound.codec, state, options, {x.data(), static_cast<std::size_t>(x.size())});
+  });
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::pair<Floats, StreamInfo> DecodeLayer(const py::bytes& data) {
+  const std::string_view text = data;
+  DecodedStream decoded;
+  WithoutGil([&] {
+    decoded = DecodeStream({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  });
+  // The array owns the vector.
+  auto* const kept = new std::vector<float>(std::move(decoded.values));
+  const py::capsule owner(kept, [](void* p) { delete static_cast<std::vector<float>*>(p); });
+  return {Floats(static_cast<py::ssize_t>(kept->size()), kept->data(), owner), decoded.info};
+}
+
 std::string ToString(Measured measured) {
   return measured == Measured::own ? "own" : measured == Measured::shared ? "shared" : "nothing";
 }
 
 void BindCodec(py::module_& m) {
   py::class_<Given>(m, "CodecGiven")
-      .def(py::init([](CodecStates* states, std::int64_t number, std::uint64_t stream, int shift,
-                       std::optional<float> scale, std::optional<Integers> random) {
-             return Given{states, number, stream, shift, scale, std::move(random)};
+      .def(py::init([](GivenStates states, std::int64_t number, std::uint64_t stream, int shift,
+                       std::optional<float> scale, std::optional<Integers> random,
+                       std::int64_t row) {
+             return Given{states.value_or(nullptr), number, stream, shift, scale,
+                          std::move(random),        row};
            }),
-           py::arg("states") = nullptr, py::arg("number") = 0, py::arg("stream") = 0,
+           py::arg("states") = py::none(), py::arg("number") = 0, py::arg("stream") = 0,
            py::arg("shift") = 0, py::arg("scale") = std::nullopt,
-           py::arg("random").noconvert() = std::nullopt, py::keep_alive<1, 2>());
+           py::arg("random").noconvert() = std::nullopt, py::arg("row") = 0,
+           py::keep_alive<1, 2>());
   py::class_<BoundCodec>(m, "Codec")
       .def(py::init([](const std::string& text, const RoundingOptions& rounding) {
              return BoundCodec{MakeCodec(text, rounding)};
@@ -200,12 +215,20 @@ void BindCodec(py::module_& m) {
             return c.codec->MostBytes(n, before);
           },
           py::arg("n"), py::arg("before") = 0)
-      .def("measure", &MeasureLayer, py::arg("x").noconvert(), py::arg("given") = nullptr)
-      .def("encode", &EncodePiece, py::arg("x").noconvert(), py::arg("given") = nullptr,
+      .def("measure", &MeasureLayer, py::arg("x").noconvert(), py::arg("given") = py::none())
+      .def("encode", &EncodePiece, py::arg("x").noconvert(), py::arg("given") = py::none(),
            py::arg("begin") = 0, py::arg("n") = std::nullopt)
-      .def("round", &RoundLayer, py::arg("x").noconvert(), py::arg("given") = nullptr)
+      .def("encode_stream", &EncodeLayer, py::arg("x").noconvert(), py::arg("given"))
       .def("decode", &DecodeBytes, py::arg("data"), py::arg("n"), py::arg("shift") = 0,
            py::arg("divisor") = 1.0F, py::arg("before") = 0);
+  py::class_<StreamInfo>(m, "StreamInfo")
+      .def_readonly("codec", &StreamInfo::codec)
+      .def_readonly("shift", &StreamInfo::shift)
+      .def_readonly("count", &StreamInfo::count)
+      .def_readonly("row", &StreamInfo::row)
+      .def_readonly("bytes", &StreamInfo::bytes)
+      .def_readonly("scale", &StreamInfo::scale);
+  m.def("decode_stream", &DecodeLayer, py::arg("data"));
   m.def("compressors", [] {
     std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
     for (const CodecInfo& one : Compressors()) {
@@ -266,6 +289,13 @@ void BindStates(py::module_& m) {
 }  // namespace
 
 void BindCodecs(py::module_& m) {
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(std::move(error));
+    } catch (const DamagedBytes& damaged) {
+      PyErr_SetString(PyExc_ValueError, damaged.what());
+    }
+  });
   BindStates(m);
   BindCodec(m);
 }

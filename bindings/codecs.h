@@ -3,6 +3,8 @@
 // A codec as the files of cpd._core hand it around.
 #pragma once
 
+#include <optional>
+
 #include "cpd/compress/codec.h"
 
 namespace cpd {
@@ -10,5 +12,8 @@ namespace cpd {
 struct BoundCodec {
   SharedCodec codec;
 };
+
+/// `states` or None.
+using GivenStates = std::optional<CodecStates*>;
 
 }  // namespace cpd

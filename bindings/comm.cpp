@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "codecs.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/fault.h"
 #include "cpd/comm/transport/libraries.h"
@@ -132,29 +133,30 @@ std::vector<TensorView> ViewsOf(const Arrays& arrays) {
 
 ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
                              const ReduceSpec& spec, bool counts, const Numbers& numbers,
-                             CodecStates* states, const Numbers& rows) {
+                             GivenStates states, const Numbers& rows) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().AllReduce(from, to, spec, counts, {numbers, states, rows});
+  return comm.get().AllReduce(from, to, spec, counts, {numbers, states.value_or(nullptr), rows});
 }
 
 ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
                           const ReduceSpec& spec, int root, bool counts, const Numbers& numbers,
-                          CodecStates* states, const Numbers& rows) {
+                          GivenStates states, const Numbers& rows) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().Reduce(from, to, spec, root, counts, {numbers, states, rows});
+  return comm.get().Reduce(from, to, spec, root, counts, {numbers, states.value_or(nullptr), rows});
 }
 
 ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Arrays& out,
                                  const ReduceSpec& spec, bool counts, const Numbers& numbers,
-                                 CodecStates* states, const Numbers& rows) {
+                                 GivenStates states, const Numbers& rows) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().ReduceScatter(from, to, spec, counts, {numbers, states, rows});
+  return comm.get().ReduceScatter(from, to, spec, counts,
+                                  {numbers, states.value_or(nullptr), rows});
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
@@ -183,7 +185,7 @@ std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
 
 void BindCommunicator(py::module_& m) {
   const auto numbers = py::arg("numbers") = Numbers();
-  const auto states = py::arg("states") = nullptr;
+  const auto states = py::arg("states") = py::none();
   const auto rows = py::arg("rows") = Numbers();
   py::class_<Traffic>(m, "Traffic")
       .def_readonly("steps", &Traffic::steps)

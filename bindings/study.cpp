@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "codecs.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
@@ -29,12 +30,12 @@ void BindVirtualReduce(py::module_& m) {
       .def_readonly("underflowed", &LayerReport::underflowed);
   py::class_<VirtualReduce>(m, "VirtualReduce")
       .def(py::init([](const ReduceSpec& spec, int world, const Sizes& sizes, const Sizes& numbers,
-                       CodecStates* states, const Sizes& rows) {
-             return std::make_unique<VirtualReduce>(spec, world, sizes,
-                                                    LayerOptions{numbers, states, rows});
+                       GivenStates states, const Sizes& rows) {
+             return std::make_unique<VirtualReduce>(
+                 spec, world, sizes, LayerOptions{numbers, states.value_or(nullptr), rows});
            }),
            py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers") = Sizes(),
-           py::arg("states") = nullptr, py::arg("rows") = Sizes(), py::keep_alive<1, 6>())
+           py::arg("states") = py::none(), py::arg("rows") = Sizes(), py::keep_alive<1, 6>())
       .def("wants_ranges", &VirtualReduce::wants_ranges)
       .def("schedule", &VirtualReduce::schedule)
       .def("end_rank", &VirtualReduce::EndRank, NoGil())

@@ -70,10 +70,11 @@ class Codec:
     def __init__(self, name: str, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {name!r}")
-        bits = int32("random_bits", random_bits)
-        rounding = Options(seed=number("seed", seed), random_bits=bits).native()
-        made = _core.Codec(name, rounding)
-        native.take(self, made, seed=number("seed", seed), random_bits=bits)
+        options = Options(seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
+        made = _core.Codec(name, options.native())
+        if made.has_scales and not table.is_compressor(made.name):  # as cpd.cast: they saturate
+            made = _core.Codec(name, options._replace(overflow="saturate").native())
+        native.take(self, made, seed=options.seed, random_bits=options.random_bits)
 
     @property
     def text(self) -> str:
@@ -83,12 +84,17 @@ class Codec:
     @property
     def is_compressor(self) -> bool:
         """Whether it is one of `compressors`, not a format."""
-        return self.name.split(" ", 1)[0] in table.names()
+        return table.is_compressor(self.name)
 
     @property
     def is_fixed(self) -> bool:
         """Whether so many values always take so many bytes."""
         return self._held.is_fixed
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a layer's rows, or columns, decide what its values become."""
+        return self._held.by_rows
 
     @property
     def bucket(self) -> int:
@@ -135,7 +141,6 @@ class Codec:
         """
         check_layer("x", x)
         lie = lie_of(self, x.shape)
-        moved = lie.move(x)
         with native_states(state) as states:
             given = _core.CodecGiven(
                 states=states,
@@ -146,10 +151,9 @@ class Codec:
                 random=None if random is None else self._integers(random, x, lie),
                 row=lie.row,
             )
-            data = self._held.encode_stream(host_values(moved), given)
+            data = self._held.encode_stream(host_values(lie.move(x)), given)
         flat, told = _core.decode_stream(data)
-        values = lie.back(flat.reshape(tuple(moved.shape)))
-        return Packet(data, _like(values, x), told.bytes)
+        return Packet(data, _like(lie.restored(flat, tuple(x.shape)), x), told.bytes)
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
         """`decode` of a stream that this codec made. Raises ValueError for another's."""
@@ -224,9 +228,8 @@ def _decoded(data: bytes, shape: Shape | None, by: Codec | None) -> npt.NDArray[
         raise ValueError(f"the stream has {told.count} values, not those of shape {sizes}")
     if sizes is None:
         return values
-    lie = lie_of(Codec(told.codec), sizes)
-    moved = lie.move(np.empty(sizes, np.bool_)).shape
-    return np.ascontiguousarray(lie.back(values.reshape(moved)))
+    restored: npt.NDArray[np.float32] = lie_of(Codec(told.codec), sizes).restored(values, sizes)
+    return restored
 
 
 def _stream(stream: Any) -> int:
@@ -234,7 +237,6 @@ def _stream(stream: Any) -> int:
 
 
 def _like(values: npt.NDArray[np.float32], x: Any) -> Any:
-    values = np.ascontiguousarray(values)
     if not is_torch(x):
         return values
     import torch

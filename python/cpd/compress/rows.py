@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cpd.numeric.options import is_torch
 
@@ -27,24 +28,35 @@ class Lie(NamedTuple):
         """The layer as the codec takes it: a view."""
         if self.axis is None:
             return layer
-        return layer.movedim(self.axis, -1) if is_torch(layer) else np.moveaxis(layer, self.axis, -1)
+        return (
+            layer.movedim(self.axis, -1) if is_torch(layer) else np.moveaxis(layer, self.axis, -1)
+        )
 
     def back(self, layer: Any) -> Any:
         """Undoes `move`: a view."""
         if self.axis is None:
             return layer
-        return layer.movedim(-1, self.axis) if is_torch(layer) else np.moveaxis(layer, -1, self.axis)
+        return (
+            layer.movedim(-1, self.axis) if is_torch(layer) else np.moveaxis(layer, -1, self.axis)
+        )
+
+    def restored(self, values: npt.NDArray[np.float32], shape: Sequence[int]) -> Any:
+        """Values in the codec's order, as an array of the layer's shape."""
+        if self.axis is None:
+            return values.reshape(shape)
+        moved = [size for axis, size in enumerate(shape) if axis != self.axis] + [shape[self.axis]]
+        return np.ascontiguousarray(self.back(values.reshape(moved)))
 
 
-def lie_of(codec: Codec | None, shape: Sequence[int]) -> Lie:
-    """How a layer of this shape lies for a codec (None: a format).
+def lie_of(codec: Codec, shape: Sequence[int]) -> Lie:
+    """How a layer of this shape lies for a codec.
 
     A row is what one index of the first dimension has; a vector is one row. The columns of one_bit
     are the values along the first dimension of two, along the last of three and more (as matrices
     of outputs × inputs and kernels of convolutions have them), or along `axis`; a vector is one
     column. Raises ValueError for an axis that the shape does not have.
     """
-    if codec is None or not codec._held.by_rows:
+    if not codec.by_rows:
         return Lie()
     size, dimensions = math.prod(shape), len(shape)
     if dimensions < 2:
@@ -61,3 +73,7 @@ def lie_of(codec: Codec | None, shape: Sequence[int]) -> Lie:
         )
     axis %= dimensions
     return Lie(None if axis == dimensions - 1 else axis, max(1, shape[axis]))
+
+
+def _moved(layer: Any, source: int, to: int) -> Any:
+    return layer.movedim(source, to) if is_torch(layer) else np.moveaxis(layer, source, to)

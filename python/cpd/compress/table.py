@@ -28,6 +28,11 @@ def compressors() -> tuple[Compressor, ...]:
     return tuple(Compressor(*row) for row in _core.compressors())
 
 
+def is_compressor(text: str) -> bool:
+    """Whether a text begins with the name of one."""
+    return text.partition(" ")[0] in _names()
+
+
 @functools.cache
-def names() -> frozenset[str]:
+def _names() -> frozenset[str]:
     return frozenset(one.name for one in compressors())
