@@ -7,14 +7,31 @@
 #include <string>
 
 #include "cpd/compress/packed.h"
+#include "cpd/compress/qsgd.h"
+#include "cpd/compress/quantized.h"
 #include "cpd/compress/scaled_blocks.h"
+#include "cpd/compress/terngrad.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::array<CodecInfo, 0> kCompressors{};
+constexpr std::array kCompressors{
+    CodecInfo{"qsgd", "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals",
+              "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
+              "levels below the norms of buckets, rounded without bias", MakeQsgd},
+    CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",
+              "-1, 0 and 1 times a scaler, rounded without bias", MakeTernGrad},
+    CodecInfo{"fp8_rows", "[row=N]", "torchft/quantization.py at 001d404",
+              "e4m3fn times max/448 of each row, a vector is one", Quantized::MakeFp8Rows},
+    CodecInfo{"int8_rows", "[row=N] [stochastic]", "this library",
+              "8-bit integers times max/127 of each row, a vector is one", Quantized::MakeInt8Rows},
+    CodecInfo{"int4", "[bucket=32] [stochastic]", "arXiv 2306.10209, section 3.3",
+              "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
+    CodecInfo{"quantized", "SCALED [stochastic]", "this library",
+              "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+};
 
 /// What a compressor takes of the options of a rounding.
 void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/codecs.h"
 #include "cpd/compress/packed.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/numeric/error.h"
@@ -48,6 +49,12 @@ std::vector<SharedCodec> codecs() {
       all.push_back(std::make_shared<ScaledBlocks>(ParseScaled(name), rounding));
     }
   }
+  for (const char* text :
+       {"fp8_rows", "fp8_rows row=27", "int8_rows", "int8_rows row=576 stochastic", "int4",
+        "int4 bucket=7 stochastic", "quantized int8 512 scale=fp32", "quantized mxfp8 stochastic",
+        "quantized e3m2 3 scale=e4m2"}) {
+    all.push_back(MakeCodec(text, {.seed = 9}));
+  }
   return all;
 }
 
@@ -69,20 +76,24 @@ std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece,
 
 std::vector<std::uint8_t> encoded(const Codec& codec, const Piece& piece,
                                   const std::vector<float>& x) {
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(piece.n)));
+  const std::int64_t most = codec.MostBytes(piece.n, piece.begin % codec.bucket());
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(most));
   const float* values = x.data() + piece.begin;
   const auto state = begun(codec, piece, x);
-  const std::int64_t used = codec.Encode(piece, state.get(), values, bytes.data());
-  EXPECT_LE(used, codec.MostBytes(piece.n));
-  EXPECT_TRUE(!codec.is_fixed() || used == codec.MostBytes(piece.n));
+  Piece of_layer = piece;
+  of_layer.size = static_cast<std::int64_t>(x.size());
+  const std::int64_t used = codec.Encode(of_layer, state.get(), values, bytes.data());
+  EXPECT_LE(used, most);
+  EXPECT_TRUE(!codec.is_fixed() || used == most);
   bytes.resize(static_cast<std::size_t>(used));
   return bytes;
 }
 
 std::vector<float> decoded(const Codec& codec, const std::vector<std::uint8_t>& bytes,
-                           std::int64_t n, int shift = 0, float divisor = 1) {
+                           std::int64_t n, int shift = 0, float divisor = 1,
+                           std::int64_t before = 0) {
   std::vector<float> y(static_cast<std::size_t>(n));
-  codec.Decode(bytes, n, shift, divisor, y.data());
+  codec.Decode(bytes, n, shift, divisor, y.data(), before);
   return y;
 }
 
@@ -116,7 +127,8 @@ TEST(Codec, ValuesDoNotDependOnThePieces) {
       EXPECT_TRUE(same(expected, rounded));
       for (std::int64_t begin = 0, n = 1; begin < 5000; begin += n, n = n * 3 + 1) {
         const Piece piece{0, begin, std::min(n, 5000 - begin), shift, 12};
-        const auto part = decoded(*codec, encoded(*codec, piece, x), piece.n);
+        const auto part =
+            decoded(*codec, encoded(*codec, piece, x), piece.n, 0, 1, begin % codec->bucket());
         EXPECT_TRUE(same({expected.begin() + begin, expected.begin() + begin + piece.n}, part));
       }
     }
@@ -126,9 +138,10 @@ TEST(Codec, ValuesDoNotDependOnThePieces) {
 TEST(Codec, FixedSizesAdd) {
   for (const SharedCodec& codec : codecs()) {
     if (!codec->is_fixed()) continue;
-    for (const std::int64_t rest : {0, 1, 7, 4095}) {
-      EXPECT_EQ(codec->MostBytes(3 * 4096 + rest),
-                3 * codec->MostBytes(4096) + codec->MostBytes(rest))
+    const std::int64_t block = codec->block();
+    for (const std::int64_t rest : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, block - 1}) {
+      EXPECT_EQ(codec->MostBytes(3 * block + rest),
+                3 * codec->MostBytes(block) + codec->MostBytes(rest))
           << codec->text();
     }
   }

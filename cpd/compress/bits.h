@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams of bits, the first one uppermost in a byte, as prefix codes are written down.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+
+#include "cpd/compress/codec.h"
+
+namespace cpd {
+
+/// A code of `length` bits; the bits above are 0.
+struct BitCode {
+  std::uint32_t bits = 0;
+  std::int32_t length = 0;
+};
+
+namespace detail {
+
+inline std::uint64_t FirstUppermost(std::uint64_t word) {
+  if constexpr (std::endian::native == std::endian::little) return __builtin_bswap64(word);
+  return word;
+}
+
+}  // namespace detail
+
+/// Writes to memory that holds all that is put.
+class BitWriter {
+ public:
+  explicit BitWriter(std::span<std::uint8_t> to)
+      : begin_(to.data()), at_(to.data()), end_(to.data() + to.size()) {}
+
+  /// Codes that may be put before Flush is due: so many bits.
+  static constexpr int kHeld = 56;
+
+  /// `length` bits, which with those put since the last Flush are at most kHeld.
+  void Hold(std::uint64_t bits, int length) {
+    held_ = held_ << length | bits;
+    count_ += length;
+  }
+  /// Throws std::length_error where the memory is full.
+  void Flush() {
+    if (count_ == 0) return;
+    const std::uint64_t word = detail::FirstUppermost(held_ << (64 - count_));
+    if (end_ - at_ >= 8) {
+      std::memcpy(at_, &word, 8);
+      at_ += count_ / 8;
+    } else {
+      FlushBytes(word);
+    }
+    count_ %= 8;
+  }
+  /// At most kHeld bits.
+  void Put(std::uint64_t bits, int length) {
+    Hold(bits, length);
+    Flush();
+  }
+  void Put(BitCode code) { Put(code.bits, code.length); }
+
+  /// Bits so far.
+  [[nodiscard]] std::int64_t bits() const { return 8 * (at_ - begin_) + count_; }
+  /// Zeros up to the end of a byte. Returns the bytes that were written in all.
+  std::int64_t End() {
+    Flush();
+    if (count_ > 0) Put(0, 8 - count_);
+    return at_ - begin_;
+  }
+
+ private:
+  /// All whole bytes, and the last one if there is room; what is then still missing must come.
+  void FlushBytes(std::uint64_t word) {
+    const std::int64_t whole = count_ / 8;
+    if (end_ - at_ < whole) throw std::length_error("more bits than there is room for");
+    std::memcpy(at_, &word, static_cast<std::size_t>(whole));
+    at_ += whole;
+  }
+
+  std::uint8_t* begin_;
+  std::uint8_t* at_;
+  std::uint8_t* end_;
+  std::uint64_t held_ = 0;  ///< the last count_ bits of it
+  int count_ = 0;
+};
+
+/// Reads bytes and nothing else: behind their end come zeros, and Check says that they were read.
+class BitReader {
+ public:
+  explicit BitReader(std::span<const std::uint8_t> bytes)
+      : bytes_(bytes.data()), size_(static_cast<std::int64_t>(bytes.size())) {}
+
+  /// Bits that Peek gives at least.
+  static constexpr int kSeen = 57;
+
+  /// The next bits, the first one uppermost.
+  [[nodiscard]] std::uint64_t Peek() const {
+    const std::int64_t byte = at_ >> 3;
+    std::uint64_t word = 0;
+    if (size_ - byte >= 8) [[likely]] {
+      std::memcpy(&word, bytes_ + byte, 8);
+    } else if (byte < size_) {
+      std::memcpy(&word, bytes_ + byte, static_cast<std::size_t>(size_ - byte));
+    }
+    return detail::FirstUppermost(word) << (at_ & 7);
+  }
+  void Skip(int bits) { at_ += bits; }
+  /// 1…57 bits.
+  std::uint64_t Read(int bits) {
+    const std::uint64_t read = Peek() >> (64 - bits);
+    Skip(bits);
+    return read;
+  }
+
+  /// Throws DamagedBytes where more was read than there is.
+  void Check() const {
+    if (at_ > 8 * size_) throw DamagedBytes("codes end behind the last byte");
+  }
+  /// Goes on to the next byte; what lies between are zeros. Returns the bytes up to there. Throws
+  /// DamagedBytes otherwise.
+  std::int64_t End() {
+    Check();
+    const int rest = static_cast<int>(-at_ & 7);
+    if (rest > 0 && Read(rest) != 0) throw DamagedBytes("bits behind the last code are not 0");
+    return at_ >> 3;
+  }
+  /// Bits so far.
+  [[nodiscard]] std::int64_t at() const { return at_; }
+
+ private:
+  const std::uint8_t* bytes_;
+  std::int64_t size_;
+  std::int64_t at_ = 0;
+};
+
+}  // namespace cpd

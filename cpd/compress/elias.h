@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elias recursive (omega) codes of the levels of a bucket, as QSGD (Alistarh et al. 2017, section
+// 3.1 and appendix A) lays them out.
+//
+// Elias(k), k >= 1: write "0"; while k > 1, put k in binary in front and let k be the number of its
+// bits less 1. Lengths: 1 takes 1 bit, 2…3 take 3, 4…7 6, 8…15 7, 16…31 11. A sign is one bit, 1
+// for less than zero.
+//   dense    every level as Elias(|level| + 1), and its sign unless it is 0
+//   sparse   Elias(nonzeros + 1), then of each level that is not 0 Elias(gap), its sign and
+//            Elias(|level|); the gap is its place less that of the one before, the first one's
+//            counted from place -1: it is 1 where the first level is not 0
+// Norms are not here: write them to the same stream (BitWriter::Put), or elsewhere.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "cpd/compress/bits.h"
+#include "cpd/export.h"
+
+namespace cpd {
+
+enum class EliasLayout : std::uint8_t { dense, sparse };
+
+/// Bits of Elias(k), k >= 1.
+constexpr int EliasLength(std::uint32_t k) {
+  int length = 1;
+  while (k > 1) {
+    const int bits = std::bit_width(k);
+    length += bits;
+    k = static_cast<std::uint32_t>(bits - 1);
+  }
+  return length;
+}
+
+/// Elias(k), k >= 1: at most 43 bits.
+CPD_API void PutElias(std::uint32_t k, BitWriter& to);
+/// Throws DamagedBytes for a number that is not 1…most.
+CPD_API std::uint32_t ReadElias(BitReader& from, std::uint32_t most);
+
+/// Bits of n levels that are at most `most` (|level| <= most < 2^31), at worst.
+CPD_API std::int64_t EliasMostBits(EliasLayout layout, std::int64_t n, std::int32_t most);
+/// Bits that EliasEncode writes for these levels.
+CPD_API std::int64_t EliasBits(EliasLayout layout, std::span<const std::int32_t> levels);
+/// Throws std::length_error where the writer is full.
+CPD_API void EliasEncode(EliasLayout layout, std::span<const std::int32_t> levels, BitWriter& to);
+/// Fills `levels`, each |level| <= most. Throws DamagedBytes where the bits are none of so many such
+/// levels or end before them; what was written to `levels` by then is not said. Reads nothing but
+/// the reader's bytes, in time of n.
+CPD_API void EliasDecode(EliasLayout layout, std::int32_t most, BitReader& from,
+                         std::span<std::int32_t> levels);
+
+}  // namespace cpd

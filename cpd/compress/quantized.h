@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A scaled format's codes, formed from each piece by itself, for contributions and for results:
+// blocks of neighbours or rows, one scale each. int8 with one scale a row, int4 in blocks (ZeRO++'s
+// qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
+#pragma once
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
+#include "cpd/numeric/scaled.h"
+#include "cpd/numeric/scaled_plan.h"
+
+namespace cpd {
+
+class CodecWords;
+
+/// For each block() values of a piece: the scales of the buckets that they touch, then the
+/// elements; each begins on a byte. A value is what Cast (ops/scaled.h) of the layer gives, but
+/// that below a scale of 0 it is +0.
+///
+/// FP8 rows are torchft's (torchft/quantization.py at commit 001d404): s = 448 / max, rounded once
+/// to binary32 (there within 2 ulp: Triton's fp32 division), or 1 where that is infinite: rows of
+/// zeros, and of less than 448 / binary32's max; an element is x * s, rounded once to binary32 and
+/// then into e4m3fn; s is what a message holds, and a value is element / s, rounded once. NaN stays
+/// out of the maximum and stays NaN; an infinity makes s = 0 and its row NaN.
+class CPD_API Quantized final : public Codec {
+ public:
+  enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
+
+  /// `scaled`: blocks of 1 x N, N at most kMostBucket, or rows, which ForRows makes such blocks (a
+  /// layer whose rows nobody knows is cut every kMostBucket values). Throws Error for others, for
+  /// two levels, for choices and transforms, and where NaN has no code.
+  Quantized(Name name, const Scaled& scaled, const RoundingOptions& rounding);
+
+  /// `quantized SCALED [stochastic]`.
+  static SharedCodec MakeScaled(CodecWords& words, const RoundingOptions& rounding);
+  /// `int8_rows [row=N] [stochastic]`.
+  static SharedCodec MakeInt8Rows(CodecWords& words, const RoundingOptions& rounding);
+  /// `int4 [bucket=32] [stochastic]`; else the scaled format of such a text.
+  static SharedCodec MakeInt4(CodecWords& words, const RoundingOptions& rounding);
+  /// `fp8_rows [row=N]`.
+  static SharedCodec MakeFp8Rows(CodecWords& words, const RoundingOptions& rounding);
+
+  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::string text() const override;
+  [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
+  [[nodiscard]] std::int64_t block() const override { return BlockOfBucket(bucket_); }
+  [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
+  [[nodiscard]] bool has_scales() const override { return true; }
+
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const override;
+
+  [[nodiscard]] bool by_rows() const override;
+  [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
+  /// Itself: sums are quantized anew.
+  [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
+
+ private:
+  struct Part;
+  struct Scales;
+  static SharedCodec Make(Name name, Scaled scaled, CodecWords& words,
+                          const RoundingOptions& rounding);
+  [[nodiscard]] Part PartOf(std::int64_t n, std::int64_t before) const;
+  /// Calls take(step) for the part's values, in order.
+  template <class Take>
+  void ForSteps(const Part& part, Take take) const;
+  /// Of buckets whose largest magnitudes are known.
+  [[nodiscard]] ElementRoute FindScales(std::int64_t buckets, Scales& scales) const;
+  void CheckScales(std::span<const float> scales) const;
+  void EncodePart(const Piece& piece, std::int64_t begin, const Part& part, const float* x,
+                  std::uint8_t* to) const;
+  void DecodePart(const std::uint8_t* bytes, const Part& part, float* y) const;
+
+  Name name_;
+  Scaled scaled_;
+  RoundingOptions rounding_;
+  ScaledPlan plan_;
+  std::int64_t bucket_ = 0;
+};
+
+}  // namespace cpd
