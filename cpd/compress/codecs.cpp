@@ -9,13 +9,18 @@
 #include "cpd/compress/packed.h"
 #include "cpd/compress/quantized.h"
 #include "cpd/compress/scaled_blocks.h"
+#include "cpd/compress/sparse.h"
+#include "cpd/compress/top_k.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::array<CodecInfo, 4> kCompressors{{
+constexpr std::array<CodecInfo, 6> kCompressors{{
+    {"top_k", "FRACTION [feedback=on|off] [CODEC …]",
+     "arXiv 1610.02132, section 3.3; arXiv 1704.05021",
+     "the largest values, by any codec; the others are fed back", TopK::Make},
     {"fp8_rows", "[row=N]", "torchft/quantization.py at 001d404",
      "e4m3fn times max/448 of each row, a vector is one", Quantized::MakeFp8Rows},
     {"int8_rows", "[row=N] [stochastic]", "this library",
@@ -24,6 +29,7 @@ constexpr std::array<CodecInfo, 4> kCompressors{{
      "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
     {"quantized", "SCALED [stochastic]", "this library",
      "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+    {"sparse", "[FORMAT]", "this library", "all values but +0, without loss", Sparse::Make},
 }};
 
 /// What a compressor takes of the options of a rounding.

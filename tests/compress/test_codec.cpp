@@ -52,7 +52,9 @@ std::vector<SharedCodec> codecs() {
   for (const char* text :
        {"fp8_rows", "fp8_rows row=27", "int8_rows", "int8_rows row=576 stochastic", "int4",
         "int4 bucket=7 stochastic", "quantized int8 512 scale=fp32", "quantized mxfp8 stochastic",
-        "quantized e3m2 3 scale=e4m2"}) {
+        "quantized e3m2 3 scale=e4m2", "sparse", "sparse e5m2", "top_k 0.1",
+        "top_k 0.5 feedback=off", "top_k 1 e4m3", "top_k 0.3 int4 stochastic",
+        "top_k 0.05 mxfp8"}) {
     all.push_back(MakeCodec(text, {.seed = 9}));
   }
   return all;
