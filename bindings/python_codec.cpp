@@ -36,6 +36,7 @@ class PythonCodec final : public Codec {
   [[nodiscard]] std::string name() const override { return name_; }
   [[nodiscard]] std::string text() const override { return name_ + " of " + cast_->text(); }
   [[nodiscard]] const Format& format() const override { return cast_->format(); }
+  [[nodiscard]] bool may_hop() const override { return true; }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t /*before*/) const override {
     return n * value_bytes_;

@@ -55,6 +55,8 @@ struct GemmBlock {
 
 struct BlockFmaPlan;                     // numeric/block_fma.h
 struct HadamardPlan;                     // numeric/hadamard.h
+struct LevelPlan;                        // numeric/levels.h
+struct Moments;                          // the same
 struct ScaledPlan;                       // numeric/scaled_plan.h
 struct ScaledRun;                        // the same
 enum class ElementRoute : std::uint8_t;  // the same
@@ -177,6 +179,15 @@ struct KernelTable {
                    std::int64_t stride, const float* x, float* y, bool streaming);
   /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
   std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
+  /// The packed codes of x's levels (numeric/levels.h). x[0] is element number `first` of its layer,
+  /// any, and number `before` of its bucket, whose norm is norms[0]; `random`: of x[0].
+  void (*encode_levels)(const LevelPlan& plan, std::int64_t first, std::int64_t before,
+                        std::int64_t n, const float* x, const float* norms,
+                        const std::uint32_t* random, std::uint8_t* packed);
+  /// Their values; NaN is 0x7FC00000.
+  void (*decode_levels)(const LevelPlan& plan, std::int64_t before, std::int64_t n,
+                        const std::uint8_t* packed, const float* norms, float* y);
+  void (*moments)(std::int64_t n, const float* x, double mean, Moments* result);
 };
 
 }  // namespace cpd

@@ -120,6 +120,7 @@ class Call {
     });
     if (counts) CountAll(losses, report);
     for (CodecState* state : states_) state->Commit();
+    for (CodecState* state : result_states_) state->Commit();
     link_.traffic().steps = exchanges.steps();
     report.traffic = link_.traffic();
     return report;
@@ -149,6 +150,9 @@ class Call {
   /// Checks this rank's arguments, and that all ranks are about to do the same; then the scales.
   void Agree(Intent intent, const std::function<void()>& check) {
     intent.emplace_back("layers' numbers", NumbersText(layers_.numbers));
+    if (spec_.wire != nullptr && spec_.wire->by_rows()) {
+      intent.emplace_back("layers' rows", NumbersText(layers_.rows));
+    }
     intent.emplace_back("chunk", std::to_string(options_.chunk));
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
@@ -161,8 +165,8 @@ class Call {
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
-      reduction_ = std::make_unique<const Reduction>(
-          spec_, size(), static_cast<std::int64_t>(x_.size()), layers_.numbers);
+      reduction_ = std::make_unique<const Reduction>(spec_, size(), sizes_, layers_,
+                                                     delivery_ == Delivery::to_all);
       check();
       CheckOverlap(x_, out_);
       UseLayers();
@@ -200,15 +204,51 @@ class Call {
     if (queue_ != nullptr) order_.emplace(queue_, x_, out_);
   }
 
-  /// What the codec keeps of each layer; nothing where it keeps nothing.
+  /// Where this rank's slice of a layer begins, of `owner`'s results.
+  [[nodiscard]] std::int64_t OwnBegin(std::size_t layer, int owner) const {
+    const std::vector<std::int64_t>& buckets = reduction_->buckets();
+    return SliceBegin(sizes_[layer], size(), owner, buckets.empty() ? 1 : buckets[layer]);
+  }
+
+  /// What the codec keeps of each layer, and of the results that this rank owns; nothing where it
+  /// keeps nothing.
   void FindStates() {
-    const Codec& codec = *reduction_->wire();
     CodecStates& states = layers_.states == nullptr ? own_states_ : *layers_.states;
     for (std::size_t l = 0; l < x_.size(); ++l) {
-      const std::int64_t number = reduction_->number(static_cast<std::int64_t>(l));
-      CodecState* state = states.Of(codec, {rank(), number}, sizes_[l]);
-      if (state != nullptr) states_.push_back(state);
+      const auto layer = static_cast<std::int64_t>(l);
+      const std::int64_t number = reduction_->number(layer);
+      const auto of = [&](const Codec& codec, Stage stage, std::int64_t n,
+                          std::vector<CodecState*>& found) {
+        CodecState* state = states.Of(codec, {rank(), number, stage}, n);
+        if (state != nullptr) found.push_back(state);
+      };
+      of(*reduction_->wire(layer), Stage::contribution, sizes_[l], states_);
+      const SharedCodec& results = reduction_->results(layer);
+      if (results == nullptr) continue;
+      of(*results, Stage::result, OwnBegin(l, rank() + 1) - OwnBegin(l, rank()), result_states_);
     }
+  }
+
+  /// The states learn what comes; then what the codec measures of each layer.
+  void BeginLayers() {
+    const Reduction& reduction = *reduction_;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      const auto layer = static_cast<std::int64_t>(l);
+      const auto* x = static_cast<const float*>(x_[l].data);
+      const Piece whole = reduction.PieceOf(layer, rank(), shifts_[l]);
+      CodecState* state = states_.empty() ? nullptr : states_[l];
+      if (state != nullptr) state->Begin(whole, x);
+      if (reduction.measured() != Measured::nothing) {
+        scales_.push_back(reduction.wire(layer)->Measure(whole, state, x));
+      }
+      if (result_states_.empty()) continue;
+      const std::int64_t begin = OwnBegin(l, rank());
+      const Piece own = reduction.ResultPiece(layer, begin, OwnBegin(l, rank() + 1) - begin);
+      result_states_[l]->Begin(own, nullptr);
+    }
+    if (reduction.measured() != Measured::shared) return;
+    Enter(Phase::exponents, 0, link_.transport());
+    link_.Max(Phase::exponents, std::span<float>(scales_));
   }
 
   void CheckReduce() const {
@@ -277,6 +317,7 @@ class Call {
       shifts_.push_back(reduction.ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
     }
     plain_ = LacksNan(spec_) && MayMeetNan();
+    BeginLayers();
   }
 
   [[nodiscard]] bool MayMeetNan() const {
@@ -297,12 +338,12 @@ class Call {
   }
 
   [[nodiscard]] Layers MakeLayers() const {
-    Layers layers{sizes_, {}, {}, {}, shifts_, {states_.begin(), states_.end()}};
+    Layers layers{.sizes = sizes_,
+                  .shifts = shifts_,
+                  .scales = scales_,
+                  .states = states_,
+                  .results = result_states_};
     for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
-    for (std::size_t l = 0; l < states_.size(); ++l) {
-      const auto layer = static_cast<std::int64_t>(l);
-      states_[l]->Begin(reduction_->PieceOf(layer, rank(), shifts_[l], 0, sizes_[l]), layers.x[l]);
-    }
     for (const TensorView& layer : out_) layers.out.push_back(static_cast<float*>(layer.data));
     for (const std::int64_t n : sizes_) {
       layers.out_begin.push_back(delivery_ == Delivery::scattered ? SliceBegin(n, size(), rank())
@@ -313,7 +354,7 @@ class Call {
 
   /// All chunks, kDepth of them under way, each waited for in turn: the same order on all ranks.
   void Drive(int slices, const std::function<Task(std::int64_t, std::vector<Part>)>& make) {
-    Layout layout(sizes_, slices, options_.chunk);
+    Layout layout(sizes_, slices, options_.chunk, Buckets());
     for (std::int64_t chunk = 0; !layout.done() || !active_.empty();) {
       if (active_.size() < kDepth && !layout.done()) {
         active_.push_back(make(chunk++, layout.Next()));
@@ -326,6 +367,12 @@ class Call {
       if (!active_.front().done()) active_.push_back(std::move(active_.front()));
       active_.pop_front();
     }
+  }
+
+  /// Where a reduce-scatter cuts layers is said by its results, else by the codec.
+  [[nodiscard]] std::span<const std::int64_t> Buckets() const {
+    if (delivery_ == Delivery::scattered) return {};
+    return reduction_->buckets();
   }
 
   void Progress() {
@@ -377,8 +424,10 @@ class Call {
   bool plain_ = false;
   SharedQueue queue_;  // null on the CPU
   std::optional<StreamOrder> order_;
-  std::vector<CodecState*> states_;  // of the layers; empty where the codec keeps nothing
-  CodecStates own_states_;           // where the caller keeps none
+  std::vector<float> scales_;               // empty where nothing is measured
+  std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
+  std::vector<CodecState*> result_states_;  // of the results that this rank owns
+  CodecStates own_states_;                  // where the caller keeps none
   std::deque<Task> active_;
 };
 

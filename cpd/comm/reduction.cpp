@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "cpd/base/guarded.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/streams.h"
@@ -56,19 +57,62 @@ void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
   throw Error("each layer has a number of its own, got " + std::to_string(*twice) + " twice");
 }
 
+/// Throws Error unless each layer is whole rows.
+void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t> sizes) {
+  if (rows.empty()) return;
+  if (rows.size() != sizes.size()) {
+    throw Error("there are " + std::to_string(sizes.size()) + " layers but rows of " +
+                std::to_string(rows.size()));
+  }
+  for (std::size_t l = 0; l < rows.size(); ++l) {
+    if (rows[l] >= 1 && sizes[l] % rows[l] == 0) continue;
+    if (sizes[l] == 0) continue;
+    throw Error("layer " + std::to_string(l) + " of " + std::to_string(sizes[l]) +
+                " values cannot have rows of " + std::to_string(rows[l]));
+  }
+}
+
 }  // namespace
 
-Reduction::Reduction(const ReduceSpec& spec, int world, std::int64_t layers,
-                     std::span<const std::int64_t> numbers)
-    : spec_(spec), world_(world), numbers_(numbers.begin(), numbers.end()) {
+Reduction::Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+                     const LayerOptions& layers, bool encodes_results)
+    : spec_(spec),
+      world_(world),
+      sizes_(sizes.begin(), sizes.end()),
+      numbers_(layers.numbers.begin(), layers.numbers.end()) {
   Check(spec_, world);
   CheckFold(spec_.accumulator, world);
-  CheckNumbers(numbers, layers);
-  const std::int64_t last = numbers.empty() ? layers - 1 : std::ranges::max(numbers);
+  const auto count = static_cast<std::int64_t>(sizes.size());
+  CheckNumbers(numbers_, count);
+  const std::int64_t last = numbers_.empty() ? count - 1 : std::ranges::max(numbers_);
   StreamOf(Purpose::wire, spec_.step, last, world - 1);
-  wire_ = spec_.wire;
-  if (wire_ == nullptr) wire_ = std::make_shared<Packed>(spec_.format, spec_.rounding);
   rounds_ = {spec_.order, grouped() ? (world - 1) / spec_.group_size + 1 : world};
+  ChooseCodecs(layers.rows, encodes_results);
+}
+
+void Reduction::ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results) {
+  SharedCodec wire = spec_.wire;
+  if (wire == nullptr) wire = std::make_shared<Packed>(spec_.format, spec_.rounding);
+  const auto results_of = [&](const SharedCodec& codec) {
+    const bool encodes = encodes_results && spec_.exchange == Exchange::owner;
+    return encodes ? codec->ForResults(spec_.result, world_) : nullptr;
+  };
+  if (wire->by_rows()) {
+    CheckRows(rows, sizes_);
+    for (std::size_t l = 0; l < sizes_.size(); ++l) {
+      const std::int64_t row = rows.empty() ? sizes_[l] : rows[l];
+      wires_.push_back(wire->ForRows(std::clamp(row, std::int64_t{1}, kMostBucket)));
+      results_.push_back(results_of(wires_.back()));
+    }
+  }
+  if (wires_.empty()) {
+    wires_ = {wire};
+    results_ = {results_of(wire)};
+  }
+  if (std::ranges::all_of(wires_, [](const auto& codec) { return codec->bucket() == 1; })) return;
+  for (std::size_t l = 0; l < sizes_.size(); ++l) {
+    buckets_.push_back(this->wire(static_cast<std::int64_t>(l))->bucket());
+  }
 }
 
 std::int64_t Reduction::group_begin(std::int64_t unit) const {
@@ -116,10 +160,22 @@ bool Reduction::MayOverflow(std::uint8_t exponent) const {
   });
 }
 
-Piece Reduction::PieceOf(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin,
-                         std::int64_t n) const {
-  return {static_cast<int>(layer), begin, n, shift,
-          StreamOf(Purpose::wire, spec_.step, number(layer), rank)};
+Piece Reduction::PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
+                         std::int64_t begin, std::int64_t n) const {
+  return {.layer = static_cast<int>(layer),
+          .begin = begin,
+          .n = n,
+          .shift = shift,
+          .stream = StreamOf(Purpose::wire, spec_.step, number(layer), rank),
+          .size = size(layer),
+          .scale = scale};
+}
+
+Piece Reduction::ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const {
+  return {.layer = static_cast<int>(layer),
+          .begin = begin,
+          .n = n,
+          .stream = StreamOf(Purpose::result, spec_.step, number(layer), kEncoded)};
 }
 
 void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
@@ -132,7 +188,12 @@ void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* 
   CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes);
 }
 
-void Reduction::Finish(int shift, std::int64_t n, float* values) const {
+void Reduction::Finish(int shift, float scale, std::int64_t n, float* values) const {
+  if (measured() == Measured::shared) {
+    Guarded([&] {
+      for (std::int64_t i = 0; i < n; ++i) values[i] *= scale;
+    });
+  }
   Unscale(-shift, divisor(), n, values, values);
 }
 

@@ -58,16 +58,28 @@ struct LayerOptions {
 
 class Reduction {
  public:
-  /// `numbers`: LayerOptions's. Throws Error where the spec, the ranks or the layers are out of
-  /// range.
-  Reduction(const ReduceSpec& spec, int world, std::int64_t layers,
-            std::span<const std::int64_t> numbers = {});
+  /// `sizes`: of the layers. Without `encodes_results` owners' sums travel as they are (reduce,
+  /// reduce-scatter). Throws Error where the spec, the ranks or the layers are out of range.
+  Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+            const LayerOptions& layers = {}, bool encodes_results = true);
 
   [[nodiscard]] const ReduceSpec& spec() const { return spec_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
-  /// What contributions become.
-  [[nodiscard]] const SharedCodec& wire() const { return wire_; }
+  /// What a layer's contributions become.
+  [[nodiscard]] const SharedCodec& wire(std::int64_t layer) const {
+    return wires_[wires_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+  }
+  /// What an owner's sums become (Codec::ForResults); null: they travel without loss.
+  [[nodiscard]] const SharedCodec& results(std::int64_t layer) const {
+    return results_[results_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+  }
+  /// All of them: one for each layer, or one for all.
+  [[nodiscard]] std::span<const SharedCodec> wires() const { return wires_; }
+  [[nodiscard]] std::span<const SharedCodec> results() const { return results_; }
+  [[nodiscard]] Measured measured() const { return wires_[0]->measured(); }
+  /// At multiples of what layers are cut into slices and chunks; empty: anywhere.
+  [[nodiscard]] const std::vector<std::int64_t>& buckets() const { return buckets_; }
   /// A layer's number in random streams.
   [[nodiscard]] std::int64_t number(std::int64_t layer) const {
     return numbers_.empty() ? layer : numbers_[static_cast<std::size_t>(layer)];
@@ -85,26 +97,37 @@ class Reduction {
   [[nodiscard]] int ShiftOf(std::uint8_t exponent) const { return ShiftOf(exponent, spec_.aps); }
   /// With that scale a sum may leave the range of a format that has infinities.
   [[nodiscard]] bool MayOverflow(std::uint8_t exponent) const;
-  /// Values begin … begin + n - 1 of a rank's layer, for `wire`.
-  [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, std::int64_t begin,
-                              std::int64_t n) const;
+  /// Values begin … begin + n - 1 of a rank's layer, for `wire`; `scale`: what was measured.
+  [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
+                              std::int64_t begin, std::int64_t n) const;
+  [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {
+    return PieceOf(layer, rank, shift, 0, 0, size(layer));
+  }
+  /// The same of its sums, for `results`.
+  [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
   /// Takes terms k … k + terms.size() - 1 of a level; after the last one plane 0 holds the level's
   /// sum, rounded to its result.
   static void Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
                    std::int64_t begin, std::int64_t n, FoldState state);
   /// What is divided by at the end.
   [[nodiscard]] float divisor() const { return spec_.average ? static_cast<float>(world_) : 1.0F; }
-  /// Sums into results: undoes the scale, divides; each rounded once to binary32. Any NaN becomes
-  /// 0x7FC00000. In place.
-  void Finish(int shift, std::int64_t n, float* values) const;
+  /// Sums into results: multiplies by a scale that ranks share, undoes 2^shift, divides; each
+  /// rounded once to binary32. Any NaN becomes 0x7FC00000. In place.
+  void Finish(int shift, float scale, std::int64_t n, float* values) const;
 
  private:
   [[nodiscard]] int ShiftOf(std::uint8_t exponent, Aps aps) const;
+  [[nodiscard]] std::int64_t size(std::int64_t layer) const {
+    return sizes_[static_cast<std::size_t>(layer)];
+  }
+  void ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results);
 
   ReduceSpec spec_;
   int world_;
+  std::vector<std::int64_t> sizes_;
   std::vector<std::int64_t> numbers_;
-  SharedCodec wire_;
+  std::vector<SharedCodec> wires_, results_;  // of each layer, or one for all
+  std::vector<std::int64_t> buckets_;
   Rounds rounds_;
 };
 

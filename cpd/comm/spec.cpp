@@ -88,6 +88,12 @@ void Check(const ReduceSpec& spec) {
     throw Error("aps chooses a scale of each layer; codec '" + spec.wire->text() +
                 "' has scales of its own");
   }
+  const bool hops = spec.exchange == Exchange::ring || spec.exchange == Exchange::hierarchical;
+  if (spec.wire != nullptr && !spec.wire->may_hop() && hops) {
+    throw Error("exchange " + ToString(spec.exchange) +
+                " hands partial sums on, for which codec '" + spec.wire->name() +
+                "' has no bytes: take exchange owner or gather");
+  }
   CheckName("order", kOrders, spec.order);
   CheckName("exchange", kExchanges, spec.exchange);
   Check(spec.aps);

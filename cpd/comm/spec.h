@@ -13,7 +13,8 @@
 
 namespace cpd {
 
-/// Which messages move, for real transports. The bits are those of `order` and `group_size`.
+/// Which messages move, for real transports. The bits are those of `order` and `group_size`; a
+/// codec that encodes sums again (Codec::ForResults) does so in `owner` alone.
 enum class Exchange : std::uint8_t {
   owner,         ///< a slice's owner gathers and folds it, results are gathered; any order
   gather,        ///< every rank gathers and folds everything; any order

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "cpd/base/parallel.h"
 #include "cpd/comm/reduction.h"
@@ -15,7 +17,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kStage = 4096;  // values worked on at once, a multiple of kBlock
+constexpr std::int64_t kStage = 4096;  // sums worked on at once, a multiple of kBlock
 constexpr std::int64_t kSerialBelow = 1 << 15;
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // whose bytes can be counted
 
@@ -55,6 +57,11 @@ class Sums {
     for (int q = 0; q < planes; ++q) Narrow(q, begin, n, state.get() + q * n);
   }
 
+  /// In plane 0's place.
+  void Store(std::int64_t begin, std::int64_t n, const float* from) {
+    std::copy_n(from, n, full_.get() + begin);
+  }
+
   /// Plane 0, which after the last term holds the level's sums.
   void Load(std::int64_t begin, std::int64_t n, float* to) const {
     if (full_ == nullptr) return Widen(0, begin, n, to);
@@ -86,6 +93,7 @@ struct Layer {
   int observed = 0;           // ranks
   bool given = false;         // by the rank whose turn it is
   int shift = 0;
+  float scale = 0;  // measured: of the rank whose turn it is, or the largest of all
   Sums group, across;
   std::atomic<std::int64_t> non_finite{0};
   std::atomic<std::int64_t> underflowed{0};
@@ -112,23 +120,28 @@ struct VirtualReduce::Impl {
 
   Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
        const LayerOptions& options)
-      : reduction(spec, world, static_cast<std::int64_t>(sizes.size()), options.numbers),
+      : reduction(spec, world, Checked(sizes), options),
         layers(sizes.size()),
         states(options.states == nullptr ? &own_states : options.states) {
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
-                        FitsHalves(spec.result);
+                        FitsHalves(spec.result) && spec.wire == nullptr;
     const int across = reduction.Across(0).planes();
     const int group = reduction.Group(0, 0).planes();
     for (std::size_t l = 0; l < sizes.size(); ++l) {
-      if (sizes[l] < 0 || sizes[l] > kMostValues) {
-        throw Error("a layer's size must be 0…2^56, got " + std::to_string(sizes[l]));
-      }
       layers[l].size = sizes[l];
       layers[l].across.Resize(sizes[l], across, halves);
       if (reduction.grouped()) layers[l].group.Resize(sizes[l], group, false);
     }
     MakeSchedule();
+  }
+
+  static const std::vector<std::int64_t>& Checked(const std::vector<std::int64_t>& sizes) {
+    for (const std::int64_t size : sizes) {
+      if (size >= 0 && size <= kMostValues) continue;
+      throw Error("a layer's size must be 0…2^56, got " + std::to_string(size));
+    }
+    return sizes;
   }
 
   [[nodiscard]] const Rounds& rounds() const { return reduction.rounds(); }
@@ -182,20 +195,25 @@ struct VirtualReduce::Impl {
 
   /// What the codec keeps of the layer whose turn it is, told what comes; null where nothing.
   CodecState* BeginLayer(int l, const float* x) {
-    const Layer& layer = layers[static_cast<std::size_t>(l)];
-    CodecState* state = states->Of(*reduction.wire(), {Rank(), reduction.number(l)}, layer.size);
-    if (state == nullptr) return nullptr;
-    state->Begin(reduction.PieceOf(l, Rank(), layer.shift, 0, layer.size), x);
-    begun.insert(state);
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    const SharedCodec& wire = reduction.wire(l);
+    const Piece whole = reduction.PieceOf(l, Rank(), layer.shift);
+    CodecState* state = states->Of(*wire, {Rank(), reduction.number(l)}, layer.size);
+    if (state != nullptr) {
+      state->Begin(whole, x);
+      begun.insert(state);
+    }
+    if (reduction.measured() == Measured::own) layer.scale = wire->Measure(whole, state, x);
     return state;
   }
 
-  void ContributeBlock(int l, CodecState* state, std::int64_t begin, std::int64_t n,
-                       const float* x) {
+  /// `terms`: room for the block.
+  void ContributeBlock(int l, CodecState* state, std::int64_t begin, std::int64_t n, const float* x,
+                       float* terms) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    float terms[kStage];
     const int rank = ranks[static_cast<std::size_t>(position)];
-    reduction.wire()->Round(reduction.PieceOf(l, rank, layer.shift, begin, n), state, x, terms);
+    const Piece piece = reduction.PieceOf(l, rank, layer.shift, layer.scale, begin, n);
+    reduction.wire(l)->Round(piece, state, x, terms);
     if (visit < rounds().units) Count(layer, n, x, terms);  // each rank once, at its first visit
     if (!reduction.grouped()) return TakeAcross(l, begin, n, terms);
     layer.group.Take(reduction.Group(l, rounds().unit(visit)), member, begin, n, terms);
@@ -222,6 +240,28 @@ struct VirtualReduce::Impl {
     }
   }
 
+  /// Sums become what their owners encode.
+  void EncodeResults(int l) {
+    const SharedCodec& codec = reduction.results(l);
+    if (codec == nullptr) return;
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    CodecState* state = states->Of(*codec, {0, reduction.number(l), Stage::result}, layer.size);
+    if (state != nullptr) {
+      state->Begin(reduction.ResultPiece(l, 0, layer.size), nullptr);
+      begun.insert(state);
+    }
+    const std::int64_t block = codec->block();
+    parallel_for(layer.size, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> sums(static_cast<std::size_t>(std::min(block, end - begin)));
+      for (std::int64_t i = begin; i < end; i += block) {
+        const std::int64_t n = std::min(block, end - i);
+        layer.across.Load(i, n, sums.data());
+        codec->Round(reduction.ResultPiece(l, i, n), state, sums.data(), sums.data());
+        layer.across.Store(i, n, sums.data());
+      }
+    });
+  }
+
   void EndRank() {
     const int rank = Rank();
     for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -241,6 +281,7 @@ struct VirtualReduce::Impl {
     ++visit;
     if (position < static_cast<std::int64_t>(ranks.size())) return;
     for (Layer& layer : layers) layer.group = {};
+    for (std::size_t l = 0; l < layers.size(); ++l) EncodeResults(static_cast<int>(l));
     for (CodecState* state : begun) state->Commit();
   }
 };
@@ -252,7 +293,9 @@ VirtualReduce::~VirtualReduce() = default;
 VirtualReduce::VirtualReduce(VirtualReduce&&) noexcept = default;
 VirtualReduce& VirtualReduce::operator=(VirtualReduce&&) noexcept = default;
 
-bool VirtualReduce::wants_ranges() const { return impl_->reduction.spec().aps != Aps::off; }
+bool VirtualReduce::wants_ranges() const {
+  return impl_->reduction.spec().aps != Aps::off || impl_->reduction.measured() == Measured::shared;
+}
 
 void VirtualReduce::Observe(int layer, const TensorView& x) {
   Layer& observed = impl_->At(layer, x);
@@ -261,9 +304,17 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
     throw Error("layer " + std::to_string(layer) + " was observed on all " +
                 std::to_string(observed.observed) + " ranks");
   }
-  ++observed.observed;
+  const Reduction& reduction = impl_->reduction;
+  const int rank = observed.observed++;
+  if (reduction.measured() == Measured::shared) {
+    const Piece whole = reduction.PieceOf(layer, rank, reduction.ShiftOf(0));
+    const auto* values = static_cast<const float*>(x.data);
+    observed.scale =
+        std::max(observed.scale, reduction.wire(layer)->Measure(whole, nullptr, values));
+    return;
+  }
   observed.exponent =
-      std::max(observed.exponent, ApsExponent(MeasureRange(x).max_abs, impl_->reduction.world()));
+      std::max(observed.exponent, ApsExponent(MeasureRange(x).max_abs, reduction.world()));
 }
 
 std::vector<int> VirtualReduce::schedule() const { return impl_->ranks; }
@@ -276,7 +327,8 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
                 " before EndRank; each rank gives each layer once");
   }
   if (wants_ranges() && into.observed != impl_->reduction.world()) {
-    throw Error("APS needs Observe for each of the " + std::to_string(impl_->reduction.world()) +
+    throw Error(std::string(impl_->reduction.spec().aps != Aps::off ? "APS" : "a shared scale") +
+                " needs Observe for each of the " + std::to_string(impl_->reduction.world()) +
                 " ranks before the first Contribute, got " + std::to_string(into.observed));
   }
   impl_->contributed = true;
@@ -284,9 +336,11 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   into.shift = impl_->reduction.ShiftOf(into.exponent);
   const auto* values = static_cast<const float*>(x.data);
   CodecState* state = impl_->BeginLayer(layer, values);
-  parallel_for(into.size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      impl_->ContributeBlock(layer, state, i, std::min(kStage, end - i), values + i);
+  const std::int64_t block = impl_->reduction.wire(layer)->block();
+  parallel_for(into.size, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> terms(static_cast<std::size_t>(std::min(block, end - begin)));
+    for (std::int64_t i = begin; i < end; i += block) {
+      impl_->ContributeBlock(layer, state, i, std::min(block, end - i), values + i, terms.data());
     }
   });
 }
@@ -305,7 +359,7 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
       from.across.Load(i, n, values + i);
-      impl_->reduction.Finish(from.shift, n, values + i);
+      impl_->reduction.Finish(from.shift, from.scale, n, values + i);
       for (std::int64_t j = i; j < i + n; ++j) {
         bad += static_cast<std::int64_t>(!std::isfinite(values[j]));
       }

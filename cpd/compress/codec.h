@@ -100,6 +100,9 @@ class CPD_API Codec {
   [[nodiscard]] virtual bool has_nan() const { return true; }
   /// Whether it scales values itself, so that APS has nothing to choose.
   [[nodiscard]] virtual bool has_scales() const { return false; }
+  /// Whether partial sums may travel from rank to rank in its contributions' place (exchanges ring
+  /// and hierarchical): what it does is then a cast of each rank's values.
+  [[nodiscard]] virtual bool may_hop() const { return false; }
 
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
   /// That number of a layer, not negative, finite. x: the whole layer; state: after Begin.

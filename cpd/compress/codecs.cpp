@@ -7,9 +7,11 @@
 #include <string>
 
 #include "cpd/compress/packed.h"
+#include "cpd/compress/qsgd.h"
 #include "cpd/compress/quantized.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/sparse.h"
+#include "cpd/compress/terngrad.h"
 #include "cpd/compress/top_k.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
@@ -17,20 +19,26 @@
 namespace cpd {
 namespace {
 
-constexpr std::array<CodecInfo, 6> kCompressors{{
-    {"top_k", "FRACTION [feedback=on|off] [CODEC …]",
-     "arXiv 1610.02132, section 3.3; arXiv 1704.05021",
-     "the largest values, by any codec; the others are fed back", TopK::Make},
-    {"fp8_rows", "[row=N]", "torchft/quantization.py at 001d404",
-     "e4m3fn times max/448 of each row, a vector is one", Quantized::MakeFp8Rows},
-    {"int8_rows", "[row=N] [stochastic]", "this library",
-     "8-bit integers times max/127 of each row, a vector is one", Quantized::MakeInt8Rows},
-    {"int4", "[bucket=32] [stochastic]", "arXiv 2306.10209, section 3.3",
-     "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
-    {"quantized", "SCALED [stochastic]", "this library",
-     "a scaled format whose sums are encoded again", Quantized::MakeScaled},
-    {"sparse", "[FORMAT]", "this library", "all values but +0, without loss", Sparse::Make},
-}};
+constexpr std::array kCompressors{
+    CodecInfo{"qsgd", "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals",
+              "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
+              "levels below the norms of buckets, rounded without bias", MakeQsgd},
+    CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",
+              "-1, 0 and 1 times a scaler, rounded without bias", MakeTernGrad},
+    CodecInfo{"top_k", "FRACTION feedback=on|off [CODEC]",
+              "Alistarh et al., NeurIPS 2017, section 3.3; Aji and Heafield, EMNLP 2017",
+              "the largest values, by any codec; what is left out is fed back", TopK::Make},
+    CodecInfo{"fp8_rows", "[row=N]", "torchft/quantization.py at 001d404",
+              "e4m3fn times max/448 of each row, a vector is one", Quantized::MakeFp8Rows},
+    CodecInfo{"int8_rows", "[row=N] [stochastic]", "this library",
+              "8-bit integers times max/127 of each row, a vector is one", Quantized::MakeInt8Rows},
+    CodecInfo{"int4", "[bucket=32] [stochastic]", "arXiv 2306.10209, section 3.3",
+              "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
+    CodecInfo{"quantized", "SCALED [stochastic]", "this library",
+              "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+    CodecInfo{"sparse", "[FORMAT]", "this library", "all values but +0, without loss",
+              Sparse::Make},
+};
 
 /// What a compressor takes of the options of a rounding.
 void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {

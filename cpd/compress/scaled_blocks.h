@@ -28,6 +28,7 @@ class CPD_API ScaledBlocks final : public Codec {
   [[nodiscard]] std::string text() const override;
   /// Values are binary32 numbers.
   [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool may_hop() const override { return true; }
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_nan() const override;

@@ -62,7 +62,8 @@ constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
 }};
 
 constexpr std::int64_t kMostLayers = 1 << 16;
-constexpr std::int64_t kAcross = 0xFFFFF;  ///< the fold across groups, or the only fold
+constexpr std::int64_t kAcross = 0xFFFFF;   ///< the fold across groups, or the only fold
+constexpr std::int64_t kEncoded = 0xFFFFE;  ///< of `result`: sums that their owner encodes again
 
 /// The stream of another layer and position, from one of layer 0 and position 0; a place that is 0
 /// here stays.

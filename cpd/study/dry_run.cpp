@@ -86,7 +86,7 @@ void CheckSizes(int world, std::span<const std::int64_t> sizes) {
 
 Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes) {
   CheckSizes(world, sizes);
-  return {spec, world, static_cast<std::int64_t>(sizes.size())};
+  return {spec, world, sizes};
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ std::int64_t DryRun::Run(int rank, std::int64_t chunk,
   CountingChannel channel(moved);
   const NoWork work(reduction_, rank);
   Exchanges exchanges(channel, work, Delivery::to_all, 0);
-  Layout layout(sizes_, exchanges.Slices(), chunk);
+  Layout layout(sizes_, exchanges.Slices(), chunk, reduction_.buckets());
   for (std::int64_t number = 0; !layout.done(); ++number) {
     Task task = exchanges.Run(number, layout.Next());
     while (!task.done()) task.Resume();

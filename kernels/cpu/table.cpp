@@ -52,6 +52,9 @@ constexpr KernelTable kTable = {
     .random_integers = random_integers,
     .hadamard = hadamard,
     .crc32c = crc32c,
+    .encode_levels = encode_levels,
+    .decode_levels = decode_levels,
+    .moments = moments,
 };
 
 }  // namespace

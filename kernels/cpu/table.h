@@ -144,6 +144,12 @@ void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& r
 void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                    std::uint8_t* packed, bool streaming);
 void scale_blocks(bool wide, const ScaledRun& run, float* y);
+void encode_levels(const LevelPlan& plan, std::int64_t first, std::int64_t before, std::int64_t n,
+                   const float* x, const float* norms, const std::uint32_t* random,
+                   std::uint8_t* packed);
+void decode_levels(const LevelPlan& plan, std::int64_t before, std::int64_t n,
+                   const std::uint8_t* packed, const float* norms, float* y);
+void moments(std::int64_t n, const float* x, double mean, Moments* result);
 std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA

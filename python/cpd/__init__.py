@@ -7,9 +7,8 @@
 
 Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.study` (what they
 lose and cost) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-parallelism).
-precision), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism).
-precision), `cpd.optim` (optimizers, likewise), `cpd.ddp_hook` and `cpd.fsdp` (torch's data
+precision), `cpd.optim` (optimizers, likewise), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes`
+(torch's data parallelism), and `cpd.outer` (workers that meet every so many steps).
 """
 
 import importlib
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from cpd import functional as functional
     from cpd import nn as nn
     from cpd import optim as optim
+    from cpd import outer as outer
     from cpd import study as study
     from cpd.comm.schedule import Schedule
     from cpd.comm.spec import ReduceSpec, StallWarning
@@ -95,7 +95,7 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = ("comm", "compat", "functional", "optim", "study")
+_MODULES = ("comm", "compat", "functional", "optim", "outer", "study")
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",

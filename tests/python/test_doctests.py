@@ -54,6 +54,7 @@ MODULES = (
     "cpd.optim.loss_scaler",
     "cpd.optim.low_precision",
     "cpd.optim.recipe",
+    "cpd.parallel.outer",
     "cpd.parallel.virtual_nodes",
     "cpd.study.choices",
     "cpd.study.costs",
@@ -102,7 +103,15 @@ def public():
 
     found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
     found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "set_reduce_scatter")}
-    for name in ("cpd", "cpd.comm", "cpd.functional", "cpd.nn", "cpd.optim", "cpd.study"):
+    for name in (
+        "cpd",
+        "cpd.comm",
+        "cpd.functional",
+        "cpd.nn",
+        "cpd.optim",
+        "cpd.outer",
+        "cpd.study",
+    ):
         module = importlib.import_module(name)
         names = getattr(module, "__all__", None) or [n for n in dir(module) if n[0] != "_"]
         found |= {n: getattr(module, n) for n in names}

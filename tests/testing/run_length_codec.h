@@ -39,6 +39,7 @@ class RunLength : public Codec {
     return "run_length of " + cast_->text() + (feeds_back_ ? " feedback" : "");
   }
   [[nodiscard]] const Format& format() const override { return cast_->format(); }
+  [[nodiscard]] bool may_hop() const override { return true; }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t /*before*/) const override {
     return kRunBytes * n;

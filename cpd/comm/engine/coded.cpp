@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "cpd/comm/errors.h"
 
@@ -12,12 +13,24 @@ namespace {
 
 constexpr std::int64_t kSizeBytes = sizeof(std::uint32_t);
 
-std::int64_t BlockCount(const Part& part) {
+std::int64_t BlockCount(const Part& part, const Codecs& codecs) {
   std::int64_t blocks = 0;
   for (const Segment& segment : part.segments) {
-    blocks += (segment.count + kBlockValues - 1) / kBlockValues;
+    const std::int64_t block = codecs.block(segment.layer);
+    blocks += (segment.count + block - 1) / block;
   }
   return blocks;
+}
+
+std::int64_t Before(const Codec& codec, std::int64_t begin) { return begin % codec.bucket(); }
+
+/// Of a segment, in blocks.
+std::int64_t SegmentBytes(const Codec& codec, const Segment& segment, std::int64_t block) {
+  const std::int64_t before = Before(codec, segment.begin);
+  std::int64_t bytes = 0;
+  if (segment.count >= block) bytes += segment.count / block * codec.MostBytes(block, before);
+  if (segment.count % block > 0) bytes += codec.MostBytes(segment.count % block, before);
+  return bytes;
 }
 
 [[noreturn]] void ThrowDamaged(int source, const std::string& what) {
@@ -28,13 +41,27 @@ std::int64_t BlockCount(const Part& part) {
 
 }  // namespace
 
-std::vector<Block> BlocksOf(const Part& part) {
+Codecs::Codecs(std::span<const SharedCodec> wires) {
+  for (const SharedCodec& wire : wires) blocks_.push_back(wire->block());
+}
+
+void Codecs::Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise) {
+  std::vector<SharedCodec> plane(of_layers.begin(), of_layers.end());
+  for (SharedCodec& codec : plane) {
+    if (codec == nullptr) codec = otherwise;
+    is_fixed_ = is_fixed_ && codec->is_fixed();
+  }
+  planes_.push_back(std::move(plane));
+}
+
+std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs) {
   std::vector<Block> blocks;
   std::int64_t position = 0;
   for (std::size_t s = 0; s < part.segments.size(); ++s) {
     const Segment& segment = part.segments[s];
-    for (std::int64_t at = 0; at < segment.count; at += kBlockValues) {
-      const std::int64_t n = std::min(kBlockValues, segment.count - at);
+    const std::int64_t most = codecs.block(segment.layer);
+    for (std::int64_t at = 0; at < segment.count; at += most) {
+      const std::int64_t n = std::min(most, segment.count - at);
       blocks.push_back({s, segment.layer, segment.begin + at, n, at, position + at, blocks.size()});
     }
     position += segment.count;
@@ -42,74 +69,60 @@ std::vector<Block> BlocksOf(const Part& part) {
   return blocks;
 }
 
-bool IsFixed(Codecs planes) {
-  return std::ranges::all_of(planes, [](const SharedCodec& codec) { return codec->is_fixed(); });
-}
-
-std::int64_t MostBytes(const Part& part, Codecs planes) {
+std::int64_t MostBytes(const Part& part, const Codecs& codecs) {
   std::int64_t bytes = 0;
-  if (IsFixed(planes)) {
-    for (const SharedCodec& codec : planes) {
-      for (const Segment& segment : part.segments) bytes += codec->MostBytes(segment.count);
-    }
-    return bytes;
-  }
-  for (const SharedCodec& codec : planes) {
-    const std::int64_t whole = codec->MostBytes(kBlockValues);
+  for (std::size_t q = 0; q < codecs.planes(); ++q) {
     for (const Segment& segment : part.segments) {
-      bytes += segment.count / kBlockValues * whole;
-      if (const std::int64_t rest = segment.count % kBlockValues; rest > 0) {
-        bytes += codec->MostBytes(rest);
-      }
+      bytes += SegmentBytes(codecs.of(q, segment.layer), segment, codecs.block(segment.layer));
     }
-    bytes += BlockCount(part) * kSizeBytes;
+    if (!codecs.is_fixed()) bytes += BlockCount(part, codecs) * kSizeBytes;
   }
   return bytes;
 }
 
-CodedPart::CodedPart(const Part& part, Codecs planes, std::uint8_t* memory)
-    : planes_(planes),
+CodedPart::CodedPart(const Part& part, const Codecs& codecs, std::uint8_t* memory)
+    : codecs_(&codecs),
       memory_(memory),
-      fixed_(IsFixed(planes)),
+      fixed_(codecs.is_fixed()),
       segments_(part.segments.size()),
-      blocks_(fixed_ ? 0 : static_cast<std::size_t>(BlockCount(part))) {
+      blocks_(fixed_ ? 0 : static_cast<std::size_t>(BlockCount(part, codecs))) {
   if (!fixed_ || memory_ == nullptr) return;
-  starts_.reserve(planes_.size() * segments_);
+  starts_.reserve(codecs.planes() * segments_);
   std::int64_t bytes = 0;
-  for (const SharedCodec& codec : planes_) {
+  for (std::size_t q = 0; q < codecs.planes(); ++q) {
     for (const Segment& segment : part.segments) {
       starts_.push_back(bytes);
-      bytes += codec->MostBytes(segment.count);
+      bytes += SegmentBytes(codecs.of(q, segment.layer), segment, codecs.block(segment.layer));
     }
   }
 }
 
-CodedPart CodedPart::Read(const Part& part, Codecs planes, const Message* from) {
-  CodedPart coded(part, planes, from == nullptr ? nullptr : from->payload());
+CodedPart CodedPart::Read(const Part& part, const Codecs& codecs, const Message* from) {
+  CodedPart coded(part, codecs, from == nullptr ? nullptr : from->payload());
   if (from == nullptr) return coded;
   coded.source_ = from->source();
   if (!coded.fixed_) coded.ReadSizes(part, *from);
   return coded;
 }
 
-CodedPart CodedPart::Write(const Part& part, Codecs planes, const Message& to) {
-  CodedPart coded(part, planes, to.payload());
+CodedPart CodedPart::Write(const Part& part, const Codecs& codecs, const Message& to) {
+  CodedPart coded(part, codecs, to.payload());
   if (!coded.fixed_) coded.PlaceApart(part);
   return coded;
 }
 
 void CodedPart::ReadSizes(const Part& part, const Message& from) {
-  sizes_.resize(planes_.size() * blocks_);
+  sizes_.resize(codecs_->planes() * blocks_);
   places_.resize(sizes_.size());
   const auto table = static_cast<std::int64_t>(sizes_.size()) * kSizeBytes;
   if (from.bytes() < table) ThrowDamaged(source_, "it is shorter than its blocks' sizes");
   std::memcpy(sizes_.data(), memory_, static_cast<std::size_t>(table));
-  const std::vector<Block> blocks = BlocksOf(part);
+  const std::vector<Block> blocks = BlocksOf(part, *codecs_);
   std::int64_t place = table;
-  for (std::size_t q = 0; q < planes_.size(); ++q) {
+  for (std::size_t q = 0; q < codecs_->planes(); ++q) {
     for (const Block& block : blocks) {
       const std::size_t entry = q * blocks_ + block.index;
-      if (sizes_[entry] > planes_[q]->MostBytes(block.n)) {
+      if (sizes_[entry] > MostBytesOf(q, block)) {
         ThrowDamaged(source_, "a block of it is longer than it can be");
       }
       places_[entry] = place;
@@ -120,14 +133,14 @@ void CodedPart::ReadSizes(const Part& part, const Message& from) {
 }
 
 void CodedPart::PlaceApart(const Part& part) {
-  sizes_.resize(planes_.size() * blocks_);
+  sizes_.resize(codecs_->planes() * blocks_);
   places_.resize(sizes_.size());
-  const std::vector<Block> blocks = BlocksOf(part);
+  const std::vector<Block> blocks = BlocksOf(part, *codecs_);
   auto place = static_cast<std::int64_t>(sizes_.size()) * kSizeBytes;
-  for (std::size_t q = 0; q < planes_.size(); ++q) {
+  for (std::size_t q = 0; q < codecs_->planes(); ++q) {
     for (const Block& block : blocks) {
       places_[q * blocks_ + block.index] = place;
-      place += planes_[q]->MostBytes(block.n);
+      place += MostBytesOf(q, block);
     }
   }
 }
@@ -143,21 +156,30 @@ void CodedPart::End(Message& to) {
   to.Resize(place);
 }
 
+std::int64_t CodedPart::MostBytesOf(std::size_t plane, const Block& block) const {
+  const Codec& codec = codecs_->of(plane, block.layer);
+  return codec.MostBytes(block.n, Before(codec, block.begin));
+}
+
 std::int64_t CodedPart::Place(int plane, const Block& block) const {
   if (!fixed_) return places_[Entry(plane, block)];
   const auto q = static_cast<std::size_t>(plane);
-  const std::int64_t blocks = block.at / kBlockValues;
-  const std::int64_t before = blocks == 0 ? 0 : blocks * planes_[q]->MostBytes(kBlockValues);
+  const std::int64_t size = codecs_->block(block.layer);
+  const std::int64_t blocks = block.at / size;
+  const Codec& codec = Of(plane, block);
+  const std::int64_t before =
+      blocks == 0 ? 0 : blocks * codec.MostBytes(size, Before(codec, block.begin));
   return starts_[q * segments_ + block.segment] + before;
 }
 
 void CodedPart::LoadUnscaled(int plane, const Block& block, int shift, float divisor,
                              float* values) const {
-  const Codec& codec = *planes_[static_cast<std::size_t>(plane)];
-  const std::int64_t bytes = fixed_ ? codec.MostBytes(block.n) : sizes_[Entry(plane, block)];
+  const Codec& codec = Of(plane, block);
+  const std::int64_t bytes =
+      fixed_ ? MostBytesOf(static_cast<std::size_t>(plane), block) : sizes_[Entry(plane, block)];
   try {
     codec.Decode({memory_ + Place(plane, block), static_cast<std::size_t>(bytes)}, block.n, shift,
-                 divisor, values);
+                 divisor, values, Before(codec, block.begin));
   } catch (const DamagedBytes& error) {
     ThrowDamaged(source_, "layer " + std::to_string(block.layer) + ", values " +
                               std::to_string(block.begin) + "…" +
@@ -167,17 +189,14 @@ void CodedPart::LoadUnscaled(int plane, const Block& block, int shift, float div
 
 void CodedPart::EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                          const float* x) {
-  const Codec& codec = *planes_[static_cast<std::size_t>(plane)];
-  const std::int64_t bytes = codec.Encode(piece, state, x, memory_ + Place(plane, block));
+  const std::int64_t bytes =
+      Of(plane, block).Encode(piece, state, x, memory_ + Place(plane, block));
   if (!fixed_) sizes_[Entry(plane, block)] = static_cast<std::uint32_t>(bytes);
 }
 
 void CodedPart::Store(int plane, const Block& block, const float* values) {
-  EncodeTo(plane, block, {block.layer, block.begin, block.n, 0, 0}, nullptr, values);
-}
-
-void CodedPart::Encode(const Block& block, const Piece& piece, CodecState* state, const float* x) {
-  EncodeTo(0, block, piece, state, x);
+  const Piece piece{.layer = block.layer, .begin = block.begin, .n = block.n};
+  EncodeTo(plane, block, piece, nullptr, values);
 }
 
 }  // namespace cpd

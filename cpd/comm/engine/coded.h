@@ -16,9 +16,33 @@
 
 namespace cpd {
 
-constexpr std::int64_t kBlockValues = 4096;  ///< codes of any width end on a byte
+/// A message's codecs, each for all layers or one for each layer. Planes share the blocks.
+class CPD_API Codecs {
+ public:
+  /// `wires`: of contributions, whose blocks (Codec::block) are those of every message.
+  explicit Codecs(std::span<const SharedCodec> wires);
 
-/// At most kBlockValues neighbouring values of a part.
+  /// Of the next plane; null: the layer's codec is `otherwise`.
+  void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
+
+  [[nodiscard]] std::size_t planes() const { return planes_.size(); }
+  [[nodiscard]] bool is_fixed() const { return is_fixed_; }
+  [[nodiscard]] const Codec& of(std::size_t plane, int layer) const {
+    const std::vector<SharedCodec>& all = planes_[plane];
+    return *all[all.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+  }
+  /// Values of a block of the layer.
+  [[nodiscard]] std::int64_t block(int layer) const {
+    return blocks_[blocks_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+  }
+
+ private:
+  std::vector<std::vector<SharedCodec>> planes_;
+  std::vector<std::int64_t> blocks_;
+  bool is_fixed_ = true;
+};
+
+/// Neighbouring values of a part, at most Codecs::block of them.
 struct Block {
   std::size_t segment = 0;
   int layer = 0;
@@ -27,27 +51,25 @@ struct Block {
   std::int64_t position = 0;      ///< in the part
   std::size_t index = 0;          ///< among the part's blocks
 };
-CPD_API std::vector<Block> BlocksOf(const Part& part);
+CPD_API std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs);
 
-/// A message's codecs, one a plane.
-using Codecs = std::span<const SharedCodec>;
-
-CPD_API bool IsFixed(Codecs planes);
 /// The bytes of a part's message: exactly where the codecs' sizes are fixed.
-CPD_API std::int64_t MostBytes(const Part& part, Codecs planes);
+CPD_API std::int64_t MostBytes(const Part& part, const Codecs& codecs);
 
 class CPD_API CodedPart {
  public:
   CodedPart() = default;
   /// A message that has come; null: none. Throws Corrupt where its blocks' sizes cannot be.
-  static CodedPart Read(const Part& part, Codecs planes, const Message* from);
+  static CodedPart Read(const Part& part, const Codecs& codecs, const Message* from);
   /// A message to be filled, block by block in any order, and then ended.
-  static CodedPart Write(const Part& part, Codecs planes, const Message& to);
+  static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to);
   /// Every block has been written: the message has its size. Nothing where sizes are fixed.
   void End(Message& to);
 
   [[nodiscard]] bool is_there() const { return memory_ != nullptr; }
-  [[nodiscard]] int planes() const { return static_cast<int>(planes_.size()); }
+  [[nodiscard]] int planes() const {
+    return static_cast<int>(codecs_ == nullptr ? 0 : codecs_->planes());
+  }
 
   /// A block's values, decoded; see Codec::Decode. Throws Corrupt.
   void Load(int plane, const Block& block, float* values) const {
@@ -56,14 +78,20 @@ class CPD_API CodedPart {
   void LoadUnscaled(int plane, const Block& block, int shift, float divisor, float* values) const;
   /// Encodes a block's values, which the codec holds.
   void Store(int plane, const Block& block, const float* values);
-  /// Encodes piece.n values of plane 0.
-  void Encode(const Block& block, const Piece& piece, CodecState* state, const float* x);
+  /// Encodes the piece of plane 0 that the block is.
+  void Encode(const Block& block, const Piece& piece, CodecState* state, const float* x) {
+    EncodeTo(0, block, piece, state, x);
+  }
 
  private:
-  CodedPart(const Part& part, Codecs planes, std::uint8_t* memory);
+  CodedPart(const Part& part, const Codecs& codecs, std::uint8_t* memory);
+  [[nodiscard]] const Codec& Of(int plane, const Block& block) const {
+    return codecs_->of(static_cast<std::size_t>(plane), block.layer);
+  }
   [[nodiscard]] std::size_t Entry(int plane, const Block& block) const {
     return static_cast<std::size_t>(plane) * blocks_ + block.index;
   }
+  [[nodiscard]] std::int64_t MostBytesOf(std::size_t plane, const Block& block) const;
   [[nodiscard]] std::int64_t Place(int plane, const Block& block) const;
   void EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                 const float* x);
@@ -71,7 +99,7 @@ class CPD_API CodedPart {
   /// Where blocks lie that take their most bytes each.
   void PlaceApart(const Part& part);
 
-  Codecs planes_;
+  const Codecs* codecs_ = nullptr;
   std::uint8_t* memory_ = nullptr;
   bool fixed_ = true;
   int source_ = -1;  // the rank that a message has come from

@@ -33,20 +33,20 @@ std::int64_t Part::Bytes(int bits) const {
   return bytes;
 }
 
-Layout::Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk)
+Layout::Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk,
+               std::span<const std::int64_t> buckets)
     : sizes_(sizes.begin(), sizes.end()),
+      buckets_(buckets.begin(), buckets.end()),
       cursors_(static_cast<std::size_t>(slices)),
       piece_(((chunk - 1) / slices / 256 + 1) * 256) {
-  std::int64_t longest = 0;  // slice 0 is a longest one
-  for (const std::int64_t n : sizes_) longest += SliceBegin(n, slices, 1);
-  chunks_left_ = (longest + piece_ - 1) / piece_;
+  for (const std::int64_t n : sizes_) left_ += n;
 }
 
 std::vector<Part> Layout::Next() {
   std::vector<Part> parts;
   parts.reserve(cursors_.size());
   for (std::size_t s = 0; s < cursors_.size(); ++s) parts.push_back(Take(static_cast<int>(s)));
-  --chunks_left_;
+  for (const Part& part : parts) left_ -= part.count;
   return parts;
 }
 
@@ -56,9 +56,15 @@ Part Layout::Take(int slice) {
   Part part;
   while (part.count < piece_ && cursor.layer < static_cast<int>(sizes_.size())) {
     const std::int64_t n = sizes_[static_cast<std::size_t>(cursor.layer)];
-    const std::int64_t begin = SliceBegin(n, slices, slice) + cursor.offset;
-    const std::int64_t left = SliceBegin(n, slices, slice + 1) - begin;
-    const std::int64_t count = std::min(left, piece_ - part.count);
+    const std::int64_t bucket = BucketOf(cursor.layer);
+    const std::int64_t begin = SliceBegin(n, slices, slice, bucket) + cursor.offset;
+    const std::int64_t left = SliceBegin(n, slices, slice + 1, bucket) - begin;
+    std::int64_t count = std::min(left, piece_ - part.count);
+    if (count < left) count -= count % bucket;
+    if (count == 0 && left > 0) {
+      if (part.count > 0) break;
+      count = std::min(left, bucket);
+    }
     part.Add({cursor.layer, begin, count});
     cursor.offset += count;
     if (count == left) cursor = {cursor.layer + 1, 0};

@@ -4,6 +4,7 @@
 // mod W of a layer one longer) is one run of values, and a chunk takes the next piece of every run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,14 +33,22 @@ struct CPD_API Part {
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 
+/// Where slice s of n values begins, of `slices`, where they are cut at multiples of a bucket.
+constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s,
+                                  std::int64_t bucket) {
+  return std::min(n, SliceBegin((n + bucket - 1) / bucket, slices, s) * bucket);
+}
+
 /// Cuts layers into chunks, one after the other.
 class CPD_API Layout {
  public:
   /// A chunk takes at most ceil(chunk / slices) values of each slice, rounded up to a multiple of
-  /// 256. chunk, slices >= 1.
-  Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk);
+  /// 256. chunk, slices >= 1. Layer l is cut at multiples of buckets[l] alone (of a bucket longer
+  /// than that, a chunk takes the whole); empty: anywhere.
+  Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk,
+         std::span<const std::int64_t> buckets = {});
 
-  [[nodiscard]] bool done() const { return chunks_left_ == 0; }
+  [[nodiscard]] bool done() const { return left_ == 0; }
   /// Part s of the next chunk holds values of slice s; it may be empty.
   std::vector<Part> Next();
 
@@ -50,10 +59,14 @@ class CPD_API Layout {
   };
   Part Take(int slice);
 
-  std::vector<std::int64_t> sizes_;
+  [[nodiscard]] std::int64_t BucketOf(int layer) const {
+    return buckets_.empty() ? 1 : buckets_[static_cast<std::size_t>(layer)];
+  }
+
+  std::vector<std::int64_t> sizes_, buckets_;
   std::vector<Cursor> cursors_;
   std::int64_t piece_;
-  std::int64_t chunks_left_ = 0;
+  std::int64_t left_ = 0;  // values
 };
 
 }  // namespace cpd

@@ -392,20 +392,24 @@ std::vector<std::uint8_t> Link::AllGather(Phase phase, std::span<const std::uint
   return all;
 }
 
-void Link::Max(Phase phase, std::span<std::uint8_t> bytes) {
+template <class T>
+void Link::MaxOf(Phase phase, std::span<T> numbers) {
   const int size = transport_.size();
-  const auto count = static_cast<std::int64_t>(bytes.size());
-  std::vector<std::uint8_t> other(bytes.size());
+  const auto bytes = static_cast<std::int64_t>(numbers.size_bytes());
+  std::vector<T> other(numbers.size());
   for (int distance = 1; distance < size; distance *= 2) {
-    const SharedMessage mine = control_.Take(count);
-    const SharedMessage theirs = control_.Take(count);
-    mine->memory().Write(mine->payload(), bytes.data(), count);
+    const SharedMessage mine = control_.Take(bytes);
+    const SharedMessage theirs = control_.Take(bytes);
+    mine->memory().Write(mine->payload(), numbers.data(), bytes);
     Pending pending = Begin(phase, {{(transport_.rank() + distance) % size, mine}},
                             {{(transport_.rank() + size - distance) % size, theirs}}, false);
     Wait(pending);
-    theirs->memory().Read(other.data(), theirs->payload(), count);
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::max(bytes[i], other[i]);
+    theirs->memory().Read(other.data(), theirs->payload(), bytes);
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::max(numbers[i], other[i]);
   }
 }
+
+void Link::Max(Phase phase, std::span<std::uint8_t> numbers) { MaxOf(phase, numbers); }
+void Link::Max(Phase phase, std::span<float> numbers) { MaxOf(phase, numbers); }
 
 }  // namespace cpd

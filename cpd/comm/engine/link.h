@@ -149,13 +149,16 @@ class CPD_API Link final : public Channel {
   /// The same where rank r's record has bytes[r] bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own,
                                       std::span<const std::int64_t> bytes);
-  /// The largest of all ranks' bytes, place by place; ceil(log2 size) steps.
-  void Max(Phase phase, std::span<std::uint8_t> bytes);
+  /// The largest of all ranks' numbers (not negative), place by place; ceil(log2 size) steps.
+  void Max(Phase phase, std::span<std::uint8_t> numbers);
+  void Max(Phase phase, std::span<float> numbers);
 
  private:
   /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
   Pending Begin(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
                 bool counts_as_values);
+  template <class T>
+  void MaxOf(Phase phase, std::span<T> numbers);
   void Verify(const Pending& pending);
   [[nodiscard]] bool Poll(Pending& pending);
   /// Which other ranks have given up, in words; empty where none has.

@@ -18,34 +18,36 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kStage = kBlockValues;
 constexpr std::int64_t kBatch = 64;  // blocks between two looks at the transport
 
 struct Free {
   void operator()(float* memory) const { std::free(memory); }
 };
 
-/// Rows of kStage floats, from a cache line on.
+/// Rows of a block's values, each from a cache line on.
 class Rows {
  public:
-  explicit Rows(std::int64_t rows)
-      : memory_(static_cast<float*>(
-            std::aligned_alloc(64, static_cast<std::size_t>(rows * kStage) * sizeof(float)))) {
+  Rows(std::int64_t rows, std::int64_t n)
+      : width_((n + 15) / 16 * 16),
+        memory_(static_cast<float*>(
+            std::aligned_alloc(64, static_cast<std::size_t>(rows * width_) * sizeof(float)))) {
     if (memory_ == nullptr) throw std::bad_alloc();
   }
-  [[nodiscard]] float* operator[](std::int64_t row) const { return memory_.get() + row * kStage; }
-  [[nodiscard]] FoldState state() const { return {memory_.get(), kStage}; }
+  [[nodiscard]] float* operator[](std::int64_t row) const { return memory_.get() + row * width_; }
+  [[nodiscard]] FoldState state() const { return {memory_.get(), width_}; }
 
  private:
+  std::int64_t width_;
   std::unique_ptr<float, Free> memory_;
 };
 
-/// Calls take(k, terms) for a level's terms, several at a time: load(k, row) makes term number k.
+/// Calls take(k, terms) for a level's terms, several at a time: load(k, row) makes term number k,
+/// of at most n values.
 template <class Load, class Take>
-void InBatches(std::int64_t terms, const Load& load, const Take& take) {
+void InBatches(std::int64_t terms, std::int64_t n, const Load& load, const Take& take) {
   constexpr std::int64_t kTerms = 8;
   const std::int64_t most = std::min(kTerms, terms);
-  const Rows rows(most);
+  const Rows rows(most, n);
   std::array<const float*, kTerms> row{};
   for (std::int64_t j = 0; j < most; ++j) row[static_cast<std::size_t>(j)] = rows[j];
   for (std::int64_t k = 0; k < terms; k += most) {
@@ -85,9 +87,11 @@ class HostWork final : public Work {
   }
   [[nodiscard]] std::vector<CodedPart> ReadAll(const Part& part,
                                                std::span<const SharedMessage> from) const;
-  [[nodiscard]] Piece OwnPiece(int layer, std::int64_t begin, std::int64_t n) const;
-  [[nodiscard]] CodecState* StateOf(int layer) const;
-  void OwnTerms(int layer, std::int64_t begin, std::int64_t n, float* terms) const;
+  [[nodiscard]] float ScaleOf(int layer) const;
+  [[nodiscard]] Piece OwnPiece(const Block& block) const;
+  [[nodiscard]] static CodecState* StateOf(const std::vector<CodecState*>& states, int layer);
+  void OwnTerms(const Block& block, float* terms) const;
+  void StoreResult(CodedPart& results, const Block& block, const float* sums) const;
   void Contribution(const Block& block, const CodedPart& coded, std::int64_t offset, std::int64_t n,
                     float* terms) const;
   void GroupSums(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
@@ -101,7 +105,7 @@ class HostWork final : public Work {
 };
 
 void HostWork::Each(const Part& part, const std::function<void(const Block&)>& body) const {
-  const std::vector<Block> blocks = BlocksOf(part);
+  const std::vector<Block> blocks = BlocksOf(part, codecs(Content::contributions));
   const auto count = static_cast<std::int64_t>(blocks.size());
   const std::int64_t batch = kBatch * MaxThreads();
   for (std::int64_t first = 0; first < count; first += batch) {
@@ -123,19 +127,33 @@ std::vector<CodedPart> HostWork::ReadAll(const Part& part,
   return all;
 }
 
-Piece HostWork::OwnPiece(int layer, std::int64_t begin, std::int64_t n) const {
-  return reduction().PieceOf(layer, rank(), layers().shifts[static_cast<std::size_t>(layer)], begin,
-                             n);
+float HostWork::ScaleOf(int layer) const {
+  const auto& scales = layers().scales;
+  return scales.empty() ? 0 : scales[static_cast<std::size_t>(layer)];
 }
 
-CodecState* HostWork::StateOf(int layer) const {
-  const auto& states = layers().states;
+Piece HostWork::OwnPiece(const Block& block) const {
+  return reduction().PieceOf(block.layer, rank(),
+                             layers().shifts[static_cast<std::size_t>(block.layer)],
+                             ScaleOf(block.layer), block.begin, block.n);
+}
+
+CodecState* HostWork::StateOf(const std::vector<CodecState*>& states, int layer) {
   return states.empty() ? nullptr : states[static_cast<std::size_t>(layer)];
 }
 
-void HostWork::OwnTerms(int layer, std::int64_t begin, std::int64_t n, float* terms) const {
-  reduction().wire()->Round(OwnPiece(layer, begin, n), StateOf(layer),
-                            layers().x[static_cast<std::size_t>(layer)] + begin, terms);
+void HostWork::OwnTerms(const Block& block, float* terms) const {
+  const float* x = layers().x[static_cast<std::size_t>(block.layer)] + block.begin;
+  reduction()
+      .wire(block.layer)
+      ->Round(OwnPiece(block), StateOf(layers().states, block.layer), x, terms);
+}
+
+/// Sums for all ranks: as they are, or encoded again.
+void HostWork::StoreResult(CodedPart& results, const Block& block, const float* sums) const {
+  if (reduction().results(block.layer) == nullptr) return results.Store(0, block, sums);
+  results.Encode(block, reduction().ResultPiece(block.layer, block.begin, block.n),
+                 StateOf(layers().results, block.layer), sums);
 }
 
 /// n of a rank's contributions to the block, from its value number `offset` on.
@@ -144,7 +162,7 @@ void HostWork::Contribution(const Block& block, const CodedPart& coded, std::int
   if (coded.is_there()) {
     coded.Load(0, block, terms);
   } else {
-    OwnTerms(block.layer, block.begin, block.n, terms);
+    OwnTerms(block, terms);
   }
   if (offset > 0) std::copy(terms + offset, terms + offset + n, terms);
 }
@@ -153,11 +171,11 @@ void HostWork::Pack(const Part& part, Message& to) const {
   CodedPart coded = Write(Content::contributions, part, to);
   Each(part, [&](const Block& block) {
     if (as_values()) {
-      float terms[kStage];
-      OwnTerms(block.layer, block.begin, block.n, terms);
-      return coded.Store(0, block, terms);
+      const Rows terms(1, block.n);
+      OwnTerms(block, terms[0]);
+      return coded.Store(0, block, terms[0]);
     }
-    coded.Encode(block, OwnPiece(block.layer, block.begin, block.n), StateOf(block.layer),
+    coded.Encode(block, OwnPiece(block), StateOf(layers().states, block.layer),
                  layers().x[static_cast<std::size_t>(block.layer)] + block.begin);
   });
   coded.End(to);
@@ -167,9 +185,9 @@ void HostWork::Pack(const Part& part, Message& to) const {
 void HostWork::GroupSums(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
                          std::span<const CodedPart> members, float* sums) const {
   const Level level = reduction().Group(block.layer, unit);
-  const Rows state(level.planes());
+  const Rows state(level.planes(), n);
   InBatches(
-      level.terms,
+      level.terms, block.n,
       [&](std::int64_t m, float* terms) {
         Contribution(block, members[static_cast<std::size_t>(m)], offset, n, terms);
       },
@@ -190,9 +208,9 @@ void HostWork::UnitTerms(const Block& block, std::int64_t unit, std::int64_t off
 void HostWork::FoldUnits(const Block& block, std::int64_t slice, std::int64_t offset,
                          std::int64_t n, std::span<const CodedPart> from, float* sums) const {
   const Level across = reduction().Across(block.layer);
-  const Rows state(across.planes());
+  const Rows state(across.planes(), n);
   InBatches(
-      across.terms,
+      across.terms, block.n,
       [&](std::int64_t k, float* terms) {
         UnitTerms(block, reduction().rounds().unit_of_term(k, slice), offset, n, from, terms);
       },
@@ -208,14 +226,14 @@ void HostWork::Fold(const Part& part, std::span<const SharedMessage> from, Messa
   const Rounds& rounds = reduction().rounds();
   Each(part, [&](const Block& block) {
     const std::int64_t size = layers().sizes[static_cast<std::size_t>(block.layer)];
-    float sums[kStage];
+    const Rows sums(1, block.n);
     for (std::int64_t i = 0; i < block.n;) {  // a ring's slices begin at different units
       const std::int64_t slice = rounds.slice_of(size, block.begin + i);
       const std::int64_t end = std::min(block.n, rounds.begin(size, slice + 1) - block.begin);
-      FoldUnits(block, slice, i, end - i, contributions, sums + i);
+      FoldUnits(block, slice, i, end - i, contributions, sums[0] + i);
       i = end;
     }
-    results.Store(0, block, sums);
+    StoreResult(results, block, sums[0]);
   });
   results.End(to);
 }
@@ -225,9 +243,9 @@ void HostWork::FoldGroup(const Part& part, std::span<const SharedMessage> from, 
   CodedPart results = Write(Content::results, part, to);
   const std::int64_t unit = rank() / reduction().spec().group_size;
   Each(part, [&](const Block& block) {
-    float sums[kStage];
-    GroupSums(block, unit, 0, block.n, members, sums);
-    results.Store(0, block, sums);
+    const Rows sums(1, block.n);
+    GroupSums(block, unit, 0, block.n, members, sums[0]);
+    results.Store(0, block, sums[0]);
   });
   results.End(to);
 }
@@ -240,7 +258,7 @@ void HostWork::HopBlocks(const Part& part, std::int64_t k, const Message* from, 
   Each(part, [&](const Block& block) {
     const Level level = reduction().Across(block.layer);
     const int planes = level.planes();
-    const Rows rows(planes + 1);  // the state, and the term
+    const Rows rows(planes + 1, block.n);  // the state, and the term
     for (int q = 0; q < planes; ++q) {
       if (from == nullptr) std::fill_n(rows[q], block.n, 0.0F);  // all of it travels
       if (from != nullptr) before.Load(q, block, rows[q]);
@@ -254,9 +272,7 @@ void HostWork::HopBlocks(const Part& part, std::int64_t k, const Message* from, 
 }
 
 void HostWork::Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const {
-  HopBlocks(part, k, from, to, [&](const Block& block, float* terms) {
-    OwnTerms(block.layer, block.begin, block.n, terms);
-  });
+  HopBlocks(part, k, from, to, [&](const Block& block, float* terms) { OwnTerms(block, terms); });
 }
 
 std::shared_ptr<float> HostWork::Allocate(std::int64_t n) const {
@@ -286,8 +302,12 @@ void HostWork::Unpack(const Part& part, const Message& from) const {
   const CodedPart results = Read(Content::results, part, &from);
   Each(part, [&](const Block& block) {
     const auto l = static_cast<std::size_t>(block.layer);
-    results.LoadUnscaled(0, block, -layers().shifts[l], reduction().divisor(),
-                         layers().out[l] + (block.begin - layers().out_begin[l]));
+    float* const out = layers().out[l] + (block.begin - layers().out_begin[l]);
+    if (reduction().measured() != Measured::shared) {
+      return results.LoadUnscaled(0, block, -layers().shifts[l], reduction().divisor(), out);
+    }
+    results.Load(0, block, out);
+    reduction().Finish(layers().shifts[l], ScaleOf(block.layer), block.n, out);
   });
 }
 
@@ -302,15 +322,17 @@ void HostWork::UnpackWire(const Part& part, const Message& from,
 
 std::vector<Losses> HostWork::CountLosses() const {
   std::vector<Losses> all;
-  float terms[kStage];
   for (std::size_t l = 0; l < layers().sizes.size(); ++l) {
     Losses losses;
-    for (std::int64_t i = 0; i < layers().sizes[l]; i += kStage) {
-      if (i / kStage % 64 == 63) CheckInterrupt();
-      const std::int64_t n = std::min(kStage, layers().sizes[l] - i);
-      const float* x = layers().x[l] + i;
-      OwnTerms(static_cast<int>(l), i, n, terms);
-      const Losses found = cpd::CountLosses(n, x, terms);
+    const int layer = static_cast<int>(l);
+    const std::int64_t most = codecs(Content::contributions).block(layer);
+    const Rows terms(1, std::min(most, layers().sizes[l]));
+    for (std::int64_t i = 0; i < layers().sizes[l]; i += most) {
+      if (i / most % 64 == 63) CheckInterrupt();
+      const Block block{
+          .layer = layer, .begin = i, .n = std::min(most, layers().sizes[l] - i), .at = i};
+      OwnTerms(block, terms[0]);
+      const Losses found = cpd::CountLosses(block.n, layers().x[l] + i, terms[0]);
       losses.non_finite += found.non_finite;
       losses.underflowed += found.underflowed;
     }
@@ -329,19 +351,22 @@ Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
       plain_(plain),
       progress_(std::move(progress)) {
   const ReduceSpec& spec = reduction.spec();
+  const SharedCodec packed = std::make_shared<Packed>(kFp32);
   const auto sums = [&](const Format& given) -> SharedCodec {
     const Format format = MessageFormat(given);
     return spec.wire != nullptr ? spec.wire->ForSums(format) : std::make_shared<Packed>(format);
   };
-  const auto add = [&](Content content, SharedCodec codec) {
-    codecs_[static_cast<std::size_t>(content)].push_back(std::move(codec));
+  codecs_.assign(3, Codecs(reduction.wires()));
+  const auto of = [&](Content content) -> Codecs& {
+    return codecs_[static_cast<std::size_t>(content)];
   };
-  add(Content::contributions, as_values() ? std::make_shared<Packed>(kFp32) : reduction.wire());
+  of(Content::contributions).Add(as_values() ? std::span(&packed, 1) : reduction.wires());
   const Level across = reduction.Across(0);
   for (int q = 0; q < across.planes(); ++q) {
-    add(Content::running_sums, sums(across.plane_format(q)));
+    const SharedCodec plane = sums(across.plane_format(q));
+    of(Content::running_sums).Add({&plane, 1});
   }
-  add(Content::results, sums(spec.result));
+  of(Content::results).Add(reduction.results(), sums(spec.result));
 }
 
 Work::~Work() = default;

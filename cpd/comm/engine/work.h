@@ -29,7 +29,9 @@ struct Layers {
   std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
-  std::vector<CodecState*> states;  ///< after Begin; empty: the codec keeps nothing
+  std::vector<float> scales;         ///< what was measured; empty: nothing
+  std::vector<CodecState*> states;   ///< after Begin; empty: the codec keeps nothing
+  std::vector<CodecState*> results;  ///< the same of the results that this rank owns
 };
 
 /// What a message holds.
@@ -45,7 +47,7 @@ class Work {
   [[nodiscard]] int rank() const { return rank_; }
 
   /// Whether messages of this content always take their most bytes.
-  [[nodiscard]] bool is_fixed(Content content) const { return IsFixed(codecs(content)); }
+  [[nodiscard]] bool is_fixed(Content content) const { return codecs(content).is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(Content content, const Part& part) const {
     return cpd::MostBytes(part, codecs(content));
   }
@@ -91,7 +93,7 @@ class Work {
   }
   /// Values of `format` travel in this one.
   [[nodiscard]] Format MessageFormat(const Format& format) const { return plain_ ? kFp32 : format; }
-  [[nodiscard]] Codecs codecs(Content content) const {
+  [[nodiscard]] const Codecs& codecs(Content content) const {
     return codecs_[static_cast<std::size_t>(content)];
   }
   void Progress() const { progress_(); }
@@ -102,7 +104,7 @@ class Work {
   Layers layers_;
   bool plain_;
   std::function<void()> progress_;
-  std::array<std::vector<SharedCodec>, 3> codecs_;  // by Content
+  std::vector<Codecs> codecs_;  // by Content
 };
 
 /// On the CPU. `plain`: what would be packed travels as binary32, for values that the formats have

@@ -55,6 +55,7 @@ struct SplitLanes<U32x8> {
 
 // --- bits and masks ------------------------------------------------------------------------------
 
+CPD_FN bool any(I32x4 mask) { return _mm_movemask_ps(bits_as<__m128>(mask)) != 0; }
 CPD_FN bool any(I32x8 mask) { return _mm256_movemask_ps(bits_as<__m256>(mask)) != 0; }
 
 CPD_FN std::int32_t largest_lane(I32x8 x) {

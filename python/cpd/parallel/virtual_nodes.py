@@ -98,7 +98,7 @@ class VirtualNodes:
         seeds: Sequence[int] | None = None,
         folder: str | None = None,
     ) -> None:
-        parameters = _checked_parameters(model)
+        parameters = checked_parameters(model)
         self.model = model
         self.world_size = int32("world_size", world_size)
         if self.world_size < 1:
@@ -384,7 +384,8 @@ class _Step:
 _WHERE = {"memory": "in memory", "disk": "on disk"}
 
 
-def _checked_parameters(model: Any) -> dict[str, nn.Parameter]:
+def checked_parameters(model: Any) -> dict[str, nn.Parameter]:
+    """`named_parameters`; raises ValueError or TypeError where an all-reduce cannot take them."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, DistributedDataParallel):

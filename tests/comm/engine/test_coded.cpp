@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,12 +33,19 @@ float value_at(int plane, std::int64_t position) {
   return static_cast<float>((position / 3 + plane) % 8);
 }
 
+/// Codecs of planes, each for all layers.
+Codecs of(const std::vector<SharedCodec>& planes) {
+  Codecs codecs(std::span<const SharedCodec>(planes).first(1));
+  for (const SharedCodec& plane : planes) codecs.Add({&plane, 1});
+  return codecs;
+}
+
 /// A message of `planes` whose values are value_at's.
-Message written(const Part& part, Codecs planes) {
+Message written(const Part& part, const Codecs& planes) {
   Message message(HostMemory(), MostBytes(part, planes));
   message.Resize(MostBytes(part, planes));
   CodedPart coded = CodedPart::Write(part, planes, message);
-  std::vector<Block> blocks = BlocksOf(part);
+  std::vector<Block> blocks = BlocksOf(part, planes);
   std::ranges::reverse(blocks);  // in any order
   for (const Block& block : blocks) {
     for (int q = 0; q < coded.planes(); ++q) {
@@ -52,9 +60,9 @@ Message written(const Part& part, Codecs planes) {
   return message;
 }
 
-void expect_read(const Part& part, Codecs planes, const Message& message) {
+void expect_read(const Part& part, const Codecs& planes, const Message& message) {
   const CodedPart coded = CodedPart::Read(part, planes, &message);
-  for (const Block& block : BlocksOf(part)) {
+  for (const Block& block : BlocksOf(part, planes)) {
     for (int q = 0; q < coded.planes(); ++q) {
       std::vector<float> values(static_cast<std::size_t>(block.n));
       coded.Load(q, block, values.data());
@@ -67,7 +75,8 @@ void expect_read(const Part& part, Codecs planes, const Message& message) {
 }
 
 TEST(CodedPart, BlocksCoverThePart) {
-  const std::vector<Block> blocks = BlocksOf(part_of_three());
+  const std::vector<Block> blocks =
+      BlocksOf(part_of_three(), of({std::make_shared<Packed>(kFp32)}));
   ASSERT_EQ(blocks.size(), 5U);
   std::int64_t position = 0;
   for (std::size_t b = 0; b < blocks.size(); ++b) {
@@ -82,9 +91,9 @@ TEST(CodedPart, BlocksCoverThePart) {
 
 TEST(CodedPart, FixedSizesAreThePacked) {
   const Part part = part_of_three();
-  const std::vector<SharedCodec> planes{std::make_shared<Packed>(ParseFormat("e4m3")),
-                                        std::make_shared<Packed>(ParseFormat("e6m4"))};
-  EXPECT_TRUE(IsFixed(planes));
+  const Codecs planes = of({std::make_shared<Packed>(ParseFormat("e4m3")),
+                            std::make_shared<Packed>(ParseFormat("e6m4"))});
+  EXPECT_TRUE(planes.is_fixed());
   EXPECT_EQ(MostBytes(part, planes), part.Bytes(8) + part.Bytes(11));
   const Message message = written(part, planes);
   EXPECT_EQ(message.bytes(), MostBytes(part, planes));
@@ -93,11 +102,10 @@ TEST(CodedPart, FixedSizesAreThePacked) {
 
 TEST(CodedPart, OtherSizesAreAsShortAsTheyAre) {
   const Part part = part_of_three();
-  for (const std::vector<SharedCodec>& planes :
-       {std::vector<SharedCodec>{std::make_shared<RunLength>(ParseFormat("e4m3"))},
-        std::vector<SharedCodec>{std::make_shared<RunLength>(ParseFormat("fp32")),
-                                 std::make_shared<Packed>(ParseFormat("e4m3"))}}) {
-    EXPECT_FALSE(IsFixed(planes));
+  for (const Codecs& planes : {of({std::make_shared<RunLength>(ParseFormat("e4m3"))}),
+                               of({std::make_shared<RunLength>(ParseFormat("fp32")),
+                                   std::make_shared<Packed>(ParseFormat("e4m3"))})}) {
+    EXPECT_FALSE(planes.is_fixed());
     const Message message = written(part, planes);
     EXPECT_LT(message.bytes(), MostBytes(part, planes));
     expect_read(part, planes, message);
@@ -105,18 +113,18 @@ TEST(CodedPart, OtherSizesAreAsShortAsTheyAre) {
 }
 
 TEST(CodedPart, AMessageThatIsNotThere) {
-  const std::vector<SharedCodec> planes{std::make_shared<RunLength>(kFp32)};
+  const Codecs planes = of({std::make_shared<RunLength>(kFp32)});
   EXPECT_FALSE(CodedPart::Read(part_of_three(), planes, nullptr).is_there());
   EXPECT_EQ(MostBytes(Part{}, planes), 0);
 }
 
 /// Reads all of it: Corrupt with the rank's name, or values.
-void read_or_corrupt(const Part& part, Codecs planes, Message& message, int& corrupt) {
+void read_or_corrupt(const Part& part, const Codecs& planes, Message& message, int& corrupt) {
   message.SetSource(6);
   try {
     const CodedPart coded = CodedPart::Read(part, planes, &message);
-    std::vector<float> values(kBlockValues);
-    for (const Block& block : BlocksOf(part)) coded.Load(0, block, values.data());
+    std::vector<float> values(static_cast<std::size_t>(planes.block(0)));
+    for (const Block& block : BlocksOf(part, planes)) coded.Load(0, block, values.data());
   } catch (const Corrupt& error) {
     EXPECT_TRUE(std::string(error.what()).starts_with("a message from rank 6 is damaged: "))
         << error.what();
@@ -128,7 +136,7 @@ TEST(CodedPart, DamageIsCorrupt) {
   Part part;
   part.Add({0, 0, 30});
   part.Add({1, 0, 4100});
-  const std::vector<SharedCodec> planes{std::make_shared<RunLength>(ParseFormat("e4m3"))};
+  const Codecs planes = of({std::make_shared<RunLength>(ParseFormat("e4m3"))});
   const Message whole = written(part, planes);
   const auto copy = [&](std::int64_t bytes) {
     Message message(HostMemory(), bytes);

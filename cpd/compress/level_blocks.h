@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What QSGD and TernGrad share: blocks of the norms of buckets and packed levels below them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/levels.h"
+
+namespace cpd {
+
+class CodecWords;
+
+/// What a bucket's levels are measured by.
+enum class LevelNorm : std::uint8_t {
+  largest,    ///< the largest |v|; NaN beside a NaN or infinity
+  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN beyond
+              ///< binary32
+  clipped,    ///< of finite values: the least of the largest |v| and c times the deviation
+};
+
+/// For each block() values of a piece, counted from its first: the norms of the buckets that they
+/// touch, four bytes each, and the levels' codes, bit behind bit. A bucket that a piece cuts has
+/// the norm of all its values.
+class LevelBlocks {
+ public:
+  struct Options {
+    LevelNorm norm = LevelNorm::largest;
+    double clip = 0;           ///< c; 0: none
+    std::int64_t bucket = 0;   ///< 0: one norm, which comes with the piece
+    bool stores_norms = true;  ///< else values are decoded in units of it
+  };
+  /// plan: its stream and bucket do not matter.
+  LevelBlocks(const LevelPlan& plan, const Options& options);
+
+  [[nodiscard]] std::int64_t block() const { return block_; }
+  [[nodiscard]] std::int64_t Bytes(std::int64_t n, std::int64_t before) const;
+  /// A whole layer's.
+  [[nodiscard]] float Measure(const Piece& layer, const float* x) const;
+  /// As Codec has them. norm: where there are no buckets.
+  std::int64_t Encode(const Piece& piece, float norm, const float* x, std::uint8_t* to) const;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before) const;
+
+ private:
+  [[nodiscard]] std::int64_t NormsOf(std::int64_t n, std::int64_t before) const;
+  [[nodiscard]] float NormOf(std::int64_t n, const float* x) const;
+  void NormsOf(std::int64_t n, const float* x, float* norms) const;
+
+  LevelPlan plan_;
+  Options options_;
+  std::int64_t block_;
+};
+
+/// The option `bucket=N` or `bucket=tensor`, which is 0.
+std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise);
+std::string BucketText(std::int64_t bucket);
+
+}  // namespace cpd

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/qsgd.h"
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "cpd/compress/words.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+constexpr int kLeastBits = 2, kMostBits = 16;
+constexpr std::array<std::string_view, 2> kNorms{"max", "2"};
+constexpr std::array<std::string_view, 2> kLevels{"signed", "intervals"};
+
+LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
+  Check(rounding);
+  if (options.bits < kLeastBits || options.bits > kMostBits) {
+    throw Error("qsgd: bits must be 2…16, got " + std::to_string(options.bits));
+  }
+  if (options.bucket < 0 || options.bucket > kMostBucket) {
+    throw Error("qsgd: bucket must be 1…65536 values, or 'tensor', got " +
+                std::to_string(options.bucket));
+  }
+  const int steps = (1 << (options.intervals ? options.bits : options.bits - 1)) - 1;
+  return {.bits = options.bits,
+          .steps = steps,
+          .most = steps,
+          .intervals = options.intervals,
+          .random_bits = rounding.random_bits,
+          .seed = rounding.seed};
+}
+
+LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding) {
+  return {PlanOf(options, rounding),
+          {.norm = options.euclidean ? LevelNorm::euclidean : LevelNorm::largest,
+           .bucket = options.bucket}};
+}
+
+}  // namespace
+
+Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding)
+    : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)) {}
+
+std::string Qsgd::name() const {
+  return "qsgd bits=" + std::to_string(options_.bits) + BucketText(options_.bucket) +
+         (options_.euclidean ? " norm=2" : "") + (options_.intervals ? " levels=intervals" : "");
+}
+
+std::string Qsgd::text() const {
+  return name() + " random_bits=" + std::to_string(rounding_.random_bits) +
+         " seed=" + std::to_string(rounding_.seed);
+}
+
+std::int64_t Qsgd::MostBytes(std::int64_t n, std::int64_t before) const {
+  return blocks_.Bytes(n, before);
+}
+
+std::int64_t Qsgd::bucket() const { return options_.bucket == 0 ? 1 : options_.bucket; }
+
+Measured Qsgd::measured() const { return options_.bucket == 0 ? Measured::own : Measured::nothing; }
+
+float Qsgd::Measure(const Piece& layer, CodecState* /*state*/, const float* x) const {
+  return options_.bucket == 0 ? blocks_.Measure(layer, x) : 0;
+}
+
+std::int64_t Qsgd::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
+                          std::uint8_t* to) const {
+  return blocks_.Encode(piece, piece.scale, x, to);
+}
+
+void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                  float* y, std::int64_t before) const {
+  blocks_.Decode(bytes, n, shift, divisor, y, before);
+}
+
+SharedCodec Qsgd::ForResults(const Format& /*format*/, int /*world*/) const {
+  if (options_.bucket == 0) return nullptr;
+  return std::make_shared<Qsgd>(options_, rounding_);
+}
+
+SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
+  QsgdOptions options;
+  options.bits = static_cast<int>(words.Integer("bits", options.bits, kLeastBits, kMostBits));
+  options.bucket = TakeBucket(words, options.bucket);
+  options.euclidean = words.Choice("norm", kNorms, 0) == 1;
+  options.intervals = words.Choice("levels", kLevels, 0) == 1;
+  words.End("bits=2…16, bucket=1…65536|tensor, norm=max|2 and levels=signed|intervals");
+  return std::make_shared<Qsgd>(options, rounding);
+}
+
+}  // namespace cpd

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// QSGD (Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017, section 3): values of a bucket are
+// rounded without bias to levels at equal distances of its norm.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/compress/codec.h"
+#include "cpd/compress/level_blocks.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+struct QsgdOptions {
+  int bits = 4;               ///< of a code, 2 … 16
+  std::int64_t bucket = 512;  ///< values that share a norm; 0: all of a layer
+  bool euclidean = false;     ///< the norm is the 2-norm, else the largest magnitude
+  /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; else a sign and
+  /// 2^(bits - 1) - 1 levels above zero.
+  bool intervals = false;
+};
+
+/// numeric/levels.h has the rule, level_blocks.h the bytes. A bucket with NaN or infinities is NaN,
+/// and so is one whose 2-norm lies beyond binary32. Sums are encoded again where a layer has
+/// buckets, else they travel without loss.
+class CPD_API Qsgd final : public Codec {
+ public:
+  /// Throws Error for an option out of range. Of the rounding it takes seed and random_bits.
+  explicit Qsgd(const QsgdOptions& options = {}, const RoundingOptions& rounding = {});
+
+  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::string text() const override;
+  [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
+  [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
+  [[nodiscard]] std::int64_t bucket() const override;
+  [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] Measured measured() const override;
+  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const override;
+  [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
+
+ private:
+  QsgdOptions options_;
+  RoundingOptions rounding_;
+  LevelBlocks blocks_;
+};
+
+class CodecWords;
+/// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals`.
+SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);
+
+}  // namespace cpd

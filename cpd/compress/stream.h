@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A layer's bytes that say what they are: for files, and for a codec on its own. Little-endian:
+//   4 bytes  "CPDS"
+//   2, 2     version; length of the codec's name
+//   4        CRC-32C of the codec's text() (its name, seed and random bits)
+//   4        shift
+//   8, 8, 8  values; values of a row, 0: not said; bytes of the blocks
+//   4        what Measure gave, binary32
+//   4        block sizes that follow: one a block, or none where the codec is_fixed()
+//   then the name, the sizes (4 bytes each), the blocks, and the CRC-32C of all before it.
+// Block k holds values k * block() … of the layer, as Encode writes them.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpd/compress/codec.h"
+#include "cpd/export.h"
+
+namespace cpd {
+
+/// What a call that encodes is given beside the values; as in Piece.
+struct StreamOptions {
+  std::uint64_t stream = 0;
+  int shift = 0;                            ///< at most ±kMostStreamShift
+  std::int64_t row = 0;                     ///< values of a row; 0: the layer is one row
+  std::optional<float> scale{};             ///< what Measure would give, as all ranks agreed on it
+  std::span<const std::uint32_t> random{};  ///< integers for all values; empty: the stream's
+};
+constexpr int kMostStreamShift = 600;
+
+/// What a stream says of itself.
+struct StreamInfo {
+  std::string codec;          ///< name(), which MakeCodec takes
+  std::uint32_t options = 0;  ///< CRC-32C of text()
+  int shift = 0;
+  std::int64_t count = 0;  ///< values
+  std::int64_t row = 0;    ///< 0: not said
+  std::int64_t bytes = 0;  ///< of the blocks
+  float scale = 0;
+};
+struct DecodedStream {
+  StreamInfo info;
+  std::vector<float> values;
+};
+
+/// The codec of a layer whose rows have `row` values (0: the layer is one row of `count`): codec
+/// itself, unless it goes by rows.
+CPD_API SharedCodec CodecOfRows(const SharedCodec& codec, std::int64_t row, std::int64_t count);
+
+/// A whole call: state->Begin, Measure (unless options.scale says it), blocks side by side, Commit.
+/// `state`: of CodecOfRows, for x.size() values; null: a new one, if the codec keeps anything.
+/// Throws Error for options out of range and values without a code; the state is then uncommitted.
+CPD_API std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* state,
+                                               const StreamOptions& options,
+                                               std::span<const float> x);
+
+/// What the stream says; all of it is checked but the blocks' contents. Throws DamagedBytes.
+CPD_API StreamInfo ReadStream(std::span<const std::uint8_t> bytes);
+
+/// The layer's values: those of Decode with the shift undone; Measured::shared: multiplied by the
+/// scale (rounded once) first. Memory: the values, at most `most_values` of them, and no more than
+/// the codec's blocks hold for which there are bytes. Throws DamagedBytes, also where the stream
+/// holds more than most_values.
+CPD_API DecodedStream
+DecodeStream(std::span<const std::uint8_t> bytes,
+             std::int64_t most_values = std::numeric_limits<std::int64_t>::max());
+
+}  // namespace cpd

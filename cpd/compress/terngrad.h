@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TernGrad (Wen, Xu, Yan, Wu, Wang, Chen, Li, NeurIPS 2017): a tensor's values become -1, 0 or 1
+// times its scaler, without bias.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/compress/codec.h"
+#include "cpd/compress/level_blocks.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+struct TernGradOptions {
+  /// Values are clipped to so many standard deviations of the tensor first (equation 21); 0: not.
+  double clip = 2.5;
+  /// The scaler is the largest of all ranks', so that sums are integers.
+  bool share = true;
+  std::int64_t bucket = 0;  ///< values that share a scaler of their own; 0: all of a layer
+};
+
+/// The scaler is the largest magnitude after clipping; numeric/levels.h has the rule, with one
+/// step. Two bits a value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the bytes are level_blocks.h's.
+/// NaN and infinities become NaN one by one and stay out of the scaler and the deviation. Integer
+/// sums travel as such (IntegerSums), others without loss.
+class CPD_API TernGrad final : public Codec {
+ public:
+  /// Throws Error for an option out of range, or for buckets that share. Of the rounding it takes
+  /// seed and random_bits.
+  explicit TernGrad(const TernGradOptions& options = {}, const RoundingOptions& rounding = {});
+
+  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::string text() const override;
+  [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
+  [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
+  [[nodiscard]] std::int64_t bucket() const override;
+  [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] Measured measured() const override;
+  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const override;
+  [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
+
+ private:
+  TernGradOptions options_;
+  RoundingOptions rounding_;
+  LevelBlocks blocks_;
+};
+
+/// Sums of W values -1, 0 or 1, and NaN: integers modulo 2^b, b the bit length of 2 W; 2^(b - 1) is
+/// NaN.
+class CPD_API IntegerSums final : public Codec {
+ public:
+  /// Throws Error unless 1 <= world <= 65536.
+  explicit IntegerSums(int world);
+
+  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::string text() const override { return name(); }
+  [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
+  [[nodiscard]] bool has_scales() const override { return true; }
+  /// Throws Error for a value beyond W. x: whole numbers, and NaN.
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const override;
+
+ private:
+  int world_;
+  LevelBlocks blocks_;
+};
+
+/// `terngrad clip=2.5|none share=on|off bucket=tensor|N`.
+SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding);
+
+}  // namespace cpd

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Levels below the norms of buckets (numeric/levels.h): codes, values, and the sums that norms and
+// deviations are made of.
+#include "cpd/numeric/levels.h"
+
+#include "cpd/numeric/codec.h"
+#include "kernels/cpu/elements.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+using std::uint8_t;
+
+/// Calls run(norm, i, count) for the parts of elements begin … begin + n - 1 that share a bucket.
+template <class Run>
+CPD_FN void for_buckets(int64_t bucket, const float* norms, int64_t begin, int64_t n, Run run) {
+  for (int64_t i = 0; i < n;) {
+    const int64_t number = (begin + i) / bucket;
+    const int64_t count = least(n - i, (number + 1) * bucket - begin - i);
+    run(norms[number], i, count);
+    i += count;
+  }
+}
+
+// --- codes ---------------------------------------------------------------------------------------
+
+/// Where lanes cannot tell.
+CPD_BODY void exact_codes(const LevelPlan& plan, float norm, int n, const float* x,
+                          const uint32_t* random, uint32_t* codes) {
+  for (int i = 0; i < n; ++i) codes[i] = level_code(plan, x[i], norm, random[i]);
+}
+
+template <class V, bool kIntervals, bool kHasNan>
+CPD_FN void code_bucket(const LevelPlan& plan, float norm, int64_t n, const float* x,
+                        const uint32_t* random, uint32_t* codes) {
+  using Rule = LevelLanes<V>;
+  using Value = typename Rule::Value;
+  using U = typename Rule::U;
+  constexpr int kLanes = Lanes<V>::count;
+  const Rule rule(plan, norm);
+  const auto code = [&](const float* from, const uint32_t* r, uint32_t* to) {
+    U lanes;
+    const bool clear = rule.template code<kIntervals, kHasNan>(load<Value>(from), load<U>(r), &lanes);
+    store(to, lanes);
+    if (__builtin_expect(!clear, 0)) exact_codes(plan, norm, kLanes, from, r, to);
+  };
+  for_lanes<V>(
+      n, [&](int64_t i) { code(x + i, random + i, codes + i); },
+      [&](int64_t i, int64_t rest) {
+        float in[kLanes] = {};
+        uint32_t r[kLanes] = {};
+        uint32_t out[kLanes];
+        copy(in, x + i, rest);
+        copy(r, random + i, rest);
+        code(in, r, out);
+        copy(codes + i, out, rest);
+      });
+}
+
+template <bool kIntervals, bool kHasNan>
+CPD_FN void code_by_norm(const LevelPlan& plan, float norm, int64_t n, const float* x,
+                         const uint32_t* random, uint32_t* codes) {
+  if (!kHasNan && !(norm > 0)) {  // zero, or NaN
+    __builtin_memset(codes, 0, static_cast<std::size_t>(n) * sizeof(uint32_t));
+  } else if (plan.bits <= 8 && norm >= 0x1p-100F && norm <= 0x1p100F) {
+    code_bucket<F, kIntervals, kHasNan>(plan, norm, n, x, random, codes);
+  } else {
+    code_bucket<D, kIntervals, kHasNan>(plan, norm, n, x, random, codes);
+  }
+}
+
+template <bool kIntervals, bool kHasNan>
+CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, int64_t n,
+                       const float* x, const float* norms, const uint32_t* given,
+                       uint8_t* packed) {
+  const LevelPlan plan = shared;
+  const Packer<Unsigned<F>> packer(plan.bits);
+  alignas(64) uint32_t codes[kRun];
+  alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
+  alignas(64) uint32_t run[kRun + kBlock] = {};  // zeros where nothing is random
+  const int64_t lead = first % kBlock;
+  for (int64_t i = 0; i < n; i += kRun) {
+    const int64_t count = least(kRun, n - i);
+    const uint32_t* random = given + i;
+    if (given == nullptr) {
+      random = run + lead;
+      if (plan.random_bits > 0) {
+        random_run(plan.random_bits, plan.seed, plan.stream, first + i - lead,
+                   (lead + count + kBlock - 1) / kBlock * kBlock, run);
+      }
+    }
+    if (count < kRun) __builtin_memset(codes, 0, sizeof(codes));
+    for_buckets(plan.bucket, norms, before + i, count, [&](float norm, int64_t j, int64_t part) {
+      code_by_norm<kIntervals, kHasNan>(plan, norm, part, x + i + j, random + j, codes + j);
+    });
+    packer.pack(codes, kRun, bytes);
+    copy(packed + i * plan.bits / 8, bytes, (count * plan.bits + 7) / 8);
+  }
+}
+
+CPD_BODY void encode_levels_body(const LevelPlan* plan, int64_t first, int64_t before, int64_t n,
+                                 const float* x, const float* norms, const uint32_t* random,
+                                 uint8_t* packed) {
+  if (plan->intervals) {
+    encode_all<true, false>(*plan, first, before, n, x, norms, random, packed);
+  } else if (plan->has_nan) {
+    encode_all<false, true>(*plan, first, before, n, x, norms, random, packed);
+  } else {
+    encode_all<false, false>(*plan, first, before, n, x, norms, random, packed);
+  }
+}
+
+// --- values --------------------------------------------------------------------------------------
+
+template <class V, bool kIntervals, bool kDivides>
+CPD_FN void value_bucket(const LevelPlan& plan, float norm, int64_t n, const uint32_t* codes,
+                         float* y) {
+  using Rule = LevelValues<V>;
+  using U = typename Rule::U;
+  const Rule rule(plan, norm);
+  for_lanes<V>(
+      n,
+      [&](int64_t i) {
+        store(y + i, rule.template value<kIntervals, kDivides>(load<U>(codes + i)));
+      },
+      [&](int64_t i, int64_t rest) {  // codes end with their buffer
+        float out[Lanes<V>::count];
+        uint32_t in[Lanes<V>::count] = {};
+        copy(in, codes + i, rest);
+        store(out, rule.template value<kIntervals, kDivides>(load<U>(in)));
+        copy(y + i, out, rest);
+      });
+}
+
+CPD_FN void value_by_norm(const LevelPlan& plan, float norm, int64_t n, const uint32_t* codes,
+                          float* y) {
+  if (!(norm - norm == 0)) {
+    for (int64_t i = 0; i < n; ++i) y[i] = bits_as<float>(0x7FC00000U);
+  } else if (plan.intervals) {
+    value_bucket<D, true, true>(plan, norm, n, codes, y);
+  } else if (plan.steps == 1) {
+    value_bucket<F, false, false>(plan, norm, n, codes, y);
+  } else {
+    value_bucket<D, false, true>(plan, norm, n, codes, y);
+  }
+}
+
+CPD_BODY void decode_levels_body(const LevelPlan* shared, int64_t before, int64_t n,
+                                 const uint8_t* packed, const float* norms, float* y) {
+  const LevelPlan plan = *shared;
+  const Unpacker<Unsigned<F>> unpacker(plan.bits);
+  const int64_t size = (n * plan.bits + 7) / 8;
+  uint8_t last[4 * kRun + kPackSlack] = {};
+  alignas(64) uint32_t codes[kRun];
+  for (int64_t i = 0; i < n; i += kRun) {
+    const int64_t offset = i * plan.bits / 8;
+    const uint8_t* from = packed + offset;
+    if (offset + kRun * plan.bits / 8 + kPackSlack > size) {  // the unpacker reads beyond
+      copy(last, from, least(kRun * plan.bits / 8, size - offset));
+      from = last;
+    }
+    unpacker.unpack(from, kRun, codes);
+    for_buckets(plan.bucket, norms, before + i, least(kRun, n - i),
+                [&](float norm, int64_t j, int64_t part) {
+                  value_by_norm(plan, norm, part, codes + j, y + i + j);
+                });
+  }
+}
+
+// --- sums ----------------------------------------------------------------------------------------
+
+CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* result) {
+  using Value = typename Narrow<D>::F32;
+  constexpr int kLanes = Lanes<D>::count;
+  constexpr int kVectors = kPartialSums / kLanes;
+  D sums[kVectors] = {};
+  D squares[kVectors] = {};
+  Signed<D> finite[kVectors] = {};
+  const auto add = [&](const float* from) {
+    for (int k = 0; k < kVectors; ++k) {
+      const D away = convert<D>(load<Value>(from + k * kLanes)) - splat<D>(mean);
+      const auto is_finite = away - away == D{};
+      const D d = select(is_finite, away, D{});
+      sums[k] = sums[k] + d;
+      squares[k] = fma(d, d, squares[k]);
+      finite[k] = finite[k] + select(is_finite, splat<Signed<D>>(1), Signed<D>{});
+    }
+  };
+  int64_t i = 0;
+  for (; i + kPartialSums <= n; i += kPartialSums) add(x + i);
+  if (i < n) {
+    float last[kPartialSums];
+    for (float& v : last) v = bits_as<float>(0x7FC00000U);  // not counted
+    copy(last, x + i, n - i);
+    add(last);
+  }
+  double sum[kPartialSums];
+  double square[kPartialSums];
+  int64_t count[kPartialSums];
+  for (int k = 0; k < kVectors; ++k) {
+    store(sum + k * kLanes, sums[k]);
+    store(square + k * kLanes, squares[k]);
+    store(count + k * kLanes, finite[k]);
+  }
+  *result = {add_partial_sums(sum), add_partial_sums(square), 0};
+  for (const int64_t each : count) result->finite += each;
+}
+
+}  // namespace
+
+void encode_levels(const LevelPlan& plan, int64_t first, int64_t before, int64_t n, const float* x,
+                   const float* norms, const uint32_t* random, uint8_t* packed) {
+  enter<encode_levels_body>(&plan, first, before, n, x, norms, random, packed);
+}
+
+void decode_levels(const LevelPlan& plan, int64_t before, int64_t n, const uint8_t* packed,
+                   const float* norms, float* y) {
+  enter<decode_levels_body>(&plan, before, n, packed, norms, y);
+}
+
+void moments(int64_t n, const float* x, double mean, Moments* result) {
+  enter<moments_body>(n, x, mean, result);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that train alone and meet every so many steps, in CPD's all-reduce: `DiLoCo`, whose
+workers exchange outer gradients, and `WeightAverage`, whose workers exchange weights.
+
+A worker is a model with an optimizer of its own. It may be a rank: `DiLoCo(model, comm, spec, …)`,
+on each; or all workers live in this process: `DiLoCo([model_0, …], None, spec, …)`. The bits are
+the same. Buffers (BatchNorm's running statistics) and inner optimizers stay each worker's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from cpd.comm import Communicator
+from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
+from cpd.comm.spec import ReduceSpec, warn_of_stall
+from cpd.comm.spec_text import reduce_spec
+from cpd.comm.virtual import LayerReport, simulate_all_reduce
+from cpd.numeric.formats import flag
+from cpd.numeric.options import integer
+from cpd.parallel.virtual_nodes import checked_parameters
+
+__all__ = ["DiLoCo", "WeightAverage"]
+
+
+class _Workers:
+    """Workers, of which this process has one (with `comm`) or all, and when they meet.
+
+    Each parameter that requires a gradient is a layer, in the order of `named_parameters()`.
+    """
+
+    names: list[str]
+    """The layers'."""
+    steps: int
+    """Of each worker so far."""
+    report: dict[str, LayerReport]
+    """What happened to each layer when they last met, by name."""
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        comm: Communicator | None,
+        spec: ReduceSpec | Schedule | str,
+        period: int,
+        fragments: int = 1,
+    ) -> None:
+        self.models = _models(model, comm)
+        self.comm = comm
+        self.names = list(checked_parameters(self.models[0]))
+        self.period = _at_least_one("the number of steps between meetings", period)
+        given = as_schedule(reduce_spec(spec) if isinstance(spec, str) else spec)
+        given.check_names(self.names)
+        given.check_world(self.world_size)
+        self.schedule = averaging(given)
+        for one in specs_in_use(self.schedule):
+            warn_of_stall(one, self.world_size, stacklevel=4)
+        self.steps = 0
+        self.report = {}
+        self._check_beginning()
+        self._fragments = _fragments([p.numel() for p in self._parameters(0)], fragments)
+
+    @property
+    def world_size(self) -> int:
+        """The number of workers."""
+        return len(self.models) if self.comm is None else self.comm.size
+
+    def step(self) -> bool:
+        """To be called after each step of the inner optimizers: of this rank's, or of all workers'.
+        Whether layers met, of which the models then hold the common weights.
+
+        Raises FloatingPointError where an average is not finite, with nothing changed, and what the
+        communicator raises.
+        """
+        step = self.steps + 1
+        numbers = self._due(step)
+        if numbers:
+            self._meet(numbers, (step - 1) // self.period)
+        self.steps = step
+        return bool(numbers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on later needs, beside the workers' models and optimizers."""
+        return {"steps": self.steps, "world_size": self.world_size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on as what `state_dict` told of. Raises ValueError where that had another number of
+        workers or other layers."""
+        if state["world_size"] != self.world_size:
+            raise ValueError(f"the state has {state['world_size']} workers, not {self.world_size}")
+        self.steps = state["steps"]
+
+    def __repr__(self) -> str:
+        values = sum(p.numel() for p in self._parameters(0))
+        return (
+            f"{type(self).__name__}({self.world_size} worker{'s' * (self.world_size != 1)}, "
+            f"{len(self.names)} layer{'s' * (len(self.names) != 1)} of {values:,} values, every "
+            f"{self.period} steps)"
+        )
+
+    def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
+        """What a worker gives for a layer, of which it has the weights `local`: float32."""
+        raise NotImplementedError
+
+    def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
+        """The layer's next weights, float32, of the workers' average."""
+        raise NotImplementedError
+
+    def _parameters(self, worker: int) -> list[nn.Parameter]:
+        parameters = checked_parameters(self.models[worker])
+        if list(parameters) != self.names:
+            raise RuntimeError(
+                "a model's parameters that require a gradient are others than when its "
+                f"{type(self).__name__} was made"
+            )
+        return list(parameters.values())
+
+    def _due(self, step: int) -> list[int]:
+        """The layers that meet after this step."""
+        count = len(self._fragments)
+        offsets = [(f + 1) * self.period // count for f in range(count)]
+        return [
+            number
+            for offset, fragment in zip(offsets, self._fragments, strict=True)
+            if step % self.period == offset % self.period
+            for number in fragment
+        ]
+
+    @torch.no_grad()
+    def _meet(self, numbers: list[int], number_of_meeting: int) -> None:
+        averages = dict(self._averages(numbers, number_of_meeting))
+        self._check_finite(averages)
+        self.report = {self.names[n]: averages[n][1] for n in numbers}
+        weights = {n: self._take(n, averages[n][0]) for n in numbers}
+        for worker in range(len(self.models)):
+            parameters = self._parameters(worker)
+            for n in numbers:
+                parameters[n].copy_(weights[n])
+
+    def _averages(
+        self, numbers: list[int], step: int
+    ) -> Iterator[tuple[int, tuple[torch.Tensor, LayerReport]]]:
+        """Number, average and report of each layer."""
+        for spec, part in self.schedule.parts(self.names, step):
+            chosen = [n for n in part if n in numbers]
+            if chosen:
+                averages, reports = self._all_reduce(chosen, spec)
+                yield from zip(chosen, zip(averages, reports, strict=True), strict=True)
+
+    def _all_reduce(
+        self, numbers: list[int], spec: ReduceSpec
+    ) -> tuple[list[torch.Tensor], list[LayerReport]]:
+        if self.comm is not None:
+            mine = self._contributions(0, numbers)
+            sums, told = self.comm.all_reduce(mine, spec, numbers=numbers, report=True)
+            return sums, told.layers
+        workers = range(len(self.models))
+        asked = [functools.partial(self._on_host, worker, numbers) for worker in workers]
+        return simulate_all_reduce(asked, spec, numbers=numbers, report=True)
+
+    def _on_host(self, worker: int, numbers: list[int]) -> list[torch.Tensor]:
+        return [layer.cpu() for layer in self._contributions(worker, numbers)]
+
+    @torch.no_grad()
+    def _contributions(self, worker: int, numbers: list[int]) -> list[torch.Tensor]:
+        parameters = self._parameters(worker)
+        return [self._contribution(n, parameters[n].detach()) for n in numbers]
+
+    def _check_finite(self, averages: Mapping[int, tuple[torch.Tensor, LayerReport]]) -> None:
+        for number, (average, told) in averages.items():
+            if told.non_finite:
+                raise FloatingPointError(
+                    f"{told.non_finite} values of layer {self.names[number]} are not finite, of "
+                    f"all {self.world_size} workers together; nothing was changed"
+                )
+            if not bool(average.isfinite().all()):
+                raise FloatingPointError(
+                    f"the average of layer {self.names[number]} overflowed: aps=True, or a format "
+                    "with a wider range, holds it; nothing was changed"
+                )
+
+    def _check_beginning(self) -> None:
+        """Raises ValueError unless all workers begin with the same layers, weights and options."""
+        digests = [self._digest(worker) for worker in range(len(self.models))]
+        if self.comm is not None:
+            digests = self.comm.all_gather_bytes(digests[0])
+        for worker, digest in enumerate(digests):
+            if digest != digests[0]:
+                raise ValueError(
+                    f"worker {worker} begins with other parameters or options than worker 0: "
+                    "give all the same weights (torch.manual_seed, copy.deepcopy)"
+                )
+
+    def _digest(self, worker: int) -> bytes:
+        digest = hashlib.sha256(repr(self._options()).encode())
+        for name, parameter in checked_parameters(self.models[worker]).items():
+            digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
+            values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            digest.update(values.numpy().tobytes())
+        return digest.digest()
+
+    def _options(self) -> tuple[Any, ...]:
+        """What all workers must have in common, beside what an all-reduce compares."""
+        return type(self).__name__, self.period
+
+
+class DiLoCo(_Workers):
+    """Local steps by any inner optimizer; every `inner_steps` of them the workers meet (Douillard
+    et al., DiLoCo, 2023; Streaming DiLoCo, 2025).
+
+    Where they meet, each parameter's outer gradient θ_start − θ_local, in binary32, goes through
+    one all-reduce of `spec`, averaged; SGD with momentum takes the average to the next start, each
+    of its operations rounded to binary32: v ← momentum · v + g, then θ_start − outer_lr · (g +
+    momentum · v), or · v without `nesterov`. All workers go on from there.
+
+    Args:
+        model: this rank's worker; or a list of all workers, each a model of its own, with
+            `comm=None`. On the CPU or GPUs, dense float32, bfloat16 or float16 parameters; those
+            that require a gradient are the layers. The start is kept in float32. All workers begin
+            with the same weights.
+        comm: a communicator of the ranks, which nothing else uses at the same time.
+        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings. Outer gradients
+            are small: formats of narrow range need `aps=True` or scales of their own. Four-bit
+            outer gradients that are summed in fp32: `ReduceSpec("e3m0", "fp32", aps=True,
+            result="fp32")`.
+        inner_steps: between two meetings of a layer.
+        outer_lr, momentum, nesterov: of the outer optimizer.
+        fragments: Streaming DiLoCo: the layers are cut into so many runs of about as many values,
+            of which run f of F meets after ⌊(f + 1) inner_steps / F⌋ of each `inner_steps` steps.
+
+    `step()` is called after each step of the inner optimizer. `outer_lr` may be changed between.
+
+    Raises ValueError or TypeError for other arguments, or where workers begin differently.
+
+    >>> models = [torch.nn.Linear(2, 1) for _ in range(2)]
+    >>> _ = models[1].load_state_dict(models[0].state_dict())
+    >>> optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
+    >>> spec = ReduceSpec("e3m0", "fp32", aps=True, result="fp32")
+    >>> outer = DiLoCo(models, None, spec, inner_steps=3)
+    >>> outer
+    DiLoCo(2 workers, 2 layers of 3 values, every 3 steps)
+    >>> def train():
+    ...     for model, optimizer in zip(models, optimizers):
+    ...         optimizer.zero_grad()
+    ...         model(torch.randn(4, 2)).square().mean().backward()
+    ...         optimizer.step()
+    ...     return outer.step()
+    >>> [train() for _ in range(6)]
+    [False, False, True, False, False, True]
+    >>> torch.equal(models[0].weight, models[1].weight), outer.report["bias"].overflowed
+    (True, 0)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        comm: Communicator | None,
+        spec: ReduceSpec | Schedule | str,
+        inner_steps: int,
+        *,
+        outer_lr: float = 0.7,
+        momentum: float = 0.9,
+        nesterov: bool = True,
+        fragments: int = 1,
+    ) -> None:
+        self.outer_lr = _number("outer_lr", outer_lr)
+        self.momentum = _number("momentum", momentum)
+        self.nesterov = flag("nesterov", nesterov)
+        super().__init__(model, comm, spec, inner_steps, fragments)
+        self._start = [p.detach().float().clone() for p in self._parameters(0)]
+        self._velocity = [torch.zeros_like(start) for start in self._start]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on later needs, beside the workers' models and optimizers: steps,
+        and the start and the momentum of each layer."""
+        return super().state_dict() | {
+            name: {n: x.clone() for n, x in zip(self.names, held, strict=True)}
+            for name, held in self._held().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, held in self._held().items():
+            shapes = {n: x.shape for n, x in zip(self.names, held, strict=True)}
+            if {n: x.shape for n, x in state[name].items()} != shapes:
+                raise ValueError(f"the state's {name} is of other layers than the model's")
+        super().load_state_dict(state)
+        for name, held in self._held().items():
+            for n, x in zip(self.names, held, strict=True):
+                x.copy_(state[name][n])
+
+    def _held(self) -> dict[str, list[torch.Tensor]]:
+        return {"start": self._start, "momentum": self._velocity}
+
+    def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
+        start = self._start[number]
+        return start - local.to(start.device)
+
+    def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
+        start, velocity = self._start[number], self._velocity[number]
+        average = average.to(start.device)
+        velocity.mul_(self.momentum).add_(average)
+        # Each product by itself: an addition with a factor may be fused, and rounded once.
+        step = average + velocity * self.momentum if self.nesterov else velocity
+        return start.sub_(step * self.outer_lr)
+
+    def _options(self) -> tuple[Any, ...]:
+        sgd = self.outer_lr, self.momentum, self.nesterov
+        return *super()._options(), *sgd
+
+
+class WeightAverage(_Workers):
+    """Workers train alone; every `period` steps the average of their weights, through the
+    all-reduce of `spec`, takes the place of each one's (Øland and Raj, Reducing communication
+    overhead in distributed learning by an order of magnitude (almost), 2015).
+
+    Args:
+        model, comm: as in `DiLoCo`.
+        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings: the weights are
+            what is cast.
+        period: steps between two meetings.
+
+    `step()` is called after each step of the inner optimizer.
+
+    Raises ValueError or TypeError for other arguments, or where workers begin differently.
+
+    >>> models = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
+    >>> for model in models:
+    ...     _ = torch.nn.init.zeros_(model.weight)
+    >>> outer = WeightAverage(models, None, "bf16", period=2)
+    >>> for weight, model in enumerate(models):
+    ...     _ = torch.nn.init.constant_(model.weight, weight)
+    >>> [(outer.step(), models[0].weight.item()) for _ in range(2)]
+    [(False, 0.0), (True, 0.5)]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        comm: Communicator | None,
+        spec: ReduceSpec | Schedule | str,
+        period: int,
+    ) -> None:
+        super().__init__(model, comm, spec, period)
+
+    def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
+        return local.float()
+
+    def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
+        return average
+
+
+def _models(model: Any, comm: Any) -> list[nn.Module]:
+    """The workers of this process."""
+    if comm is None:
+        if isinstance(model, nn.Module) or not isinstance(model, Sequence):
+            raise TypeError(
+                "without a communicator, model must be a list of all workers' models, got "
+                f"{type(model).__name__}"
+            )
+        if not model:
+            raise ValueError("there must be at least one worker, got no models")
+        if len({id(one) for one in model}) != len(model):
+            raise ValueError("each worker needs a model of its own (copy.deepcopy)")
+        return list(model)
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
+    return [model]
+
+
+def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Numbers of layers in `count` runs of about as many values: a layer goes where its middle
+    is."""
+    count = _at_least_one("fragments", count)
+    if count > len(sizes):
+        raise ValueError(f"fragments must be at most the number of layers, {len(sizes)}")
+    total = max(1, sum(sizes))
+    before = itertools.accumulate(sizes, initial=0)
+    places = [
+        min(count - 1, count * (2 * begin + size) // (2 * total))
+        for begin, size in zip(before, sizes, strict=False)
+    ]
+    return [[n for n, place in enumerate(places) if place == f] for f in range(count)]
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    number = integer(name, value)
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be finite and at least 0, got {value}")
+    return float(value)

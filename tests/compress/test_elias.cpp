@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elias codes of levels against codes that are written bit by bit as the definition has them.
+#include "cpd/compress/elias.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace cpd {
+namespace {
+
+using Levels = std::vector<std::int32_t>;
+constexpr EliasLayout kLayouts[] = {EliasLayout::dense, EliasLayout::sparse};
+
+std::string elias(std::uint32_t k) {
+  std::string code = "0";
+  while (k > 1) {
+    std::string binary;
+    for (std::uint32_t rest = k; rest > 0; rest /= 2) binary.insert(0, 1, rest % 2 ? '1' : '0');
+    code.insert(0, binary);
+    k = static_cast<std::uint32_t>(binary.size() - 1);
+  }
+  return code;
+}
+
+std::string expected(EliasLayout layout, const Levels& levels) {
+  const auto magnitude = [](std::int32_t l) { return static_cast<std::uint32_t>(std::abs(l)); };
+  const auto sign = [](std::int32_t l) { return l < 0 ? "1" : "0"; };
+  std::string bits;
+  if (layout == EliasLayout::dense) {
+    for (const std::int32_t l : levels) bits += elias(magnitude(l) + 1) + (l != 0 ? sign(l) : "");
+    return bits;
+  }
+  std::uint32_t nonzeros = 0, gap = 1;
+  for (const std::int32_t l : levels) {
+    if (l != 0) {
+      bits += elias(gap) + sign(l) + elias(magnitude(l));
+      ++nonzeros;
+      gap = 0;
+    }
+    ++gap;
+  }
+  return elias(nonzeros + 1) + bits;
+}
+
+std::string text_of(const std::vector<std::uint8_t>& bytes, std::int64_t bits) {
+  std::string text;
+  for (std::int64_t i = 0; i < bits; ++i) {
+    text += (bytes[static_cast<std::size_t>(i / 8)] >> (7 - i % 8) & 1) != 0 ? '1' : '0';
+  }
+  return text;
+}
+
+struct Written {
+  std::vector<std::uint8_t> bytes;
+  std::int64_t bits = 0;
+};
+
+/// Into no more room than the levels need at worst.
+Written encoded(EliasLayout layout, const Levels& levels, std::int32_t most) {
+  const auto n = static_cast<std::int64_t>(levels.size());
+  const std::int64_t room = EliasMostBits(layout, n, most);
+  Written written;
+  written.bytes.resize(static_cast<std::size_t>((room + 7) / 8));
+  BitWriter writer(written.bytes);
+  EliasEncode(layout, levels, writer);
+  written.bits = writer.bits();
+  EXPECT_LE(written.bits, room);
+  written.bytes.resize(static_cast<std::size_t>(writer.End()));
+  return written;
+}
+
+Levels decoded(EliasLayout layout, const std::vector<std::uint8_t>& bytes, std::size_t n,
+               std::int32_t most) {
+  Levels levels(n, 12345);
+  BitReader reader(bytes);
+  EliasDecode(layout, most, reader, levels);
+  EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
+  return levels;
+}
+
+/// `zeros` of 100 levels are 0, the others small mostly.
+Levels random_levels(std::size_t n, std::int32_t most, unsigned zeros, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Levels levels(n);
+  for (std::int32_t& level : levels) {
+    if (random() % 100 < zeros || most == 0) continue;
+    const auto bits = static_cast<int>(random() % 32);
+    const auto range = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(most) >> bits);
+    level = 1 + static_cast<std::int32_t>(random() % range);
+    if (random() % 2 == 0) level = -level;
+  }
+  return levels;
+}
+
+/// Levels of v, max norm or 2-norm, rounded up with the probability of the fraction.
+Levels levels_of(const std::vector<double>& v, int s, bool max_norm, std::mt19937_64& random) {
+  double norm = 0;
+  for (const double x : v) norm = max_norm ? std::max(norm, std::abs(x)) : norm + x * x;
+  if (!max_norm) norm = std::sqrt(norm);
+  std::uniform_real_distribution<double> uniform;
+  Levels levels;
+  for (const double x : v) {
+    const auto level = static_cast<std::int32_t>(std::abs(x) * s / norm + uniform(random));
+    levels.push_back(x < 0 ? -std::min(level, s) : std::min(level, s));
+  }
+  return levels;
+}
+
+std::vector<double> gaussian(std::size_t n, std::mt19937_64& random) {
+  std::normal_distribution<double> normal;
+  std::vector<double> v(n);
+  for (double& x : v) x = normal(random);
+  return v;
+}
+
+TEST(Elias, LengthsOfTheNumbers) {
+  const auto expect = [](std::uint32_t from, std::uint32_t to, int length) {
+    for (std::uint32_t k = from; k <= to; ++k) EXPECT_EQ(EliasLength(k), length) << k;
+  };
+  expect(1, 1, 1);
+  expect(2, 3, 3);
+  expect(4, 7, 6);
+  expect(8, 15, 7);
+  expect(16, 31, 11);
+  EXPECT_EQ(EliasLength(1U << 31), 43);
+  EXPECT_EQ(EliasLength(~0U), 43);
+}
+
+TEST(Elias, NumbersAsDefined) {
+  for (std::uint64_t k = 1; k < (1ULL << 32); k = k < 70000 ? k + 1 : k * 3 / 2) {
+    const auto number = static_cast<std::uint32_t>(k);
+    std::vector<std::uint8_t> bytes(6);
+    BitWriter writer(bytes);
+    PutElias(number, writer);
+    const std::int64_t bits = writer.bits();
+    writer.End();
+    ASSERT_EQ(text_of(bytes, bits), elias(number)) << k;
+    ASSERT_EQ(EliasLength(number), bits);
+    BitReader reader(bytes);
+    ASSERT_EQ(ReadElias(reader, number), number);
+    ASSERT_EQ(reader.at(), bits);
+    BitReader again(bytes);
+    ASSERT_THROW(ReadElias(again, number - 1), DamagedBytes);
+  }
+}
+
+TEST(Elias, LayoutsAsDefined) {
+  for (const EliasLayout layout : kLayouts) {
+    for (const std::int32_t most : {0, 1, 3, 7, 15, 126, 127, 255, 32767, 2147483647}) {
+      for (const unsigned zeros : {0U, 30U, 97U, 100U}) {
+        for (const std::size_t n : {0, 1, 2, 5, 16, 17, 512, 3000}) {
+          const Levels levels = random_levels(n, most, zeros, n + zeros);
+          const Written written = encoded(layout, levels, most);
+          ASSERT_EQ(text_of(written.bytes, written.bits), expected(layout, levels))
+              << most << " " << zeros << " " << n;
+          ASSERT_EQ(EliasBits(layout, levels), written.bits);
+          ASSERT_EQ(decoded(layout, written.bytes, n, most), levels);
+        }
+      }
+    }
+  }
+}
+
+TEST(Elias, EveryShortRunOfLevels) {
+  for (const EliasLayout layout : kLayouts) {
+    for (int number = 0; number < 7 * 7 * 7 * 7 * 7; ++number) {
+      Levels levels;
+      for (int rest = number, i = 0; i < 5; ++i, rest /= 7) levels.push_back(rest % 7 - 3);
+      const Written written = encoded(layout, levels, 3);
+      ASSERT_EQ(text_of(written.bytes, written.bits), expected(layout, levels));
+      ASSERT_EQ(decoded(layout, written.bytes, 5, 3), levels);
+    }
+  }
+}
+
+TEST(Elias, TheWorstIsReached) {
+  for (const std::int32_t most : {1, 7, 126, 127, 40000}) {
+    for (const EliasLayout layout : kLayouts) {
+      const Levels levels(64, -most);
+      const std::int64_t bits = EliasBits(layout, levels);
+      EXPECT_LE(bits, EliasMostBits(layout, 64, most));
+      EXPECT_GE(bits, EliasMostBits(layout, 64, most) - 64);
+    }
+  }
+  // No gaps are longer than none.
+  for (std::uint32_t gap = 1; gap < 100000; ++gap) {
+    ASSERT_LE(EliasLength(gap) + 2, gap * 3);
+  }
+}
+
+TEST(Elias, BucketsFollowEachOther) {
+  std::vector<std::uint8_t> bytes(4000);
+  BitWriter writer(bytes);
+  std::vector<Levels> buckets;
+  for (std::uint64_t b = 0; b < 6; ++b) {
+    buckets.push_back(random_levels(300, 7, 30, b));
+    writer.Put(0xDEADBEEF, 32);
+    EliasEncode(kLayouts[b % 2], buckets.back(), writer);
+  }
+  bytes.resize(static_cast<std::size_t>(writer.End()));
+  BitReader reader(bytes);
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    EXPECT_EQ(reader.Read(32), 0xDEADBEEFU);
+    Levels levels(300);
+    EliasDecode(kLayouts[b % 2], 7, reader, levels);
+    EXPECT_EQ(levels, buckets[b]);
+  }
+  EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
+}
+
+/// Levels in range, or a word about the damage.
+bool is_sound(EliasLayout layout, std::vector<std::uint8_t> bytes, std::size_t n,
+              std::int32_t most) {
+  bytes.shrink_to_fit();
+  Levels levels(n);
+  levels.shrink_to_fit();
+  try {
+    BitReader reader(bytes);
+    EliasDecode(layout, most, reader, levels);
+    reader.End();
+    return std::ranges::all_of(levels, [&](std::int32_t l) { return -most <= l && l <= most; });
+  } catch (const DamagedBytes& damage) {
+    return std::string(damage.what()).size() > 5;
+  }
+}
+
+TEST(Elias, EveryBitFlipAndTruncation) {
+  for (const EliasLayout layout : kLayouts) {
+    for (std::uint64_t stream = 0; stream < 500; ++stream) {
+      const std::int32_t most = std::vector{1, 3, 7, 127, 32767}[stream % 5];
+      const Levels levels = random_levels(20 + stream % 40, most, stream % 90, stream);
+      const Written written = encoded(layout, levels, most);
+      for (std::size_t bit = 0; bit < 8 * written.bytes.size(); ++bit) {
+        auto changed = written.bytes;
+        changed[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+        ASSERT_TRUE(is_sound(layout, changed, levels.size(), most));
+      }
+      for (std::size_t length = 0; length < written.bytes.size(); ++length) {
+        auto cut = written.bytes;
+        cut.resize(length);
+        ASSERT_TRUE(is_sound(layout, cut, levels.size(), most));
+        ASSERT_THROW(decoded(layout, cut, levels.size(), most), DamagedBytes);
+      }
+    }
+  }
+}
+
+TEST(Elias, AnyBytes) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<std::uint8_t> bytes(random() % 60);
+    const std::uint64_t ones = random() % 3;  // many, half or few
+    for (std::uint8_t& byte : bytes) {
+      byte = static_cast<std::uint8_t>(ones == 0   ? random() | random() | random()
+                                       : ones == 1 ? random()
+                                                   : random() & random());
+    }
+    const auto most = static_cast<std::int32_t>(random() % 9);
+    ASSERT_TRUE(is_sound(kLayouts[i % 2], bytes, random() % 200, most));
+  }
+}
+
+TEST(Elias, WhatTheDamageIs) {
+  const auto damage = [](EliasLayout layout, const Levels& levels, std::size_t n,
+                         std::int32_t most) -> std::string {
+    try {
+      decoded(layout, encoded(layout, levels, 1000).bytes, n, most);
+    } catch (const DamagedBytes& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(damage(EliasLayout::dense, {1, 2, 3}, 3, 3), "none");
+  EXPECT_EQ(damage(EliasLayout::dense, {1, 2, 3}, 3, 2), "a number is above 3");
+  EXPECT_EQ(damage(EliasLayout::dense, Levels(64, -6), 64, 5), "a number is above 6");
+  Levels one(64, 0);
+  one[0] = -3;
+  EXPECT_EQ(damage(EliasLayout::dense, one, 64, 2), "level 3 is above 2");
+  EXPECT_EQ(damage(EliasLayout::dense, Levels(64, 0), 65, 5), "codes end behind the last byte");
+  EXPECT_EQ(damage(EliasLayout::sparse, {0, 0, 1}, 2, 7), "a number is above 2");
+  EXPECT_EQ(damage(EliasLayout::sparse, {1, 1, 1}, 2, 7), "a number is above 3");
+}
+
+// The papers' figures: s = sqrt(n) and the 2-norm.
+TEST(Elias, SparseBoundHoldsForGaussianDataAlone) {
+  std::mt19937_64 random(1);
+  const std::size_t n = 4096;
+  const int s = 64;
+  double bits = 0;
+  for (int i = 0; i < 50; ++i) {
+    const Levels levels = levels_of(gaussian(n, random), s, false, random);
+    const std::int64_t each = EliasBits(EliasLayout::sparse, levels);
+    EXPECT_LE(each + 32, 2.8 * n + 32);
+    bits += static_cast<double>(each);
+  }
+  EXPECT_NEAR(bits / (50.0 * n), 2.756, 0.01);
+  // |v| constant: every level is 1.
+  const Levels same = levels_of(std::vector<double>(n, 0.25), s, false, random);
+  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(same, 1)), n);
+  EXPECT_NEAR(static_cast<double>(EliasBits(EliasLayout::sparse, same)) / n, 3.0, 0.01);
+}
+
+// 4 bits, 512 values a bucket, max norm. Fixed width takes 4 bits, and 1/16 for the norm: less than
+// either layout, with its norm.
+TEST(Elias, FourBitsOfTheMaximum) {
+  std::mt19937_64 random(2);
+  double dense = 0, sparse = 0;
+  const int buckets = 4000;
+  for (int i = 0; i < buckets; ++i) {
+    const Levels levels = levels_of(gaussian(512, random), 7, true, random);
+    dense += static_cast<double>(EliasBits(EliasLayout::dense, levels)) / 512;
+    sparse += static_cast<double>(EliasBits(EliasLayout::sparse, levels)) / 512;
+  }
+  EXPECT_NEAR(dense / buckets + 1.0 / 16, 4.28, 0.02);
+  EXPECT_NEAR(sparse / buckets, 4.12, 0.02);
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Self-describing streams: what they say, what is refused, and that a stream is what the codec's
+// own calls give, for every codec.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/stream.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/reduce.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/codec_texts.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run_length_codec.h"
+
+namespace cpd {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+std::vector<float> values_of(std::size_t n) {
+  return testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), n, 77 + n);
+}
+
+::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
+  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
+}
+
+/// What the codec's own calls give for a layer: the decoded values of all of it, in one piece.
+std::vector<float> expected_of(const Codec& codec, const StreamOptions& options,
+                               const std::vector<float>& x) {
+  const auto n = static_cast<std::int64_t>(x.size());
+  const auto state = codec.MakeState(n);
+  Piece layer{.n = n, .shift = options.shift, .stream = options.stream, .size = n};
+  if (!options.random.empty()) layer.random = options.random.data();
+  if (state != nullptr) state->Begin(layer, x.data());
+  if (codec.measured() != Measured::nothing) {
+    layer.scale = options.scale ? *options.scale : codec.Measure(layer, state.get(), x.data());
+  }
+  std::vector<float> y(x.size());
+  codec.Round(layer, state.get(), x.data(), y.data());
+  const bool in_units = codec.measured() == Measured::shared;
+  for (float& value : y) value *= in_units ? layer.scale : 1;
+  Unscale(-options.shift, 1, n, y.data(), y.data());
+  return y;
+}
+
+std::string what_of(auto&& run) {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+template <class T>
+void put(Bytes& bytes, std::size_t at, T value) {
+  std::memcpy(bytes.data() + at, &value, sizeof(value));
+}
+
+/// With the CRC that its bytes should have.
+Bytes sealed(Bytes bytes) {
+  const std::size_t body = bytes.size() - 4;
+  put(bytes, body, Crc32c(0, static_cast<std::int64_t>(body), bytes.data()));
+  return bytes;
+}
+
+TEST(Stream, TextsNameEveryCompressor) {
+  EXPECT_TRUE(testing::has_every_compressor(testing::codec_texts()));
+  for (const std::string& text : testing::codec_texts()) {
+    const SharedCodec codec = MakeCodec(text);
+    EXPECT_EQ(MakeCodec(codec->name())->name(), codec->name()) << text;
+    EXPECT_EQ(MakeCodec(codec->name())->text(), codec->text()) << text;
+  }
+}
+
+TEST(Stream, HoldsWhatTheCodecGives) {
+  for (const std::string& text : testing::codec_texts()) {
+    const SharedCodec codec = MakeCodec(text, {.seed = 3});
+    for (const std::size_t n :
+         {std::size_t{1}, std::size_t{63}, std::size_t{10000}, std::size_t{140001}}) {
+      SCOPED_TRACE(text + ", n = " + std::to_string(n));
+      const std::vector<float> x = values_of(n);
+      for (const int shift : {0, 3}) {
+        const StreamOptions options{.stream = 12, .shift = shift, .row = n == 10000 ? 100 : 0};
+        const Bytes bytes = EncodeStream(codec, nullptr, options, x);
+        const DecodedStream got = DecodeStream(bytes, static_cast<std::int64_t>(n));
+        const SharedCodec used = CodecOfRows(codec, options.row, static_cast<std::int64_t>(n));
+        EXPECT_TRUE(same(expected_of(*used, options, x), got.values));
+        const StreamInfo info = ReadStream(bytes);
+        EXPECT_EQ(info.codec, codec->name());
+        EXPECT_EQ(info.count, static_cast<std::int64_t>(n));
+        EXPECT_EQ(info.row, options.row);
+        EXPECT_EQ(info.shift, shift);
+        EXPECT_LT(info.bytes, static_cast<std::int64_t>(bytes.size()));
+        EXPECT_EQ(info.options,
+                  Crc32c(0, static_cast<std::int64_t>(codec->text().size()), codec->text().data()));
+      }
+    }
+  }
+}
+
+TEST(Stream, EmptyLayers) {
+  for (const std::string& text : testing::codec_texts()) {
+    const Bytes bytes = EncodeStream(MakeCodec(text), nullptr, {}, {});
+    const DecodedStream got = DecodeStream(bytes, 0);
+    EXPECT_TRUE(got.values.empty()) << text;
+    EXPECT_EQ(got.info.bytes, 0) << text;
+  }
+}
+
+TEST(Stream, GivenRandomIntegersAndScales) {
+  const std::vector<float> x = values_of(5000);
+  std::vector<std::uint32_t> random(x.size());
+  for (std::size_t i = 0; i < random.size(); ++i) {
+    random[i] = static_cast<std::uint32_t>(i * 2654435761U) & 0xFFFFFFU;
+  }
+  for (const std::string& text : testing::codec_texts()) {
+    const SharedCodec codec = CodecOfRows(MakeCodec(text), 0, 5000);
+    const StreamOptions options{.scale = 1e4F, .random = random};
+    const auto got = DecodeStream(EncodeStream(codec, nullptr, options, x));
+    EXPECT_TRUE(same(expected_of(*codec, options, x), got.values)) << text;
+    EXPECT_EQ(got.info.scale, 1e4F);
+  }
+}
+
+TEST(Stream, StatesAreCommitted) {
+  const std::vector<float> x = values_of(6000);
+  for (const std::string& text : testing::codec_texts()) {
+    const SharedCodec codec = CodecOfRows(MakeCodec(text), 0, 6000);
+    const auto state = codec->MakeState(6000);
+    if (state == nullptr) continue;
+    const auto twin = codec->MakeState(6000);
+    const auto first = EncodeStream(codec, state.get(), {.stream = 1}, x);
+    EXPECT_EQ(EncodeStream(codec, nullptr, {.stream = 1}, x), first) << text;
+    EXPECT_EQ(EncodeStream(codec, twin.get(), {.stream = 1}, x), first) << text;
+    EXPECT_TRUE(same(twin->Kept(), state->Kept())) << text;
+    twin->Restore(state->Kept());
+    EXPECT_EQ(EncodeStream(codec, twin.get(), {.stream = 2}, x),
+              EncodeStream(codec, state.get(), {.stream = 2}, x))
+        << text;
+  }
+}
+
+TEST(Stream, EveryBitFlipAndTruncationIsFound) {
+  const std::vector<float> x = values_of(40);
+  for (const std::string& text : testing::codec_texts()) {
+    const Bytes bytes = EncodeStream(MakeCodec(text), nullptr, {.row = 8}, x);
+    for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      Bytes flipped = bytes;
+      flipped[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+      EXPECT_THROW((void)DecodeStream(flipped), DamagedBytes) << text << ", bit " << bit;
+    }
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      const std::span<const std::uint8_t> cut(bytes.data(), size);
+      EXPECT_THROW((void)DecodeStream(cut), DamagedBytes) << text << ", " << size << " bytes";
+    }
+  }
+}
+
+TEST(Stream, SaysWhatIsWrong) {
+  const Bytes good = EncodeStream(MakeCodec("e4m3"), nullptr, {.row = 5}, values_of(40));
+  const auto damage = [&](std::size_t at, auto value) {
+    Bytes bytes = good;
+    put(bytes, at, value);
+    return what_of([&] { (void)DecodeStream(sealed(bytes)); });
+  };
+  const std::string start = "the stream is damaged: ";
+  EXPECT_EQ(damage(0, std::uint32_t{7}), "these bytes are no stream of a codec");
+  EXPECT_EQ(damage(4, std::uint16_t{2}), "the stream has version 2, this library reads 1");
+  EXPECT_EQ(damage(6, std::uint16_t{3}), start + "its parts do not add to its length");
+  EXPECT_EQ(damage(12, std::int32_t{601}), start + "a number of its header is out of range");
+  EXPECT_EQ(damage(16, std::int64_t{-1}), start + "a number of its header is out of range");
+  EXPECT_EQ(damage(16, std::int64_t{41}), start + "its blocks do not add to their length");
+  EXPECT_EQ(damage(16, std::numeric_limits<std::int64_t>::max()),
+            start + "its blocks do not add to their length");
+  EXPECT_EQ(damage(24, std::int64_t{-1}), start + "a number of its header is out of range");
+  EXPECT_EQ(damage(32, std::int64_t{-1}), start + "its parts do not add to its length");
+  EXPECT_EQ(damage(32, std::numeric_limits<std::int64_t>::max()),
+            start + "its parts do not add to its length");
+  for (const float scale :
+       {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_EQ(damage(40, scale), start + "a number of its header is out of range");
+  }
+  EXPECT_EQ(damage(44, std::uint32_t{1}), start + "its parts do not add to its length");
+  EXPECT_NE(damage(48, 'x').find("is no codec"), std::string::npos);
+  EXPECT_EQ(damage(48, 'E'), start + "'E4m3' is no codec's name");
+  EXPECT_EQ(what_of([&] { (void)DecodeStream(good, 39); }),
+            "the stream holds 40 values, at most 39 were expected");
+  EXPECT_EQ(DecodeStream(good, 40).values.size(), 40U);
+}
+
+TEST(Stream, RefusesOptionsOutOfRange) {
+  const std::vector<float> x = values_of(4);
+  const std::vector<std::uint32_t> random(3);
+  const SharedCodec codec = MakeCodec("e4m3");
+  const auto refusal = [&](const StreamOptions& options) {
+    return what_of([&] { (void)EncodeStream(codec, nullptr, options, x); });
+  };
+  EXPECT_EQ(refusal({.row = -1}), "row must not be negative, got -1");
+  EXPECT_EQ(refusal({.shift = 601}), "shift must be at most ±600, got 601");
+  EXPECT_EQ(refusal({.shift = std::numeric_limits<int>::min()}),
+            "shift must be at most ±600, got -2147483648");
+  EXPECT_EQ(refusal({.scale = -1.0F}), "scale must be a finite number, not negative, got -1");
+  EXPECT_EQ(refusal({.random = random}), "3 random integers for 4 values");
+  EXPECT_EQ(what_of([] {
+              const float nan = std::numeric_limits<float>::quiet_NaN();
+              (void)EncodeStream(MakeCodec("e2m1"), nullptr, {}, std::span(&nan, 1));
+            }),
+            "layer 0, value 0 is NaN, and e2m1 has no code for NaN");
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/terngrad.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpd/compress/codecs.h"
+#include "cpd/numeric/error.h"
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/levels.h"
+
+namespace cpd {
+namespace {
+
+using testing::decode_piece;
+using testing::encode_piece;
+using testing::gradient_like;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+constexpr LevelPlan kTernary = {
+    .bits = 2, .steps = 1, .most = 1, .has_nan = true, .random_bits = 24};
+
+::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
+  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
+}
+
+float measured(const Codec& codec, const std::vector<float>& x, int shift = 0) {
+  const auto size = static_cast<std::int64_t>(x.size());
+  return codec.Measure({.n = size, .shift = shift, .size = size}, nullptr, x.data());
+}
+
+/// min(max |v|, c sigma), finite values alone; sigma by MPFR's width would be the same: a product of
+/// 64 bits is compared with its neighbours.
+float scaler_of(const std::vector<float>& x, double clip) {
+  std::vector<double> sums(16), squares(16);
+  double count = 0;
+  float largest = 0;
+  const auto folded = [](std::vector<double> s) {
+    for (std::size_t half = 8; half > 0; half /= 2) {
+      for (std::size_t i = 0; i < half; ++i) s[i] += s[i + half];
+    }
+    return s[0];
+  };
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (!std::isfinite(x[i])) continue;
+    largest = std::max(largest, std::fabs(x[i]));
+    sums[i % 16] += static_cast<double>(x[i]);
+    ++count;
+  }
+  if (clip == 0 || count == 0) return largest;
+  const double mean = folded(sums) / count;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (!std::isfinite(x[i])) continue;
+    const double d = static_cast<double>(x[i]) - mean;
+    squares[i % 16] = std::fma(d, d, squares[i % 16]);
+  }
+  const testing::Quad sigma = std::sqrt(folded(squares) / count);
+  return std::min(largest, static_cast<float>(static_cast<testing::Quad>(clip) * sigma));
+}
+
+TEST(TernGrad, ScalerIsTheLargestAfterClipping) {
+  for (const auto& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const std::size_t n : {1, 2, 100, 5000}) {
+      std::vector<float> x = gradient_like(n, n);
+      if (n > 50) x[7] = kNan, x[40] = -kInfinite, x[41] = 30;
+      EXPECT_EQ(measured(TernGrad({.clip = 0}), x), scaler_of(x, 0));
+      EXPECT_EQ(measured(TernGrad({.clip = 2.5}), x), scaler_of(x, 2.5)) << n;
+      EXPECT_EQ(measured(TernGrad({.clip = 1.0 / 3}), x), scaler_of(x, 1.0 / 3)) << n;
+      EXPECT_EQ(measured(TernGrad({.clip = 0}), x, 3), 8 * scaler_of(x, 0));
+    }
+  }
+  EXPECT_EQ(measured(TernGrad(), {}), 0);
+  EXPECT_EQ(measured(TernGrad(), {kNan, kInfinite}), 0);
+  // sigma = 0
+  EXPECT_EQ(measured(TernGrad(), {0.7F, 0.7F, 0.7F}), 0);
+  EXPECT_EQ(measured(TernGrad({.clip = 0}), {0.7F, 0.7F, 0.7F}), 0.7F);
+}
+
+/// A Gaussian that is clipped at 2.5 sigma is 1.1 % shorter (the paper says 1.0 to 1.5).
+TEST(TernGrad, ClippingShortensAGaussianByAPercent) {
+  std::mt19937_64 generator(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(1 << 18);
+  for (float& v : x) v = normal(generator);
+  const float limit = measured(TernGrad(), x);
+  EXPECT_NEAR(limit, 2.5, 0.02);
+  double before = 0, after = 0, both = 0;
+  for (const float v : x) {
+    const double clipped = std::clamp(v, -limit, limit);
+    before += static_cast<double>(v) * v;
+    after += clipped * clipped;
+    both += v * clipped;
+  }
+  EXPECT_NEAR(1 - std::sqrt(after / before), 0.011, 0.002);
+  EXPECT_NEAR(std::acos(both / std::sqrt(before * after)) * 180 / M_PI, 2.75, 0.3);
+}
+
+TEST(TernGrad, BytesAreTwoBitsAValue) {
+  std::vector<float> x = gradient_like(9001, 2);
+  x[17] = kNan;
+  x[4500] = -kInfinite;
+  for (const auto& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const float scale : {1.0F, 0.3F, 1e-30F, 1e-42F, 3e38F, 0.0F}) {
+      const TernGrad codec;
+      const auto random = testing::random_integers(x.size(), 24, 1);
+      Piece piece{.n = 9001, .scale = scale};
+      piece.random = random.data();
+      std::vector<std::uint32_t> codes;
+      std::vector<float> units;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        codes.push_back(testing::code_by_integers(kTernary, x[i], scale, random[i]));
+        units.push_back(testing::value_by_quad(kTernary, codes.back(), 1));
+      }
+      const auto bytes = encode_piece(codec, piece, x);
+      EXPECT_EQ(testing::packed(codes, 2), bytes) << backend << " " << scale;
+      EXPECT_TRUE(same(units, decode_piece(codec, bytes, 9001)));
+    }
+  }
+}
+
+TEST(TernGrad, OwnScalersComeWithEachBlock) {
+  const TernGrad codec({.share = false});
+  EXPECT_EQ(codec.measured(), Measured::own);
+  EXPECT_EQ(codec.ForResults(kFp32, 4), nullptr);
+  const std::vector<float> x = gradient_like(5000, 6);
+  const float scale = measured(codec, x);
+  const auto bytes = encode_piece(codec, {.n = 5000, .scale = scale}, x);
+  EXPECT_EQ(bytes.size(), 2 * 4 + 1250U);
+  for (const float v : decode_piece(codec, bytes, 5000)) {
+    EXPECT_TRUE(v == 0 || std::fabs(v) == scale);
+  }
+}
+
+TEST(TernGrad, BucketsAreTensors) {
+  std::vector<float> x = gradient_like(1000, 7);
+  x[3] = kNan;
+  const TernGrad codec({.share = false, .bucket = 64});
+  EXPECT_EQ(codec.measured(), Measured::nothing);
+  const auto y = decode_piece(codec, encode_piece(codec, {.n = 1000}, x), 1000);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t begin = i / 64 * 64;
+    const float scale = scaler_of(
+        {x.begin() + static_cast<std::ptrdiff_t>(begin),
+         x.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(begin + 64, 1000))},
+        2.5);
+    if (i == 3) {
+      EXPECT_TRUE(std::isnan(y[i]));
+    } else {
+      EXPECT_TRUE(y[i] == 0 || y[i] == std::copysign(scale, x[i]));
+    }
+  }
+}
+
+/// E g~ = g and E |g~|^2 = max |g| * sum |g|: magnitudes that are multiples of max / 2^8, all R.
+TEST(TernGrad, IsWithoutBiasAndAsLongAsItsNorms) {
+  std::vector<float> x;
+  for (int i = -256; i <= 256; ++i) x.push_back(static_cast<float>(i) / 64);
+  RoundingOptions rounding;
+  rounding.random_bits = 8;
+  const TernGrad codec({.clip = 0, .share = false}, rounding);
+  const float scale = measured(codec, x);
+  EXPECT_EQ(scale, 4);
+  std::vector<double> mean(x.size());
+  double length = 0, expected = 0;
+  for (std::uint32_t r = 0; r < 256; ++r) {
+    const std::vector<std::uint32_t> random(x.size(), r);
+    Piece piece{.n = static_cast<std::int64_t>(x.size()), .scale = scale};
+    piece.random = random.data();
+    const auto y = decode_piece(codec, encode_piece(codec, piece, x), piece.n);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      mean[i] += static_cast<double>(y[i]) / 256;
+      length += static_cast<double>(y[i]) * y[i] / 256;
+    }
+  }
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(mean[i], static_cast<double>(x[i]));
+    expected += static_cast<double>(scale) * std::fabs(x[i]);
+  }
+  EXPECT_EQ(length, expected);
+}
+
+TEST(TernGrad, SharedSumsTravelAsIntegers) {
+  const TernGrad codec;
+  EXPECT_EQ(codec.measured(), Measured::shared);
+  EXPECT_EQ(codec.ForResults(ParseFormat("bf16"), 4), nullptr);
+  for (const int world : {1, 2, 3, 4, 7, 8, 100, 256, 65536}) {
+    const SharedCodec sums = codec.ForResults(kFp32, world);
+    ASSERT_NE(sums, nullptr);
+    const auto bits = static_cast<std::int64_t>(std::bit_width(2U * static_cast<unsigned>(world)));
+    EXPECT_EQ(sums->MostBytes(4096), bits * 512) << world;
+    std::vector<float> x;
+    for (int i = -world; i <= world; i += world > 1000 ? 37 : 1) {
+      x.push_back(static_cast<float>(i));
+    }
+    x.push_back(kNan);
+    const auto n = static_cast<std::int64_t>(x.size());
+    for (const auto& backend : testing::backends()) {
+      const testing::WithBackend forced(backend);
+      EXPECT_TRUE(same(x, decode_piece(*sums, encode_piece(*sums, {.n = n}, x), n))) << world;
+    }
+    x[0] = -static_cast<float>(world) - 1;
+    EXPECT_THROW(encode_piece(*sums, {.n = n}, x), Error);
+  }
+  EXPECT_THROW(IntegerSums(0), Error);
+  EXPECT_THROW(IntegerSums(65537), Error);
+}
+
+TEST(TernGrad, TextsParseBack) {
+  const auto text = [](const char* given) { return MakeCodec(given)->name(); };
+  EXPECT_EQ(text("terngrad"), "terngrad clip=2.5");
+  EXPECT_EQ(text("terngrad clip=none"), "terngrad clip=none");
+  EXPECT_EQ(text("terngrad bucket=512"), "terngrad clip=2.5 share=off bucket=512");
+  EXPECT_EQ(text("terngrad share=off clip=3"), "terngrad clip=3 share=off");
+  EXPECT_EQ(text("terngrad share=off clip=none bucket=64"),
+            "terngrad clip=none share=off bucket=64");
+  EXPECT_EQ(MakeCodec("terngrad")->text(), "terngrad clip=2.5 random_bits=24 seed=0");
+  for (const char* each : {"terngrad clip=0", "terngrad clip=x", "terngrad share=yes", "terngrad 2",
+                           "terngrad share=on bucket=8", "terngrad bucket=0"}) {
+    EXPECT_THROW(MakeCodec(each), Error) << each;
+  }
+}
+
+}  // namespace
+}  // namespace cpd

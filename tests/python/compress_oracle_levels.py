@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QSGD and TernGrad in rational numbers, value by value.
+
+Norms and deviations are made in the documented order of binary64 operations; all else is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+PARTIAL_SUMS = 16
+INFINITY = Fraction(2) ** 128
+
+
+def binary32(value: Fraction) -> float:
+    """The nearest binary32 number, ties to even; infinite beyond binary32."""
+    if value == 0:
+        return 0.0
+    magnitude = abs(value)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    unit = Fraction(2) ** max(exponent - 23, -149)
+    rounded = round(magnitude / unit) * unit  # Python rounds halves to even
+    result = math.inf if rounded >= INFINITY else float(rounded)
+    return math.copysign(result, value)
+
+
+def root_in_binary32(value: Fraction) -> float:
+    """The square root, rounded once to binary32."""
+    if value == 0:
+        return 0.0
+    scale = 2 ** 400  # 200 bits below one: a root is no tie and no number beside it
+    root = Fraction(math.isqrt(value.numerator * scale * scale // value.denominator), scale)
+    if root * root != value:
+        root += Fraction(1, 2 * scale)
+    return binary32(root)
+
+
+def _folded(sums: list[float]) -> float:
+    half = PARTIAL_SUMS // 2
+    while half > 0:
+        for i in range(half):
+            sums[i] += sums[i + half]
+        half //= 2
+    return sums[0]
+
+
+def _fused(square: float, total: float) -> float:
+    """square * square + total, rounded once to binary64."""
+    exact = Fraction(square) ** 2 + Fraction(total)
+    return exact.numerator / exact.denominator  # CPython rounds true division once
+
+
+def moments(x: np.ndarray, mean: float) -> tuple[float, float, int]:
+    """Sums of x - mean and of its square over finite values, and how many there are."""
+    sums, squares, finite = [0.0] * PARTIAL_SUMS, [0.0] * PARTIAL_SUMS, 0
+    for i, value in enumerate(x.tolist()):
+        if not math.isfinite(value):
+            continue
+        away = value - mean
+        sums[i % PARTIAL_SUMS] += away
+        squares[i % PARTIAL_SUMS] = _fused(away, squares[i % PARTIAL_SUMS])
+        finite += 1
+    return _folded(sums), _folded(squares), finite
+
+
+def norm(x: np.ndarray, kind: str) -> float:
+    """A bucket's norm, 'max' or '2'; NaN where it has none."""
+    if not np.isfinite(x).all():
+        return math.nan
+    if kind == "max":
+        return float(np.abs(x).max(initial=0))
+    result = root_in_binary32(Fraction(moments(x, 0.0)[1]))
+    return result if math.isfinite(result) else math.nan
+
+
+def steps_of(bits: int, levels: str) -> int:
+    """Levels above zero, or intervals."""
+    return 2 ** (bits if levels == "intervals" else bits - 1) - 1
+
+
+def level(value: float, scale: float, steps: int, levels: str, random: int, bits: int) -> int:
+    """The signed level, in units of scale / steps, that a value takes by R = random of `bits` bits."""
+    if scale == 0:
+        return 0
+    place = Fraction(value) * steps / Fraction(scale)
+    draws = 2**bits
+    if levels == "intervals":
+        end = (place + steps) / 2
+        below = math.floor(end)
+        up = math.floor((end - below) * draws) + random >= draws
+        return 2 * min(max(below + up, 0), steps) - steps
+    below = math.floor(abs(place))
+    up = math.floor((abs(place) - below) * draws) + random >= draws
+    return min(below + up, steps) * (-1 if value < 0 else 1)
+
+
+def value_of(number: int, scale: float, steps: int) -> float:
+    """A level's value, rounded once; never -0."""
+    return binary32(Fraction(number) * Fraction(scale) / steps) if scale else 0.0
+
+
+def qsgd(
+    x: np.ndarray,
+    random: np.ndarray,
+    *,
+    bits: int = 4,
+    bucket: int | None = 512,
+    norm_kind: str = "max",
+    levels: str = "signed",
+    random_bits: int = 24,
+) -> np.ndarray:
+    """What QSGD makes of a layer; `bucket` None: the whole layer."""
+    steps = steps_of(bits, levels)
+    result = np.empty(x.size, np.float32)
+    size = bucket or max(x.size, 1)
+    for begin in range(0, x.size, size):
+        part = x[begin : begin + size]
+        scale = norm(part, norm_kind)
+        for i, value in enumerate(part.tolist(), begin):
+            if math.isnan(scale):
+                result[i] = np.nan
+                continue
+            number = level(value, scale, steps, levels, int(random[i]), random_bits)
+            result[i] = value_of(number, scale, steps)
+    return result
+
+
+def scaler(x: np.ndarray, clip: float | None) -> float:
+    """TernGrad's: the largest finite magnitude, or `clip` population standard deviations."""
+    finite = x[np.isfinite(x)]
+    largest = float(np.abs(finite).max(initial=0))
+    if clip is None or finite.size == 0:
+        return largest
+    total, _, count = moments(x, 0.0)
+    _, squares, _ = moments(x, total / count)
+    sigma = math.sqrt(squares / count)
+    return min(largest, binary32(Fraction(clip) * Fraction(sigma)))
+
+
+def terngrad(
+    x: np.ndarray, random: np.ndarray, scale: float, *, random_bits: int = 24
+) -> np.ndarray:
+    """-1, 0, 1 and NaN: what TernGrad makes of a layer, in units of its scaler."""
+    result = np.empty(x.size, np.float32)
+    for i, value in enumerate(x.tolist()):
+        if not math.isfinite(value):
+            result[i] = np.nan
+        elif scale == 0:
+            result[i] = 0
+        else:
+            result[i] = level(value, scale, 1, "signed", int(random[i]), random_bits)
+    return result

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of workers that meet every so many steps (`cpd.outer`), and the same written by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import cpd
+from cpd.comm import Communicator
+from cpd.outer import DiLoCo, WeightAverage
+
+STEPS = 9
+PERIOD = 3
+FOUR_BITS = cpd.ReduceSpec("e3m0", "fp32", aps=True, result="fp32")
+
+Case = dict[str, Any]
+CASES: dict[str, Case] = {
+    "four bits": {"spec": FOUR_BITS},
+    "text": {"spec": "e3m0 aps accumulator=fp32 result=fp32 group_size=1"},
+    "blocks": {"spec": cpd.ReduceSpec("mxfp4", result="bf16")},
+    "stochastic": {
+        "spec": cpd.ReduceSpec(
+            "e5m2", "e5m2 kahan rounding=stochastic", rounding="stochastic", seed=3
+        )
+    },
+    "ring": {"spec": cpd.ReduceSpec("e4m3", aps=True, order="ring", exchange="ring")},
+    "schedule": {"spec": cpd.Schedule(FOUR_BITS, exempt=["*.bias"], first_steps=1)},
+    "fragments": {"spec": cpd.ReduceSpec("bf16"), "fragments": 2},
+    "more fragments than steps": {"spec": cpd.ReduceSpec("bf16", seed=1), "fragments": 4},
+    "momentum": {
+        "spec": cpd.ReduceSpec("fp16"),
+        "outer_lr": 0.3,
+        "momentum": 0.7,
+        "nesterov": False,
+    },
+    "average": {"spec": FOUR_BITS, "outer_lr": 1.0, "momentum": 0},
+    "bfloat16": {"spec": FOUR_BITS, "dtype": torch.bfloat16},
+    "weights": {"spec": cpd.ReduceSpec("int8 block=64", order="tree"), "weights": True},
+    "weights, bf16": {"spec": "bf16", "weights": True, "dtype": torch.bfloat16},
+}
+
+
+def model_of(case: Case) -> nn.Module:
+    """A convolution in another memory format, a linear layer, and a frozen one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5))
+    model = model.to(memory_format=torch.channels_last)
+    model.append(nn.Linear(5, 5).requires_grad_(False))
+    return model.to(case.get("dtype", torch.float32))
+
+
+def state_hash(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        plain = value.contiguous().view(-1).view(torch.uint8)
+        digest.update(name.encode() + plain.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(parameters, lr=0.01, foreach=False)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, worker: int, step: int) -> None:
+    """One inner step of a worker, on a batch of its own."""
+    generator = torch.Generator().manual_seed(1000 * worker + step)
+    images = torch.randn(4, 2, 6, 6, generator=generator).to(next(model.parameters()).dtype)
+    labels = torch.randint(5, (4,), generator=generator)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(images).float(), labels).backward()
+    optimizer.step()
+
+
+def outer_of(case: Case, model: Any, comm: Communicator | None) -> DiLoCo | WeightAverage:
+    if case.get("weights"):
+        return WeightAverage(model, comm, case["spec"], PERIOD)
+    names = ("outer_lr", "momentum", "nesterov", "fragments")
+    options = {name: case[name] for name in names if name in case}
+    return DiLoCo(model, comm, case["spec"], PERIOD, **options)
+
+
+def copy_of(state: Any) -> Any:
+    """By way of a file, as torch reads it by default."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def run(
+    case: Case, workers: Sequence[int], comm: Communicator | None, saved_after: int | None = None
+) -> list[str]:
+    """The hash of the weights of each worker of this process, the others being reached by `comm`.
+    After step `saved_after` everything is saved, and made anew from that."""
+
+    def make() -> Any:
+        models = [model_of(case) for _ in workers]
+        outer = outer_of(case, models if comm is None else models[0], comm)
+        return models, [optimizer_of(model) for model in models], outer
+
+    models, optimizers, outer = make()
+    for step in range(STEPS):
+        for worker, model, optimizer in zip(workers, models, optimizers, strict=True):
+            train(model, optimizer, worker, step)
+        outer.step()
+        if step + 1 == saved_after:
+            state = copy_of([one.state_dict() for one in (*models, *optimizers, outer)])
+            models, optimizers, outer = make()
+            for one, held in zip((*models, *optimizers, outer), state, strict=True):
+                one.load_state_dict(held)
+    return [state_hash(model) for model in models]
+
+
+def rank_hashes(comm: Communicator) -> dict[str, str]:
+    """Of each case, this rank's weights (spawn.py)."""
+    torch.set_num_threads(1)
+    return {name: run(case, [comm.rank], comm)[0] for name, case in CASES.items()}
+
+
+# ---- by hand -------------------------------------------------------------------------------------
+
+
+def by_hand(case: Case, world: int) -> list[str]:
+    """Models, start and momentum apart, in NumPy, one layer after the other."""
+    spec = case["spec"]
+    schedule = cpd.comm.reduce_spec(spec) if isinstance(spec, str) else spec
+    if not isinstance(schedule, cpd.Schedule):
+        schedule = cpd.Schedule(schedule)
+    models = [model_of(case) for _ in range(world)]
+    optimizers = [optimizer_of(model) for model in models]
+    named = [{n: p for n, p in m.named_parameters() if p.requires_grad} for m in models]
+    names = list(named[0])
+    runs = _runs([p.numel() for p in named[0].values()], case.get("fragments", 1))
+    start = {n: _values(p) for n, p in named[0].items()}
+    velocity = {n: np.zeros_like(x) for n, x in start.items()}
+    lr, mu = np.float32(case.get("outer_lr", 0.7)), np.float32(case.get("momentum", 0.9))
+    for step in range(1, STEPS + 1):
+        for worker in range(world):
+            train(models[worker], optimizers[worker], worker, step - 1)
+        for run, numbers in enumerate(runs):
+            if (step - ((run + 1) * PERIOD // len(runs))) % PERIOD != 0:
+                continue
+            for number in numbers:
+                name = names[number]
+                local = [_values(named[worker][name]) for worker in range(world)]
+                given = local if case.get("weights") else [start[name] - x for x in local]
+                rule = schedule.spec_of(name, (step - 1) // PERIOD)
+                rule = dataclasses.replace(rule, average=True)
+                (mean,) = cpd.simulate_all_reduce([[x] for x in given], rule, numbers=[number])
+                if case.get("weights"):
+                    start[name] = mean
+                else:
+                    velocity[name] = velocity[name] * mu + mean
+                    ahead = mean + velocity[name] * mu
+                    taken = ahead if case.get("nesterov", True) else velocity[name]
+                    start[name] = start[name] - taken * lr
+                assert start[name].dtype == np.float32
+                with torch.no_grad():
+                    for worker in range(world):
+                        named[worker][name].copy_(torch.from_numpy(start[name]))
+    return [state_hash(model) for model in models]
+
+
+def _values(parameter: torch.Tensor) -> Any:
+    return parameter.detach().float().numpy().copy(order="C")
+
+
+def _runs(sizes: list[int], count: int) -> list[list[int]]:
+    """Layers by the run in which the middle of each is, as fractions."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    for number, size in enumerate(sizes):
+        middle = Fraction(sum(sizes[:number]) * 2 + size, 2 * sum(sizes))
+        found[min(count - 1, int(middle * count))].append(number)
+    return found

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that meet every so many steps: the weights of the same run written by hand, over every
+transport, bit for bit; what is saved; what goes wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cpd  # noqa: E402
+import outer_cases  # noqa: E402
+import spawn  # noqa: E402
+from outer_cases import CASES, FOUR_BITS, PERIOD, STEPS, by_hand, model_of, run  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+WORLD = 3
+NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def virtual() -> dict[str, str]:
+    """The weights of worker 0, of workers in this process."""
+    found = {name: run(case, range(WORLD), None) for name, case in CASES.items()}
+    for name, hashes in found.items():
+        assert (len(set(hashes)) == 1) == ("fragments" not in CASES[name]), name
+    return {name: json.dumps(hashes) for name, hashes in found.items()}
+
+
+# ---- the same bits -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_by_hand(virtual, name):
+    assert virtual[name] == json.dumps(by_hand(CASES[name], WORLD))
+
+
+@pytest.mark.parametrize("transport", spawn.TRANSPORTS)
+def test_ranks(virtual, transport):
+    ranks = [one.result for one in spawn.spawn_ranks(transport, WORLD, "outer_cases:rank_hashes")]
+    for name in CASES:
+        assert json.dumps([rank[name] for rank in ranks]) == virtual[name], name
+
+
+def test_threads(virtual):
+    """Ranks that are threads of this process: models are made one after the other."""
+    with cpd.comm.local(WORLD) as group:
+        made = {}
+        for name in ("four bits", "schedule", "fragments", "weights"):
+            models = [model_of(CASES[name]) for _ in range(WORLD)]
+            optimizers = [outer_cases.optimizer_of(model) for model in models]
+
+            def work(comm, name=name, models=models, optimizers=optimizers):
+                model, optimizer = models[comm.rank], optimizers[comm.rank]
+                outer = outer_cases.outer_of(CASES[name], model, comm)
+                for step in range(STEPS):
+                    outer_cases.train(model, optimizer, comm.rank, step)
+                    outer.step()
+                return outer_cases.state_hash(model)
+
+            made[name] = json.dumps(group.run(work))
+    assert made == {name: virtual[name] for name in made}
+
+
+@pytest.mark.parametrize("world", [1, 2, 8])
+@pytest.mark.parametrize("name", ["four bits", "fragments", "weights"])
+def test_numbers_of_workers(name, world):
+    assert run(CASES[name], range(world), None) == by_hand(CASES[name], world)
+
+
+@pytest.mark.parametrize("saved_after", [1, 3, 5])
+@pytest.mark.parametrize("name", ["four bits", "stochastic", "fragments", "bfloat16", "weights"])
+def test_saved_and_loaded(virtual, name, saved_after):
+    assert json.dumps(run(CASES[name], range(WORLD), None, saved_after)) == virtual[name]
+
+
+def test_one_step_of_torchs_own():
+    """In fp32, one worker with the outer optimizer of torch."""
+    model, outer_model = model_of({}), model_of({})
+    outer = cpd.outer.DiLoCo([model], None, "fp32", 1)
+    parameters = [p for p in outer_model.parameters() if p.requires_grad]
+    sgd = torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        for p, q in zip(model.parameters(), outer_model.parameters(), strict=True):
+            if p.requires_grad:
+                q.grad = torch.randn(p.shape, generator=draw) * 0.01
+                p.data.sub_(q.grad)
+        assert outer.step()
+        sgd.step()
+        for p, q in zip(model.parameters(), outer_model.parameters(), strict=True):
+            torch.testing.assert_close(p, q)
+
+
+# ---- when they meet, and what is told ------------------------------------------------------------
+
+
+def two_workers(**options):
+    models = [model_of({}) for _ in range(2)]
+    return models, cpd.outer.DiLoCo(models, None, FOUR_BITS, 4, **options)
+
+
+def test_layers_meet_by_fragments():
+    models, outer = two_workers(fragments=2)
+    met = []
+    for _ in range(9):
+        for model in models:
+            for parameter in model.parameters():
+                parameter.data.add_(torch.randn_like(parameter))
+        outer.report = {}
+        met.append((outer.step(), sorted(outer.report)))
+    # 54 + 3 + 240 + 5 values: the middles of the first two layers lie in the first half.
+    nothing, first, second = (False, []), (True, sorted(NAMES[:2])), (True, sorted(NAMES[2:]))
+    assert met == [nothing, first, nothing, second] * 2 + [nothing]
+    assert not torch.equal(models[0][3].bias, models[1][3].bias)
+    assert not torch.equal(models[0][4].weight, models[1][4].weight)
+
+
+def test_all_workers_go_on_from_the_average():
+    models, outer = two_workers(outer_lr=1, momentum=0)
+    for model, value in zip(models, (1.0, 4.0), strict=True):
+        for parameter in model.parameters():
+            parameter.data.sub_(value)
+    begun = [p.clone() for p in model_of({}).parameters()]
+    outer.load_state_dict(outer.state_dict() | {"steps": 3})
+    assert outer.step()
+    for one, other, start in zip(*(m.parameters() for m in models), begun, strict=True):
+        if one.requires_grad:
+            assert torch.equal(one, other)
+            assert torch.equal(one, start - 2.5)
+    assert list(outer.report) == NAMES
+    assert repr(outer) == "DiLoCo(2 workers, 4 layers of 302 values, every 4 steps)"
+
+
+def test_the_outer_rate_may_change():
+    models, outer = two_workers()
+    before = copy.deepcopy(models[0].state_dict())
+    outer.outer_lr = 0.0
+    for model in models:
+        model[3].weight.data.add_(1)
+    outer.load_state_dict(outer.state_dict() | {"steps": 3})
+    outer.step()
+    assert torch.equal(models[0][3].weight, before["3.weight"])
+    assert float(outer.state_dict()["momentum"]["3.weight"].abs().max()) > 0.5
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("weights", [False, True])
+def test_values_that_are_not_finite(value, weights):
+    case = {"spec": FOUR_BITS, "weights": weights}
+    models = [model_of(case) for _ in range(2)]
+    outer = outer_cases.outer_of(case, models, None)
+    models[1][3].weight.data[2, 7:9] = value
+    held = copy.deepcopy((models[0].state_dict(), models[1].state_dict()))
+    for step in range(1, PERIOD + 2):
+        if step < PERIOD:
+            assert not outer.step()
+            continue
+        state = repr(outer.state_dict())
+        with pytest.raises(FloatingPointError, match=r"2 values of layer 3.weight are not finite"):
+            outer.step()
+        assert repr(outer.state_dict()) == state
+        assert repr((models[0].state_dict(), models[1].state_dict())) == repr(held)
+    models[1][3].weight.data[2, 7:9] = 0.5
+    assert outer.step()
+
+
+def test_averages_that_overflow():
+    models = [model_of({}) for _ in range(2)]
+    outer = cpd.outer.DiLoCo(models, None, "e4m3", 1)
+    models[1][3].bias.data[0] -= 1000
+    with pytest.raises(FloatingPointError, match=r"average of layer 3.bias overflowed: aps=True"):
+        outer.step()
+
+
+MODEL = model_of({})
+
+
+def nan_on_one_rank(comm):
+    model = copy.deepcopy(MODEL)  # torch's generator is one for all threads
+    outer = cpd.outer.DiLoCo(model, comm, FOUR_BITS, 1)
+    if comm.rank == 1:
+        model[0].bias.data[0] = float("nan")
+    try:
+        outer.step()
+    except FloatingPointError as error:
+        return str(error)
+
+
+def other_options(comm):
+    try:
+        cpd.outer.DiLoCo(copy.deepcopy(MODEL), comm, "bf16", 3, outer_lr=0.7 + comm.rank // 2)
+    except ValueError as error:
+        return str(error)
+
+
+def test_every_rank_tells():
+    with cpd.comm.local(3) as group:
+        for work, text in (
+            (nan_on_one_rank, "1 values of layer 0.bias are not finite, of all 3 workers"),
+            (other_options, "worker 2 begins with other parameters or options than worker 0"),
+        ):
+            told = group.run(work)
+            assert all(text in one for one in told), told
+
+
+def test_workers_that_begin_differently():
+    models = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
+    with pytest.raises(ValueError, match="worker 1 begins with other parameters"):
+        cpd.outer.DiLoCo(models, None, "bf16", 3)
+    named = [torch.nn.Sequential(models[0]), models[0]]
+    with pytest.raises(ValueError, match="worker 1 begins with other parameters"):
+        cpd.outer.WeightAverage(named, None, "bf16", 3)
+
+
+LINEAR = torch.nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"model": LINEAR}, TypeError, "model must be a list of all workers' models, got Linear"),
+        ({"model": 3}, TypeError, "got int"),
+        ({"model": []}, ValueError, "at least one worker"),
+        ({"model": [3]}, TypeError, "model must be a torch.nn.Module, got int"),
+        ({"model": [LINEAR, LINEAR]}, ValueError, "each worker needs a model of its own"),
+        ({"model": [torch.nn.ReLU()]}, ValueError, "no parameters that require a gradient"),
+        ({"model": [torch.nn.Linear(1, 1).double()]}, TypeError, "got float64"),
+        ({"comm": "gloo"}, TypeError, "comm must be a cpd.comm.Communicator, got str"),
+        ({"spec": 4}, TypeError, "spec must be a ReduceSpec or a Schedule, got int"),
+        ({"spec": "e9m3"}, ValueError, "exp must be 1…8, got 9"),
+        ({"spec": cpd.ReduceSpec("bf16", group_size=2)}, ValueError, "group_size"),
+        ({"spec": cpd.Schedule(FOUR_BITS, ["head"])}, ValueError, "'head' matches no layer"),
+        ({"inner_steps": 0}, ValueError, "steps between meetings must be at least 1, got 0"),
+        ({"inner_steps": 1.5}, TypeError, "1.5|float"),
+        ({"fragments": 0}, ValueError, "fragments must be at least 1, got 0"),
+        ({"fragments": 3}, ValueError, "fragments must be at most the number of layers, 2"),
+        ({"outer_lr": -1}, ValueError, "outer_lr must be finite and at least 0, got -1"),
+        ({"outer_lr": "1"}, TypeError, "outer_lr must be a number, got str"),
+        ({"momentum": float("nan")}, ValueError, "momentum must be finite"),
+        ({"nesterov": 1}, TypeError, "nesterov"),
+    ],
+)
+def test_arguments(options, error, message):
+    given = {"model": [LINEAR], "comm": None, "spec": "bf16", "inner_steps": 3} | options
+    with pytest.raises(error, match=message):
+        cpd.outer.DiLoCo(**given)
+
+
+def test_states_that_do_not_fit():
+    _, outer = two_workers()
+    state = outer.state_dict()
+    with pytest.raises(ValueError, match="the state has 3 workers, not 2"):
+        outer.load_state_dict(state | {"world_size": 3})
+    with pytest.raises(ValueError, match="the state's momentum is of other layers"):
+        outer.load_state_dict(state | {"momentum": {}})
+    models, _ = two_workers()
+    changed = cpd.outer.DiLoCo(models, None, "bf16", 1)
+    models[1][3].bias.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="others than when its DiLoCo was made"):
+        changed.step()

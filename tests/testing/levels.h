@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Levels below norms in whole numbers, value by value: what numeric/levels.h says, another way.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/codec.h"
+#include "cpd/numeric/levels.h"
+#include "tests/testing/bits.h"
+
+namespace cpd::testing {
+
+__extension__ using Int128 = __int128;
+__extension__ using Quad = __float128;
+
+/// |x| = significand * 2^exponent, significand in [2^23, 2^24) or 0.
+struct Parts {
+  std::int64_t significand = 0;
+  int exponent = 0;
+};
+inline Parts parts_of(float x) {
+  int exponent = 0;
+  const double fraction = std::frexp(std::fabs(static_cast<double>(x)), &exponent);
+  return {static_cast<std::int64_t>(std::ldexp(fraction, 24)), exponent - 24};
+}
+
+inline Int128 floor_ratio(Int128 a, Int128 b) {
+  return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
+}
+
+/// The level of v: floor(|u| + R / 2^N), or floor((u + s) / 2 + R / 2^N), u = v s / norm.
+inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm,
+                                      std::uint32_t random) {
+  const Parts a = parts_of(v);
+  const Parts b = parts_of(norm);
+  if (b.significand == 0) return 0;
+  const int apart = a.exponent - b.exponent;
+  const bool negative = std::signbit(v);
+  if (apart > 2) return plan.intervals && negative ? 0 : plan.most;
+  // u 2^N = significand * steps * 2^(N + apart) / norm's, both times 2^60.
+  Int128 u = 0;
+  if (apart >= -60) {
+    u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);
+  } else if (a.significand != 0) {
+    u = 1;  // less than any that counts
+  }
+  const Int128 one = static_cast<Int128>(b.significand) << 60;
+  const Int128 draws = Int128{1} << plan.random_bits;
+  Int128 level;
+  if (plan.intervals) {
+    const Int128 doubled = (negative ? -u : u) + one * (plan.steps * draws + 2 * Int128{random});
+    level = floor_ratio(doubled, 2 * one * draws);
+  } else {
+    level = floor_ratio(u + one * random, one * draws);
+  }
+  if (level < 0) level = 0;
+  return static_cast<std::int64_t>(level > plan.most ? plan.most : level);
+}
+
+inline std::uint32_t code_by_integers(const LevelPlan& plan, float v, float norm,
+                                      std::uint32_t random) {
+  if (plan.has_nan && !std::isfinite(v)) return 1U << (plan.bits - 1);
+  if (!plan.has_nan && !(norm > 0)) return 0;
+  const std::int64_t level = level_by_integers(plan, v, norm, random);
+  const std::int64_t code = !plan.intervals && std::signbit(v) ? -level : level;
+  return static_cast<std::uint32_t>(code) & ((1U << plan.bits) - 1);
+}
+
+/// A code's value: a quotient of 113 bits, rounded.
+inline float value_by_quad(const LevelPlan& plan, std::uint32_t code, float norm) {
+  std::int64_t level = code;
+  if (plan.intervals) {
+    level = 2 * level - plan.steps;
+  } else {
+    if (code == 1U << (plan.bits - 1)) return std::numeric_limits<float>::quiet_NaN();
+    if (code >> (plan.bits - 1) != 0) level -= std::int64_t{1} << plan.bits;
+  }
+  if (std::isnan(norm)) return norm;
+  return static_cast<float>(static_cast<Quad>(level) * static_cast<Quad>(norm) / plan.steps) + 0.0F;
+}
+
+inline std::vector<std::uint8_t> packed(const std::vector<std::uint32_t>& codes, int bits) {
+  std::vector<std::uint8_t> bytes((codes.size() * static_cast<std::size_t>(bits) + 7) / 8);
+  for (std::size_t i = 0; i < codes.size(); i += 8) {
+    const auto count = static_cast<int>(std::min<std::size_t>(8, codes.size() - i));
+    pack_group(codes.data() + i, count, bits, bytes.data() + i / 8 * static_cast<std::size_t>(bits));
+  }
+  return bytes;
+}
+
+/// Random values of many magnitudes, some zero, some subnormal, some on levels of their largest.
+inline std::vector<float> gradient_like(std::size_t n, std::uint64_t seed, int steps = 7) {
+  std::mt19937_64 generator(seed);
+  std::vector<float> x(n);
+  for (float& v : x) {
+    const std::uint64_t r = generator();
+    const double unit = std::ldexp(static_cast<double>(r >> 40), -24);
+    const int kind = static_cast<int>(r % 16);
+    double value = std::ldexp(unit, -static_cast<int>(r >> 8 & 3));
+    if (kind == 0) value = 0;
+    if (kind == 1) value = std::ldexp(unit, -140);
+    if (kind == 2) value = static_cast<double>(r >> 9 & 31) / steps;
+    if (kind == 3) value = std::ldexp(unit, -30);
+    v = static_cast<float>((r & 16) != 0 ? -value : value);
+  }
+  return x;
+}
+
+inline std::vector<std::uint32_t> random_integers(std::size_t n, int bits, std::uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::vector<std::uint32_t> all(n);
+  const std::uint32_t most = (1U << bits) - 1;
+  for (std::uint32_t& r : all) {
+    const std::uint64_t word = generator();
+    r = word % 8 == 0 ? 0 : word % 8 == 1 ? most : static_cast<std::uint32_t>(word >> 32) & most;
+  }
+  return all;
+}
+
+/// Bytes and values of a piece of the layer x by a codec that keeps nothing.
+inline std::vector<std::uint8_t> encode_piece(const Codec& codec, Piece piece,
+                                              const std::vector<float>& x) {
+  piece.size = static_cast<std::int64_t>(x.size());
+  std::vector<std::uint8_t> bytes(
+      static_cast<std::size_t>(codec.MostBytes(piece.n, piece.begin % codec.bucket())));
+  const std::int64_t used = codec.Encode(piece, nullptr, x.data() + piece.begin, bytes.data());
+  EXPECT_LE(used, static_cast<std::int64_t>(bytes.size()));
+  bytes.resize(static_cast<std::size_t>(used));
+  return bytes;
+}
+inline std::vector<float> decode_piece(const Codec& codec, std::span<const std::uint8_t> bytes,
+                                       std::int64_t n, std::int64_t before = 0, int shift = 0,
+                                       float divisor = 1) {
+  std::vector<float> y(static_cast<std::size_t>(n));
+  codec.Decode(bytes, n, shift, divisor, y.data(), before);
+  return y;
+}
+
+}  // namespace cpd::testing
