@@ -59,6 +59,14 @@ constexpr const char* kCompressors[] = {
     "terngrad",
     "terngrad clip=none share=off",
     "terngrad bucket=100",
+    "sparse",
+    "sparse e5m2",
+    "top_k 0.1",
+    "top_k 0.5 feedback=off",
+    "top_k 1 e4m3",
+    "top_k 0.3 int4 stochastic",
+    "top_k 0.05 mxfp8",
+    "top_k 0.1 qsgd bits=4",
 };
 // clang-format on
 
