@@ -44,8 +44,10 @@ class CPD_API HuffmanDecoder {
  public:
   /// Lengths of a full tree, or one that is 0; values[i] is what symbol i stands for.
   HuffmanDecoder(std::span<const std::uint8_t> lengths, std::span<const std::uint32_t> values);
-  /// The values of as many codes as `to` has places. Throws DamagedBytes where the bytes end before.
-  void Decode(BitReader& from, std::span<std::uint32_t> to) const;
+  /// The values of `count` codes of one stream and of `behind` codes of another, side by side, 4
+  /// bytes each, to `to`. Throws DamagedBytes where the bytes of one end before.
+  void Decode(BitReader& from, std::int64_t count, BitReader& second, std::int64_t behind,
+              void* to) const;
 
  private:
   static constexpr int kWindow = 11;
@@ -53,7 +55,7 @@ class CPD_API HuffmanDecoder {
     std::uint32_t value = 0;
     std::int32_t length = 0;  ///< 0: the code is longer than the window
   };
-  [[nodiscard]] Entry Long(std::uint64_t window) const;
+  [[nodiscard]] Entry Next(std::uint64_t window) const;
 
   std::array<Entry, 1 << kWindow> entries_{};
   /// Of each length: codes whose first 32 bits are below this one are no longer; the place of code 0.

@@ -67,9 +67,13 @@ class CPD_API UniformState final : public CodecState {
 ///
 /// Packages of up to 65,536 values, each of which can be read without the others, little-endian:
 ///   u16 count - 1, u8 N, u8 kind, f32 least, f32 greatest
-///   kind 0: bins in N bits each; 1: a Huffman code's table (huffman.h), then the bins' codes;
-///   2 more where there is a value that is not finite: bin 2^N, so that kind 2 takes N + 1 bits
-/// and zeros up to a byte. With coding=huffman the smaller of the two kinds is taken.
+///   kind 0: bins in N bits each
+///   kind 1: u32 bytes; in so many bytes a Huffman code's table (huffman.h) and the codes of the
+///           first half of the bins, which has the middle one; the codes of the others
+///   kinds 2 and 3, the same where there is a value that is not finite: bin 2^N, so that kind 2
+///           takes N + 1 bits
+/// Bits have the first one uppermost in a byte, and zeros up to a byte. With coding=huffman kind 1
+/// is taken where it is smaller.
 class CPD_API Uniform final : public Codec {
  public:
   enum class Coding : std::uint8_t { huffman, fixed };

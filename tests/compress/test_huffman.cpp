@@ -189,14 +189,20 @@ Message random_message(std::size_t used, std::size_t n, std::uint32_t gap,
   return message_of(std::move(code), places);
 }
 
+/// The symbols of `bytes`, and of those behind them in another stream.
 std::vector<std::uint32_t> decoded(std::vector<std::uint8_t> bytes, std::size_t n,
-                                   std::uint32_t alphabet, std::int64_t most) {
+                                   std::uint32_t alphabet, std::int64_t most,
+                                   std::vector<std::uint8_t> second = {}, std::size_t behind = 0) {
   bytes.shrink_to_fit();
-  BitReader reader(bytes);
+  second.shrink_to_fit();
+  BitReader reader(bytes), reader_behind(second);
   const HuffmanCode code = ReadHuffmanCode(reader, alphabet, most);
-  std::vector<std::uint32_t> symbols(n);
-  HuffmanDecoder(code.lengths, code.symbols).Decode(reader, symbols);
+  std::vector<std::uint32_t> symbols(n + behind);
+  HuffmanDecoder(code.lengths, code.symbols)
+      .Decode(reader, static_cast<std::int64_t>(n), reader_behind,
+              static_cast<std::int64_t>(behind), symbols.data());
   EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
+  EXPECT_EQ(reader_behind.End(), static_cast<std::int64_t>(second.size()));
   return symbols;
 }
 
@@ -230,6 +236,19 @@ TEST(Huffman, LongCodesComeBack) {
   for (int i = 0; i < 2000; ++i) places.push_back(random() % 33);
   const Message message = message_of(code, places);
   EXPECT_EQ(decoded(message.bytes, 2000, 1 << 20, 33), message.symbols);
+  // Two streams side by side, of which either is longer.
+  const auto bytes_of = [&](std::size_t begin, std::size_t end, bool with_table) {
+    std::vector<std::uint8_t> bytes(9000);
+    BitWriter writer(bytes);
+    if (with_table) PutHuffmanCode(code, writer);
+    for (std::size_t i = begin; i < end; ++i) writer.Put(CanonicalCodes(code.lengths)[places[i]]);
+    bytes.resize(static_cast<std::size_t>(writer.End()));
+    return bytes;
+  };
+  for (const std::size_t n : {0, 1, 4, 5, 300, 1000, 1001, 1700, 1999, 2000}) {
+    EXPECT_EQ(decoded(bytes_of(0, n, true), n, 1 << 20, 33, bytes_of(n, 2000, false), 2000 - n),
+              message.symbols);
+  }
   // Longer than the window, all of them.
   HuffmanCode even;
   for (std::uint32_t i = 0; i < 1 << 14; ++i) {
@@ -266,8 +285,8 @@ TEST(Huffman, OnlyFullTreesAreRead) {
   EXPECT_EQ(damage({{1, 4}, {1, 0}}, 5, 2), "a code of 0 bits");
   BitReader nothing({});
   EXPECT_THROW(ReadHuffmanCode(nothing, 10, 10), DamagedBytes);
-  std::vector<std::uint32_t> to(1);
-  EXPECT_THROW(HuffmanDecoder({}, {}).Decode(nothing, to), DamagedBytes);
+  std::uint32_t to = 0;
+  EXPECT_THROW(HuffmanDecoder({}, {}).Decode(nothing, 1, nothing, 0, &to), DamagedBytes);
 }
 
 /// Symbols of the alphabet, or a word about the damage.
@@ -278,7 +297,10 @@ bool is_sound(const std::vector<std::uint8_t>& bytes, std::size_t n, std::uint32
     BitReader reader(own);
     const HuffmanCode code = ReadHuffmanCode(reader, alphabet, static_cast<std::int64_t>(n));
     std::vector<std::uint32_t> symbols(n);
-    HuffmanDecoder(code.lengths, code.symbols).Decode(reader, symbols);
+    BitReader second(own);
+    const auto half = static_cast<std::int64_t>(n / 2);
+    HuffmanDecoder(code.lengths, code.symbols)
+        .Decode(reader, static_cast<std::int64_t>(n) - half, second, half, symbols.data());
     return std::ranges::all_of(symbols, [&](std::uint32_t symbol) { return symbol < alphabet; });
   } catch (const DamagedBytes& error) {
     return std::string(error.what()).size() > 5;

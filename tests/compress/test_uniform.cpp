@@ -211,9 +211,18 @@ class Reader {
     const auto least = std::bit_cast<float>(number(4));
     const auto greatest = std::bit_cast<float>(number(4));
     std::map<std::string, std::uint32_t> codes;
-    if (kind % 2 == 1) codes = table();
+    std::size_t half = 0;  // where the second half's codes begin
+    if (kind % 2 == 1) {
+      half = number(4);
+      half = at_ + 8 * half;
+      codes = table();
+    }
     Floats values;
     while (values.size() < n) {
+      if (half > 0 && values.size() == (n + 1) / 2) {
+        EXPECT_EQ((at_ + 7) / 8 * 8, half);
+        at_ = half;
+      }
       std::uint32_t bin = 0;
       if (kind % 2 == 1) {
         std::string code;
