@@ -49,13 +49,26 @@ std::vector<SharedCodec> codecs() {
       all.push_back(std::make_shared<ScaledBlocks>(ParseScaled(name), rounding));
     }
   }
-  for (const char* text :
-       {"fp8_rows", "fp8_rows row=27", "int8_rows", "int8_rows row=576 stochastic", "int4",
-        "int4 bucket=7 stochastic", "quantized int8 512 scale=fp32", "quantized mxfp8 stochastic",
-        "quantized e3m2 3 scale=e4m2", "qsgd", "qsgd bits=2 bucket=128 norm=2",
-        "qsgd bits=16 bucket=8192", "qsgd bits=7 bucket=9 levels=intervals",
-        "qsgd bits=5 bucket=tensor", "terngrad", "terngrad clip=none share=off",
-        "terngrad bucket=100"}) {
+  for (const char* text : {"fp8_rows",
+                           "fp8_rows row=27",
+                           "int8_rows",
+                           "int8_rows row=576 stochastic",
+                           "int4",
+                           "int4 bucket=7 stochastic",
+                           "quantized int8 512 scale=fp32",
+                           "quantized mxfp8 stochastic",
+                           "quantized e3m2 3 scale=e4m2",
+                           "qsgd",
+                           "qsgd bits=2 bucket=128 norm=2",
+                           "qsgd bits=16 bucket=8192",
+                           "qsgd bits=7 bucket=9 levels=intervals",
+                           "qsgd bits=5 bucket=tensor",
+                           "qsgd coding=elias-dense",
+                           "qsgd norm=2 coding=elias-sparse",
+                           "qsgd bits=3 bucket=50 coding=smallest",
+                           "terngrad",
+                           "terngrad clip=none share=off",
+                           "terngrad bucket=100"}) {
     all.push_back(MakeCodec(text, {.seed = 9}));
   }
   return all;
