@@ -6,6 +6,7 @@
 
 #include "cpd/numeric/codec.h"
 #include "kernels/cpu/elements.h"
+#include "kernels/cpu/pages.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -59,7 +60,11 @@ CPD_FN void code_bucket(const LevelPlan& plan, float norm, int64_t n, const floa
     }
   };
   for_lanes<V>(
-      n, [&](int64_t i) { code(x + i, random + i, codes + i); },
+      n,
+      [&](int64_t i) {
+        prefetch_group(x + i);
+        code(x + i, random + i, codes + i);
+      },
       [&](int64_t i, int64_t rest) {
         float in[kLanes] = {};
         uint32_t r[kLanes] = {};
