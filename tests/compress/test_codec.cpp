@@ -34,6 +34,45 @@ RoundingOptions stochastic() {
   return rounding;
 }
 
+// clang-format off: one a line
+constexpr const char* kCompressors[] = {
+    "fp8_rows",
+    "fp8_rows row=27",
+    "int8_rows",
+    "int8_rows row=576 stochastic",
+    "int4",
+    "int4 bucket=7 stochastic",
+    "quantized int8 512 scale=fp32",
+    "quantized mxfp8 stochastic",
+    "quantized e3m2 3 scale=e4m2",
+    "one_bit",
+    "one_bit bucket=64",
+    "one_bit bucket=100",
+    "feedback int4 32 scale=fp32",
+    "feedback qsgd bits=2 bucket=128",
+    "feedback e4m3",
+    "qsgd",
+    "qsgd bits=2 bucket=128 norm=2",
+    "qsgd bits=16 bucket=8192",
+    "qsgd bits=7 bucket=9 levels=intervals",
+    "qsgd bits=5 bucket=tensor",
+    "qsgd coding=elias-dense",
+    "qsgd norm=2 coding=elias-sparse",
+    "qsgd bits=3 bucket=50 coding=smallest",
+    "terngrad",
+    "terngrad clip=none share=off",
+    "terngrad bucket=100",
+    "sparse",
+    "sparse e5m2",
+    "top_k 0.1",
+    "top_k 0.5 feedback=off",
+    "top_k 1 e4m3",
+    "top_k 0.3 int4 stochastic",
+    "top_k 0.05 mxfp8",
+    "top_k 0.1 qsgd bits=4",
+};
+// clang-format on
+
 std::vector<SharedCodec> codecs() {
   std::vector<SharedCodec> all;
   for (const char* name : {"e4m3", "e3m0", "e5m2", "e6m9", "fp16", "fp32"}) {
@@ -49,26 +88,7 @@ std::vector<SharedCodec> codecs() {
       all.push_back(std::make_shared<ScaledBlocks>(ParseScaled(name), rounding));
     }
   }
-  for (const char* text : {"fp8_rows",
-                           "fp8_rows row=27",
-                           "int8_rows",
-                           "int8_rows row=576 stochastic",
-                           "int4",
-                           "int4 bucket=7 stochastic",
-                           "quantized int8 512 scale=fp32",
-                           "quantized mxfp8 stochastic",
-                           "quantized e3m2 3 scale=e4m2",
-                           "qsgd",
-                           "qsgd bits=2 bucket=128 norm=2",
-                           "qsgd bits=16 bucket=8192",
-                           "qsgd bits=7 bucket=9 levels=intervals",
-                           "qsgd bits=5 bucket=tensor",
-                           "qsgd coding=elias-dense",
-                           "qsgd norm=2 coding=elias-sparse",
-                           "qsgd bits=3 bucket=50 coding=smallest",
-                           "terngrad",
-                           "terngrad clip=none share=off",
-                           "terngrad bucket=100"}) {
+  for (const char* text : kCompressors) {
     all.push_back(MakeCodec(text, {.seed = 9}));
   }
   return all;
