@@ -164,6 +164,12 @@ struct KernelTable {
   void (*add_scaled_sums)(std::int64_t rows, std::int64_t columns, std::int64_t stride,
                           const float* a_scale, const float* b_scale, float* sum, float* total);
 
+  /// Writes the places i, ascending, of values v[i] whose pattern & mask is at least `least`, to
+  /// `places`, which has room for n < 2^32, and returns how many. v[i] is x[i], or where `y` is not
+  /// null x[i] + r[i], which becomes y[i]; y may be r.
+  std::int64_t (*find_large)(std::uint32_t mask, std::uint32_t least, std::int64_t n,
+                             const float* x, const float* r, float* y, std::uint32_t* places);
+
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
   /// Transforms groups of plan.size values (numeric/hadamard.h). Value i of column j of group g

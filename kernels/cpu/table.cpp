@@ -48,6 +48,7 @@ constexpr KernelTable kTable = {
     .gemm = gemm,
     .block_fma = block_fma,
     .add_scaled_sums = add_scaled_sums,
+    .find_large = find_large,
     .random_integers = random_integers,
     .hadamard = hadamard,
     .one_bit_means = one_bit_means,

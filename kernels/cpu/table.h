@@ -109,6 +109,8 @@ void arithmetic_f64(Operation op, const RoundPlan& plan, std::int64_t first, std
                     const double* x, const double* y, const double* z, const std::uint32_t* random,
                     double* out);
 float max_abs(std::int64_t n, const float* x, std::int64_t* non_finite);
+std::int64_t find_large(std::uint32_t mask, std::uint32_t least, std::int64_t n, const float* x,
+                        const float* r, float* y, std::uint32_t* places);
 void random_integers(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t first,
                      std::int64_t n, std::uint32_t* out);
 void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
