@@ -127,13 +127,22 @@ def test_zstd_is_the_baseline_where_it_is_there(capsys, monkeypatch, checkpoint)
 def test_encoded_tensors_are_kept(checkpoint, tmp_path, tensors):
     out = tmp_path / "out.npz"
     codec = compress.qsgd(bits=4, seed=5)
-    assert main(["compress", str(checkpoint), "--wire", codec.name, "--seed=5", f"--out={out}"]) == 0
+    assert (
+        main(["compress", str(checkpoint), "--wire", codec.name, "--seed=5", f"--out={out}"]) == 0
+    )
     with np.load(out) as kept:
         for name, x in tensors.items():
             values = compress.decode(
                 kept[f"model.{name}"].tobytes(), tuple(kept[f"model.{name}.shape"])
             )
             np.testing.assert_array_equal(values, codec.encode(x).values)
+
+
+def status_of(arguments):
+    try:
+        return main(arguments)
+    except SystemExit as left:  # argparse
+        return left.code
 
 
 @pytest.mark.parametrize(
@@ -159,10 +168,7 @@ def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):
     np.save("nan.npy", np.float32([1, np.nan]))
     torch.save({"step": torch.tensor(3), "more": [1, "two"]}, "ints.pt")
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
-    try:
-        assert main(["compress", *arguments]) == 2
-    except SystemExit as left:
-        assert left.code == 2
+    assert status_of(["compress", *arguments]) == 2
     output = capsys.readouterr()
     assert told in output.err
     assert output.err.count("\n") == 1

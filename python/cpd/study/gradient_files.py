@@ -137,9 +137,7 @@ def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
 # ---- torch's and safetensors' -------------------------------------------------------------------
 
 
-def _read_safetensors(
-    path: Path, file: IO[bytes], _: bool
-) -> Iterable[tuple[str, torch.Tensor]]:
+def _read_safetensors(path: Path, file: IO[bytes], _: bool) -> Iterable[tuple[str, torch.Tensor]]:
     from safetensors.torch import load_file
 
     loaded: Arrays = load_file(path)
@@ -179,9 +177,7 @@ def _read_torch(
         yield name, _dense(name, tensor)
 
 
-def _flat(
-    prefix: str, value: Any, seen: set[int], leaves_out: bool
-) -> Iterator[tuple[str, Any]]:
+def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator[tuple[str, Any]]:
     """The names and values in nested dicts and lists, each of which stands in one place only: what
     is read is never more than the file holds."""
     if not isinstance(value, dict | list | tuple):
