@@ -30,7 +30,7 @@ inline std::vector<std::string> codec_texts() {
       "fp8_rows",
       "int8_rows",
       "int4 bucket=7 stochastic",
-      "quantized nvfp4",
+      "quantized mxfp4",
       "one_bit",
       "one_bit bucket=64",
       "top_k 0.1",
