@@ -55,8 +55,8 @@ std::vector<Row> Rows() {
     std::string name = text;
     std::ranges::replace(name, ' ', '_');
     if (random_bits != 24) name += "/random" + std::to_string(random_bits);
-    rows.push_back({"compress/encode/" + name, codec, false, encode});
-    if (random_bits == 24) rows.push_back({"compress/decode/" + name, codec, true, decode});
+    rows.push_back({"compress/encode/" + name, codec, false, false, encode});
+    if (random_bits == 24) rows.push_back({"compress/decode/" + name, codec, true, false, decode});
   };
   for (const int random_bits : {24, 16, 8}) {
     add("qsgd bits=4 bucket=512", TwoPasses(random_bits), kPlain, random_bits);
@@ -70,7 +70,12 @@ std::vector<Row> Rows() {
   add("int8_rows", kPlain, kPlain);
   add("int4", kPlain, kPlain);
   add("int4 stochastic", TwoPasses(24), kPlain);
-  add("quantized nvfp4", kPlain, kPlain);
+  add("quantized mxfp4", kPlain, kPlain);
+  add("one_bit", kResidual, kPlain);
+  add("one_bit bucket=64", kResidual, kPlain);
+  add("feedback int4", kResidual, kPlain);
+  add("top_k 0.01", 0.2, 0.2);
+  add("top_k 0.01 feedback=off", 0.3, 0.3);
   return rows;
 }
 
