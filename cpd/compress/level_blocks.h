@@ -18,8 +18,8 @@ class CodecWords;
 /// What a bucket's levels are measured by.
 enum class LevelNorm : std::uint8_t {
   largest,    ///< the largest |v|; NaN beside a NaN or infinity
-  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN beyond
-              ///< binary32
+  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN
+              ///< beyond binary32
   clipped,    ///< of finite values: the least of the largest |v| and c times the deviation
 };
 
@@ -31,7 +31,7 @@ class LevelBlocks {
   struct Options {
     LevelNorm norm = LevelNorm::largest;
     double clip = 0;           ///< c; 0: none
-    std::int64_t bucket = 0;   ///< 0: one norm, which comes with the piece
+    std::int64_t bucket = 0;   ///< 0: a layer has one norm, which Encode is given
     bool stores_norms = true;  ///< else values are decoded in units of it
   };
   /// plan: its stream and bucket do not matter.

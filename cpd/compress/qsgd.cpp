@@ -60,15 +60,23 @@ std::int64_t Qsgd::MostBytes(std::int64_t n, std::int64_t before) const {
 
 std::int64_t Qsgd::bucket() const { return options_.bucket == 0 ? 1 : options_.bucket; }
 
-Measured Qsgd::measured() const { return options_.bucket == 0 ? Measured::own : Measured::nothing; }
+struct Qsgd::Layer final : CodecState {
+  explicit Layer(const LevelBlocks& coder) : blocks(coder) {}
+  void Begin(const Piece& layer, const float* x) override { norm = blocks.Measure(layer, x); }
+  void Commit() override {}
 
-float Qsgd::Measure(const Piece& layer, CodecState* /*state*/, const float* x) const {
-  return options_.bucket == 0 ? blocks_.Measure(layer, x) : 0;
+  LevelBlocks blocks;
+  float norm = 0;
+};
+
+std::unique_ptr<CodecState> Qsgd::MakeState(std::int64_t /*size*/) const {
+  return options_.bucket == 0 ? std::make_unique<Layer>(blocks_) : nullptr;
 }
 
-std::int64_t Qsgd::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
+std::int64_t Qsgd::Encode(const Piece& piece, CodecState* state, const float* x,
                           std::uint8_t* to) const {
-  return blocks_.Encode(piece, piece.scale, x, to);
+  const float norm = options_.bucket == 0 ? dynamic_cast<const Layer&>(*state).norm : 0;
+  return blocks_.Encode(piece, norm, x, to);
 }
 
 void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,

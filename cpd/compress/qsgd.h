@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
@@ -37,15 +38,16 @@ class CPD_API Qsgd final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
-  [[nodiscard]] Measured measured() const override;
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
+  /// Without buckets it holds the layer's norm.
+  [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
+  struct Layer;
   QsgdOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;

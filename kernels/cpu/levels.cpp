@@ -44,7 +44,8 @@ CPD_FN void code_bucket(const LevelPlan& plan, float norm, int64_t n, const floa
   const Rule rule(plan, norm);
   const auto code = [&](const float* from, const uint32_t* r, uint32_t* to) {
     U lanes;
-    const bool clear = rule.template code<kIntervals, kHasNan>(load<Value>(from), load<U>(r), &lanes);
+    const bool clear =
+        rule.template code<kIntervals, kHasNan>(load<Value>(from), load<U>(r), &lanes);
     store(to, lanes);
     if (__builtin_expect(!clear, 0)) exact_codes(plan, norm, kLanes, from, r, to);
   };
@@ -75,8 +76,7 @@ CPD_FN void code_by_norm(const LevelPlan& plan, float norm, int64_t n, const flo
 
 template <bool kIntervals, bool kHasNan>
 CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, int64_t n,
-                       const float* x, const float* norms, const uint32_t* given,
-                       uint8_t* packed) {
+                       const float* x, const float* norms, const uint32_t* given, uint8_t* packed) {
   const LevelPlan plan = shared;
   const Packer<Unsigned<F>> packer(plan.bits);
   alignas(64) uint32_t codes[kRun];

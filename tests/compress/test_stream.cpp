@@ -151,22 +151,6 @@ TEST(Stream, StatesAreCommitted) {
   }
 }
 
-TEST(Stream, EveryBitFlipAndTruncationIsFound) {
-  const std::vector<float> x = values_of(40);
-  for (const std::string& text : testing::codec_texts()) {
-    const Bytes bytes = EncodeStream(MakeCodec(text), nullptr, {.row = 8}, x);
-    for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
-      Bytes flipped = bytes;
-      flipped[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
-      EXPECT_THROW((void)DecodeStream(flipped), DamagedBytes) << text << ", bit " << bit;
-    }
-    for (std::size_t size = 0; size < bytes.size(); ++size) {
-      const std::span<const std::uint8_t> cut(bytes.data(), size);
-      EXPECT_THROW((void)DecodeStream(cut), DamagedBytes) << text << ", " << size << " bytes";
-    }
-  }
-}
-
 TEST(Stream, SaysWhatIsWrong) {
   const Bytes good = EncodeStream(MakeCodec("e4m3"), nullptr, {.row = 5}, values_of(40));
   const auto damage = [&](std::size_t at, auto value) {

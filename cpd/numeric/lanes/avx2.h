@@ -58,6 +58,10 @@ struct SplitLanes<U32x8> {
 CPD_FN bool any(I32x4 mask) { return _mm_movemask_ps(bits_as<__m128>(mask)) != 0; }
 CPD_FN bool any(I32x8 mask) { return _mm256_movemask_ps(bits_as<__m256>(mask)) != 0; }
 
+CPD_FN std::uint32_t mask_bits(I32x8 mask) {
+  return static_cast<std::uint32_t>(_mm256_movemask_ps(bits_as<__m256>(mask)));
+}
+
 CPD_FN std::int32_t largest_lane(I32x8 x) {
   const __m256i all = bits_as<__m256i>(x);
   const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));

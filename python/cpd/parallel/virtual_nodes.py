@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cpd.comm.layers import check_layer
 from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
+from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
 from cpd.parallel.nodes.folds import Folds
 from cpd.parallel.nodes.gradients import Gradients, Loss, Watch, computed, named_parameters

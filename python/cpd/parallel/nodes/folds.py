@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from cpd import _core
-from cpd.comm.layers import host_values
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec
 from cpd.comm.virtual import LayerReport, layer_report
+from cpd.ops.flat import host_values
 from cpd.parallel.nodes.gradients import Gradients
 
 
