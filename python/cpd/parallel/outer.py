@@ -27,7 +27,6 @@ from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.formats import flag
 from cpd.numeric.options import integer
-from cpd.parallel.nodes.gradients import number_of
 from cpd.parallel.virtual_nodes import checked_parameters
 
 __all__ = ["DiLoCo", "WeightAverage"]
@@ -107,17 +106,11 @@ class _Workers:
         self.states.load_state_dict(state.get("states", {"layers": []}))
         self.steps = state["steps"]
 
-    def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs keep of the layer `name`; None: of all. Raises ValueError where there
-        is none of that name."""
-        self.states.reset(None if name is None else number_of(name, self.names))
-
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.world_size} worker{'s' * (self.world_size != 1)}, "
-            f"{len(self.names)} layer{'s' * (len(self.names) != 1)} of {sum(self._sizes()):,} values, every "
-            f"{self.period} steps)"
-        )
+        workers = f"{self.world_size} worker{'s' * (self.world_size != 1)}"
+        layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
+        values = f"{sum(self._sizes()):,} values"
+        return f"{type(self).__name__}({workers}, {layers} of {values}, every {self.period} steps)"
 
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
         """What a worker gives for a layer, of which it has the weights `local`: float32."""
@@ -170,7 +163,7 @@ class _Workers:
         self, numbers: list[int], step: int
     ) -> Iterator[tuple[int, tuple[torch.Tensor, LayerReport]]]:
         """Number, average and report of each layer."""
-        for spec, part in self.schedule.parts(self.names, step, self._sizes()):
+        for spec, part in self.schedule.parts(self.names, step):
             chosen = [n for n in part if n in numbers]
             if chosen:
                 averages, reports = self._all_reduce(chosen, spec)
@@ -187,9 +180,7 @@ class _Workers:
             return sums, told.layers
         workers = range(len(self.models))
         asked = [functools.partial(self._on_host, worker, numbers) for worker in workers]
-        return simulate_all_reduce(
-            asked, spec, numbers=numbers, states=self.states, report=True
-        )
+        return simulate_all_reduce(asked, spec, numbers=numbers, states=self.states, report=True)
 
     def _on_host(self, worker: int, numbers: list[int]) -> list[torch.Tensor]:
         return [layer.cpu() for layer in self._contributions(worker, numbers)]
