@@ -33,7 +33,7 @@ def root_in_binary32(value: Fraction) -> float:
     """The square root, rounded once to binary32."""
     if value == 0:
         return 0.0
-    scale = 2 ** 400  # 200 bits below one: a root is no tie and no number beside it
+    scale = 2**400  # 200 bits below one: a root is no tie and no number beside it
     root = Fraction(math.isqrt(value.numerator * scale * scale // value.denominator), scale)
     if root * root != value:
         root += Fraction(1, 2 * scale)
