@@ -59,8 +59,8 @@ CPD_FN constexpr double add_partial_sums(double* sum) {
   return sum[0];
 }
 
-/// sqrt(x) and a * b rounded once to binary32, x and a * b not negative: by way of a binary64 number
-/// rounded to odd (exact.h).
+/// sqrt(x) and a * b rounded once to binary32, x and a * b not negative: by way of a binary64
+/// number rounded to odd (exact.h).
 CPD_FN float root_in_binary32(double x) {
   const double root = __builtin_sqrt(x);
   return static_cast<float>(toward_odd(root, fma(-root, root, x)));
@@ -106,8 +106,8 @@ CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std:
   return static_cast<std::uint32_t>(!plan.intervals && v < 0 ? -level : level) & mask;
 }
 
-/// The same for lanes of V: F for 8 bits at most and 2^-100 <= norm <= 2^100, where seldom one needs
-/// the exact rule; binary64 for any.
+/// The same for lanes of V: F for 8 bits at most and 2^-100 <= norm <= 2^100, where seldom one
+/// needs the exact rule; binary64 for any.
 template <class V>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;
@@ -133,9 +133,9 @@ struct LevelLanes {
     none = splat<U>(no_level(plan));
   }
 
-  /// The codes; false where a lane needs level_code.
+  /// The codes, and a mask of the lanes that need level_code.
   template <bool kIntervals, bool kHasNan>
-  CPD_FN bool code(Value x, U random, U* codes) const {
+  CPD_FN auto code(Value x, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
     const U magnitude = pattern & splat<U>(0x7FFFFFFFU);
     const V draw = fma(convert<V>((I)random), unit, offset);
@@ -153,7 +153,7 @@ struct LevelLanes {
       number = select((I)magnitude < splat<I>(0x7F800000), number, none);
     }
     *codes = number;
-    return !any(level != above);
+    return level != above;
   }
 };
 
@@ -179,9 +179,9 @@ struct LevelValues {
     none = splat<I>(-static_cast<std::int32_t>(no_level(plan)));
   }
 
-  /// level * norm / s rounded once, for a finite norm. level * norm is exact; the quotient is that of
-  /// binary64 (Markstein 1990) and rounds to binary32 as the exact one: it has no more than 41 bits
-  /// or lies 2^-41 of itself from every tie.
+  /// level * norm / s rounded once, for a finite norm. level * norm is exact; the quotient is that
+  /// of binary64 (Markstein 1990) and rounds to binary32 as the exact one: it has no more than 41
+  /// bits or lies 2^-41 of itself from every tie.
   template <bool kIntervals, bool kDivides>
   CPD_FN Value value(U code) const {
     I level;

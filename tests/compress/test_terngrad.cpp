@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/compress/terngrad.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "cpd/compress/codecs.h"
+#include "cpd/compress/terngrad.h"
 #include "cpd/numeric/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
@@ -40,8 +39,8 @@ float measured(const Codec& codec, const std::vector<float>& x, int shift = 0) {
   return codec.Measure({.n = size, .shift = shift, .size = size}, nullptr, x.data());
 }
 
-/// min(max |v|, c sigma), finite values alone; sigma by MPFR's width would be the same: a product of
-/// 64 bits is compared with its neighbours.
+/// min(max |v|, c sigma), finite values alone; sigma by MPFR's width would be the same: a product
+/// of 64 bits is compared with its neighbours.
 float scaler_of(const std::vector<float>& x, double clip) {
   std::vector<double> sums(16), squares(16);
   double count = 0;

@@ -84,7 +84,7 @@ def steps_of(bits: int, levels: str) -> int:
 
 
 def level(value: float, scale: float, steps: int, levels: str, random: int, bits: int) -> int:
-    """The signed level, in units of scale / steps, that a value takes by R = random of `bits` bits."""
+    """The level, in units of scale / steps, that a value takes by R = random of `bits` bits."""
     if scale == 0:
         return 0
     place = Fraction(value) * steps / Fraction(scale)

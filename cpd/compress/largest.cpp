@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/largest.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
+
+namespace cpd {
+namespace {
+
+using Patterns = std::vector<std::uint32_t>;
+
+constexpr std::uint32_t kMagnitude = 0x7FFFFFFF;  // magnitudes ascend with these bits
+constexpr std::uint32_t kInfinity = 0x7F800000;
+constexpr std::int64_t kStep = 4096;
+constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // values that are worth a sample
+
+std::uint32_t PatternOf(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitude; }
+
+/// All above `pattern` count, and the first `equals` of its own.
+struct Limit {
+  std::uint32_t pattern = 0;
+  std::int64_t equals = 0;
+};
+
+/// Of the k >= 1 largest of n patterns at(i), digit by digit.
+template <class At>
+Limit LimitOf(std::int64_t n, std::int64_t k, At at) {
+  Limit limit{0, k};
+  std::uint32_t known = 0;
+  for (const int shift : {20, 10, 0}) {
+    constexpr std::uint32_t kDigits = 2048;
+    std::int64_t counts[kDigits] = {};
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint32_t pattern = at(i);
+      counts[pattern >> shift & (shift == 20 ? 2047 : 1023)] +=
+          (pattern & known) == limit.pattern ? 1 : 0;
+    }
+    std::uint32_t digit = kDigits - 1;
+    for (; counts[digit] < limit.equals; --digit) limit.equals -= counts[digit];
+    limit.pattern |= digit << shift;
+    known |= (shift == 20 ? 2047U : 1023U) << shift;
+  }
+  return limit;
+}
+
+/// With every NaN and infinity.
+Limit WithNonFinite(Limit limit) {
+  if (limit.pattern < kInfinity) return limit;
+  return {kInfinity, std::numeric_limits<std::int64_t>::max()};
+}
+
+/// A pattern that somewhat more than k of the values reach, as a sample has it: 1 … kInfinity.
+std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
+  const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, std::int64_t{1} << 16);
+  Patterns sample(static_cast<std::size_t>(count));
+  Guarded([&] {
+    for (std::int64_t s = 0; s < count; ++s) {
+      // Evenly, but not at one distance: layers have periods.
+      const std::int64_t i = of.n / count * s + s * 7919 % (of.n / count);
+      sample[s] = PatternOf(of.r == nullptr ? of.x[i] : of.x[i] + of.r[i]);
+    }
+  });
+  const double share = static_cast<double>(k) / static_cast<double>(of.n);
+  const double mean = share * static_cast<double>(count);
+  const auto rank = static_cast<std::int64_t>(mean + 4 * std::sqrt(mean) + 8);
+  if (rank >= count) return 1;
+  std::ranges::nth_element(sample, sample.begin() + rank, std::greater<>());
+  return std::clamp(sample[rank], std::uint32_t{1}, kInfinity);
+}
+
+/// Appends the places of values that reach `least`, until there are more than `most`; all sums are
+/// written.
+void Reaching(const Summands& of, std::uint32_t least, std::int64_t most,
+              std::vector<std::int64_t>& places) {
+  std::uint32_t found[kStep];
+  for (std::int64_t i = 0; i < of.n; i += kStep) {
+    const float* r = of.r == nullptr ? nullptr : of.r + i;
+    float* sum = of.r == nullptr ? nullptr : of.sum + i;
+    const std::int64_t count =
+        Kernels().find_large(kMagnitude, least, std::min(kStep, of.n - i), of.x + i, r, sum, found);
+    if (static_cast<std::int64_t>(places.size()) > most) continue;
+    for (std::int64_t p = 0; p < count; ++p) places.push_back(i + found[p]);
+  }
+}
+
+/// The places within a limit.
+void Within(std::int64_t n, const float* v, Limit limit, std::vector<std::int64_t>& places) {
+  std::uint32_t found[kStep];
+  for (std::int64_t i = 0; i < n; i += kStep) {
+    const std::uint32_t least = limit.equals > 0 ? limit.pattern : limit.pattern + 1;
+    const std::int64_t count = Kernels().find_large(kMagnitude, least, std::min(kStep, n - i),
+                                                    v + i, nullptr, nullptr, found);
+    for (std::int64_t p = 0; p < count; ++p) {
+      const std::int64_t place = i + found[p];
+      if (PatternOf(v[place]) > limit.pattern || limit.equals-- > 0) places.push_back(place);
+    }
+  }
+}
+
+}  // namespace
+
+void FindLargest(const Summands& of, std::int64_t k, std::vector<std::int64_t>& places) {
+  places.clear();
+  if (of.n == 0) return;
+  const float* const v = of.r == nullptr ? of.x : of.sum;
+  const auto pattern_at = [&](std::int64_t p) { return PatternOf(v[places[p]]); };
+  const std::uint32_t least = of.n < kSampled ? 1 : GuessOf(of, k);
+  const std::int64_t most = 4 * k + kStep;
+  Reaching(of, least, most, places);
+  const auto count = static_cast<std::int64_t>(places.size());
+  Limit limit{0, k - count};
+  if (k <= count && count <= most) {
+    limit = WithNonFinite(LimitOf(count, k, pattern_at));
+    std::erase_if(places, [&](std::int64_t place) {
+      const std::uint32_t pattern = PatternOf(v[place]);
+      return pattern <= limit.pattern && (pattern < limit.pattern || limit.equals-- <= 0);
+    });
+    return;
+  }
+  if (count > most || least > 1) {
+    limit = WithNonFinite(LimitOf(of.n, k, [&](std::int64_t i) { return PatternOf(v[i]); }));
+  }
+  places.clear();
+  Within(of.n, v, limit, places);
+}
+
+}  // namespace cpd

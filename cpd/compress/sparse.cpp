@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/sparse.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/compress/places.h"
+#include "cpd/compress/words.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::uint8_t kDense = 0, kGaps = 1;
+constexpr std::int64_t kStep = 4096;
+
+/// Of all values but +0.
+std::vector<std::int64_t> PlacesOf(std::int64_t n, const float* x) {
+  std::vector<std::int64_t> places;
+  std::uint32_t found[kStep];
+  for (std::int64_t i = 0; i < n; i += kStep) {
+    const std::int64_t count = Kernels().find_large(~std::uint32_t{0}, 1, std::min(kStep, n - i),
+                                                    x + i, nullptr, nullptr, found);
+    for (std::int64_t k = 0; k < count; ++k) places.push_back(i + found[k]);
+  }
+  return places;
+}
+
+}  // namespace
+
+Sparse::Sparse(const Format& format) : values_(format) {
+  if (!format.has_zero()) throw Error("sparse: " + ToString(format) + " has no zero");
+}
+
+SharedCodec Sparse::Make(CodecWords& words, const RoundingOptions& /*rounding*/) {
+  const std::string format = words.Next();
+  words.End("a format");
+  return std::make_shared<Sparse>(format.empty() ? kFp32 : ParseFormat(format));
+}
+
+std::string Sparse::name() const {
+  return format() == kFp32 ? "sparse" : "sparse " + ToString(format());
+}
+
+std::int64_t Sparse::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
+  return n == 0 ? 0 : 1 + values_.MostBytes(n);
+}
+
+std::int64_t Sparse::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
+                            std::uint8_t* to) const {
+  if (piece.n == 0) return 0;
+  std::vector<float> shifted;
+  if (piece.shift != 0) {
+    shifted.resize(static_cast<std::size_t>(piece.n));
+    Unscale(piece.shift, 1, piece.n, x, shifted.data());
+    x = shifted.data();
+  }
+  const std::vector<std::int64_t> places = PlacesOf(piece.n, x);
+  const auto count = static_cast<std::int64_t>(places.size());
+  std::vector<std::uint8_t> gaps(static_cast<std::size_t>(MostPlaceBytes(piece.n)));
+  gaps.resize(static_cast<std::size_t>(PutPlaces(places, 0, piece.n, gaps.data()) - gaps.data()));
+  const auto size = static_cast<std::int64_t>(gaps.size());
+  if (size + values_.MostBytes(count) >= values_.MostBytes(piece.n)) {
+    *to = kDense;
+    return 1 + values_.Encode({piece.layer, 0, piece.n}, nullptr, x, to + 1);
+  }
+  std::vector<float> values(places.size());
+  std::ranges::transform(places, values.begin(), [&](std::int64_t place) { return x[place]; });
+  *to = kGaps;
+  std::ranges::copy(gaps, to + 1);
+  return 1 + size + values_.Encode({piece.layer, 0, count}, nullptr, values.data(), to + 1 + size);
+}
+
+void Sparse::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                    float* y, std::int64_t /*before*/) const {
+  if (n == 0 && bytes.empty()) return;
+  if (n == 0 || bytes.empty() || bytes[0] > kGaps) {
+    throw DamagedBytes("values of " + name() + " begin with a byte 0 or 1");
+  }
+  const std::uint8_t kind = bytes[0];
+  bytes = bytes.subspan(1);
+  if (kind == kDense) return values_.Decode(bytes, n, shift, divisor, y);
+  const std::vector<std::int64_t> places = TakePlaces(bytes, n);
+  std::vector<float> values(places.size());
+  values_.Decode(bytes, static_cast<std::int64_t>(places.size()), shift, divisor, values.data());
+  const float zero = 0 / divisor;
+  std::fill_n(y, n, zero);
+  for (std::size_t k = 0; k < places.size(); ++k) y[places[k]] = values[k];
+}
+
+void Sparse::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
+  values_.Round({piece.layer, 0, piece.n, piece.shift}, state, x, y);
+}
+
+}  // namespace cpd

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values most of which are zeros, without loss: sums of what top_k keeps.
+#pragma once
+
+#include "cpd/compress/codec.h"
+#include "cpd/compress/packed.h"
+
+namespace cpd {
+
+class CodecWords;
+
+/// A byte says what follows: the places of all values but +0 (places.h) and their packed codes, or,
+/// where that is not shorter, the codes of all. -0 is a value.
+class CPD_API Sparse final : public Codec {
+ public:
+  /// Of numbers of a format that has zeros; others are rounded to nearest-even. Throws Error.
+  explicit Sparse(const Format& format = kFp32);
+
+  /// `sparse [FORMAT]`.
+  static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
+
+  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::string text() const override { return name(); }
+  [[nodiscard]] const Format& format() const override { return values_.format(); }
+  [[nodiscard]] bool is_fixed() const override { return false; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
+  [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
+  [[nodiscard]] bool has_nan() const override { return values_.has_nan(); }
+
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const override;
+  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+
+ private:
+  Packed values_;
+};
+
+}  // namespace cpd

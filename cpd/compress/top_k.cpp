@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/top_k.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cpd/base/guarded.h"
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/largest.h"
+#include "cpd/compress/packed.h"
+#include "cpd/compress/places.h"
+#include "cpd/compress/sparse.h"
+#include "cpd/compress/words.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::int64_t kBillion = 1000000000;
+constexpr std::array<std::string_view, 2> kFeedback{"on", "off"};
+
+}  // namespace
+
+/// A layer's residual and, of a call, the values that are kept and what is left of all others.
+struct TopK::Sending final : CodecState {
+  Sending(const TopK& codec, std::int64_t size)
+      : feeds_back(codec.feeds_back_), codec(codec.inner_), n(size), count(codec.Count(size)) {
+    if (!feeds_back) return;
+    residual.resize(static_cast<std::size_t>(size));
+    left.resize(residual.size());
+  }
+
+  void Begin(const Piece& layer, const float* x) override {
+    std::vector<float> shifted;
+    if (layer.shift != 0) {
+      shifted.resize(static_cast<std::size_t>(n));
+      Unscale(layer.shift, 1, n, x, shifted.data());
+      x = shifted.data();
+    }
+    Summands of{.n = n, .x = x};
+    if (feeds_back) {
+      of.r = residual.data();
+      of.sum = left.data();
+    }
+    FindLargest(of, count, places);
+    const float* const v = feeds_back ? left.data() : x;
+    values.resize(places.size());
+    std::ranges::transform(places, values.begin(), [&](std::int64_t place) { return v[place]; });
+    inner = codec->MakeState(static_cast<std::int64_t>(values.size()));
+    if (inner != nullptr) inner->Begin(InnerOf(layer), values.data());
+  }
+  void Commit() override {
+    residual.swap(left);
+    if (inner != nullptr) inner->Commit();
+  }
+  [[nodiscard]] std::vector<float> Kept() const override { return residual; }
+  void Restore(std::span<const float> kept) override {
+    if (kept.size() != residual.size()) {
+      throw Error("top_k keeps " + std::to_string(residual.size()) + " values of this layer, got " +
+                  std::to_string(kept.size()));
+    }
+    residual.assign(kept.begin(), kept.end());
+  }
+
+  /// The inner codec's layer.
+  [[nodiscard]] Piece InnerOf(const Piece& layer) const {
+    const auto size = static_cast<std::int64_t>(values.size());
+    return {.layer = layer.layer,
+            .n = size,
+            .stream = layer.stream,
+            .size = size,
+            .scale = layer.scale};
+  }
+
+  bool feeds_back;
+  SharedCodec codec;
+  std::int64_t n, count;
+  std::vector<float> residual, left;
+  std::vector<std::int64_t> places;
+  std::vector<float> values;  ///< at these places
+  std::unique_ptr<CodecState> inner;
+};
+
+/// What a piece keeps.
+struct TopK::Run {
+  Run(const Piece& of, CodecState* state) : sending(dynamic_cast<Sending&>(*state)) {
+    const auto first = std::ranges::lower_bound(sending.places, of.begin);
+    const auto last = std::ranges::lower_bound(sending.places, of.begin + of.n);
+    piece = sending.InnerOf(of);
+    piece.begin = first - sending.places.begin();
+    piece.n = last - first;
+    places = {first, last};
+    if (of.random == nullptr) return;
+    for (const std::int64_t place : places) random.push_back(of.random[place - of.begin]);
+    piece.random = random.data();
+  }
+  [[nodiscard]] const float* values() const { return sending.values.data() + piece.begin; }
+  [[nodiscard]] std::int64_t before() const { return piece.begin % sending.codec->bucket(); }
+
+  /// Takes down what is left of values that are decoded so.
+  void Leave(const std::vector<float>& decoded) const {
+    const float unit = sending.codec->measured() == Measured::shared ? piece.scale : 1;
+    Guarded([&] {
+      for (std::size_t k = 0; k < places.size(); ++k) {
+        const float v = values()[k];
+        const float sent = decoded[k] * unit;
+        const float left = std::isfinite(sent) ? v - sent : v;
+        sending.left[places[k]] = std::isfinite(v) ? left : 0;
+      }
+    });
+  }
+
+  Sending& sending;
+  Piece piece;  ///< of the inner codec's layer
+  std::span<const std::int64_t> places;
+  std::vector<std::uint32_t> random;
+};
+
+TopK::TopK(double fraction, bool feeds_back, SharedCodec inner)
+    : billionths_(Guarded([&] { return std::llround(fraction * static_cast<double>(kBillion)); })),
+      feeds_back_(feeds_back),
+      inner_(std::move(inner)) {
+  const double there =
+      Guarded([&] { return static_cast<double>(billionths_) / static_cast<double>(kBillion); });
+  if (billionths_ < 1 || billionths_ > kBillion || there != fraction) {
+    throw Error("top_k takes a fraction above 0 up to 1 with at most 9 decimals, got " +
+                NumberText(fraction));
+  }
+  const auto refuse = [&](const std::string& why) {
+    throw Error("top_k: the values that are kept have no " + why + ", so '" + inner_->name() +
+                "' cannot encode them");
+  };
+  if (inner_->by_rows()) refuse("rows");
+  const std::unique_ptr<CodecState> state = inner_->MakeState(1);
+  if (state != nullptr && !state->Kept().empty()) refuse("neighbours that stay from call to call");
+}
+
+SharedCodec TopK::Make(CodecWords& words, const RoundingOptions& rounding) {
+  const double fraction = ParseNumber("top_k's fraction", words.Next(), 0, 1);
+  const bool feeds_back = words.Choice("feedback", kFeedback, 0) == 0;
+  const std::string inner = words.Rest();
+  return std::make_shared<TopK>(fraction, feeds_back,
+                                MakeCodec(inner.empty() ? ToString(kFp32) : inner, rounding));
+}
+
+std::string TopK::Head() const {
+  return "top_k " + NumberText(static_cast<double>(billionths_) / static_cast<double>(kBillion)) +
+         (feeds_back_ ? "" : " feedback=off");
+}
+
+std::string TopK::name() const {
+  const std::string inner = inner_->name();
+  return Head() + (inner == ToString(kFp32) ? "" : " " + inner);
+}
+
+std::string TopK::text() const { return Head() + " " + inner_->text(); }
+
+std::int64_t TopK::Count(std::int64_t n) const {
+  const std::int64_t rest = n % kBillion * billionths_;
+  return n / kBillion * billionths_ + (rest + kBillion - 1) / kBillion;
+}
+
+std::int64_t TopK::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
+  if (n == 0) return 0;
+  return MostPlaceBytes(n) + kMostNumberBytes + inner_->MostBytes(n, inner_->bucket() - 1);
+}
+
+float TopK::Measure(const Piece& layer, CodecState* state, const float* /*x*/) const {
+  const auto& sending = dynamic_cast<const Sending&>(*state);
+  return inner_->Measure(sending.InnerOf(layer), sending.inner.get(), sending.values.data());
+}
+
+std::int64_t TopK::Encode(const Piece& piece, CodecState* state, const float* /*x*/,
+                          std::uint8_t* to) const {
+  if (piece.n == 0) return 0;
+  const Run run(piece, state);
+  const std::uint8_t* const begin = to;
+  to = PutPlaces(run.places, piece.begin, piece.n, to);
+  if (run.places.empty()) return to - begin;
+  if (inner_->bucket() > 1) to = PutNumber(run.before(), to);
+  const std::int64_t size = inner_->Encode(run.piece, run.sending.inner.get(), run.values(), to);
+  if (feeds_back_) {
+    std::vector<float> decoded(run.places.size());
+    inner_->Decode({to, static_cast<std::size_t>(size)}, run.piece.n, 0, 1, decoded.data(),
+                   run.before());
+    run.Leave(decoded);
+  }
+  return to + size - begin;
+}
+
+void TopK::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                  float* y, std::int64_t /*before*/) const {
+  if (n == 0 && bytes.empty()) return;
+  const std::vector<std::int64_t> places = TakePlaces(bytes, n);
+  std::vector<float> values(places.size());
+  if (!places.empty()) {
+    const std::int64_t before =
+        inner_->bucket() > 1 ? TakeNumber(bytes, inner_->bucket() - 1) : std::int64_t{0};
+    inner_->Decode(bytes, static_cast<std::int64_t>(places.size()), shift, divisor, values.data(),
+                   before);
+  } else if (!bytes.empty()) {
+    throw DamagedBytes("no value is kept, and bytes follow");
+  }
+  std::fill_n(y, n, 0.0F / divisor);
+  for (std::size_t k = 0; k < places.size(); ++k) y[places[k]] = values[k];
+}
+
+void TopK::Round(const Piece& piece, CodecState* state, const float* /*x*/, float* y) const {
+  const Run run(piece, state);
+  std::vector<float> decoded(run.places.size());
+  inner_->Round(run.piece, run.sending.inner.get(), run.values(), decoded.data());
+  std::fill_n(y, piece.n, 0.0F);
+  for (std::size_t k = 0; k < decoded.size(); ++k) y[run.places[k] - piece.begin] = decoded[k];
+  if (feeds_back_) run.Leave(decoded);
+}
+
+std::unique_ptr<CodecState> TopK::MakeState(std::int64_t size) const {
+  return std::make_unique<Sending>(*this, size);
+}
+
+SharedCodec TopK::ForResults(const Format& format, int /*world*/) const {
+  if (!format.has_zero()) return nullptr;
+  return std::make_shared<Sparse>(format);
+}
+
+}  // namespace cpd

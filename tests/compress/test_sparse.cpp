@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Places in a message, and values most of which are zeros: what comes back, how many bytes, damage.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/places.h"
+#include "cpd/compress/sparse.h"
+#include "cpd/numeric/error.h"
+#include "tests/testing/bits.h"
+
+namespace cpd {
+namespace {
+
+using Places = std::vector<std::int64_t>;
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes put(const Places& places, std::int64_t n, std::int64_t begin = 0) {
+  Bytes bytes(static_cast<std::size_t>(MostPlaceBytes(n)));
+  bytes.resize(static_cast<std::size_t>(PutPlaces(places, begin, n, bytes.data()) - bytes.data()));
+  return bytes;
+}
+Places take(const Bytes& bytes, std::int64_t n) {
+  std::span<const std::uint8_t> rest(bytes);
+  const Places places = TakePlaces(rest, n);
+  EXPECT_TRUE(rest.empty());
+  return places;
+}
+
+/// Every value with a probability.
+Places some(std::int64_t n, double share, unsigned seed) {
+  std::mt19937 bits(seed);
+  std::bernoulli_distribution is_there(share);
+  Places places;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (is_there(bits)) places.push_back(i);
+  }
+  return places;
+}
+
+TEST(Places, EverySetOfAFew) {
+  for (std::int64_t n = 1; n <= 12; ++n) {
+    for (unsigned set = 0; set < 1U << n; ++set) {
+      Places places;
+      for (std::int64_t i = 0; i < n; ++i) {
+        if ((set >> i & 1U) != 0) places.push_back(i);
+      }
+      EXPECT_EQ(take(put(places, n), n), places);
+    }
+  }
+}
+
+TEST(Places, NumbersAndGapsOfEverySize) {
+  for (const double share : {0.0, 1e-4, 0.003, 0.01, 0.1, 0.4, 0.6, 0.99, 1.0}) {
+    const Places places = some(50000, share, 4);
+    EXPECT_EQ(take(put(places, 50000), 50000), places) << share;
+  }
+  for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{1} << 20}) {
+    EXPECT_EQ(take(put({n - 1}, n), n), Places{n - 1});
+    EXPECT_EQ(take(put({0}, n), n), Places{0});
+    Places packed(static_cast<std::size_t>(std::min<std::int64_t>(n, 40)));
+    std::iota(packed.begin(), packed.end(), n - static_cast<std::int64_t>(packed.size()));
+    EXPECT_EQ(take(put(packed, n), n), packed);
+  }
+  const std::int64_t large = std::int64_t{1} << 26;  // codes with as many zeros as there can be
+  const Places ends{large - 2, large - 1};
+  EXPECT_EQ(take(put(ends, large), large), ends);
+  EXPECT_EQ(take(put({7, 9}, 5, 5), 5), (Places{2, 4}));
+}
+
+/// Of a hundredth 8.08 bits is the least there is (entropy), of half of them 1 a value.
+TEST(Places, AreCompact) {
+  const Places hundredth = some(1 << 20, 0.01, 1);
+  EXPECT_LT(8.0 * static_cast<double>(put(hundredth, 1 << 20).size()),
+            8.2 * static_cast<double>(hundredth.size()));
+  EXPECT_LE(put(some(1 << 16, 0.5, 2), 1 << 16).size(), (1U << 13) + 4);
+}
+
+TEST(Places, Damage) {
+  const Bytes bytes = put(some(3000, 0.05, 3), 3000);
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    std::span<const std::uint8_t> cut(bytes.data(), length);
+    EXPECT_THROW(TakePlaces(cut, 3000), DamagedBytes);
+  }
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    Bytes changed = bytes;
+    changed[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+    std::span<const std::uint8_t> rest(changed);
+    try {
+      std::int64_t least = 0;
+      for (const std::int64_t place : TakePlaces(rest, 3000)) {
+        EXPECT_TRUE(place >= least && place < 3000);
+        least = place + 1;
+      }
+    } catch (const DamagedBytes&) {
+    }
+  }
+  for (const Bytes& wrong : {Bytes{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1},
+                             Bytes{0x80, 0x80}, Bytes{11}, Bytes{}}) {
+    std::span<const std::uint8_t> rest(wrong);
+    EXPECT_THROW(TakePlaces(rest, 10), DamagedBytes);
+  }
+}
+
+Bytes encoded(const Codec& codec, const std::vector<float>& x, int shift = 0) {
+  const auto n = static_cast<std::int64_t>(x.size());
+  Bytes bytes(static_cast<std::size_t>(codec.MostBytes(n)));
+  const std::int64_t used = codec.Encode({0, 0, n, shift}, nullptr, x.data(), bytes.data());
+  EXPECT_LE(used, codec.MostBytes(n));
+  bytes.resize(static_cast<std::size_t>(used));
+  return bytes;
+}
+std::vector<float> decoded(const Codec& codec, const Bytes& bytes, std::size_t n, int shift = 0,
+                           float divisor = 1) {
+  std::vector<float> y(n);
+  codec.Decode(bytes, static_cast<std::int64_t>(n), shift, divisor, y.data());
+  return y;
+}
+::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
+  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
+}
+
+TEST(Sparse, KeepsEveryBitButNansPayload) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = std::numeric_limits<float>::infinity();
+  const float least = std::numeric_limits<float>::denorm_min();
+  std::vector<float> x(1000);
+  x[3] = -0.0F;
+  x[4] = least;
+  x[500] = -inf;
+  x[501] = inf;
+  x[502] = -nan;
+  x[999] = 3.25F;
+  const Sparse codec;
+  std::vector<float> expected = x;
+  expected[502] = nan;
+  for (const KernelTable* table : AvailableKernels()) {
+    ForceKernels(table->name);
+    EXPECT_TRUE(same(expected, decoded(codec, encoded(codec, x), x.size()))) << table->name;
+  }
+  ForceKernels("");
+  std::vector<float> rounded(x.size());
+  codec.Round({0, 0, 1000}, nullptr, x.data(), rounded.data());
+  EXPECT_TRUE(same(expected, rounded));
+}
+
+TEST(Sparse, TheShorterOfTwo) {
+  const Sparse codec;
+  EXPECT_EQ(codec.MostBytes(1000), 4001);
+  EXPECT_EQ(codec.MostBytes(0), 0);
+  EXPECT_EQ(encoded(codec, std::vector<float>(1000, -0.0F)).size(), 4001U);
+  EXPECT_EQ(encoded(codec, std::vector<float>(1000, 0.0F)), (Bytes{1, 0}));
+  EXPECT_TRUE(encoded(codec, {}).empty());
+  std::vector<float> x(1 << 16);
+  for (const std::int64_t i : some(1 << 16, 0.02, 8)) x[i] = static_cast<float>(i) - 0.5F;
+  const Bytes bytes = encoded(codec, x);
+  EXPECT_LT(8 * bytes.size(), x.size());  // 0.02 * (32 + 7.2) bits a value
+  EXPECT_TRUE(same(x, decoded(codec, bytes, x.size())));
+}
+
+TEST(Sparse, ScalesAndDivides) {
+  const std::vector<float> x{0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, -5, 0, 0, 0, 0};
+  std::vector<float> expected(x.size());
+  Unscale(-2, -3, 16, x.data(), expected.data());
+  const Sparse codec;
+  EXPECT_TRUE(same(expected, decoded(codec, encoded(codec, x), 16, -2, -3)));
+  Unscale(3, 1, 16, x.data(), expected.data());
+  EXPECT_TRUE(same(expected, decoded(codec, encoded(codec, x, 3), 16)));
+}
+
+TEST(Sparse, TextsAndDamage) {
+  EXPECT_EQ(MakeCodec("sparse")->text(), "sparse");
+  EXPECT_EQ(MakeCodec("sparse e5m2")->name(), "sparse e5m2");
+  EXPECT_THROW(MakeCodec("sparse e8m0"), Error);
+  EXPECT_THROW(MakeCodec("sparse e5m2 x"), Error);
+  const Sparse codec;
+  EXPECT_THROW(decoded(codec, {2, 0}, 4), DamagedBytes);
+  EXPECT_THROW(decoded(codec, {}, 4), DamagedBytes);
+  EXPECT_THROW(decoded(codec, {1, 0, 0}, 4), DamagedBytes);
+  EXPECT_THROW(decoded(codec, {0}, 0), DamagedBytes);
+}
+
+}  // namespace
+}  // namespace cpd
