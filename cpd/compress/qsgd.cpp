@@ -14,6 +14,8 @@ namespace {
 constexpr int kLeastBits = 2, kMostBits = 16;
 constexpr std::array<std::string_view, 2> kNorms{"max", "2"};
 constexpr std::array<std::string_view, 2> kLevels{"signed", "intervals"};
+constexpr std::array<std::string_view, 4> kCodings{"fixed", "elias-dense", "elias-sparse",
+                                                   "smallest"};  // as LevelCoding has them
 
 LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   Check(rounding);
@@ -23,6 +25,9 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   if (options.bucket < 0 || options.bucket > kMostBucket) {
     throw Error("qsgd: bucket must be 1…65536 values, or 'tensor', got " +
                 std::to_string(options.bucket));
+  }
+  if (options.intervals && options.coding != LevelCoding::fixed) {
+    throw Error("qsgd: Elias codes are of signed levels: give levels=signed or coding=fixed");
   }
   const int steps = (1 << (options.intervals ? options.bits : options.bits - 1)) - 1;
   return {.bits = options.bits,
@@ -36,7 +41,8 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
 LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   return {PlanOf(options, rounding),
           {.norm = options.euclidean ? LevelNorm::euclidean : LevelNorm::largest,
-           .bucket = options.bucket}};
+           .bucket = options.bucket,
+           .coding = options.coding}};
 }
 
 }  // namespace
@@ -46,7 +52,10 @@ Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding)
 
 std::string Qsgd::name() const {
   return "qsgd bits=" + std::to_string(options_.bits) + BucketText(options_.bucket) +
-         (options_.euclidean ? " norm=2" : "") + (options_.intervals ? " levels=intervals" : "");
+         (options_.euclidean ? " norm=2" : "") + (options_.intervals ? " levels=intervals" : "") +
+         (blocks_.is_fixed()
+              ? std::string()
+              : " coding=" + std::string(kCodings[static_cast<std::size_t>(options_.coding)]));
 }
 
 std::string Qsgd::text() const {
@@ -55,7 +64,7 @@ std::string Qsgd::text() const {
 }
 
 std::int64_t Qsgd::MostBytes(std::int64_t n, std::int64_t before) const {
-  return blocks_.Bytes(n, before);
+  return blocks_.MostBytes(n, before);
 }
 
 std::int64_t Qsgd::bucket() const { return options_.bucket == 0 ? 1 : options_.bucket; }
@@ -95,7 +104,10 @@ SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   options.bucket = TakeBucket(words, options.bucket);
   options.euclidean = words.Choice("norm", kNorms, 0) == 1;
   options.intervals = words.Choice("levels", kLevels, 0) == 1;
-  words.End("bits=2…16, bucket=1…65536|tensor, norm=max|2 and levels=signed|intervals");
+  options.coding = static_cast<LevelCoding>(words.Choice("coding", kCodings, 0));
+  words.End(
+      "bits=2…16, bucket=1…65536|tensor, norm=max|2, levels=signed|intervals and "
+      "coding=fixed|elias-dense|elias-sparse|smallest");
   return std::make_shared<Qsgd>(options, rounding);
 }
 

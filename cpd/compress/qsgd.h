@@ -20,6 +20,7 @@ struct QsgdOptions {
   /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; else a sign and
   /// 2^(bits - 1) - 1 levels above zero.
   bool intervals = false;
+  LevelCoding coding = LevelCoding::fixed;  ///< of signed levels; of intervals fixed
 };
 
 /// numeric/levels.h has the rule, level_blocks.h the bytes. A bucket with NaN or infinities is NaN,
@@ -33,7 +34,7 @@ class CPD_API Qsgd final : public Codec {
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
   [[nodiscard]] const Format& format() const override { return kFp32; }
-  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] bool is_fixed() const override { return blocks_.is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
@@ -54,7 +55,8 @@ class CPD_API Qsgd final : public Codec {
 };
 
 class CodecWords;
-/// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals`.
+/// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals
+/// coding=fixed|elias-dense|elias-sparse|smallest`.
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

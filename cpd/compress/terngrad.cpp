@@ -71,7 +71,7 @@ std::string TernGrad::text() const {
 }
 
 std::int64_t TernGrad::MostBytes(std::int64_t n, std::int64_t before) const {
-  return blocks_.Bytes(n, before);
+  return blocks_.MostBytes(n, before);
 }
 
 std::int64_t TernGrad::bucket() const { return options_.bucket == 0 ? 1 : options_.bucket; }
@@ -105,7 +105,7 @@ IntegerSums::IntegerSums(int world) : world_(world), blocks_(SumsOf(world)) {}
 std::string IntegerSums::name() const { return "integers of " + std::to_string(world_) + " ranks"; }
 
 std::int64_t IntegerSums::MostBytes(std::int64_t n, std::int64_t before) const {
-  return blocks_.Bytes(n, before);
+  return blocks_.MostBytes(n, before);
 }
 
 std::int64_t IntegerSums::Encode(const Piece& piece, CodecState* /*state*/, const float* x,

@@ -133,9 +133,9 @@ struct LevelLanes {
     none = splat<U>(no_level(plan));
   }
 
-  /// The codes; false where a lane needs level_code.
+  /// The codes, and a mask of the lanes that need level_code.
   template <bool kIntervals, bool kHasNan>
-  CPD_FN bool code(Value x, U random, U* codes) const {
+  CPD_FN auto code(Value x, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
     const U magnitude = pattern & splat<U>(0x7FFFFFFFU);
     const V draw = fma(convert<V>((I)random), unit, offset);
@@ -153,7 +153,7 @@ struct LevelLanes {
       number = select((I)magnitude < splat<I>(0x7F800000), number, none);
     }
     *codes = number;
-    return !any(level != above);
+    return level != above;
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include "cpd/numeric/codec.h"
 #include "kernels/cpu/elements.h"
+#include "kernels/cpu/pages.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -28,10 +29,16 @@ CPD_FN void for_buckets(int64_t bucket, const float* norms, int64_t begin, int64
 
 // --- codes ---------------------------------------------------------------------------------------
 
-/// Where lanes cannot tell.
-CPD_BODY void exact_codes(const LevelPlan& plan, float norm, int n, const float* x,
+/// The codes of lanes that could not tell.
+template <class I>
+CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const float* x,
                           const uint32_t* random, uint32_t* codes) {
-  for (int i = 0; i < n; ++i) codes[i] = level_code(plan, x[i], norm, random[i]);
+  constexpr int kLanes = sizeof(I) / sizeof(std::int32_t);
+  std::int32_t is_unclear[kLanes];
+  store(is_unclear, unclear);
+  for (int i = 0; i < kLanes; ++i) {
+    if (is_unclear[i] != 0) codes[i] = level_code(plan, x[i], norm, random[i]);
+  }
 }
 
 template <class V, bool kIntervals, bool kHasNan>
@@ -40,17 +47,24 @@ CPD_FN void code_bucket(const LevelPlan& plan, float norm, int64_t n, const floa
   using Rule = LevelLanes<V>;
   using Value = typename Rule::Value;
   using U = typename Rule::U;
+  using I = typename Rule::I;
   constexpr int kLanes = Lanes<V>::count;
   const Rule rule(plan, norm);
   const auto code = [&](const float* from, const uint32_t* r, uint32_t* to) {
     U lanes;
-    const bool clear =
+    const auto unclear =
         rule.template code<kIntervals, kHasNan>(load<Value>(from), load<U>(r), &lanes);
     store(to, lanes);
-    if (__builtin_expect(!clear, 0)) exact_codes(plan, norm, kLanes, from, r, to);
+    if (__builtin_expect(any(unclear), 0)) {
+      exact_codes(plan, norm, select(unclear, splat<I>(1), I{}), from, r, to);
+    }
   };
   for_lanes<V>(
-      n, [&](int64_t i) { code(x + i, random + i, codes + i); },
+      n,
+      [&](int64_t i) {
+        prefetch_group(x + i);
+        code(x + i, random + i, codes + i);
+      },
       [&](int64_t i, int64_t rest) {
         float in[kLanes] = {};
         uint32_t r[kLanes] = {};
@@ -67,7 +81,7 @@ CPD_FN void code_by_norm(const LevelPlan& plan, float norm, int64_t n, const flo
                          const uint32_t* random, uint32_t* codes) {
   if (!kHasNan && !(norm > 0)) {  // zero, or NaN
     __builtin_memset(codes, 0, static_cast<std::size_t>(n) * sizeof(uint32_t));
-  } else if (plan.bits <= 8 && norm >= 0x1p-100F && norm <= 0x1p100F) {
+  } else if (plan.steps <= 255 && norm >= 0x1p-100F && norm <= 0x1p100F) {
     code_bucket<F, kIntervals, kHasNan>(plan, norm, n, x, random, codes);
   } else {
     code_bucket<D, kIntervals, kHasNan>(plan, norm, n, x, random, codes);
@@ -116,42 +130,44 @@ CPD_BODY void encode_levels_body(const LevelPlan* plan, int64_t first, int64_t b
 
 // --- values --------------------------------------------------------------------------------------
 
-template <class V, bool kIntervals, bool kDivides>
+template <class V, bool kIntervals, bool kDivides, class Map>
 CPD_FN void value_bucket(const LevelPlan& plan, float norm, int64_t n, const uint32_t* codes,
-                         float* y) {
+                         float* y, Map map) {
   using Rule = LevelValues<V>;
   using U = typename Rule::U;
   const Rule rule(plan, norm);
+  const auto value = [&](const uint32_t* from) {
+    return map(rule.template value<kIntervals, kDivides>(load<U>(from)));
+  };
   for_lanes<V>(
-      n,
-      [&](int64_t i) {
-        store(y + i, rule.template value<kIntervals, kDivides>(load<U>(codes + i)));
-      },
-      [&](int64_t i, int64_t rest) {  // codes end with their buffer
-        float out[Lanes<V>::count];
+      n, [&](int64_t i) { store(y + i, value(codes + i)); },
+      [&](int64_t i, int64_t rest) {
         uint32_t in[Lanes<V>::count] = {};
+        float out[Lanes<V>::count];
         copy(in, codes + i, rest);
-        store(out, rule.template value<kIntervals, kDivides>(load<U>(in)));
+        store(out, value(in));
         copy(y + i, out, rest);
       });
 }
 
+template <class Map>
 CPD_FN void value_by_norm(const LevelPlan& plan, float norm, int64_t n, const uint32_t* codes,
-                          float* y) {
+                          float* y, Map map) {
   if (!(norm - norm == 0)) {
     for (int64_t i = 0; i < n; ++i) y[i] = bits_as<float>(0x7FC00000U);
   } else if (plan.intervals) {
-    value_bucket<D, true, true>(plan, norm, n, codes, y);
+    value_bucket<D, true, true>(plan, norm, n, codes, y, map);
   } else if (plan.steps == 1) {
-    value_bucket<F, false, false>(plan, norm, n, codes, y);
+    value_bucket<F, false, false>(plan, norm, n, codes, y, map);
   } else {
-    value_bucket<D, false, true>(plan, norm, n, codes, y);
+    value_bucket<D, false, true>(plan, norm, n, codes, y, map);
   }
 }
 
-CPD_BODY void decode_levels_body(const LevelPlan* shared, int64_t before, int64_t n,
-                                 const uint8_t* packed, const float* norms, float* y) {
-  const LevelPlan plan = *shared;
+template <class Map>
+CPD_FN void decode_all(const LevelPlan& shared, int64_t before, int64_t n, const uint8_t* packed,
+                       const float* norms, float* y, Map map) {
+  const LevelPlan plan = shared;
   const Unpacker<Unsigned<F>> unpacker(plan.bits);
   const int64_t size = (n * plan.bits + 7) / 8;
   uint8_t last[4 * kRun + kPackSlack] = {};
@@ -166,8 +182,20 @@ CPD_BODY void decode_levels_body(const LevelPlan* shared, int64_t before, int64_
     unpacker.unpack(from, kRun, codes);
     for_buckets(plan.bucket, norms, before + i, least(kRun, n - i),
                 [&](float norm, int64_t j, int64_t part) {
-                  value_by_norm(plan, norm, part, codes + j, y + i + j);
+                  value_by_norm(plan, norm, part, codes + j, y + i + j, map);
                 });
+  }
+}
+
+CPD_BODY void decode_levels_body(const LevelPlan* plan, int shift, float divisor, int64_t before,
+                                 int64_t n, const uint8_t* packed, const float* norms, float* y) {
+  const float factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
+  if (shift == 0 && divisor == 1) {
+    decode_all(*plan, before, n, packed, norms, y, Identity{});
+  } else if (is_power_of_two(divisor)) {
+    decode_all(*plan, before, n, packed, norms, y, Rescaled<float, false>{factor, 1 / divisor});
+  } else {
+    decode_all(*plan, before, n, packed, norms, y, Rescaled<float, true>{factor, divisor});
   }
 }
 
@@ -217,9 +245,9 @@ void encode_levels(const LevelPlan& plan, int64_t first, int64_t before, int64_t
   enter<encode_levels_body>(&plan, first, before, n, x, norms, random, packed);
 }
 
-void decode_levels(const LevelPlan& plan, int64_t before, int64_t n, const uint8_t* packed,
-                   const float* norms, float* y) {
-  enter<decode_levels_body>(&plan, before, n, packed, norms, y);
+void decode_levels(const LevelPlan& plan, int shift, float divisor, int64_t before, int64_t n,
+                   const uint8_t* packed, const float* norms, float* y) {
+  enter<decode_levels_body>(&plan, shift, divisor, before, n, packed, norms, y);
 }
 
 void moments(int64_t n, const float* x, double mean, Moments* result) {

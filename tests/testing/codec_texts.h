@@ -25,12 +25,22 @@ inline std::vector<std::string> codec_texts() {
       "qsgd bits=2 bucket=tensor",
       "qsgd bits=9 bucket=100 norm=2",
       "qsgd bits=8 levels=intervals",
+      "qsgd coding=elias-dense",
+      "qsgd norm=2 coding=elias-sparse",
+      "qsgd bits=3 bucket=50 coding=smallest",
       "terngrad",
       "terngrad share=off bucket=512",
       "fp8_rows",
       "int8_rows",
       "int4 bucket=7 stochastic",
-      "quantized nvfp4",
+      "quantized mxfp4",
+      "one_bit",
+      "one_bit bucket=64",
+      "top_k 0.1",
+      "top_k 0.3 feedback=off qsgd bits=4",
+      "sparse",
+      "sparse e4m3",
+      "feedback int4",
   };
 }
 
