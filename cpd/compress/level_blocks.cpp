@@ -9,6 +9,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
+#include "cpd/compress/spacing.h"
 #include "cpd/compress/words.h"
 
 namespace cpd {
@@ -94,9 +95,14 @@ std::int64_t LevelBlocks::MostEliasBytes(EliasLayout layout, std::int64_t n,
 
 std::int64_t LevelBlocks::MostLevelBytes(std::int64_t n, std::int64_t before) const {
   if (n == 0) return 0;
-  if (options_.coding == LevelCoding::fixed) return FixedBytes(n);
-  if (options_.coding == LevelCoding::smallest) return kTagBytes + FixedBytes(n);
-  return MostEliasBytes(LayoutOf(options_.coding), n, before);
+  switch (options_.coding) {
+    case LevelCoding::fixed:
+      return PlaceBytes() + FixedBytes(n);
+    case LevelCoding::smallest:
+      return PlaceBytes() + kTagBytes + FixedBytes(n);
+    default:
+      return PlaceBytes() + MostEliasBytes(LayoutOf(options_.coding), n, before);
+  }
 }
 
 std::int64_t LevelBlocks::MostBytes(std::int64_t n, std::int64_t before) const {
@@ -140,6 +146,27 @@ float LevelBlocks::Measure(const Piece& layer, const float* x) const {
   std::vector<float> scratch;
   x = Shifted(layer.shift, layer.n, x, scratch);
   return Guarded([&] { return FiniteOrNan(NormOf(layer.n, x)); });
+}
+
+LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const {
+  std::vector<float> scratch;
+  x = Shifted(layer.shift, layer.n, x, scratch);
+  LayerLevels levels;
+  Guarded([&] {
+    if (options_.bucket == 0) levels.norm = FiniteOrNan(NormOf(layer.n, x));
+    if (!options_.spaced) return;
+    SpacingSums sums;
+    std::vector<float> norms(1, levels.norm);
+    if (options_.bucket != 0) {
+      norms.resize(static_cast<std::size_t>(NormsOf(layer.n, 0)));
+      NormsOf(layer.n, x, norms.data());
+    }
+    ForBuckets(plan_.bucket, 0, layer.n, [&](std::int64_t i, std::int64_t count) {
+      sums.Add(count, x + i, norms[static_cast<std::size_t>(i / plan_.bucket)]);
+    });
+    levels.spacing = sums.Optimal(plan_.steps);
+  });
+  return levels;
 }
 
 // --- levels --------------------------------------------------------------------------------------
@@ -212,7 +239,7 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
     if (static_cast<std::int64_t>(bytes.size()) < size) {
       throw DamagedBytes("there are fewer bytes than levels");
     }
-    decode(plan_, bytes.data());
+    decode(block.plan, bytes.data());
     return tag + size;
   }
   std::vector<std::int32_t> levels(static_cast<std::size_t>(block.n));
@@ -224,7 +251,7 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
   });
   const std::int64_t used = reader.End();
   const std::vector<std::int16_t> codes(levels.begin(), levels.end());
-  LevelPlan plan = plan_;
+  LevelPlan plan = block.plan;
   plan.bits = kLevelBits;
   decode(plan, reinterpret_cast<const std::uint8_t*>(codes.data()));
   return tag + used;
@@ -232,15 +259,16 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
 
 // --- blocks --------------------------------------------------------------------------------------
 
-std::int64_t LevelBlocks::Encode(const Piece& piece, float norm, const float* x,
+std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, const float* x,
                                  std::uint8_t* to) const {
   const std::uint8_t* const begin = to;
   const std::int64_t bucket = options_.bucket;
   Block block{.plan = plan_, .before = bucket == 0 ? 0 : piece.begin % bucket};
   block.plan.stream = piece.stream;
+  if (options_.spaced) block.plan.spacing = &layer.spacing;
   const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // what is read of a cut bucket
   std::vector<float> scratch;
-  std::vector<float> norms(1, norm);
+  std::vector<float> norms(1, layer.norm);
   for (std::int64_t i = 0; i < piece.n; i += block_) {
     block.n = std::min(block_, piece.n - i);
     block.first = piece.begin + i;
@@ -258,7 +286,7 @@ std::int64_t LevelBlocks::Encode(const Piece& piece, float norm, const float* x,
     block.norms = norms.data();
     const std::int64_t stored = kNormBytes * NormsOf(block.n, block.before);
     std::memcpy(to, norms.data(), static_cast<std::size_t>(stored));
-    to += stored;
+    to = std::copy_n(layer.spacing.place + 1, PlaceBytes(), to + stored);
     to += EncodeLevels(block, values + ahead, to);
   }
   return to - begin;
@@ -277,6 +305,8 @@ void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, in
   const bool direct = std::abs(shift) <= kMostShift;
   Block block{.plan = plan_, .before = before};
   if (direct) block.shift = shift, block.divisor = divisor;
+  LevelSpacing spacing;
+  if (options_.spaced) block.plan.spacing = &spacing;
   std::vector<float> norms(1, 1.0F);
   std::size_t at = 0;
   for (std::int64_t i = 0; i < n; i += block_) {
@@ -292,6 +322,14 @@ void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, in
         throw DamagedBytes("a norm is negative or infinite");
     }
     block.norms = norms.data();
+    if (options_.spaced) {
+      const auto places = static_cast<std::size_t>(PlaceBytes());
+      check(bytes.size() - at >= places);
+      std::copy_n(bytes.data() + at, places, spacing.place + 1);
+      spacing.place[plan_.steps] = LevelSpacing::kUnits;
+      CompleteSpacing(spacing, plan_.steps);
+      at += places;
+    }
     at += static_cast<std::size_t>(DecodeLevels(block, bytes.subspan(at), y + i));
   }
   if (at != bytes.size()) throw DamagedBytes("there are more bytes than levels");

@@ -13,6 +13,9 @@
 // stochastic cast (variant A) rounds. Levels beyond the last are the last. A value is
 // level * norm / s, rounded once.
 //
+// Signed levels may also lie at other places (LevelSpacing): level j at place[j] * norm / 256. A
+// value between two is rounded up by the same rule, with the fraction of their distance.
+//
 // Exactness. v s has 40 bits, and so has the product of norm and the number of halves of 2^-N
 // steps that it is compared with, but for norm's 24: TwoProduct (Dekker 1971) holds that one in two
 // binary64 numbers. Lanes estimate u + R' and step aside where an integer lies within `slack`.
@@ -24,6 +27,14 @@
 #include "cpd/numeric/lanes/lanes.h"
 
 namespace cpd {
+
+/// Places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
+struct LevelSpacing {
+  static constexpr int kUnits = 256;
+  static constexpr int kMostSteps = 127;
+  std::uint16_t place[kMostSteps + 1] = {};
+  std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
+};
 
 /// How values become codes of `bits` bits. A signed level's code is it modulo 2^bits, an interval's
 /// end's its number.
@@ -38,7 +49,8 @@ struct LevelPlan {
   /// N; 0: values are whole multiples of norm = 1, which is one step.
   int random_bits = 0;
   std::uint64_t seed = 0, stream = 0;
-  std::int64_t bucket = 0;  ///< values that share a norm
+  std::int64_t bucket = 0;                ///< values that share a norm
+  const LevelSpacing* spacing = nullptr;  ///< of signed levels; null: equal distances
 };
 
 /// Sums over finite values x: of x - mean and of its square, and how many there are.
@@ -96,12 +108,30 @@ CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::ui
   return level;
 }
 
+/// The same where levels have places.
+CPD_FN std::int32_t spaced_level_of(const LevelPlan& plan, float v, float norm,
+                                    std::uint32_t random) {
+  if (!(norm > 0)) return 0;
+  const LevelSpacing& spacing = *plan.spacing;
+  const double draws = exact_power(plan.random_bits);
+  const double x = (v < 0 ? -v : v) * static_cast<double>(LevelSpacing::kUnits);
+  const double near = x / norm;
+  int unit = near < LevelSpacing::kUnits - 1 ? static_cast<int>(near) : LevelSpacing::kUnits - 1;
+  while (unit > 0 && unit * static_cast<double>(norm) > x) --unit;
+  const std::int32_t level = spacing.below[unit];
+  const std::int32_t lower = spacing.place[level];
+  const std::int32_t upper = spacing.place[level + 1];
+  const double place = upper * draws - static_cast<double>(random) * (upper - lower);
+  return is_product_at_most(norm, place, x * draws) ? level + 1 : level;
+}
+
 CPD_FN constexpr std::uint32_t no_level(const LevelPlan& plan) { return 1U << (plan.bits - 1); }
 
 /// The code of v, which may be NaN or infinite where the plan has a code for that.
 CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
   if (plan.has_nan && !(v - v == 0)) return no_level(plan);
-  const std::int32_t level = level_of(plan, v, norm, random);
+  const std::int32_t level = plan.spacing != nullptr ? spaced_level_of(plan, v, norm, random)
+                                                     : level_of(plan, v, norm, random);
   const std::uint32_t mask = (1U << plan.bits) - 1;
   return static_cast<std::uint32_t>(!plan.intervals && v < 0 ? -level : level) & mask;
 }
@@ -114,16 +144,13 @@ struct LevelLanes {
   using I = typename Narrow<V>::I32;
   using U = typename Narrow<V>::U32;
 
-  V by, offset, unit, limit, slack;
+  V offset, unit, limit, slack;
   U mask, none;
 
   /// The estimate errs by the roundings of s / norm, of the offset, of the sum and of the slack's
   /// addition, each at most half a unit of s + 2.
-  CPD_FN LevelLanes(const LevelPlan& plan, float norm) {
+  CPD_FN explicit LevelLanes(const LevelPlan& plan) {
     using S = Scalar<V>;
-    const double halves = plan.intervals ? 0.5 : 1;
-    const double each = norm > 0 ? plan.steps * halves / norm : 0;
-    by = splat<V>(static_cast<S>(each));
     offset = splat<V>(static_cast<S>(plan.intervals ? plan.steps * 0.5 : 0));
     unit = splat<V>(static_cast<S>(exact_power(-plan.random_bits)));
     limit = splat<V>(static_cast<S>(plan.most + 0.5));
@@ -133,9 +160,15 @@ struct LevelLanes {
     none = splat<U>(no_level(plan));
   }
 
-  /// The codes, and a mask of the lanes that need level_code.
+  /// Steps, or pairs of them, of one.
+  CPD_FN static V steps_of_one(const LevelPlan& plan, float norm) {
+    const double steps = plan.intervals ? plan.steps * 0.5 : plan.steps;
+    return splat<V>(static_cast<Scalar<V>>(norm > 0 ? steps / norm : 0));
+  }
+
+  /// The codes, and a mask of the lanes that need level_code; by: steps_of_one.
   template <bool kIntervals, bool kHasNan>
-  CPD_FN auto code(Value x, U random, U* codes) const {
+  CPD_FN auto code(Value x, V by, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
     const U magnitude = pattern & splat<U>(0x7FFFFFFFU);
     const V draw = fma(convert<V>((I)random), unit, offset);
@@ -157,8 +190,18 @@ struct LevelLanes {
   }
 };
 
-/// Signed levels, or those of interval ends, of codes; a code of no signed level gives NaN's place
-/// in `*none`.
+/// The value of a code where levels have places; NaN for one of no level. `norm` is finite.
+CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm) {
+  const int spare = 32 - plan.bits;
+  const std::int32_t level = static_cast<std::int32_t>(code << spare) >> spare;
+  const std::int32_t magnitude = level < 0 ? -level : level;
+  if (magnitude > plan.most) return bits_as<float>(0x7FC00000U);
+  const double place = plan.spacing->place[magnitude] * exact_power(-8);
+  const auto value = static_cast<float>(place * norm);
+  return level < 0 && norm > 0 ? -value : value;
+}
+
+/// Values of codes: of signed levels, NaN for a code of none, or of the ends of intervals.
 template <class V>
 struct LevelValues {
   using Value = typename Narrow<V>::F32;
