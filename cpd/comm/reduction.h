@@ -120,6 +120,8 @@ class Reduction {
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
+  /// Whether every sum of W terms -1, 0 and 1 is exact.
+  [[nodiscard]] bool HoldsCounts() const;
   void ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results);
 
   ReduceSpec spec_;

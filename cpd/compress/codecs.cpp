@@ -15,6 +15,7 @@
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/terngrad.h"
 #include "cpd/compress/top_k.h"
+#include "cpd/compress/uniform.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
@@ -45,6 +46,11 @@ constexpr std::array kCompressors{
               "a scaled format whose sums are encoded again", Quantized::MakeScaled},
     CodecInfo{"feedback", "CODEC", "Seide et al., Interspeech 2014; arXiv 2407.04480",
               "any other codec, whose errors the next call sends", Feedback::Make},
+    CodecInfo{"uniform",
+              "bits=entropy|gradient|N [c=6 sample=4 fraction=0.03] [c0=1 c1=8] "
+              "coding=huffman|fixed",
+              "Øland and Raj, ICASSP 2015", "weights in bins of equal width, Huffman-coded",
+              Uniform::Make},
     CodecInfo{"sparse", "[FORMAT]", "this library", "all values but +0, without loss",
               Sparse::Make},
 };

@@ -34,7 +34,14 @@ inline std::vector<std::string> codec_texts() {
       "fp8_rows",
       "int8_rows",
       "int4 bucket=7 stochastic",
-      "quantized nvfp4",
+      "quantized mxfp4",
+      "one_bit",
+      "one_bit bucket=64",
+      "top_k 0.1",
+      "top_k 0.3 feedback=off qsgd bits=4",
+      "sparse",
+      "sparse e4m3",
+      "feedback int4",
   };
 }
 
