@@ -136,47 +136,76 @@ CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std:
   return static_cast<std::uint32_t>(!plan.intervals && v < 0 ? -level : level) & mask;
 }
 
-/// The same for lanes of V: F for 8 bits at most and 2^-100 <= norm <= 2^100, where seldom one
-/// needs the exact rule; binary64 for any.
-template <class V>
+/// The same for lanes of V, where seldom one needs the exact rule: binary64 for any norm; binary32
+/// for 2^-60 <= norm <= 2^60, with kFine for any steps, else for at most 255.
+template <class V, bool kFine = false>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;
   using I = typename Narrow<V>::I32;
   using U = typename Narrow<V>::U32;
+  using S = Scalar<V>;
+
+  /// Of a bucket: one step (of intervals two) is high + low, and `inverse` its inverse.
+  struct Step {
+    V inverse, high, low;
+  };
 
   V offset, unit, limit, slack;
+  I most;
   U mask, none;
 
-  /// The estimate errs by the roundings of s / norm, of the offset, of the sum and of the slack's
-  /// addition, each at most half a unit of s + 2.
+  /// By how much an estimate may err. One operation for all: the roundings of the inverse, the
+  /// offset, the sum and the slack's addition, each at most half a unit of s + 2. Fine: the rest
+  /// above the whole steps errs by 2 units of 2^-24 of a step, its quotient and sums by 7.
+  CPD_FN static double error_of(const LevelPlan& plan) {
+    if (plan.random_bits == 0) return 0;
+    return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
+  }
+
   CPD_FN explicit LevelLanes(const LevelPlan& plan) {
-    using S = Scalar<V>;
     offset = splat<V>(static_cast<S>(plan.intervals ? plan.steps * 0.5 : 0));
     unit = splat<V>(static_cast<S>(exact_power(-plan.random_bits)));
     limit = splat<V>(static_cast<S>(plan.most + 0.5));
-    const double error = (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
-    slack = splat<V>(static_cast<S>(plan.random_bits == 0 ? 0 : error));
+    slack = splat<V>(static_cast<S>(error_of(plan)));
+    most = splat<I>(plan.most);
     mask = splat<U>((1U << plan.bits) - 1);
     none = splat<U>(no_level(plan));
   }
 
-  /// Steps, or pairs of them, of one.
-  CPD_FN static V steps_of_one(const LevelPlan& plan, float norm) {
+  CPD_FN static Step step_of(const LevelPlan& plan, float norm) {
     const double steps = plan.intervals ? plan.steps * 0.5 : plan.steps;
-    return splat<V>(static_cast<Scalar<V>>(norm > 0 ? steps / norm : 0));
+    const double step = norm / steps;
+    const auto high = static_cast<S>(step);
+    return {splat<V>(static_cast<S>(norm > 0 ? steps / norm : 0)), splat<V>(high),
+            splat<V>(static_cast<S>(step - high))};
   }
 
-  /// The codes, and a mask of the lanes that need level_code; by: steps_of_one.
+  /// The codes, and a mask of the lanes that need level_code.
   template <bool kIntervals, bool kHasNan>
-  CPD_FN auto code(Value x, V by, U random, U* codes) const {
+  CPD_FN auto code(Value x, const Step& step, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
     const U magnitude = pattern & splat<U>(0x7FFFFFFFU);
-    const V draw = fma(convert<V>((I)random), unit, offset);
-    V place = fma(convert<V>(kIntervals ? x : bits_as<Value>(magnitude)), by, draw);
-    place = select(place < limit, place, limit);
-    if constexpr (kIntervals) place = select(place > -unit, place, -unit);
-    const I level = convert<I>(place - slack);
-    const I above = convert<I>(place + slack);
+    const V v = convert<V>(kIntervals ? x : bits_as<Value>(magnitude));
+    const V draw = convert<V>((I)random);
+    I level, above;
+    if constexpr (kFine) {
+      const V whole = at_place<kIntervals>(fma(v, step.inverse, offset));
+      const I base = convert<I>(whole);
+      const V count = convert<V>(base) - offset;
+      const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
+      // One more than what is to be added to the base: above zero where that was one too many.
+      const V one = splat<V>(S{1});
+      V more = fma(rest, step.inverse, fma(draw, unit, one));
+      more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
+      more = select(more > one - one, more, one - one);
+      const I less_1 = base - splat<I>(1);
+      level = max(min(less_1 + convert<I>(more - slack), most), I{});
+      above = max(min(less_1 + convert<I>(more + slack), most), I{});
+    } else {
+      const V place = at_place<kIntervals>(fma(v, step.inverse, fma(draw, unit, offset)));
+      level = convert<I>(place - slack);
+      above = convert<I>(place + slack);
+    }
     U number = (U)level;
     if constexpr (!kIntervals) {
       const U sign = (U)((I)pattern >> 31);
@@ -187,6 +216,14 @@ struct LevelLanes {
     }
     *codes = number;
     return level != above;
+  }
+
+ private:
+  /// Within the levels, so that it has an integer.
+  template <bool kIntervals>
+  CPD_FN V at_place(V place) const {
+    place = select(place < limit, place, limit);
+    return kIntervals ? select(place > -unit, place, -unit) : place;
   }
 };
 

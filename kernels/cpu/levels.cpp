@@ -41,19 +41,19 @@ CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const fl
   }
 }
 
-template <class V, bool kIntervals, bool kHasNan>
-CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V>& rule, float norm, int64_t n,
-                        const float* x, const uint32_t* random, uint32_t* codes) {
-  using Rule = LevelLanes<V>;
+template <bool kIntervals, bool kHasNan, class V, bool kFine>
+CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule, float norm,
+                        int64_t n, const float* x, const uint32_t* random, uint32_t* codes) {
+  using Rule = LevelLanes<V, kFine>;
   using Value = typename Rule::Value;
   using U = typename Rule::U;
   using I = typename Rule::I;
   constexpr int kLanes = Lanes<V>::count;
-  const V by = Rule::steps_of_one(plan, norm);
+  const auto step = Rule::step_of(plan, norm);
   const auto code = [&](const float* from, const uint32_t* r, uint32_t* to) {
     U lanes;
     const auto unclear =
-        rule.template code<kIntervals, kHasNan>(load<Value>(from), by, load<U>(r), &lanes);
+        rule.template code<kIntervals, kHasNan>(load<Value>(from), step, load<U>(r), &lanes);
     store(to, lanes);
     if (__builtin_expect(any(unclear), 0)) {
       exact_codes(plan, norm, select(unclear, splat<I>(1), I{}), from, r, to);
@@ -81,27 +81,41 @@ CPD_BODY void code_spaced(const LevelPlan& plan, float norm, int64_t n, const fl
   for (int64_t i = 0; i < n; ++i) codes[i] = level_code(plan, x[i], norm, random[i]);
 }
 
+/// Lanes for a plan's buckets.
+struct Coder {
+  CPD_FN explicit Coder(const LevelPlan& p) : plan(p), coarse(p), fine(p), wide(p) {}
+
+  LevelPlan plan;
+  LevelLanes<F> coarse;
+  LevelLanes<F, true> fine;
+  LevelLanes<D> wide;
+};
+
 template <bool kIntervals, bool kHasNan>
-CPD_FN void code_by_norm(const LevelPlan& plan, const LevelLanes<F>& narrow,
-                         const LevelLanes<D>& wide, float norm, int64_t n, const float* x,
+CPD_FN void code_by_norm(const Coder& coder, float norm, int64_t n, const float* x,
                          const uint32_t* random, uint32_t* codes) {
+  const LevelPlan& plan = coder.plan;
+  const auto code = [&](const auto& rule) {
+    code_bucket<kIntervals, kHasNan>(plan, rule, norm, n, x, random, codes);
+  };
   if (!kHasNan && !(norm > 0)) {  // zero, or NaN
     __builtin_memset(codes, 0, static_cast<std::size_t>(n) * sizeof(uint32_t));
   } else if (!kIntervals && !kHasNan && plan.spacing != nullptr) {
     code_spaced(plan, norm, n, x, random, codes);
-  } else if (plan.steps <= 255 && norm >= 0x1p-100F && norm <= 0x1p100F) {
-    code_bucket<F, kIntervals, kHasNan>(plan, narrow, norm, n, x, random, codes);
+  } else if (!(norm >= 0x1p-60F && norm <= 0x1p60F)) {
+    code(coder.wide);
+  } else if (kHasNan || plan.steps <= 255) {
+    code(coder.coarse);
   } else {
-    code_bucket<D, kIntervals, kHasNan>(plan, wide, norm, n, x, random, codes);
+    code(coder.fine);
   }
 }
 
 template <bool kIntervals, bool kHasNan>
 CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, int64_t n,
                        const float* x, const float* norms, const uint32_t* given, uint8_t* packed) {
-  const LevelPlan plan = shared;
-  const LevelLanes<F> narrow(plan);
-  const LevelLanes<D> wide(plan);
+  const Coder coder(shared);
+  const LevelPlan& plan = coder.plan;
   const Packer<Unsigned<F>> packer(plan.bits);
   alignas(64) uint32_t codes[kRun];
   alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
@@ -119,8 +133,7 @@ CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, i
     }
     if (count < kRun) __builtin_memset(codes, 0, sizeof(codes));
     for_buckets(plan.bucket, norms, before + i, count, [&](float norm, int64_t j, int64_t part) {
-      code_by_norm<kIntervals, kHasNan>(plan, narrow, wide, norm, part, x + i + j, random + j,
-                                        codes + j);
+      code_by_norm<kIntervals, kHasNan>(coder, norm, part, x + i + j, random + j, codes + j);
     });
     packer.pack(codes, kRun, bytes);
     copy(packed + i * plan.bits / 8, bytes, (count * plan.bits + 7) / 8);
