@@ -33,15 +33,16 @@ float FiniteOrNan(float norm) {
   return std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// c times the population's standard deviation, rounded once: sum of squares about the mean, which
-/// binary64 holds rounded, as do the sums, the quotients and the root.
-float ClipOf(double clip, std::int64_t n, const float* x) {
-  Moments about;
-  Kernels().moments(n, x, 0, &about);
-  if (about.finite == 0) return 0;
-  const auto finite = static_cast<double>(about.finite);
-  Kernels().moments(n, x, about.sum / finite, &about);
-  return product_in_binary32(clip, std::sqrt(about.squares / finite));
+/// The least of the largest magnitude and c standard deviations of the population, rounded once; of
+/// finite values. Moments are about the first one, so that equal values have no deviation.
+float ClippedNorm(double clip, std::int64_t n, const float* x) {
+  const float* const first =
+      std::find_if(x, x + n, [](float value) { return std::isfinite(value); });
+  if (first == x + n) return 0;
+  Moments moments;
+  Kernels().moments(n, x, static_cast<double>(*first), &moments);
+  const float limit = product_in_binary32(clip, std::sqrt(variance_of(moments)));
+  return std::min(moments.largest, limit);
 }
 
 /// Calls run(i, count) for the parts of n values that share a bucket.
@@ -115,6 +116,7 @@ std::int64_t LevelBlocks::MostBytes(std::int64_t n, std::int64_t before) const {
 // --- norms ---------------------------------------------------------------------------------------
 
 float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
+  if (options_.clip != 0) return ClippedNorm(options_.clip, n, x);
   if (options_.norm == LevelNorm::euclidean) {
     Moments moments;
     Kernels().moments(n, x, 0, &moments);
@@ -122,11 +124,10 @@ float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
                               : root_in_binary32(moments.squares);
   }
   std::int64_t non_finite = 0;
-  float norm = Kernels().max_abs(n, x, &non_finite);
-  if (options_.norm == LevelNorm::largest && non_finite > 0) {
-    norm = std::numeric_limits<float>::quiet_NaN();
-  }
-  return options_.clip == 0 ? norm : std::min(norm, ClipOf(options_.clip, n, x));
+  const float norm = Kernels().max_abs(n, x, &non_finite);
+  return options_.norm == LevelNorm::largest && non_finite > 0
+             ? std::numeric_limits<float>::quiet_NaN()
+             : norm;
 }
 
 void LevelBlocks::NormsOf(std::int64_t n, const float* x, float* norms) const {

@@ -53,10 +53,12 @@ struct LevelPlan {
   const LevelSpacing* spacing = nullptr;  ///< of signed levels; null: equal distances
 };
 
-/// Sums over finite values x: of x - mean and of its square, and how many there are.
+/// Over finite values x: the sums of x - mean and of its square (for a mean of 0 exact), `mean`
+/// being any number; how many there are; the largest magnitude.
 struct Moments {
   double sum = 0, squares = 0;
   std::int64_t finite = 0;
+  float largest = 0;
 };
 
 inline namespace CPD_ISA {
@@ -80,6 +82,14 @@ CPD_FN float root_in_binary32(double x) {
 CPD_FN float product_in_binary32(double a, double b) {
   const double product = a * b;
   return static_cast<float>(toward_odd(product, fma(a, b, -product)));
+}
+
+/// The population's variance, by moments about a number near the mean. Each of the five operations
+/// rounds; 0 where rounding leaves less.
+CPD_FN constexpr double variance_of(const Moments& about) {
+  const auto n = static_cast<double>(about.finite);
+  const double squares = about.squares - about.sum * (about.sum / n);
+  return squares > 0 ? squares / n : 0;
 }
 
 /// x >= a * b, exactly.

@@ -227,41 +227,82 @@ CPD_BODY void decode_levels_body(const LevelPlan* plan, int shift, float divisor
 
 // --- sums ----------------------------------------------------------------------------------------
 
-CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* result) {
-  using Value = typename Narrow<D>::F32;
-  constexpr int kLanes = Lanes<D>::count;
-  constexpr int kVectors = kPartialSums / kLanes;
+/// Sixteen values after the others. kChecks: where one may be NaN or infinite.
+struct PartialMoments {
+  static constexpr int kLanes = Lanes<D>::count;
+  static constexpr int kVectors = kPartialSums / kLanes;
+
+  double mean;
   D sums[kVectors] = {};
   D squares[kVectors] = {};
-  Signed<D> finite[kVectors] = {};
-  const auto add = [&](const float* from) {
+
+  template <bool kChecks>
+  CPD_FN void add(const float* x) {
+    using Value = typename Narrow<D>::F32;
     for (int k = 0; k < kVectors; ++k) {
-      const D away = convert<D>(load<Value>(from + k * kLanes)) - splat<D>(mean);
-      const auto is_finite = away - away == D{};
-      const D d = select(is_finite, away, D{});
+      D d = convert<D>(load<Value>(x + k * kLanes)) - splat<D>(mean);
+      if constexpr (kChecks) d = select(d - d == D{}, d, D{});
       sums[k] = sums[k] + d;
       squares[k] = fma(d, d, squares[k]);
-      finite[k] = finite[k] + select(is_finite, splat<Signed<D>>(1), Signed<D>{});
     }
+  }
+};
+
+/// How many of sixteen values are NaN or infinite; the largest of the others goes to `largest`.
+CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
+  using I = Signed<F>;
+  const I infinity = splat<I>(Pattern<F>::infinity);
+  I most{};
+  I each[kPartialSums / Lanes<F>::count];
+  for (int i = 0; i < kPartialSums; i += Lanes<F>::count) {
+    const I a = (I)(load<Unsigned<F>>(x + i) & splat<Unsigned<F>>(Pattern<F>::magnitude));
+    each[i / Lanes<F>::count] = a;
+    most = max(most, a);
+  }
+  if (__builtin_expect(!any(most >= infinity), 1)) {
+    largest = max(largest, most);
+    return 0;
+  }
+  int count = 0;
+  for (const I a : each) {
+    const auto is_finite = a < infinity;
+    largest = max(largest, select(is_finite, a, I{}));
+    std::int32_t lanes[Lanes<F>::count];
+    store(lanes, select(is_finite, I{}, splat<I>(1)));
+    for (const std::int32_t lane : lanes) count += lane;
+  }
+  return count;
+}
+
+CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* result) {
+  PartialMoments moments{mean};
+  Signed<F> largest{};
+  int64_t finite = n;
+  const auto add = [&](const float* from, int padding) {
+    const int missing = count_non_finite(from, largest);
+    if (__builtin_expect(missing == 0, 1)) return moments.add<false>(from);
+    finite -= missing - padding;
+    moments.add<true>(from);
   };
   int64_t i = 0;
-  for (; i + kPartialSums <= n; i += kPartialSums) add(x + i);
+  for (; i + kPartialSums <= n; i += kPartialSums) {
+    prefetch_group(x + i);
+    add(x + i, 0);
+  }
   if (i < n) {
     float last[kPartialSums];
     for (float& v : last) v = bits_as<float>(0x7FC00000U);  // not counted
     copy(last, x + i, n - i);
-    add(last);
+    add(last, static_cast<int>(kPartialSums - (n - i)));
   }
-  double sum[kPartialSums];
-  double square[kPartialSums];
-  int64_t count[kPartialSums];
-  for (int k = 0; k < kVectors; ++k) {
-    store(sum + k * kLanes, sums[k]);
-    store(square + k * kLanes, squares[k]);
-    store(count + k * kLanes, finite[k]);
+  double sums[kPartialSums];
+  double squares[kPartialSums];
+  for (int k = 0; k < PartialMoments::kVectors; ++k) {
+    store(sums + k * PartialMoments::kLanes, moments.sums[k]);
+    store(squares + k * PartialMoments::kLanes, moments.squares[k]);
   }
-  *result = {add_partial_sums(sum), add_partial_sums(square), 0};
-  for (const int64_t each : count) result->finite += each;
+  *result = {add_partial_sums(sums), add_partial_sums(squares), finite,
+             bits_as<float>(largest_lane(largest))};
 }
 
 }  // namespace

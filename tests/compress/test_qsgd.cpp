@@ -215,16 +215,19 @@ TEST(Levels, MomentsAreSixteenSums) {
       for (const double mean : {0.0, 0.037}) {
         std::vector<double> sums(16), squares(16);
         std::int64_t finite = 0;
+        float largest = 0;
         for (std::size_t i = 0; i < n; ++i) {
           if (!std::isfinite(x[i])) continue;
           const double d = static_cast<double>(x[i]) - mean;
           sums[i % 16] += d;
           squares[i % 16] = std::fma(d, d, squares[i % 16]);
           ++finite;
+          largest = std::max(largest, std::fabs(x[i]));
         }
         Moments got;
         Kernels().moments(static_cast<std::int64_t>(n), x.data(), mean, &got);
         EXPECT_EQ(got.finite, finite);
+        EXPECT_EQ(got.largest, largest);
         EXPECT_TRUE(testing::same_bits(got.sum, folded(sums))) << backend << " " << n;
         EXPECT_TRUE(testing::same_bits(got.squares, folded(squares))) << backend << " " << n;
       }
