@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -24,12 +26,18 @@ class CPD_API Residual : public CodecState {
   void Restore(std::span<const float> kept) override;
 
   /// Of the layer's values from i on.
-  [[nodiscard]] const float* kept(std::int64_t i) const { return kept_.data() + (i - begin_); }
-  [[nodiscard]] float* next(std::int64_t i) { return next_.data() + (i - begin_); }
+  [[nodiscard]] const float* kept(std::int64_t i) const { return kept_.get() + (i - begin_); }
+  [[nodiscard]] float* next(std::int64_t i) { return next_.get() + (i - begin_); }
 
  private:
-  std::int64_t begin_ = 0;
-  std::vector<float> kept_, next_;
+  struct Free {
+    void operator()(float* values) const { std::free(values); }
+  };
+  using Values = std::unique_ptr<float[], Free>;  ///< on a cache line's begin
+  static Values Zeros(std::int64_t size);
+
+  std::int64_t size_, begin_ = 0;
+  Values kept_, next_;
 };
 
 /// Values begin … end - 1 of a layer.
