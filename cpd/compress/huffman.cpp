@@ -30,9 +30,7 @@ Counts CountLengths(std::span<const uint8_t> lengths) {
 }
 
 /// Twice a step up, twice a step down less 1.
-uint32_t Folded(int step) {
-  return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step);
-}
+uint32_t Folded(int step) { return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step); }
 int Unfolded(uint32_t folded) {
   const auto half = static_cast<int>((folded + 1) / 2);
   return folded % 2 == 1 ? -half : half;
@@ -87,8 +85,7 @@ std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
     for (int half = 0; half < 2; ++half) {
       const bool takes_leaf =
           leaf < n && (tree == made || keys[leaf] >> 32 <= uint64_t{tree_counts[tree]});
-      tree_counts[made] +=
-          takes_leaf ? static_cast<uint32_t>(keys[leaf] >> 32) : tree_counts[tree];
+      tree_counts[made] += takes_leaf ? static_cast<uint32_t>(keys[leaf] >> 32) : tree_counts[tree];
       (takes_leaf ? leaf_parents[leaf++] : tree_parents[tree++]) = static_cast<uint32_t>(made);
     }
   }
@@ -148,8 +145,7 @@ HuffmanCode ReadHuffmanCode(BitReader& from, uint32_t alphabet, int64_t most) {
   return code;
 }
 
-HuffmanDecoder::HuffmanDecoder(std::span<const uint8_t> lengths,
-                               std::span<const uint32_t> values)
+HuffmanDecoder::HuffmanDecoder(std::span<const uint8_t> lengths, std::span<const uint32_t> values)
     : values_(values.size()) {
   const Counts counts = CountLengths(lengths);
   Counts places{};

@@ -220,7 +220,8 @@ std::optional<HuffmanCode> ShorterCode(const Head& head, Bins* all) {
   }
   HuffmanCode code{all->symbols, HuffmanLengths(all->counts)};
   int64_t bits = HuffmanCodeBits(code);
-  for (size_t i = 0; i < code.lengths.size(); ++i) bits += int64_t{all->counts[i]} * code.lengths[i];
+  for (size_t i = 0; i < code.lengths.size(); ++i)
+    bits += int64_t{all->counts[i]} * code.lengths[i];
   constexpr int64_t kBeside = 8 * (kFirstSize + 2);  // and two bytes that are not full
   if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
@@ -303,8 +304,7 @@ int64_t ReadFixed(const Head& head, const UniformBins& bins, std::span<const uin
 }
 
 /// Returns the package's bytes.
-int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor,
-                    float* y) {
+int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y) {
   const Head head = ReadHead(bytes, n);
   const UniformBins bins(head.least, head.greatest, head.bits);
   const auto read = head.is_huffman ? ReadHuffman : ReadFixed;
@@ -345,7 +345,8 @@ double UniformState::Entropy(const Piece& layer, const float* x) const {
                               : random_integer(random_.random_bits, random_.seed, layer.stream, 0);
   const auto span = static_cast<uint64_t>(std::min(step, layer.n));
   std::vector<float> sample;
-  for (auto i = static_cast<int64_t>(number * span >> random_.random_bits); i < layer.n; i += step) {
+  for (auto i = static_cast<int64_t>(number * span >> random_.random_bits); i < layer.n;
+       i += step) {
     sample.push_back(x[i]);
   }
   const auto n = static_cast<int64_t>(sample.size());
@@ -435,8 +436,9 @@ SharedCodec Uniform::Make(CodecWords& words, const RoundingOptions& random) {
   }
   constexpr std::array<std::string_view, 2> kCodings{"huffman", "fixed"};
   const auto coding = static_cast<Coding>(words.Choice("coding", kCodings, 0));
-  words.End("bits=N, bits=entropy c=… sample=… fraction=…, bits=gradient c0=… c1=…, "
-            "coding=huffman or fixed");
+  words.End(
+      "bits=N, bits=entropy c=… sample=… fraction=…, bits=gradient c0=… c1=…, "
+      "coding=huffman or fixed");
   return std::make_shared<Uniform>(rule, coding, random);
 }
 
@@ -476,11 +478,11 @@ int64_t Uniform::MostBytes(int64_t n, int64_t /*before*/) const {
 
 int64_t Uniform::block() const { return kPackage; }
 
-int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x,
-                        uint8_t* to) const {
+int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x, uint8_t* to) const {
   const auto& layer = dynamic_cast<const UniformState&>(*state);
   const std::span all(to, static_cast<size_t>(MostBytes(piece.n)));
-  std::vector<float> buffer(piece.shift == 0 ? 0 : static_cast<size_t>(std::min(piece.n, kPackage)));
+  std::vector<float> buffer(piece.shift == 0 ? 0
+                                             : static_cast<size_t>(std::min(piece.n, kPackage)));
   int64_t used = 0;
   Guarded([&] {
     const UniformBins bins(layer.least(), layer.greatest(), layer.bits());
@@ -501,8 +503,7 @@ void Uniform::Decode(std::span<const uint8_t> bytes, int64_t n, int shift, float
                      int64_t /*before*/) const {
   Guarded([&] {
     for (int64_t i = 0; i < n; i += kPackage) {
-      const int64_t used =
-          ReadPackage(bytes, std::min(kPackage, n - i), shift, divisor, y + i);
+      const int64_t used = ReadPackage(bytes, std::min(kPackage, n - i), shift, divisor, y + i);
       bytes = bytes.subspan(static_cast<size_t>(used));
     }
   });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Weights in uniform bins, entropy-coded (Øland and Raj 2015, "Reducing Communication Overhead in
-// Distributed Learning by an Order of Magnitude (Almost)"): what workers exchange are weights, to be
-// averaged.
+// Distributed Learning by an Order of Magnitude (Almost)"): what workers exchange are weights, to
+// be averaged.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -61,9 +61,9 @@ class CPD_API UniformState final : public CodecState {
   int bits_ = 0;
 };
 
-/// 2^N bins of equal width from a layer's least value to its greatest; a value becomes the centre of
-/// its bin, rounded once to binary32 (cpd/numeric/uniform_bins.h). A layer of equal values is one
-/// bin. NaN and Inf do not count for the range, have a bin of their own, and become NaN.
+/// 2^N bins of equal width from a layer's least value to its greatest; a value becomes the centre
+/// of its bin, rounded once to binary32 (cpd/numeric/uniform_bins.h). A layer of equal values is
+/// one bin. NaN and Inf do not count for the range, have a bin of their own, and become NaN.
 ///
 /// Packages of up to 65,536 values, each of which can be read without the others, little-endian:
 ///   u16 count - 1, u8 N, u8 kind, f32 least, f32 greatest

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Huffman codes against trees that a heap makes, all trees of a few symbols, and the entropy.
-#include "cpd/compress/huffman.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/compress/huffman.h"
 #include "cpd/compress/radix.h"
 #include "cpd/numeric/error.h"
 
@@ -50,18 +49,17 @@ std::int64_t fewest_bits(const Counts& counts) {
 std::int64_t fewest_of_all(const Counts& counts) {
   const auto most = static_cast<int>(counts.size()) - 1;
   std::int64_t best = 1LL << 60;
-  std::function<void(std::size_t, std::int64_t, std::int64_t)> from = [&](std::size_t i,
-                                                                         std::int64_t room,
-                                                                         std::int64_t bits) {
-    if (i == counts.size()) {
-      best = std::min(best, bits);
-      return;
-    }
-    for (int length = 1; length <= most; ++length) {
-      const std::int64_t takes = 1LL << (most - length);
-      if (takes <= room) from(i + 1, room - takes, bits + std::int64_t{counts[i]} * length);
-    }
-  };
+  std::function<void(std::size_t, std::int64_t, std::int64_t)> from =
+      [&](std::size_t i, std::int64_t room, std::int64_t bits) {
+        if (i == counts.size()) {
+          best = std::min(best, bits);
+          return;
+        }
+        for (int length = 1; length <= most; ++length) {
+          const std::int64_t takes = 1LL << (most - length);
+          if (takes <= room) from(i + 1, room - takes, bits + std::int64_t{counts[i]} * length);
+        }
+      };
   from(0, 1LL << most, 0);
   return best;
 }
@@ -130,8 +128,7 @@ TEST(Huffman, NoCodeIsLongerThan32Bits) {
     HuffmanLengths(Counts{1, static_cast<std::uint32_t>(kMostHuffmanValues)});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "a Huffman code is made of at most 8388608 values, got 8388609");
+    EXPECT_STREQ(error.what(), "a Huffman code is made of at most 8388608 values, got 8388609");
   }
 }
 
@@ -214,8 +211,7 @@ TEST(Huffman, ComesBack) {
         const Message message = random_message(used, n, gap, random);
         const std::uint32_t alphabet = message.code.symbols.back() + 1;
         BitReader reader(message.bytes);
-        const HuffmanCode code =
-            ReadHuffmanCode(reader, alphabet, static_cast<std::int64_t>(used));
+        const HuffmanCode code = ReadHuffmanCode(reader, alphabet, static_cast<std::int64_t>(used));
         ASSERT_EQ(code.symbols, message.code.symbols);
         ASSERT_EQ(code.lengths, message.code.lengths);
         ASSERT_EQ(decoded(message.bytes, n, alphabet, 1 << 20), message.symbols);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in uniform bins against rationals (compress_oracle_entropy): packages byte by byte, values,
-and what a layer's bits are chosen by; the paper's bits a parameter on a trained network."""
+"""Weights in uniform bins against rationals (compress_oracle_entropy): packages byte by byte,
+values, what a layer's bits are chosen by; the paper's bits a parameter on a trained network."""
 
 from __future__ import annotations
 
