@@ -124,7 +124,7 @@ def network() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     for _ in range(150):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x[:1200]), y[:1200])
-        loss = loss + 1e-5 * sum(p.abs().sum() for p in model.parameters())
+        loss = loss + 2e-4 * sum(p.abs().sum() for p in model.parameters())
         loss.backward()
         optimizer.step()
     layers = [p.detach().numpy() for p in model.parameters()]
@@ -157,13 +157,13 @@ def test_eight_bits_keep_the_accuracy(network: tuple) -> None:
 
 
 def test_bits_a_parameter(network: tuple) -> None:
-    """The paper: c = 5 takes 6.8 bits, 3.55 after Huffman; c = 6 3.78."""
+    """The paper: c = 5 takes 6.8 bits, 3.55 after Huffman; c = 6 3.78. So here: about half."""
     layers, x, y = network
     fixed = coded(layers, "uniform c=5 coding=fixed")[1]
     five, six = (coded(layers, f"uniform c={c}")[1] for c in (5, 6))
-    assert 6 < fixed < 9
-    assert five < six < 9
-    assert five < 0.9 * fixed
+    assert 6 < fixed < 7.5
+    assert 2.5 < five < 4
+    assert five < six < five + 1
     plain = accuracy(layers, x, y)
     assert abs(accuracy(coded(layers, "uniform c=5")[0], x, y) - plain) < 0.01
 
