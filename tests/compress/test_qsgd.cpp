@@ -449,7 +449,7 @@ TEST(Spacing, LevelsAreThoseOfWholeNumbers) {
       const auto random = testing::random_integers(x.size(), random_bits, 5);
       for (std::size_t i = 0; i < x.size(); ++i) {
         const float v = std::clamp(x[i] * norm, -norm, norm);
-        const testing::Quad u = std::fabs(static_cast<testing::Quad>(v)) * 256;
+        const testing::Quad u = static_cast<testing::Quad>(std::fabs(v)) * 256;
         const testing::Quad scale = norm;
         int lower = 6;
         while (u < scale * spacing.place[lower]) --lower;
