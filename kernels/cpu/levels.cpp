@@ -41,6 +41,11 @@ CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const fl
   }
 }
 
+/// How far the next block lies whose norms are taken while this one is encoded.
+CPD_FN int64_t block_ahead(int64_t bucket) {
+  return bucket > kGroup && bucket <= 16 * kGroup ? bucket : kGroup;
+}
+
 template <bool kIntervals, bool kHasNan, class V, bool kFine>
 CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule, float norm,
                         int64_t n, const float* x, const uint32_t* random, uint32_t* codes) {
@@ -50,6 +55,7 @@ CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule,
   using I = typename Rule::I;
   constexpr int kLanes = Lanes<V>::count;
   const auto step = Rule::step_of(plan, norm);
+  const int64_t ahead = block_ahead(plan.bucket);
   const auto code = [&](const float* from, const uint32_t* r, uint32_t* to) {
     U lanes;
     const auto unclear =
@@ -62,7 +68,7 @@ CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule,
   for_lanes<V>(
       n,
       [&](int64_t i) {
-        prefetch_group(x + i);
+        __builtin_prefetch(x + i + ahead);
         code(x + i, random + i, codes + i);
       },
       [&](int64_t i, int64_t rest) {
@@ -248,53 +254,52 @@ struct PartialMoments {
   }
 };
 
-/// |x|'s largest pattern, by lanes; n is a multiple of their count.
-CPD_FN Signed<F> largest_patterns(int64_t n, const float* x) {
-  Signed<F> largest{};
-  for (int64_t i = 0; i < n; i += Lanes<F>::count) {
-    prefetch_group(x + i);
-    const auto pattern = load<Unsigned<F>>(x + i) & splat<Unsigned<F>>(Pattern<F>::magnitude);
-    largest = max(largest, (Signed<F>)pattern);
+/// How many of sixteen values are NaN or infinite; the largest of the others goes to `largest`.
+CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
+  using I = Signed<F>;
+  const I infinity = splat<I>(Pattern<F>::infinity);
+  I most{};
+  I each[kPartialSums / Lanes<F>::count];
+  for (int i = 0; i < kPartialSums; i += Lanes<F>::count) {
+    const I a = (I)(load<Unsigned<F>>(x + i) & splat<Unsigned<F>>(Pattern<F>::magnitude));
+    each[i / Lanes<F>::count] = a;
+    most = max(most, a);
   }
-  return largest;
-}
-
-/// How many of n values are NaN or infinite; the largest pattern of the others goes to `largest`.
-CPD_FN int64_t count_non_finite(int64_t n, const float* x, std::int32_t& largest) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const auto a = (std::int32_t)(bits_as<uint32_t>(x[i]) & Pattern<float>::magnitude);
-    const bool is_finite = a < (std::int32_t)Pattern<float>::infinity;
-    if (is_finite) largest = max(largest, a);
-    count += is_finite ? 0 : 1;
+  if (__builtin_expect(!any(most >= infinity), 1)) {
+    largest = max(largest, most);
+    return 0;
+  }
+  int count = 0;
+  for (const I a : each) {
+    const auto is_finite = a < infinity;
+    largest = max(largest, select(is_finite, a, I{}));
+    std::int32_t lanes[Lanes<F>::count];
+    store(lanes, select(is_finite, I{}, splat<I>(1)));
+    for (const std::int32_t lane : lanes) count += lane;
   }
   return count;
 }
 
 CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* result) {
   PartialMoments moments{mean};
-  std::int32_t largest = 0;
+  Signed<F> largest{};
   int64_t finite = n;
+  const auto add = [&](const float* from, int padding) {
+    const int missing = count_non_finite(from, largest);
+    if (__builtin_expect(missing == 0, 1)) return moments.add<false>(from);
+    finite -= missing - padding;
+    moments.add<true>(from);
+  };
   int64_t i = 0;
-  for (; i + kPartialSums <= n;) {
-    const int64_t whole = least(n - i, kBlock) / kPartialSums * kPartialSums;
-    const std::int32_t most = largest_lane(largest_patterns(whole, x + i));
-    const bool is_finite = most < (std::int32_t)Pattern<float>::infinity;
-    if (__builtin_expect(is_finite, 1)) {
-      largest = max(largest, most);
-      for (int64_t j = i; j < i + whole; j += kPartialSums) moments.add<false>(x + j);
-    } else {
-      finite -= count_non_finite(whole, x + i, largest);
-      for (int64_t j = i; j < i + whole; j += kPartialSums) moments.add<true>(x + j);
-    }
-    i += whole;
+  for (; i + kPartialSums <= n; i += kPartialSums) {
+    prefetch_group(x + i);
+    add(x + i, 0);
   }
   if (i < n) {
     float last[kPartialSums];
     for (float& v : last) v = bits_as<float>(0x7FC00000U);  // not counted
     copy(last, x + i, n - i);
-    finite -= count_non_finite(n - i, x + i, largest);
-    moments.add<true>(last);
+    add(last, static_cast<int>(kPartialSums - (n - i)));
   }
   double sums[kPartialSums];
   double squares[kPartialSums];
@@ -302,7 +307,8 @@ CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* resu
     store(sums + k * PartialMoments::kLanes, moments.sums[k]);
     store(squares + k * PartialMoments::kLanes, moments.squares[k]);
   }
-  *result = {add_partial_sums(sums), add_partial_sums(squares), finite, bits_as<float>(largest)};
+  *result = {add_partial_sums(sums), add_partial_sums(squares), finite,
+             bits_as<float>(largest_lane(largest))};
 }
 
 }  // namespace
