@@ -42,6 +42,8 @@ inline std::vector<std::string> codec_texts() {
       "sparse",
       "sparse e4m3",
       "feedback int4",
+      "uniform bits=8",
+      "uniform bits=entropy",
   };
 }
 
