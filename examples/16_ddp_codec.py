@@ -81,7 +81,9 @@ def row(comm: cpd.comm.Communicator, wire: str, epochs: int) -> None:
         alone = virtual(spec, comm.size, epochs)
         accuracy = held_out_accuracy(model, load_digits())
         sent = counting.sent // steps
-        print(f"{wire:28}{sent:12,}   {accuracy:8.3f}   {weights_hash(model)}   {alone}", flush=True)
+        print(
+            f"{wire:28}{sent:12,}   {accuracy:8.3f}   {weights_hash(model)}   {alone}", flush=True
+        )
 
 
 def spec_of(wire: str) -> cpd.ReduceSpec:

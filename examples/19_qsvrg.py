@@ -13,6 +13,7 @@ Run: python examples/19_qsvrg.py
 """
 
 import argparse
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     problem = Ridge()
     n = FEATURES * CLASSES
-    codec = compress.codec(f"qsgd bits=6 bucket={n} norm=2 coding=elias")
+    codec = compress.codec(f"qsgd bits=6 bucket={n} norm=2 coding=elias-dense")
     most = (FLOAT_BITS + BITS * n) * (given.steps + 1) + FLOAT_BITS * n
     print(f"{problem.count} terms of {n} weights, {given.processors} processors, {codec}")
     print(f"L / l = {problem.smooth / problem.decay:.3g}, {given.steps} steps an epoch")
@@ -109,7 +110,7 @@ def broadcast_exactly(problem: Ridge, y: Vector, processors: int) -> Vector:
     """The gradient of f at y: the sum of the processors' parts, each of which travels in F bits."""
     bounds = np.linspace(0, problem.count, processors + 1).astype(int)
     total = np.zeros_like(y)
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in itertools.pairwise(bounds):
         share = (end - begin) / problem.count
         total += (share * problem.gradient(y, slice(begin, end))).astype(np.float32)
     return total

@@ -195,9 +195,11 @@ struct KernelTable {
   void (*encode_levels)(const LevelPlan& plan, std::int64_t first, std::int64_t before,
                         std::int64_t n, const float* x, const float* norms,
                         const std::uint32_t* random, std::uint8_t* packed);
-  /// Their values; NaN is 0x7FC00000.
-  void (*decode_levels)(const LevelPlan& plan, std::int64_t before, std::int64_t n,
-                        const std::uint8_t* packed, const float* norms, float* y);
+  /// y[i] = (value * 2^shift) / divisor, each rounded once to binary32; NaN is 0x7FC00000;
+  /// |shift| <= 126, divisor finite and not zero.
+  void (*decode_levels)(const LevelPlan& plan, int shift, float divisor, std::int64_t before,
+                        std::int64_t n, const std::uint8_t* packed, const float* norms, float* y);
+  /// numeric/levels.h
   void (*moments)(std::int64_t n, const float* x, double mean, Moments* result);
 };
 

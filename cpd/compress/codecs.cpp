@@ -15,6 +15,7 @@
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/terngrad.h"
 #include "cpd/compress/top_k.h"
+#include "cpd/compress/uniform.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
@@ -22,7 +23,9 @@ namespace cpd {
 namespace {
 
 constexpr std::array kCompressors{
-    CodecInfo{"qsgd", "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals",
+    CodecInfo{"qsgd",
+              "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals "
+              "coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
               "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
               "levels below the norms of buckets, rounded without bias", MakeQsgd},
     CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",
@@ -43,6 +46,11 @@ constexpr std::array kCompressors{
               "a scaled format whose sums are encoded again", Quantized::MakeScaled},
     CodecInfo{"feedback", "CODEC", "Seide et al., Interspeech 2014; arXiv 2407.04480",
               "any other codec, whose errors the next call sends", Feedback::Make},
+    CodecInfo{"uniform",
+              "bits=entropy|gradient|N [c=6 sample=4 fraction=0.03] [c0=1 c1=8] "
+              "coding=huffman|fixed",
+              "Øland and Raj, ICASSP 2015", "weights in bins of equal width, Huffman-coded",
+              Uniform::Make},
     CodecInfo{"sparse", "[FORMAT]", "this library", "all values but +0, without loss",
               Sparse::Make},
 };

@@ -176,7 +176,10 @@ HuffmanDecoder::Entry HuffmanDecoder::Long(uint64_t window) const {
 }
 
 void HuffmanDecoder::Decode(BitReader& from, std::span<uint32_t> to) const {
-  if (values_.size() == 1) return std::ranges::fill(to, values_[0]);
+  if (values_.size() == 1) {
+    std::ranges::fill(to, values_[0]);
+    return;
+  }
   if (values_.empty() && !to.empty()) throw DamagedBytes("there is no symbol");
   static_assert(kMostHuffmanLength <= BitReader::kSeen);
   constexpr std::size_t kAtOnce = BitReader::kSeen / kWindow;

@@ -5,8 +5,8 @@ A file of corpus/ holds one codec's inputs: its text, then an input a line, in h
 
     run.py PROGRAMS check            every codec has a file with its valid inputs
     run.py PROGRAMS fuzz NAME RUNS   so many runs from the inputs of corpus/NAME.txt
-    run.py PROGRAMS grow RUNS        writes the files anew: valid inputs, those kept, and what so many
-                                     runs add, without those that reach nothing new
+    run.py PROGRAMS grow RUNS        writes the files anew: valid inputs, those kept, and what so
+                                     many runs add, without those that reach nothing new
 """
 
 import argparse
@@ -20,7 +20,13 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 LONGEST = 1024  # bytes of an input
-OPTIONS = [f"-max_len={LONGEST}", "-seed=1", "-malloc_limit_mb=64", "-rss_limit_mb=1024", "-timeout=10"]
+OPTIONS = [
+    f"-max_len={LONGEST}",
+    "-seed=1",
+    "-malloc_limit_mb=64",
+    "-rss_limit_mb=1024",
+    "-timeout=10",
+]
 
 
 def file_of(text: str) -> Path:
@@ -54,7 +60,10 @@ def check(programs: Path) -> None:
 def run_fuzzer(programs: Path, text: str, *arguments: str | Path) -> None:
     environment = dict(os.environ, CPD_FUZZ_CODEC=text, CPD_NUM_THREADS="1")
     done = subprocess.run(
-        [programs / "fuzz_decode", *OPTIONS, *arguments], env=environment, capture_output=True, text=True
+        [programs / "fuzz_decode", *OPTIONS, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     if done.returncode != 0:
         sys.exit(f"codec '{text}':\n{done.stderr[-8000:]}")
@@ -88,12 +97,16 @@ def grow(programs: Path, runs: int) -> None:
             run_fuzzer(programs, text, "-merge=1", least, found)
             grown = {path.read_bytes().hex() for path in least.iterdir()}
         grown.update(data for data in valid if len(data) <= 2 * LONGEST)
-        file.write_text("\n".join([text, *sorted(grown, key=lambda data: (len(data), data))]) + "\n")
+        file.write_text(
+            "\n".join([text, *sorted(grown, key=lambda data: (len(data), data))]) + "\n"
+        )
         print(f"{file.name}: {len(grown)} inputs")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("programs", type=Path)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check")

@@ -38,6 +38,12 @@ struct Narrow<F64x4> {
   using I32 = I32x4;
 };
 template <>
+struct Narrow<F32x4> {
+  using F32 = F32x4;
+  using U32 = U32x4;
+  using I32 = I32x4;
+};
+template <>
 struct Narrow<F32x8> {
   using F32 = F32x8;
   using U32 = U32x8;
