@@ -357,6 +357,7 @@ TEST(OneBit, ThreadsShareALayer) {
   const Piece layer = layer_of(x);
   state->Begin(layer, x.data());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (std::int64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       Piece piece = layer;
