@@ -45,9 +45,13 @@ Places by_sorting(const Values& v, std::int64_t k) {
 }
 
 Places largest(const Values& v, std::int64_t k) {
-  Places places{1, 2, 3};
-  FindLargest({.n = static_cast<std::int64_t>(v.size()), .x = v.data()}, k, places);
-  return places;
+  Selection found{.places = {1, 2, 3}, .values = {1}};
+  FindLargest({.n = static_cast<std::int64_t>(v.size()), .x = v.data()}, k, found);
+  EXPECT_EQ(found.values.size(), found.places.size());
+  for (std::size_t p = 0; p < found.places.size(); ++p) {
+    EXPECT_EQ(magnitude(found.values[p]), magnitude(v[found.places[p]]));
+  }
+  return found.places;
 }
 
 Values normal(std::size_t n, unsigned seed) {
@@ -102,11 +106,11 @@ TEST(Largest, EveryInstructionSetAndSums) {
     Values sums(x.size()), sum(x.size());
     for (std::size_t i = 0; i < x.size(); ++i) sums[i] = x[i] + r[i];
     for (const std::int64_t k : {1, 700, 35000}) {
-      Places places;
-      FindLargest({.n = 70003, .x = x.data(), .r = r.data(), .sum = sum.data()}, k, places);
-      EXPECT_EQ(places, by_sorting(sums, k)) << table->name;
+      Selection found;
+      FindLargest({.n = 70003, .x = x.data(), .r = r.data(), .sum = sum.data()}, k, found);
+      EXPECT_EQ(found.places, by_sorting(sums, k)) << table->name;
       EXPECT_TRUE(same(sums, sum));
-      EXPECT_EQ(largest(sums, k), places);
+      EXPECT_EQ(largest(sums, k), found.places);
     }
   }
   ForceKernels("");
