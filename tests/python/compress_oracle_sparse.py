@@ -8,7 +8,7 @@ numbers, rounded once; FP8 rows are the binary32 steps of torchft's kernels, in 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -125,7 +125,9 @@ def largest(v: Layer, k: int) -> list[int]:
     return sorted(order[: max(k, non_finite)])
 
 
-def top_k(x: Layer, residual: Layer, fraction: str, inner=lambda run: list(run)) -> Sent:
+def top_k(
+    x: Layer, residual: Layer, fraction: str, inner: Callable[[Layer], list[float]] = list
+) -> Sent:
     """A call. inner: what the values that are kept become, as a layer of their own."""
     v = [add(a, r) for a, r in zip(x, residual, strict=True)]
     places = largest(v, count(fraction, len(v)))
