@@ -27,6 +27,7 @@ VALUES = 25_557_032  # of ResNet-50
 LONGEST = 900  # seconds until mpirun gives up
 
 FORMATS = ("e4m3", "e3m0", "bf16", "fp16", "e4m3-vs-bf16")
+CODECS = ("qsgd4", "terngrad", "terngrad-but-last", "one_bit", "int8-rows")
 ALGORITHMS = (
     "default",
     "linear",
@@ -44,6 +45,11 @@ BARS = {
     "all_reduce/1gbps/e3m0": 6.0,
     "all_reduce/1gbps/e4m3-vs-bf16": 1.8,
     "all_reduce/1gbps/bytes": 0.97,
+    "all_reduce/1gbps/qsgd4": 6.0,
+    "all_reduce/1gbps/terngrad": 7.5,
+    "all_reduce/1gbps/terngrad-but-last": 4.5,
+    "all_reduce/1gbps/one_bit": 10.0,
+    "all_reduce/1gbps/int8-rows": 3.4,
     "all_reduce/loopback/e4m3": 0.667,
 }
 
@@ -78,6 +84,7 @@ LIMITED = Setting(
     "1gbps",
     {
         "formats": (*_FORMATS, "bytes"),
+        "codecs": CODECS,
         "exchanges": tuple(f"exchange/{name}" for name in EXCHANGES),
         "figure11": tuple(f"fig11/{name}" for name in LAYERS),
     },

@@ -19,6 +19,7 @@
 #include "benchmarks/resnet50.h"
 #include "cpd/base/tensor.h"
 #include "cpd/comm/virtual.h"
+#include "cpd/compress/codecs.h"
 #include "cpd/ops/reduce.h"
 
 namespace all_reduce {
@@ -66,12 +67,21 @@ class Gradients {
 /// ResNet-50's layers, or with the same proportions fewer values.
 inline std::vector<std::int64_t> SizesFor(std::int64_t values) {
   std::vector<std::int64_t> sizes;
-  for (const std::int64_t n : resnet50::Sizes()) {
+  for (const auto& [n, row] : resnet50::Tensors()) {
     const double share = static_cast<double>(values) / static_cast<double>(resnet50::kValues);
     const auto shrunk = static_cast<std::int64_t>(std::llround(static_cast<double>(n) * share));
     sizes.push_back(values >= resnet50::kValues ? n : std::max<std::int64_t>(1, shrunk));
   }
   return sizes;
+}
+
+/// The rows of ResNet-50's layers, of shrunk ones as far as they have so many values.
+inline std::vector<std::int64_t> RowsFor(const std::vector<std::int64_t>& sizes) {
+  std::vector<std::int64_t> rows;
+  for (const auto& [n, row] : resnet50::Tensors()) {
+    rows.push_back(std::min(row, sizes.at(rows.size())));
+  }
+  return rows;
 }
 
 /// This rank's layers, one behind the other.
@@ -106,6 +116,14 @@ inline ReduceSpec SpecOf(const char* format, cpd::Aps aps) {
   return spec;
 }
 
+/// Contributions by a codec, summed in fp32.
+inline ReduceSpec SpecOfCodec(const char* text) {
+  ReduceSpec spec;
+  spec.wire = cpd::MakeCodec(text);
+  spec.format = spec.wire->format();
+  return spec;
+}
+
 // --- bits ----------------------------------------------------------------------------------------
 
 /// Layers that the virtual ranks also reduce: as many as fit.
@@ -133,10 +151,13 @@ inline void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int ran
   }
 }
 
-/// Whether this rank's result is what the virtual ranks give.
-inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const ReduceSpec& spec) {
+/// Whether this rank's result is what the virtual ranks give in a first call. `rows`: of the
+/// layers, or empty.
+inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const ReduceSpec& spec,
+                               std::span<const std::int64_t> rows) {
   const std::vector<std::int64_t> sizes = SomeOf(model.sizes);
-  cpd::VirtualReduce reduce(spec, World(), sizes);
+  cpd::CodecStates states;
+  cpd::VirtualReduce reduce(spec, World(), sizes, {.states = &states, .rows = rows});
   for (int r = 0; r < World() && reduce.wants_ranges(); ++r) {
     Contribute(reduce, gradients, r, sizes, true);
   }
@@ -156,10 +177,11 @@ inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const R
 }
 
 /// What is wrong with a result that all ranks have; empty if nothing is.
-inline std::string CheckBits(const Model& model, Gradients& gradients, const ReduceSpec& spec) {
+inline std::string CheckBits(const Model& model, Gradients& gradients, const ReduceSpec& spec,
+                             std::span<const std::int64_t> rows) {
   const double hash = model.Checksum();
   const bool equal = Largest(hash) == -Largest(-hash);
-  const bool right = AllSay(Rank() != 0 || EqualsVirtualRanks(model, gradients, spec));
+  const bool right = AllSay(Rank() != 0 || EqualsVirtualRanks(model, gradients, spec, rows));
   if (!equal) return "the ranks' results differ";
   return right ? "" : "the result is not that of the virtual ranks";
 }

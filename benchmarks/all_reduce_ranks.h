@@ -27,7 +27,7 @@ struct Settings {
   std::int64_t values = resnet50::kValues;
   int repeats = 9;
   std::uint64_t seed = 0;
-  std::string parts = "formats,exchanges,figure11";
+  std::string parts = "formats,codecs,exchanges,figure11";
   std::string setting = "mpi";
   std::string interface;
   double gbps = 0;  ///< 0: no limit that is known

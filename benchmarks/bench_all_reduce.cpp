@@ -9,9 +9,9 @@
 //   bench_all_reduce [--values N] [--repeats R] [--seed S] [--parts LIST] [--setting NAME]
 //                    [--interface NAME] [--gbps RATE] [--chunk VALUES]
 //
-// --values: ResNet-50's layers shrunk to about so many values. --parts: of formats, exchanges and
-// figure11. --setting: the part of the rows' names after all_reduce/. --interface, --gbps: the
-// network interface whose counters are compared with what was counted, and its rate.
+// --values: ResNet-50's layers shrunk to about so many values. --parts: of formats, codecs,
+// exchanges and figure11. --setting: the part of the rows' names after all_reduce/. --interface,
+// --gbps: the network interface whose counters are compared with what was counted, and its rate.
 #include <mpi.h>
 
 #include <algorithm>
@@ -85,8 +85,20 @@ class Reducer {
       : settings_(settings),
         communicator_(cpd::MpiTransport(), cpd::CommOptions{.timeout = 60, .chunk = chunk}) {}
 
-  [[nodiscard]] cpd::Traffic Run(Model& model, const ReduceSpec& spec) {
-    return communicator_.AllReduce(model.x_views, model.out_views, spec).traffic;
+  [[nodiscard]] cpd::Traffic Run(Model& model, const ReduceSpec& spec,
+                                 const cpd::LayerOptions& layers = {}) {
+    return communicator_.AllReduce(model.x_views, model.out_views, spec, false, layers).traffic;
+  }
+  /// The last tensors by themselves, losslessly, after the others; the bytes sent.
+  [[nodiscard]] std::int64_t RunExempt(Model& model, const ReduceSpec& spec, std::size_t exempt,
+                                       const cpd::LayerOptions& layers) {
+    const std::size_t rest = model.sizes.size() - exempt;
+    const std::span<const TensorView> x(model.x_views), out(model.out_views);
+    cpd::LayerOptions of_rest = layers;
+    of_rest.rows = layers.rows.first(rest);
+    return communicator_.AllReduce(x.first(rest), out.first(rest), spec, false, of_rest)
+               .traffic.bytes_sent +
+           communicator_.AllReduce(x.last(exempt), out.last(exempt), {}).traffic.bytes_sent;
   }
   [[nodiscard]] Side SideOf(Model& model, const ReduceSpec& spec) {
     return {cpd::ToString(spec.format), [this, &model, spec] { (void)Run(model, spec); }, {}};
@@ -193,6 +205,7 @@ class Benchmark {
   /// False where bits are wrong.
   bool Run() {
     if (Wants("formats")) Formats();
+    if (Wants("codecs")) Codecs();
     if (Wants("exchanges") && World() > 2) ExchangesAgainstModel();
     if (Wants("figure11")) Figure11();
     return right_;
@@ -204,10 +217,11 @@ class Benchmark {
   }
 
   /// Reduces once and checks the result.
-  void Check(const std::string& name, const ReduceSpec& spec) {
+  void Check(const std::string& name, const ReduceSpec& spec,
+             const cpd::LayerOptions& layers = {}) {
     std::fill(model_.out.begin(), model_.out.end(), 0.0F);
-    (void)reducer_.Run(model_, spec);
-    const std::string wrong = CheckBits(model_, gradients_, spec);
+    (void)reducer_.Run(model_, spec, layers);
+    const std::string wrong = CheckBits(model_, gradients_, spec, layers.rows);
     if (wrong.empty()) return;
     right_ = false;
     Line(prefix_ + name).Add("wrong", wrong).Print();
@@ -251,13 +265,7 @@ class Benchmark {
       sides.push_back(reducer_.SideOf(model_, spec));
     }
     Mpi mpi(settings_, model_);
-    sides.push_back(BestOf(mpi.Race()));
-    for (int turn = 0; turn < settings_.repeats; ++turn) {
-      for (auto side = sides.rbegin(); side != sides.rend(); ++side) {
-        side->samples.push_back(Turn(*side, settings_));
-      }
-    }
-    const std::string against = "fp32 MPI_Allreduce (" + sides.back().what + ")";
+    const std::string against = TimeAgainstBest(mpi, true, sides);
     for (std::size_t i = 0; i < formats.size(); ++i) {
       PrintPair(formats[i].first, sides[i], sides.back(), against);
     }
@@ -265,8 +273,56 @@ class Benchmark {
     PrintAgreement("bytes", SpecOf("e4m3", cpd::Aps::on));
   }
 
-  [[nodiscard]] Side BestOf(const std::vector<Side>& algorithms) const {
-    for (std::size_t a = 0; a < algorithms.size(); ++a) {
+  /// Adds MPI's fastest algorithm to the sides and times them all by turns; what it is.
+  std::string TimeAgainstBest(Mpi& mpi, bool prints, std::vector<Side>& sides) const {
+    sides.push_back(BestOf(mpi.Race(), prints));
+    for (int turn = 0; turn < settings_.repeats; ++turn) {
+      for (auto side = sides.rbegin(); side != sides.rend(); ++side) {
+        side->samples.push_back(Turn(*side, settings_));
+      }
+    }
+    return "fp32 MPI_Allreduce (" + sides.back().what + ")";
+  }
+
+  /// Compressors, by turns with MPI; `bound`: how many times fewer bytes a rank sends than the
+  /// least that an all-reduce in fp32 does.
+  void Codecs() {
+    struct Case {
+      const char* name;
+      const char* text;
+      std::size_t exempt = 0;
+      double bytes = 0;
+      cpd::CodecStates states{};
+    };
+    std::array<Case, 5> cases{{{"qsgd4", "qsgd bits=4 bucket=512"},
+                               {"terngrad", "terngrad"},
+                               {"terngrad-but-last", "terngrad", resnet50::kLastLayer},
+                               {"one_bit", "one_bit bucket=64"},
+                               {"int8-rows", "int8_rows"}}};
+    const std::vector<std::int64_t> rows = RowsFor(model_.sizes);
+    std::vector<Side> sides;
+    for (Case& one : cases) {
+      const ReduceSpec spec = SpecOfCodec(one.text);
+      const cpd::LayerOptions layers{.states = &one.states, .rows = rows};
+      Check(one.name, spec, layers);
+      const auto run = [this, &one, spec, layers] {
+        return one.exempt > 0 ? reducer_.RunExempt(model_, spec, one.exempt, layers)
+                              : reducer_.Run(model_, spec, layers).bytes_sent;
+      };
+      one.bytes = Largest(static_cast<double>(run()));
+      sides.push_back({one.text, [run] { (void)run(); }, {}});
+    }
+    Mpi mpi(settings_, model_);
+    const std::string against = TimeAgainstBest(mpi, false, sides);
+    const double plain = 8.0 * static_cast<double>(model_.values()) * (World() - 1) / World();
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      PrintPair(cases.at(i).name, sides[i], sides.back(), against,
+                {{"bound", plain / cases.at(i).bytes}});
+    }
+  }
+
+  [[nodiscard]] Side BestOf(const std::vector<Side>& algorithms, bool prints) const {
+    for (std::size_t a = 0; prints && a < algorithms.size(); ++a) {
       PrintPair("mpi/" + algorithms[a].what, algorithms[a], algorithms.front(), "MPI's default",
                 {{"algorithm", static_cast<double>(a)}});
     }

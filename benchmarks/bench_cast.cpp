@@ -288,24 +288,16 @@ bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& setti
 }
 
 bool RunRows(const Settings& settings) {
-  std::vector<Row> rows = Rows(settings.seed);
-  std::erase_if(rows,
-                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
-  const bool timing = !settings.list && !rows.empty();
-  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(timing ? settings.floats : 1);
+  const std::vector<Row> rows = timing::Chosen(Rows(settings.seed), settings);
+  if (rows.empty()) return true;
+  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(settings.floats);
   const Memory x(bytes);
   const Memory y(bytes);
   const Memory copy(bytes);
   const Memory codes(bytes);
   const Arrays arrays{settings.floats, x.floats(), y.floats(), codes.bytes()};
   bool right = true;
-  for (const Row& row : rows) {
-    if (settings.list) {
-      std::printf("%s\n", row.name.c_str());
-    } else {
-      right = Measure(row, arrays, copy.floats(), settings) && right;
-    }
-  }
+  for (const Row& row : rows) right = Measure(row, arrays, copy.floats(), settings) && right;
   return right;
 }
 

@@ -341,13 +341,7 @@ bool Measure(const Row& row, const Arrays& a, const Memory& copy, const Settings
 }
 
 bool RunRows(const Settings& settings) {
-  std::vector<Row> rows = Rows();
-  std::erase_if(rows,
-                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
-  if (settings.list) {
-    for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
-    return true;
-  }
+  const std::vector<Row> rows = timing::Chosen(Rows(), settings);
   if (rows.empty()) return true;
   const std::int64_t floats = settings.floats / kRanks * kRanks;
   const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(floats);

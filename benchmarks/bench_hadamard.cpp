@@ -129,13 +129,8 @@ bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {
 }
 
 bool RunRows(const Settings& settings) {
-  std::vector<Row> rows = Rows();
-  std::erase_if(rows,
-                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
-  if (settings.list || rows.empty()) {
-    for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
-    return true;
-  }
+  const std::vector<Row> rows = timing::Chosen(Rows(), settings);
+  if (rows.empty()) return true;
   const std::int64_t n = settings.floats / Hadamard::kMostSize * Hadamard::kMostSize;
   const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(n);
   const Memory x(bytes);

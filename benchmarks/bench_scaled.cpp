@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -172,22 +171,13 @@ bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {
 }
 
 bool RunRows(const Settings& settings) {
-  std::vector<Row> rows = Rows();
-  std::erase_if(rows,
-                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
-  if (settings.list || rows.empty()) {
-    for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
-    return true;
-  }
+  const std::vector<Row> rows = timing::Chosen(Rows(), settings);
+  if (rows.empty()) return true;
   const std::int64_t n =
       std::max<std::int64_t>(1, settings.floats / kColumns / 128) * 128 * kColumns;
   const auto bytes = sizeof(float) * static_cast<std::size_t>(n);
   const Memory x(bytes), y(bytes), copy(bytes), codes(bytes / 4), scales(bytes / 4), tensor(4096);
-  std::mt19937 bits(static_cast<std::uint32_t>(settings.seed));
-  std::normal_distribution<float> normal;
-  const std::int64_t drawn = std::min<std::int64_t>(n, (std::int64_t{1} << 20) + 17);
-  for (std::int64_t i = 0; i < n; ++i)
-    x.floats()[i] = i < drawn ? normal(bits) : x.floats()[i - drawn];
+  timing::FillNormal(settings.seed, n, x.floats());
   const Arrays arrays{n, x.floats(), y.floats(), codes.bytes(), scales.bytes(), tensor.bytes()};
   bool right = true;
   for (const Row& row : rows)

@@ -13,14 +13,18 @@ namespace resnet50 {
 constexpr std::size_t kLayers = 161;
 constexpr std::int64_t kValues = 25'557'032;
 
-/// Values of each tensor.
-constexpr std::array<std::int64_t, kLayers> Sizes() {
-  std::array<std::int64_t, kLayers> sizes{};
+/// A tensor: its values, and how many a row of them has (those of one output; of a vector all).
+struct Tensor {
+  std::int64_t size = 0, row = 0;
+};
+
+constexpr std::array<Tensor, kLayers> Tensors() {
+  std::array<Tensor, kLayers> tensors{};
   std::size_t next = 0;
   const auto convolution = [&](std::int64_t in, std::int64_t out, std::int64_t kernel) {
-    sizes.at(next++) = out * in * kernel * kernel;
-    sizes.at(next++) = out;  // batch norm's weight
-    sizes.at(next++) = out;  // and bias
+    tensors.at(next++) = {out * in * kernel * kernel, in * kernel * kernel};
+    tensors.at(next++) = {out, out};  // batch norm's weight
+    tensors.at(next++) = {out, out};  // and bias
   };
   convolution(3, 64, 7);
   constexpr std::array<int, 4> kBlocks{3, 4, 6, 3};
@@ -36,16 +40,17 @@ constexpr std::array<std::int64_t, kLayers> Sizes() {
     }
     width *= 2;
   }
-  sizes.at(next++) = in * 1000;
-  sizes.at(next++) = 1000;
-  return sizes;
+  tensors.at(next++) = {in * 1000, in};
+  tensors.at(next++) = {1000, 1000};
+  return tensors;
 }
+constexpr std::size_t kLastLayer = 2;  // tensors of the classifier, the last ones
 
-constexpr std::int64_t Sum(const std::array<std::int64_t, kLayers>& sizes) {
+constexpr std::int64_t Sum(const std::array<Tensor, kLayers>& tensors) {
   std::int64_t sum = 0;
-  for (const std::int64_t n : sizes) sum += n;
+  for (const Tensor& tensor : tensors) sum += tensor.size;
   return sum;
 }
-static_assert(Sizes().back() == 1000 && Sum(Sizes()) == kValues);
+static_assert(Tensors().back().size == 1000 && Sum(Tensors()) == kValues);
 
 }  // namespace resnet50

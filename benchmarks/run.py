@@ -178,7 +178,8 @@ KINDS = (
     Kind(
         "GB/s",
         "one thread; GB/s read and written; ratio to memcpy in the same run"
-        " (fold, crc32c: to a plain fp32 sum; cast/fresh: to the cast with out=; peer: to torchao)",
+        " (fold, crc32c: to a plain fp32 sum; cast/fresh: to the cast with out=; peer: to torchao;"
+        " Elias, Huffman: to 1 GB/s of floats)",
     ),
     Kind(
         "GMAC/s",
@@ -217,7 +218,7 @@ KINDS = (
         "ms",
         "all-reduce of ResNet-50 over 4 ranks; ms of the slowest; ratio: how many times faster"
         " than the baseline; each side's share of its link",
-        extra=(("link", "link"), ("baseline's", "baseline_link")),
+        extra=(("link", "link"), ("baseline's", "baseline_link"), ("bytes' bound", "bound")),
     ),
     Kind(
         "GFLOP/s",
@@ -290,6 +291,7 @@ def main() -> int:
             native_rows(programs / "bench_cast", options, options.name),
             native_rows(programs / "bench_hadamard", options, options.name),
             native_rows(programs / "bench_scaled", options, options.name),
+            native_rows(programs / "bench_compress", options, options.name),
             fold_rows(programs, options),
             other_rows(options),
             torch_rows(options),

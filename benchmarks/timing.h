@@ -126,6 +126,34 @@ inline Timing Time(const Side& row, const Side& baseline, int repeats) {
   return {Median(rates), Median(baselines), Median(ratios), *least, *most};
 }
 
+/// GB/s of a row by itself: its ratio is to 1 GB/s.
+inline Timing Alone(const Side& row, int repeats) {
+  std::vector<double> rates;
+  for (int r = 0; r < repeats; ++r) rates.push_back(row.bytes / Seconds(row.work) * 1e-9);
+  const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
+  const double rate = Median(rates);
+  return {rate, 1, rate, *least, *most};
+}
+
+/// The rows whose names the settings ask for; none where they ask for the names alone, which are
+/// printed.
+template <class Row>
+std::vector<Row> Chosen(std::vector<Row> rows, const Settings& settings) {
+  std::erase_if(rows,
+                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
+  if (!settings.list) return rows;
+  for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
+  return {};
+}
+
+/// Normally distributed values, the same again after about a million.
+inline void FillNormal(std::uint64_t seed, std::int64_t n, float* x) {
+  std::mt19937 bits(static_cast<std::uint32_t>(seed));
+  std::normal_distribution<float> normal;
+  const std::int64_t drawn = std::min<std::int64_t>(n, (std::int64_t{1} << 20) + 17);
+  for (std::int64_t i = 0; i < n; ++i) x[i] = i < drawn ? normal(bits) : x[i - drawn];
+}
+
 inline void Print(const std::string& name, const char* against, const std::string& backend,
                   const Timing& t, std::optional<double> bar) {
   std::printf(R"({"name": "%s", "value": %.3f, "unit": "GB/s", "against": "%s", )"

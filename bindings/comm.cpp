@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "codecs.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/fault.h"
 #include "cpd/comm/transport/libraries.h"
@@ -114,7 +115,7 @@ CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_
   return made;
 }
 
-/// Layers' numbers in random streams; none: 0, 1, …
+/// Layers' numbers in random streams, or values of their rows; none: LayerOptions's.
 using Numbers = std::vector<std::int64_t>;
 
 /// NumPy arrays and CudaValues.
@@ -131,27 +132,31 @@ std::vector<TensorView> ViewsOf(const Arrays& arrays) {
 }
 
 ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                             const ReduceSpec& spec, bool counts, const Numbers& numbers) {
+                             const ReduceSpec& spec, bool counts, const Numbers& numbers,
+                             GivenStates states, const Numbers& rows) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().AllReduce(from, to, spec, counts, {numbers});
+  return comm.get().AllReduce(from, to, spec, counts, {numbers, states.value_or(nullptr), rows});
 }
 
 ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                          const ReduceSpec& spec, int root, bool counts, const Numbers& numbers) {
+                          const ReduceSpec& spec, int root, bool counts, const Numbers& numbers,
+                          GivenStates states, const Numbers& rows) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().Reduce(from, to, spec, root, counts, {numbers});
+  return comm.get().Reduce(from, to, spec, root, counts, {numbers, states.value_or(nullptr), rows});
 }
 
 ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                                 const ReduceSpec& spec, bool counts, const Numbers& numbers) {
+                                 const ReduceSpec& spec, bool counts, const Numbers& numbers,
+                                 GivenStates states, const Numbers& rows) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().ReduceScatter(from, to, spec, counts, {numbers});
+  return comm.get().ReduceScatter(from, to, spec, counts,
+                                  {numbers, states.value_or(nullptr), rows});
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
@@ -180,6 +185,8 @@ std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
 
 void BindCommunicator(py::module_& m) {
   const auto numbers = py::arg("numbers") = Numbers();
+  const auto states = py::arg("states") = py::none();
+  const auto rows = py::arg("rows") = Numbers();
   py::class_<Traffic>(m, "Traffic")
       .def_readonly("steps", &Traffic::steps)
       .def_readonly("messages", &Traffic::messages)
@@ -199,11 +206,11 @@ void BindCommunicator(py::module_& m) {
       .def_property_readonly("broken", [](const Bound& c) { return c.get().broken(); })
       .def_property_readonly("closed", &Bound::closed)
       .def("all_reduce", &AllReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"), numbers)
+           py::arg("counts"), numbers, states, rows)
       .def("reduce", &ReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"), py::arg("root"),
-           py::arg("counts"), numbers)
+           py::arg("counts"), numbers, states, rows)
       .def("reduce_scatter", &ReduceScatterArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"), numbers)
+           py::arg("counts"), numbers, states, rows)
       .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
            py::arg("rounding"))
       .def("all_gather_bytes", &AllGatherBytes, py::arg("data"))

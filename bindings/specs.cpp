@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "codecs.h"
 #include "cpd/base/guarded.h"
 #include "cpd/comm/spec.h"
 #include "cpd/compress/scaled_blocks.h"
@@ -387,17 +388,19 @@ double LossScale(const py::object& given) {
   return scale;
 }
 
-ReduceSpec MakeSpec(const std::variant<Format, Scaled>& format, const Accumulator& accumulator,
-                    const py::object& order, const py::object& exchange,
-                    std::optional<int> group_size, const py::object& aps,
-                    const py::object& loss_scale, bool average, const RoundingOptions& rounding,
-                    const Format& result, std::uint64_t step) {
+ReduceSpec MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
+                    const Accumulator& accumulator, const py::object& order,
+                    const py::object& exchange, std::optional<int> group_size,
+                    const py::object& aps, const py::object& loss_scale, bool average,
+                    const RoundingOptions& rounding, const Format& result, std::uint64_t step) {
   ReduceSpec spec;
-  if (const auto* scaled = std::get_if<Scaled>(&format)) {
-    spec.wire = std::make_shared<ScaledBlocks>(*scaled, rounding);
-    spec.format = spec.wire->format();
+  if (const auto* format = std::get_if<Format>(&wire)) {
+    spec.format = *format;
   } else {
-    spec.format = std::get<Format>(format);
+    const auto* scaled = std::get_if<Scaled>(&wire);
+    spec.wire = scaled != nullptr ? std::make_shared<ScaledBlocks>(*scaled, rounding)
+                                  : std::get<BoundCodec>(wire).codec;
+    spec.format = spec.wire->format();
   }
   spec.rounding = rounding;
   spec.accumulator = accumulator;
@@ -415,7 +418,7 @@ ReduceSpec MakeSpec(const std::variant<Format, Scaled>& format, const Accumulato
 
 void BindReduceSpec(py::module_& m) {
   py::class_<ReduceSpec> made(m, "ReduceSpec");
-  made.def(py::init(&MakeSpec), py::kw_only(), py::arg("format"), py::arg("accumulator"),
+  made.def(py::init(&MakeSpec), py::kw_only(), py::arg("wire"), py::arg("accumulator"),
            py::arg("order"), py::arg("exchange"), py::arg("group_size"), py::arg("aps"),
            py::arg("loss_scale"), py::arg("average"), py::arg("rounding"), py::arg("result"),
            py::arg("step"))
@@ -457,6 +460,7 @@ void BindSpecs(py::module_& m) {
   BindScaled(m);
   BindBlockFma(m);
   BindAccumulators(m);
+  BindCodecs(m);
   BindReduceSpec(m);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "codecs.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
@@ -19,6 +20,8 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
+using Sizes = std::vector<std::int64_t>;
+
 void BindVirtualReduce(py::module_& m) {
   py::class_<LayerReport>(m, "LayerReport")
       .def_readonly("shift", &LayerReport::shift)
@@ -26,15 +29,17 @@ void BindVirtualReduce(py::module_& m) {
       .def_readonly("overflowed", &LayerReport::overflowed)
       .def_readonly("underflowed", &LayerReport::underflowed);
   py::class_<VirtualReduce>(m, "VirtualReduce")
-      .def(py::init([](const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
-                       const std::vector<std::int64_t>& numbers) {
-             return std::make_unique<VirtualReduce>(spec, world, sizes, LayerOptions{numbers});
+      .def(py::init([](const ReduceSpec& spec, int world, const Sizes& sizes, const Sizes& numbers,
+                       GivenStates states, const Sizes& rows) {
+             return std::make_unique<VirtualReduce>(
+                 spec, world, sizes, LayerOptions{numbers, states.value_or(nullptr), rows, false});
            }),
-           py::arg("spec"), py::arg("world"), py::arg("sizes"),
-           py::arg("numbers") = std::vector<std::int64_t>())
+           py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers") = Sizes(),
+           py::arg("states") = py::none(), py::arg("rows") = Sizes(), py::keep_alive<1, 6>())
       .def("wants_ranges", &VirtualReduce::wants_ranges)
       .def("schedule", &VirtualReduce::schedule)
       .def("end_rank", &VirtualReduce::EndRank, NoGil())
+      .def("commit", &VirtualReduce::Commit)
       .def("report", &VirtualReduce::report, py::arg("layer"))
       .def(
           "observe",
@@ -62,8 +67,6 @@ Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
   const ReleaseGil release;
   return MeasureRoundoff(h, l);
 }
-
-using Sizes = std::vector<std::int64_t>;
 
 Cost CostOfSizes(const ReduceSpec& spec, int world, int rank, const Sizes& sizes,
                  std::int64_t chunk) {

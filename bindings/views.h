@@ -15,6 +15,8 @@ TensorView ViewOf(const pybind11::array& x);
 
 /// Formats, rounding options, accumulators, ReduceSpec.
 void BindSpecs(pybind11::module_& m);
+/// Codecs and their states. Wants RoundingOptions bound before, and is wanted by ReduceSpec.
+void BindCodecs(pybind11::module_& m);
 /// Verbs over arrays; backends. Wants BindSpecs before.
 void BindOperations(pybind11::module_& m);
 /// Virtual ranks, round-off, cost.

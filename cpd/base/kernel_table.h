@@ -57,6 +57,7 @@ struct BlockFmaPlan;                     // numeric/block_fma.h
 struct HadamardPlan;                     // numeric/hadamard.h
 struct LevelPlan;                        // numeric/levels.h
 struct Moments;                          // the same
+struct OneBitRun;                        // numeric/one_bit.h
 struct ScaledPlan;                       // numeric/scaled_plan.h
 struct ScaledRun;                        // the same
 enum class ElementRoute : std::uint8_t;  // the same
@@ -177,16 +178,28 @@ struct KernelTable {
   /// is not needed in cache; stride 1 only.
   void (*hadamard)(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
                    std::int64_t stride, const float* x, float* y, bool streaming);
+  /// 1-bit SGD (numeric/one_bit.h): the two means of each bucket of x + residual, the first mean
+  /// that of values >= 0, of those values alone that the run has; NaN where a value is NaN or Inf.
+  void (*one_bit_means)(const OneBitRun& run, const float* x, const float* residual, float* means);
+  /// Sets the bits of values >= 0 of x + residual, the first value's the lowest, in bytes that are
+  /// 0; next[i]: what value i then loses, residual[i] where the means are NaN.
+  void (*one_bit_encode)(const OneBitRun& run, const float* x, const float* residual,
+                         const float* means, std::uint8_t* bits, float* next);
+  /// y[i] = the mean that its bit names.
+  void (*one_bit_decode)(const OneBitRun& run, const std::uint8_t* bits, const float* means,
+                         float* y);
   /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
   std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
-  /// The packed codes of x's levels (numeric/levels.h). x[0] is element number `first` of its layer,
-  /// any, and number `before` of its bucket, whose norm is norms[0]; `random`: of x[0].
+  /// The packed codes of x's levels (numeric/levels.h). x[0] is element number `first` of its
+  /// layer, any, and number `before` of its bucket, whose norm is norms[0]; `random`: of x[0].
   void (*encode_levels)(const LevelPlan& plan, std::int64_t first, std::int64_t before,
                         std::int64_t n, const float* x, const float* norms,
                         const std::uint32_t* random, std::uint8_t* packed);
-  /// Their values; NaN is 0x7FC00000.
-  void (*decode_levels)(const LevelPlan& plan, std::int64_t before, std::int64_t n,
-                        const std::uint8_t* packed, const float* norms, float* y);
+  /// y[i] = (value * 2^shift) / divisor, each rounded once to binary32; NaN is 0x7FC00000;
+  /// |shift| <= 126, divisor finite and not zero.
+  void (*decode_levels)(const LevelPlan& plan, int shift, float divisor, std::int64_t before,
+                        std::int64_t n, const std::uint8_t* packed, const float* norms, float* y);
+  /// numeric/levels.h
   void (*moments)(std::int64_t n, const float* x, double mean, Moments* result);
 };
 

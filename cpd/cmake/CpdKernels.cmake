@@ -9,7 +9,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # Its own intrinsics make an undefined register by `__m512i y = y` and then warn.
   list(APPEND CPD_ISA_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND NOT CPD_SANITIZE STREQUAL "fuzzer") # which wants them compiled soon
   list(APPEND CPD_ISAS avx2 avx512)
   target_compile_definitions(cpd_flags INTERFACE CPD_BACKENDS_X86)
 endif()

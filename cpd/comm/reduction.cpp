@@ -90,11 +90,18 @@ Reduction::Reduction(const ReduceSpec& spec, int world, std::span<const std::int
   ChooseCodecs(layers.rows, encodes_results);
 }
 
+bool Reduction::HoldsCounts() const {
+  return std::ranges::all_of(FormatsOf(spec_), [&](const Format& format) {
+    return std::ldexp(1.0, format.precision()) >= world_ && format.max() >= world_;
+  });
+}
+
 void Reduction::ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results) {
   SharedCodec wire = spec_.wire;
   if (wire == nullptr) wire = std::make_shared<Packed>(spec_.format, spec_.rounding);
+  const bool encodes = encodes_results && spec_.exchange == Exchange::owner &&
+                       (wire->measured() != Measured::shared || HoldsCounts());
   const auto results_of = [&](const SharedCodec& codec) {
-    const bool encodes = encodes_results && spec_.exchange == Exchange::owner;
     return encodes ? codec->ForResults(spec_.result, world_) : nullptr;
   };
   if (wire->by_rows()) {

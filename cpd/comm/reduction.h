@@ -54,6 +54,9 @@ struct LayerOptions {
   CodecStates* states = nullptr;
   /// Values of a row of each, for a codec that goes by rows; empty: each layer is one row.
   std::span<const std::int64_t> rows{};
+  /// Of virtual ranks: whether the states keep what the call left at the last EndRank, or when
+  /// VirtualReduce::Commit says so.
+  bool commits = true;
 };
 
 class Reduction {
@@ -120,6 +123,8 @@ class Reduction {
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
+  /// Whether every sum of W terms -1, 0 and 1 is exact.
+  [[nodiscard]] bool HoldsCounts() const;
   void ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results);
 
   ReduceSpec spec_;

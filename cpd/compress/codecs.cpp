@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "cpd/compress/feedback.h"
+#include "cpd/compress/one_bit.h"
 #include "cpd/compress/packed.h"
 #include "cpd/compress/qsgd.h"
 #include "cpd/compress/quantized.h"
@@ -13,6 +15,7 @@
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/terngrad.h"
 #include "cpd/compress/top_k.h"
+#include "cpd/compress/uniform.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 
@@ -20,11 +23,16 @@ namespace cpd {
 namespace {
 
 constexpr std::array kCompressors{
-    CodecInfo{"qsgd", "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals",
+    CodecInfo{"qsgd",
+              "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals "
+              "coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
               "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
               "levels below the norms of buckets, rounded without bias", MakeQsgd},
     CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",
               "-1, 0 and 1 times a scaler, rounded without bias", MakeTernGrad},
+    CodecInfo{"one_bit", "bucket=N | axis=N",
+              "Seide et al., Interspeech 2014; Grubic et al., EDBT 2018, section 3.2.1",
+              "a bit a value, two means a column or bucket; feeds its errors back", OneBit::Make},
     CodecInfo{"top_k", "FRACTION feedback=on|off [CODEC]",
               "Alistarh et al., NeurIPS 2017, section 3.3; Aji and Heafield, EMNLP 2017",
               "the largest values, by any codec; what is left out is fed back", TopK::Make},
@@ -36,6 +44,13 @@ constexpr std::array kCompressors{
               "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
     CodecInfo{"quantized", "SCALED [stochastic]", "this library",
               "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+    CodecInfo{"feedback", "CODEC", "Seide et al., Interspeech 2014; arXiv 2407.04480",
+              "any other codec, whose errors the next call sends", Feedback::Make},
+    CodecInfo{"uniform",
+              "bits=entropy|gradient|N [c=6 sample=4 fraction=0.03] [c0=1 c1=8] "
+              "coding=huffman|fixed",
+              "Øland and Raj, ICASSP 2015", "weights in bins of equal width, Huffman-coded",
+              Uniform::Make},
     CodecInfo{"sparse", "[FORMAT]", "this library", "all values but +0, without loss",
               Sparse::Make},
 };

@@ -9,6 +9,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
+#include "cpd/compress/spacing.h"
 #include "cpd/compress/words.h"
 
 namespace cpd {
@@ -16,6 +17,9 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
+constexpr int kLevelBits = 16;   // of a level between its code and Elias'
+constexpr int kMostShift = 126;  // that a kernel takes
+constexpr std::int64_t kTagBytes = 1;
 
 /// x * 2^shift; `scratch` holds them where that is not x itself.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch) {
@@ -29,18 +33,43 @@ float FiniteOrNan(float norm) {
   return std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// c times the population's standard deviation, rounded once: sum of squares about the mean, which
-/// binary64 holds rounded, as do the sums, the quotients and the root.
-float ClipOf(double clip, std::int64_t n, const float* x) {
-  Moments about;
-  Kernels().moments(n, x, 0, &about);
-  if (about.finite == 0) return 0;
-  const auto finite = static_cast<double>(about.finite);
-  Kernels().moments(n, x, about.sum / finite, &about);
-  return product_in_binary32(clip, std::sqrt(about.squares / finite));
+/// The least of the largest magnitude and c standard deviations of the population, rounded once; of
+/// finite values. Moments are about the first one, so that equal values have no deviation.
+float ClippedNorm(double clip, std::int64_t n, const float* x) {
+  const float* const first =
+      std::find_if(x, x + n, [](float value) { return std::isfinite(value); });
+  if (first == x + n) return 0;
+  Moments moments;
+  Kernels().moments(n, x, static_cast<double>(*first), &moments);
+  const float limit = product_in_binary32(clip, std::sqrt(variance_of(moments)));
+  return std::min(moments.largest, limit);
+}
+
+/// Calls run(i, count) for the parts of n values that share a bucket.
+template <class Run>
+void ForBuckets(std::int64_t bucket, std::int64_t before, std::int64_t n, Run run) {
+  for (std::int64_t i = 0; i < n;) {
+    const std::int64_t count = std::min(n - i, bucket - (before + i) % bucket);
+    run(i, count);
+    i += count;
+  }
+}
+
+EliasLayout LayoutOf(LevelCoding coding) {
+  return coding == LevelCoding::dense ? EliasLayout::dense : EliasLayout::sparse;
 }
 
 }  // namespace
+
+struct LevelBlocks::Block {
+  LevelPlan plan;
+  std::int64_t before = 0, n = 0;
+  const float* norms = nullptr;
+  std::int64_t first = 0;                 ///< of its elements, for random bits
+  const std::uint32_t* random = nullptr;  ///< given ones
+  int shift = 0;                          ///< of decoded values
+  float divisor = 1;
+};
 
 LevelBlocks::LevelBlocks(const LevelPlan& plan, const Options& options)
     : plan_(plan),
@@ -49,19 +78,45 @@ LevelBlocks::LevelBlocks(const LevelPlan& plan, const Options& options)
   plan_.bucket = options.bucket == 0 ? kNoBuckets : options.bucket;
 }
 
+// --- sizes ---------------------------------------------------------------------------------------
+
 std::int64_t LevelBlocks::NormsOf(std::int64_t n, std::int64_t before) const {
   if (!options_.stores_norms || n == 0) return 0;
   return options_.bucket == 0 ? 1 : (before + n + options_.bucket - 1) / options_.bucket;
 }
 
-std::int64_t LevelBlocks::Bytes(std::int64_t n, std::int64_t before) const {
+std::int64_t LevelBlocks::MostEliasBytes(EliasLayout layout, std::int64_t n,
+                                         std::int64_t before) const {
+  std::int64_t bits = 0;
+  ForBuckets(plan_.bucket, before, n, [&](std::int64_t /*i*/, std::int64_t count) {
+    bits += EliasMostBits(layout, count, plan_.most);
+  });
+  return (bits + 7) / 8;
+}
+
+std::int64_t LevelBlocks::MostLevelBytes(std::int64_t n, std::int64_t before) const {
+  if (n == 0) return 0;
+  switch (options_.coding) {
+    case LevelCoding::fixed:
+      return PlaceBytes() + FixedBytes(n);
+    case LevelCoding::smallest:
+      return PlaceBytes() + kTagBytes + FixedBytes(n);
+    default:
+      return PlaceBytes() + MostEliasBytes(LayoutOf(options_.coding), n, before);
+  }
+}
+
+std::int64_t LevelBlocks::MostBytes(std::int64_t n, std::int64_t before) const {
   const auto bytes = [&](std::int64_t count) {
-    return kNormBytes * NormsOf(count, before) + (count * plan_.bits + 7) / 8;
+    return kNormBytes * NormsOf(count, before) + MostLevelBytes(count, before);
   };
   return n / block_ * bytes(block_) + bytes(n % block_);
 }
 
+// --- norms ---------------------------------------------------------------------------------------
+
 float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
+  if (options_.clip != 0) return ClippedNorm(options_.clip, n, x);
   if (options_.norm == LevelNorm::euclidean) {
     Moments moments;
     Kernels().moments(n, x, 0, &moments);
@@ -69,11 +124,10 @@ float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
                               : root_in_binary32(moments.squares);
   }
   std::int64_t non_finite = 0;
-  float norm = Kernels().max_abs(n, x, &non_finite);
-  if (options_.norm == LevelNorm::largest && non_finite > 0) {
-    norm = std::numeric_limits<float>::quiet_NaN();
-  }
-  return options_.clip == 0 ? norm : std::min(norm, ClipOf(options_.clip, n, x));
+  const float norm = Kernels().max_abs(n, x, &non_finite);
+  return options_.norm == LevelNorm::largest && non_finite > 0
+             ? std::numeric_limits<float>::quiet_NaN()
+             : norm;
 }
 
 void LevelBlocks::NormsOf(std::int64_t n, const float* x, float* norms) const {
@@ -95,61 +149,192 @@ float LevelBlocks::Measure(const Piece& layer, const float* x) const {
   return Guarded([&] { return FiniteOrNan(NormOf(layer.n, x)); });
 }
 
-std::int64_t LevelBlocks::Encode(const Piece& piece, float norm, const float* x,
+LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const {
+  std::vector<float> scratch;
+  x = Shifted(layer.shift, layer.n, x, scratch);
+  LayerLevels levels;
+  Guarded([&] {
+    if (options_.bucket == 0) levels.norm = FiniteOrNan(NormOf(layer.n, x));
+    if (!options_.spaced) return;
+    SpacingSums sums;
+    std::vector<float> norms(1, levels.norm);
+    if (options_.bucket != 0) {
+      norms.resize(static_cast<std::size_t>(NormsOf(layer.n, 0)));
+      NormsOf(layer.n, x, norms.data());
+    }
+    ForBuckets(plan_.bucket, 0, layer.n, [&](std::int64_t i, std::int64_t count) {
+      sums.Add(count, x + i, norms[static_cast<std::size_t>(i / plan_.bucket)]);
+    });
+    levels.spacing = sums.Optimal(plan_.steps);
+  });
+  return levels;
+}
+
+// --- levels --------------------------------------------------------------------------------------
+
+std::int64_t LevelBlocks::EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const {
+  const auto encode = [&](const LevelPlan& plan, std::uint8_t* packed) {
+    Kernels().encode_levels(plan, block.first, block.before, block.n, x, block.norms, block.random,
+                            packed);
+  };
+  if (options_.coding == LevelCoding::fixed) {
+    encode(block.plan, to);
+    return FixedBytes(block.n);
+  }
+  LevelPlan plan = block.plan;
+  plan.bits = kLevelBits;
+  std::vector<std::int16_t> codes(static_cast<std::size_t>(block.n));
+  encode(plan, reinterpret_cast<std::uint8_t*>(codes.data()));
+  const std::vector<std::int32_t> levels(codes.begin(), codes.end());
+  const auto for_parts = [&](auto run) {
+    ForBuckets(plan.bucket, block.before, block.n, [&](std::int64_t i, std::int64_t count) {
+      run(std::span(levels).subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(count)));
+    });
+  };
+  const auto bytes_of = [&](EliasLayout layout) {
+    std::int64_t bits = 0;
+    for_parts([&](std::span<const std::int32_t> part) { bits += EliasBits(layout, part); });
+    return (bits + 7) / 8;
+  };
+  LevelCoding coding = options_.coding;
+  std::uint8_t* at = to;
+  if (coding == LevelCoding::smallest) {
+    std::int64_t least = FixedBytes(block.n);
+    coding = LevelCoding::fixed;
+    for (const LevelCoding each : {LevelCoding::dense, LevelCoding::sparse}) {
+      const std::int64_t bytes = bytes_of(LayoutOf(each));
+      if (bytes >= least) continue;
+      least = bytes;
+      coding = each;
+    }
+    *at++ = static_cast<std::uint8_t>(coding);
+    if (coding == LevelCoding::fixed) {
+      encode(block.plan, at);
+      return kTagBytes + least;
+    }
+  }
+  BitWriter writer({at, static_cast<std::size_t>(bytes_of(LayoutOf(coding)))});
+  for_parts(
+      [&](std::span<const std::int32_t> part) { EliasEncode(LayoutOf(coding), part, writer); });
+  return at - to + writer.End();
+}
+
+std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::uint8_t> bytes,
+                                       float* y) const {
+  const auto decode = [&](const LevelPlan& plan, const std::uint8_t* packed) {
+    Kernels().decode_levels(plan, block.shift, block.divisor, block.before, block.n, packed,
+                            block.norms, y);
+  };
+  LevelCoding coding = options_.coding;
+  std::int64_t tag = 0;
+  if (coding == LevelCoding::smallest) {
+    if (bytes.empty() || bytes[0] > static_cast<std::uint8_t>(LevelCoding::sparse)) {
+      throw DamagedBytes("a block does not say how its levels are written");
+    }
+    coding = static_cast<LevelCoding>(bytes[0]);
+    tag = kTagBytes;
+    bytes = bytes.subspan(1);
+  }
+  if (coding == LevelCoding::fixed) {
+    const std::int64_t size = FixedBytes(block.n);
+    if (static_cast<std::int64_t>(bytes.size()) < size) {
+      throw DamagedBytes("there are fewer bytes than levels");
+    }
+    decode(block.plan, bytes.data());
+    return tag + size;
+  }
+  std::vector<std::int32_t> levels(static_cast<std::size_t>(block.n));
+  BitReader reader(bytes);
+  ForBuckets(plan_.bucket, block.before, block.n, [&](std::int64_t i, std::int64_t count) {
+    EliasDecode(
+        LayoutOf(coding), plan_.most, reader,
+        std::span(levels).subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(count)));
+  });
+  const std::int64_t used = reader.End();
+  const std::vector<std::int16_t> codes(levels.begin(), levels.end());
+  LevelPlan plan = block.plan;
+  plan.bits = kLevelBits;
+  decode(plan, reinterpret_cast<const std::uint8_t*>(codes.data()));
+  return tag + used;
+}
+
+// --- blocks --------------------------------------------------------------------------------------
+
+std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, const float* x,
                                  std::uint8_t* to) const {
   const std::uint8_t* const begin = to;
   const std::int64_t bucket = options_.bucket;
-  const std::int64_t before = bucket == 0 ? 0 : piece.begin % bucket;
-  const std::int64_t ahead = piece.size == 0 ? 0 : before;  // values of the first bucket to be read
-  LevelPlan plan = plan_;
-  plan.stream = piece.stream;
+  Block block{.plan = plan_, .before = bucket == 0 ? 0 : piece.begin % bucket};
+  block.plan.stream = piece.stream;
+  if (options_.spaced) block.plan.spacing = &layer.spacing;
+  const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // what is read of a cut bucket
   std::vector<float> scratch;
-  std::vector<float> norms(1, norm);
+  std::vector<float> norms(1, layer.norm);
   for (std::int64_t i = 0; i < piece.n; i += block_) {
-    const std::int64_t n = std::min(block_, piece.n - i);
-    std::int64_t end = n;  // of the values that are read
+    block.n = std::min(block_, piece.n - i);
+    block.first = piece.begin + i;
+    block.random = piece.random == nullptr ? nullptr : piece.random + i;
+    const std::int64_t touched = bucket == 0 ? 1 : (block.before + block.n + bucket - 1) / bucket;
+    std::int64_t end = block.n;  // of what is read
     if (bucket != 0 && piece.size != 0) {
-      end = std::min((before + n + bucket - 1) / bucket * bucket - before,
-                     piece.size - piece.begin - i);
+      end = std::min(touched * bucket - block.before, piece.size - block.first);
     }
     const float* const values = Shifted(piece.shift, ahead + end, x + i - ahead, scratch);
     if (bucket != 0) {
-      norms.resize(static_cast<std::size_t>((before + n + bucket - 1) / bucket));
+      norms.resize(static_cast<std::size_t>(touched));
       Guarded([&] { NormsOf(ahead + end, values, norms.data()); });
     }
-    const std::int64_t stored = kNormBytes * NormsOf(n, before);
+    block.norms = norms.data();
+    const std::int64_t stored = kNormBytes * NormsOf(block.n, block.before);
     std::memcpy(to, norms.data(), static_cast<std::size_t>(stored));
-    to += stored;
-    Kernels().encode_levels(plan, piece.begin + i, before, n, values + ahead, norms.data(),
-                            piece.random == nullptr ? nullptr : piece.random + i, to);
-    to += (n * plan.bits + 7) / 8;
+    to = std::copy_n(layer.spacing.place + 1, PlaceBytes(), to + stored);
+    to += EncodeLevels(block, values + ahead, to);
   }
   return to - begin;
 }
 
 void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
                          float divisor, float* y, std::int64_t before) const {
-  if (static_cast<std::int64_t>(bytes.size()) != Bytes(n, before)) {
-    throw DamagedBytes(std::to_string(n) + " values take " + std::to_string(Bytes(n, before)) +
-                       " bytes, got " + std::to_string(bytes.size()));
-  }
-  const std::uint8_t* from = bytes.data();
+  const auto check = [&](bool fits) {
+    if (fits) return;
+    throw DamagedBytes(std::to_string(n) + " values take " + (is_fixed() ? "" : "at most ") +
+                       std::to_string(MostBytes(n, before)) + " bytes, got " +
+                       std::to_string(bytes.size()));
+  };
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  check(is_fixed() ? size == MostBytes(n, before) : size <= MostBytes(n, before));
+  const bool direct = std::abs(shift) <= kMostShift;
+  Block block{.plan = plan_, .before = before};
+  if (direct) block.shift = shift, block.divisor = divisor;
+  LevelSpacing spacing;
+  if (options_.spaced) block.plan.spacing = &spacing;
   std::vector<float> norms(1, 1.0F);
+  std::size_t at = 0;
   for (std::int64_t i = 0; i < n; i += block_) {
-    const std::int64_t count = std::min(block_, n - i);
+    block.n = std::min(block_, n - i);
     if (options_.stores_norms) {
-      norms.resize(static_cast<std::size_t>(NormsOf(count, before)));
-      std::memcpy(norms.data(), from, norms.size() * sizeof(float));
-      from += norms.size() * sizeof(float);
+      norms.resize(static_cast<std::size_t>(NormsOf(block.n, before)));
+      const std::size_t stored = norms.size() * sizeof(float);
+      check(bytes.size() - at >= stored);
+      std::memcpy(norms.data(), bytes.data() + at, stored);
+      at += stored;
       const auto is_wrong = [](float norm) { return std::signbit(norm) || std::isinf(norm); };
-      if (std::ranges::any_of(norms, is_wrong)) {
+      if (std::ranges::any_of(norms, is_wrong))
         throw DamagedBytes("a norm is negative or infinite");
-      }
     }
-    Kernels().decode_levels(plan_, before, count, from, norms.data(), y + i);
-    from += (count * plan_.bits + 7) / 8;
+    block.norms = norms.data();
+    if (options_.spaced) {
+      const auto places = static_cast<std::size_t>(PlaceBytes());
+      check(bytes.size() - at >= places);
+      std::copy_n(bytes.data() + at, places, spacing.place + 1);
+      spacing.place[plan_.steps] = LevelSpacing::kUnits;
+      CompleteSpacing(spacing, plan_.steps);
+      at += places;
+    }
+    at += static_cast<std::size_t>(DecodeLevels(block, bytes.subspan(at), y + i));
   }
-  if (shift != 0 || divisor != 1) Unscale(shift, divisor, n, y, y);
+  if (at != bytes.size()) throw DamagedBytes("there are more bytes than levels");
+  if (!direct) Unscale(shift, divisor, n, y, y);
 }
 
 std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/elias.h"
 #include "cpd/numeric/levels.h"
 
 namespace cpd {
@@ -18,38 +19,69 @@ class CodecWords;
 /// What a bucket's levels are measured by.
 enum class LevelNorm : std::uint8_t {
   largest,    ///< the largest |v|; NaN beside a NaN or infinity
-  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN beyond
-              ///< binary32
+  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN
+              ///< beyond binary32
   clipped,    ///< of finite values: the least of the largest |v| and c times the deviation
 };
 
+/// How levels are written.
+enum class LevelCoding : std::uint8_t {
+  fixed,     ///< codes of the plan's bits, bit behind bit
+  dense,     ///< Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
+  sparse,    ///< likewise
+  smallest,  ///< of a block the shortest of these, at equal lengths the first; its number is a byte
+};
+
+/// What levels take from a whole layer.
+struct LayerLevels {
+  float norm = 0;  ///< where there are no buckets
+  LevelSpacing spacing;
+};
+
 /// For each block() values of a piece, counted from its first: the norms of the buckets that they
-/// touch, four bytes each, and the levels' codes, bit behind bit. A bucket that a piece cuts has
-/// the norm of all its values.
+/// touch, four bytes each; where levels have places those of levels 1 … s - 1, a byte each; then
+/// the levels. A bucket that a piece cuts has the norm of all its values.
 class LevelBlocks {
  public:
   struct Options {
     LevelNorm norm = LevelNorm::largest;
     double clip = 0;           ///< c; 0: none
-    std::int64_t bucket = 0;   ///< 0: one norm, which comes with the piece
+    std::int64_t bucket = 0;   ///< 0: a layer has one norm, which Encode is given
     bool stores_norms = true;  ///< else values are decoded in units of it
+    LevelCoding coding = LevelCoding::fixed;
+    bool spaced = false;  ///< levels lie where the layer has least variance
   };
   /// plan: its stream and bucket do not matter.
   LevelBlocks(const LevelPlan& plan, const Options& options);
 
   [[nodiscard]] std::int64_t block() const { return block_; }
-  [[nodiscard]] std::int64_t Bytes(std::int64_t n, std::int64_t before) const;
-  /// A whole layer's.
+  /// Whether so many values always take MostBytes.
+  [[nodiscard]] bool is_fixed() const { return options_.coding == LevelCoding::fixed; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before) const;
+  /// A whole layer's norm.
   [[nodiscard]] float Measure(const Piece& layer, const float* x) const;
-  /// As Codec has them. norm: where there are no buckets.
-  std::int64_t Encode(const Piece& piece, float norm, const float* x, std::uint8_t* to) const;
+  [[nodiscard]] LayerLevels MeasureLevels(const Piece& layer, const float* x) const;
+  /// As Codec has them.
+  std::int64_t Encode(const Piece& piece, const LayerLevels& layer, const float* x,
+                      std::uint8_t* to) const;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before) const;
 
  private:
   [[nodiscard]] std::int64_t NormsOf(std::int64_t n, std::int64_t before) const;
+  [[nodiscard]] std::int64_t PlaceBytes() const { return options_.spaced ? plan_.steps - 1 : 0; }
   [[nodiscard]] float NormOf(std::int64_t n, const float* x) const;
   void NormsOf(std::int64_t n, const float* x, float* norms) const;
+
+  /// A block's levels, as bytes and back.
+  struct Block;
+  [[nodiscard]] std::int64_t FixedBytes(std::int64_t n) const { return (n * plan_.bits + 7) / 8; }
+  [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
+                                            std::int64_t before) const;
+  [[nodiscard]] std::int64_t MostLevelBytes(std::int64_t n, std::int64_t before) const;
+  std::int64_t EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const;
+  std::int64_t DecodeLevels(const Block& block, std::span<const std::uint8_t> bytes,
+                            float* y) const;
 
   LevelPlan plan_;
   Options options_;

@@ -14,6 +14,9 @@ namespace {
 constexpr int kLeastBits = 2, kMostBits = 16;
 constexpr std::array<std::string_view, 2> kNorms{"max", "2"};
 constexpr std::array<std::string_view, 2> kLevels{"signed", "intervals"};
+constexpr std::array<std::string_view, 4> kCodings{"fixed", "elias-dense", "elias-sparse",
+                                                   "smallest"};  // as LevelCoding has them
+constexpr std::array<std::string_view, 2> kSpacings{"uniform", "optimal"};
 
 LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   Check(rounding);
@@ -23,6 +26,12 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   if (options.bucket < 0 || options.bucket > kMostBucket) {
     throw Error("qsgd: bucket must be 1…65536 values, or 'tensor', got " +
                 std::to_string(options.bucket));
+  }
+  if (options.intervals && options.coding != LevelCoding::fixed) {
+    throw Error("qsgd: Elias codes are of signed levels: give levels=signed or coding=fixed");
+  }
+  if (options.spaced && (options.intervals || options.bits > 8)) {
+    throw Error("qsgd: spacing=optimal is for signed levels of at most 8 bits");
   }
   const int steps = (1 << (options.intervals ? options.bits : options.bits - 1)) - 1;
   return {.bits = options.bits,
@@ -36,7 +45,9 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
 LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   return {PlanOf(options, rounding),
           {.norm = options.euclidean ? LevelNorm::euclidean : LevelNorm::largest,
-           .bucket = options.bucket}};
+           .bucket = options.bucket,
+           .coding = options.coding,
+           .spaced = options.spaced}};
 }
 
 }  // namespace
@@ -45,8 +56,14 @@ Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding)
     : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)) {}
 
 std::string Qsgd::name() const {
-  return "qsgd bits=" + std::to_string(options_.bits) + BucketText(options_.bucket) +
-         (options_.euclidean ? " norm=2" : "") + (options_.intervals ? " levels=intervals" : "");
+  std::string name = "qsgd bits=" + std::to_string(options_.bits) + BucketText(options_.bucket);
+  if (options_.euclidean) name += " norm=2";
+  if (options_.intervals) name += " levels=intervals";
+  if (!is_fixed()) {
+    name += " coding=" + std::string(kCodings[static_cast<std::size_t>(options_.coding)]);
+  }
+  if (options_.spaced) name += " spacing=optimal";
+  return name;
 }
 
 std::string Qsgd::text() const {
@@ -55,20 +72,32 @@ std::string Qsgd::text() const {
 }
 
 std::int64_t Qsgd::MostBytes(std::int64_t n, std::int64_t before) const {
-  return blocks_.Bytes(n, before);
+  return blocks_.MostBytes(n, before);
 }
 
 std::int64_t Qsgd::bucket() const { return options_.bucket == 0 ? 1 : options_.bucket; }
 
-Measured Qsgd::measured() const { return options_.bucket == 0 ? Measured::own : Measured::nothing; }
+struct Qsgd::Layer final : CodecState {
+  explicit Layer(const LevelBlocks& coder) : blocks(coder) {}
+  void Begin(const Piece& layer, const float* x) override {
+    levels = blocks.MeasureLevels(layer, x);
+  }
+  void Commit() override {}
 
-float Qsgd::Measure(const Piece& layer, CodecState* /*state*/, const float* x) const {
-  return options_.bucket == 0 ? blocks_.Measure(layer, x) : 0;
+  LevelBlocks blocks;
+  LayerLevels levels;
+};
+
+std::unique_ptr<CodecState> Qsgd::MakeState(std::int64_t /*size*/) const {
+  if (options_.bucket != 0 && !options_.spaced) return nullptr;
+  return std::make_unique<Layer>(blocks_);
 }
 
-std::int64_t Qsgd::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
+std::int64_t Qsgd::Encode(const Piece& piece, CodecState* state, const float* x,
                           std::uint8_t* to) const {
-  return blocks_.Encode(piece, piece.scale, x, to);
+  const bool has_state = options_.bucket == 0 || options_.spaced;
+  return blocks_.Encode(piece, has_state ? dynamic_cast<Layer&>(*state).levels : LayerLevels{}, x,
+                        to);
 }
 
 void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -78,7 +107,9 @@ void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift
 
 SharedCodec Qsgd::ForResults(const Format& /*format*/, int /*world*/) const {
   if (options_.bucket == 0) return nullptr;
-  return std::make_shared<Qsgd>(options_, rounding_);
+  QsgdOptions options = options_;
+  options.spaced = false;
+  return std::make_shared<Qsgd>(options, rounding_);
 }
 
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
@@ -87,7 +118,11 @@ SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   options.bucket = TakeBucket(words, options.bucket);
   options.euclidean = words.Choice("norm", kNorms, 0) == 1;
   options.intervals = words.Choice("levels", kLevels, 0) == 1;
-  words.End("bits=2…16, bucket=1…65536|tensor, norm=max|2 and levels=signed|intervals");
+  options.coding = static_cast<LevelCoding>(words.Choice("coding", kCodings, 0));
+  options.spaced = words.Choice("spacing", kSpacings, 0) == 1;
+  words.End(
+      "bits=2…16, bucket=1…65536|tensor, norm=max|2, levels=signed|intervals, "
+      "coding=fixed|elias-dense|elias-sparse|smallest and spacing=uniform|optimal");
   return std::make_shared<Qsgd>(options, rounding);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
@@ -19,6 +20,10 @@ struct QsgdOptions {
   /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; else a sign and
   /// 2^(bits - 1) - 1 levels above zero.
   bool intervals = false;
+  LevelCoding coding = LevelCoding::fixed;  ///< of signed levels; of intervals fixed
+  /// Levels lie where the layer's variance is least (spacing.h): signed ones, 8 bits at most. Sums
+  /// are then encoded again at equal distances.
+  bool spaced = false;
 };
 
 /// numeric/levels.h has the rule, level_blocks.h the bytes. A bucket with NaN or infinities is NaN,
@@ -32,27 +37,30 @@ class CPD_API Qsgd final : public Codec {
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
   [[nodiscard]] const Format& format() const override { return kFp32; }
-  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] bool is_fixed() const override { return blocks_.is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
-  [[nodiscard]] Measured measured() const override;
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
+  /// Holds a layer's norm where there are no buckets, and the places of its levels.
+  [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
+  struct Layer;
   QsgdOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
 };
 
 class CodecWords;
-/// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals`.
+/// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals
+/// coding=fixed|elias-dense|elias-sparse|smallest
+/// spacing=uniform|optimal`.
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

@@ -184,12 +184,12 @@ Piece BegunLayer(const Codec& codec, CodecState* state, const StreamOptions& opt
   if (!options.random.empty()) layer.random = options.random.data();
   if (count > 0 && state != nullptr) state->Begin(layer, x.data());
   if (options.scale) {
+    if (!(*options.scale >= 0) || !std::isfinite(*options.scale)) {
+      throw Error("scale must be a finite number, not negative, got " + NumberText(*options.scale));
+    }
     layer.scale = *options.scale;
   } else if (count > 0 && codec.measured() != Measured::nothing) {
     layer.scale = codec.Measure(layer, state, x.data());
-  }
-  if (!(layer.scale >= 0) || !std::isfinite(layer.scale)) {
-    throw Error("scale must be a finite number, not negative, got " + NumberText(layer.scale));
   }
   return layer;
 }
@@ -220,7 +220,7 @@ std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* sta
             .shift = options.shift,
             .count = count,
             .row = options.row,
-            .scale = layer.scale,
+            .scale = used->measured() == Measured::shared ? layer.scale : 0,
             .sizes = used->is_fixed() ? 0 : static_cast<std::uint32_t>(sizes.size())};
   const std::size_t before = sizeof(Head) + name.size() + head.sizes * sizeof(std::uint32_t);
   const auto most = static_cast<std::size_t>(used->MostBytes(blocks.block));

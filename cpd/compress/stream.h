@@ -6,7 +6,7 @@
 //   4        CRC-32C of the codec's text() (its name, seed and random bits)
 //   4        shift
 //   8, 8, 8  values; values of a row, 0: not said; bytes of the blocks
-//   4        what Measure gave, binary32
+//   4        the unit of the values, binary32 (Measured::shared; else 0)
 //   4        block sizes that follow: one a block, or none where the codec is_fixed()
 //   then the name, the sizes (4 bytes each), the blocks, and the CRC-32C of all before it.
 // Block k holds values k * block() … of the layer, as Encode writes them.
@@ -42,7 +42,7 @@ struct StreamInfo {
   std::int64_t count = 0;  ///< values
   std::int64_t row = 0;    ///< 0: not said
   std::int64_t bytes = 0;  ///< of the blocks
-  float scale = 0;
+  float scale = 0;         ///< Measured::shared: the unit of the values
 };
 struct DecodedStream {
   StreamInfo info;

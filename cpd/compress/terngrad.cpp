@@ -71,7 +71,7 @@ std::string TernGrad::text() const {
 }
 
 std::int64_t TernGrad::MostBytes(std::int64_t n, std::int64_t before) const {
-  return blocks_.Bytes(n, before);
+  return blocks_.MostBytes(n, before);
 }
 
 std::int64_t TernGrad::bucket() const { return options_.bucket == 0 ? 1 : options_.bucket; }
@@ -87,7 +87,7 @@ float TernGrad::Measure(const Piece& layer, CodecState* /*state*/, const float* 
 
 std::int64_t TernGrad::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
                               std::uint8_t* to) const {
-  return blocks_.Encode(piece, piece.scale, x, to);
+  return blocks_.Encode(piece, {.norm = piece.scale}, x, to);
 }
 
 void TernGrad::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -105,7 +105,7 @@ IntegerSums::IntegerSums(int world) : world_(world), blocks_(SumsOf(world)) {}
 std::string IntegerSums::name() const { return "integers of " + std::to_string(world_) + " ranks"; }
 
 std::int64_t IntegerSums::MostBytes(std::int64_t n, std::int64_t before) const {
-  return blocks_.Bytes(n, before);
+  return blocks_.MostBytes(n, before);
 }
 
 std::int64_t IntegerSums::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
@@ -115,7 +115,7 @@ std::int64_t IntegerSums::Encode(const Piece& piece, CodecState* /*state*/, cons
     throw Error("layer " + std::to_string(piece.layer) + ": a sum is beyond " +
                 std::to_string(world_) + ", the number of ranks");
   }
-  return blocks_.Encode(piece, 1, x, to);
+  return blocks_.Encode(piece, {.norm = 1}, x, to);
 }
 
 void IntegerSums::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,

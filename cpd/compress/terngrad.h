@@ -21,9 +21,9 @@ struct TernGradOptions {
 };
 
 /// The scaler is the largest magnitude after clipping; numeric/levels.h has the rule, with one
-/// step. Two bits a value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the bytes are level_blocks.h's.
-/// NaN and infinities become NaN one by one and stay out of the scaler and the deviation. Integer
-/// sums travel as such (IntegerSums), others without loss.
+/// step. Two bits a value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the bytes are
+/// level_blocks.h's. NaN and infinities become NaN one by one and stay out of the scaler and the
+/// deviation. Integer sums travel as such (IntegerSums), others without loss.
 class CPD_API TernGrad final : public Codec {
  public:
   /// Throws Error for an option out of range, or for buckets that share. Of the rounding it takes

@@ -140,25 +140,6 @@ CPD_BODY int64_t encode_f64_body(const RoundPlan* plan, int64_t first, int64_t n
   return encode_all<D>(*plan, first, n, x, random, packed, Identity{});
 }
 
-/// How a code's value becomes the result: as it is, or times a power of two and divided.
-struct AsItIs {
-  template <class V>
-  CPD_FN auto operator()(V v) const {
-    return convert<typename Narrow<V>::F32>(v);
-  }
-};
-template <class S, bool kDivides>
-struct Rescaled {
-  S factor;
-  float last;  ///< the divisor, or its inverse
-  template <class V>
-  CPD_FN auto operator()(V v) const {
-    using Result = typename Narrow<V>::F32;
-    const auto scaled = convert<Result>(v * splat<V>(factor));
-    return kDivides ? scaled / splat<Result>(last) : scaled * splat<Result>(last);
-  }
-};
-
 template <class R, class V, class Map>
 CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* y, Map map) {
   for_lanes<V>(
@@ -255,9 +236,7 @@ CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n
 
 CPD_BODY void decode_scaled_body(const RoundPlan* plan, int shift, float divisor, int64_t n,
                                  const uint8_t* packed, float* y, bool streaming) {
-  const uint32_t bits = bits_as<uint32_t>(divisor) & Pattern<float>::magnitude;
-  const bool is_power = (bits & Pattern<float>::fraction) == 0 && bits >= Pattern<float>::implicit;
-  if (is_power && bits < (254U << 23)) {  // the inverse is a normal power of two
+  if (is_power_of_two(divisor)) {
     decode_times<false>(*plan, shift, 1.0F / divisor, n, packed, y, streaming);
   } else {
     decode_times<true>(*plan, shift, divisor, n, packed, y, streaming);

@@ -125,6 +125,32 @@ struct ScaledFloat {
   }
 };
 
+/// How a code's value becomes the result: as it is, or times a power of two and divided.
+struct AsItIs {
+  template <class V>
+  CPD_FN auto operator()(V v) const {
+    return convert<typename Narrow<V>::F32>(v);
+  }
+};
+template <class S, bool kDivides>
+struct Rescaled {
+  S factor;
+  float last;  ///< the divisor, or its inverse
+  template <class V>
+  CPD_FN auto operator()(V v) const {
+    using Result = typename Narrow<V>::F32;
+    const auto scaled = convert<Result>(v * splat<V>(factor));
+    return kDivides ? scaled / splat<Result>(last) : scaled * splat<Result>(last);
+  }
+};
+
+/// +-2^k whose inverse is normal.
+CPD_FN bool is_power_of_two(float x) {
+  const std::uint32_t bits = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+  return (bits & Pattern<float>::fraction) == 0 && bits >= Pattern<float>::implicit &&
+         bits < (254U << 23);
+}
+
 /// Calls run.operator()<V>(map) with lanes in which x * 2^shift, given by map, may be rounded.
 template <class Run>
 CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {

@@ -147,9 +147,13 @@ void scale_blocks(bool wide, const ScaledRun& run, float* y);
 void encode_levels(const LevelPlan& plan, std::int64_t first, std::int64_t before, std::int64_t n,
                    const float* x, const float* norms, const std::uint32_t* random,
                    std::uint8_t* packed);
-void decode_levels(const LevelPlan& plan, std::int64_t before, std::int64_t n,
-                   const std::uint8_t* packed, const float* norms, float* y);
+void decode_levels(const LevelPlan& plan, int shift, float divisor, std::int64_t before,
+                   std::int64_t n, const std::uint8_t* packed, const float* norms, float* y);
 void moments(std::int64_t n, const float* x, double mean, Moments* result);
+void one_bit_means(const OneBitRun& run, const float* x, const float* residual, float* means);
+void one_bit_encode(const OneBitRun& run, const float* x, const float* residual, const float* means,
+                    std::uint8_t* bits, float* next);
+void one_bit_decode(const OneBitRun& run, const std::uint8_t* bits, const float* means, float* y);
 std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
 
 }  // namespace CPD_ISA

@@ -5,10 +5,11 @@
 >>> cpd.cast(np.float32([0.3, 17.0]), "e4m3").tolist()
 [0.3125, 16.0]
 
-Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.study` (what they
-lose and cost) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-precision), `cpd.optim` (optimizers, likewise), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes`
-(torch's data parallelism), and `cpd.outer` (workers that meet every so many steps).
+Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.compress` (what their
+messages hold), `cpd.study` (what they lose and cost) and, importing torch, `cpd.functional` and
+`cpd.nn` (torch's layers in a customized precision), `cpd.optim` (optimizers, likewise),
+`cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism), and `cpd.outer`
+(workers that meet every so many steps).
 """
 
 import importlib
@@ -40,6 +41,7 @@ from cpd.ops import (
 
 if TYPE_CHECKING:
     from cpd import comm as comm
+    from cpd import compress as compress
     from cpd import functional as functional
     from cpd import nn as nn
     from cpd import optim as optim
@@ -95,7 +97,7 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = ("comm", "compat", "functional", "optim", "outer", "study")
+_MODULES = ("comm", "compat", "compress", "functional", "optim", "outer", "study")
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",

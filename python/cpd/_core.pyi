@@ -258,11 +258,101 @@ class Accumulator:
     @property
     def variant(self) -> str: ...
 
+class CodecStates:
+    def __init__(self) -> None: ...
+    def load(
+        self,
+        kept: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                str,
+                str,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+            ]
+        ],
+    ) -> None: ...
+    def reset(self, number: typing.SupportsInt | typing.SupportsIndex | None = None) -> None: ...
+    def save(self) -> list[tuple[int, int, str, str, int, numpy.typing.NDArray[numpy.float32]]]: ...
+
+class CodecGiven:
+    def __init__(
+        self,
+        states: CodecStates | None = None,
+        number: typing.SupportsInt | typing.SupportsIndex = 0,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+        shift: typing.SupportsInt | typing.SupportsIndex = 0,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        random: numpy.typing.NDArray[numpy.uint32] | None = None,
+        row: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None: ...
+
+class Codec:
+    def __init__(self, text: str, rounding: RoundingOptions) -> None: ...
+    def decode(
+        self,
+        data: bytes,
+        n: typing.SupportsInt | typing.SupportsIndex,
+        shift: typing.SupportsInt | typing.SupportsIndex = 0,
+        divisor: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        before: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def encode(
+        self,
+        x: numpy.typing.NDArray[numpy.float32],
+        given: CodecGiven | None = None,
+        begin: typing.SupportsInt | typing.SupportsIndex = 0,
+        n: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> bytes: ...
+    def encode_stream(self, x: numpy.typing.NDArray[numpy.float32], given: CodecGiven) -> bytes: ...
+    def for_rows(self, row: typing.SupportsInt | typing.SupportsIndex) -> Codec: ...
+    def measure(
+        self, x: numpy.typing.NDArray[numpy.float32], given: CodecGiven | None = None
+    ) -> float: ...
+    def most_bytes(
+        self,
+        n: typing.SupportsInt | typing.SupportsIndex,
+        before: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> int: ...
+    @property
+    def block(self) -> int: ...
+    @property
+    def bucket(self) -> int: ...
+    @property
+    def by_rows(self) -> bool: ...
+    @property
+    def format(self) -> Format: ...
+    @property
+    def has_scales(self) -> bool: ...
+    @property
+    def is_fixed(self) -> bool: ...
+    @property
+    def measured(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+class StreamInfo:
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def shift(self) -> int: ...
+
 class ReduceSpec:
     def __init__(
         self,
         *,
-        format: Format | Scaled,
+        wire: Format | Scaled | Codec,
         accumulator: Accumulator,
         order: typing.Any,
         exchange: typing.Any,
@@ -319,6 +409,8 @@ class VirtualReduce:
         world: typing.SupportsInt | typing.SupportsIndex,
         sizes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         numbers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        states: CodecStates | None = None,
+        rows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> None: ...
     def contribute(
         self, layer: typing.SupportsInt | typing.SupportsIndex, x: numpy.ndarray
@@ -401,6 +493,8 @@ class Communicator:
         spec: ReduceSpec,
         counts: bool,
         numbers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        states: CodecStates | None = None,
+        rows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> ReduceReport: ...
     def barrier(self) -> None: ...
     def close(self) -> None: ...
@@ -413,6 +507,8 @@ class Communicator:
         root: typing.SupportsInt | typing.SupportsIndex,
         counts: bool,
         numbers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        states: CodecStates | None = None,
+        rows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> ReduceReport: ...
     def reduce_scatter(
         self,
@@ -421,6 +517,8 @@ class Communicator:
         spec: ReduceSpec,
         counts: bool,
         numbers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        states: CodecStates | None = None,
+        rows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> ReduceReport: ...
     def refuse(self, why: str) -> None: ...
     def subgroup(
@@ -471,6 +569,7 @@ def cast_scaled(
     random: numpy.ndarray | None = None,
 ) -> None: ...
 def check_carrier(dtype: str, format: Format) -> None: ...
+def compressors() -> list[tuple[str, str, str, str]]: ...
 def cost(
     spec: ReduceSpec,
     world: typing.SupportsInt | typing.SupportsIndex,
@@ -488,6 +587,7 @@ def decode_scaled(
     tensor_scales: numpy.ndarray | None,
     out: numpy.ndarray,
 ) -> None: ...
+def decode_stream(data: bytes) -> tuple[numpy.typing.NDArray[numpy.float32], StreamInfo]: ...
 def divide_reference(
     sum: numpy.ndarray, divisor: typing.SupportsFloat | typing.SupportsIndex
 ) -> None: ...

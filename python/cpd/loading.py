@@ -30,10 +30,12 @@ SPECS = [
     ("cpd.numeric.scaled", "scaled"),  # what a pickled Scaled calls
     ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),
+    ("cpd.compress.codec", "Codec"),
+    ("cpd.compress.states", "States"),
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),
 ]
-"""Values of plain fields: unpickling one runs no code but this package's own."""
+"""Of plain fields: unpickling one runs no code but this package's own."""
 
 
 def load_operations_with_the_first_tensor() -> None:

@@ -34,6 +34,50 @@ RoundingOptions stochastic() {
   return rounding;
 }
 
+// clang-format off: one a line
+constexpr const char* kCompressors[] = {
+    "fp8_rows",
+    "fp8_rows row=27",
+    "int8_rows",
+    "int8_rows row=576 stochastic",
+    "int4",
+    "int4 bucket=7 stochastic",
+    "quantized int8 512 scale=fp32",
+    "quantized mxfp8 stochastic",
+    "quantized e3m2 3 scale=e4m2",
+    "one_bit",
+    "one_bit bucket=64",
+    "one_bit bucket=100",
+    "uniform",
+    "uniform bits=8",
+    "uniform bits=20",
+    "uniform bits=5 coding=fixed",
+    "feedback int4 32 scale=fp32",
+    "feedback qsgd bits=2 bucket=128",
+    "feedback e4m3",
+    "qsgd",
+    "qsgd bits=2 bucket=128 norm=2",
+    "qsgd bits=16 bucket=8192",
+    "qsgd bits=7 bucket=9 levels=intervals",
+    "qsgd bits=5 bucket=tensor",
+    "qsgd coding=elias-dense",
+    "qsgd norm=2 coding=elias-sparse",
+    "qsgd bits=3 bucket=50 coding=smallest",
+    "qsgd bits=3 bucket=50 spacing=optimal",
+    "terngrad",
+    "terngrad clip=none share=off",
+    "terngrad bucket=100",
+    "sparse",
+    "sparse e5m2",
+    "top_k 0.1",
+    "top_k 0.5 feedback=off",
+    "top_k 1 e4m3",
+    "top_k 0.3 int4 stochastic",
+    "top_k 0.05 mxfp8",
+    "top_k 0.1 qsgd bits=4",
+};
+// clang-format on
+
 std::vector<SharedCodec> codecs() {
   std::vector<SharedCodec> all;
   for (const char* name : {"e4m3", "e3m0", "e5m2", "e6m9", "fp16", "fp32"}) {
@@ -49,12 +93,7 @@ std::vector<SharedCodec> codecs() {
       all.push_back(std::make_shared<ScaledBlocks>(ParseScaled(name), rounding));
     }
   }
-  for (const char* text :
-       {"fp8_rows", "fp8_rows row=27", "int8_rows", "int8_rows row=576 stochastic", "int4",
-        "int4 bucket=7 stochastic", "quantized int8 512 scale=fp32", "quantized mxfp8 stochastic",
-        "quantized e3m2 3 scale=e4m2", "sparse", "sparse e5m2", "top_k 0.1",
-        "top_k 0.5 feedback=off", "top_k 1 e4m3", "top_k 0.3 int4 stochastic",
-        "top_k 0.05 mxfp8"}) {
+  for (const char* text : kCompressors) {
     all.push_back(MakeCodec(text, {.seed = 9}));
   }
   return all;
@@ -76,15 +115,25 @@ std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece,
   return state;
 }
 
+/// The piece with what is known of its layer x.
+Piece of_layer(const Codec& codec, Piece piece, const std::vector<float>& x) {
+  piece.size = static_cast<std::int64_t>(x.size());
+  if (codec.measured() == Measured::nothing) return piece;
+  Piece layer = piece;
+  layer.begin = 0;
+  layer.n = piece.size;
+  piece.scale = codec.Measure(layer, begun(codec, piece, x).get(), x.data());
+  return piece;
+}
+
 std::vector<std::uint8_t> encoded(const Codec& codec, const Piece& piece,
                                   const std::vector<float>& x) {
   const std::int64_t most = codec.MostBytes(piece.n, piece.begin % codec.bucket());
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(most));
   const float* values = x.data() + piece.begin;
   const auto state = begun(codec, piece, x);
-  Piece of_layer = piece;
-  of_layer.size = static_cast<std::int64_t>(x.size());
-  const std::int64_t used = codec.Encode(of_layer, state.get(), values, bytes.data());
+  const std::int64_t used =
+      codec.Encode(of_layer(codec, piece, x), state.get(), values, bytes.data());
   EXPECT_LE(used, most);
   EXPECT_TRUE(!codec.is_fixed() || used == most);
   bytes.resize(static_cast<std::size_t>(used));
@@ -125,7 +174,8 @@ TEST(Codec, ValuesDoNotDependOnThePieces) {
       const Piece whole{0, 0, 5000, shift, 12};
       const std::vector<float> expected = decoded(*codec, encoded(*codec, whole, x), 5000);
       std::vector<float> rounded(5000);
-      codec->Round(whole, begun(*codec, whole, x).get(), x.data(), rounded.data());
+      codec->Round(of_layer(*codec, whole, x), begun(*codec, whole, x).get(), x.data(),
+                   rounded.data());
       EXPECT_TRUE(same(expected, rounded));
       for (std::int64_t begin = 0, n = 1; begin < 5000; begin += n, n = n * 3 + 1) {
         const Piece piece{0, begin, std::min(n, 5000 - begin), shift, 12};

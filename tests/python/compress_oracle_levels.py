@@ -33,7 +33,7 @@ def root_in_binary32(value: Fraction) -> float:
     """The square root, rounded once to binary32."""
     if value == 0:
         return 0.0
-    scale = 2 ** 400  # 200 bits below one: a root is no tie and no number beside it
+    scale = 2**400  # 200 bits below one: a root is no tie and no number beside it
     root = Fraction(math.isqrt(value.numerator * scale * scale // value.denominator), scale)
     if root * root != value:
         root += Fraction(1, 2 * scale)
@@ -56,7 +56,7 @@ def _fused(square: float, total: float) -> float:
 
 
 def moments(x: np.ndarray, mean: float) -> tuple[float, float, int]:
-    """Sums of x - mean and of its square over finite values, and how many there are."""
+    """Sums of x - mean and of its square over finite values, and how many there are; any mean."""
     sums, squares, finite = [0.0] * PARTIAL_SUMS, [0.0] * PARTIAL_SUMS, 0
     for i, value in enumerate(x.tolist()):
         if not math.isfinite(value):
@@ -84,7 +84,7 @@ def steps_of(bits: int, levels: str) -> int:
 
 
 def level(value: float, scale: float, steps: int, levels: str, random: int, bits: int) -> int:
-    """The signed level, in units of scale / steps, that a value takes by R = random of `bits` bits."""
+    """The level, in units of scale / steps, that a value takes by R = random of `bits` bits."""
     if scale == 0:
         return 0
     place = Fraction(value) * steps / Fraction(scale)
@@ -136,9 +136,8 @@ def scaler(x: np.ndarray, clip: float | None) -> float:
     largest = float(np.abs(finite).max(initial=0))
     if clip is None or finite.size == 0:
         return largest
-    total, _, count = moments(x, 0.0)
-    _, squares, _ = moments(x, total / count)
-    sigma = math.sqrt(squares / count)
+    total, squares, count = moments(x, float(finite[0]))
+    sigma = math.sqrt(max(squares - total * (total / count), 0.0) / count)
     return min(largest, binary32(Fraction(clip) * Fraction(sigma)))
 
 

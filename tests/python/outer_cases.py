@@ -44,7 +44,12 @@ CASES: dict[str, Case] = {
     },
     "average": {"spec": FOUR_BITS, "outer_lr": 1.0, "momentum": 0},
     "bfloat16": {"spec": FOUR_BITS, "dtype": torch.bfloat16},
+    "qsgd": {"spec": cpd.ReduceSpec(wire="qsgd bits=4 bucket=64", seed=5)},
+    "one_bit": {"spec": cpd.ReduceSpec(wire="one_bit"), "fragments": 2},
+    "top_k": {"spec": cpd.ReduceSpec(wire="top_k 0.1 qsgd bits=4", exchange="gather")},
+    "feedback": {"spec": cpd.Schedule(cpd.ReduceSpec(wire="feedback int4"), exempt=["*.bias"])},
     "weights": {"spec": cpd.ReduceSpec("int8 block=64", order="tree"), "weights": True},
+    "weights, uniform": {"spec": cpd.ReduceSpec(wire="uniform"), "weights": True},
     "weights, bf16": {"spec": "bf16", "weights": True, "dtype": torch.bfloat16},
 }
 
@@ -143,6 +148,7 @@ def by_hand(case: Case, world: int) -> list[str]:
     runs = _runs([p.numel() for p in named[0].values()], case.get("fragments", 1))
     start = {n: _values(p) for n, p in named[0].items()}
     velocity = {n: np.zeros_like(x) for n, x in start.items()}
+    states = cpd.compress.States()
     lr, mu = np.float32(case.get("outer_lr", 0.7)), np.float32(case.get("momentum", 0.9))
     for step in range(1, STEPS + 1):
         for worker in range(world):
@@ -156,7 +162,9 @@ def by_hand(case: Case, world: int) -> list[str]:
                 given = local if case.get("weights") else [start[name] - x for x in local]
                 rule = schedule.spec_of(name, (step - 1) // PERIOD)
                 rule = dataclasses.replace(rule, average=True)
-                (mean,) = cpd.simulate_all_reduce([[x] for x in given], rule, numbers=[number])
+                (mean,) = cpd.simulate_all_reduce(
+                    [[x] for x in given], rule, numbers=[number], states=states
+                )
                 if case.get("weights"):
                     start[name] = mean
                 else:

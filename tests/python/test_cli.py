@@ -135,7 +135,9 @@ def test_a_mistake_points_to_the_commands_own_help(capsys, arguments):
     assert told.endswith(f" (see cpd {arguments[0]} --help)\n")
 
 
-@pytest.mark.parametrize("command", ["format", "presets", "train", "roundoff", "demo", "report"])
+@pytest.mark.parametrize(
+    "command", ["format", "presets", "compress", "train", "roundoff", "demo", "report"]
+)
 def test_help(capsys, command):
     assert run(command, "--help") == 0
     assert f"usage: cpd {command}" in capsys.readouterr().out

@@ -156,6 +156,42 @@ def test_lstm(capsys: pytest.CaptureFixture[str]) -> None:
     refuses(capsys, "'nvpf4' is no recipe", "13_lstm", "--recipes", "nvpf4")
 
 
+def test_ddp_codec(capfd: pytest.CaptureFixture[str]) -> None:
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("torch has no gloo")
+    main("16_ddp_codec", "--epochs", 1, "--wires", "qsgd bits=4 bucket=512", "one_bit")
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["qsgd", "one_bit"]
+    assert all(row[-1] == row[-2] for row in rows)  # the weights of ranks and of virtual nodes
+    assert int(rows[1][1].replace(",", "")) < int(rows[0][3].replace(",", "")) / 2
+
+
+def test_diloco(capsys: pytest.CaptureFixture[str]) -> None:
+    main("17_diloco", "--workers", 2, "--inner", 10, "--epochs", 1)
+    rows = capsys.readouterr().out.splitlines()[2:]
+    sent = [int(row.split()[-2].replace(",", "")) for row in rows]
+    assert len(sent) == 5
+    assert sent[0] >= 10 * sent[1]
+    assert sent[1] >= 7.9 * sent[2]
+
+
+def test_top_k(capsys: pytest.CaptureFixture[str]) -> None:
+    main("18_top_k", "--epochs", 1, "--depth", 1, "--fractions", 0.01)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len(rows) == 4
+    assert float(rows[3][-2]) < float(rows[2][-2]) < 1
+
+
+def test_qsvrg(capsys: pytest.CaptureFixture[str]) -> None:
+    main("19_qsvrg", "--epochs", 3)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [int(row[0]) for row in rows] == [1, 2, 3]
+    assert float(rows[2][1]) < 0.1
+    assert all(float(row[3]) <= float(row[4]) for row in rows)
+    with pytest.raises(SystemExit, match="the theorem does not hold here"):
+        main("19_qsvrg", "--epochs", 1, "--steps", 1)
+
+
 def test_notebook() -> None:
     cells = json.loads((FOLDER / "14_model.ipynb").read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]

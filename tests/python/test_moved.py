@@ -111,6 +111,8 @@ FORMER_HOMES = {
     "cpd.comm.schedule": "cpd.schedule",
 }
 NEW_HOMES = {
+    "cpd.compress.codec",
+    "cpd.compress.states",
     "cpd.numeric.hadamard",
     "cpd.numeric.scaled",
     "cpd.numeric.scaled_cast",

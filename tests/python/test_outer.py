@@ -80,7 +80,7 @@ def test_numbers_of_workers(name, world):
 
 
 @pytest.mark.parametrize("saved_after", [1, 3, 5])
-@pytest.mark.parametrize("name", ["four bits", "stochastic", "fragments", "bfloat16", "weights"])
+@pytest.mark.parametrize("name", ["four bits", "stochastic", "fragments", "bfloat16", "one_bit", "top_k", "weights"])
 def test_saved_and_loaded(virtual, name, saved_after):
     assert json.dumps(run(CASES[name], range(WORLD), None, saved_after)) == virtual[name]
 
@@ -177,6 +177,27 @@ def test_values_that_are_not_finite(value, weights):
         assert repr((models[0].state_dict(), models[1].state_dict())) == repr(held)
     models[1][3].weight.data[2, 7:9] = 0.5
     assert outer.step()
+
+
+def test_what_codecs_keep():
+    """It goes back where nothing is changed, and is forgotten by name."""
+    models = [model_of({}) for _ in range(2)]
+    outer = cpd.outer.DiLoCo(models, None, cpd.ReduceSpec(wire="one_bit"), 1)
+    models[0][0].bias.data.add_(torch.tensor([1.0, 2.0, 4.0]))
+    assert outer.step()
+    kept = outer.state_dict()["states"]
+    assert {layer["number"] for layer in kept["layers"]} == {0, 1, 2, 3}
+    models[0][0].bias.data[0] = float("nan")
+    with pytest.raises(FloatingPointError, match=r"1 values of layer 0.bias"):
+        outer.step()
+    assert outer.state_dict()["states"] == kept
+    outer.reset("0.bias")
+    left = {layer["number"] for layer in outer.state_dict()["states"]["layers"]}
+    assert left == {0, 2, 3}
+    outer.reset()
+    assert outer.state_dict()["states"]["layers"] == []
+    with pytest.raises(ValueError, match="0.bais"):
+        outer.reset("0.bais")
 
 
 def test_averages_that_overflow():

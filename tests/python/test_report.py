@@ -4,6 +4,7 @@
 import json
 import random
 import re
+import shlex
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -17,7 +18,7 @@ pytest.importorskip("matplotlib")
 from cpd.cli import build_parser, main
 from cpd.cli.demo import stall_lines
 from cpd.cli.train import train_options
-from cpd.demo.report.demo import DemoOptions, best_of, measure, total_epochs
+from cpd.demo.report.demo import CODECS, DemoOptions, best_of, measure, total_epochs
 from cpd.demo.report.figures import percent, share_lost
 from cpd.demo.report.page import render, write_report
 from cpd.demo.report.results import Demo, accuracy_range, write_json
@@ -44,7 +45,7 @@ def demo():
     counter = Counter()
     measured = measure(SMALL, counter, jobs=1)
     assert counter.epochs == total_epochs(SMALL)
-    assert counter.runs == 6 + 3 + 2
+    assert counter.runs == 6 + 3 + 2 + len(CODECS)
     return measured
 
 
@@ -77,10 +78,29 @@ def test_results_file(folder):
     assert [row["depth"] for row in results["shallow"]] == [3, 3]
 
 
+def test_rows_of_codecs(demo, folder):
+    """Each has its bytes, which are the codec's own of node 0's last gradients."""
+    rows = json.loads((folder / "results.json").read_text())["codecs"]
+    named = {row["wire"].split(" ")[0] for row in rows}
+    assert named == {wire.split(" ")[0] for wire in CODECS}
+    values = 6 * (64 * 64 + 64) + 64 * 10 + 10
+    fp32, *_, aps = demo.table
+    assert fp32.bits_a_value == 32
+    assert aps.bits_a_value == 4
+    html = (folder / "report.html").read_text()
+    for run, row in zip(demo.codecs, rows, strict=True):
+        assert row["bits_a_value"] == 8 * row["bytes"] / values == run.bits_a_value
+        assert run.bits_a_value < (9 if "rows" in run.wire else 7)
+        assert f"{run.bytes:,}" in html
+        assert run.wire in html
+        assert "cpd train " + run.options.replace("'", "&#39;") in html
+
+
 def test_a_rows_options_repeat_it(folder):
     results = json.loads((folder / "results.json").read_text())
-    for row in (results["accuracy"][3], results["loss_scale_search"][2], results["shallow"][1]):
-        parsed = build_parser().parse_args(["train", *row["options"].split()])
+    rows = results["accuracy"][3], results["loss_scale_search"][2], results["shallow"][1]
+    for row in (*rows, results["codecs"][2], results["codecs"][6]):
+        parsed = build_parser().parse_args(["train", *shlex.split(row["options"])])
         again = train(train_options(parsed, parsed.nodes or 8))
         assert (again.weights, again.accuracy) == (row["weights"], row["accuracy"])
 
@@ -95,7 +115,7 @@ def test_roundoff_options_repeat_it(folder, tmp_path):
 def test_results_do_not_depend_on_jobs(demo):
     options = replace(SMALL, epochs=1, search_exponents=(4,))
     one, two = (measure(options, Counter(), jobs=jobs) for jobs in (1, 2))
-    for name in ("table", "shallow", "search"):
+    for name in ("table", "shallow", "search", "codecs"):
         mine, yours = getattr(one, name), getattr(two, name)
         assert [run.row() for run in mine] == [run.row() for run in yours]
     assert one.roundoff == two.roundoff

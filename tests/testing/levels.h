@@ -45,10 +45,10 @@ inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm
   if (b.significand == 0) return 0;
   const int apart = a.exponent - b.exponent;
   const bool negative = std::signbit(v);
-  if (apart > 2) return plan.intervals && negative ? 0 : plan.most;
+  if (apart > 2 && a.significand != 0) return plan.intervals && negative ? 0 : plan.most;
   // u 2^N = significand * steps * 2^(N + apart) / norm's, both times 2^60.
   Int128 u = 0;
-  if (apart >= -60) {
+  if (apart >= -60 && a.significand != 0) {
     u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);
   } else if (a.significand != 0) {
     u = 1;  // less than any that counts
@@ -85,14 +85,16 @@ inline float value_by_quad(const LevelPlan& plan, std::uint32_t code, float norm
     if (code >> (plan.bits - 1) != 0) level -= std::int64_t{1} << plan.bits;
   }
   if (std::isnan(norm)) return norm;
-  return static_cast<float>(static_cast<Quad>(level) * static_cast<Quad>(norm) / plan.steps) + 0.0F;
+  if (level == 0 || norm == 0) return 0;
+  return static_cast<float>(static_cast<Quad>(level) * static_cast<Quad>(norm) / plan.steps);
 }
 
 inline std::vector<std::uint8_t> packed(const std::vector<std::uint32_t>& codes, int bits) {
   std::vector<std::uint8_t> bytes((codes.size() * static_cast<std::size_t>(bits) + 7) / 8);
   for (std::size_t i = 0; i < codes.size(); i += 8) {
     const auto count = static_cast<int>(std::min<std::size_t>(8, codes.size() - i));
-    pack_group(codes.data() + i, count, bits, bytes.data() + i / 8 * static_cast<std::size_t>(bits));
+    pack_group(codes.data() + i, count, bits,
+               bytes.data() + i / 8 * static_cast<std::size_t>(bits));
   }
   return bytes;
 }
@@ -126,13 +128,17 @@ inline std::vector<std::uint32_t> random_integers(std::size_t n, int bits, std::
   return all;
 }
 
-/// Bytes and values of a piece of the layer x by a codec that keeps nothing.
+/// Bytes and values of a piece of the layer x.
 inline std::vector<std::uint8_t> encode_piece(const Codec& codec, Piece piece,
                                               const std::vector<float>& x) {
   piece.size = static_cast<std::int64_t>(x.size());
   std::vector<std::uint8_t> bytes(
       static_cast<std::size_t>(codec.MostBytes(piece.n, piece.begin % codec.bucket())));
-  const std::int64_t used = codec.Encode(piece, nullptr, x.data() + piece.begin, bytes.data());
+  const std::unique_ptr<CodecState> state = codec.MakeState(piece.size);
+  if (state != nullptr) {
+    state->Begin({.n = piece.size, .shift = piece.shift, .size = piece.size}, x.data());
+  }
+  const std::int64_t used = codec.Encode(piece, state.get(), x.data() + piece.begin, bytes.data());
   EXPECT_LE(used, static_cast<std::int64_t>(bytes.size()));
   bytes.resize(static_cast<std::size_t>(used));
   return bytes;

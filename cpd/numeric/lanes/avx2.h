@@ -38,6 +38,12 @@ struct Narrow<F64x4> {
   using I32 = I32x4;
 };
 template <>
+struct Narrow<F32x4> {
+  using F32 = F32x4;
+  using U32 = U32x4;
+  using I32 = I32x4;
+};
+template <>
 struct Narrow<F32x8> {
   using F32 = F32x8;
   using U32 = U32x8;
@@ -57,6 +63,10 @@ struct SplitLanes<U32x8> {
 
 CPD_FN bool any(I32x4 mask) { return _mm_movemask_ps(bits_as<__m128>(mask)) != 0; }
 CPD_FN bool any(I32x8 mask) { return _mm256_movemask_ps(bits_as<__m256>(mask)) != 0; }
+
+CPD_FN std::uint32_t mask_bits(I32x8 mask) {
+  return static_cast<std::uint32_t>(_mm256_movemask_ps(bits_as<__m256>(mask)));
+}
 
 CPD_FN std::int32_t largest_lane(I32x8 x) {
   const __m256i all = bits_as<__m256i>(x);

@@ -104,6 +104,9 @@ CPD_FN constexpr T select(Mask mask, T a, T b) {
 /// Whether a mask of 32-bit lanes (a comparison's result) is set in any lane.
 CPD_FN constexpr bool any(bool mask) { return mask; }
 
+/// Such a mask as bits, the first lane's the lowest.
+CPD_FN constexpr std::uint32_t mask_bits(bool mask) { return mask ? 1 : 0; }
+
 /// The larger and the smaller of signed integers.
 template <class I>
 CPD_FN constexpr I max(I a, I b) {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
@@ -94,6 +95,7 @@ def _print_demo(console: Console, demo: "Demo") -> None:
         table.title += f"; ranges over {seeds} seeds, the rest of seed {first}"
     console.print(table)
     shallow = ", ".join(f"{run.label} {run.accuracy:.3f}" for run in demo.shallow)
+    console.print(codec_table(demo))
     depth = counted(demo.shallow[0].depth, "hidden layer")
     console.print(f"With {depth} instead: {shallow}", soft_wrap=True)
     for line in stall_lines(demo):
@@ -106,6 +108,16 @@ def _print_demo(console: Console, demo: "Demo") -> None:
         "ring across groups"
     )
     console.print(rounded)
+
+
+def codec_table(demo: "Demo") -> Table:
+    """A row for each compressor on the wire."""
+    table = new_table("Codec", "Bits a value", "Bytes", "Accuracy", "State", "Weights")
+    for run in demo.codecs:
+        size = f"{run.bits_a_value:.2f}", f"{run.bytes:,}"
+        table.add_row(run.wire, *size, f"{run.accuracy:.3f}", run.state, run.weights)
+    table.title = "Compressors in place of a format; bytes of a node's gradients"
+    return table
 
 
 def stall_lines(demo: "Demo") -> list[str]:

@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -18,6 +18,7 @@ from cpd.comm.errors import Corrupt, RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.comm.virtual import LayerReport, layer_report
+from cpd.compress.states import States, native_states
 from cpd.numeric.formats import FormatLike, flag, format
 from cpd.numeric.options import Options, integer
 
@@ -137,6 +138,7 @@ class Communicator:
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
@@ -147,6 +149,7 @@ class Communicator:
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
     def all_reduce(
@@ -156,23 +159,26 @@ class Communicator:
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """The sum of all ranks' layers, as `spec` says.
 
         out: layers that take the result: float32, contiguous, each the input of the same number or
         apart from all inputs. numbers: the layers' numbers in random streams, each its own and
-        below 2^16, the same on all ranks; default 0, 1, …. With `report=True` (on all ranks) also a
-        `ReduceReport`.
+        below 2^16, the same on all ranks; default 0, 1, …. states: this rank's, where a codec finds
+        what it kept of them and leaves it when the call has succeeded; None: nothing was kept, and
+        nothing is. With `report=True` (on all ranks) also a `ReduceReport`.
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
             results = Outputs(given, given.shapes, out)
             sum_, counts = spec._native(), flag("report", report)
-        with self._one_call:
+        with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.all_reduce(
-                given.values, results.values, sum_, counts, given.numbers
+                given.values, results.values, sum_, counts, given.numbers, kept, given.rows
             )
+        results.put_back()
         return (results.layers, _report(made)) if report else results.layers
 
     @overload
@@ -183,6 +189,7 @@ class Communicator:
         root: int = 0,
         *,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: Literal[False] = False,
     ) -> list[Any] | None: ...
     @overload
@@ -193,6 +200,7 @@ class Communicator:
         root: int = 0,
         *,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any] | None, ReduceReport]: ...
     def reduce(
@@ -202,11 +210,12 @@ class Communicator:
         root: int = 0,
         *,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
         """The same sum, on rank `root` alone; None elsewhere. With exchange `owner`.
 
-        numbers, report: as in `all_reduce`.
+        numbers, states, report: as in `all_reduce`.
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
@@ -217,8 +226,12 @@ class Communicator:
             results = Outputs(given, given.shapes) if here else None
             sum_, counts = spec._native(), flag("report", report)
         values = [] if results is None else results.values
-        with self._one_call:
-            made = self._native.reduce(given.values, values, sum_, root, counts, given.numbers)
+        with self._keeping(states, spec) as kept, self._one_call:
+            made = self._native.reduce(
+                given.values, values, sum_, root, counts, given.numbers, kept, given.rows
+            )
+        if results is not None:
+            results.put_back()
         result = None if results is None else results.layers
         return (result, _report(made)) if report else result
 
@@ -230,6 +243,7 @@ class Communicator:
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
@@ -240,6 +254,7 @@ class Communicator:
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
     def reduce_scatter(
@@ -249,21 +264,25 @@ class Communicator:
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
+        states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """Slice `rank` of each layer of the same sum, 1-D: of n values, row-major, the first n mod
         W slices have one more. With exchange `owner`.
 
-        out, of slices, numbers and report: as in `all_reduce`.
+        out, of slices, numbers, states and report: as in `all_reduce`. Raises ValueError where the
+        wire is a codec of columns that do not lie so in memory (`one_bit`, with layers of two
+        dimensions).
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
+            _check_in_place(given, spec)
             slices = [(self._slice(size),) for size in given.sizes]
             results = Outputs(given, slices, out)
             sum_, counts = spec._native(), flag("report", report)
-        with self._one_call:
+        with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.reduce_scatter(
-                given.values, results.values, sum_, counts, given.numbers
+                given.values, results.values, sum_, counts, given.numbers, kept, given.rows
             )
         return (results.layers, _report(made)) if report else results.layers
 
@@ -359,6 +378,17 @@ class Communicator:
                 self._refuse(error)
             raise
 
+    @contextmanager
+    def _keeping(
+        self, states: States | None, spec: ReduceSpec
+    ) -> Iterator[_core.CodecStates | None]:
+        """What C++ takes of `states` for one call; where that cannot be had, the ranks are told."""
+        with ExitStack() as stack:
+            with self._telling():
+                kept = native_states(states, wanted=spec.wire is not None)
+                native = stack.enter_context(kept)
+            yield native
+
     def _refuse(self, error: Exception) -> None:
         why = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
         try:
@@ -369,13 +399,23 @@ class Communicator:
 
     def _given(self, layers: Layers, spec: ReduceSpec, numbers: Sequence[int] | None) -> Inputs:
         check_spec(spec)
-        given = Inputs(layers, numbers)
+        given = Inputs(layers, numbers, spec.wire)
         check_world(spec, self._size)
         warn_of_stall(spec, self._size, stacklevel=4)
         return given
 
     def _slice(self, size: int) -> int:
         return size // self._size + (self._rank < size % self._size)
+
+
+def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
+    """Raises ValueError where slices would be of layers that were laid out otherwise."""
+    for number, lie in zip(given.numbers, given.lies, strict=False):
+        if lie.axis is not None:
+            raise ValueError(
+                f"layer {number} is encoded along axis {lie.axis} by {spec.wire}, so that a slice "
+                "is not of consecutive values: give axis=-1, or layers of one dimension"
+            )
 
 
 def _report(native: _core.ReduceReport) -> ReduceReport:

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd.compress.codec import Codec
+from cpd.compress.rows import Lie, lie_of
 from cpd.numeric.options import integer, is_torch
-from cpd.ops.arguments import NARROW_FLOATS, Array
+from cpd.ops.arguments import Array
+from cpd.ops.flat import check_layer, host_values
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +40,12 @@ class Inputs:
 
     numbers: list[int]
     """The layers' in random streams and in errors."""
+    lies: list[Lie]
+    """How they lie for a codec that goes by rows; empty: as they are."""
 
-    def __init__(self, layers: Any, numbers: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, layers: Any, numbers: Sequence[int] | None = None, wire: Codec | None = None
+    ) -> None:
         self.layers = layer_list("layers", layers)
         self.numbers = layer_numbers(numbers, len(self.layers))
         for number, layer in zip(self.numbers, self.layers, strict=True):
@@ -46,9 +53,18 @@ class Inputs:
         self.device = _one_device("layers", self.layers, self.numbers)
         self.shapes = [tuple(layer.shape) for layer in self.layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
+        self.lies = layer_lies(wire, self.shapes, self.numbers)
         plain = host_values if self.device == "cpu" else _device_values
-        self.plain = [plain(layer) for layer in self.layers]
+        lying = self.layers
+        if self.lies:
+            lying = [lie.move(layer) for lie, layer in zip(self.lies, lying, strict=True)]
+        self.plain = [plain(layer) for layer in lying]
         self.values = [_native(one) for one in self.plain]
+
+    @property
+    def rows(self) -> list[int]:
+        """The values of each layer's rows, for C++; empty: no codec goes by them."""
+        return [lie.row for lie in self.lies]
 
 
 class Outputs:
@@ -67,7 +83,23 @@ class Outputs:
         plain = [_memory(layer) for layer in self.layers]
         if out is not None:
             _check_apart(inputs.plain, plain, inputs.numbers)
+        self._moved: list[tuple[Lie, Any, Any]] = []
+        if shapes is inputs.shapes:
+            plain = [self._lying(*each) for each in zip_longest(plain, inputs.lies)]
         self.values = [_native(one) for one in plain]
+
+    def put_back(self) -> None:
+        """Lays results out as the layers, where a codec's rows lay otherwise."""
+        for lie, layer, values in self._moved:
+            layer[...] = lie.back(values)
+
+    def _lying(self, plain: Any, lie: Lie | None) -> Any:
+        """Memory for a result: the layer's own where its rows lie so."""
+        if lie is None or lie.axis is None:
+            return plain
+        values = _new(tuple(lie.move(plain).shape), plain)
+        self._moved.append((lie, plain, values))
+        return values
 
 
 def layer_list(what: str, layers: Any) -> list[Any]:
@@ -90,44 +122,17 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
     return given
 
 
-def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> None:
-    """Raises unless `layer` is an array or a tensor whose values are binary32 values."""
-    if is_torch(layer):
-        if layer.device.type not in devices:
-            allowed = " or ".join(device.upper() for device in devices)
-            raise ValueError(f"{where} must be on the {allowed}, got {layer.device}")
-        if _is_plain(layer):
-            return
-        if str(layer.layout) != "torch.strided":
-            raise TypeError(f"{where} must be a dense tensor, got {layer.layout}")
-        name = str(layer.dtype).removeprefix("torch.")
-    elif isinstance(layer, np.ndarray) and not isinstance(layer, np.ma.MaskedArray):
-        name = layer.dtype.name if layer.dtype.isnative else layer.dtype.str
-    else:
-        raise TypeError(
-            f"{where} must be a NumPy array or a torch tensor, got {type(layer).__name__}"
-        )
-    if name not in NARROW_FLOATS:
-        raise TypeError(f"{where} must be of type float32, bfloat16 or float16, got {name}")
-
-
-def host_values(layer: Any) -> npt.NDArray[np.float32]:
-    """The values of a layer on the CPU, row-major, 1-D; without a copy where it is contiguous,
-    aligned float32."""
-    if is_torch(layer):
-        if layer.requires_grad:
-            layer = layer.detach()
-        layer = (layer if _is_plain(layer) else layer.resolve_neg().float()).numpy()
-    values: npt.NDArray[np.float32] = layer
-    if layer.dtype != np.float32 or not (layer.flags.c_contiguous and layer.flags.aligned):
-        values = np.require(layer, np.float32, ["C", "ALIGNED"])
-    return values.reshape(-1)
-
-
-def _is_plain(layer: torch.Tensor) -> bool:
-    """Whether a tensor is dense float32 whose memory holds its values."""
-    torch = sys.modules["torch"]
-    return layer.dtype is torch.float32 and layer.layout is torch.strided and not layer.is_neg()
+def layer_lies(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> list[Lie]:
+    """How each layer lies for a codec that goes by rows; empty for any other, and for a format."""
+    if wire is None or not wire.by_rows:
+        return []
+    lies = []
+    for number, shape in zip(numbers, shapes, strict=True):
+        try:
+            lies.append(lie_of(wire, shape))
+        except ValueError as error:
+            raise ValueError(f"layer {number}: {error}") from None
+    return lies
 
 
 def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 
 from cpd import _core
+from cpd.compress.codec import Codec, CodecLike, with_numbers
 from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, sum_accumulator
 from cpd.numeric.formats import Format, FormatLike, flag, format
@@ -24,9 +25,10 @@ class StallWarning(UserWarning):
     """A sum of so many terms may stop growing: see `warn_of_stall`."""
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class ReduceSpec:
-    """What an all-reduce does: casts each contribution to `format`, sums in `accumulator`.
+    """What an all-reduce does: casts each contribution to `format`, or encodes it by `wire`, and
+    sums in `accumulator`.
 
     Args:
         format: of the contributions (on the wire): what `cpd.format` takes, or a scaled format
@@ -36,8 +38,14 @@ class ReduceSpec:
             is applied in binary32 first. Layers lie on the CPU.
         accumulator: of the sum (`sequential`, `kahan`, `chunked` or `pairwise`); default
             `Accumulator(format)`, a sequential sum to nearest-even, in fp32 where the format is
-            scaled. Its `stream` must be 0: the streams of a reduction are made of purpose, step,
-            layer and rank.
+            scaled or `wire` is a compressor. Its `stream` must be 0: the streams of a reduction are
+            made of purpose, step, layer and rank.
+        wire: in place of `format`, a codec of `cpd.compress` or its text (`"qsgd bits=4
+            bucket=512"`): what each rank's layer becomes in a message. With `gather` it is decoded
+            by every rank and summed; with `owner` sums travel as the codec has it, encoded again or
+            without loss. `ring` and `hierarchical` exchanges, `aps`, and the options of a cast but
+            `seed` and `random_bits` are refused. The name of a format is that format. Seed and
+            random_bits of a `Codec` are the spec's where these are not given.
         order: `sequential`, rank ascending; `ring`: each layer is cut into W slices, the first n
             mod W one longer, and slice s is summed from rank s + 1 on, around to rank s; or `tree`:
             neighbours first, an odd one passes up, each sum rounded (with a sequential
@@ -60,7 +68,7 @@ class ReduceSpec:
         rounding, overflow, seed, random_bits, variant: of the cast to `format`, as in `cpd.cast`.
             The sum has the accumulator's own.
         result: format to which a wider accumulator is rounded once more at each level, and in which
-            sums travel; default `format`, fp32 where that is scaled.
+            sums travel; default `format`, fp32 where that is scaled or `wire` is a compressor.
         step: number of the training step; enters the random streams.
 
     Raises ValueError or TypeError for anything else. Immutable and picklable.
@@ -71,7 +79,10 @@ class ReduceSpec:
     cpd.scaled('mxfp8')
     """
 
-    format: Format | Scaled
+    format: Format | Scaled | None
+    """None where `wire` is a compressor."""
+    wire: Codec | None
+    """None where there is a format."""
     accumulator: Accumulator
     order: str
     exchange: str
@@ -90,9 +101,10 @@ class ReduceSpec:
 
     def __init__(
         self,
-        format: FormatLike | ScaledLike,
+        format: FormatLike | ScaledLike | None = None,
         accumulator: AccumulatorLike | None = None,
         *,
+        wire: CodecLike | None = None,
         order: str = "sequential",
         exchange: str = "owner",
         group_size: int | None = None,
@@ -109,12 +121,21 @@ class ReduceSpec:
     ) -> None:
         if isinstance(loss_scale, bool) or not isinstance(loss_scale, (int, float, np.number)):
             raise TypeError(f"loss_scale must be a number, got {type(loss_scale).__name__}")
-        wire = format_or_scaled(format)
-        sums = sums_format(wire)
+        by: Codec | None = None
+        if wire is not None:
+            given = _codec(wire, format, seed, random_bits)
+            seed, random_bits = given.seed, given.random_bits
+            if given.is_compressor:
+                by = given
+                _check_cast(by, rounding, overflow, variant)
+            else:
+                format = given.name
+        cast = None if by is not None else format_or_scaled(format)  # type: ignore[arg-type]
+        sums = sums_format(cast)
         acc = sum_accumulator(sums if accumulator is None else accumulator)
         result = sums if result is None else _format(result)
         made = _core.ReduceSpec(
-            format=wire._held if isinstance(wire, Scaled) else wire._native,
+            wire=_held(cast if by is None else by),
             accumulator=acc._native(),
             order=order,
             exchange=exchange,
@@ -123,12 +144,18 @@ class ReduceSpec:
             loss_scale=loss_scale,
             average=flag("average", average),
             rounding=Options(
-                rounding, overflow_of(wire, overflow), seed, 0, random_bits, variant
+                rounding, overflow_of(cast, overflow), seed, 0, random_bits, variant
             ).native(),
             result=result._native,
             step=number("step", step),
         )
-        native.take(self, made, format=wire, accumulator=acc, result=result)
+        plain = None if by is None else Codec(by.name)  # whose numbers are the spec's own
+        native.take(self, made, format=cast, wire=plain, accumulator=acc, result=result)
+
+    def __repr__(self) -> str:
+        left_out = "format" if self.format is None else "wire"
+        shown = [one.name for one in fields(self) if one.repr and one.name != left_out]
+        return f"ReduceSpec({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def _native(self) -> _core.ReduceSpec:
         """With the accumulator's seed as it is now."""
@@ -147,9 +174,34 @@ class ReduceSpec:
 _format = format  # the parameter of the same name hides it
 
 
-def sums_format(wire: Format | Scaled) -> Format:
-    """In which contributions of a format are summed where nothing is said."""
-    return _format("fp32") if isinstance(wire, Scaled) else wire
+def sums_format(wire: Format | Scaled | None) -> Format:
+    """In which contributions of a format, or None: of a compressor, are summed where nothing is
+    said."""
+    return wire if isinstance(wire, Format) else _format("fp32")
+
+
+def _codec(wire: CodecLike, format: Any, seed: int, random_bits: int) -> Codec:
+    if format is not None:
+        raise ValueError(f"format and wire exclude each other, got {format!r} and {wire!r}")
+    return with_numbers(wire, seed, random_bits)
+
+
+def _check_cast(by: Codec, rounding: Any, overflow: Any, variant: Any) -> None:
+    """Raises ValueError for options of a cast that a compressor does not have."""
+    for name, given, usual in (
+        ("rounding", rounding, ("nearest_even",)),
+        ("overflow", overflow, (None, "ieee")),
+        ("variant", variant, ("A",)),
+    ):
+        if given not in usual:
+            raise ValueError(
+                f"{name} is an option of a cast, which codec {by.name!r} is not; got {given!r}"
+            )
+
+
+def _held(wire: Format | Scaled | Codec | None) -> _core.Format | _core.Scaled | _core.Codec:
+    assert wire is not None
+    return wire._native if isinstance(wire, Format) else wire._held
 
 
 def check_spec(spec: ReduceSpec) -> None:

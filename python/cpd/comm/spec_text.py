@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cpd.comm.spec import ReduceSpec
+from cpd.compress import table
 
 _SWITCHES: dict[str, Any] = {"true": True, "false": False}
 _OPTIONS: dict[str, Callable[[str], Any]] = {
@@ -29,14 +30,17 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 
 
 def reduce_spec(given: ReduceSpec | str) -> ReduceSpec:
-    """`given` itself, or the all-reduce of a text: the format, then `ReduceSpec`'s arguments, each
-    as name=value, values of several words in quotes; `aps` and `average` alone are switched on.
+    """`given` itself, or the all-reduce of a text: the format or codec, and `ReduceSpec`'s
+    arguments, each as name=value, values of several words in quotes; `aps` and `average` alone are
+    switched on. Words that are none of these are the codec's.
 
     Raises ValueError for a text that is none, naming the option; TypeError for other objects.
 
     >>> spec = reduce_spec("e4m3 aps accumulator='e5m10 kahan' group_size=16")
     >>> spec.aps, spec.accumulator.text, spec.group_size
     (True, 'fp16 kahan', 16)
+    >>> reduce_spec("mxfp8 exchange=gather").exchange
+    'gather'
     """
     if isinstance(given, ReduceSpec):
         return given
@@ -53,7 +57,10 @@ def reduce_spec(given: ReduceSpec | str) -> ReduceSpec:
         if name in options:
             raise ValueError(f"{name} is given twice in {given!r}")
         options[name] = _value(name, value if is_valued else "true", given)
-    return ReduceSpec(" ".join(word for word in words if word not in ours), **options)
+    wire = " ".join(word for word in words if word not in ours)
+    if table.is_compressor(wire):
+        return ReduceSpec(wire=wire, **options)
+    return ReduceSpec(wire, **options)
 
 
 def _value(name: str, value: str, text: str) -> Any:

@@ -12,9 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.comm.layers import PerRank, check_layer, host_values, layer_list, layer_numbers
+from cpd.comm.layers import PerRank, layer_lies, layer_list, layer_numbers
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
+from cpd.compress.codec import Codec
+from cpd.compress.states import States, native_states
 from cpd.numeric.options import is_torch
+from cpd.ops.flat import check_layer, host_values
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ def simulate_all_reduce(
     spec: ReduceSpec,
     *,
     numbers: Sequence[int] | None = None,
+    states: States | None = None,
     report: Literal[False] = False,
 ) -> list[Any]: ...
 @overload
@@ -45,6 +49,7 @@ def simulate_all_reduce(
     spec: ReduceSpec,
     *,
     numbers: Sequence[int] | None = None,
+    states: States | None = None,
     report: Literal[True],
 ) -> tuple[list[Any], list[LayerReport]]: ...
 def simulate_all_reduce(
@@ -52,6 +57,7 @@ def simulate_all_reduce(
     spec: ReduceSpec,
     *,
     numbers: Sequence[int] | None = None,
+    states: States | None = None,
     report: bool = False,
 ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
     """The all-reduce of `spec` over W = len(per_rank) virtual ranks in this process.
@@ -60,10 +66,12 @@ def simulate_all_reduce(
     and float16 are widened, which is exact), or a function that makes it. Every rank has the same
     number of layers, of the same shapes. Ranks stream by: a function's layers are dropped before
     the next rank is asked, so memory holds one rank's values and the running sums. A function is
-    called once, once more with APS, and once more for `ring`; it must give the same values each
-    time.
+    called once, once more with APS or a codec that measures, and once more for `ring`; it must give
+    the same values each time.
 
     `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
+    `states`: all ranks', where a codec finds what it kept of the layers and leaves it when the call
+    has succeeded; None: nothing was kept, and nothing is.
 
     Returns the layers of the sum, float32, of rank 0's kind and shapes; with `report=True` also a
     list of `LayerReport`. What is rounded when, and in which order, see `ReduceSpec`. Each
@@ -78,17 +86,21 @@ def simulate_all_reduce(
     [1.0, 640.0]
     """
     check_spec(spec)
-    source = Source(per_rank, numbers)
+    source = Source(per_rank, numbers, spec.wire)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world, stacklevel=3)
-    reduce = _core.VirtualReduce(spec._native(), source.world, source.sizes, source.numbers)
-    if reduce.wants_ranges():
-        for rank in range(source.world):
-            source.visit(rank, reduce.observe)
-    for rank in reduce.schedule():
-        source.visit(rank, reduce.contribute)
-        reduce.end_rank()
-    layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
+    with native_states(states, wanted=spec.wire is not None) as kept:
+        reduce = _core.VirtualReduce(
+            spec._native(), source.world, source.sizes, source.numbers, kept, source.rows
+        )
+        if reduce.wants_ranges():
+            for rank in range(source.world):
+                source.visit(rank, reduce.observe)
+        for rank in reduce.schedule():
+            source.visit(rank, reduce.contribute)
+            reduce.end_rank()
+        layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
+        reduce.commit()
     if not report:
         return layers
     return layers, [layer_report(reduce.report(index)) for index in range(len(layers))]
@@ -101,7 +113,12 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
 class Source:
     """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
 
-    def __init__(self, per_rank: PerRank, numbers: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        per_rank: PerRank,
+        numbers: Sequence[int] | None = None,
+        wire: Codec | None = None,
+    ) -> None:
         if not (hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")):
             raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
         if len(per_rank) == 0:
@@ -115,6 +132,8 @@ class Source:
         self._shapes = [tuple(layer.shape) for layer in layers]
         self._torch = [is_torch(layer) for layer in layers]
         self.sizes = [math.prod(shape) for shape in self._shapes]
+        self._lies = layer_lies(wire, self._shapes, self.numbers)
+        self.rows = [lie.row for lie in self._lies]
 
     def visit(self, rank: int, use: Callable[[int, npt.NDArray[np.float32]], object]) -> None:
         """Calls use(layer's index, layer, 1-D) for each layer of `rank`."""
@@ -124,12 +143,14 @@ class Source:
             self._check(rank, layers)
             self._check_shapes(rank, layers)
         for index, layer in enumerate(layers):
-            use(index, host_values(layer))
+            use(index, host_values(self._lies[index].move(layer) if self._lies else layer))
 
     def result(self, index: int, fill: Callable[[int, npt.NDArray[np.float32]], object]) -> Any:
         """A new layer of rank 0's kind and shape, filled by fill(index, array)."""
         values = np.empty(self.sizes[index], np.float32)
         fill(index, values)
+        if self._lies:
+            values = self._lies[index].restored(values, self._shapes[index])
         values = values.reshape(self._shapes[index])
         if not self._torch[index]:
             return values

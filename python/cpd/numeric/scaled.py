@@ -191,7 +191,7 @@ def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
     return _format(f)
 
 
-def overflow_of(to: Format | Scaled, overflow: str | None) -> str:
+def overflow_of(to: Format | Scaled | None, overflow: str | None) -> str:
     """What overflow does where it is not said: elements below scales saturate."""
     if overflow is not None:
         return overflow

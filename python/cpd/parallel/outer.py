@@ -24,6 +24,7 @@ from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
+from cpd.compress.states import States
 from cpd.numeric.formats import flag
 from cpd.numeric.options import integer
 from cpd.parallel.virtual_nodes import checked_parameters
@@ -43,6 +44,8 @@ class _Workers:
     """Of each worker so far."""
     report: dict[str, LayerReport]
     """What happened to each layer when they last met, by name."""
+    states: States
+    """What a codec keeps of the layers of this process's workers."""
 
     def __init__(
         self,
@@ -64,8 +67,9 @@ class _Workers:
             warn_of_stall(one, self.world_size, stacklevel=4)
         self.steps = 0
         self.report = {}
+        self.states = States()
         self._check_beginning()
-        self._fragments = _fragments([p.numel() for p in self._parameters(0)], fragments)
+        self._fragments = _fragments(self._sizes(), fragments)
 
     @property
     def world_size(self) -> int:
@@ -88,22 +92,25 @@ class _Workers:
 
     def state_dict(self) -> dict[str, Any]:
         """What a run that goes on later needs, beside the workers' models and optimizers."""
-        return {"steps": self.steps, "world_size": self.world_size}
+        return {
+            "steps": self.steps,
+            "world_size": self.world_size,
+            "states": self.states.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on as what `state_dict` told of. Raises ValueError where that had another number of
         workers or other layers."""
         if state["world_size"] != self.world_size:
             raise ValueError(f"the state has {state['world_size']} workers, not {self.world_size}")
+        self.states.load_state_dict(state.get("states", {"layers": []}))
         self.steps = state["steps"]
 
     def __repr__(self) -> str:
-        values = sum(p.numel() for p in self._parameters(0))
-        return (
-            f"{type(self).__name__}({self.world_size} worker{'s' * (self.world_size != 1)}, "
-            f"{len(self.names)} layer{'s' * (len(self.names) != 1)} of {values:,} values, every "
-            f"{self.period} steps)"
-        )
+        workers = f"{self.world_size} worker{'s' * (self.world_size != 1)}"
+        layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
+        values = f"{sum(self._sizes()):,} values"
+        return f"{type(self).__name__}({workers}, {layers} of {values}, every {self.period} steps)"
 
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
         """What a worker gives for a layer, of which it has the weights `local`: float32."""
@@ -122,6 +129,9 @@ class _Workers:
             )
         return list(parameters.values())
 
+    def _sizes(self) -> list[int]:
+        return [parameter.numel() for parameter in self._parameters(0)]
+
     def _due(self, step: int) -> list[int]:
         """The layers that meet after this step."""
         count = len(self._fragments)
@@ -135,8 +145,13 @@ class _Workers:
 
     @torch.no_grad()
     def _meet(self, numbers: list[int], number_of_meeting: int) -> None:
+        kept = self.states.state_dict()
         averages = dict(self._averages(numbers, number_of_meeting))
-        self._check_finite(averages)
+        try:
+            self._check_finite(averages)
+        except FloatingPointError:
+            self.states.load_state_dict(kept)
+            raise
         self.report = {self.names[n]: averages[n][1] for n in numbers}
         weights = {n: self._take(n, averages[n][0]) for n in numbers}
         for worker in range(len(self.models)):
@@ -159,11 +174,13 @@ class _Workers:
     ) -> tuple[list[torch.Tensor], list[LayerReport]]:
         if self.comm is not None:
             mine = self._contributions(0, numbers)
-            sums, told = self.comm.all_reduce(mine, spec, numbers=numbers, report=True)
+            sums, told = self.comm.all_reduce(
+                mine, spec, numbers=numbers, states=self.states, report=True
+            )
             return sums, told.layers
         workers = range(len(self.models))
         asked = [functools.partial(self._on_host, worker, numbers) for worker in workers]
-        return simulate_all_reduce(asked, spec, numbers=numbers, report=True)
+        return simulate_all_reduce(asked, spec, numbers=numbers, states=self.states, report=True)
 
     def _on_host(self, worker: int, numbers: list[int]) -> list[torch.Tensor]:
         return [layer.cpu() for layer in self._contributions(worker, numbers)]
@@ -279,7 +296,7 @@ class DiLoCo(_Workers):
 
     def state_dict(self) -> dict[str, Any]:
         """What a run that goes on later needs, beside the workers' models and optimizers: steps,
-        and the start and the momentum of each layer."""
+        what codecs keep, and the start and the momentum of each layer."""
         return super().state_dict() | {
             name: {n: x.clone() for n, x in zip(self.names, held, strict=True)}
             for name, held in self._held().items()

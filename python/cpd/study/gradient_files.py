@@ -28,19 +28,20 @@ class _RefusedError(ValueError):
     """What this module says itself of a file, after the file's name."""
 
 
-def read_arrays(path: Path) -> Arrays:
+def read_arrays(path: Path, leaves_out: bool = False) -> Arrays:
     """The arrays of a file, in its order, each with its own dtype and in its own memory.
 
     A .npy file's array has the file's name. What torch.save wrote is flattened: the names of nested
     dicts are joined by dots (after `rank{r}` by a slash), the parts of a list of ranks are called
-    `rank0/…`, `rank1/…`.
+    `rank0/…`, `rank1/…`. `leaves_out`: what is no tensor in it, such as a checkpoint's step and an
+    optimizer's options, is left out.
 
     Raises OSError for a file that cannot be opened and ValueError for one that holds anything else.
     """
     reader, kind = _READERS[suffix(path)]
     with path.open("rb") as file, _told(path, kind):
         arrays: Arrays = {}
-        for name, array in reader(path, file):
+        for name, array in reader(path, file, leaves_out):
             if name in arrays:
                 raise _RefusedError(f"holds '{shown(name)}' twice")
             arrays[name] = array
@@ -89,11 +90,11 @@ def _check_memory(size: int) -> None:
 # ---- NumPy's ----------------------------------------------------------------------------------
 
 
-def _read_npy(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_npy(path: Path, file: IO[bytes], _: bool) -> Iterator[tuple[str, torch.Tensor]]:
     yield path.stem, _npy(file, os.fstat(file.fileno()).st_size, "the array")
 
 
-def _read_npz(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_npz(path: Path, file: IO[bytes], _: bool) -> Iterator[tuple[str, torch.Tensor]]:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         _check_memory(sum(member.file_size for member in members))
@@ -136,14 +137,16 @@ def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
 # ---- torch's and safetensors' -------------------------------------------------------------------
 
 
-def _read_safetensors(path: Path, file: IO[bytes]) -> Iterable[tuple[str, torch.Tensor]]:
+def _read_safetensors(path: Path, file: IO[bytes], _: bool) -> Iterable[tuple[str, torch.Tensor]]:
     from safetensors.torch import load_file
 
     loaded: Arrays = load_file(path)
     return ((name, _dense(name, tensor)) for name, tensor in loaded.items())
 
 
-def _read_torch(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_torch(
+    path: Path, file: IO[bytes], leaves_out: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
     from pickle import UnpicklingError
 
     if zipfile.is_zipfile(file):
@@ -162,17 +165,19 @@ def _read_torch(path: Path, file: IO[bytes]) -> Iterator[tuple[str, torch.Tensor
         return
     if not isinstance(loaded, dict | list | tuple):
         raise _RefusedError(f"must hold tensors, got {type(loaded).__name__}")
-    if not isinstance(loaded, dict):
+    if not isinstance(loaded, dict) and not leaves_out:
         if not all(isinstance(rank, dict | list | tuple) for rank in loaded):
             raise _RefusedError("a list in it must give a dict of tensors for each rank")
         loaded = {f"rank{r}": layers for r, layers in enumerate(loaded)}
-    for name, tensor in _flat("", loaded, set()):
+    for name, tensor in _flat("", loaded, set(), leaves_out):
         if not isinstance(tensor, torch.Tensor):
+            if leaves_out:
+                continue
             raise _RefusedError(f"'{shown(name)}' must be a tensor, got {type(tensor).__name__}")
         yield name, _dense(name, tensor)
 
 
-def _flat(prefix: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator[tuple[str, Any]]:
     """The names and values in nested dicts and lists, each of which stands in one place only: what
     is read is never more than the file holds."""
     if not isinstance(value, dict | list | tuple):
@@ -180,14 +185,14 @@ def _flat(prefix: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         return
     if id(value) in seen:
         raise _RefusedError(f"'{shown(prefix)}' in it stands in another place too")
-    if prefix and not value:
+    if prefix and not value and not leaves_out:
         raise _RefusedError(f"'{shown(prefix)}' in it holds no tensors")
     if len(prefix) > _LONGEST_NAME:
         raise _RefusedError(f"the name '{shown(prefix[:40])}…' in it is too long")
     seen.add(id(value))
     joint = "" if not prefix else "/" if re.fullmatch(r"rank[0-9]+", prefix) else "."
     for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _flat(f"{prefix}{joint}{key}", part, seen)
+        yield from _flat(f"{prefix}{joint}{key}", part, seen, leaves_out)
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -202,7 +207,7 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
-_Reader = Callable[[Path, IO[bytes]], Iterable[tuple[str, torch.Tensor]]]
+_Reader = Callable[[Path, IO[bytes], bool], Iterable[tuple[str, torch.Tensor]]]
 _READERS: dict[str, tuple[_Reader, str]] = {
     ".npy": (_read_npy, ".npy"),
     ".npz": (_read_npz, ".npz"),

@@ -26,6 +26,18 @@ from cpd.study.series import group_sizes_for, measure_roundoff
 SHALLOW_DEPTH = 3
 SEARCH_EXPONENTS = tuple(range(1, 17))  # the constant loss scales tried: 2^1 … 2^16
 ROUNDOFF_FORMAT = "e5m2"
+CODECS = (
+    "qsgd bits=4 bucket=512",
+    "qsgd bits=2 bucket=128",
+    "terngrad",
+    "one_bit",
+    "one_bit bucket=64",
+    "top_k 0.01",
+    "top_k 0.01 qsgd bits=4 bucket=512",
+    "int8_rows",
+    "fp8_rows",
+    "feedback int4",
+)
 
 
 @dataclass(frozen=True)
@@ -95,12 +107,19 @@ def shallow_options(base: TrainOptions) -> list[TrainOptions]:
     return [replace(shallow, format="fp32"), replace(shallow, format="e4m3")]
 
 
+def codec_options(base: TrainOptions) -> list[TrainOptions]:
+    """A run for each compressor. TernGrad leaves the last layer as it is, as its paper does."""
+    return [
+        replace(base, wire=wire, last_layer_fp32=wire.startswith("terngrad")) for wire in CODECS
+    ]
+
+
 def total_epochs(options: DemoOptions) -> int:
     """How many epochs the demo's progress counts in all."""
     base = base_options(options)
     table = len(table_options(base))
     runs = table + len(options.search_exponents) + len(shallow_options(base))
-    runs += (table + 1) * (options.seeds - 1)
+    runs += (table + 1) * (options.seeds - 1) + len(CODECS)
     return runs * options.epochs + options.roundoff_epochs
 
 
@@ -113,17 +132,18 @@ def measure(options: DemoOptions, progress: Progress, jobs: int | None = None) -
     """Runs everything; `jobs` processes at once (default: one for each core, at most 8)."""
     start = time.monotonic()
     base = base_options(options)
-    table, search, shallow = (
+    table, search, shallow, codecs = (
         table_options(base),
         search_options(base, options.search_exponents),
         shallow_options(base),
+        codec_options(base),
     )
     study = RoundoffOptions(
         training=replace(base, epochs=options.roundoff_epochs), nodes=options.roundoff_nodes
     )
     others = other_seeds(options)
     repeats = [task for one in others for task in table_options(one)]
-    tasks: list[Any] = [study, *search, *table, *shallow, *repeats]
+    tasks: list[Any] = [study, *search, *table, *shallow, *codecs, *repeats]
 
     def found(results: dict[Any, Run | Roundoff]) -> list[TrainOptions] | None:
         """What the search leaves to do, once it is finished: its best scale with other seeds."""
@@ -146,6 +166,7 @@ def measure(options: DemoOptions, progress: Progress, jobs: int | None = None) -
         roundoff=roundoff,
         settings=_settings(base, options, time.monotonic() - start),
         repeats=[runs[task] for task in (*repeats, *scaled)],
+        codecs=[runs[task] for task in codecs],
     )
 
 
@@ -198,7 +219,8 @@ def run_training(
     from cpd.demo.training import train
 
     start = time.monotonic()
-    epochs = (1, options.epochs) if options.format == "fp32" else ()
+    is_fp32 = options.format == "fp32" and options.wire is None
+    epochs = (1, options.epochs) if is_fp32 else ()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StallWarning)  # the run's `may_stall` says it
         result = train(options, on_epoch=on_epoch, histogram_epochs=epochs)

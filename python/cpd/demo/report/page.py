@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from cpd.compress import compressors
 from cpd.demo.report import figures
 from cpd.demo.report.figures import percent
 from cpd.demo.report.results import REPORT, Demo, Run, accuracy_range, state_of
@@ -36,7 +37,7 @@ def write_report(demo: Demo, folder: Path) -> Path:
 def render(demo: Demo) -> str:
     """The whole page."""
     named = {name: _find(demo, *key) for name, key in _ROWS.items()}
-    runs = [*demo.table, *demo.shallow]
+    runs = [*demo.table, *demo.shallow, *demo.codecs]
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -56,6 +57,7 @@ def render(demo: Demo) -> str:
         search=_search(demo, **named),
         depth=_depth(demo, named["fp32"]),
         roundoff=_roundoff(demo),
+        codecs=_codecs(demo, named["fp32"], named["aps"]),
         runs=runs,
         hashes=[(run.label, run.depth, run.weights) for run in runs],
         versions=", ".join(f"{name} {is_}" for name, is_ in demo.settings.versions.items()),
@@ -128,6 +130,24 @@ def _depth(demo: Demo, deep: Run) -> dict[str, Any]:
             (run.depth, run.label, f"{run.accuracy:.3f}", percent(_first_epoch_lost(fp32, run)))
             for fp32, run in pairs
         ],
+    }
+
+
+def _codecs(demo: Demo, *formats_before: Run) -> dict[str, Any]:
+    sources = {one.name: one.source for one in compressors()}
+    return {
+        "rows": [
+            (
+                run.wire or run.label,
+                sources.get(run.wire.split(" ")[0], ""),
+                f"{run.bits_a_value:.2f}",
+                f"{run.bytes:,}",
+                f"{run.accuracy:.3f}",
+                run.state,
+            )
+            for run in (*formats_before, *demo.codecs)
+        ],
+        "values": demo.table[0].values,
     }
 
 

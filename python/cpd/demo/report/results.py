@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd.comm.spec import may_stall
+from cpd.compress import codec
 from cpd.demo.report.checked import read_as
 from cpd.numeric import formats
 from cpd.study.files import write_json
@@ -62,6 +63,9 @@ class Run:
     seconds: float = 0.0
     may_stall: bool = False  # its sums have more terms than their precision counts
     seed: int = 0
+    wire: str = ""  # the codec; empty: a format
+    bytes: int = 0  # of a node's contribution to the last step, encoded
+    values: int = 0  # in it
 
     @classmethod
     def of(cls, result: "TrainResult", seconds: float = 0.0) -> "Run":
@@ -95,7 +99,14 @@ class Run:
             seconds=seconds,
             may_stall=may_stall(options.schedule(steps_per_epoch=1).spec, options.nodes),
             seed=options.seed,
+            wire=options.wire or "",
+            bytes=_bytes(result),
+            values=sum(gradient.numel() for gradient in result.last_gradients[0]),
         )
+
+    @property
+    def bits_a_value(self) -> float:
+        return 8 * self.bytes / self.values if self.values else 0.0
 
     def total(self, name: str) -> int:
         return sum(getattr(layer, name) for layer in self.layers)
@@ -124,6 +135,9 @@ class Run:
             "underflow": self.underflow,
             "overflowed": self.total("overflowed"),
             "non_finite": self.total("non_finite"),
+            "wire": self.wire,
+            "bytes": self.bytes,
+            "bits_a_value": self.bits_a_value,
         }
 
 
@@ -178,6 +192,8 @@ class Demo:
     settings: Settings
     repeats: list[Run] = field(default_factory=list)
     """The table's rows with the other seeds."""
+    codecs: list[Run] = field(default_factory=list)
+    """With compressors on the wire."""
 
     def of_all_seeds(self, run: Run) -> list[Run]:
         """A row of the table, and the same with the other seeds."""
@@ -188,7 +204,7 @@ class Demo:
         """Every training run, each once."""
         searched = {id(run) for run in self.search}
         table = [run for run in self.table if id(run) not in searched]
-        return [*table, *self.search, *self.shallow, *self.repeats]
+        return [*table, *self.search, *self.shallow, *self.repeats, *self.codecs]
 
     def save(self, folder: Path) -> None:
         results = {
@@ -200,6 +216,7 @@ class Demo:
             "roundoff_options": self.roundoff.options,
             "shallow": [run.row() for run in self.shallow],
             "loss_scale_search": [run.row() for run in self.search],
+            "codecs": [run.row() for run in self.codecs],
         }
         write_json(folder / RESULTS, results)
         write_json(folder / DETAILS, asdict(self), indent=None)
@@ -260,6 +277,18 @@ def _read_json(path: Path) -> Json:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: must hold an object")
     return data
+
+
+def _bytes(result: "TrainResult") -> int:
+    """Of one node's contribution to the last step: node 0's, encoded layer by layer."""
+    options = result.options
+    schedule = options.schedule(steps_per_epoch=1)
+    total = 0
+    for layer, gradient in zip(result.layers, result.last_gradients[0], strict=True):
+        spec = schedule.spec_of(layer.name, options.fp32_epochs, gradient.numel())
+        wire = spec.wire or codec(str(spec.format))
+        total += wire.encode(gradient).bytes
+    return total
 
 
 def _json_keys(histograms: dict[int, dict[int, int]]) -> dict[str, dict[str, int]]:

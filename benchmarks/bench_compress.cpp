@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compressors on one thread against libc's memcpy of the floats, by turns in one run; those whose
+// bytes have no fixed width against 1 GB/s of floats. A call is all that a rank does for a layer:
+// begin, measure, encode, commit. First the bits: bytes of every backend the same, and Decode of
+// them what Round gives. Prints one JSON object a line; exits 1 where bits are wrong.
+//
+//   bench_compress [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "benchmarks/timing.h"
+#include "cpd/backend/roster.h"
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/stream.h"
+
+namespace {
+
+using timing::Memory;
+using timing::Settings;
+
+constexpr std::int64_t kRow = 4096;                             // values of a layer's row
+constexpr std::int64_t kPiece = std::int64_t{1} << 20;          // of a fixed codec, about
+constexpr std::int64_t kChecked = (std::int64_t{1} << 22) + 5;  // values whose bits are compared
+
+struct Row {
+  std::string name;
+  cpd::SharedCodec codec;
+  bool decodes = false;
+  bool floats = false;  ///< against 1 GB/s of floats, not memcpy
+  std::optional<double> bar;
+};
+
+/// What the bars are: without random bits half of memcpy; with N of them as a stochastic cast's,
+/// 3/4 of that where values are read twice; with a residual, which moves three times the bytes.
+constexpr double kPlain = 0.5;
+constexpr double kResidual = 0.3;
+constexpr double TwoPasses(int random_bits) {
+  return 0.75 * (random_bits <= 8 ? 0.85 : random_bits <= 16 ? 0.65 : 0.45);
+}
+
+std::vector<Row> Rows() {
+  std::vector<Row> rows;
+  const auto add = [&](const char* text, std::optional<double> encode, std::optional<double> decode,
+                       int random_bits = 24) {
+    const cpd::SharedCodec codec =
+        CodecOfRows(cpd::MakeCodec(text, {.random_bits = random_bits}), kRow, 0);
+    std::string name = text;
+    std::ranges::replace(name, ' ', '_');
+    if (random_bits != 24) name += "/random" + std::to_string(random_bits);
+    rows.push_back({"compress/encode/" + name, codec, false, false, encode});
+    if (random_bits == 24) rows.push_back({"compress/decode/" + name, codec, true, false, decode});
+  };
+  for (const int random_bits : {24, 16, 8}) {
+    add("qsgd bits=4 bucket=512", TwoPasses(random_bits), kPlain, random_bits);
+    add("terngrad", TwoPasses(random_bits), kPlain, random_bits);
+  }
+  add("qsgd bits=4 bucket=512 norm=2", TwoPasses(24), kPlain);
+  add("qsgd bits=4 bucket=512 levels=intervals", TwoPasses(24), kPlain);
+  add("qsgd bits=2 bucket=128", TwoPasses(24), kPlain);
+  add("qsgd bits=8 bucket=512", TwoPasses(24), kPlain);
+  add("fp8_rows", kPlain, kPlain);
+  add("int8_rows", kPlain, kPlain);
+  add("int4", kPlain, kPlain);
+  add("int4 stochastic", TwoPasses(24), kPlain);
+  add("quantized mxfp4", kPlain, kPlain);
+  add("one_bit", kResidual, kPlain);
+  add("one_bit bucket=64", kResidual, kPlain);
+  add("feedback int4", kResidual, kPlain);
+  add("top_k 0.01", 0.2, 0.2);
+  add("top_k 0.01 feedback=off", 0.3, 0.3);
+  return rows;
+}
+
+/// What a row works on; `bytes` has room for its blocks side by side.
+struct Arrays {
+  std::int64_t n;
+  const float* x;
+  float* y;
+  std::uint8_t* bytes;
+};
+
+/// Pieces of a layer and where their bytes lie.
+struct Pieces {
+  Pieces(const cpd::Codec& codec, std::int64_t n)
+      : n(n),
+        piece(codec.is_fixed() ? (kPiece + codec.block() - 1) / codec.block() * codec.block()
+                               : codec.block()),
+        most(codec.MostBytes(piece)) {}
+  [[nodiscard]] std::int64_t count() const { return (n + piece - 1) / piece; }
+  std::int64_t n, piece, most;
+};
+
+/// A rank's layer from call to call: its residual, and the bytes of its pieces.
+class Layer {
+ public:
+  Layer(const Row& row, const Arrays& arrays)
+      : codec_(*row.codec), a_(arrays), pieces_(codec_, a_.n), state_(codec_.MakeState(a_.n)) {
+    used_.resize(static_cast<std::size_t>(pieces_.count()));
+  }
+
+  void Encode() {
+    cpd::Piece layer = Begun();
+    for (std::int64_t k = 0; k < pieces_.count(); ++k) {
+      const cpd::Piece piece = PieceOf(layer, k);
+      used_[static_cast<std::size_t>(k)] =
+          codec_.Encode(piece, state_.get(), a_.x + piece.begin, a_.bytes + k * pieces_.most);
+    }
+    if (state_ != nullptr) state_->Commit();
+  }
+  void Decode() const {
+    for (std::int64_t k = 0; k < pieces_.count(); ++k) {
+      const std::int64_t begin = k * pieces_.piece;
+      codec_.Decode(BytesOf(k), std::min(pieces_.piece, a_.n - begin), 0, 1, a_.y + begin);
+    }
+  }
+  /// What Decode should give for the bytes of the next Encode.
+  void Round(float* y) {
+    const cpd::Piece layer = Begun();
+    for (std::int64_t k = 0; k < pieces_.count(); ++k) {
+      const cpd::Piece piece = PieceOf(layer, k);
+      codec_.Round(piece, state_.get(), a_.x + piece.begin, y + piece.begin);
+    }
+  }
+  [[nodiscard]] std::vector<std::uint8_t> AllBytes() const {
+    std::vector<std::uint8_t> all;
+    for (std::int64_t k = 0; k < pieces_.count(); ++k) {
+      const auto bytes = BytesOf(k);
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  }
+
+ private:
+  cpd::Piece Begun() {
+    cpd::Piece layer{.n = a_.n, .stream = 7, .size = a_.n};
+    if (state_ != nullptr) state_->Begin(layer, a_.x);
+    if (codec_.measured() != cpd::Measured::nothing) {
+      layer.scale = codec_.Measure(layer, state_.get(), a_.x);
+    }
+    return layer;
+  }
+  [[nodiscard]] cpd::Piece PieceOf(cpd::Piece layer, std::int64_t k) const {
+    layer.begin = k * pieces_.piece;
+    layer.n = std::min(pieces_.piece, a_.n - layer.begin);
+    return layer;
+  }
+  [[nodiscard]] std::span<const std::uint8_t> BytesOf(std::int64_t k) const {
+    return {a_.bytes + k * pieces_.most,
+            static_cast<std::size_t>(used_[static_cast<std::size_t>(k)])};
+  }
+
+  const cpd::Codec& codec_;
+  Arrays a_;
+  Pieces pieces_;
+  std::unique_ptr<cpd::CodecState> state_;
+  std::vector<std::int64_t> used_;
+};
+
+std::string CheckBits(const Row& row, Arrays a) {
+  a.n = std::min(a.n, kChecked);
+  std::vector<std::uint8_t> first;
+  std::vector<float> rounded(static_cast<std::size_t>(a.n));
+  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
+    cpd::ForceKernels(table->name);
+    Layer layer(row, a);
+    layer.Round(rounded.data());
+    layer.Encode();
+    layer.Decode();
+    if (std::memcmp(rounded.data(), a.y, 4 * rounded.size()) != 0) {
+      return std::string(table->name) + " decodes other values than Round gives";
+    }
+    std::vector<std::uint8_t> bytes = layer.AllBytes();
+    if (first.empty())
+      first = std::move(bytes);
+    else if (first != bytes)
+      return std::string(table->name) + " differs from another backend";
+  }
+  cpd::ForceKernels("");
+  return "";
+}
+
+bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {
+  const std::string wrong = CheckBits(row, a);
+  if (!wrong.empty()) {
+    timing::PrintWrong(row.name, wrong);
+    return false;
+  }
+  const std::size_t size = sizeof(float) * static_cast<std::size_t>(a.n);
+  Layer layer(row, a);
+  layer.Encode();
+  const auto work = [&] { row.decodes ? layer.Decode() : layer.Encode(); };
+  if (!row.floats) {
+    const timing::Side memcpy{[&] { std::memcpy(copy, a.x, size); }, 2 * static_cast<double>(size)};
+    timing::Print(row.name, "memcpy", cpd::Kernels().name,
+                  timing::Time({work, memcpy.bytes}, memcpy, repeats), row.bar);
+  } else {
+    timing::Print(row.name, "1 GB/s of floats", cpd::Kernels().name,
+                  timing::Alone({work, static_cast<double>(size)}, repeats), row.bar);
+  }
+  return true;
+}
+
+bool RunRows(const Settings& settings) {
+  const std::vector<Row> rows = timing::Chosen(Rows(), settings);
+  if (rows.empty()) return true;
+  const std::int64_t n = std::max<std::int64_t>(1, settings.floats / kRow) * kRow;
+  const auto size = sizeof(float) * static_cast<std::size_t>(n);
+  std::int64_t most = 0;
+  for (const Row& row : rows) {
+    const Pieces pieces(*row.codec, n);
+    most = std::max(most, pieces.count() * pieces.most);
+  }
+  const Memory x(size), y(size), copy(size), bytes(static_cast<std::size_t>(most));
+  timing::FillNormal(settings.seed, n, x.floats());
+  bool right = true;
+  for (const Row& row : rows) {
+    right =
+        Measure(row, {n, x.floats(), y.floats(), bytes.bytes()}, copy.floats(), settings.repeats) &&
+        right;
+  }
+  return right;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return timing::Guarded("bench_compress", [&] { return RunRows(timing::Parse(argc, argv)); });
+}

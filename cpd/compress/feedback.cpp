@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/feedback.h"
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cpd/base/guarded.h"
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/residual.h"
+#include "cpd/compress/words.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+using Values = std::unique_ptr<float[]>;
+
+Values MakeValues(std::int64_t n) {
+  return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
+}
+
+/// v[i] = x[i] * 2^shift + residual[i].
+void Add(int shift, std::int64_t n, const float* x, const float* residual, float* v) {
+  if (shift != 0) {
+    Unscale(shift, 1, n, x, v);
+    x = v;
+  }
+  Guarded([&] {
+    for (std::int64_t i = 0; i < n; ++i) v[i] = x[i] + residual[i];
+  });
+}
+
+/// A piece whose values have been scaled.
+Piece Scaled(Piece piece) {
+  piece.shift = 0;
+  return piece;
+}
+
+}  // namespace
+
+/// What inner keeps for a call goes by the whole layer's v, which is then held.
+struct Feedback::State final : Residual {
+  State(const Codec& codec, std::int64_t size) : Residual(size), inner(codec.MakeState(size)) {}
+
+  void Begin(const Piece& layer, const float* x) override {
+    Residual::Begin(layer, x);
+    if (inner == nullptr) return;
+    if (x != nullptr) {
+      v.resize(static_cast<std::size_t>(layer.n));
+      Add(layer.shift, layer.n, x, kept(0), v.data());
+    }
+    inner->Begin(Scaled(layer), x == nullptr ? nullptr : v.data());
+  }
+  void Commit() override {
+    Residual::Commit();
+    if (inner == nullptr) return;
+    inner->Commit();
+    std::vector<float>().swap(v);
+  }
+
+  std::unique_ptr<CodecState> inner;
+  std::vector<float> v;
+};
+
+/// The values v of a piece, with those of the buckets that it cuts around them.
+class Feedback::Sent {
+ public:
+  Sent(const Codec& inner, const Piece& piece, CodecState* state, const float* x)
+      : state_(dynamic_cast<State&>(*state)) {
+    if (!state_.v.empty()) {
+      v_ = state_.v.data() + piece.begin;
+      return;
+    }
+    const Stretch whole = BucketsAround(piece, inner.bucket());
+    const std::int64_t ahead = piece.begin - whole.begin;
+    own_ = MakeValues(whole.size());
+    Add(piece.shift, whole.size(), x - ahead, state_.kept(whole.begin), own_.get());
+    v_ = own_.get() + ahead;
+  }
+  [[nodiscard]] const float* v() const { return v_; }
+  [[nodiscard]] CodecState* inner() const { return state_.inner.get(); }
+
+  /// What the piece's values have lost.
+  void TakeDown(const Piece& piece, const float* decoded) const {
+    float* const next = state_.next(piece.begin);
+    Guarded([&] {
+      for (std::int64_t i = 0; i < piece.n; ++i) {
+        const float error = v_[i] - decoded[i];
+        next[i] = std::isfinite(error) ? error : 0;
+      }
+    });
+  }
+
+ private:
+  State& state_;
+  Values own_;
+  const float* v_ = nullptr;
+};
+
+Feedback::Feedback(SharedCodec inner) : inner_(std::move(inner)) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error("feedback takes no codec that " + why + ", got '" + inner_->name() + "'");
+  };
+  if (inner_->measured() == Measured::shared) refuse("takes a scale which ranks share");
+  const auto state = inner_->MakeState(1);
+  if (state != nullptr && !state->Kept().empty()) refuse("feeds its errors back by itself");
+}
+
+float Feedback::Measure(const Piece& layer, CodecState* state, const float* x) const {
+  const Sent sent(*inner_, layer, state, x);
+  return inner_->Measure(Scaled(layer), sent.inner(), sent.v());
+}
+
+std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float* x,
+                              std::uint8_t* to) const {
+  const Sent sent(*inner_, piece, state, x);
+  const std::int64_t bytes = inner_->Encode(Scaled(piece), sent.inner(), sent.v(), to);
+  const Values decoded = MakeValues(piece.n);
+  inner_->Decode({to, static_cast<std::size_t>(bytes)}, piece.n, 0, 1, decoded.get(),
+                 piece.begin % bucket());
+  sent.TakeDown(piece, decoded.get());
+  return bytes;
+}
+
+void Feedback::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                      float* y, std::int64_t before) const {
+  inner_->Decode(bytes, n, shift, divisor, y, before);
+}
+
+void Feedback::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
+  const Sent sent(*inner_, piece, state, x);
+  inner_->Round(Scaled(piece), sent.inner(), sent.v(), y);
+  sent.TakeDown(piece, y);
+}
+
+std::unique_ptr<CodecState> Feedback::MakeState(std::int64_t size) const {
+  return std::make_unique<State>(*inner_, size);
+}
+
+SharedCodec Feedback::ForRows(std::int64_t row) const {
+  SharedCodec inner = inner_->ForRows(row);
+  return inner == nullptr ? nullptr : std::make_shared<Feedback>(std::move(inner));
+}
+
+SharedCodec Feedback::ForSums(const Format& format) const { return inner_->ForSums(format); }
+
+SharedCodec Feedback::ForResults(const Format& format, int world) const {
+  SharedCodec inner = inner_->ForResults(format, world);
+  return inner == nullptr ? nullptr : std::make_shared<Feedback>(std::move(inner));
+}
+
+SharedCodec Feedback::Make(CodecWords& words, const RoundingOptions& rounding) {
+  const std::string inner = words.Rest();
+  if (inner.empty()) throw Error("feedback takes a codec, as in 'feedback int4 32 scale=fp32'");
+  return std::make_shared<Feedback>(MakeCodec(inner, rounding));
+}
+
+}  // namespace cpd

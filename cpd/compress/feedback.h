@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Error feedback around a codec that has none: what it loses of a value is added to the next
+// call's.
+#pragma once
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+class CodecWords;
+
+/// The codec `inner` of v = x * 2^shift + residual, in binary32; its bytes are inner's. The
+/// residual is v - decoded, with a shared scale v - decoded * scale, each operation rounded once to
+/// binary32; 0 where that is no finite number. Where inner encodes an owner's results anew, these
+/// have a residual of their own.
+class CPD_API Feedback final : public Codec {
+ public:
+  /// Throws Error where inner feeds errors back by itself, or takes a scale that ranks share: they
+  /// agree on it before a layer's residual is at hand.
+  explicit Feedback(SharedCodec inner);
+  /// `CODEC…`.
+  static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
+
+  [[nodiscard]] std::string name() const override { return "feedback " + inner_->name(); }
+  [[nodiscard]] std::string text() const override { return "feedback " + inner_->text(); }
+  [[nodiscard]] const Format& format() const override { return inner_->format(); }
+  [[nodiscard]] bool is_fixed() const override { return inner_->is_fixed(); }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override {
+    return inner_->MostBytes(n, before);
+  }
+  [[nodiscard]] std::int64_t block() const override { return inner_->block(); }
+  [[nodiscard]] std::int64_t bucket() const override { return inner_->bucket(); }
+  [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
+  /// True: residuals of a layer go by one shift.
+  [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] Measured measured() const override { return inner_->measured(); }
+  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const override;
+  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  /// Two binary32 numbers a value; for an inner codec with a state one more, and that state.
+  [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
+  [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
+  [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
+  [[nodiscard]] SharedCodec ForSums(const Format& format) const override;
+  /// Null where inner's is.
+  [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
+
+  [[nodiscard]] const SharedCodec& inner() const { return inner_; }
+
+ private:
+  struct State;
+  class Sent;
+
+  SharedCodec inner_;
+};
+
+}  // namespace cpd

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/huffman.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "cpd/compress/elias.h"
+#include "cpd/compress/radix.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+
+using Counts = std::array<int64_t, kMostHuffmanLength + 1>;
+
+Counts CountLengths(std::span<const uint8_t> lengths) {
+  Counts counts{};
+  for (const uint8_t length : lengths) ++counts[length];
+  return counts;
+}
+
+/// Twice a step up, twice a step down less 1.
+uint32_t Folded(int step) {
+  return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step);
+}
+int Unfolded(uint32_t folded) {
+  const auto half = static_cast<int>((folded + 1) / 2);
+  return folded % 2 == 1 ? -half : half;
+}
+
+/// Calls run with every number of the code's table.
+template <class Run>
+void ForNumbers(const HuffmanCode& code, Run run) {
+  run(static_cast<uint32_t>(code.symbols.size()) + 1);
+  uint32_t next = 0;
+  int length = 0;
+  for (std::size_t i = 0; i < code.symbols.size(); ++i) {
+    run(code.symbols[i] - next + 1);
+    run(Folded(code.lengths[i] - length) + 1);
+    next = code.symbols[i] + 1;
+    length = code.lengths[i];
+  }
+}
+
+void CheckFull(std::span<const uint8_t> lengths) {
+  uint64_t taken = 0;
+  for (const uint8_t length : lengths) taken += uint64_t{1} << (kMostHuffmanLength - length);
+  const bool alone = lengths.size() == 1 && lengths[0] == 0;
+  if (lengths.empty() || alone) return;
+  if (taken != uint64_t{1} << kMostHuffmanLength || lengths.size() == 1) {
+    throw DamagedBytes("the lengths are those of no full tree of codes");
+  }
+}
+
+}  // namespace
+
+std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
+  const std::size_t n = counts.size();
+  if (n < 2) return std::vector<uint8_t>(n);
+  std::vector<uint64_t> keys(n);  // count and place
+  int64_t total = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    keys[i] = uint64_t{counts[i]} << 32 | i;
+    total += counts[i];
+  }
+  if (total > kMostHuffmanValues) {
+    throw Error("a Huffman code is made of at most " + std::to_string(kMostHuffmanValues) +
+                " values, got " + std::to_string(total));
+  }
+  SortByBits(keys, 32, std::bit_width(static_cast<uint64_t>(total)));
+
+  // Trees in the order in which they are made, which is that of their counts: the two smallest
+  // heads of two queues join.
+  std::vector<uint32_t> tree_counts(n - 1), tree_parents(n - 1), leaf_parents(n);
+  std::size_t leaf = 0, tree = 0;
+  for (std::size_t made = 0; made < n - 1; ++made) {
+    for (int half = 0; half < 2; ++half) {
+      const bool takes_leaf =
+          leaf < n && (tree == made || keys[leaf] >> 32 <= uint64_t{tree_counts[tree]});
+      tree_counts[made] +=
+          takes_leaf ? static_cast<uint32_t>(keys[leaf] >> 32) : tree_counts[tree];
+      (takes_leaf ? leaf_parents[leaf++] : tree_parents[tree++]) = static_cast<uint32_t>(made);
+    }
+  }
+  std::vector<uint8_t> depths(n - 1);
+  for (std::size_t i = n - 2; i-- > 0;) {
+    depths[i] = static_cast<uint8_t>(depths[tree_parents[i]] + 1);
+  }
+  std::vector<uint8_t> lengths(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    lengths[static_cast<uint32_t>(keys[i])] = static_cast<uint8_t>(depths[leaf_parents[i]] + 1);
+  }
+  return lengths;
+}
+
+std::vector<BitCode> CanonicalCodes(std::span<const uint8_t> lengths) {
+  const Counts counts = CountLengths(lengths);
+  std::array<uint32_t, kMostHuffmanLength + 1> next{};
+  for (std::size_t length = 1; length < kMostHuffmanLength; ++length) {
+    next[length + 1] = (next[length] + static_cast<uint32_t>(counts[length])) << 1;
+  }
+  std::vector<BitCode> codes(lengths.size());
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    codes[i] = {lengths[i] == 0 ? 0 : next[lengths[i]]++, lengths[i]};
+  }
+  return codes;
+}
+
+void PutHuffmanCode(const HuffmanCode& code, BitWriter& to) {
+  ForNumbers(code, [&](uint32_t k) { PutElias(k, to); });
+}
+
+int64_t HuffmanCodeBits(const HuffmanCode& code) {
+  int64_t bits = 0;
+  ForNumbers(code, [&](uint32_t k) { bits += EliasLength(k); });
+  return bits;
+}
+
+HuffmanCode ReadHuffmanCode(BitReader& from, uint32_t alphabet, int64_t most) {
+  const auto largest = static_cast<uint32_t>(std::min(int64_t{alphabet}, most));
+  const std::size_t n = ReadElias(from, largest + 1) - 1;
+  HuffmanCode code;
+  code.symbols.resize(n);
+  code.lengths.resize(n);
+  uint32_t next = 0;
+  int length = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    next += ReadElias(from, alphabet - next);
+    length += Unfolded(ReadElias(from, 2 * kMostHuffmanLength + 1) - 1);
+    if (length < (n > 1 ? 1 : 0) || length > kMostHuffmanLength) {
+      throw DamagedBytes("a code of " + std::to_string(length) + " bits");
+    }
+    code.symbols[i] = next - 1;
+    code.lengths[i] = static_cast<uint8_t>(length);
+  }
+  from.Check();
+  CheckFull(code.lengths);
+  return code;
+}
+
+HuffmanDecoder::HuffmanDecoder(std::span<const uint8_t> lengths,
+                               std::span<const uint32_t> values)
+    : values_(values.size()) {
+  const Counts counts = CountLengths(lengths);
+  Counts places{};
+  uint64_t end = 0;
+  for (std::size_t length = 1; length <= kMostHuffmanLength; ++length) {
+    places[length] = places[length - 1] + counts[length - 1];
+    const int behind = kMostHuffmanLength - static_cast<int>(length);
+    first_[length] = places[length] - static_cast<int64_t>(end >> behind);
+    end += static_cast<uint64_t>(counts[length]) << behind;
+    end_[length] = end;
+  }
+  const std::vector<BitCode> codes = CanonicalCodes(lengths);
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const auto& [bits, length] = codes[i];
+    values_[static_cast<std::size_t>(places[static_cast<std::size_t>(length)]++)] = values[i];
+    if (length == 0 || length > kWindow) continue;
+    const std::size_t run = std::size_t{1} << (kWindow - length);
+    std::fill_n(entries_.begin() + static_cast<std::ptrdiff_t>(bits * run), run,
+                Entry{values[i], length});
+  }
+}
+
+HuffmanDecoder::Entry HuffmanDecoder::Long(uint64_t window) const {
+  std::size_t length = kWindow + 1;
+  while (window >> (64 - kMostHuffmanLength) >= end_[length]) ++length;
+  const auto place = static_cast<int64_t>(window >> (64 - length)) + first_[length];
+  return {values_[static_cast<std::size_t>(place)], static_cast<std::int32_t>(length)};
+}
+
+void HuffmanDecoder::Decode(BitReader& from, std::span<uint32_t> to) const {
+  if (values_.size() == 1) {
+    std::ranges::fill(to, values_[0]);
+    return;
+  }
+  if (values_.empty() && !to.empty()) throw DamagedBytes("there is no symbol");
+  static_assert(kMostHuffmanLength <= BitReader::kSeen);
+  constexpr std::size_t kAtOnce = BitReader::kSeen / kWindow;
+  for (std::size_t i = 0; i < to.size();) {
+    uint64_t window = from.Peek();
+    int bits = 0;
+    const std::size_t end = std::min(to.size(), i + kAtOnce);
+    for (; i < end; ++i) {
+      const Entry entry = entries_[window >> (64 - kWindow)];
+      if (entry.length == 0) break;
+      to[i] = entry.value;
+      window <<= entry.length;
+      bits += entry.length;
+    }
+    if (bits == 0) {
+      const Entry entry = Long(window);
+      to[i++] = entry.value;
+      bits = entry.length;
+    }
+    from.Skip(bits);
+  }
+  from.Check();
+}
+
+}  // namespace cpd

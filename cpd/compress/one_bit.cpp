@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/one_bit.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "cpd/backend/roster.h"
+#include "cpd/compress/residual.h"
+#include "cpd/compress/words.h"
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/one_bit.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // of a bucket
+constexpr int kMostAxis = 63;
+
+}  // namespace
+
+OneBit::OneBit(std::int64_t bucket) : OneBit(false, {}, 0, bucket) {
+  if (bucket >= 1 && bucket <= kMostBucket) return;
+  throw Error("bucket must be 1…" + std::to_string(kMostBucket) + ", got " +
+              std::to_string(bucket));
+}
+
+OneBit::OneBit(bool columns, std::optional<int> axis, std::int64_t row, std::int64_t bucket)
+    : columns_(columns), axis_(axis), row_(row), bucket_(bucket) {}
+
+SharedCodec OneBit::Columns(std::optional<int> axis) {
+  return SharedCodec(new OneBit(true, axis, 0, kMostBucket));
+}
+
+SharedCodec OneBit::ForRows(std::int64_t row) const {
+  if (!by_rows()) return nullptr;
+  const std::int64_t bucket = std::clamp<std::int64_t>(row, 1, kMostBucket);
+  return SharedCodec(new OneBit(true, axis_, bucket, bucket));
+}
+
+SharedCodec OneBit::ForResults(const Format& /*format*/, int /*world*/) const {
+  return SharedCodec(new OneBit(columns_, axis_, row_, bucket_));
+}
+
+std::string OneBit::name() const {
+  if (!columns_) return "one_bit bucket=" + std::to_string(bucket_);
+  return axis_ ? "one_bit axis=" + std::to_string(*axis_) : "one_bit";
+}
+
+std::string OneBit::text() const {
+  return row_ == 0 ? name() : name() + " of columns of " + std::to_string(row_);
+}
+
+std::int64_t OneBit::Buckets(std::int64_t n, std::int64_t before) const {
+  return (before + n + bucket_ - 1) / bucket_;
+}
+
+std::int64_t OneBit::BitBytes(std::int64_t n, std::int64_t before) const {
+  if (!columns_) return (n + 7) / 8;
+  const auto bytes = [](std::int64_t count) { return (count + 31) / 32 * 4; };
+  const std::int64_t first = std::min(n, bucket_ - before);
+  return bytes(first) + (n - first) / bucket_ * bytes(bucket_) + bytes((n - first) % bucket_);
+}
+
+std::int64_t OneBit::BlockBytes(std::int64_t n, std::int64_t before) const {
+  return n == 0 ? 0 : kMeanBytes * Buckets(n, before) + BitBytes(n, before);
+}
+
+std::int64_t OneBit::MostBytes(std::int64_t n, std::int64_t before) const {
+  return n / block() * BlockBytes(block(), before) + BlockBytes(n % block(), before);
+}
+
+std::int64_t OneBit::Encode(const Piece& piece, CodecState* state, const float* x,
+                            std::uint8_t* to) const {
+  auto& residual = dynamic_cast<Residual&>(*state);
+  const std::uint8_t* const start = to;
+  std::vector<float> means, shifted;
+  for (std::int64_t i = 0; i < piece.n; i += block()) {
+    Piece part = piece;
+    part.begin += i;
+    part.n = std::min(block(), piece.n - i);
+    const Stretch whole =
+        piece.size == 0 ? Stretch{part.begin, part.begin + part.n} : BucketsAround(part, bucket_);
+    const float* from = x + (whole.begin - piece.begin);
+    if (piece.shift != 0) {
+      shifted.resize(static_cast<std::size_t>(whole.size()));
+      Unscale(piece.shift, 1, whole.size(), from, shifted.data());
+      from = shifted.data();
+    }
+    const std::int64_t before = part.begin % bucket_;
+    const auto mean_bytes = static_cast<std::size_t>(kMeanBytes * Buckets(part.n, before));
+    means.resize(mean_bytes / sizeof(float));
+    const OneBitRun all{whole.size(), bucket_, whole.begin % bucket_, columns_};
+    Kernels().one_bit_means(all, from, residual.kept(whole.begin), means.data());
+    std::memcpy(to, means.data(), mean_bytes);
+    to += mean_bytes;
+    const std::int64_t bytes = BitBytes(part.n, before);
+    std::fill_n(to, bytes, std::uint8_t{0});
+    Kernels().one_bit_encode({part.n, bucket_, before, columns_}, from + (part.begin - whole.begin),
+                             residual.kept(part.begin), means.data(), to,
+                             residual.next(part.begin));
+    to += bytes;
+  }
+  return to - start;
+}
+
+void OneBit::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                    float* y, std::int64_t before) const {
+  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n, before)) {
+    throw DamagedBytes(std::to_string(n) + " values of " + name() + " take " +
+                       std::to_string(MostBytes(n, before)) + " bytes, got " +
+                       std::to_string(bytes.size()));
+  }
+  const std::uint8_t* from = bytes.data();
+  std::vector<float> means;
+  for (std::int64_t i = 0; i < n; i += block()) {
+    const std::int64_t count = std::min(block(), n - i);
+    means.resize(static_cast<std::size_t>(2 * Buckets(count, before)));
+    std::memcpy(means.data(), from, means.size() * sizeof(float));
+    Unscale(shift, divisor, static_cast<std::int64_t>(means.size()), means.data(), means.data());
+    const std::uint8_t* const bits = from + means.size() * sizeof(float);
+    Kernels().one_bit_decode({count, bucket_, before, columns_}, bits, means.data(), y + i);
+    from += BlockBytes(count, before);
+  }
+}
+
+std::unique_ptr<CodecState> OneBit::MakeState(std::int64_t size) const {
+  return std::make_unique<Residual>(size);
+}
+
+SharedCodec OneBit::Make(CodecWords& words, const RoundingOptions& /*rounding*/) {
+  const auto given = [&](const char* key, std::int64_t least, std::int64_t most) {
+    constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
+    const std::int64_t value = words.Integer(key, kNone, least, most);
+    return value == kNone ? std::optional<std::int64_t>() : value;
+  };
+  const auto bucket = given("bucket", 1, kMostBucket);
+  const auto axis = given("axis", -kMostAxis - 1, kMostAxis);
+  words.End("bucket=N, or axis=N");
+  if (bucket && axis) throw Error("one_bit takes a bucket or an axis, got '" + words.text() + "'");
+  if (bucket) return std::make_shared<OneBit>(*bucket);
+  return axis ? OneBit::Columns(static_cast<int>(*axis)) : OneBit::Columns();
+}
+
+}  // namespace cpd

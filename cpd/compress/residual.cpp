@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/residual.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "cpd/base/huge_pages.h"
+#include "cpd/numeric/error.h"
+
+namespace cpd {
+
+Residual::Values Residual::Zeros(std::int64_t size) {
+  constexpr std::size_t kLine = 64;
+  const std::size_t bytes = (static_cast<std::size_t>(size) * sizeof(float) / kLine + 1) * kLine;
+  Values values(static_cast<float*>(std::aligned_alloc(kLine, bytes)));
+  if (values == nullptr) throw std::bad_alloc();
+  AdviseHugePages(values.get(), bytes);
+  std::fill_n(values.get(), size, 0.0F);
+  return values;
+}
+
+Residual::Residual(std::int64_t size) : size_(size), kept_(Zeros(size)), next_(Zeros(size)) {}
+
+void Residual::Begin(const Piece& layer, const float* /*x*/) { begin_ = layer.begin; }
+void Residual::Commit() { kept_.swap(next_); }
+std::vector<float> Residual::Kept() const { return {kept_.get(), kept_.get() + size_}; }
+
+void Residual::Restore(std::span<const float> kept) {
+  if (static_cast<std::int64_t>(kept.size()) != size_) {
+    throw Error("a residual of " + std::to_string(size_) + " values cannot be one of " +
+                std::to_string(kept.size()));
+  }
+  std::ranges::copy(kept, kept_.get());
+}
+
+Stretch BucketsAround(const Piece& piece, std::int64_t bucket) {
+  const std::int64_t end = piece.begin + piece.n;
+  if (piece.size == 0) return {piece.begin, end};
+  const std::int64_t whole = (end + bucket - 1) / bucket * bucket;
+  return {piece.begin / bucket * bucket, std::min(piece.size, whole)};
+}
+
+}  // namespace cpd

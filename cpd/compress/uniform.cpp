@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/uniform.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpd/base/guarded.h"
+#include "cpd/compress/bits.h"
+#include "cpd/compress/huffman.h"
+#include "cpd/compress/radix.h"
+#include "cpd/compress/words.h"
+#include "cpd/numeric/error.h"
+#include "cpd/numeric/philox.h"
+#include "cpd/numeric/uniform_bins.h"
+
+namespace cpd {
+namespace {
+
+using std::int64_t;
+using std::size_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+
+constexpr int kMostBits = 30;
+constexpr int64_t kPackage = 65536;
+constexpr int64_t kHeader = 12;
+constexpr uint32_t kNan = 0x7FC00000;
+
+int64_t PackageBytes(int64_t n, int width) { return kHeader + (n * width + 7) / 8; }
+
+int WholeBits(double bits) {
+  const double rounded = std::floor(bits + 0.5);
+  return rounded > 1 ? static_cast<int>(std::min<double>(rounded, kMostBits)) : 1;
+}
+
+/// Values times 2^shift, rounded once: x itself where they are that.
+const float* Shifted(int shift, int64_t n, const float* x, float* to) {
+  if (shift == 0) return x;
+  Unscale(shift, 1, n, x, to);
+  return to;
+}
+
+// ---- a package's head
+
+struct Head {
+  int64_t n = 0;
+  int bits = 0;
+  bool is_huffman = false, has_nan = false;
+  float least = 0, greatest = 0;
+
+  [[nodiscard]] int width() const { return bits + (has_nan ? 1 : 0); }
+  [[nodiscard]] uint32_t alphabet() const { return (1U << bits) + (has_nan ? 1 : 0); }
+};
+
+uint32_t Word(const uint8_t* from) {
+  return from[0] | uint32_t{from[1]} << 8 | uint32_t{from[2]} << 16 | uint32_t{from[3]} << 24;
+}
+void PutWord(uint32_t word, uint8_t* to) {
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<uint8_t>(word >> 8 * i);
+}
+
+void PutHead(const Head& head, uint8_t* to) {
+  const uint32_t kind = (head.is_huffman ? 1U : 0U) + (head.has_nan ? 2U : 0U);
+  PutWord(static_cast<uint32_t>(head.n - 1) | static_cast<uint32_t>(head.bits) << 16 | kind << 24,
+          to);
+  PutWord(std::bit_cast<uint32_t>(head.least), to + 4);
+  PutWord(std::bit_cast<uint32_t>(head.greatest), to + 8);
+}
+
+Head ReadHead(std::span<const uint8_t> bytes, int64_t n) {
+  if (static_cast<int64_t>(bytes.size()) < kHeader) {
+    throw DamagedBytes("a package ends in its head");
+  }
+  const uint32_t first = Word(bytes.data());
+  const uint32_t kind = first >> 24;
+  const Head head{.n = int64_t{first & 0xFFFF} + 1,
+                  .bits = static_cast<int>(first >> 16 & 0xFF),
+                  .is_huffman = kind % 2 == 1,
+                  .has_nan = kind / 2 == 1,
+                  .least = std::bit_cast<float>(Word(bytes.data() + 4)),
+                  .greatest = std::bit_cast<float>(Word(bytes.data() + 8))};
+  if (head.n != n) {
+    throw DamagedBytes("a package of " + std::to_string(head.n) + " values in place of " +
+                       std::to_string(n));
+  }
+  const bool is_range = std::isfinite(head.least) && std::isfinite(head.greatest) &&
+                        head.least <= head.greatest &&
+                        (head.bits == 0) == (head.least == head.greatest);
+  if (kind > 3 || head.bits > kMostBits || !is_range) {
+    throw DamagedBytes("a package of no such kind, bits or range");
+  }
+  return head;
+}
+
+// ---- encode
+
+/// Puts code_of(i) for n values; all hold `longest` bits at most.
+template <class CodeOf>
+void PutCodes(int64_t n, int longest, CodeOf code_of, BitWriter& to) {
+  BitWriter own = to;  // bytes are written through no pointer that could be to the writer itself
+  int64_t i = 0;
+  const auto run = [&]<int kAtOnce>() {
+    for (; i + kAtOnce <= n; i += kAtOnce) {
+      for (int j = 0; j < kAtOnce; ++j) {
+        const BitCode code = code_of(i + j);
+        own.Hold(code.bits, code.length);
+      }
+      own.Flush();
+    }
+  };
+  if (4 * longest <= BitWriter::kHeld) run.template operator()<4>();
+  if (2 * longest <= BitWriter::kHeld) run.template operator()<2>();
+  run.template operator()<1>();
+  to = own;
+}
+
+/// A package's bins.
+struct Bins {
+  std::vector<uint32_t> bins;     ///< of each value; where `by_place`, its place in `symbols`
+  std::vector<uint32_t> symbols;  ///< those in use, ascending
+  std::vector<uint32_t> counts;
+  bool by_place = false;
+};
+
+void CountFew(uint32_t alphabet, Bins* all) {
+  // Neighbours that are equal do not wait for each other.
+  const size_t ways = alphabet <= 4096 ? 4 : 1;
+  std::vector<uint32_t> counts(ways * alphabet);
+  const size_t n = all->bins.size();
+  for (size_t i = 0; i < n; ++i) ++counts[i % ways * alphabet + all->bins[i]];
+  for (uint32_t symbol = 0; symbol < alphabet; ++symbol) {
+    uint32_t count = 0;
+    for (size_t way = 0; way < ways; ++way) count += counts[way * alphabet + symbol];
+    if (count == 0) continue;
+    all->symbols.push_back(symbol);
+    all->counts.push_back(count);
+  }
+}
+
+void CountMany(int width, Bins* all) {
+  std::vector<uint64_t> keys(all->bins.size());
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = uint64_t{all->bins[i]} << 32 | i;
+  SortByBits(keys, 32, width);
+  for (const uint64_t key : keys) {
+    const auto symbol = static_cast<uint32_t>(key >> 32);
+    if (all->symbols.empty() || all->symbols.back() != symbol) {
+      all->symbols.push_back(symbol);
+      all->counts.push_back(0);
+    }
+    ++all->counts.back();
+    all->bins[static_cast<uint32_t>(key)] = static_cast<uint32_t>(all->symbols.size() - 1);
+  }
+  all->by_place = true;
+}
+
+void PutFixed(const Head& head, const Bins& all, BitWriter& to) {
+  const int width = head.width();
+  const auto bin = [&](int64_t i) { return all.bins[static_cast<size_t>(i)]; };
+  if (all.by_place) {
+    PutCodes(head.n, width, [&](int64_t i) { return BitCode{all.symbols[bin(i)], width}; }, to);
+  } else {
+    PutCodes(head.n, width, [&](int64_t i) { return BitCode{bin(i), width}; }, to);
+  }
+}
+
+void PutHuffman(const Head& head, const Bins& all, const HuffmanCode& code, BitWriter& to) {
+  PutHuffmanCode(code, to);
+  std::vector<BitCode> codes = CanonicalCodes(code.lengths);
+  if (!all.by_place) {
+    std::vector<BitCode> by_symbol(head.alphabet());
+    for (size_t i = 0; i < codes.size(); ++i) by_symbol[code.symbols[i]] = codes[i];
+    codes.swap(by_symbol);
+  }
+  const int longest = *std::ranges::max_element(code.lengths);
+  const uint32_t* const bins = all.bins.data();
+  PutCodes(head.n, longest, [&](int64_t i) { return codes[bins[i]]; }, to);
+}
+
+/// A code with fewer bits than the fixed width has, if there is one.
+std::optional<HuffmanCode> ShorterCode(const Head& head, Bins* all) {
+  if (head.alphabet() <= kPackage + 1) {
+    CountFew(head.alphabet(), all);
+  } else {
+    CountMany(head.width(), all);
+  }
+  HuffmanCode code{all->symbols, HuffmanLengths(all->counts)};
+  int64_t bits = HuffmanCodeBits(code);
+  for (size_t i = 0; i < code.lengths.size(); ++i) bits += int64_t{all->counts[i]} * code.lengths[i];
+  if (bits >= head.n * head.width()) return std::nullopt;
+  return code;
+}
+
+/// Returns the package's bytes.
+int64_t PutPackage(const UniformBins& bins, Head head, bool may_be_huffman, const float* x,
+                   std::span<uint8_t> to) {
+  Bins all;
+  all.bins.resize(static_cast<size_t>(head.n));
+  head.has_nan = bins.BinsOf(head.n, x, all.bins.data());
+  const auto code = may_be_huffman ? ShorterCode(head, &all) : std::nullopt;
+  head.is_huffman = code.has_value();
+  PutHead(head, to.data());
+  BitWriter writer(to.subspan(kHeader));
+  if (code) {
+    PutHuffman(head, all, *code, writer);
+  } else {
+    PutFixed(head, all, writer);
+  }
+  return kHeader + writer.End();
+}
+
+// ---- decode
+
+/// Values of bins, as Decode has them.
+void ValuesOf(const UniformBins& bins, std::span<const uint32_t> given, int shift, float divisor,
+              float* y) {
+  for (size_t i = 0; i < given.size(); ++i) {
+    y[i] = given[i] <= bins.last() ? bins.CentreOf(given[i]) : std::bit_cast<float>(kNan);
+  }
+  if (shift != 0 || divisor != 1) Unscale(shift, divisor, static_cast<int64_t>(given.size()), y, y);
+}
+
+constexpr int64_t kRun = 4096;
+
+/// Calls run(y + i, span of a buffer) for runs of n values.
+template <class Run>
+void ForRuns(int64_t n, float* y, Run run) {
+  std::array<uint32_t, kRun> buffer;
+  for (int64_t i = 0; i < n; i += kRun) {
+    run(y + i, std::span(buffer).first(static_cast<size_t>(std::min(kRun, n - i))));
+  }
+}
+
+void ReadHuffman(const Head& head, const UniformBins& bins, BitReader& from, int shift,
+                 float divisor, float* y) {
+  const HuffmanCode code = ReadHuffmanCode(from, head.alphabet(), head.n);
+  std::vector<float> values(code.symbols.size());
+  ValuesOf(bins, code.symbols, shift, divisor, values.data());
+  std::vector<uint32_t> patterns(values.size());
+  std::ranges::transform(values, patterns.begin(),
+                         [](float value) { return std::bit_cast<uint32_t>(value); });
+  const HuffmanDecoder decoder(code.lengths, patterns);
+  ForRuns(head.n, y, [&](float* to, std::span<uint32_t> run) {
+    decoder.Decode(from, run);
+    std::memcpy(to, run.data(), run.size_bytes());
+  });
+}
+
+void ReadFixed(const Head& head, const UniformBins& bins, BitReader& from, int shift,
+               float divisor, float* y) {
+  const int width = head.width();
+  ForRuns(head.n, y, [&](float* to, std::span<uint32_t> run) {
+    uint32_t largest = 0;
+    for (uint32_t& bin : run) {
+      bin = width == 0 ? 0 : static_cast<uint32_t>(from.Read(width));
+      largest = std::max(largest, bin);
+    }
+    if (largest >= head.alphabet()) throw DamagedBytes("there is no such bin");
+    ValuesOf(bins, run, shift, divisor, to);
+  });
+}
+
+/// Returns the package's bytes.
+int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor,
+                    float* y) {
+  const Head head = ReadHead(bytes, n);
+  const UniformBins bins(head.least, head.greatest, head.bits);
+  BitReader reader(bytes.subspan(kHeader));
+  if (head.is_huffman) {
+    ReadHuffman(head, bins, reader, shift, divisor, y);
+  } else {
+    ReadFixed(head, bins, reader, shift, divisor, y);
+  }
+  return kHeader + reader.End();
+}
+
+}  // namespace
+
+// ---- the state
+
+UniformState::UniformState(const UniformBits& rule, const RoundingOptions& random, int64_t size)
+    : rule_(rule), random_(random), size_(size) {}
+
+void UniformState::TellGradient(float rms) {
+  if (!(rms >= 0 && std::isfinite(rms))) {
+    throw Error("a gradient's root mean square must be finite and not negative, got " +
+                std::to_string(rms));
+  }
+  gradient_ = rms;
+}
+
+std::vector<float> UniformState::Kept() const {
+  return gradient_ < 0 ? std::vector<float>{} : std::vector<float>{gradient_};
+}
+
+void UniformState::Restore(std::span<const float> kept) {
+  if (kept.size() > 1) {
+    throw Error("a state of uniform bins is one number, got " + std::to_string(kept.size()));
+  }
+  gradient_ = -1;
+  if (!kept.empty()) TellGradient(kept[0]);
+}
+
+double UniformState::Entropy(const Piece& layer, const float* x) const {
+  const auto step = std::max<int64_t>(1, static_cast<int64_t>(1 / rule_.fraction));
+  const uint64_t number = layer.random != nullptr
+                              ? layer.random[0]
+                              : random_integer(random_.random_bits, random_.seed, layer.stream, 0);
+  const auto span = static_cast<uint64_t>(std::min(step, layer.n));
+  std::vector<float> sample;
+  for (auto i = static_cast<int64_t>(number * span >> random_.random_bits); i < layer.n; i += step) {
+    sample.push_back(x[i]);
+  }
+  const auto n = static_cast<int64_t>(sample.size());
+  Shifted(layer.shift, n, sample.data(), sample.data());
+  const UniformBins bins(least_, greatest_, rule_.sample);
+  std::vector<uint32_t> places(sample.size());
+  bins.BinsOf(n, sample.data(), places.data());
+  std::vector<int64_t> counts(size_t{bins.last()} + 2);
+  for (const uint32_t place : places) ++counts[place];
+  counts.pop_back();  // values that are not finite
+  double total = 0, sum = 0;
+  for (const int64_t count : counts) {
+    if (count == 0) continue;
+    const auto times = static_cast<double>(count);
+    total += times;
+    sum += times * std::log2(times);
+  }
+  return total == 0 ? 0 : std::log2(total) - sum / total;
+}
+
+int UniformState::ChooseBits(const Piece& layer, const float* x) const {
+  if (least_ == greatest_) return 0;
+  switch (rule_.rule) {
+    case UniformBits::Rule::fixed:
+      return rule_.bits;
+    case UniformBits::Rule::entropy:
+      return WholeBits(Entropy(layer, x) + rule_.c);
+    default:
+      return WholeBits(std::log2(std::max(0.0F, gradient_) + rule_.c0) + rule_.c1);
+  }
+}
+
+void UniformState::Begin(const Piece& layer, const float* x) {
+  Guarded([&] {
+    std::array<float, kRun> buffer;
+    float least = INFINITY, greatest = -INFINITY;
+    for (int64_t i = 0; i < layer.n; i += kRun) {
+      const int64_t run = std::min(kRun, layer.n - i);
+      const float* const values = Shifted(layer.shift, run, x + i, buffer.data());
+      for (int64_t j = 0; j < run; ++j) {
+        const float value = values[j];
+        const bool finite = (std::bit_cast<uint32_t>(value) & 0x7F800000) != 0x7F800000;
+        least = finite && value < least ? value : least;
+        greatest = finite && value > greatest ? value : greatest;
+      }
+    }
+    const bool any = least <= greatest;
+    least_ = any ? least + 0.0F : 0;  // -0 is 0
+    greatest_ = any ? greatest + 0.0F : 0;
+    bits_ = ChooseBits(layer, x);
+  });
+}
+
+// ---- the codec
+
+Uniform::Uniform(const UniformBits& rule, Coding coding, const RoundingOptions& random)
+    : rule_(rule), coding_(coding), random_(random) {
+  Check(random_);
+  const auto check = [](const char* what, double value, double least, double most) {
+    if (value >= least && value <= most) return;
+    throw Error(std::string(what) + " must be " + NumberText(least) + "…" + NumberText(most) +
+                ", got " + NumberText(value));
+  };
+  check("bits", rule_.bits, 1, kMostBits);
+  check("c", rule_.c, 0, kMostBits);
+  check("sample", rule_.sample, 1, 16);
+  check("fraction", rule_.fraction, 1e-6, 1);
+  check("c0", rule_.c0, 0, 1e30);
+  check("c1", rule_.c1, -100, 100);
+}
+
+SharedCodec Uniform::Make(CodecWords& words, const RoundingOptions& random) {
+  UniformBits rule;
+  const std::string bits = words.Option("bits").value_or("entropy");
+  if (bits == "entropy") {
+    rule.c = words.Number("c", rule.c, 0, kMostBits);
+    rule.sample = static_cast<int>(words.Integer("sample", rule.sample, 1, 16));
+    rule.fraction = words.Number("fraction", rule.fraction, 1e-6, 1);
+  } else if (bits == "gradient") {
+    rule.rule = UniformBits::Rule::gradient;
+    rule.c0 = words.Number("c0", rule.c0, 0, 1e30);
+    rule.c1 = words.Number("c1", rule.c1, -100, 100);
+  } else {
+    rule.rule = UniformBits::Rule::fixed;
+    CodecWords number("bits=" + bits);
+    rule.bits = static_cast<int>(number.Integer("bits", rule.bits, 1, kMostBits));
+  }
+  constexpr std::array<std::string_view, 2> kCodings{"huffman", "fixed"};
+  const auto coding = static_cast<Coding>(words.Choice("coding", kCodings, 0));
+  words.End("bits=N, bits=entropy c=… sample=… fraction=…, bits=gradient c0=… c1=…, "
+            "coding=huffman or fixed");
+  return std::make_shared<Uniform>(rule, coding, random);
+}
+
+std::string Uniform::name() const {
+  std::string bits = std::to_string(rule_.bits);
+  if (rule_.rule == UniformBits::Rule::entropy) {
+    bits = "entropy c=" + NumberText(rule_.c) + " sample=" + std::to_string(rule_.sample) +
+           " fraction=" + NumberText(rule_.fraction);
+  } else if (rule_.rule == UniformBits::Rule::gradient) {
+    bits = "gradient c0=" + NumberText(rule_.c0) + " c1=" + NumberText(rule_.c1);
+  }
+  return "uniform bits=" + bits + " coding=" + (coding_ == Coding::huffman ? "huffman" : "fixed");
+}
+
+std::string Uniform::text() const {
+  if (rule_.rule != UniformBits::Rule::entropy) return name();
+  return name() + " random_bits=" + std::to_string(random_.random_bits) +
+         " seed=" + std::to_string(random_.seed);
+}
+
+int Uniform::MostBits() const {
+  switch (rule_.rule) {
+    case UniformBits::Rule::fixed:
+      return rule_.bits;
+    case UniformBits::Rule::entropy:
+      return WholeBits(rule_.sample + rule_.c);
+    default:
+      return kMostBits;
+  }
+}
+
+int64_t Uniform::MostBytes(int64_t n, int64_t /*before*/) const {
+  const int width = MostBits() + 1;
+  const int64_t rest = n % kPackage;
+  return n / kPackage * PackageBytes(kPackage, width) + (rest == 0 ? 0 : PackageBytes(rest, width));
+}
+
+int64_t Uniform::block() const { return kPackage; }
+
+int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x,
+                        uint8_t* to) const {
+  const auto& layer = dynamic_cast<const UniformState&>(*state);
+  const std::span all(to, static_cast<size_t>(MostBytes(piece.n)));
+  std::vector<float> buffer(piece.shift == 0 ? 0 : static_cast<size_t>(std::min(piece.n, kPackage)));
+  int64_t used = 0;
+  Guarded([&] {
+    const UniformBins bins(layer.least(), layer.greatest(), layer.bits());
+    for (int64_t i = 0; i < piece.n; i += kPackage) {
+      const Head head{.n = std::min(kPackage, piece.n - i),
+                      .bits = layer.bits(),
+                      .least = layer.least(),
+                      .greatest = layer.greatest()};
+      const float* const values = Shifted(piece.shift, head.n, x + i, buffer.data());
+      used += PutPackage(bins, head, coding_ == Coding::huffman, values,
+                         all.subspan(static_cast<size_t>(used)));
+    }
+  });
+  return used;
+}
+
+void Uniform::Decode(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y,
+                     int64_t /*before*/) const {
+  Guarded([&] {
+    for (int64_t i = 0; i < n; i += kPackage) {
+      const int64_t used =
+          ReadPackage(bytes, std::min(kPackage, n - i), shift, divisor, y + i);
+      bytes = bytes.subspan(static_cast<size_t>(used));
+    }
+  });
+  if (!bytes.empty()) throw DamagedBytes("there is more than the packages of the values");
+}
+
+std::unique_ptr<CodecState> Uniform::MakeState(int64_t size) const {
+  return std::make_unique<UniformState>(rule_, random_, size);
+}
+
+}  // namespace cpd

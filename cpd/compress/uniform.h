@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights in uniform bins, entropy-coded (Øland and Raj 2015, "Reducing Communication Overhead in
+// Distributed Learning by an Order of Magnitude (Almost)"): what workers exchange are weights, to be
+// averaged.
+#pragma once
+
+#include "cpd/compress/codec.h"
+#include "cpd/numeric/rounding.h"
+
+namespace cpd {
+
+class CodecWords;
+
+/// How many bits a layer's bins take.
+struct UniformBits {
+  enum class Rule : std::uint8_t {
+    fixed,
+    /// floor(H + c + 1/2) in 1…30: H is the entropy in bits of every floor(1/fraction)-th value,
+    /// from a random one on, in 2^sample bins.
+    entropy,
+    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is what UniformState was told of the gradient.
+    gradient,
+  };
+  Rule rule = Rule::entropy;
+  int bits = 8;  ///< fixed: 1…30
+  double c = 6;
+  int sample = 4;
+  double fraction = 0.03;
+  double c0 = 1, c1 = 8;
+};
+
+/// A layer from Begin to Commit: its least and greatest value, and its bits.
+class CPD_API UniformState final : public CodecState {
+ public:
+  UniformState(const UniformBits& rule, const RoundingOptions& random, std::int64_t size);
+
+  /// The root mean square of the layer's gradient, which later calls go by; 0 until it is told.
+  /// Throws Error where it is negative or not finite.
+  void TellGradient(float rms);
+
+  void Begin(const Piece& layer, const float* x) override;
+  void Commit() override {}
+  /// The gradient's root mean square, where it was told.
+  [[nodiscard]] std::vector<float> Kept() const override;
+  void Restore(std::span<const float> kept) override;
+
+  [[nodiscard]] float least() const { return least_; }
+  [[nodiscard]] float greatest() const { return greatest_; }
+  [[nodiscard]] int bits() const { return bits_; }
+
+ private:
+  [[nodiscard]] double Entropy(const Piece& layer, const float* x) const;
+  [[nodiscard]] int ChooseBits(const Piece& layer, const float* x) const;
+
+  UniformBits rule_;
+  RoundingOptions random_;
+  std::int64_t size_;
+  float gradient_ = -1;  // below 0: not told
+  float least_ = 0, greatest_ = 0;
+  int bits_ = 0;
+};
+
+/// 2^N bins of equal width from a layer's least value to its greatest; a value becomes the centre of
+/// its bin, rounded once to binary32 (cpd/numeric/uniform_bins.h). A layer of equal values is one
+/// bin. NaN and Inf do not count for the range, have a bin of their own, and become NaN.
+///
+/// Packages of up to 65,536 values, each of which can be read without the others, little-endian:
+///   u16 count - 1, u8 N, u8 kind, f32 least, f32 greatest
+///   kind 0: bins in N bits each; 1: a Huffman code's table (huffman.h), then the bins' codes;
+///   2 more where there is a value that is not finite: bin 2^N, so that kind 2 takes N + 1 bits
+/// and zeros up to a byte. With coding=huffman the smaller of the two kinds is taken.
+class CPD_API Uniform final : public Codec {
+ public:
+  enum class Coding : std::uint8_t { huffman, fixed };
+
+  /// Throws Error where an option is out of range.
+  explicit Uniform(const UniformBits& rule = {}, Coding coding = Coding::huffman,
+                   const RoundingOptions& random = {});
+  static SharedCodec Make(CodecWords& words, const RoundingOptions& random);
+
+  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::string text() const override;
+  [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool is_fixed() const override { return false; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
+  [[nodiscard]] std::int64_t block() const override;
+  [[nodiscard]] bool has_scales() const override { return true; }
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const override;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const override;
+  /// A UniformState.
+  [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
+
+ private:
+  [[nodiscard]] int MostBits() const;
+
+  UniformBits rule_;
+  Coding coding_;
+  RoundingOptions random_;
+};
+
+}  // namespace cpd

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedDataParallel with a compressor on the wire: what ranks send, and what they learn.
+
+Starts its ranks by itself (torchrun, gloo); each trains the same model on images of its own, and
+`cpd.ddp_hook` reduces DDP's buckets by the codec. What a codec keeps from step to step (errors that
+are fed back) is in the hook's state. In the last column is the same training over virtual nodes in
+one process: the same weights.
+
+Run: python examples/16_ddp_codec.py
+  or torchrun --nproc-per-node 4 examples/16_ddp_codec.py
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import cpd
+from cpd.demo.training import digit_classifier, epoch_order, load_digits
+from cpd.demo.training.loop import deterministic, held_out_accuracy
+from cpd.demo.training.model import weights_hash
+
+BATCH = 16  # images of a rank
+WIRES = (
+    "fp32",
+    "e4m3 aps",
+    "qsgd bits=4 bucket=512",
+    "terngrad",
+    "one_bit",
+    "top_k 0.01",
+    "int8_rows",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="DDP with a codec.")
+    parser.add_argument("--ranks", type=int, default=2, help="that are started")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--wires", nargs="+", default=WIRES, help="codecs, or formats")
+    given = parser.parse_args(arguments)
+    if "LOCAL_RANK" not in os.environ:
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={given.ranks}"]
+        settings = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, *launch, __file__, *words], env=settings, check=True)
+        return
+    dist.init_process_group("gloo")
+    with deterministic(), cpd.comm.torch() as comm:
+        if comm.rank == 0:
+            print(f"{comm.size} ranks × {BATCH} images, {given.epochs} epochs")
+            print(f"{'wire':28}bytes a step   accuracy   weights            virtual nodes")
+        for wire in given.wires:
+            row(comm, wire, given.epochs)
+    dist.destroy_process_group()
+
+
+def row(comm: cpd.comm.Communicator, wire: str, epochs: int) -> None:
+    """Trains with one codec, and tells."""
+    spec = spec_of(wire)
+    model = digit_classifier(3, 64, seed=0)
+    counting = Counting(comm)
+    ddp = DistributedDataParallel(model)
+    state, hook = cpd.ddp_hook(spec, counting, module=ddp)  # type: ignore[arg-type]
+    ddp.register_comm_hook(state, hook)
+    optimizer = sgd(model)
+    steps = 0
+    for images, labels in batches(comm.size, epochs):
+        optimizer.zero_grad()
+        cross_entropy(ddp(images[comm.rank]), labels[comm.rank]).backward()
+        optimizer.step()
+        steps += 1
+    state.close()
+    if comm.rank == 0:
+        alone = virtual(spec, comm.size, epochs)
+        accuracy = held_out_accuracy(model, load_digits())
+        sent = counting.sent // steps
+        print(
+            f"{wire:28}{sent:12,}   {accuracy:8.3f}   {weights_hash(model)}   {alone}", flush=True
+        )
+
+
+def spec_of(wire: str) -> cpd.ReduceSpec:
+    name = wire.removesuffix(" aps")
+    return cpd.ReduceSpec(wire=name, aps=name != wire)
+
+
+class Counting:
+    """A communicator that counts what this rank sends."""
+
+    def __init__(self, comm: cpd.comm.Communicator) -> None:
+        self._comm = comm
+        self.sent = 0
+
+    def all_reduce(self, layers: Any, spec: cpd.ReduceSpec, **options: Any) -> Any:
+        sums, report = self._comm.all_reduce(layers, spec, report=True, **options)
+        self.sent += report.traffic.bytes_sent
+        return sums
+
+
+def batches(ranks: int, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Images and labels of each step: [rank, image]."""
+    digits = load_digits()
+    for epoch in range(1, epochs + 1):
+        for rows in epoch_order(0, epoch, len(digits.train_x), ranks, BATCH):
+            yield digits.train_x[rows], digits.train_y[rows]
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def virtual(spec: cpd.ReduceSpec, ranks: int, epochs: int) -> str:
+    """The weights of the same training in one process."""
+    model = digit_classifier(3, 64, seed=0)
+    nodes, optimizer = cpd.VirtualNodes(model, ranks, spec), sgd(model)
+    for images, labels in batches(ranks, epochs):
+        parts = zip(images, labels, strict=True)
+        nodes.step(lambda part: cross_entropy(model(part[0]), part[1]), micro_batches=parts)
+        optimizer.step()
+    return weights_hash(model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DiLoCo: workers train alone and exchange outer gradients now and then, here in 4 bits.
+
+Each worker takes `--inner` steps of AdamW on images of its own; then what it moved, of each weight,
+goes through one all-reduce, and Nesterov's momentum takes the average to where all go on (Streaming
+DiLoCo, arXiv 2501.18512: the sums are FP32's). Against it stands data parallelism, whose gradients
+meet at each step. Workers are models in this process: `cpd.outer.DiLoCo(model, comm, …)` gives
+ranks the same weights, bit for bit.
+
+Run: python examples/17_diloco.py
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import cpd
+from cpd.demo.training import Digits, digit_classifier, epoch_order, load_digits
+from cpd.demo.training.loop import deterministic, held_out_accuracy
+
+BATCH = 16  # images of a worker
+FP32 = cpd.ReduceSpec("fp32", exchange="gather")
+OUTER = {
+    "FP32": FP32,
+    "(3,0) + APS": cpd.ReduceSpec("e3m0", "fp32", aps=True, result="fp32", exchange="gather"),
+    "(3,0) + APS, sums in (4,3)": cpd.ReduceSpec("e3m0", "fp32", aps=True, result="e4m3"),
+    "mxfp4, sums in bf16": cpd.ReduceSpec("mxfp4", result="bf16"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="DiLoCo on the digits.")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--inner", type=int, default=20, help="steps between two exchanges")
+    parser.add_argument("--epochs", type=int, default=30)
+    given = parser.parse_args(arguments)
+    with deterministic():
+        run(load_digits(), given.workers, given.inner, given.epochs)
+
+
+def run(digits: Digits, workers: int, inner: int, epochs: int) -> None:
+    steps = list(batches(digits, workers, epochs))
+    print(f"{workers} workers × {BATCH} images, {len(steps)} steps, exchanges every {inner}")
+    print("what is exchanged                            bytes a worker   accuracy")
+    model = digit_classifier(3, 64, seed=0)
+    every_step(cpd.VirtualNodes(model, workers, FP32), model, steps)
+    tell("gradients, FP32", digits, model, FP32, workers, len(steps))
+    for name, spec in OUTER.items():
+        models = [digit_classifier(3, 64, seed=0) for _ in range(workers)]
+        outer = cpd.outer.DiLoCo(models, None, spec, inner)
+        diloco(outer, models, steps)
+        tell(f"outer gradients, {name}", digits, models[0], spec, workers, len(steps) // inner)
+
+
+Step = list[tuple[torch.Tensor, torch.Tensor]]
+"""Each worker's images and labels."""
+
+
+def batches(digits: Digits, workers: int, epochs: int) -> Iterator[Step]:
+    for epoch in range(1, epochs + 1):
+        for rows in epoch_order(0, epoch, len(digits.train_x), workers, BATCH):
+            yield [(digits.train_x[mine], digits.train_y[mine]) for mine in rows]
+
+
+def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.002)
+
+
+def every_step(nodes: cpd.VirtualNodes, model: torch.nn.Module, steps: Sequence[Step]) -> None:
+    """Data parallelism."""
+    optimizer = adam(model)
+    for step in steps:
+        nodes.step(lambda part: cross_entropy(model(part[0]), part[1]), micro_batches=step)
+        optimizer.step()
+
+
+def diloco(
+    outer: cpd.outer.DiLoCo, models: Sequence[torch.nn.Module], steps: Sequence[Step]
+) -> None:
+    optimizers = [adam(model) for model in models]
+    for step in steps:
+        for model, optimizer, (images, labels) in zip(models, optimizers, step, strict=True):
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        outer.step()
+
+
+def tell(
+    name: str,
+    digits: Digits,
+    model: torch.nn.Module,
+    spec: cpd.ReduceSpec,
+    workers: int,
+    exchanges: int,
+) -> None:
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    sent = exchanges * cpd.study.cost(spec, workers, sizes).bytes_sent
+    print(f"{name:44}{sent:15,}   {held_out_accuracy(model, digits):8.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Top-k: only the largest of a layer's gradients travel; with and without what is left being fed
+back, and with the values in 4 bits.
+
+With error feedback what was not sent is added to the next step's gradient of the same node and
+layer: every gradient arrives, though late. Without it the small ones never do.
+
+Run: python examples/18_top_k.py
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from cpd import compress
+from cpd.demo.training import TrainOptions, train
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Top-k with and without error feedback.")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--depth", type=int, default=3, help="hidden layers")
+    parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.01, 0.002])
+    given = parser.parse_args(arguments)
+    base = TrainOptions(depth=given.depth, epochs=given.epochs)
+    print(f"{base.nodes} nodes, {given.epochs} epochs")
+    print(f"{'codec':46}bits a value   accuracy")
+    print(f"{'fp32':46}{32:12.2f}   {train(base).accuracy:8.3f}", flush=True)
+    for fraction in given.fractions:
+        for codec in (
+            compress.top_k(fraction, feedback=False),
+            compress.top_k(fraction),
+            compress.top_k(fraction, "qsgd bits=4 bucket=512"),
+        ):
+            options = TrainOptions(depth=given.depth, epochs=given.epochs, wire=codec.name)
+            result = train(options)
+            gradients = result.last_gradients[0]
+            sent = sum(codec.encode(gradient).bytes for gradient in gradients)
+            values = sum(gradient.numel() for gradient in gradients)
+            row = f"{codec.name:46}{8 * sent / values:12.2f}   {result.accuracy:8.3f}"
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

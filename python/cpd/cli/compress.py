@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd compress`: what codecs make of a file's tensors."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.options import Commands, add_command, integer
+from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress, new_table
+from cpd.study.files import write_json
+
+if TYPE_CHECKING:
+    from cpd.study.compression import Figures, Values
+
+_TEXT = """\
+What codecs make of the floating-point tensors in a file: .npy, .npz, .safetensors,
+.pt or .pth, such as a model's checkpoint or per-rank gradients. Nothing in a file
+is executed; what is no floating-point tensor is left out; values are rounded to
+binary32 first.
+
+Each tensor is a layer, encoded on its own from a fresh state. Bytes are those of a
+message; the ratio is to binary32. The relative RMS is sqrt(sum (q - x)^2 / sum
+x^2) over finite values x, q what is decoded. Where random bits decide q, the
+variance is sum Var(q) / sum x^2, estimated from --seeds encodings. A value without
+a code is an error.
+
+The row `zstd` is the file's binary32 values compressed without loss, where the
+Python package zstandard is there.
+
+--out keeps the encoded tensors as .npz: for each tensor its bytes, which
+cpd.compress.decode takes, and its shape, as NAME and NAME.shape.
+"""
+
+_ZSTD = "zstd"
+
+
+def register(commands: Commands) -> None:
+    parser = add_command(commands, "compress", _run, "what codecs make of a file", _TEXT)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--wire",
+        action="append",
+        required=True,
+        metavar="TEXT",
+        help="a codec, as 'qsgd bits=4 bucket=512', terngrad or mxfp8; may be given again",
+    )
+    parser.add_argument("--layers", action="store_true", help="show each tensor by itself too")
+    integer(parser, "seed", 0, "of the first encoding")
+    integer(parser, "seeds", 4, "encodings for the variance, each with a seed of its own")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures as JSON (- is standard output)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the encoded tensors (.npz)")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from cpd.study.compression import by_zstd, measured, total
+
+    names = _codecs(options)
+    tensors = _tensors(options.file)
+    seeds = range(options.seed, options.seed + options.seeds)
+    quiet = is_stdout(options.json)
+    layers: dict[str, dict[str, Figures]] = {name: {} for name in names}
+    kept: dict[str, Any] = {}
+    with new_progress(quiet=quiet, unit="tensors") as progress:
+        bar = progress.add_task("encoding", total=len(tensors) * len(names), note="")
+        for name in names:
+            progress.update(bar, note=name)
+            for tensor, x in tensors.items():
+                try:
+                    layers[name][tensor], data = measured(name, seeds, x)
+                except ValueError as error:
+                    raise UsageError(f"{options.file}: '{tensor}' by {name}: {error}") from error
+                if options.out is not None:
+                    kept[tensor] = np.frombuffer(data, np.uint8)
+                    kept[f"{tensor}.shape"] = np.asarray(x.shape, np.int64)
+                progress.advance(bar)
+    lossless = {tensor: found for tensor, x in tensors.items() if (found := by_zstd(x)) is not None}
+    if lossless:
+        layers[_ZSTD] = lossless
+    whole = {name: total(each.values()) for name, each in layers.items()}
+    if options.out is not None:
+        with options.out.open("wb") as file:
+            np.savez(file, **kept)
+    if not quiet:
+        _show(options, whole, layers)
+    if options.json is not None:
+        write_json(options.json, _json(options, whole, layers))
+    return 0
+
+
+def _codecs(options: argparse.Namespace) -> list[str]:
+    """The codecs' names in their one form, when all else that was asked is right too."""
+    from cpd.compress import codec
+
+    if options.seeds < 1:
+        raise UsageError(f"--seeds must be at least 1, got {options.seeds}")
+    for path in (options.json, options.out):
+        check_writable(path)
+    if options.out is not None and (options.out.suffix != ".npz" or len(options.wire) > 1):
+        raise UsageError("--out takes one codec's tensors, into a file that ends in .npz")
+    with users_mistakes():
+        return list(dict.fromkeys(codec(text, seed=options.seed).name for text in options.wire))
+
+
+def _tensors(path: Path) -> "dict[str, Values]":
+    """The floating-point tensors of a file, in binary32."""
+    from cpd.study.gradient_files import read_arrays, shown
+
+    with users_mistakes():
+        arrays = read_arrays(path, leaves_out=True)
+    found = {
+        shown(name): array.float().contiguous().numpy()
+        for name, array in arrays.items()
+        if array.is_floating_point()
+    }
+    if not found:
+        raise UsageError(f"{path} holds no floating-point tensors")
+    return found
+
+
+_COLUMNS = ("Bytes", "Bits a value", "Ratio", "Relative RMS", "Variance", "Encode ms", "Decode ms")
+
+
+def _cells(figures: "Figures") -> list[str]:
+    variance = figures.variance
+    return [
+        f"{figures.bytes:,}",
+        f"{figures.bits_a_value:.3f}",
+        f"{figures.ratio:.2f}",
+        f"{figures.relative_rms:.3e}",
+        "–" if variance is None else f"{variance:.3e}",
+        f"{1e3 * figures.encode:.2f}",
+        f"{1e3 * figures.decode:.2f}",
+    ]
+
+
+def _show(
+    options: argparse.Namespace,
+    whole: "dict[str, Figures]",
+    layers: "dict[str, dict[str, Figures]]",
+) -> None:
+    first = next(iter(layers.values()))
+    values = sum(one.values for one in first.values())
+    console = new_console()
+    console.print(
+        f"{options.file}: {counted(len(first), 'tensor')}, {values:,} values, {4 * values:,} bytes "
+        "in binary32",
+        soft_wrap=True,
+    )
+    table = new_table("Codec", *_COLUMNS)
+    for name, figures in whole.items():
+        table.add_row(name, *_cells(figures))
+    console.print(table)
+    for name, each in layers.items() if options.layers else ():
+        table = new_table("Tensor", "Values", *_COLUMNS, title=name)
+        for tensor, figures in each.items():
+            table.add_row(tensor, f"{figures.values:,}", *_cells(figures))
+        console.print(table)
+
+
+def _json(
+    options: argparse.Namespace,
+    whole: "dict[str, Figures]",
+    layers: "dict[str, dict[str, Figures]]",
+) -> dict[str, Any]:
+    return {
+        "file": str(options.file),
+        "seeds": [options.seed, options.seeds],
+        "codecs": [
+            {
+                "codec": name,
+                **figures.json(),
+                "tensors": {tensor: one.json() for tensor, one in layers[name].items()},
+            }
+            for name, figures in whole.items()
+        ],
+    }

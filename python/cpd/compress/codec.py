@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a message holds: `Codec`, made by a text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.compress.rows import Lie, lie_of
+from cpd.compress.states import States, native_states
+from cpd.numeric import native
+from cpd.numeric.formats import Format
+from cpd.numeric.options import MAX_RANDOM_BITS, Options, int32, int64, is_torch, number
+from cpd.ops.arguments import Shape, check_random_range, shape_of
+from cpd.ops.flat import check_layer, host_values
+
+CodecLike: TypeAlias = "Codec | str"
+Stream: TypeAlias = bytes
+"""Of one layer; it says what it is."""
+
+
+class Packet(NamedTuple):
+    """A layer that was encoded."""
+
+    data: Stream
+    """What `decode` takes."""
+    values: Any
+    """What it decodes to, float32, of the layer's kind and shape."""
+    bytes: int
+    """Of the codec's part of `data`: what a message holds."""
+
+    @property
+    def size(self) -> int:
+        """How many values."""
+        return math.prod(self.values.shape)
+
+    @property
+    def bits_a_value(self) -> float:
+        return 8 * self.bytes / self.size if self.size else 0.0
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Codec:
+    """How a layer's values become bytes and back.
+
+    Args:
+        name: its text: a compressor's (`compressors`) with its options as key=value, or the name of
+            a format (`cpd.format`) or a scaled format (`cpd.scaled`).
+        seed: of its random bits, where it draws any.
+        random_bits: how many of them decide each rounding, 1…24.
+
+    `name` is then the text in its one form. Immutable, hashable and picklable. Raises ValueError
+    for a text that is none, or an option out of range; TypeError for other objects.
+
+    >>> Codec("mxfp8")
+    cpd.compress.codec('mxfp8')
+    """
+
+    name: str
+    seed: int
+    random_bits: int
+    _held: _core.Codec = field(init=False, compare=False)
+
+    def __init__(self, name: str, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {name!r}")
+        options = Options(seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
+        made = _core.Codec(name, options.native())
+        if made.is_format and made.has_scales:  # they saturate, as by cpd.cast
+            made = _core.Codec(name, options._replace(overflow="saturate").native())
+        native.take(self, made, seed=options.seed, random_bits=options.random_bits)
+
+    @property
+    def text(self) -> str:
+        """The name and what else decides its values: ranks compare it."""
+        return self._held.text
+
+    @property
+    def is_compressor(self) -> bool:
+        """Whether it is one of `compressors`, not a format."""
+        return not self._held.is_format
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether so many values always take so many bytes."""
+        return self._held.is_fixed
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a layer's rows, or columns, decide what its values become."""
+        return self._held.by_rows
+
+    @property
+    def bucket(self) -> int:
+        """How many values have something in common that costs bytes, such as a norm."""
+        return self._held.bucket
+
+    @property
+    def format(self) -> Format:
+        """A format in which decoded values lie; `fp32` where nothing more is known."""
+        f: Format = native.faces[_core.Format](self._held.format)
+        return f
+
+    def encode(
+        self,
+        x: Any,
+        *,
+        state: States | None = None,
+        number: int = 0,
+        stream: int = 0,
+        shift: int = 0,
+        scale: float | None = None,
+        random: Any = None,
+    ) -> Packet:
+        """A layer as a rank's message holds it.
+
+        Args:
+            x: a NumPy array or a torch tensor on the CPU, of any shape; float32, or bfloat16 and
+                float16, which are widened.
+            state: where a codec that feeds errors back finds what it kept of layer `number`, and
+                leaves it; None: nothing was kept, and nothing is.
+            stream: of random bits, of which element i has counter i (in row-major order).
+            shift: x · 2^shift is encoded, rounded once to binary32, and the values are divided by
+                it again.
+            scale: the number of the whole layer that the codec measures, where ranks have agreed on
+                another (TernGrad's scaler); default its own.
+            random: integers below 2^random_bits in place of the stream's, of x's shape.
+
+        Raises ValueError or TypeError; `state` is then as it was.
+
+        >>> import numpy as np
+        >>> packet = Codec("e4m3").encode(np.float32([0.3, 17.0]))
+        >>> packet.values.tolist(), packet.bits_a_value
+        ([0.3125, 16.0], 8.0)
+        """
+        check_layer("x", x)
+        lie = lie_of(self, x.shape)
+        with native_states(state) as states:
+            given = _core.CodecGiven(
+                states=states,
+                number=int64("number", number),
+                stream=_stream(stream),
+                shift=int32("shift", shift),
+                scale=None if scale is None else float(scale),
+                random=None if random is None else self._integers(random, x, lie),
+                row=lie.row,
+            )
+            data = self._held.encode_stream(host_values(lie.move(x)), given)
+        flat, told = _core.decode_stream(data)
+        return Packet(data, _like(lie.restored(flat, tuple(x.shape)), x), told.bytes)
+
+    def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
+        """`decode` of a stream that this codec made. Raises ValueError for another's."""
+        return _decoded(data, shape, self)
+
+    def _integers(self, random: Any, x: Any, lie: Lie) -> npt.NDArray[np.uint32]:
+        integers = np.asarray(random)
+        if integers.dtype.kind not in "iu":
+            raise TypeError(f"random must be integers, got {integers.dtype}")
+        if integers.shape != tuple(x.shape):
+            raise ValueError(f"random must have x's shape, {tuple(x.shape)}, got {integers.shape}")
+        if integers.size:
+            check_random_range(int(integers.min()), int(integers.max()), self.random_bits)
+        return np.ascontiguousarray(lie.move(integers), np.uint32).reshape(-1)
+
+    def __repr__(self) -> str:
+        numbers = f", seed={self.seed}" if self.seed else ""
+        if self.random_bits != MAX_RANDOM_BITS:
+            numbers += f", random_bits={self.random_bits}"
+        return f"cpd.compress.codec({self.name!r}{numbers})"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        return native.arguments(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
+    """The codec of a text; a `Codec` as it is, which has its own seed and random_bits.
+
+    Raises as `Codec`, and ValueError where a `Codec` is given with a seed or random_bits.
+
+    >>> codec("nvfp4", seed=3)
+    cpd.compress.codec('nvfp4', seed=3)
+    """
+    if not isinstance(text, Codec):
+        return Codec(text, seed=seed, random_bits=random_bits)
+    if (seed, random_bits) != (0, MAX_RANDOM_BITS):
+        raise ValueError(f"{text!r} has a seed and random_bits of its own: give its name")
+    return text
+
+
+def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
+    """A codec with this seed and these random_bits; with its own where these are the usual ones.
+    Raises ValueError where each has another."""
+    given = codec(by)
+    numbers = []
+    for name, usual, own, ours in (
+        ("seed", 0, given.seed, seed),
+        ("random_bits", MAX_RANDOM_BITS, given.random_bits, random_bits),
+    ):
+        if usual not in (own, ours) and own != ours:
+            raise ValueError(f"{name} is given twice: {ours!r}, and {own} in {given!r}")
+        numbers.append(own if ours == usual else ours)
+    return Codec(given.name, seed=numbers[0], random_bits=numbers[1])
+
+
+def decode(data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
+    """The values of a stream that `Codec.encode` or `cpd compress` made; the stream says by which
+    codec.
+
+    shape: of the values, as many as the stream has; default: as the codec had them, 1-D.
+
+    Raises ValueError for bytes that are no such stream, or another number of values; TypeError for
+    other objects.
+
+    >>> import numpy as np
+    >>> decode(Codec("e4m3").encode(np.float32([0.3, 17.0])).data).tolist()
+    [0.3125, 16.0]
+    """
+    return _decoded(data, shape, None)
+
+
+def _decoded(data: bytes, shape: Shape | None, by: Codec | None) -> npt.NDArray[np.float32]:
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"data must be bytes, got {type(data).__name__}")
+    values: npt.NDArray[np.float32]
+    values, told = _core.decode_stream(bytes(data))
+    if by is not None and told.codec != by.name:
+        raise ValueError(f"the stream was made by {told.codec!r}, not by {by.name!r}")
+    sizes = None if shape is None else shape_of("shape", shape)
+    if sizes is not None and math.prod(sizes) != told.count:
+        raise ValueError(f"the stream has {told.count} values, not those of shape {sizes}")
+    if sizes is None:
+        return values
+    restored: npt.NDArray[np.float32] = lie_of(Codec(told.codec), sizes).restored(values, sizes)
+    return restored
+
+
+def _stream(stream: Any) -> int:
+    return number("stream", stream)
+
+
+def _like(values: npt.NDArray[np.float32], x: Any) -> Any:
+    if not is_torch(x):
+        return values
+    import torch
+
+    return torch.from_numpy(values)

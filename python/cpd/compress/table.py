@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of compressors."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from cpd import _core
+
+
+@dataclass(frozen=True)
+class Compressor:
+    """A row of the table."""
+
+    name: str
+    """The first word of its texts."""
+    options: str
+    """As they are written behind it."""
+    source: str
+    """The paper and section, or the implementation, whose rule it is."""
+    summary: str
+
+
+@functools.cache
+def compressors() -> tuple[Compressor, ...]:
+    """Every compressor: what its texts begin with, its options, where it is from."""
+    return tuple(Compressor(*row) for row in _core.compressors())
+
+
+def is_compressor(text: str) -> bool:
+    """Whether a text begins with the name of one."""
+    return text.partition(" ")[0] in _names()
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(one.name for one in compressors())

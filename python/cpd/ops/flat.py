@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers, which are arrays or tensors of binary32 values, as flat float32 arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.options import is_torch
+from cpd.ops.arguments import NARROW_FLOATS
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> None:
+    """Raises unless `layer` is an array or a tensor whose values are binary32 values."""
+    if is_torch(layer):
+        if layer.device.type not in devices:
+            allowed = " or ".join(device.upper() for device in devices)
+            raise ValueError(f"{where} must be on the {allowed}, got {layer.device}")
+        if is_plain(layer):
+            return
+        if str(layer.layout) != "torch.strided":
+            raise TypeError(f"{where} must be a dense tensor, got {layer.layout}")
+        name = str(layer.dtype).removeprefix("torch.")
+    elif isinstance(layer, np.ndarray) and not isinstance(layer, np.ma.MaskedArray):
+        name = layer.dtype.name if layer.dtype.isnative else layer.dtype.str
+    else:
+        raise TypeError(
+            f"{where} must be a NumPy array or a torch tensor, got {type(layer).__name__}"
+        )
+    if name not in NARROW_FLOATS:
+        raise TypeError(f"{where} must be of type float32, bfloat16 or float16, got {name}")
+
+
+def host_values(layer: Any) -> npt.NDArray[np.float32]:
+    """The values of a layer on the CPU, row-major, 1-D; without a copy where it is contiguous,
+    aligned float32."""
+    if is_torch(layer):
+        if layer.requires_grad:
+            layer = layer.detach()
+        layer = (layer if is_plain(layer) else layer.resolve_neg().float()).numpy()
+    values: npt.NDArray[np.float32] = layer
+    if layer.dtype != np.float32 or not (layer.flags.c_contiguous and layer.flags.aligned):
+        values = np.require(layer, np.float32, ["C", "ALIGNED"])
+    return values.reshape(-1)
+
+
+def is_plain(layer: torch.Tensor) -> bool:
+    """Whether a tensor is dense float32 whose memory holds its values."""
+    torch = sys.modules["torch"]
+    return layer.dtype is torch.float32 and layer.layout is torch.strided and not layer.is_neg()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What codecs make of tensors: bytes, errors, variances, times."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.compress import Codec, codec
+
+Values = npt.NDArray[np.float32]
+
+_ZSTD_LEVEL = 3
+
+
+@dataclass
+class Figures:
+    """What a codec makes of values; of several tensors, their sum."""
+
+    values: int = 0
+    bytes: int = 0
+    encode: float = 0.0
+    """Seconds."""
+    decode: float = 0.0
+    squares: float = 0.0
+    """Of the finite values."""
+    errors: float = 0.0
+    """Squared."""
+    variances: float | None = None
+    """Of the decoded values; None: nothing is random."""
+
+    @property
+    def bits_a_value(self) -> float:
+        return 8 * self.bytes / self.values if self.values else 0.0
+
+    @property
+    def ratio(self) -> float:
+        return 4 * self.values / self.bytes if self.bytes else math.nan
+
+    @property
+    def relative_rms(self) -> float:
+        return math.sqrt(_share(self.errors, self.squares))
+
+    @property
+    def variance(self) -> float | None:
+        return None if self.variances is None else _share(self.variances, self.squares)
+
+    def json(self) -> dict[str, Any]:
+        """In the terms of the table."""
+        names = ("values", "bytes", "bits_a_value", "ratio", "relative_rms", "variance")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "encode_seconds": self.encode,
+            "decode_seconds": self.decode,
+        }
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0 if part == 0 else math.inf
+
+
+def total(parts: Iterable[Figures]) -> Figures:
+    """Of several tensors."""
+    whole = Figures()
+    for part in parts:
+        for name, value in asdict(part).items():
+            if value is not None:
+                setattr(whole, name, (getattr(whole, name) or 0) + value)
+    return whole
+
+
+def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
+    """A tensor by the codec of a text, and its bytes of the first seed."""
+    data, first, figures = _first(codec(wire, seed=seeds[0]), x)
+    mean = first.copy()
+    squares = np.zeros_like(mean)
+    for number, seed in enumerate(seeds[1:], start=2):  # Welford's recurrence
+        again = _wide(x, codec(wire, seed=seed).encode(x).values)
+        if number == 2 and np.array_equal(again, first):
+            break  # nothing is random
+        step = again - mean
+        mean += step / number
+        squares += step * (again - mean)
+    else:
+        if len(seeds) > 1:
+            figures.variances = float(squares.sum()) / (len(seeds) - 1)
+    return figures, data
+
+
+def _first(by: Codec, x: Values) -> tuple[bytes, npt.NDArray[np.float64], Figures]:
+    begin = time.perf_counter()
+    packet = by.encode(x)
+    middle = time.perf_counter()
+    by.decode(packet.data)
+    end = time.perf_counter()
+    reference, got = _wide(x, x), _wide(x, packet.values)
+    figures = Figures(
+        values=x.size,
+        bytes=packet.bytes,
+        encode=max(0.0, 2 * middle - begin - end),  # a packet's values were decoded too
+        decode=end - middle,
+        squares=float((reference**2).sum()),
+        errors=float(((got - reference) ** 2).sum()),
+    )
+    return packet.data, got, figures
+
+
+def _wide(x: Values, q: Values) -> npt.NDArray[np.float64]:
+    """q where x is finite, in binary64."""
+    return np.asarray(q[np.isfinite(x)], np.float64)
+
+
+def by_zstd(x: Values) -> Figures | None:
+    """Without loss; None where the package is missing."""
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    begin = time.perf_counter()
+    data = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(x.tobytes())
+    middle = time.perf_counter()
+    zstandard.ZstdDecompressor().decompress(data)
+    end = time.perf_counter()
+    return Figures(x.size, len(data), middle - begin, end - middle, squares=1.0)

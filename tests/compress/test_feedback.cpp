@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Error feedback around codecs of every kind: each call is the inner codec's of v = x + residual.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/feedback.h"
+#include "cpd/numeric/error.h"
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/feedback_calls.h"
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace cpd {
+namespace {
+
+using testing::decoded_piece;
+using testing::encoded_piece;
+using testing::layer_of;
+using testing::sent_values;
+using Bytes = std::vector<std::uint8_t>;
+using Values = std::vector<float>;
+
+constexpr const char* kInner[] = {"e4m3",
+                                  "e3m0",
+                                  "mxfp8",
+                                  "int4 32 scale=fp32",
+                                  "fp8-tensor",
+                                  "int4",
+                                  "int8_rows row=100",
+                                  "qsgd bits=2 bucket=128",
+                                  "qsgd bits=4 bucket=tensor",
+                                  "terngrad share=off"};
+
+/// One call of the inner codec on v.
+struct Call {
+  Piece layer;
+  Values v, values, next;
+  std::unique_ptr<CodecState> state;
+
+  Call(const Codec& inner, const Values& x, int shift, std::uint64_t stream, const Values& residual)
+      : layer(layer_of(x, 0, stream)),
+        v(testing::with_residual(x, shift, residual)),
+        values(x.size()),
+        next(x.size()),
+        state(inner.MakeState(layer.n)) {
+    if (state != nullptr) state->Begin(layer, v.data());
+    if (inner.measured() != Measured::nothing) {
+      layer.scale = inner.Measure(layer, state.get(), v.data());
+    }
+    inner.Round(layer, state.get(), v.data(), values.data());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const float error = v[i] - values[i];
+      next[i] = std::isfinite(error) ? error : 0;
+    }
+  }
+
+  [[nodiscard]] Bytes Encode(const Codec& inner, const Piece& piece) const {
+    Bytes bytes(static_cast<std::size_t>(inner.MostBytes(piece.n, piece.begin % inner.bucket())));
+    Piece of_v = piece;
+    of_v.shift = 0;
+    const float* from = v.data() + piece.begin;
+    bytes.resize(static_cast<std::size_t>(inner.Encode(of_v, state.get(), from, bytes.data())));
+    return bytes;
+  }
+};
+
+::testing::AssertionResult same(const Values& expected, const Values& got) {
+  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
+}
+
+std::string what(const auto& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Feedback, CallsAreTheInnerCodecsOfWhatIsFedBack) {
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend with(backend);
+    for (const char* text : kInner) {
+      for (const std::size_t n : {0, 1, 5000}) {
+        SCOPED_TRACE(backend + ", " + text + ", n " + std::to_string(n));
+        const SharedCodec inner = MakeCodec(text, {.seed = 3});
+        const Feedback codec(inner);
+        const auto state = codec.MakeState(static_cast<std::int64_t>(n));
+        Values residual(n);
+        for (std::uint32_t call = 0; call < 4; ++call) {
+          const Values x = sent_values(n, call);
+          const int shift = call == 3 ? 5 : 0;
+          const Call expected(*inner, x, shift, call, residual);
+          Piece layer = layer_of(x, shift, call);
+          state->Begin(layer, x.data());
+          if (codec.measured() != Measured::nothing) {
+            layer.scale = codec.Measure(layer, state.get(), x.data());
+            EXPECT_EQ(layer.scale, expected.layer.scale);
+          }
+          const Bytes bytes = encoded_piece(codec, *state, layer, x);
+          EXPECT_EQ(bytes, expected.Encode(*inner, layer));
+          EXPECT_TRUE(same(expected.values, decoded_piece(codec, layer, bytes)));
+          EXPECT_TRUE(same(residual, state->Kept()));
+          state->Commit();
+          EXPECT_TRUE(same(expected.next, state->Kept()));
+          residual = expected.next;
+        }
+      }
+    }
+  }
+}
+
+TEST(Feedback, PiecesOfALayer) {
+  const Values x = sent_values(5000, 7);
+  for (const char* text : kInner) {
+    SCOPED_TRACE(text);
+    const SharedCodec inner = MakeCodec(text, {.seed = 3});
+    const Feedback codec(inner);
+    const auto state = codec.MakeState(5000);
+    Values before = sent_values(5000, 8);
+    for (float& value : before) value *= 0x1p-6F;
+    state->Restore(before);
+    const Call expected(*inner, x, 0, 9, before);
+    Piece layer = layer_of(x, 0, 9);
+    layer.scale = expected.layer.scale;
+    for (const bool rounds : {false, true}) {  // either takes down all there is to know
+      state->Restore(before);
+      state->Begin(layer, x.data());
+      for (const Piece& piece : testing::growing_pieces(layer)) {
+        const Values values{expected.values.begin() + piece.begin,
+                            expected.values.begin() + piece.begin + piece.n};
+        Values y(static_cast<std::size_t>(piece.n));
+        if (rounds) {
+          codec.Round(piece, state.get(), x.data() + piece.begin, y.data());
+        } else {
+          const Bytes bytes = encoded_piece(codec, *state, piece, x);
+          EXPECT_EQ(bytes, expected.Encode(*inner, piece));
+          y = decoded_piece(codec, piece, bytes);
+        }
+        EXPECT_TRUE(same(values, y));
+      }
+      state->Commit();
+      EXPECT_TRUE(same(expected.next, state->Kept()));
+    }
+  }
+}
+
+TEST(Feedback, RoundInPlace) {
+  for (const char* text : kInner) {
+    const Feedback codec(MakeCodec(text, {.seed = 3}));
+    const Values x = sent_values(1000, 7);
+    const auto state = codec.MakeState(1000);
+    Piece layer = layer_of(x);
+    state->Begin(layer, x.data());
+    layer.scale = codec.Measure(layer, state.get(), x.data());
+    Values expected(1000);
+    codec.Round(layer, state.get(), x.data(), expected.data());
+    state->Commit();
+    const Values kept = state->Kept();
+    state->Restore(Values(1000));
+    Values y = x;
+    state->Begin(layer, y.data());
+    codec.Round(layer, state.get(), y.data(), y.data());
+    EXPECT_TRUE(same(expected, y)) << text;
+    state->Commit();
+    EXPECT_TRUE(same(kept, state->Kept())) << text;
+  }
+}
+
+TEST(Feedback, ACallThatFailsLeavesNothing) {
+  const Values x = sent_values(300, 1);
+  for (const char* text : {"e3m0", "int4 32 scale=fp32"}) {
+    const Feedback codec(MakeCodec(text));
+    const auto state = codec.MakeState(300);
+    state->Begin(layer_of(x), x.data());
+    const Bytes once = encoded_piece(codec, *state, layer_of(x), x);
+    state->Begin(layer_of(x), x.data());
+    EXPECT_EQ(encoded_piece(codec, *state, layer_of(x), x), once);
+    EXPECT_EQ(encoded_piece(codec, *state, layer_of(x), x), once);
+    EXPECT_TRUE(same(Values(300), state->Kept()));
+    state->Commit();
+    state->Begin(layer_of(x), x.data());
+    EXPECT_NE(encoded_piece(codec, *state, layer_of(x), x), once);
+  }
+}
+
+/// Half a step at each call: after four they are a step.
+TEST(Feedback, WhatIsSentAddsUpToWhatWasGiven) {
+  const Feedback codec(MakeCodec("int4 4"));  // scales are powers of two
+  const Values x{7, 0.25F, -0.25F, 0};
+  const auto state = codec.MakeState(4);
+  Values sum(4);
+  for (int call = 0; call < 8; ++call) {
+    state->Begin(layer_of(x), x.data());
+    Values y(4);
+    codec.Round(layer_of(x), state.get(), x.data(), y.data());
+    state->Commit();
+    for (std::size_t i = 0; i < 4; ++i) sum[i] += y[i];
+  }
+  EXPECT_TRUE(same({56, 2, -2, 0}, sum));
+}
+
+TEST(Feedback, NanAndInfinitiesLeaveNoResidual) {
+  for (const char* text : {"e4m3", "qsgd bits=4 bucket=64", "int4", "mxfp8"}) {
+    const Feedback codec(MakeCodec(text));
+    Values x = sent_values(200, 3);
+    x[70] = std::numeric_limits<float>::quiet_NaN();
+    x[150] = -HUGE_VALF;
+    const auto state = codec.MakeState(200);
+    state->Begin(layer_of(x), x.data());
+    Values y(200);
+    codec.Round(layer_of(x), state.get(), x.data(), y.data());
+    EXPECT_TRUE(std::isnan(y[70])) << text;
+    EXPECT_FALSE(std::isfinite(y[150])) << text;
+    state->Commit();
+    for (const float kept : state->Kept()) EXPECT_TRUE(std::isfinite(kept)) << text;
+    EXPECT_EQ(state->Kept()[70], 0) << text;
+    EXPECT_EQ(state->Kept()[150], 0) << text;
+  }
+}
+
+TEST(Feedback, ThreadsShareALayer) {
+  const Values x = sent_values(40000, 6);
+  for (const char* text : {"int4 32 scale=fp32", "qsgd bits=4 bucket=500"}) {
+    const SharedCodec inner = MakeCodec(text);
+    const Feedback codec(inner);
+    const auto state = codec.MakeState(40000);
+    const Call expected(*inner, x, 0, 0, Values(40000));
+    const Piece layer = layer_of(x);
+    state->Begin(layer, x.data());
+    std::vector<std::thread> threads;
+    for (std::int64_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        Piece piece = layer;
+        piece.begin = t * 10000 + (t > 0 ? 33 : 0);  // within a bucket
+        piece.n = (t < 3 ? (t + 1) * 10000 + 33 : 40000) - piece.begin;
+        EXPECT_EQ(encoded_piece(codec, *state, piece, x), expected.Encode(*inner, piece));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    state->Commit();
+    EXPECT_TRUE(same(expected.next, state->Kept())) << text;
+  }
+}
+
+TEST(Feedback, ResultsHaveAResidualOfTheirOwn) {
+  EXPECT_EQ(Feedback(MakeCodec("e4m3")).ForResults(kFp32, 4), nullptr);
+  const SharedCodec codec = Feedback(MakeCodec("qsgd bits=4 bucket=100")).ForResults(kFp32, 4);
+  ASSERT_NE(codec, nullptr);
+  const SharedCodec inner = MakeCodec("qsgd bits=4 bucket=100")->ForResults(kFp32, 4);
+  EXPECT_EQ(codec->text(), "feedback " + inner->text());
+  const auto state = codec->MakeState(350);
+  Values residual(350);
+  for (std::uint32_t call = 0; call < 3; ++call) {
+    const Values x = sent_values(350, call);
+    const Values v = testing::with_residual(x, 0, residual);
+    state->Begin({0, 1000, 350, 0, 5}, nullptr);
+    for (const auto& [begin, n] : {std::pair{0, 200}, std::pair{200, 150}}) {
+      const Piece piece{0, 1000 + begin, n, 0, 5};
+      Values expected(static_cast<std::size_t>(n));
+      Values y = expected;
+      inner->Round(piece, nullptr, v.data() + begin, expected.data());
+      codec->Round(piece, state.get(), x.data() + begin, y.data());
+      EXPECT_TRUE(same(expected, y));
+      for (int i = 0; i < n; ++i) {
+        const auto at = static_cast<std::size_t>(begin + i);
+        residual[at] = v[at] - expected[static_cast<std::size_t>(i)];
+      }
+    }
+    state->Commit();
+    EXPECT_TRUE(same(residual, state->Kept()));
+  }
+}
+
+TEST(Feedback, IsTheInnerCodecElsewhere) {
+  for (const char* text : kInner) {
+    const SharedCodec inner = MakeCodec(text, {.seed = 4});
+    const SharedCodec codec = MakeCodec(std::string("feedback ") + text, {.seed = 4});
+    EXPECT_EQ(codec->name(), "feedback " + inner->name());
+    EXPECT_EQ(codec->text(), "feedback " + inner->text());
+    EXPECT_EQ(MakeCodec(codec->name(), {.seed = 4})->text(), codec->text());
+    EXPECT_EQ(codec->block(), inner->block());
+    EXPECT_EQ(codec->bucket(), inner->bucket());
+    EXPECT_EQ(codec->is_fixed(), inner->is_fixed());
+    EXPECT_EQ(codec->has_nan(), inner->has_nan());
+    EXPECT_EQ(codec->measured(), inner->measured());
+    EXPECT_EQ(codec->MostBytes(5000, 0), inner->MostBytes(5000, 0));
+    EXPECT_EQ(codec->ForSums(kFp32)->text(), inner->ForSums(kFp32)->text());
+    EXPECT_TRUE(codec->has_scales());
+    EXPECT_FALSE(codec->may_hop());
+    const std::vector<std::uint8_t> none;
+    EXPECT_THROW(codec->Decode(none, 5, 0, 1, nullptr), DamagedBytes);
+  }
+  const SharedCodec rows = MakeCodec("feedback int8_rows");
+  EXPECT_TRUE(rows->by_rows());
+  EXPECT_EQ(rows->ForRows(77)->text(), "feedback " + MakeCodec("int8_rows")->ForRows(77)->text());
+}
+
+TEST(Feedback, Refused) {
+  EXPECT_EQ(what([] { MakeCodec("feedback"); }),
+            "feedback takes a codec, as in 'feedback int4 32 scale=fp32'");
+  EXPECT_EQ(what([] { MakeCodec("feedback one_bit bucket=64"); }),
+            "feedback takes no codec that feeds its errors back by itself, got 'one_bit "
+            "bucket=64'");
+  EXPECT_EQ(what([] { MakeCodec("feedback feedback e4m3"); }),
+            "feedback takes no codec that feeds its errors back by itself, got 'feedback e4m3'");
+  EXPECT_EQ(what([] { MakeCodec("feedback terngrad"); }),
+            "feedback takes no codec that takes a scale which ranks share, got '" +
+                MakeCodec("terngrad")->name() + "'");
+}
+
+#if defined(__x86_64__)
+TEST(Feedback, FlagsOfTheEnvironmentChangeNothing) {
+  Values x = sent_values(900, 2);
+  for (float& value : x) value *= 0x1p-126F;
+  for (const char* text : {"int4 32 scale=fp32", "qsgd bits=4 bucket=64"}) {
+    const Feedback codec(MakeCodec(text));
+    const auto call = [&] {
+      const auto state = codec.MakeState(900);
+      state->Begin(layer_of(x), x.data());
+      encoded_piece(codec, *state, layer_of(x), x);
+      state->Commit();
+      state->Begin(layer_of(x), x.data());
+      const Bytes bytes = encoded_piece(codec, *state, layer_of(x), x);
+      state->Commit();
+      return std::pair(bytes, state->Kept());
+    };
+    const auto expected = call();
+    const unsigned saved = _mm_getcsr();
+    _mm_setcsr(saved | 0xE040);  // flush to zero, denormals are zero, toward zero
+    const auto got = call();
+    _mm_setcsr(saved);
+    EXPECT_EQ(got.first, expected.first) << text;
+    EXPECT_TRUE(same(expected.second, got.second)) << text;
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""1-bit SGD by its definition, over rational numbers: what a layer's values become, the bytes of a
+piece, and the residual; error feedback around any other codec.
+
+Binary32 numbers are Python floats that lie in binary32. Sums are binary64 additions, index
+ascending, which Python's are.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+NAN = math.nan
+LARGEST = (2 - Fraction(1, 2**23)) * 2**127
+
+
+def binary32(value: Fraction) -> float:
+    """A rational number rounded once to binary32, to nearest even."""
+    if value == 0:
+        return 0.0
+    exponent = -126
+    while abs(value) >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    unit = Fraction(2) ** (exponent - 23)
+    rounded = round(value / unit) * unit  # Python rounds ties to even
+    if abs(rounded) > LARGEST:
+        return math.copysign(math.inf, value)
+    return float(rounded)
+
+
+def add32(a: float, b: float) -> float:
+    """a + b in binary32."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a + b
+    exact = Fraction(a) + Fraction(b)
+    return a + b if exact == 0 else binary32(exact)
+
+
+def scaled(x: float, shift: int) -> float:
+    """x * 2^shift in binary32."""
+    return binary32(Fraction(x) * Fraction(2) ** shift) if math.isfinite(x) and x else x
+
+
+def mean(values: Sequence[float]) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return binary32(Fraction(total) / len(values)) if values else 0.0
+
+
+def means_of(v: Sequence[float]) -> tuple[float, float]:
+    """Of the values >= 0 (-0 is one), and of the others; of a bucket that holds NaN or an infinity,
+    both NaN."""
+    if not all(map(math.isfinite, v)):
+        return NAN, NAN
+    return mean([a for a in v if a >= 0]), mean([a for a in v if not a >= 0])
+
+
+class Layer:
+    """One layer as it is sent: its values, bytes of pieces of it, and what it leaves."""
+
+    def __init__(
+        self, x: Sequence[float], residual: Sequence[float], bucket: int, shift: int = 0
+    ) -> None:
+        self.bucket = bucket
+        self.v = [add32(scaled(a, shift), r) for a, r in zip(x, residual, strict=True)]
+        self.means = [means_of(self.v[i : i + bucket]) for i in range(0, len(x), bucket)]
+        self.values = [self.means[i // bucket][0 if a >= 0 else 1] for i, a in enumerate(self.v)]
+        self.next = [
+            r if math.isnan(q) else add32(a, -q)
+            for a, q, r in zip(self.v, self.values, residual, strict=True)
+        ]
+
+    def block(self, begin: int, n: int, words: bool) -> bytes:
+        """Means of the buckets that n values touch, then their bits, the first value's lowest.
+        words: those of each bucket fill 32-bit words."""
+        buckets = range(begin // self.bucket, -(-(begin + n) // self.bucket))
+        means = b"".join(struct.pack("<ff", *self.means[b]) for b in buckets)
+        runs = [(begin, begin + n)]
+        if words:
+            cuts = [b * self.bucket for b in buckets]
+            runs = [(max(begin, c), min(begin + n, c + self.bucket)) for c in cuts]
+        bits = b""
+        for first, last in runs:
+            code = sum((self.v[i] >= 0) << (i - first) for i in range(first, last))
+            width = 4 * -(-(last - first) // 32) if words else -(-(last - first) // 8)
+            bits += code.to_bytes(width, "little")
+        return means + bits
+
+
+def payload_bits(column: int) -> int:
+    """Of a whole column: two means, and words of bits."""
+    return 32 * -(-column // 32) + 64
+
+
+class Feedback:
+    """v = x * 2^shift + r through `rounded`, what a codec makes of a layer; r' = v - decoded, 0
+    where that is no finite number."""
+
+    def __init__(self, rounded: Callable[[list[float]], list[float]], size: int) -> None:
+        self.rounded = rounded
+        self.residual = [0.0] * size
+
+    def call(self, x: Sequence[float], shift: int = 0) -> list[float]:
+        v = [add32(scaled(a, shift), r) for a, r in zip(x, self.residual, strict=True)]
+        decoded = self.rounded(v)
+        errors = [add32(a, -q) for a, q in zip(v, decoded, strict=True)]
+        self.residual = [e if math.isfinite(e) else 0.0 for e in errors]
+        return decoded

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd compress`: what it tells of a file is what the codecs give."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from cpd import compress
+from cpd.cli import main
+
+SHAPES = {"weight": (30, 20), "bias": (30,), "scale": ()}
+
+
+@pytest.fixture
+def tensors():
+    rng = np.random.default_rng(7)
+    return {name: np.float32(rng.standard_normal(shape)) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def checkpoint(tmp_path, tensors):
+    """A model beside what else a training saves."""
+    path = tmp_path / "checkpoint.pt"
+    state = {name: torch.from_numpy(np.array(x)) for name, x in tensors.items()}
+    options = {"step": 12, "options": {"lr": 0.1, "betas": (0.9, 0.99), "none": {}}}
+    torch.save({"model": state, "optimizer": options, "count": torch.tensor([3])}, path)
+    return path
+
+
+def figures(path, capsys, *arguments):
+    assert main(["compress", str(path), *arguments, "--json", "-"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    return {one["codec"]: one for one in told["codecs"]}
+
+
+def test_figures_are_those_of_the_codecs(capsys, checkpoint, tensors):
+    wires = ["e4m3", "qsgd bits=4 bucket=64"]
+    told = figures(checkpoint, capsys, *(f"--wire={wire}" for wire in wires))
+    for wire in wires:
+        codec = compress.codec(wire)
+        row = told[codec.name]
+        packets = {name: codec.encode(x) for name, x in tensors.items()}
+        assert list(row["tensors"]) == [f"model.{name}" for name in tensors]
+        assert row["bytes"] == sum(packet.bytes for packet in packets.values())
+        assert row["values"] == sum(x.size for x in tensors.values())
+        assert row["bits_a_value"] == 8 * row["bytes"] / row["values"]
+        assert row["ratio"] == 4 * row["values"] / row["bytes"]
+        errors = sum(((np.float64(p.values) - tensors[n]) ** 2).sum() for n, p in packets.items())
+        squares = sum((np.float64(x) ** 2).sum() for x in tensors.values())
+        assert row["relative_rms"] == pytest.approx(np.sqrt(errors / squares), rel=1e-12)
+        for name, packet in packets.items():
+            assert row["tensors"][f"model.{name}"]["bytes"] == packet.bytes
+    assert told["e4m3"]["variance"] is None  # nothing is random
+
+
+def test_variance_is_that_of_the_seeds(capsys, tmp_path, tensors):
+    x = tensors["weight"]
+    np.save(tmp_path / "x.npy", x)
+    codec = compress.qsgd(bits=2)
+    told = figures(tmp_path / "x.npy", capsys, "--wire", codec.name, "--seeds=5", "--seed=3")
+    drawn = [compress.codec(codec.name, seed=s).encode(x).values for s in range(3, 8)]
+    expected = np.var(np.float64(drawn), axis=0, ddof=1).sum() / (np.float64(x) ** 2).sum()
+    assert told[codec.name]["variance"] == pytest.approx(expected, rel=1e-12)
+    assert list(told[codec.name]["tensors"]) == ["x"]
+    once = figures(tmp_path / "x.npy", capsys, "--wire", codec.name, "--seeds=1")
+    assert once[codec.name]["variance"] is None
+
+
+def test_kinds_of_files(capsys, tmp_path, tensors):
+    from safetensors.numpy import save_file
+
+    save_file(tensors, tmp_path / "x.safetensors")
+    np.savez(tmp_path / "x.npz", **tensors)
+    torch.save({n: torch.from_numpy(np.array(x)) for n, x in tensors.items()}, tmp_path / "x.pth")
+    rows = [figures(p, capsys, "--wire=mxfp8")["mxfp8"] for p in sorted(tmp_path.iterdir())]
+    assert len({(row["bytes"], row["relative_rms"]) for row in rows}) == 1
+    half = {"a": torch.ones(5, dtype=torch.bfloat16), "b": torch.ones(3, dtype=torch.float64)}
+    torch.save(half, tmp_path / "half.pt")
+    row = figures(tmp_path / "half.pt", capsys, "--wire=e4m3")["e4m3"]
+    assert (row["bytes"], row["relative_rms"]) == (8, 0)
+
+
+def test_tables(capsys, checkpoint, tmp_path):
+    json_file = tmp_path / "told.json"
+    arguments = ["compress", str(checkpoint), "--wire=e4m3", "--wire=terngrad", "--layers"]
+    assert main([*arguments, f"--json={json_file}"]) == 0
+    told = capsys.readouterr().out
+    assert f"{checkpoint}: 3 tensors, 631 values, 2,524 bytes in binary32" in told.replace("\n", "")
+    assert [line.split()[1] for line in told.splitlines() if line.startswith("e4m3 ")] == ["631"]
+    assert told.count("model.weight") == json_file.read_text().count("model.weight") >= 2
+    assert compress.terngrad().name in [
+        one["codec"] for one in json.loads(json_file.read_text())["codecs"]
+    ]
+
+
+def test_values_that_are_not_finite(capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.float32([1, np.nan, np.inf, 0.3]))
+    row = figures(tmp_path / "x.npy", capsys, "--wire=e5m2")["e5m2"]
+    assert 0 < row["relative_rms"] < 0.1
+    np.save(tmp_path / "zero.npy", np.zeros(4, np.float32))
+    assert figures(tmp_path / "zero.npy", capsys, "--wire=e5m2")["e5m2"]["relative_rms"] == 0
+    np.save(tmp_path / "none.npy", np.zeros(0, np.float32))
+    assert figures(tmp_path / "none.npy", capsys, "--wire=e5m2")["e5m2"]["bits_a_value"] == 0
+
+
+def test_zstd_is_the_baseline_where_it_is_there(capsys, monkeypatch, checkpoint):
+    def codec(work):
+        return lambda **_: types.SimpleNamespace(compress=work, decompress=lambda data: data)
+
+    fake = types.ModuleType("zstandard")
+    fake.ZstdCompressor = codec(lambda raw: raw[: len(raw) // 2])
+    fake.ZstdDecompressor = codec(None)
+    monkeypatch.setitem(sys.modules, "zstandard", fake)
+    told = figures(checkpoint, capsys, "--wire=e4m3")
+    assert told["zstd"]["ratio"] == 2
+    assert told["zstd"]["relative_rms"] == 0
+    monkeypatch.setitem(sys.modules, "zstandard", None)  # then its import fails
+    assert "zstd" not in figures(checkpoint, capsys, "--wire=e4m3")
+
+
+def test_encoded_tensors_are_kept(checkpoint, tmp_path, tensors):
+    out = tmp_path / "out.npz"
+    codec = compress.qsgd(bits=4, seed=5)
+    assert (
+        main(["compress", str(checkpoint), "--wire", codec.name, "--seed=5", f"--out={out}"]) == 0
+    )
+    with np.load(out) as kept:
+        for name, x in tensors.items():
+            values = compress.decode(
+                kept[f"model.{name}"].tobytes(), tuple(kept[f"model.{name}.shape"])
+            )
+            np.testing.assert_array_equal(values, codec.encode(x).values)
+
+
+def status_of(arguments):
+    try:
+        return main(arguments)
+    except SystemExit as left:  # argparse
+        return left.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["missing.pt", "--wire=e4m3"], "missing.pt: No such file or directory"),
+        (["x.txt", "--wire=e4m3"], "must end in .npy"),
+        (["x.npy", "--wire=e99"], "'e99' is no codec"),
+        (["x.npy", "--wire=qsgd bits=1"], "bits must be"),
+        (["x.npy", "--wire=e4m3", "--seeds=0"], "--seeds must be at least 1, got 0"),
+        (["x.npy", "--wire=e4m3", "--json=no/such.json"], "cannot write no/such.json"),
+        (["x.npy", "--wire=e4m3", "--out=x.bin"], "--out takes one codec's tensors"),
+        (["x.npy", "--wire=e4m3", "--wire=fp32", "--out=y.npz"], "--out takes one codec's tensors"),
+        (["x.npy"], "--wire"),
+        (["ints.pt", "--wire=e4m3"], "holds no floating-point tensors"),
+        (["nan.npy", "--wire=e2m1"], "'nan' by e2m1: layer 0, value 1 is NaN"),
+        (["broken.npy", "--wire=e4m3"], "broken.npy: not a readable .npy file"),
+    ],
+)
+def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones(3, np.float32))
+    np.save("nan.npy", np.float32([1, np.nan]))
+    torch.save({"step": torch.tensor(3), "more": [1, "two"]}, "ints.pt")
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
+    assert status_of(["compress", *arguments]) == 2
+    output = capsys.readouterr()
+    assert told in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codecs by themselves: texts, streams, what they keep; over formats, which every codec can be."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd import _core, compress
+from cpd.compress.rows import Lie, lie_of
+
+FORMATS = ["e4m3", "e2m1", "fp32", "mxfp8", "nvfp4"]
+X = np.random.default_rng(0).standard_normal((37, 129)).astype(np.float32)
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def make(request):
+    if request.param == "numpy":
+        return np.array
+    torch = pytest.importorskip("torch")
+    return lambda x: torch.from_numpy(np.array(x))
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_as_codec_casts(name, make):
+    packet = compress.codec(name).encode(make(X))
+    assert type(packet.values) is type(make(X))
+    wanted = np.asarray(cpd.cast(X.reshape(-1), name)).reshape(X.shape)
+    assert np.array_equal(np.asarray(packet.values), wanted)
+    assert np.array_equal(compress.decode(packet.data, X.shape), wanted)
+    assert packet.size == X.size
+    assert len(packet.data) > packet.bytes == round(packet.bits_a_value * X.size / 8)
+
+
+def test_any_layout_and_type(make):
+    e4m3 = compress.codec("e4m3")
+    wanted = np.asarray(e4m3.encode(X).values)
+    assert np.array_equal(np.asarray(e4m3.encode(make(X).T).values), wanted.T)
+    half = e4m3.encode(make(X.astype(np.float16)))
+    assert np.array_equal(half.values, e4m3.encode(X.astype(np.float16).astype(np.float32)).values)
+    one = e4m3.encode(make(np.float32(3.2)))
+    assert tuple(one.values.shape) == ()
+    assert float(one.values) == 3.25
+    none = e4m3.encode(make(np.zeros((0, 3), np.float32)))
+    assert tuple(none.values.shape) == (0, 3)
+    assert (none.bytes, none.bits_a_value) == (0, 0.0)
+
+
+def test_a_shift_is_undone():
+    x = np.float32([2.0**-20, 3.0 * 2.0**-20])
+    e4m3 = compress.codec("e4m3")
+    assert np.array_equal(e4m3.encode(x).values, [0, 0])
+    shifted = e4m3.encode(x, shift=20)
+    assert np.array_equal(shifted.values, x)
+    assert np.array_equal(compress.decode(shifted.data), x)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_pieces_are_those_of_the_whole(name):
+    """The native codec: a piece decodes to what the whole layer does there."""
+    held = compress.codec(name)._held
+    flat = X.reshape(-1)
+    wanted = compress.codec(name).encode(flat).values
+    for begin, n in ((0, flat.size), (0, 1), (4096, 600), (64, 32), (flat.size, 0)):
+        before = begin % held.bucket
+        data = held.encode(flat, begin=begin, n=n)
+        assert len(data) == held.most_bytes(n, before)
+        assert np.array_equal(held.decode(data, n, before=before), wanted[begin : begin + n])
+    with pytest.raises(ValueError, match="a piece must lie in the layer's"):
+        held.encode(flat, begin=1, n=flat.size)
+
+
+# ---- codecs are values --------------------------------------------------------------------------
+
+
+def test_a_codec_is_a_value():
+    codec = compress.codec("mxfp8", seed=2**64 - 1, random_bits=7)
+    copies = [copy.copy(codec), copy.deepcopy(codec), pickle.loads(pickle.dumps(codec))]
+    for other in [*copies, dataclasses.replace(codec), compress.codec(codec)]:
+        assert other == codec
+        assert hash(other) == hash(codec)
+    assert dataclasses.replace(codec, seed=1) != codec
+    assert str(codec) == codec.name == "mxfp8"
+    assert eval(repr(codec), {"cpd": cpd}) == codec
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        codec.seed = 3
+
+
+def test_torch_loads_codecs_and_states(tmp_path):
+    torch = pytest.importorskip("torch")
+    kept = {"codec": compress.codec("mxfp8", seed=3), "states": compress.States()}
+    torch.save(kept, tmp_path / "kept.pt")
+    loaded = torch.load(tmp_path / "kept.pt", weights_only=True)
+    assert loaded["codec"] == kept["codec"]
+    assert loaded["states"].state_dict() == {"layers": []}
+
+
+def test_the_table():
+    assert compress.compressors() == tuple(compress.Compressor(*row) for row in _core.compressors())
+    for one in compress.compressors():
+        assert one.source
+        assert one.summary
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: compress.codec("gzip"), ValueError, "'gzip' is no codec"),
+        (lambda: compress.codec(""), ValueError, "is no codec"),
+        (lambda: compress.codec(3), TypeError, "a codec must be a cpd.compress.Codec or its text"),
+        (lambda: compress.codec("e4m3", random_bits=25), ValueError, "random_bits"),
+        (lambda: compress.codec("e4m3", seed=-1), ValueError, "seed"),
+        (lambda: compress.codec("e4m3", seed=1.0), TypeError, "seed"),
+        (
+            lambda: compress.codec(compress.codec("e4m3"), seed=1),
+            ValueError,
+            "has a seed and random_bits of its own",
+        ),
+        (lambda: compress.codec("e4m3").encode([1.0]), TypeError, "x must be a NumPy array"),
+        (lambda: compress.codec("e4m3").encode(np.zeros(3)), TypeError, "got float64"),
+        (lambda: compress.codec("e4m3").encode(X, stream=-1), ValueError, "stream"),
+        (lambda: compress.codec("e4m3").encode(X, shift=601), ValueError, "shift must be at most"),
+        (lambda: compress.codec("e4m3").encode(X, scale=-1.0), ValueError, "scale"),
+        (lambda: compress.codec("e4m3").encode(X, state=3), TypeError, "states must be a"),
+        (lambda: compress.codec("e4m3").encode(X, random=X), TypeError, "random must be integers"),
+        (
+            lambda: compress.codec("e4m3").encode(X, random=np.zeros(3, np.int64)),
+            ValueError,
+            "random must have x's shape",
+        ),
+        (
+            lambda: compress.codec("e4m3", random_bits=3).encode(X, random=np.full(X.shape, 8)),
+            ValueError,
+            "random must be 0",
+        ),
+        (lambda: compress.codec("e2m1").encode(np.float32([np.nan])), ValueError, "NaN"),
+        (lambda: compress.decode(b""), ValueError, "cut off"),
+        (lambda: compress.decode(bytes(100)), ValueError, "no stream of a codec"),
+        (lambda: compress.decode("abc"), TypeError, "data must be bytes"),
+        (
+            lambda: compress.decode(compress.codec("e4m3").encode(X).data, (3, 4)),
+            ValueError,
+            "the stream has 4773 values",
+        ),
+        (
+            lambda: compress.codec("e4m3").decode(compress.codec("e5m2").encode(X).data),
+            ValueError,
+            "the stream was made by 'e5m2', not by 'e4m3'",
+        ),
+        (lambda: compress.States().reset("a"), TypeError, "number must be an int"),
+        (lambda: compress.States().load_state_dict({}), ValueError, "no state of codecs"),
+        (lambda: compress.States().load_state_dict({"layers": [3]}), ValueError, "no state"),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_tensor_on_a_gpu_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="x must be on the CPU, got meta"):
+        compress.codec("e4m3").encode(torch.zeros(3, device="meta"))
+
+
+def test_damage_is_an_error():
+    data = compress.codec("mxfp8").encode(X[:2]).data
+    for i in range(len(data)):
+        with pytest.raises(ValueError, match=r"stream"):
+            compress.decode(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+        with pytest.raises(ValueError, match=r"stream"):
+            compress.decode(data[:i])
+
+
+# ---- how layers lie -----------------------------------------------------------------------------
+
+
+class Columns:
+    by_rows = True
+
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "lie"),
+    [
+        ("int8_rows", (5,), Lie(None, 5)),
+        ("int8_rows", (), Lie(None, 1)),
+        ("int8_rows", (4, 5), Lie(None, 5)),
+        ("int8_rows", (4, 5, 3, 3), Lie(None, 45)),
+        ("int8_rows", (0, 5), Lie(None, 1)),
+        ("one_bit", (5,), Lie(None, 5)),
+        ("one_bit", (4, 5), Lie(0, 4)),
+        ("one_bit axis=1", (4, 5), Lie(None, 5)),
+        ("one_bit axis=-2", (4, 5), Lie(0, 4)),
+        ("one_bit", (4, 5, 3, 2), Lie(None, 2)),
+        ("one_bit axis=0", (4, 5, 3, 2), Lie(0, 4)),
+        ("one_bit axis=1", (5,), Lie(None, 5)),
+    ],
+)
+def test_rows_and_columns(name, shape, lie, make):
+    found = lie_of(Columns(name), shape)
+    assert found == lie
+    x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    moved = found.move(make(x))
+    assert np.array_equal(np.asarray(found.back(moved)), x)
+    assert np.array_equal(found.restored(np.ascontiguousarray(moved).reshape(-1), shape), x)
+
+
+def test_an_axis_that_is_not_there():
+    with pytest.raises(ValueError, match=r"axis must be -2…1 for a layer of shape \(4, 5\), got 2"):
+        lie_of(Columns("one_bit axis=2"), (4, 5))
+
+
+def test_a_codec_without_rows_takes_layers_as_they_are():
+    assert lie_of(compress.codec("e4m3"), (4, 5)) == Lie()
+
+
+# ---- states -------------------------------------------------------------------------------------
+
+
+def kept(rank=0, number=0, text="feedback", values=(1.0, -2.0)):
+    return {
+        "rank": rank,
+        "number": number,
+        "stage": "contribution",
+        "codec": text,
+        "size": len(values),
+        "values": np.array(values, "<f4").tobytes(),
+    }
+
+
+def test_states_are_saved_and_reset():
+    layers = [kept(), kept(0, 7), kept(3, 7, values=(0.5,)), kept(1) | {"stage": "result"}]
+    states = compress.States()
+    states.load_state_dict({"layers": layers})
+    assert states.state_dict()["layers"] == [layers[0], layers[1], layers[3], layers[2]]
+    for other in (copy.deepcopy(states), pickle.loads(pickle.dumps(states))):
+        assert other.state_dict() == states.state_dict()
+    states.reset(7)
+    assert states.state_dict()["layers"] == [layers[0], layers[3]]
+    states.reset()
+    assert states.state_dict() == {"layers": []}
+    states.load_state_dict({"layers": layers[:1]})
+    with pytest.raises(ValueError, match="no such stage"):
+        states.load_state_dict({"layers": [kept() | {"stage": "else"}]})
+    assert states.state_dict()["layers"] == layers[:1]
+
+
+def test_states_serve_one_call_at_a_time():
+    states = compress.States()
+    with states.used(), pytest.raises(RuntimeError, match="in use by another call"):
+        states.reset()
+
+    def resets():
+        states.reset()
+        return [np.ones(3, np.float32)]
+
+    with pytest.raises(RuntimeError, match="in use by another call"):
+        cpd.simulate_all_reduce([resets] * 2, cpd.ReduceSpec("e4m3"), states=states)
+    states.reset()
+
+
+# ---- use ----------------------------------------------------------------------------------------
+
+
+def test_threads_encode_side_by_side():
+    codec = compress.codec("mxfp8")
+    wanted = codec.encode(X).data
+    found = []
+
+    def run():
+        found.extend(codec.encode(X).data for _ in range(20))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [wanted] * 80
+
+
+def test_ten_thousand_calls_keep_no_memory():
+    import resource
+
+    codec, states, x = compress.codec("mxfp8"), compress.States(), X.reshape(-1)[:1000]
+
+    def run(count):
+        for _ in range(count):
+            compress.decode(codec.encode(x, state=states).data)
+            pickle.loads(pickle.dumps(codec))
+            states.state_dict()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    before = run(1000)
+    assert run(10_000) - before < 4096  # KiB; the packets were 15 MB

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Valid encodings of a codec, and what its decoder makes of each with a bit flipped or an end cut
+// off.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/stream.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/codec_texts.h"
+
+namespace cpd::testing {
+
+/// Layer `number`: 1 to 48 values, among them zeros, runs and, where the codec has them, NaN and
+/// infinities.
+inline std::vector<float> layer_to_damage(int number, bool has_nan) {
+  std::mt19937 engine(static_cast<std::uint32_t>(number));
+  std::vector<float> x(1 + engine() % 48);
+  const float deviation = std::ldexp(1.0F, static_cast<int>(engine() % 40) - 20);
+  std::normal_distribution<float> normal(0, deviation);
+  for (float& value : x) value = engine() % 5 == 0 ? 0.0F : normal(engine);
+  if (number % 3 == 0)
+    std::fill(x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end(), x[0]);
+  if (has_nan && number % 5 == 0) {
+    x[engine() % x.size()] = number % 2 == 0 ? std::numeric_limits<float>::quiet_NaN()
+                                             : -std::numeric_limits<float>::infinity();
+  }
+  return x;
+}
+
+/// Calls run(bytes) with each bit flipped, and with each end cut off; the bytes have no room
+/// behind.
+template <class Run>
+void for_each_damage(const std::vector<std::uint8_t>& bytes, const Run& run) {
+  std::vector<std::uint8_t> damaged(bytes);
+  damaged.shrink_to_fit();
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    const auto mask = static_cast<std::uint8_t>(1U << bit % 8);
+    damaged[bit / 8] ^= mask;
+    run(std::span<const std::uint8_t>(damaged));
+    damaged[bit / 8] ^= mask;
+  }
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    const auto cut = std::make_unique<std::uint8_t[]>(size);
+    std::copy_n(bytes.begin(), size, cut.get());
+    run(std::span<const std::uint8_t>(cut.get(), size));
+  }
+}
+
+/// The first `layers` layers' bytes, damaged: values with one NaN, or DamagedBytes.
+inline void damage_encodings(const std::string& text, int layers) {
+  SCOPED_TRACE(text);
+  for (int number = 0; number < layers; ++number) {
+    const SharedCodec codec = CodecOfRows(MakeCodec(text), 7, 0);
+    const std::vector<float> x = layer_to_damage(number, codec->has_nan());
+    const auto n = static_cast<std::int64_t>(x.size());
+    const auto state = codec->MakeState(n);
+    Piece layer{.n = n, .stream = 5, .size = n};
+    if (state != nullptr) state->Begin(layer, x.data());
+    layer.scale = codec->Measure(layer, state.get(), x.data());
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec->MostBytes(n)));
+    bytes.resize(
+        static_cast<std::size_t>(codec->Encode(layer, state.get(), x.data(), bytes.data())));
+    std::vector<float> y(x.size());
+    for_each_damage(bytes, [&](std::span<const std::uint8_t> damaged) {
+      try {
+        codec->Decode(damaged, n, 0, 1, y.data());
+      } catch (const DamagedBytes&) {
+        return;
+      }
+      for (const float value : y) {
+        ASSERT_TRUE(!std::isnan(value) || bits_of(value) == 0x7FC00000) << hex(value);
+      }
+    });
+  }
+}
+
+/// The first `layers` layers' streams, damaged: DamagedBytes.
+inline void damage_streams(const std::string& text, int layers) {
+  SCOPED_TRACE(text);
+  const SharedCodec codec = MakeCodec(text);
+  for (int number = 0; number < layers; ++number) {
+    const std::vector<float> x = layer_to_damage(number, codec->has_nan());
+    const auto bytes = EncodeStream(codec, nullptr, {.stream = 5, .row = 7}, x);
+    ASSERT_EQ(DecodeStream(bytes).values.size(), x.size());
+    for_each_damage(bytes, [&](std::span<const std::uint8_t> damaged) {
+      ASSERT_THROW((void)DecodeStream(damaged), DamagedBytes);
+    });
+  }
+}
+
+}  // namespace cpd::testing
