@@ -212,7 +212,9 @@ TEST(TopK, ValuesDoNotDependOnThePieces) {
   const Values x = normal(3000, 4);
   for (const char* text :
        {"top_k 0.05", "top_k 0.05 int4 stochastic", "top_k 0.3 int4 bucket=7", "top_k 1 e4m3",
-        "top_k 0.02 mxfp8", "top_k 0.5 fp8-tensor", "top_k 0.1 quantized int8 32 stochastic"}) {
+        "top_k 0.02 mxfp8", "top_k 0.5 fp8-tensor", "top_k 0.1 quantized int8 32 stochastic",
+        "top_k 0.1 qsgd bits=4 bucket=16", "top_k 0.1 qsgd bits=4 bucket=16 coding=elias-dense",
+        "top_k 0.1 terngrad", "top_k 0.1 terngrad share=off"}) {
     Caller whole(text, 3000), parts(text, 3000);
     for (const std::int64_t step : {1000, 7, 999}) {
       EXPECT_TRUE(same(whole.Call(x), parts.Call(x, step))) << text;
@@ -234,6 +236,25 @@ TEST(TopK, InnerCodecsLoseWhatIsFedBack) {
   Values inner(100);
   MakeCodec("int4 bucket=16")->Round({.n = 100, .size = 100}, nullptr, run.data(), inner.data());
   for (std::size_t k = 0; k < 100; ++k) EXPECT_EQ(y[places[k]], inner[k]);
+}
+
+TEST(TopK, ASharedScaleIsTheInnerCodecs) {
+  const Values x = normal(300, 12);
+  const SharedCodec codec = MakeCodec("top_k 0.1 terngrad clip=none");
+  ASSERT_EQ(codec->measured(), Measured::shared);
+  const auto state = codec->MakeState(300);
+  Piece piece{.n = 300, .size = 300};
+  state->Begin(piece, x.data());
+  const float own = codec->Measure(piece, state.get(), x.data());
+  EXPECT_EQ(own, std::abs(*std::ranges::max_element(x, {}, [](float v) { return std::abs(v); })));
+  piece.scale = 2 * own;  // another rank's
+  Values y(300);
+  codec->Round(piece, state.get(), x.data(), y.data());
+  state->Commit();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_TRUE(y[i] == 0 || std::abs(y[i]) == 1);
+    EXPECT_EQ(state->Kept()[i], x[i] - y[i] * piece.scale);
+  }
 }
 
 TEST(TopK, OnlyCommitChangesWhatComesNext) {
