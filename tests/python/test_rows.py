@@ -72,7 +72,7 @@ def test_a_draw_is_unbiased():
 def torchft(x: torch.Tensor) -> torch.Tensor:
     """torchft's rows in torch's own operations and float8."""
     rows = x.nan_to_num(0.0, torch.inf, -torch.inf).abs().amax(-1, keepdim=True)
-    scale = 448.0 / rows
+    scale = torch.full_like(rows, 448.0) / rows  # torch makes 448.0 / rows a reciprocal's multiple
     scale = torch.where(scale == torch.inf, 1.0, scale)
     return (x * scale).to(torch.float8_e4m3fn).float() / scale
 
@@ -103,9 +103,10 @@ def test_rows_of_a_sum():
     """Each rank's rows, added in binary32, are quantized anew by the owner of a slice."""
     per_rank = [layer((8, 40), seed) for seed in range(3)]
     spec = cpd.ReduceSpec(wire="int8_rows", exchange="owner")
-    decoded = [by_rule.integers(x.ravel().tolist(), 127, 40) for x in per_rank]
-    total = np.zeros(320, np.float32)
-    for values in decoded:
-        total += np.asarray(values, np.float32)
+    first, *others = (
+        np.asarray(by_rule.integers(x.ravel().tolist(), 127, 40), np.float32) for x in per_rank
+    )
+    total = sum(others, first)
     expected = by_rule.integers(total.tolist(), 127, 40)
-    same(expected, cpd.simulate_all_reduce(per_rank, spec))
+    [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec)
+    same(expected, got)

@@ -107,7 +107,8 @@ def test_sums_over_ranks(exchange):
             sent = by_rule.top_k(x.tolist(), residuals[rank], "0.1")
             residuals[rank] = sent.residual
             total += np.asarray(sent.values, np.float32)
-        same(total, cpd.simulate_all_reduce(per_rank, spec, states=states))
+        [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec, states=states)
+        same(total, got)
 
 
 def test_bits_a_value():
