@@ -106,6 +106,13 @@ class _Workers:
         self.states.load_state_dict(state.get("states", {"layers": []}))
         self.steps = state["steps"]
 
+    def reset(self, name: str | None = None) -> None:
+        """Forgets what codecs keep of the layer `name`; None: of all. Raises ValueError where there
+        is none of that name."""
+        if name is not None and name not in self.names:
+            raise ValueError(f"there is no layer {name!r}; the layers are {', '.join(self.names)}")
+        self.states.reset(None if name is None else self.names.index(name))
+
     def __repr__(self) -> str:
         workers = f"{self.world_size} worker{'s' * (self.world_size != 1)}"
         layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
