@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "cpd/compress/codecs.h"
+#include "cpd/compress/packed.h"
+#include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/stream.h"
 #include "cpd/numeric/error.h"
 #include "gil.h"
@@ -177,6 +179,13 @@ std::string ToString(Measured measured) {
   return measured == Measured::own ? "own" : measured == Measured::shared ? "shared" : "nothing";
 }
 
+/// Whether the codec is a format, scaled or not, by its name; else it is a compressor.
+bool IsFormat(const BoundCodec& bound) {
+  const Codec* const codec = bound.codec.get();
+  return dynamic_cast<const Packed*>(codec) != nullptr ||
+         dynamic_cast<const ScaledBlocks*>(codec) != nullptr;
+}
+
 void BindCodec(py::module_& m) {
   py::class_<Given>(m, "CodecGiven")
       .def(py::init([](GivenStates states, std::int64_t number, std::uint64_t stream, int shift,
@@ -197,6 +206,7 @@ void BindCodec(py::module_& m) {
       .def_property_readonly("name", [](const BoundCodec& c) { return c.codec->name(); })
       .def_property_readonly("text", [](const BoundCodec& c) { return c.codec->text(); })
       .def_property_readonly("format", [](const BoundCodec& c) { return c.codec->format(); })
+      .def_property_readonly("is_format", &IsFormat)
       .def_property_readonly("is_fixed", [](const BoundCodec& c) { return c.codec->is_fixed(); })
       .def_property_readonly("by_rows", [](const BoundCodec& c) { return c.codec->by_rows(); })
       .def_property_readonly("has_scales",

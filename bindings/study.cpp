@@ -32,13 +32,14 @@ void BindVirtualReduce(py::module_& m) {
       .def(py::init([](const ReduceSpec& spec, int world, const Sizes& sizes, const Sizes& numbers,
                        GivenStates states, const Sizes& rows) {
              return std::make_unique<VirtualReduce>(
-                 spec, world, sizes, LayerOptions{numbers, states.value_or(nullptr), rows});
+                 spec, world, sizes, LayerOptions{numbers, states.value_or(nullptr), rows, false});
            }),
            py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers") = Sizes(),
            py::arg("states") = py::none(), py::arg("rows") = Sizes(), py::keep_alive<1, 6>())
       .def("wants_ranges", &VirtualReduce::wants_ranges)
       .def("schedule", &VirtualReduce::schedule)
       .def("end_rank", &VirtualReduce::EndRank, NoGil())
+      .def("commit", &VirtualReduce::Commit)
       .def("report", &VirtualReduce::report, py::arg("layer"))
       .def(
           "observe",

@@ -54,6 +54,9 @@ struct LayerOptions {
   CodecStates* states = nullptr;
   /// Values of a row of each, for a codec that goes by rows; empty: each layer is one row.
   std::span<const std::int64_t> rows{};
+  /// Of virtual ranks: whether the states keep what the call left at the last EndRank, or when
+  /// VirtualReduce::Commit says so.
+  bool commits = true;
 };
 
 class Reduction {

@@ -116,13 +116,15 @@ struct VirtualReduce::Impl {
   bool contributed = false;
   CodecStates* states;     // the caller's, or
   CodecStates own_states;  // for this reduction alone
+  bool commits;
   std::set<CodecState*> begun;
 
   Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
        const LayerOptions& options)
       : reduction(spec, world, Checked(sizes), options),
         layers(sizes.size()),
-        states(options.states == nullptr ? &own_states : options.states) {
+        states(options.states == nullptr ? &own_states : options.states),
+        commits(options.commits) {
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
                         FitsHalves(spec.result) && spec.wire == nullptr;
@@ -282,7 +284,19 @@ struct VirtualReduce::Impl {
     if (position < static_cast<std::int64_t>(ranks.size())) return;
     for (Layer& layer : layers) layer.group = {};
     for (std::size_t l = 0; l < layers.size(); ++l) EncodeResults(static_cast<int>(l));
+    if (commits) Commit();
+  }
+
+  void Commit() {
+    CheckEnded("the states are kept");
     for (CodecState* state : begun) state->Commit();
+    begun.clear();
+  }
+
+  void CheckEnded(const char* what) const {
+    if (position < static_cast<std::int64_t>(ranks.size())) {
+      throw Error(std::string(what) + " after the last rank of the schedule");
+    }
   }
 };
 
@@ -346,12 +360,11 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
 }
 
 void VirtualReduce::EndRank() { impl_->EndRank(); }
+void VirtualReduce::Commit() { impl_->Commit(); }
 
 void VirtualReduce::Result(int layer, const TensorView& out) {
   Layer& from = impl_->At(layer, out);
-  if (impl_->position < static_cast<std::int64_t>(impl_->ranks.size())) {
-    throw Error("the result comes after the last rank of the schedule");
-  }
+  impl_->CheckEnded("the result comes");
   auto* values = static_cast<float*>(out.data);
   std::atomic<std::int64_t> non_finite{0};
   parallel_for(from.size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {

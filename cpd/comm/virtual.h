@@ -47,6 +47,9 @@ class CPD_API VirtualReduce {
   /// That rank has given all its layers. Throws Error where one is missing.
   void EndRank();
 
+  /// The caller's states keep what the call left in them, after the schedule's last rank, where
+  /// layers.commits is false.
+  void Commit();
   /// The reduced layer, after the schedule's last rank. out: float32, contiguous.
   void Result(int layer, const TensorView& out);
   [[nodiscard]] LayerReport report(int layer) const;

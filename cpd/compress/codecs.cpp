@@ -25,7 +25,7 @@ namespace {
 constexpr std::array kCompressors{
     CodecInfo{"qsgd",
               "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals "
-              "coding=fixed|elias-dense|elias-sparse|smallest",
+              "coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
               "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
               "levels below the norms of buckets, rounded without bias", MakeQsgd},
     CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",

@@ -9,6 +9,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
+#include "cpd/compress/spacing.h"
 #include "cpd/compress/words.h"
 
 namespace cpd {
@@ -32,15 +33,16 @@ float FiniteOrNan(float norm) {
   return std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// c times the population's standard deviation, rounded once: sum of squares about the mean, which
-/// binary64 holds rounded, as do the sums, the quotients and the root.
-float ClipOf(double clip, std::int64_t n, const float* x) {
-  Moments about;
-  Kernels().moments(n, x, 0, &about);
-  if (about.finite == 0) return 0;
-  const auto finite = static_cast<double>(about.finite);
-  Kernels().moments(n, x, about.sum / finite, &about);
-  return product_in_binary32(clip, std::sqrt(about.squares / finite));
+/// The least of the largest magnitude and c standard deviations of the population, rounded once; of
+/// finite values. Moments are about the first one, so that equal values have no deviation.
+float ClippedNorm(double clip, std::int64_t n, const float* x) {
+  const float* const first =
+      std::find_if(x, x + n, [](float value) { return std::isfinite(value); });
+  if (first == x + n) return 0;
+  Moments moments;
+  Kernels().moments(n, x, static_cast<double>(*first), &moments);
+  const float limit = product_in_binary32(clip, std::sqrt(variance_of(moments)));
+  return std::min(moments.largest, limit);
 }
 
 /// Calls run(i, count) for the parts of n values that share a bucket.
@@ -94,9 +96,14 @@ std::int64_t LevelBlocks::MostEliasBytes(EliasLayout layout, std::int64_t n,
 
 std::int64_t LevelBlocks::MostLevelBytes(std::int64_t n, std::int64_t before) const {
   if (n == 0) return 0;
-  if (options_.coding == LevelCoding::fixed) return FixedBytes(n);
-  if (options_.coding == LevelCoding::smallest) return kTagBytes + FixedBytes(n);
-  return MostEliasBytes(LayoutOf(options_.coding), n, before);
+  switch (options_.coding) {
+    case LevelCoding::fixed:
+      return PlaceBytes() + FixedBytes(n);
+    case LevelCoding::smallest:
+      return PlaceBytes() + kTagBytes + FixedBytes(n);
+    default:
+      return PlaceBytes() + MostEliasBytes(LayoutOf(options_.coding), n, before);
+  }
 }
 
 std::int64_t LevelBlocks::MostBytes(std::int64_t n, std::int64_t before) const {
@@ -109,6 +116,7 @@ std::int64_t LevelBlocks::MostBytes(std::int64_t n, std::int64_t before) const {
 // --- norms ---------------------------------------------------------------------------------------
 
 float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
+  if (options_.clip != 0) return ClippedNorm(options_.clip, n, x);
   if (options_.norm == LevelNorm::euclidean) {
     Moments moments;
     Kernels().moments(n, x, 0, &moments);
@@ -116,11 +124,10 @@ float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
                               : root_in_binary32(moments.squares);
   }
   std::int64_t non_finite = 0;
-  float norm = Kernels().max_abs(n, x, &non_finite);
-  if (options_.norm == LevelNorm::largest && non_finite > 0) {
-    norm = std::numeric_limits<float>::quiet_NaN();
-  }
-  return options_.clip == 0 ? norm : std::min(norm, ClipOf(options_.clip, n, x));
+  const float norm = Kernels().max_abs(n, x, &non_finite);
+  return options_.norm == LevelNorm::largest && non_finite > 0
+             ? std::numeric_limits<float>::quiet_NaN()
+             : norm;
 }
 
 void LevelBlocks::NormsOf(std::int64_t n, const float* x, float* norms) const {
@@ -140,6 +147,27 @@ float LevelBlocks::Measure(const Piece& layer, const float* x) const {
   std::vector<float> scratch;
   x = Shifted(layer.shift, layer.n, x, scratch);
   return Guarded([&] { return FiniteOrNan(NormOf(layer.n, x)); });
+}
+
+LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const {
+  std::vector<float> scratch;
+  x = Shifted(layer.shift, layer.n, x, scratch);
+  LayerLevels levels;
+  Guarded([&] {
+    if (options_.bucket == 0) levels.norm = FiniteOrNan(NormOf(layer.n, x));
+    if (!options_.spaced) return;
+    SpacingSums sums;
+    std::vector<float> norms(1, levels.norm);
+    if (options_.bucket != 0) {
+      norms.resize(static_cast<std::size_t>(NormsOf(layer.n, 0)));
+      NormsOf(layer.n, x, norms.data());
+    }
+    ForBuckets(plan_.bucket, 0, layer.n, [&](std::int64_t i, std::int64_t count) {
+      sums.Add(count, x + i, norms[static_cast<std::size_t>(i / plan_.bucket)]);
+    });
+    levels.spacing = sums.Optimal(plan_.steps);
+  });
+  return levels;
 }
 
 // --- levels --------------------------------------------------------------------------------------
@@ -212,7 +240,7 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
     if (static_cast<std::int64_t>(bytes.size()) < size) {
       throw DamagedBytes("there are fewer bytes than levels");
     }
-    decode(plan_, bytes.data());
+    decode(block.plan, bytes.data());
     return tag + size;
   }
   std::vector<std::int32_t> levels(static_cast<std::size_t>(block.n));
@@ -224,7 +252,7 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
   });
   const std::int64_t used = reader.End();
   const std::vector<std::int16_t> codes(levels.begin(), levels.end());
-  LevelPlan plan = plan_;
+  LevelPlan plan = block.plan;
   plan.bits = kLevelBits;
   decode(plan, reinterpret_cast<const std::uint8_t*>(codes.data()));
   return tag + used;
@@ -232,15 +260,16 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
 
 // --- blocks --------------------------------------------------------------------------------------
 
-std::int64_t LevelBlocks::Encode(const Piece& piece, float norm, const float* x,
+std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, const float* x,
                                  std::uint8_t* to) const {
   const std::uint8_t* const begin = to;
   const std::int64_t bucket = options_.bucket;
   Block block{.plan = plan_, .before = bucket == 0 ? 0 : piece.begin % bucket};
   block.plan.stream = piece.stream;
+  if (options_.spaced) block.plan.spacing = &layer.spacing;
   const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // what is read of a cut bucket
   std::vector<float> scratch;
-  std::vector<float> norms(1, norm);
+  std::vector<float> norms(1, layer.norm);
   for (std::int64_t i = 0; i < piece.n; i += block_) {
     block.n = std::min(block_, piece.n - i);
     block.first = piece.begin + i;
@@ -258,7 +287,7 @@ std::int64_t LevelBlocks::Encode(const Piece& piece, float norm, const float* x,
     block.norms = norms.data();
     const std::int64_t stored = kNormBytes * NormsOf(block.n, block.before);
     std::memcpy(to, norms.data(), static_cast<std::size_t>(stored));
-    to += stored;
+    to = std::copy_n(layer.spacing.place + 1, PlaceBytes(), to + stored);
     to += EncodeLevels(block, values + ahead, to);
   }
   return to - begin;
@@ -277,6 +306,8 @@ void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, in
   const bool direct = std::abs(shift) <= kMostShift;
   Block block{.plan = plan_, .before = before};
   if (direct) block.shift = shift, block.divisor = divisor;
+  LevelSpacing spacing;
+  if (options_.spaced) block.plan.spacing = &spacing;
   std::vector<float> norms(1, 1.0F);
   std::size_t at = 0;
   for (std::int64_t i = 0; i < n; i += block_) {
@@ -292,6 +323,14 @@ void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, in
         throw DamagedBytes("a norm is negative or infinite");
     }
     block.norms = norms.data();
+    if (options_.spaced) {
+      const auto places = static_cast<std::size_t>(PlaceBytes());
+      check(bytes.size() - at >= places);
+      std::copy_n(bytes.data() + at, places, spacing.place + 1);
+      spacing.place[plan_.steps] = LevelSpacing::kUnits;
+      CompleteSpacing(spacing, plan_.steps);
+      at += places;
+    }
     at += static_cast<std::size_t>(DecodeLevels(block, bytes.subspan(at), y + i));
   }
   if (at != bytes.size()) throw DamagedBytes("there are more bytes than levels");

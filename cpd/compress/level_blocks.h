@@ -32,9 +32,15 @@ enum class LevelCoding : std::uint8_t {
   smallest,  ///< of a block the shortest of these, at equal lengths the first; its number is a byte
 };
 
+/// What levels take from a whole layer.
+struct LayerLevels {
+  float norm = 0;  ///< where there are no buckets
+  LevelSpacing spacing;
+};
+
 /// For each block() values of a piece, counted from its first: the norms of the buckets that they
-/// touch, four bytes each; then the levels. A bucket that a piece cuts has the norm of all its
-/// values.
+/// touch, four bytes each; where levels have places those of levels 1 … s - 1, a byte each; then
+/// the levels. A bucket that a piece cuts has the norm of all its values.
 class LevelBlocks {
  public:
   struct Options {
@@ -43,6 +49,7 @@ class LevelBlocks {
     std::int64_t bucket = 0;   ///< 0: a layer has one norm, which Encode is given
     bool stores_norms = true;  ///< else values are decoded in units of it
     LevelCoding coding = LevelCoding::fixed;
+    bool spaced = false;  ///< levels lie where the layer has least variance
   };
   /// plan: its stream and bucket do not matter.
   LevelBlocks(const LevelPlan& plan, const Options& options);
@@ -51,15 +58,18 @@ class LevelBlocks {
   /// Whether so many values always take MostBytes.
   [[nodiscard]] bool is_fixed() const { return options_.coding == LevelCoding::fixed; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before) const;
-  /// A whole layer's.
+  /// A whole layer's norm.
   [[nodiscard]] float Measure(const Piece& layer, const float* x) const;
-  /// As Codec has them. norm: where there are no buckets.
-  std::int64_t Encode(const Piece& piece, float norm, const float* x, std::uint8_t* to) const;
+  [[nodiscard]] LayerLevels MeasureLevels(const Piece& layer, const float* x) const;
+  /// As Codec has them.
+  std::int64_t Encode(const Piece& piece, const LayerLevels& layer, const float* x,
+                      std::uint8_t* to) const;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before) const;
 
  private:
   [[nodiscard]] std::int64_t NormsOf(std::int64_t n, std::int64_t before) const;
+  [[nodiscard]] std::int64_t PlaceBytes() const { return options_.spaced ? plan_.steps - 1 : 0; }
   [[nodiscard]] float NormOf(std::int64_t n, const float* x) const;
   void NormsOf(std::int64_t n, const float* x, float* norms) const;
 

@@ -16,6 +16,7 @@ constexpr std::array<std::string_view, 2> kNorms{"max", "2"};
 constexpr std::array<std::string_view, 2> kLevels{"signed", "intervals"};
 constexpr std::array<std::string_view, 4> kCodings{"fixed", "elias-dense", "elias-sparse",
                                                    "smallest"};  // as LevelCoding has them
+constexpr std::array<std::string_view, 2> kSpacings{"uniform", "optimal"};
 
 LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   Check(rounding);
@@ -28,6 +29,9 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   }
   if (options.intervals && options.coding != LevelCoding::fixed) {
     throw Error("qsgd: Elias codes are of signed levels: give levels=signed or coding=fixed");
+  }
+  if (options.spaced && (options.intervals || options.bits > 8)) {
+    throw Error("qsgd: spacing=optimal is for signed levels of at most 8 bits");
   }
   const int steps = (1 << (options.intervals ? options.bits : options.bits - 1)) - 1;
   return {.bits = options.bits,
@@ -42,7 +46,8 @@ LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding
   return {PlanOf(options, rounding),
           {.norm = options.euclidean ? LevelNorm::euclidean : LevelNorm::largest,
            .bucket = options.bucket,
-           .coding = options.coding}};
+           .coding = options.coding,
+           .spaced = options.spaced}};
 }
 
 }  // namespace
@@ -51,11 +56,14 @@ Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding)
     : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)) {}
 
 std::string Qsgd::name() const {
-  return "qsgd bits=" + std::to_string(options_.bits) + BucketText(options_.bucket) +
-         (options_.euclidean ? " norm=2" : "") + (options_.intervals ? " levels=intervals" : "") +
-         (blocks_.is_fixed()
-              ? std::string()
-              : " coding=" + std::string(kCodings[static_cast<std::size_t>(options_.coding)]));
+  std::string name = "qsgd bits=" + std::to_string(options_.bits) + BucketText(options_.bucket);
+  if (options_.euclidean) name += " norm=2";
+  if (options_.intervals) name += " levels=intervals";
+  if (!is_fixed()) {
+    name += " coding=" + std::string(kCodings[static_cast<std::size_t>(options_.coding)]);
+  }
+  if (options_.spaced) name += " spacing=optimal";
+  return name;
 }
 
 std::string Qsgd::text() const {
@@ -71,21 +79,25 @@ std::int64_t Qsgd::bucket() const { return options_.bucket == 0 ? 1 : options_.b
 
 struct Qsgd::Layer final : CodecState {
   explicit Layer(const LevelBlocks& coder) : blocks(coder) {}
-  void Begin(const Piece& layer, const float* x) override { norm = blocks.Measure(layer, x); }
+  void Begin(const Piece& layer, const float* x) override {
+    levels = blocks.MeasureLevels(layer, x);
+  }
   void Commit() override {}
 
   LevelBlocks blocks;
-  float norm = 0;
+  LayerLevels levels;
 };
 
 std::unique_ptr<CodecState> Qsgd::MakeState(std::int64_t /*size*/) const {
-  return options_.bucket == 0 ? std::make_unique<Layer>(blocks_) : nullptr;
+  if (options_.bucket != 0 && !options_.spaced) return nullptr;
+  return std::make_unique<Layer>(blocks_);
 }
 
 std::int64_t Qsgd::Encode(const Piece& piece, CodecState* state, const float* x,
                           std::uint8_t* to) const {
-  const float norm = options_.bucket == 0 ? dynamic_cast<const Layer&>(*state).norm : 0;
-  return blocks_.Encode(piece, norm, x, to);
+  const bool has_state = options_.bucket == 0 || options_.spaced;
+  return blocks_.Encode(piece, has_state ? dynamic_cast<Layer&>(*state).levels : LayerLevels{}, x,
+                        to);
 }
 
 void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -95,7 +107,9 @@ void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift
 
 SharedCodec Qsgd::ForResults(const Format& /*format*/, int /*world*/) const {
   if (options_.bucket == 0) return nullptr;
-  return std::make_shared<Qsgd>(options_, rounding_);
+  QsgdOptions options = options_;
+  options.spaced = false;
+  return std::make_shared<Qsgd>(options, rounding_);
 }
 
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
@@ -105,9 +119,10 @@ SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   options.euclidean = words.Choice("norm", kNorms, 0) == 1;
   options.intervals = words.Choice("levels", kLevels, 0) == 1;
   options.coding = static_cast<LevelCoding>(words.Choice("coding", kCodings, 0));
+  options.spaced = words.Choice("spacing", kSpacings, 0) == 1;
   words.End(
-      "bits=2…16, bucket=1…65536|tensor, norm=max|2, levels=signed|intervals and "
-      "coding=fixed|elias-dense|elias-sparse|smallest");
+      "bits=2…16, bucket=1…65536|tensor, norm=max|2, levels=signed|intervals, "
+      "coding=fixed|elias-dense|elias-sparse|smallest and spacing=uniform|optimal");
   return std::make_shared<Qsgd>(options, rounding);
 }
 

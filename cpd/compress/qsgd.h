@@ -21,6 +21,9 @@ struct QsgdOptions {
   /// 2^(bits - 1) - 1 levels above zero.
   bool intervals = false;
   LevelCoding coding = LevelCoding::fixed;  ///< of signed levels; of intervals fixed
+  /// Levels lie where the layer's variance is least (spacing.h): signed ones, 8 bits at most. Sums
+  /// are then encoded again at equal distances.
+  bool spaced = false;
 };
 
 /// numeric/levels.h has the rule, level_blocks.h the bytes. A bucket with NaN or infinities is NaN,
@@ -43,7 +46,7 @@ class CPD_API Qsgd final : public Codec {
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
-  /// Without buckets it holds the layer's norm.
+  /// Holds a layer's norm where there are no buckets, and the places of its levels.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
@@ -56,7 +59,8 @@ class CPD_API Qsgd final : public Codec {
 
 class CodecWords;
 /// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals
-/// coding=fixed|elias-dense|elias-sparse|smallest`.
+/// coding=fixed|elias-dense|elias-sparse|smallest
+/// spacing=uniform|optimal`.
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

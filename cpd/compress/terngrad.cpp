@@ -87,7 +87,7 @@ float TernGrad::Measure(const Piece& layer, CodecState* /*state*/, const float* 
 
 std::int64_t TernGrad::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
                               std::uint8_t* to) const {
-  return blocks_.Encode(piece, piece.scale, x, to);
+  return blocks_.Encode(piece, {.norm = piece.scale}, x, to);
 }
 
 void TernGrad::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -115,7 +115,7 @@ std::int64_t IntegerSums::Encode(const Piece& piece, CodecState* /*state*/, cons
     throw Error("layer " + std::to_string(piece.layer) + ": a sum is beyond " +
                 std::to_string(world_) + ", the number of ranks");
   }
-  return blocks_.Encode(piece, 1, x, to);
+  return blocks_.Encode(piece, {.norm = 1}, x, to);
 }
 
 void IntegerSums::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,

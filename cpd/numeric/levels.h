@@ -13,6 +13,9 @@
 // stochastic cast (variant A) rounds. Levels beyond the last are the last. A value is
 // level * norm / s, rounded once.
 //
+// Signed levels may also lie at other places (LevelSpacing): level j at place[j] * norm / 256. A
+// value between two is rounded up by the same rule, with the fraction of their distance.
+//
 // Exactness. v s has 40 bits, and so has the product of norm and the number of halves of 2^-N
 // steps that it is compared with, but for norm's 24: TwoProduct (Dekker 1971) holds that one in two
 // binary64 numbers. Lanes estimate u + R' and step aside where an integer lies within `slack`.
@@ -24,6 +27,14 @@
 #include "cpd/numeric/lanes/lanes.h"
 
 namespace cpd {
+
+/// Places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
+struct LevelSpacing {
+  static constexpr int kUnits = 256;
+  static constexpr int kMostSteps = 127;
+  std::uint16_t place[kMostSteps + 1] = {};
+  std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
+};
 
 /// How values become codes of `bits` bits. A signed level's code is it modulo 2^bits, an interval's
 /// end's its number.
@@ -38,13 +49,16 @@ struct LevelPlan {
   /// N; 0: values are whole multiples of norm = 1, which is one step.
   int random_bits = 0;
   std::uint64_t seed = 0, stream = 0;
-  std::int64_t bucket = 0;  ///< values that share a norm
+  std::int64_t bucket = 0;                ///< values that share a norm
+  const LevelSpacing* spacing = nullptr;  ///< of signed levels; null: equal distances
 };
 
-/// Sums over finite values x: of x - mean and of its square, and how many there are.
+/// Over finite values x: the sums of x - mean and of its square (for a mean of 0 exact), `mean`
+/// being any number; how many there are; the largest magnitude.
 struct Moments {
   double sum = 0, squares = 0;
   std::int64_t finite = 0;
+  float largest = 0;
 };
 
 inline namespace CPD_ISA {
@@ -68,6 +82,14 @@ CPD_FN float root_in_binary32(double x) {
 CPD_FN float product_in_binary32(double a, double b) {
   const double product = a * b;
   return static_cast<float>(toward_odd(product, fma(a, b, -product)));
+}
+
+/// The population's variance, by moments about a number near the mean. Each of the five operations
+/// rounds; 0 where rounding leaves less.
+CPD_FN constexpr double variance_of(const Moments& about) {
+  const auto n = static_cast<double>(about.finite);
+  const double squares = about.squares - about.sum * (about.sum / n);
+  return squares > 0 ? squares / n : 0;
 }
 
 /// x >= a * b, exactly.
@@ -96,54 +118,104 @@ CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::ui
   return level;
 }
 
+/// The same where levels have places.
+CPD_FN std::int32_t spaced_level_of(const LevelPlan& plan, float v, float norm,
+                                    std::uint32_t random) {
+  if (!(norm > 0)) return 0;
+  const LevelSpacing& spacing = *plan.spacing;
+  const double draws = exact_power(plan.random_bits);
+  const double x = (v < 0 ? -v : v) * static_cast<double>(LevelSpacing::kUnits);
+  const double near = x / norm;
+  int unit = near < LevelSpacing::kUnits - 1 ? static_cast<int>(near) : LevelSpacing::kUnits - 1;
+  while (unit > 0 && unit * static_cast<double>(norm) > x) --unit;
+  const std::int32_t level = spacing.below[unit];
+  const std::int32_t lower = spacing.place[level];
+  const std::int32_t upper = spacing.place[level + 1];
+  const double place = upper * draws - static_cast<double>(random) * (upper - lower);
+  return is_product_at_most(norm, place, x * draws) ? level + 1 : level;
+}
+
 CPD_FN constexpr std::uint32_t no_level(const LevelPlan& plan) { return 1U << (plan.bits - 1); }
 
 /// The code of v, which may be NaN or infinite where the plan has a code for that.
 CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
   if (plan.has_nan && !(v - v == 0)) return no_level(plan);
-  const std::int32_t level = level_of(plan, v, norm, random);
+  const std::int32_t level = plan.spacing != nullptr ? spaced_level_of(plan, v, norm, random)
+                                                     : level_of(plan, v, norm, random);
   const std::uint32_t mask = (1U << plan.bits) - 1;
   return static_cast<std::uint32_t>(!plan.intervals && v < 0 ? -level : level) & mask;
 }
 
-/// The same for lanes of V: F for 8 bits at most and 2^-100 <= norm <= 2^100, where seldom one
-/// needs the exact rule; binary64 for any.
-template <class V>
+/// The same for lanes of V, where seldom one needs the exact rule: binary64 for any norm; binary32
+/// for 2^-60 <= norm <= 2^60, with kFine for any steps, else for at most 255.
+template <class V, bool kFine = false>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;
   using I = typename Narrow<V>::I32;
   using U = typename Narrow<V>::U32;
+  using S = Scalar<V>;
 
-  V by, offset, unit, limit, slack;
+  /// Of a bucket: one step (of intervals two) is high + low, and `inverse` its inverse.
+  struct Step {
+    V inverse, high, low;
+  };
+
+  V offset, unit, limit, slack;
+  I most;
   U mask, none;
 
-  /// The estimate errs by the roundings of s / norm, of the offset, of the sum and of the slack's
-  /// addition, each at most half a unit of s + 2.
-  CPD_FN LevelLanes(const LevelPlan& plan, float norm) {
-    using S = Scalar<V>;
-    const double halves = plan.intervals ? 0.5 : 1;
-    const double each = norm > 0 ? plan.steps * halves / norm : 0;
-    by = splat<V>(static_cast<S>(each));
+  /// By how much an estimate may err. One operation for all: the roundings of the inverse, the
+  /// offset, the sum and the slack's addition, each at most half a unit of s + 2. Fine: the rest
+  /// above the whole steps errs by 2 units of 2^-24 of a step, its quotient and sums by 7.
+  CPD_FN static double error_of(const LevelPlan& plan) {
+    if (plan.random_bits == 0) return 0;
+    return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
+  }
+
+  CPD_FN explicit LevelLanes(const LevelPlan& plan) {
     offset = splat<V>(static_cast<S>(plan.intervals ? plan.steps * 0.5 : 0));
     unit = splat<V>(static_cast<S>(exact_power(-plan.random_bits)));
     limit = splat<V>(static_cast<S>(plan.most + 0.5));
-    const double error = (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
-    slack = splat<V>(static_cast<S>(plan.random_bits == 0 ? 0 : error));
+    slack = splat<V>(static_cast<S>(error_of(plan)));
+    most = splat<I>(plan.most);
     mask = splat<U>((1U << plan.bits) - 1);
     none = splat<U>(no_level(plan));
   }
 
+  CPD_FN static Step step_of(const LevelPlan& plan, float norm) {
+    const double steps = plan.intervals ? plan.steps * 0.5 : plan.steps;
+    const double step = norm / steps;
+    const auto high = static_cast<S>(step);
+    return {splat<V>(static_cast<S>(norm > 0 ? steps / norm : 0)), splat<V>(high),
+            splat<V>(static_cast<S>(step - high))};
+  }
+
   /// The codes, and a mask of the lanes that need level_code.
   template <bool kIntervals, bool kHasNan>
-  CPD_FN auto code(Value x, U random, U* codes) const {
+  CPD_FN auto code(Value x, const Step& step, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
     const U magnitude = pattern & splat<U>(0x7FFFFFFFU);
-    const V draw = fma(convert<V>((I)random), unit, offset);
-    V place = fma(convert<V>(kIntervals ? x : bits_as<Value>(magnitude)), by, draw);
-    place = select(place < limit, place, limit);
-    if constexpr (kIntervals) place = select(place > -unit, place, -unit);
-    const I level = convert<I>(place - slack);
-    const I above = convert<I>(place + slack);
+    const V v = convert<V>(kIntervals ? x : bits_as<Value>(magnitude));
+    const V draw = convert<V>((I)random);
+    I level, above;
+    if constexpr (kFine) {
+      const V whole = at_place<kIntervals>(fma(v, step.inverse, offset));
+      const I base = convert<I>(whole);
+      const V count = convert<V>(base) - offset;
+      const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
+      // One more than what is to be added to the base: above zero where that was one too many.
+      const V one = splat<V>(S{1});
+      V more = fma(rest, step.inverse, fma(draw, unit, one));
+      more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
+      more = select(more > one - one, more, one - one);
+      const I less_1 = base - splat<I>(1);
+      level = max(min(less_1 + convert<I>(more - slack), most), I{});
+      above = max(min(less_1 + convert<I>(more + slack), most), I{});
+    } else {
+      const V place = at_place<kIntervals>(fma(v, step.inverse, fma(draw, unit, offset)));
+      level = convert<I>(place - slack);
+      above = convert<I>(place + slack);
+    }
     U number = (U)level;
     if constexpr (!kIntervals) {
       const U sign = (U)((I)pattern >> 31);
@@ -155,10 +227,28 @@ struct LevelLanes {
     *codes = number;
     return level != above;
   }
+
+ private:
+  /// Within the levels, so that it has an integer.
+  template <bool kIntervals>
+  CPD_FN V at_place(V place) const {
+    place = select(place < limit, place, limit);
+    return kIntervals ? select(place > -unit, place, -unit) : place;
+  }
 };
 
-/// Signed levels, or those of interval ends, of codes; a code of no signed level gives NaN's place
-/// in `*none`.
+/// The value of a code where levels have places; NaN for one of no level. `norm` is finite.
+CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm) {
+  const int spare = 32 - plan.bits;
+  const std::int32_t level = static_cast<std::int32_t>(code << spare) >> spare;
+  const std::int32_t magnitude = level < 0 ? -level : level;
+  if (magnitude > plan.most) return bits_as<float>(0x7FC00000U);
+  const double place = plan.spacing->place[magnitude] * exact_power(-8);
+  const auto value = static_cast<float>(place * norm);
+  return level < 0 && norm > 0 ? -value : value;
+}
+
+/// Values of codes: of signed levels, NaN for a code of none, or of the ends of intervals.
 template <class V>
 struct LevelValues {
   using Value = typename Narrow<V>::F32;

@@ -41,19 +41,19 @@ CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const fl
   }
 }
 
-template <class V, bool kIntervals, bool kHasNan>
-CPD_FN void code_bucket(const LevelPlan& plan, float norm, int64_t n, const float* x,
-                        const uint32_t* random, uint32_t* codes) {
-  using Rule = LevelLanes<V>;
+template <bool kIntervals, bool kHasNan, class V, bool kFine>
+CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule, float norm,
+                        int64_t n, const float* x, const uint32_t* random, uint32_t* codes) {
+  using Rule = LevelLanes<V, kFine>;
   using Value = typename Rule::Value;
   using U = typename Rule::U;
   using I = typename Rule::I;
   constexpr int kLanes = Lanes<V>::count;
-  const Rule rule(plan, norm);
+  const auto step = Rule::step_of(plan, norm);
   const auto code = [&](const float* from, const uint32_t* r, uint32_t* to) {
     U lanes;
     const auto unclear =
-        rule.template code<kIntervals, kHasNan>(load<Value>(from), load<U>(r), &lanes);
+        rule.template code<kIntervals, kHasNan>(load<Value>(from), step, load<U>(r), &lanes);
     store(to, lanes);
     if (__builtin_expect(any(unclear), 0)) {
       exact_codes(plan, norm, select(unclear, splat<I>(1), I{}), from, r, to);
@@ -76,22 +76,46 @@ CPD_FN void code_bucket(const LevelPlan& plan, float norm, int64_t n, const floa
       });
 }
 
+CPD_BODY void code_spaced(const LevelPlan& plan, float norm, int64_t n, const float* x,
+                          const uint32_t* random, uint32_t* codes) {
+  for (int64_t i = 0; i < n; ++i) codes[i] = level_code(plan, x[i], norm, random[i]);
+}
+
+/// Lanes for a plan's buckets.
+struct Coder {
+  CPD_FN explicit Coder(const LevelPlan& p) : plan(p), coarse(p), fine(p), wide(p) {}
+
+  LevelPlan plan;
+  LevelLanes<F> coarse;
+  LevelLanes<F, true> fine;
+  LevelLanes<D> wide;
+};
+
 template <bool kIntervals, bool kHasNan>
-CPD_FN void code_by_norm(const LevelPlan& plan, float norm, int64_t n, const float* x,
+CPD_FN void code_by_norm(const Coder& coder, float norm, int64_t n, const float* x,
                          const uint32_t* random, uint32_t* codes) {
+  const LevelPlan& plan = coder.plan;
+  const auto code = [&](const auto& rule) {
+    code_bucket<kIntervals, kHasNan>(plan, rule, norm, n, x, random, codes);
+  };
   if (!kHasNan && !(norm > 0)) {  // zero, or NaN
     __builtin_memset(codes, 0, static_cast<std::size_t>(n) * sizeof(uint32_t));
-  } else if (plan.steps <= 255 && norm >= 0x1p-100F && norm <= 0x1p100F) {
-    code_bucket<F, kIntervals, kHasNan>(plan, norm, n, x, random, codes);
+  } else if (!kIntervals && !kHasNan && plan.spacing != nullptr) {
+    code_spaced(plan, norm, n, x, random, codes);
+  } else if (!(norm >= 0x1p-60F && norm <= 0x1p60F)) {
+    code(coder.wide);
+  } else if (kHasNan || plan.steps <= 255) {
+    code(coder.coarse);
   } else {
-    code_bucket<D, kIntervals, kHasNan>(plan, norm, n, x, random, codes);
+    code(coder.fine);
   }
 }
 
 template <bool kIntervals, bool kHasNan>
 CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, int64_t n,
                        const float* x, const float* norms, const uint32_t* given, uint8_t* packed) {
-  const LevelPlan plan = shared;
+  const Coder coder(shared);
+  const LevelPlan& plan = coder.plan;
   const Packer<Unsigned<F>> packer(plan.bits);
   alignas(64) uint32_t codes[kRun];
   alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
@@ -109,7 +133,7 @@ CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, i
     }
     if (count < kRun) __builtin_memset(codes, 0, sizeof(codes));
     for_buckets(plan.bucket, norms, before + i, count, [&](float norm, int64_t j, int64_t part) {
-      code_by_norm<kIntervals, kHasNan>(plan, norm, part, x + i + j, random + j, codes + j);
+      code_by_norm<kIntervals, kHasNan>(coder, norm, part, x + i + j, random + j, codes + j);
     });
     packer.pack(codes, kRun, bytes);
     copy(packed + i * plan.bits / 8, bytes, (count * plan.bits + 7) / 8);
@@ -155,6 +179,8 @@ CPD_FN void value_by_norm(const LevelPlan& plan, float norm, int64_t n, const ui
                           float* y, Map map) {
   if (!(norm - norm == 0)) {
     for (int64_t i = 0; i < n; ++i) y[i] = bits_as<float>(0x7FC00000U);
+  } else if (plan.spacing != nullptr) {
+    for (int64_t i = 0; i < n; ++i) y[i] = map(spaced_value(plan, codes[i], norm));
   } else if (plan.intervals) {
     value_bucket<D, true, true>(plan, norm, n, codes, y, map);
   } else if (plan.steps == 1) {
@@ -201,41 +227,82 @@ CPD_BODY void decode_levels_body(const LevelPlan* plan, int shift, float divisor
 
 // --- sums ----------------------------------------------------------------------------------------
 
-CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* result) {
-  using Value = typename Narrow<D>::F32;
-  constexpr int kLanes = Lanes<D>::count;
-  constexpr int kVectors = kPartialSums / kLanes;
+/// Sixteen values after the others. kChecks: where one may be NaN or infinite.
+struct PartialMoments {
+  static constexpr int kLanes = Lanes<D>::count;
+  static constexpr int kVectors = kPartialSums / kLanes;
+
+  double mean;
   D sums[kVectors] = {};
   D squares[kVectors] = {};
-  Signed<D> finite[kVectors] = {};
-  const auto add = [&](const float* from) {
+
+  template <bool kChecks>
+  CPD_FN void add(const float* x) {
+    using Value = typename Narrow<D>::F32;
     for (int k = 0; k < kVectors; ++k) {
-      const D away = convert<D>(load<Value>(from + k * kLanes)) - splat<D>(mean);
-      const auto is_finite = away - away == D{};
-      const D d = select(is_finite, away, D{});
+      D d = convert<D>(load<Value>(x + k * kLanes)) - splat<D>(mean);
+      if constexpr (kChecks) d = select(d - d == D{}, d, D{});
       sums[k] = sums[k] + d;
       squares[k] = fma(d, d, squares[k]);
-      finite[k] = finite[k] + select(is_finite, splat<Signed<D>>(1), Signed<D>{});
     }
+  }
+};
+
+/// How many of sixteen values are NaN or infinite; the largest of the others goes to `largest`.
+CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
+  using I = Signed<F>;
+  const I infinity = splat<I>(Pattern<F>::infinity);
+  I most{};
+  I each[kPartialSums / Lanes<F>::count];
+  for (int i = 0; i < kPartialSums; i += Lanes<F>::count) {
+    const I a = (I)(load<Unsigned<F>>(x + i) & splat<Unsigned<F>>(Pattern<F>::magnitude));
+    each[i / Lanes<F>::count] = a;
+    most = max(most, a);
+  }
+  if (__builtin_expect(!any(most >= infinity), 1)) {
+    largest = max(largest, most);
+    return 0;
+  }
+  int count = 0;
+  for (const I a : each) {
+    const auto is_finite = a < infinity;
+    largest = max(largest, select(is_finite, a, I{}));
+    std::int32_t lanes[Lanes<F>::count];
+    store(lanes, select(is_finite, I{}, splat<I>(1)));
+    for (const std::int32_t lane : lanes) count += lane;
+  }
+  return count;
+}
+
+CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* result) {
+  PartialMoments moments{mean};
+  Signed<F> largest{};
+  int64_t finite = n;
+  const auto add = [&](const float* from, int padding) {
+    const int missing = count_non_finite(from, largest);
+    if (__builtin_expect(missing == 0, 1)) return moments.add<false>(from);
+    finite -= missing - padding;
+    moments.add<true>(from);
   };
   int64_t i = 0;
-  for (; i + kPartialSums <= n; i += kPartialSums) add(x + i);
+  for (; i + kPartialSums <= n; i += kPartialSums) {
+    prefetch_group(x + i);
+    add(x + i, 0);
+  }
   if (i < n) {
     float last[kPartialSums];
     for (float& v : last) v = bits_as<float>(0x7FC00000U);  // not counted
     copy(last, x + i, n - i);
-    add(last);
+    add(last, static_cast<int>(kPartialSums - (n - i)));
   }
-  double sum[kPartialSums];
-  double square[kPartialSums];
-  int64_t count[kPartialSums];
-  for (int k = 0; k < kVectors; ++k) {
-    store(sum + k * kLanes, sums[k]);
-    store(square + k * kLanes, squares[k]);
-    store(count + k * kLanes, finite[k]);
+  double sums[kPartialSums];
+  double squares[kPartialSums];
+  for (int k = 0; k < PartialMoments::kVectors; ++k) {
+    store(sums + k * PartialMoments::kLanes, moments.sums[k]);
+    store(squares + k * PartialMoments::kLanes, moments.squares[k]);
   }
-  *result = {add_partial_sums(sum), add_partial_sums(square), 0};
-  for (const int64_t each : count) result->finite += each;
+  *result = {add_partial_sums(sums), add_partial_sums(squares), finite,
+             bits_as<float>(largest_lane(largest))};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/streams.h"
 #include "tests/testing/bucket_codec.h"
+#include "tests/testing/codec_texts.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/sanitized.h"
 
@@ -162,6 +163,40 @@ TEST(BucketExchanges, StatesGoFromCallToCall) {
                          {.states = &own[r], .rows = rows});
           EXPECT_TRUE(same_layers(expected, out)) << "rank " << r << ", call " << call;
         }));
+      }
+    }
+  }
+}
+
+/// Each of the library's, by its text: real ranks give the virtual ranks' bits, twice with states.
+TEST(BucketExchanges, EveryCodec) {
+  const std::vector<std::string> texts = testing::codec_texts();
+  EXPECT_TRUE(testing::has_every_compressor(texts));
+  const std::vector<std::int64_t> rows{60, 1, 9000};
+  const Ranks ranks = testing::random_ranks(3, {1200, 5, 9000}, 21);
+  for (const std::string& text : texts) {
+    const SharedCodec codec = MakeCodec(text, {.random_bits = 8, .seed = 5});
+    for (const Exchange exchange : {Exchange::owner, Exchange::gather}) {
+      for (const std::int64_t chunk : {700, 1 << 20}) {
+        SCOPED_TRACE(text + " " + ToString(exchange) + ", chunk " + std::to_string(chunk));
+        ReduceSpec spec;
+        spec.wire = codec;
+        spec.format = codec->format();
+        spec.exchange = exchange;
+        CodecStates of_all;
+        std::vector<CodecStates> own(3);
+        for (int call = 0; call < 2; ++call) {
+          spec.step = static_cast<std::uint64_t>(call);
+          const Layers expected =
+              testing::virtual_reduce(spec, ranks, nullptr, {.states = &of_all, .rows = rows});
+          expect_well(on_ranks(3, options_of(chunk), [&](Communicator& comm) {
+            const auto r = static_cast<std::size_t>(comm.rank());
+            Layers out = ranks[r];  // in place
+            comm.AllReduce(views_of(out), views_of(out), spec, false,
+                           {.states = &own[r], .rows = rows});
+            EXPECT_TRUE(same_layers(expected, out)) << "rank " << r << ", call " << call;
+          }));
+        }
       }
     }
   }

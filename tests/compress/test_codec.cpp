@@ -63,6 +63,7 @@ constexpr const char* kCompressors[] = {
     "qsgd coding=elias-dense",
     "qsgd norm=2 coding=elias-sparse",
     "qsgd bits=3 bucket=50 coding=smallest",
+    "qsgd bits=3 bucket=50 spacing=optimal",
     "terngrad",
     "terngrad clip=none share=off",
     "terngrad bucket=100",

@@ -39,9 +39,10 @@ float measured(const Codec& codec, const std::vector<float>& x, int shift = 0) {
   return codec.Measure({.n = size, .shift = shift, .size = size}, nullptr, x.data());
 }
 
-/// min(max |v|, c sigma), finite values alone; sigma by MPFR's width would be the same: a product
-/// of 64 bits is compared with its neighbours.
+/// min(max |v|, c sigma), finite values alone; sigma by sixteen sums about the first of them.
 float scaler_of(const std::vector<float>& x, double clip) {
+  const auto first = std::ranges::find_if(x, [](float value) { return std::isfinite(value); });
+  if (first == x.end()) return 0;
   std::vector<double> sums(16), squares(16);
   double count = 0;
   float largest = 0;
@@ -54,17 +55,15 @@ float scaler_of(const std::vector<float>& x, double clip) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (!std::isfinite(x[i])) continue;
     largest = std::max(largest, std::fabs(x[i]));
-    sums[i % 16] += static_cast<double>(x[i]);
+    const double d = static_cast<double>(x[i]) - static_cast<double>(*first);
+    sums[i % 16] += d;
+    squares[i % 16] = std::fma(d, d, squares[i % 16]);
     ++count;
   }
-  if (clip == 0 || count == 0) return largest;
-  const double mean = folded(sums) / count;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (!std::isfinite(x[i])) continue;
-    const double d = static_cast<double>(x[i]) - mean;
-    squares[i % 16] = std::fma(d, d, squares[i % 16]);
-  }
-  const testing::Quad sigma = std::sqrt(folded(squares) / count);
+  if (clip == 0) return largest;
+  const double sum = folded(sums);
+  const double rest = std::max(folded(squares) - sum * (sum / count), 0.0);
+  const testing::Quad sigma = std::sqrt(rest / count);
   return std::min(largest, static_cast<float>(static_cast<testing::Quad>(clip) * sigma));
 }
 

@@ -19,7 +19,7 @@ import numpy as np
 
 import cpd
 import cpd.comm
-from cpd import _core
+from cpd import _core, compress
 from cpd.comm import Communicator, Mismatch, RankLost
 
 FORMATS = ("e4m3", "e5m2", "e3m0", "e2m1", "e4m3fn", "fp16", "bf16", "fp32", "e6m9", "e2m5")
@@ -202,6 +202,64 @@ def scaled(comm: Communicator) -> list[str]:
         if not same(got, wanted) or report.layers != reports:
             wrong.append(f"{q}: {way}")
     return wrong
+
+
+WIRES = (
+    "qsgd bits=4 bucket=64",
+    "qsgd bits=3 bucket=tensor norm=2 levels=intervals",
+    "terngrad",
+    "terngrad share=off clip=none bucket=128",
+    "one_bit",
+    "one_bit bucket=64",
+    "top_k 0.1 qsgd bits=4",
+    "fp8_rows",
+    "int8_rows stochastic",
+    "int4",
+    "quantized mxfp8",
+    "uniform bits=5",
+    "feedback int4 bucket=32",
+    "feedback qsgd bits=2 bucket=128",
+)
+"""A codec of each kind, with what it may keep."""
+SHAPES = ((40, 25), (0, 3), (1,), (6, 3, 3), (5001,))
+
+
+def wires() -> list[str]:
+    """Those that there are."""
+    there = {one.name for one in compress.compressors()}
+    return [text for text in WIRES if set(text.split()[:1]) <= there]
+
+
+def codec_layers(rank: int, step: int) -> list[Any]:
+    sizes = tuple(int(np.prod(shape)) for shape in SHAPES)
+    flat = layers_of(rank, sizes, step, special=False)
+    return [x.reshape(shape) for x, shape in zip(flat, SHAPES, strict=True)]
+
+
+def codecs(comm: Communicator) -> list[str]:
+    """Every codec over the ways that take it, three steps with what it keeps: a list of what is not
+    as over virtual ranks."""
+    wrong = []
+    ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
+    for index, (wire, way) in enumerate(itertools.product(wires(), ways_of)):
+        spec = cpd.ReduceSpec(wire=wire, seed=index, average=index % 2 == 0, **way)
+        mine, everyone = compress.States(), compress.States()
+        for step in range(3):
+            at = dataclasses.replace(spec, step=step)
+            ranks = [codec_layers(rank, step) for rank in range(comm.size)]
+            wanted, reports = cpd.simulate_all_reduce(ranks, at, states=everyone, report=True)
+            got, report = comm.all_reduce(ranks[comm.rank], at, states=mine, report=True)
+            if not same(got, wanted) or report.layers != reports:
+                wrong.append(f"{wire}: {way}, step {step}")
+        if kept_by(mine, comm.rank) != kept_by(everyone, comm.rank):
+            wrong.append(f"{wire}: {way}, what is kept")
+    return wrong
+
+
+def kept_by(states: compress.States, rank: int) -> list[Any]:
+    """What is kept of a rank's contributions."""
+    layers = states.state_dict()["layers"]
+    return [one for one in layers if one["rank"] == rank and one["stage"] == "contribution"]
 
 
 def others(comm: Communicator) -> list[str]:

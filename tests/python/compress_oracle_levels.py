@@ -56,7 +56,7 @@ def _fused(square: float, total: float) -> float:
 
 
 def moments(x: np.ndarray, mean: float) -> tuple[float, float, int]:
-    """Sums of x - mean and of its square over finite values, and how many there are."""
+    """Sums of x - mean and of its square over finite values, and how many there are; any mean."""
     sums, squares, finite = [0.0] * PARTIAL_SUMS, [0.0] * PARTIAL_SUMS, 0
     for i, value in enumerate(x.tolist()):
         if not math.isfinite(value):
@@ -136,9 +136,8 @@ def scaler(x: np.ndarray, clip: float | None) -> float:
     largest = float(np.abs(finite).max(initial=0))
     if clip is None or finite.size == 0:
         return largest
-    total, _, count = moments(x, 0.0)
-    _, squares, _ = moments(x, total / count)
-    sigma = math.sqrt(squares / count)
+    total, squares, count = moments(x, float(finite[0]))
+    sigma = math.sqrt(max(squares - total * (total / count), 0.0) / count)
     return min(largest, binary32(Fraction(clip) * Fraction(sigma)))
 
 

@@ -164,6 +164,14 @@ DDP_CASES: dict[str, dict[str, Any]] = {
         "keep": "disk",
     },
     "scaled": {"spec": cpd.ReduceSpec("mxfp8", result="bf16")},
+    "codec": {"spec": cpd.ReduceSpec(wire="qsgd bits=3 bucket=64", seed=3)},
+    "shared scale": {"spec": cpd.ReduceSpec(wire="terngrad"), "keep": "recompute"},
+    "codec by rows": {"spec": cpd.ReduceSpec(wire="fp8_rows", exchange="gather")},
+    "exempt from a codec": {
+        "spec": cpd.Schedule(
+            cpd.ReduceSpec(wire="int4 stochastic", order="ring"), exempt=["5.*"], min_size=8
+        ),
+    },
     "buffers of their own": {"spec": cpd.ReduceSpec("e4m3"), "broadcast_buffers": False},
     "delayed scaling": {
         "spec": cpd.ReduceSpec("e4m3", aps=True),
@@ -172,6 +180,17 @@ DDP_CASES: dict[str, dict[str, Any]] = {
     "stochastic layers": {"spec": cpd.ReduceSpec("e4m3"), "recipe": STOCHASTIC},
     "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
     "accumulated": {"spec": cpd.ReduceSpec("e4m3", aps=True), "accumulated": True},
+}
+LATER = {
+    "1-bit columns": "one_bit",
+    "1-bit buckets": "one_bit bucket=64",
+    "largest values": "top_k 0.1 qsgd bits=4",
+    "errors fed back": "feedback qsgd bits=2 bucket=128",
+}
+DDP_CASES |= {
+    name: {"spec": cpd.ReduceSpec(wire=text), "keep": "recompute"}
+    for name, text in LATER.items()
+    if text.split()[0] in {one.name for one in cpd.compress.compressors()}
 }
 WORLD = 3
 STEPS = 3

@@ -55,6 +55,14 @@ def test_scaled_formats(transport: str, world: int) -> None:
         assert rank.result == []
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("transport", "world"), [("mpi", 2), ("mpi", 3), ("gloo", 3)])
+def test_codecs(transport: str, world: int) -> None:
+    """Every compressor, by owner and gather, with groups, and what it keeps."""
+    for rank in spawn_ranks(transport, world, "comm_cases:codecs", chunk=2048):
+        assert rank.result == []
+
+
 @pytest.mark.timeout(180)
 def test_bytes_that_no_decoder_takes() -> None:
     ranks = spawn_ranks("gloo", 3, "comm_cases:any_size", True, chunk=2048, timeout=3.0)

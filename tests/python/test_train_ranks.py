@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import spawn
+from cpd import compress
 from cpd.cli import main
 from cpd.demo.training import train
 from train_ranks import options_of, run_all, told
@@ -40,8 +41,19 @@ RUNS = [
     {"epochs": 2, "fp32_epochs": 1, "exempt": ["*.bias"], "overflow": "saturate"},
     {"format": "e5m2", "aps": "off", "loss_scale": 2.0**100, "epochs": 2},  # diverges
     {"recipe": "te-delayed", "rounding": "stochastic"},
+    {"format": "fp32", "aps": "off", "wire": "qsgd bits=4 bucket=512"},
+    {"format": "fp32", "aps": "off", "wire": "terngrad", "last_layer_fp32": True},
+    {"format": "fp32", "aps": "off", "wire": "int4", "exchange": "gather", "min_size": 100},
+]
+KEEPS = ["one_bit", "one_bit bucket=64", "top_k 0.05", "feedback int4"]
+RUNS += [
+    {"format": "fp32", "aps": "off", "wire": wire, "group_size": 2}
+    for wire in KEEPS
+    if wire.split()[0] in {one.name for one in compress.compressors()}
 ]
 WORDS = "--format e4m3 --aps --epochs 1 --batch 90 --depth 2 --seed 5 --rounding stochastic"
+CODEC_WORDS = ["--wire", "qsgd bits=4 bucket=512", "--min-size", "100"]
+CODEC_WORDS += ["--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
 # Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.
 MPI_SETTINGS = {
     "TERM": "dumb",  # mpirun gives its ranks a terminal
@@ -87,12 +99,13 @@ def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("words", [WORDS.split(), CODEC_WORDS])
 @pytest.mark.parametrize("transport", LAUNCHERS)
-def test_command_prints_what_virtual_ranks_print(transport, capsys, tmp_path):
+def test_command_prints_what_virtual_ranks_print(transport, words, capsys, tmp_path):
     files = {name: tmp_path / f"{name}.json" for name in ("real", "virtual")}
-    done = launched(transport, *WORDS.split(), "--json", str(files["real"]))
+    done = launched(transport, *words, "--json", str(files["real"]))
     assert done.returncode == 0, done.stderr
-    arguments = [*WORDS.split(), "--nodes", "2", "--json", str(files["virtual"])]
+    arguments = [*words, "--nodes", "2", "--json", str(files["virtual"])]
     assert main(["train", *arguments]) == 0
     assert done.stdout == capsys.readouterr().out
     assert re.search(r"^weights [0-9a-f]{16}$", done.stdout, re.MULTILINE)

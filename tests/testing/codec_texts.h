@@ -28,6 +28,7 @@ inline std::vector<std::string> codec_texts() {
       "qsgd coding=elias-dense",
       "qsgd norm=2 coding=elias-sparse",
       "qsgd bits=3 bucket=50 coding=smallest",
+      "qsgd bits=3 bucket=50 spacing=optimal",
       "terngrad",
       "terngrad share=off bucket=512",
       "fp8_rows",
@@ -41,6 +42,8 @@ inline std::vector<std::string> codec_texts() {
       "sparse",
       "sparse e4m3",
       "feedback int4",
+      "uniform bits=8",
+      "uniform bits=entropy",
   };
 }
 

@@ -65,6 +65,14 @@ def reduce_arguments(
     else:
         group.add_argument("--format", default=format, metavar="NAME", help=f"default {format}")
     group.add_argument(
+        "--wire",
+        metavar="TEXT",
+        action="append" if several else "store",
+        help="a codec in place of the format, such as 'qsgd bits=4 bucket=512': "
+        "cpd.compress.compressors() has them; sums are in fp32"
+        + ("; may be given several times" if several else ""),
+    )
+    group.add_argument(
         "--aps",
         nargs="?",
         const="on",

@@ -93,6 +93,7 @@ def register(commands: Commands) -> None:
         help="leave out the rows of today's stacks",
     )
     parser.set_defaults(order=None)  # sequential; ring to recommend
+    parser.set_defaults(aps=None)  # on for formats; codecs have scales of their own
     parser.add_argument(
         "--group-sizes",
         type=integers,
@@ -177,7 +178,10 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
         raise UsageError(
             f"--recommend models the time of exchanges that sum in order ring, not in order {order}"
         )
-    specs = [_spec(options, name, order) for name in options.format or [_FORMAT]]
+    wires = options.wire or []
+    names = options.format or ([] if wires else [_FORMAT])
+    specs = [_spec(options, order, format=name) for name in names]
+    specs += [_spec(options, order, wire=text) for text in wires]
     _check_files(options)
     nodes = _nodes(options, world)
     if options.gradients is None:
@@ -192,12 +196,15 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
     return _Study(series, gradients, network)
 
 
-def _spec(options: argparse.Namespace, format: str, order: str) -> ReduceSpec:
+def _spec(
+    options: argparse.Namespace, order: str, format: str = _FORMAT, wire: str | None = None
+) -> ReduceSpec:
     from cpd.demo.training.options import reduce_spec
 
     spec = reduce_spec(
         format=format,
-        aps=options.aps,
+        wire=wire,
+        aps=options.aps or ("on" if wire is None else "off"),
         loss_scale=options.loss_scale,
         kahan=options.kahan,
         order=order,
@@ -219,11 +226,12 @@ def _spec(options: argparse.Namespace, format: str, order: str) -> ReduceSpec:
 
 
 def _label(spec: ReduceSpec, options: argparse.Namespace) -> str:
-    """The format and how its values are scaled."""
-    scaling = {"off": "", "on": " + APS", "paper": " + APS (paper)"}[options.aps]
+    """The format, and how its values are scaled; or the codec."""
+    scaling = " + APS" if spec.aps else ""
+    scaling += " (paper)" if spec.aps == "paper" else ""
     if options.loss_scale != 1:
         scaling = f" × {options.loss_scale:g}"
-    return f"{spec.format}{scaling}"
+    return f"{spec.format or spec.wire}{scaling}"
 
 
 def _check_files(options: argparse.Namespace) -> None:

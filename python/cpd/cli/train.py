@@ -56,6 +56,12 @@ def register(commands: Commands) -> None:
         help="sum the layers of that name (such as '*.bias') in fp32, without scaling; "
         "may be given several times",
     )
+    integer(
+        group,
+        "min-size",
+        None,
+        "sum layers of fewer values in fp32, without scaling; default: none",
+    )
     integer(group, "fp32-epochs", 0, "sum all layers of the first epochs in fp32")
     integer(group, "nodes", None, "default 8, or with a transport the processes (and no others)")
     integer(group, "batch", 16, "images for each node and step")

@@ -174,7 +174,7 @@ class Communicator:
             given = self._given(layers, spec, numbers)
             results = Outputs(given, given.shapes, out)
             sum_, counts = spec._native(), flag("report", report)
-        with self._keeping(states) as kept, self._one_call:
+        with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.all_reduce(
                 given.values, results.values, sum_, counts, given.numbers, kept, given.rows
             )
@@ -226,7 +226,7 @@ class Communicator:
             results = Outputs(given, given.shapes) if here else None
             sum_, counts = spec._native(), flag("report", report)
         values = [] if results is None else results.values
-        with self._keeping(states) as kept, self._one_call:
+        with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.reduce(
                 given.values, values, sum_, root, counts, given.numbers, kept, given.rows
             )
@@ -280,7 +280,7 @@ class Communicator:
             slices = [(self._slice(size),) for size in given.sizes]
             results = Outputs(given, slices, out)
             sum_, counts = spec._native(), flag("report", report)
-        with self._keeping(states) as kept, self._one_call:
+        with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.reduce_scatter(
                 given.values, results.values, sum_, counts, given.numbers, kept, given.rows
             )
@@ -379,11 +379,14 @@ class Communicator:
             raise
 
     @contextmanager
-    def _keeping(self, states: States | None) -> Iterator[_core.CodecStates | None]:
+    def _keeping(
+        self, states: States | None, spec: ReduceSpec
+    ) -> Iterator[_core.CodecStates | None]:
         """What C++ takes of `states` for one call; where that cannot be had, the ranks are told."""
         with ExitStack() as stack:
             with self._telling():
-                native = stack.enter_context(native_states(states))
+                kept = native_states(states, wanted=spec.wire is not None)
+                native = stack.enter_context(kept)
             yield native
 
     def _refuse(self, error: Exception) -> None:

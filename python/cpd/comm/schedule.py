@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,10 +17,11 @@ from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.layers import Layer, Layers, PerRank, layer_list
 from cpd.comm.spec import ReduceSpec, check_world
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
+from cpd.compress.states import States
 from cpd.numeric.options import integer, is_torch
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Schedule:
     """A `ReduceSpec` for every layer at every step.
 
@@ -33,6 +35,8 @@ class Schedule:
         first_steps: how many steps, from step 0 on, are reduced by `first_spec` instead of `spec`.
             The APS paper's hybrid precision (Table 7) is `first_steps=30 * steps_per_epoch`.
         first_spec: default as for `exempt_spec`.
+        min_size: layers of fewer values are exempt, too. QSGD keeps those below 10,000 in full
+            precision; TernGrad a network's last layer, which `exempt` names.
 
     A layer's number in random streams is its place among all the names, whatever is exempt and
     however the layers are divided into calls. The `step` of the specs is not used: it is given with
@@ -53,6 +57,7 @@ class Schedule:
     exempt_spec: ReduceSpec
     first_steps: int
     first_spec: ReduceSpec
+    min_size: int = 0
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class Schedule:
         exempt_spec: ReduceSpec | None = None,
         first_steps: int = 0,
         first_spec: ReduceSpec | None = None,
+        min_size: int = 0,
     ) -> None:
         spec = _spec("spec", spec)
         values = {
@@ -69,19 +75,30 @@ class Schedule:
             "exempt_spec": _in_fp32(spec) if exempt_spec is None else exempt_spec,
             "first_steps": _count("first_steps", first_steps),
             "first_spec": _in_fp32(spec) if first_spec is None else first_spec,
+            "min_size": _count("min_size", min_size),
         }
         for name, value in values.items():
             if name.endswith("_spec"):
                 _spec(name, value)
             object.__setattr__(self, name, value)
 
-    def is_exempt(self, name: str) -> bool:
-        """Whether a pattern of `exempt` matches the layer's name."""
-        return any(fnmatchcase(name, pattern) for pattern in self.exempt)
+    def __repr__(self) -> str:
+        shown = [one.name for one in dataclasses.fields(self)]
+        shown = shown if self.min_size else shown[:-1]
+        return f"Schedule({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
-    def spec_of(self, name: str, step: int) -> ReduceSpec:
-        """What the layer `name` is reduced by at this step."""
-        return self._spec_at(self.is_exempt(name), step)
+    def is_exempt(self, name: str, size: int | None = None) -> bool:
+        """Whether a pattern of `exempt` matches the layer's name, or it has fewer values than
+        `min_size`: ValueError where that is asked of a layer without `size`."""
+        if any(fnmatchcase(name, pattern) for pattern in self.exempt):
+            return True
+        if self.min_size and size is None:
+            raise ValueError(f"min_size={self.min_size} needs the size of layer {name!r}")
+        return size is not None and size < self.min_size
+
+    def spec_of(self, name: str, step: int, size: int | None = None) -> ReduceSpec:
+        """What the layer `name`, of so many values, is reduced by at this step."""
+        return self._spec_at(self.is_exempt(name, size), step)
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raises ValueError where a pattern of `exempt` matches none of the layers `names`."""
@@ -99,33 +116,60 @@ class Schedule:
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
 
-    def parts(self, names: Sequence[str], step: int) -> list[tuple[ReduceSpec, list[int]]]:
+    @property
+    def exempts(self) -> bool:
+        """Whether any layer may be exempt."""
+        return bool(self.exempt) or self.min_size > 0
+
+    def parts(
+        self, names: Sequence[str], step: int, sizes: Sequence[int] | None = None
+    ) -> list[tuple[ReduceSpec, list[int]]]:
         """The calls of one step: each distinct spec with the numbers of its layers, ascending.
 
-        Calls are in the order of their first layers. Raises ValueError as `check_names`.
+        Calls are in the order of their first layers. `sizes`: values of each layer, for
+        `min_size`. Raises ValueError as `check_names`, and where sizes are needed.
         """
         self.check_names(names)
         specs = [self._spec_at(exempt, step) for exempt in (False, True)]
         found: dict[ReduceSpec, list[int]] = {}
         for number, name in enumerate(names):
-            found.setdefault(specs[self.is_exempt(name)], []).append(number)
+            exempt = self.is_exempt(name, None if sizes is None else sizes[number])
+            found.setdefault(specs[exempt], []).append(number)
         return list(found.items())
 
     @overload
     def simulate_all_reduce(
-        self, names: Sequence[str], per_rank: PerRank, *, step: int, report: Literal[False] = False
+        self,
+        names: Sequence[str],
+        per_rank: PerRank,
+        *,
+        step: int,
+        states: States | None = None,
+        report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
     def simulate_all_reduce(
-        self, names: Sequence[str], per_rank: PerRank, *, step: int, report: Literal[True]
+        self,
+        names: Sequence[str],
+        per_rank: PerRank,
+        *,
+        step: int,
+        states: States | None = None,
+        report: Literal[True],
     ) -> tuple[list[Any], list[LayerReport]]: ...
     def simulate_all_reduce(
-        self, names: Sequence[str], per_rank: PerRank, *, step: int, report: bool = False
+        self,
+        names: Sequence[str],
+        per_rank: PerRank,
+        *,
+        step: int,
+        states: States | None = None,
+        report: bool = False,
     ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
         """`cpd.simulate_all_reduce` of the layers `names` at this step, one call for each spec.
 
-        `per_rank` and what is returned are as there; a rank that is a function is asked anew by
-        each call.
+        `per_rank`, `states` and what is returned are as there; a rank that is a function is asked
+        anew by each call.
 
         >>> ranks = [[np.float32([0.3]), np.float32([0.3])]] * 2
         >>> schedule = Schedule(ReduceSpec("e4m3"), exempt=["b"])
@@ -134,9 +178,12 @@ class Schedule:
         """
         sums: list[Any] = [None] * len(names)
         reports: list[Any] = [None] * len(names)
-        for spec, numbers in self.parts(names, step):
+        sizes = _sizes(_first_of(per_rank)) if self.min_size else None
+        for spec, numbers in self.parts(names, step, sizes):
             ranks = [partial(_chosen, rank, names, numbers) for rank in per_rank]
-            part, told = simulate_all_reduce(ranks, spec, numbers=numbers, report=True)
+            part, told = simulate_all_reduce(
+                ranks, spec, numbers=numbers, states=states, report=True
+            )
             for number, sum_, layer in zip(numbers, part, told, strict=True):
                 sums[number], reports[number] = sum_, layer
         return (sums, reports) if report else sums
@@ -150,6 +197,7 @@ class Schedule:
         *,
         step: int,
         out: Layers | None = None,
+        states: States | None = None,
         report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
@@ -161,6 +209,7 @@ class Schedule:
         *,
         step: int,
         out: Layers | None = None,
+        states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
     def all_reduce(
@@ -171,14 +220,15 @@ class Schedule:
         *,
         step: int,
         out: Layers | None = None,
+        states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """`comm.all_reduce` of the layers `names` at this step, one call for each spec.
 
-        `layers`, `out` and what is returned are as there; the report's traffic is that of all calls
-        together. Every rank gives the same names in the same order. Raises ValueError before
-        anything is sent where `layers` or `out` are not as many as the names, or where a spec's
-        groups are larger than the number of ranks.
+        `layers`, `out`, `states` and what is returned are as there; the report's traffic is that of
+        all calls together. Every rank gives the same names in the same order. Raises ValueError
+        before anything is sent where `layers` or `out` are not as many as the names, or where a
+        spec's groups are larger than the number of ranks.
         """
         sums: list[Any] = [None] * len(names)
         reports: list[Any] = [None] * len(names)
@@ -189,10 +239,12 @@ class Schedule:
             out = layer_list("out", out)
             _check_count("layers in out", out, names)
         self.check_world(comm.size)
-        for spec, numbers in self.parts(names, step):
+        for spec, numbers in self.parts(names, step, _sizes(layers) if self.min_size else None):
             chosen = {number: layers[number] for number in numbers}
             into = None if out is None else {number: out[number] for number in numbers}
-            part, told = all_reduce_numbered(comm, chosen, spec, out=into, report=report)
+            part, told = all_reduce_numbered(
+                comm, chosen, spec, out=into, states=states, report=report
+            )
             for number in numbers:
                 sums[number] = part[number]
                 if told is not None:
@@ -220,7 +272,7 @@ def as_schedule(spec: ReduceSpec | Schedule) -> Schedule:
 def specs_in_use(schedule: Schedule) -> list[ReduceSpec]:
     """The distinct specs by which some layer may be reduced at some step."""
     specs = [schedule.spec]
-    specs += [schedule.exempt_spec] if schedule.exempt else []
+    specs += [schedule.exempt_spec] if schedule.exempts else []
     specs += [schedule.first_spec] if schedule.first_steps else []
     return list(dict.fromkeys(specs))
 
@@ -240,6 +292,7 @@ def all_reduce_numbered(
     spec: ReduceSpec,
     *,
     out: Mapping[int, Any] | None = None,
+    states: States | None = None,
     report: bool = False,
 ) -> tuple[list[Any], ReduceReport | None]:
     """One call of `comm.all_reduce` in which layer `number` has that number in random streams.
@@ -249,10 +302,11 @@ def all_reduce_numbered(
     numbers = sorted(layers)
     given = [layers[number] for number in numbers]
     into = None if out is None else [out[number] for number in numbers]
+    kept: dict[str, Any] = {} if states is None else {"states": states}
     if not report:
-        sums = comm.all_reduce(given, spec, out=into, numbers=numbers)
+        sums = comm.all_reduce(given, spec, out=into, numbers=numbers, **kept)
         return numbered(dict(zip(numbers, sums, strict=True))), None
-    sums, told = comm.all_reduce(given, spec, out=into, numbers=numbers, report=True)
+    sums, told = comm.all_reduce(given, spec, out=into, numbers=numbers, report=True, **kept)
     reports = dict(zip(numbers, told.layers, strict=True))
     between = LayerReport(0, 0, 0, 0)
     padded = [reports.get(number, between) for number in range(max(numbers, default=-1) + 1)]
@@ -277,6 +331,16 @@ def _chosen(rank: Any, names: Sequence[str], numbers: list[int]) -> list[Any]:
     layers = list(rank() if callable(rank) else rank)
     _check_count("layers", layers, names)
     return [layers[number] for number in numbers]
+
+
+def _first_of(per_rank: PerRank) -> Sequence[Any]:
+    """The layers of rank 0."""
+    rank: Any = per_rank[0]
+    return layer_list("rank 0", rank() if callable(rank) else rank)
+
+
+def _sizes(layers: Sequence[Any]) -> list[int]:
+    return [math.prod(layer.shape) for layer in layers]
 
 
 def _check_count(what: str, layers: Sequence[Any], names: Sequence[str]) -> None:

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from cpd import _core
-from cpd.compress.codec import Codec, CodecLike, codec
+from cpd.compress.codec import Codec, CodecLike, with_numbers
 from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, sum_accumulator
 from cpd.numeric.formats import Format, FormatLike, flag, format
-from cpd.numeric.options import MAX_RANDOM_BITS, Options, int32, number
+from cpd.numeric.options import Options, int32, number
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 
 ORDERS: tuple[str, ...] = _core.ORDERS
@@ -181,19 +181,9 @@ def sums_format(wire: Format | Scaled | None) -> Format:
 
 
 def _codec(wire: CodecLike, format: Any, seed: int, random_bits: int) -> Codec:
-    """The codec with the spec's seed and random_bits, or those that it has itself."""
     if format is not None:
         raise ValueError(f"format and wire exclude each other, got {format!r} and {wire!r}")
-    given = codec(wire)
-    numbers = []
-    for name, usual, own, ours in (
-        ("seed", 0, given.seed, seed),
-        ("random_bits", MAX_RANDOM_BITS, given.random_bits, random_bits),
-    ):
-        if usual not in (own, ours) and own != ours:
-            raise ValueError(f"{name} is given twice: {ours!r}, and {own} in {given!r}")
-        numbers.append(own if ours == usual else ours)
-    return Codec(given.name, seed=numbers[0], random_bits=numbers[1])
+    return with_numbers(wire, seed, random_bits)
 
 
 def _check_cast(by: Codec, rounding: Any, overflow: Any, variant: Any) -> None:

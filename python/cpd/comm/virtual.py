@@ -89,7 +89,7 @@ def simulate_all_reduce(
     source = Source(per_rank, numbers, spec.wire)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world, stacklevel=3)
-    with native_states(states) as kept:
+    with native_states(states, wanted=spec.wire is not None) as kept:
         reduce = _core.VirtualReduce(
             spec._native(), source.world, source.sizes, source.numbers, kept, source.rows
         )
@@ -99,7 +99,8 @@ def simulate_all_reduce(
         for rank in reduce.schedule():
             source.visit(rank, reduce.contribute)
             reduce.end_rank()
-    layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
+        layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
+        reduce.commit()
     if not report:
         return layers
     return layers, [layer_report(reduce.report(index)) for index in range(len(layers))]

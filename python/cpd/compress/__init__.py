@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressors: what a message of an all-reduce holds, and codecs by themselves.
 
-`codec(text)` makes one: a compressor of `compressors()` with its options, or a format. It stands in
-`ReduceSpec(wire=...)`, encodes a layer by itself and decodes what it made. What a codec keeps from
-call to call is in `States`.
+`codec(text)` makes one: a compressor of `compressors()` with its options, or a format; `qsgd(…)`
+and the other functions write the text. It stands in `ReduceSpec(wire=…)`, encodes a layer by itself
+and decodes what it made. What a codec keeps from call to call is in `States`.
 
 >>> import numpy as np
 >>> packet = codec("e2m1").encode(np.float32([0.3, 1.0, -2.0]))
@@ -14,6 +14,18 @@ call to call is in `States`.
 """
 
 from cpd.compress.codec import Codec, CodecLike, Packet, codec, decode
+from cpd.compress.makers import (
+    feedback,
+    fp8_rows,
+    int4,
+    int8_rows,
+    one_bit,
+    qsgd,
+    quantized,
+    terngrad,
+    top_k,
+    uniform,
+)
 from cpd.compress.states import States
 from cpd.compress.table import Compressor, compressors
 
@@ -26,4 +38,14 @@ __all__ = [
     "codec",
     "compressors",
     "decode",
+    "feedback",
+    "fp8_rows",
+    "int4",
+    "int8_rows",
+    "one_bit",
+    "qsgd",
+    "quantized",
+    "terngrad",
+    "top_k",
+    "uniform",
 ]

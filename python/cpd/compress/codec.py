@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.compress import table
 from cpd.compress.rows import Lie, lie_of
 from cpd.compress.states import States, native_states
 from cpd.numeric import native
@@ -72,7 +71,7 @@ class Codec:
             raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {name!r}")
         options = Options(seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
         made = _core.Codec(name, options.native())
-        if made.has_scales and not table.is_compressor(made.name):  # as cpd.cast: they saturate
+        if made.is_format and made.has_scales:  # they saturate, as by cpd.cast
             made = _core.Codec(name, options._replace(overflow="saturate").native())
         native.take(self, made, seed=options.seed, random_bits=options.random_bits)
 
@@ -84,7 +83,7 @@ class Codec:
     @property
     def is_compressor(self) -> bool:
         """Whether it is one of `compressors`, not a format."""
-        return table.is_compressor(self.name)
+        return not self._held.is_format
 
     @property
     def is_fixed(self) -> bool:
@@ -198,6 +197,21 @@ def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS)
     if (seed, random_bits) != (0, MAX_RANDOM_BITS):
         raise ValueError(f"{text!r} has a seed and random_bits of its own: give its name")
     return text
+
+
+def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
+    """A codec with this seed and these random_bits; with its own where these are the usual ones.
+    Raises ValueError where each has another."""
+    given = codec(by)
+    numbers = []
+    for name, usual, own, ours in (
+        ("seed", 0, given.seed, seed),
+        ("random_bits", MAX_RANDOM_BITS, given.random_bits, random_bits),
+    ):
+        if usual not in (own, ours) and own != ours:
+            raise ValueError(f"{name} is given twice: {ours!r}, and {own} in {given!r}")
+        numbers.append(own if ours == usual else ours)
+    return Codec(given.name, seed=numbers[0], random_bits=numbers[1])
 
 
 def decode(data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:

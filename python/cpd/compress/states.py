@@ -95,12 +95,15 @@ class States:
 
 
 @contextmanager
-def native_states(states: States | None) -> Iterator[_core.CodecStates | None]:
-    """What C++ takes of `states=`, for one call. Raises TypeError for anything else."""
-    if states is None:
+def native_states(
+    states: States | None, *, wanted: bool = True
+) -> Iterator[_core.CodecStates | None]:
+    """What C++ takes of `states=`, for one call; nothing where it is not `wanted`, as by formats.
+    Raises TypeError for anything else."""
+    if states is not None and not isinstance(states, States):
+        raise TypeError(f"states must be a cpd.compress.States, got {type(states).__name__}")
+    if states is None or not wanted:
         yield None
         return
-    if not isinstance(states, States):
-        raise TypeError(f"states must be a cpd.compress.States, got {type(states).__name__}")
     with states.used() as native:
         yield native

@@ -21,7 +21,8 @@ from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, averaging
 from cpd.comm.spec import ReduceSpec
-from cpd.parallel.nodes.gradients import named_parameters
+from cpd.compress.states import States
+from cpd.parallel.nodes.gradients import named_parameters, number_of
 
 Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
 
@@ -92,7 +93,7 @@ def all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Tens
 class HookState:
     """What the hook keeps from step to step.
 
-    Pickled (or in a checkpoint) it holds the schedule, the step and the names, not the
+    Pickled (or in a checkpoint) it holds the schedule, the step, the names and the states, not the
     communicator: an unpickled state makes itself a new one of the default process group at its
     first bucket, unless `attach` gives it one before.
     """
@@ -102,6 +103,8 @@ class HookState:
     """Number of the next backward pass that reduces; enters the random streams."""
     names: list[str] | None
     """The parameters' names in their order, where the model was given."""
+    states: States
+    """What a codec keeps of this rank's layers; each rank's checkpoint has its own."""
     error: BaseException | None
     """The first error of the thread that reduces."""
 
@@ -109,12 +112,14 @@ class HookState:
         self.__setstate__({"schedule": schedule, "step": step, "names": None})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"schedule": self.schedule, "step": self.step, "names": self.names}
+        names = ("schedule", "step", "names", "states")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.schedule = state["schedule"]
         self.step = state["step"]
         self.names = state["names"]
+        self.states = state.get("states") or States()
         self.error = None
         self._comm: Communicator | None = None
         self._owns_comm = False
@@ -134,6 +139,11 @@ class HookState:
             self.schedule.check_names(list(named))
             self.names = list(named)
             self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
+
+    def reset(self, name: str | None = None) -> None:
+        """Forgets what codecs keep of the parameter `name`, where the model was given; None: of
+        all. Raises ValueError where there is none of that name."""
+        self.states.reset(None if name is None else number_of(name, self.names or []))
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Takes the bucket over; the future is its buffer with the reduced gradients."""
@@ -228,8 +238,9 @@ class HookState:
         for spec, numbers in self._parts(layers, step):
             chosen = {number: layers[number] for number in numbers}
             in_place = all(g.dtype == torch.float32 and g.is_contiguous() for g in chosen.values())
+            states = None if spec.wire is None else self.states
             sums, _ = all_reduce_numbered(
-                self._comm, chosen, spec, out=chosen if in_place else None
+                self._comm, chosen, spec, out=chosen if in_place else None, states=states
             )
             if not in_place:
                 for number in numbers:
@@ -239,7 +250,8 @@ class HookState:
         self, layers: dict[int, torch.Tensor], step: int
     ) -> list[tuple[ReduceSpec, list[int]]]:
         names = self.names or [str(number) for number in range(len(self._numbers))]
-        parts = self.schedule.parts(names, step)
+        sizes = [parameter.numel() for parameter in self._numbers]
+        parts = self.schedule.parts(names, step, sizes)
         chosen = [(spec, [n for n in numbers if n in layers]) for spec, numbers in parts]
         return [(spec, numbers) for spec, numbers in chosen if numbers]
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,6 +17,7 @@ from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule, as_schedule
 from cpd.comm.schedule import numbered as numbered
 from cpd.comm.spec import ReduceSpec
+from cpd.compress.states import States
 
 
 def set_reduce_scatter(
@@ -62,7 +63,9 @@ class ReduceScatter:
         layer: its number in random streams; each module has its own.
 
     `step` is the number of the next call, of which every backward pass makes one; it enters the
-    random streams, so keep it in checkpoints where rounding is stochastic.
+    random streams. `states` is what a codec keeps of this rank's layer. Keep both in checkpoints
+    (`state_dict`) where rounding is stochastic or a codec feeds errors back. A codec has the flat
+    gradients as one row, or one column.
 
     Where `set_gradient_divide_factor` is used, call `set_force_sum_reduction_for_comms(True)` too:
     the sum then comes from here and FSDP divides it. On a two-dimensional mesh the further sum,
@@ -83,6 +86,7 @@ class ReduceScatter:
         self.name = name
         self.layer = layer
         self.step = self.schedule.spec.step
+        self.states = States()
         self._comm = comm
         self._communicators: dict[dist.ProcessGroup, Communicator] = {}
 
@@ -113,12 +117,26 @@ class ReduceScatter:
                 f"values, got {input_tensor.numel()}"
             )
         spec = dataclasses.replace(
-            self.schedule.spec_of(self.name, self.step), average=_averages(op)
+            self.schedule.spec_of(self.name, self.step, input_tensor.numel()),
+            average=_averages(op),
         )
         flat = input_tensor.reshape(-1)
-        (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer])
+        (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer], states=self.states)
         output_tensor.copy_(part.view_as(output_tensor))
         self.step += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, and what a codec keeps."""
+        return {"step": self.step, "states": self.states.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on as what `state_dict` told of."""
+        self.states.load_state_dict(state["states"])
+        self.step = state["step"]
+
+    def reset(self) -> None:
+        """Forgets what a codec keeps."""
+        self.states.reset()
 
     def _communicator(self, group: dist.ProcessGroup) -> Communicator:
         if self._comm is not None:

@@ -10,16 +10,25 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from cpd import _core
 from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport
+from cpd.compress.states import States
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
 from cpd.parallel.nodes.folds import Folds
-from cpd.parallel.nodes.gradients import Gradients, Loss, Watch, computed, named_parameters
+from cpd.parallel.nodes.gradients import (
+    Gradients,
+    Loss,
+    Watch,
+    computed,
+    named_parameters,
+    number_of,
+)
 from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room, size
 from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values, histories
 
@@ -63,11 +72,12 @@ class VirtualNodes:
         folder: of what is kept on disk; default: the system's for temporary files.
 
     Parameters without a gradient count as zeros, as DDP has it with find_unused_parameters; where
-    no node has a gradient, `grad` is None. When a step raises, gradients, buffers and generators
-    are what they were before it.
+    no node has a gradient, `grad` is None. When a step raises, gradients, buffers, generators and
+    states are what they were before it.
 
     Attributes:
         next_step: the number of the next step; enters the random streams.
+        states: what a codec keeps of all nodes' layers, such as the errors that it feeds back.
         losses: the nodes' losses of the last step.
         report: what happened to each layer in the last step, a `LayerReport` by name.
 
@@ -117,6 +127,7 @@ class VirtualNodes:
         self.next_step = self.schedule.spec.step
         self.losses = torch.empty(0)
         self.report: dict[str, LayerReport] = {}
+        self.states = States()
         check_room(self.keep, self.kept_bytes, folder)
         self._generators = None if seeds is None else self._seeded(seeds)
         self._buffers = None if broadcast_buffers else [Buffers(model).values] * self.world_size
@@ -162,9 +173,10 @@ class VirtualNodes:
             raise TypeError("step takes a batch or micro_batches")
         given = split(batch, self.world_size) if micro_batches is None else micro_batches
         parameters = self._parameters()
-        folds = self._folds(self.next_step, [p.numel() for p in parameters.values()])
-        begun = _Step(self, loss, on_gradients, parameters, folds)
-        reduced, losses = begun.run(first(given, self.world_size))
+        with self.states.used() as states:
+            folds = self._folds(parameters, self.next_step, states)
+            begun = _Step(self, loss, on_gradients, parameters, folds)
+            reduced, losses = begun.run(first(given, self.world_size))
         self._generators, self._buffers = begun.generators, begun.own_buffers
         for parameter, (gradient, _) in zip(parameters.values(), reduced, strict=True):
             parameter.grad = gradient
@@ -175,7 +187,8 @@ class VirtualNodes:
 
     def state_dict(self) -> dict[str, Any]:
         """What a run that goes on later needs, beside the model and its optimizer: the number of
-        the next step, the schedule (with its seeds), and nodes' own generators and buffers."""
+        the next step, the schedule (with its seeds), and nodes' own generators and buffers, and
+        what codecs keep."""
         own = self._generators
         return {
             "next_step": self.next_step,
@@ -183,6 +196,7 @@ class VirtualNodes:
             "schedule": self.schedule,
             "generators": None if own is None else [(one.host, one.gpus) for one in own],
             "buffers": self._buffers,
+            "states": self.states.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -196,10 +210,16 @@ class VirtualNodes:
         schedule = self._checked(state["schedule"])
         for values in state["buffers"] or ():
             Buffers(self.model).check(values)
+        self.states.load_state_dict(state.get("states", {"layers": []}))
         if self._generators is not None:
             self._generators = [Generators(host, gpus) for host, gpus in state["generators"]]
         self.schedule, self.next_step = schedule, state["next_step"]
         self._buffers = state["buffers"]
+
+    def reset(self, name: str | None = None) -> None:
+        """Forgets what codecs keep of the parameter `name`, on all nodes; None: of all. Raises
+        ValueError where there is none of that name."""
+        self.states.reset(None if name is None else number_of(name, self.names))
 
     def __repr__(self) -> str:
         values = sum(p.numel() for p in named_parameters(self.model).values())
@@ -235,10 +255,19 @@ class VirtualNodes:
 
     def _both_folds(self) -> list[Folds]:
         """Of the schedule's first steps, and of those after them, without values."""
-        return [self._folds(step, [0] * len(self.names)) for step in (0, self.schedule.first_steps)]
+        layers = named_parameters(self.model)
+        return [self._folds(layers, step) for step in (0, self.schedule.first_steps)]
 
-    def _folds(self, step: int, sizes: list[int]) -> Folds:
-        return Folds(self.schedule, self.names, sizes, self.world_size, step)
+    def _folds(
+        self,
+        layers: Mapping[str, torch.Tensor],
+        step: int,
+        states: _core.CodecStates | None = None,
+    ) -> Folds:
+        """`states`: where values come; None: there are none."""
+        shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
+        planned = states is None
+        return Folds(self.schedule, shapes, self.world_size, step, states, planned=planned)
 
 
 class _Step:
@@ -291,6 +320,7 @@ class _Step:
             losses = torch.stack(self._losses)
             self._check_losses(losses)
             results = self._folds.results(list(self._parameters.values()))
+            self._folds.commit()
         except BaseException:
             for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
                 parameter.grad = gradient

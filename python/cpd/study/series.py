@@ -135,7 +135,7 @@ class Series:
     def setting(self) -> dict[str, Any]:
         """What the sum is, for programs."""
         return {
-            "format": str(self.spec.format),
+            "format" if self.spec.wire is None else "wire": str(self.spec.format or self.spec.wire),
             "accumulator": str(self.spec.accumulator),
             "result": str(self.spec.result),
             "order": self.spec.order,

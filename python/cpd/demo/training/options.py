@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec, sums_format
+from cpd.compress import Codec, codec
 from cpd.nn.ready import recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import Scaled, format_or_scaled
@@ -26,7 +27,8 @@ def power_of_two(exponent: int) -> str:
 
 def reduce_spec(
     *,
-    format: str,
+    format: str = "fp32",
+    wire: str | None = None,
     aps: str = "off",
     loss_scale: float = 1.0,
     kahan: bool = False,
@@ -37,17 +39,19 @@ def reduce_spec(
     overflow: str | None = None,
     seed: int = 0,
 ) -> ReduceSpec:
-    """The all-reduce that these options name. Raises ValueError for what CPD refuses."""
-    wire = format_or_scaled(format)
+    """The all-reduce that these options name; `wire`: a codec, in place of `format`. Raises
+    ValueError for what CPD refuses."""
+    cast = None if wire is not None else format_or_scaled(format)
     accumulator = Accumulator(
-        sums_format(wire),
+        sums_format(cast),
         "kahan" if kahan else "sequential",
         rounding=rounding,
         overflow=overflow or "ieee",
         seed=seed,
     )
     return ReduceSpec(
-        wire,
+        cast,
+        wire=wire,
         accumulator=accumulator,
         order=order,
         exchange=exchange,
@@ -91,11 +95,15 @@ class TrainOptions:
     lr: float = 0.05
     momentum: float = 0.9
     recipe: str | None = None
+    wire: str | None = None
+    min_size: int | None = None
 
     def __post_init__(self) -> None:
+        if self.wire is not None:
+            self._take_wire(codec(self.wire))
         wire = format_or_scaled(self.format)
         object.__setattr__(self, "format", str(wire))
-        if not isinstance(wire, Scaled):
+        if self.wire is None and not isinstance(wire, Scaled):
             object.__setattr__(self, "overflow", self.overflow or "ieee")
         for name in ("epochs", "depth", "width", "nodes", "batch"):
             if getattr(self, name) < 1:
@@ -119,6 +127,13 @@ class TrainOptions:
             recipe(self.recipe)
         self.schedule(steps_per_epoch=1).check_names(layer_names(self.depth))
 
+    def _take_wire(self, wire: Codec) -> None:
+        """The codec's name in its one form; that of a format is the format."""
+        if self.format != "fp32":
+            raise ValueError(f"format and wire exclude each other, got {self.format}, {wire}")
+        object.__setattr__(self, "wire", wire.name if wire.is_compressor else None)
+        object.__setattr__(self, "format", "fp32" if wire.is_compressor else wire.name)
+
     def check_data(self, count: int) -> None:
         """Raises ValueError where one step needs more than `count` training images."""
         if self.nodes * self.batch > count:
@@ -128,19 +143,24 @@ class TrainOptions:
             )
 
     def schedule(self, steps_per_epoch: int) -> Schedule:
-        """How each layer is reduced at each step: the chosen format, or fp32 without scaling."""
-        plain = self._spec("fp32", "off", 1.0, False)
+        """How each layer is reduced at each step: the chosen format or codec, or fp32 without
+        scaling."""
+        plain = self._spec("fp32", None, "off", 1.0, False)
         return Schedule(
-            self._spec(self.format, self.aps, self.loss_scale, self.kahan),
+            self._spec(self.format, self.wire, self.aps, self.loss_scale, self.kahan),
             exempt=(*self.exempt, *(("output.*",) if self.last_layer_fp32 else ())),
             exempt_spec=plain,
             first_steps=self.fp32_epochs * steps_per_epoch,
             first_spec=plain,
+            min_size=self.min_size or 0,
         )
 
-    def _spec(self, format: str, aps: str, loss_scale: float, kahan: bool) -> ReduceSpec:
+    def _spec(
+        self, format: str, wire: str | None, aps: str, loss_scale: float, kahan: bool
+    ) -> ReduceSpec:
         return reduce_spec(
             format=format,
+            wire=wire,
             aps=aps,
             loss_scale=loss_scale,
             kahan=kahan,
@@ -162,7 +182,9 @@ class TrainOptions:
     def label(self) -> str:
         """A few words for tables and legends: '(4,3) + APS', '(4,3) × 2⁸'."""
         wire = format_or_scaled(self.format)
-        if isinstance(wire, Scaled):
+        if self.wire is not None:
+            name = self.wire
+        elif isinstance(wire, Scaled):
             name = str(wire)
         else:
             name = "FP32" if str(wire) == "fp32" else f"({wire.exp},{wire.man})"

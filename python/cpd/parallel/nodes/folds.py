@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from cpd import _core
+from cpd.comm.layers import layer_lies
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec
 from cpd.comm.virtual import LayerReport, layer_report
@@ -25,11 +27,24 @@ class Part:
     """Its layers' places among all layers."""
 
     def __init__(
-        self, spec: ReduceSpec, numbers: list[int], sizes: Sequence[int], world: int
+        self,
+        spec: ReduceSpec,
+        numbers: list[int],
+        shapes: Sequence[tuple[int, ...]],
+        world: int,
+        states: _core.CodecStates | None,
     ) -> None:
         self.numbers = numbers
-        chosen = [sizes[number] for number in numbers]
-        self._reduce = _core.VirtualReduce(spec._native(), world, chosen, numbers)
+        chosen = [shapes[number] for number in numbers]
+        self._lies = layer_lies(spec.wire, chosen, numbers)
+        self._reduce = _core.VirtualReduce(
+            spec._native(),
+            world,
+            [math.prod(shape) for shape in chosen],
+            numbers,
+            None if spec.wire is None else states,
+            [lie.row for lie in self._lies],
+        )
         self._order = self._reduce.schedule()
         self._looks = world if self._reduce.wants_ranges() else 0
         self._turns = [*range(self._looks), *self._order]
@@ -45,6 +60,9 @@ class Part:
 
     def take(self, node: int, layers: Sequence[npt.NDArray[np.float32]]) -> None:
         """The node's layers, one for each of `numbers`, for as many turns as it has now."""
+        if self._lies:
+            moved = (lie.move(layer) for lie, layer in zip(self._lies, layers, strict=True))
+            layers = [host_values(layer) for layer in moved]
         while self.awaits(node):
             looks = self._turn < self._looks
             use = self._reduce.observe if looks else self._reduce.contribute
@@ -57,10 +75,17 @@ class Part:
     def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, LayerReport]:
         """A layer's sum, in the type, layout and place of `like`."""
         sums = torch.empty(like.shape, dtype=torch.float32)
-        self._reduce.result(index, sums.numpy().reshape(-1))
+        values = sums.numpy()
+        self._reduce.result(index, values.reshape(-1))
+        if self._lies:
+            sums = torch.from_numpy(self._lies[index].restored(values.reshape(-1), values.shape))
         made = torch.empty_like(like, requires_grad=False)
         plain = made.dtype is sums.dtype and made.device == sums.device and made.is_contiguous()
         return sums if plain else made.copy_(sums), layer_report(self._reduce.report(index))
+
+    def commit(self) -> None:
+        """The states keep what the step left."""
+        self._reduce.commit()
 
 
 class Folds:
@@ -70,12 +95,20 @@ class Folds:
     """Layers that nodes must give in more than one sweep."""
 
     def __init__(
-        self, schedule: Schedule, names: Sequence[str], sizes: Sequence[int], world: int, step: int
+        self,
+        schedule: Schedule,
+        layers: Mapping[str, Sequence[int]],
+        world: int,
+        step: int,
+        states: _core.CodecStates | None = None,
+        *,
+        planned: bool = False,
     ) -> None:
-        self._sizes = sizes
-        self._parts = [
-            Part(spec, numbers, sizes, world) for spec, numbers in schedule.parts(names, step)
-        ]
+        """`layers`: their shapes by name. `planned`: without memory for sums, to be asked alone."""
+        self._shapes = [tuple(shape) for shape in layers.values()]
+        parts = schedule.parts(list(layers), step, [math.prod(s) for s in self._shapes])
+        shapes = [(0,) for _ in layers] if planned else self._shapes
+        self._parts = [Part(spec, numbers, shapes, world, states) for spec, numbers in parts]
         self.sweeps = max(part.sweeps for part in self._parts)
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
@@ -100,11 +133,16 @@ class Folds:
         }
         return [found[number] for number in range(len(like))]
 
+    def commit(self) -> None:
+        """The states keep what the step left, when all else has succeeded."""
+        for part in self._parts:
+            part.commit()
+
     def _values(self, gradients: Gradients, number: int) -> npt.NDArray[np.float32]:
         gradient = gradients[number]
         if gradient is None:
-            return np.zeros(self._sizes[number], np.float32)
+            return np.zeros(self._shapes[number], np.float32)
         if gradient.dtype is torch.float32 and gradient.is_contiguous():
             values: npt.NDArray[np.float32] = gradient.numpy()
             return values
-        return host_values(gradient)
+        return host_values(gradient).reshape(self._shapes[number])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -21,6 +21,13 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained, each once, in their order: the layers of an all-reduce."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return {name: p for name, p in inner.named_parameters() if p.requires_grad}
+
+
+def number_of(name: str, names: Sequence[str]) -> int:
+    """A layer's number. Raises ValueError for a name that is none of theirs."""
+    if name not in names:
+        raise ValueError(f"there is no layer {name!r}; the layers are {', '.join(names)}")
+    return list(names).index(name)
 
 
 def computed(

@@ -15,6 +15,7 @@ from cpd.comm import Communicator, TransportError, mpi
 from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule
 from cpd.comm.virtual import LayerReport
+from cpd.compress.states import States
 from cpd.parallel.nodes.gradients import Loss, Watch, computed, named_parameters
 from cpd.parallel.nodes.ranks import Tensors
 from cpd.parallel.nodes.state import histories
@@ -42,6 +43,8 @@ class RealNode:
 
     report: dict[str, LayerReport]
     """What happened to each layer in the last step, on all nodes."""
+    states: States
+    """What a codec keeps of this node's layers."""
 
     def __init__(self, model: nn.Module, comm: Communicator, schedule: Schedule) -> None:
         self._model = model
@@ -49,6 +52,7 @@ class RealNode:
         self._comm = comm
         self._schedule = schedule
         self.next_step = 0
+        self.states = States()
 
     def step(self, loss: Loss, *, micro_batches: Iterable[Any], on_gradients: Watch) -> None:
         """Leaves the gradients' sums in the parameters' `grad`. The one micro-batch is this
@@ -59,7 +63,7 @@ class RealNode:
             on_gradients(self._comm.rank, dict(zip(names, given, strict=True)))
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._all()]
         sums, report = self._schedule.all_reduce(
-            self._comm, names, gradients, step=self.next_step, report=True
+            self._comm, names, gradients, step=self.next_step, states=self.states, report=True
         )
         for parameter, gradient in zip(self._all(), sums, strict=True):
             parameter.grad = gradient

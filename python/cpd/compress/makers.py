@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressors by their options. Each function writes the text of a codec, which `codec` takes as
+well; an option that is None is left to the codec."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cpd.compress.codec import Codec, CodecLike, codec, with_numbers
+from cpd.numeric.options import MAX_RANDOM_BITS
+from cpd.numeric.scaled import ScaledLike, scaled
+
+
+def qsgd(
+    bits: int | None = None,
+    bucket: int | Literal["tensor"] | None = None,
+    norm: Literal["max", 2] | None = None,
+    levels: Literal["signed", "intervals"] | None = None,
+    coding: str | None = None,
+    *,
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> Codec:
+    """QSGD (Alistarh et al., NeurIPS 2017): levels below buckets' norms, rounded without bias.
+
+    Args:
+        bits: of a value; 4 if None.
+        bucket: consecutive values that share a norm, or "tensor"; 512 if None.
+        norm: the largest magnitude, or the 2-norm; "max" if None.
+        levels: a sign and 2^(bits - 1) - 1 levels, or 2^bits - 1 intervals over [-norm, norm].
+        coding: of the levels: "fixed" width if None, or one of Elias' codes.
+        seed, random_bits: of the random bits.
+
+    Raises ValueError or TypeError.
+
+    >>> qsgd(bits=2, bucket=128)
+    cpd.compress.codec('qsgd bits=2 bucket=128 norm=max levels=signed')
+    """
+    options = {"bits": bits, "bucket": bucket, "norm": norm, "levels": levels, "coding": coding}
+    return _made("qsgd", options, seed, random_bits)
+
+
+def terngrad(
+    clip: float | Literal["none"] | None = None,
+    share: bool | None = None,
+    bucket: int | Literal["tensor"] | None = None,
+    *,
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> Codec:
+    """TernGrad (Wen et al., NeurIPS 2017): -1, 0 and 1 times a scaler, rounded without bias.
+
+    Args:
+        clip: values are clipped to ± this times their standard deviation first; 2.5 if None.
+        share: whether ranks agree on the largest scaler; for whole tensors if None.
+        bucket: consecutive values with a scaler of their own, or "tensor", the default.
+        seed, random_bits: of the random bits.
+
+    The paper keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
+
+    Raises ValueError or TypeError.
+
+    >>> terngrad(share=False).is_compressor
+    True
+    """
+    return _made("terngrad", {"clip": clip, "share": share, "bucket": bucket}, seed, random_bits)
+
+
+def one_bit(bucket: int | None = None, axis: int | None = None) -> Codec:
+    """1-bit SGD (Seide et al., Interspeech 2014): a bit a value, two means a column, and errors
+    that are fed back.
+
+    Args:
+        bucket: consecutive values in place of columns (Grubic et al.'s 1bitSGD*, with 64).
+        axis: along which columns lie; if None the first of two dimensions, the last of more.
+
+    Raises ValueError or TypeError.
+    """
+    return _made("one_bit", {"bucket": bucket, "axis": axis})
+
+
+def top_k(
+    fraction: float,
+    values: CodecLike = "fp32",
+    feedback: bool | None = None,
+    *,
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> Codec:
+    """The largest magnitudes of a layer, the others 0.
+
+    Args:
+        fraction: of the values that are kept, above 0 and at most 1; at least one is.
+        values: the codec of those that are kept, with whose numbers it goes on.
+        feedback: whether what was not sent is added to the next call's values; so if None.
+        seed, random_bits: of `values`, where that is a text.
+
+    Raises ValueError or TypeError.
+    """
+    inner = with_numbers(values, seed, random_bits)
+    words = _words({"feedback": feedback})
+    return _like(inner, f"top_k {_number('fraction', fraction)} {inner.name} {words}".rstrip())
+
+
+def fp8_rows(row: int | None = None) -> Codec:
+    """8-bit floats (e4m3fn) times max/448 of each row, as torchft has it; a vector is one row.
+
+    Args:
+        row: values of a row; if None as the layer's first dimension divides it.
+
+    >>> fp8_rows()
+    cpd.compress.codec('fp8_rows')
+    """
+    return _made("fp8_rows", {"row": row})
+
+
+def int8_rows(
+    row: int | None = None,
+    stochastic: bool = False,
+    *,
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> Codec:
+    """8-bit integers times max/127 of each row; a vector is one row.
+
+    Args:
+        row: values of a row; if None as the layer's first dimension divides it.
+        stochastic: rounds without bias in place of to nearest-even.
+        seed, random_bits: of the random bits.
+    """
+    return _made("int8_rows", {"row": row}, seed, random_bits, stochastic=stochastic)
+
+
+def int4(
+    bucket: int | None = None,
+    stochastic: bool = False,
+    *,
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> Codec:
+    """4-bit integers times max/7 of each bucket (ZeRO++, arXiv 2306.10209).
+
+    Args:
+        bucket: consecutive values that share a scale; 32 if None.
+        stochastic: rounds without bias in place of to nearest-even.
+        seed, random_bits: of the random bits.
+    """
+    return _made("int4", {"bucket": bucket}, seed, random_bits, stochastic=stochastic)
+
+
+def quantized(
+    q: ScaledLike,
+    stochastic: bool = False,
+    *,
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> Codec:
+    """A scaled format (`cpd.scaled`) whose sums owners encode again.
+
+    Args:
+        q: the format, or its text.
+        stochastic: rounds without bias in place of to nearest-even.
+        seed, random_bits: of the random bits.
+    """
+    return _made(f"quantized {scaled(q)}", {}, seed, random_bits, stochastic=stochastic)
+
+
+def uniform(
+    bits: int | Literal["entropy", "gradient"] | None = None,
+    coding: Literal["huffman", "fixed"] | None = None,
+    *,
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+    **rule: float,
+) -> Codec:
+    """Bins of equal width from a layer's least value to its greatest, for weights (Øland and Raj,
+    ICASSP 2015).
+
+    Args:
+        bits: log2 of the number of bins, or what decides it: the "entropy" of a sample (with
+            `c`, `sample` and `fraction`), or the "gradient"'s RMS (with `c0` and `c1`); "entropy"
+            if None.
+        coding: "huffman" if None.
+        seed, random_bits: of the sample.
+        rule: numbers of that rule.
+
+    Raises ValueError or TypeError.
+    """
+    options: dict[str, Any] = {"bits": bits, **rule, "coding": coding}
+    return _made("uniform", options, seed, random_bits)
+
+
+def feedback(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
+    """Any codec, whose errors are added to the next call's values (Seide et al.; LoCo).
+
+    Args:
+        inner: the codec, with whose numbers it goes on.
+        seed, random_bits: of `inner`, where that is a text.
+
+    Raises ValueError or TypeError.
+    """
+    made = with_numbers(inner, seed, random_bits)
+    return _like(made, f"feedback {made.name}")
+
+
+def _made(
+    name: str,
+    options: dict[str, Any],
+    seed: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+    stochastic: bool = False,
+) -> Codec:
+    words = _words(options) + (" stochastic" if stochastic else "")
+    return codec(f"{name} {words}".strip(), seed=seed, random_bits=random_bits)
+
+
+def _like(inner: Codec, text: str) -> Codec:
+    return codec(text, seed=inner.seed, random_bits=inner.random_bits)
+
+
+def _words(options: dict[str, Any]) -> str:
+    given = [f"{key}={_value(key, value)}" for key, value in options.items() if value is not None]
+    return " ".join(given)
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value if isinstance(value, str) else _number(name, value)
+
+
+def _number(name: str, value: Any) -> str:
+    """As C++ reads it. Raises TypeError for no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    return repr(value)

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-reduces whose messages hold a codec's bytes: specs, what is kept between calls, small layers,
+and virtual nodes. The bits over real ranks: test_comm_ranks.py, test_virtual_nodes.py."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+import cpd
+from comm_cases import SHAPES, codec_layers, same, wires
+from cpd import compress
+from cpd.comm import reduce_spec
+from cpd.compress.rows import lie_of
+
+QSGD = "qsgd bits=4 bucket=512"
+SPEC = cpd.ReduceSpec(wire=QSGD)
+
+
+# ---- specs --------------------------------------------------------------------------------------
+
+
+def test_a_codec_in_a_spec():
+    assert SPEC.format is None
+    assert SPEC.wire == compress.codec(QSGD)
+    assert (SPEC.accumulator.text, SPEC.result.name) == ("fp32 sequential", "fp32")
+    assert eval(repr(SPEC), vars(cpd) | {"cpd": cpd}) == SPEC
+    for other in (copy.deepcopy(SPEC), pickle.loads(pickle.dumps(SPEC)), dataclasses.replace(SPEC)):
+        assert other == SPEC
+        assert hash(other) == hash(SPEC)
+    assert "wire" not in repr(cpd.ReduceSpec("e4m3"))
+    assert cpd.ReduceSpec("e4m3").wire is None
+
+
+@pytest.mark.parametrize("name", ["e4m3", "mxfp8", "int5 7 scale=bf16"])
+def test_a_formats_name_is_that_format(name):
+    for wire in (name, compress.codec(name)):
+        assert cpd.ReduceSpec(wire=wire) == cpd.ReduceSpec(name)
+    assert cpd.ReduceSpec(wire=name, rounding="stochastic", overflow="saturate").wire is None
+
+
+def test_seeds_of_codecs_and_specs():
+    codec = compress.codec(QSGD, seed=3, random_bits=8)
+    spec = cpd.ReduceSpec(wire=codec)
+    assert (spec.seed, spec.random_bits) == (3, 8)
+    assert spec == cpd.ReduceSpec(wire=QSGD, seed=3, random_bits=8)
+    assert spec.wire == compress.codec(QSGD)  # whose numbers are the spec's own
+    assert dataclasses.replace(spec, seed=4).seed == 4
+    assert dataclasses.replace(spec, seed=0) == cpd.ReduceSpec(wire=QSGD, random_bits=8)
+    x = [[np.linspace(-1, 1, 1000, dtype=np.float32)]]
+    totals = [cpd.simulate_all_reduce(x, s)[0] for s in (spec, dataclasses.replace(spec, seed=4))]
+    assert not np.array_equal(*totals)
+
+
+def test_specs_of_before_are_loaded():
+    """A pickle from before there was `wire`."""
+    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    state = spec.__getstate__()
+    del state["wire"]
+    loaded = object.__new__(cpd.ReduceSpec)
+    loaded.__setstate__(state)
+    assert loaded == spec
+    schedule = cpd.Schedule(spec, exempt=["a"])
+    old = object.__new__(cpd.Schedule)
+    vars(old).update({k: v for k, v in vars(schedule).items() if k != "min_size"})
+    assert old == schedule
+    assert old.min_size == 0
+
+
+def test_texts():
+    text = "qsgd bits=2 bucket=128 norm=2 accumulator='fp32 kahan' exchange=gather seed=9"
+    wanted = cpd.ReduceSpec(
+        wire="qsgd bits=2 bucket=128 norm=2",
+        accumulator="fp32 kahan",
+        exchange="gather",
+        seed=9,
+    )
+    assert reduce_spec(text) == wanted
+    assert reduce_spec("mxfp8 exchange=gather") == cpd.ReduceSpec("mxfp8", exchange="gather")
+    with pytest.raises(ValueError, match="levles"):
+        reduce_spec("qsgd levles=signed")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"wire": "gzip"}, ValueError, "'gzip' is no codec"),
+        ({"wire": 3}, TypeError, "a codec must be"),
+        ({"wire": QSGD, "format": "e4m3"}, ValueError, "format and wire exclude each other"),
+        ({"wire": QSGD, "rounding": "up"}, ValueError, "rounding is an option of a cast"),
+        ({"wire": QSGD, "overflow": "saturate"}, ValueError, "overflow is an option of a cast"),
+        ({"wire": QSGD, "variant": "B"}, ValueError, "variant is an option of a cast"),
+        ({"wire": QSGD, "aps": True}, ValueError, "has scales of its own"),
+        ({"wire": QSGD, "order": "ring", "exchange": "ring"}, ValueError, "ring"),
+        (
+            {"wire": QSGD, "order": "ring", "exchange": "hierarchical", "group_size": 2},
+            ValueError,
+            "hierarchical",
+        ),
+        ({"wire": compress.codec(QSGD, seed=1), "seed": 2}, ValueError, "seed is given twice"),
+        ({"wire": QSGD, "random_bits": 25}, ValueError, "random_bits"),
+        ({"wire": "qsgd bits=1"}, ValueError, "bits"),
+        ({"wire": "qsgd bucket=0"}, ValueError, "bucket"),
+    ],
+)
+def test_refused_specs(options, error, message):
+    with pytest.raises(error, match=message):
+        cpd.ReduceSpec(**options)
+
+
+def test_makers_write_texts():
+    made = compress.qsgd(bits=2, bucket=128, norm=2, seed=3)
+    assert made == compress.codec("qsgd bits=2 bucket=128 norm=2", seed=3)
+    assert (
+        compress.terngrad(clip="none", share=False).name
+        == compress.codec("terngrad clip=none share=off").name
+    )
+    assert compress.int8_rows(stochastic=True) == compress.codec("int8_rows stochastic")
+    assert compress.fp8_rows(row=64) == compress.codec("fp8_rows row=64")
+    assert compress.int4(bucket=64) == compress.codec("int4 bucket=64")
+    assert compress.quantized("mxfp8") == compress.codec("quantized mxfp8")
+    with pytest.raises(TypeError, match="bits must be a number, got list"):
+        compress.qsgd(bits=[4])
+    with pytest.raises(ValueError, match="norm"):
+        compress.qsgd(norm=3)
+
+
+# ---- reductions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", wires())
+def test_a_sum_is_that_of_what_is_encoded(wire):
+    """By gather, of one rank: what the codec itself gives, step by step."""
+    spec = cpd.ReduceSpec(wire=wire, exchange="gather", seed=5)
+    codec = compress.codec(wire, seed=5)
+    states, own = compress.States(), [compress.States() for _ in SHAPES]
+    for step in range(3):
+        layers = codec_layers(0, step)
+        got = cpd.simulate_all_reduce([layers], dataclasses.replace(spec, step=step), states=states)
+        wanted = []
+        for number, (layer, state) in enumerate(zip(layers, own, strict=True)):
+            stream = cpd._core.stream_of("wire", step, number, 0)
+            wanted.append(codec.encode(layer, state=state, stream=stream).values)
+        assert same(got, wanted)
+
+
+@pytest.mark.parametrize("wire", wires())
+def test_kinds_of_layers(wire):
+    torch = pytest.importorskip("torch")
+    spec = cpd.ReduceSpec(wire=wire)
+    ranks = [codec_layers(rank, 0) for rank in range(3)]
+    wanted = cpd.simulate_all_reduce(ranks, spec)
+    turned = [[np.asfortranarray(x) for x in rank] for rank in ranks]
+    assert same(cpd.simulate_all_reduce(turned, spec), wanted)
+    tensors = [[torch.from_numpy(x) for x in rank] for rank in ranks]
+    assert same([x.numpy() for x in cpd.simulate_all_reduce(tensors, spec)], wanted)
+    with cpd.comm.local(3) as group:
+        for got in group.run(lambda comm: in_place(comm, turned[comm.rank], spec)):
+            assert same(got, wanted)
+
+
+def in_place(comm, layers, spec):
+    out = [np.full(x.shape, np.nan, np.float32) for x in layers]
+    assert comm.all_reduce(layers, spec, out=out)[0] is out[0]
+    return out
+
+
+@pytest.mark.parametrize("wire", wires())
+def test_reduce_and_reduce_scatter(wire):
+    """Owners' sums travel as they are: the results are those of gather."""
+    ranks = [codec_layers(rank, 0) for rank in range(3)]
+    spec = cpd.ReduceSpec(wire=wire)
+    sums = cpd.simulate_all_reduce(ranks, dataclasses.replace(spec, exchange="gather"))
+    flat = cpd.simulate_all_reduce(
+        [[x.reshape(-1) for x in rank] for rank in ranks],
+        dataclasses.replace(spec, exchange="gather"),
+    )
+
+    def run(comm):
+        total = comm.reduce(ranks[comm.rank], spec, 1)
+        vectors = [x.reshape(-1) for x in ranks[comm.rank]]
+        return total, comm.reduce_scatter(vectors, spec)
+
+    with cpd.comm.local(3) as group:
+        told = group.run(run)
+    assert same(told[1][0], sums)
+    for layer, whole in enumerate(flat):
+        parts = [parts[layer] for _, parts in told]
+        assert same([np.concatenate(parts)], [whole])
+
+
+def test_slices_of_columns_are_refused():
+    if "one_bit" not in {one.name for one in compress.compressors()}:
+        pytest.skip("there is no one_bit yet")
+    assert lie_of(compress.codec("one_bit"), (3, 4)).axis == 0
+    spec = cpd.ReduceSpec(wire="one_bit")
+    with cpd.comm.local(1) as group, pytest.raises(ValueError, match="along axis 0"):
+        group.run(lambda comm: comm.reduce_scatter([np.ones((3, 4), np.float32)], spec))
+
+
+def test_an_axis_that_a_layer_has_not():
+    if "one_bit" not in {one.name for one in compress.compressors()}:
+        pytest.skip("there is no one_bit yet")
+    spec = cpd.ReduceSpec(wire="one_bit axis=2")
+    with pytest.raises(ValueError, match=r"layer 4: axis must be -2…1"):
+        cpd.simulate_all_reduce([[np.ones((3, 4), np.float32)]], spec, numbers=[4])
+
+
+# ---- what is kept -------------------------------------------------------------------------------
+
+
+def test_states_must_be_states():
+    with pytest.raises(TypeError, match=r"states must be a cpd\.compress\.States, got dict"):
+        cpd.simulate_all_reduce([[np.ones(3, np.float32)]], SPEC, states={})
+    with cpd.comm.local(1) as group, pytest.raises(TypeError, match="states must be"):
+        group.run(lambda comm: comm.all_reduce([np.ones(3, np.float32)], SPEC, states=3))
+
+
+def test_ranks_of_a_process_have_states_of_their_own():
+    states = compress.States()
+    layers = [np.ones(10**6, np.float32)]
+    with (
+        cpd.comm.local(2, timeout=20) as group,
+        pytest.raises(
+            (RuntimeError, cpd.comm.Mismatch), match="each rank of a process needs its own"
+        ),
+    ):
+        group.run(lambda comm: comm.all_reduce(layers, SPEC, states=states))
+
+
+# ---- small layers -------------------------------------------------------------------------------
+
+
+def test_small_layers_are_exempt():
+    schedule = cpd.Schedule(SPEC, min_size=1000)
+    names = ["large", "small", "bias"]
+    assert schedule.spec_of("small", 0, 999).format == cpd.format("fp32")
+    assert schedule.spec_of("large", 0, 1000).wire == SPEC.wire
+    assert [numbers for _, numbers in schedule.parts(names, 0, [1000, 999, 3])] == [[0], [1, 2]]
+    ranks = [[np.full(size, 0.3, np.float32) for size in (1000, 999, 3)] for _ in range(2)]
+    sums = schedule.simulate_all_reduce(names, ranks, step=0)
+    assert np.array_equal(sums[1], np.full(999, np.float32(0.3) * 2))
+    with cpd.comm.local(2) as group:
+        for got in group.run(lambda c: schedule.all_reduce(c, names, ranks[c.rank], step=0)):
+            assert same(got, sums)
+    for error in (lambda: schedule.parts(names, 0), lambda: schedule.spec_of("small", 0)):
+        with pytest.raises(ValueError, match="min_size=1000 needs the size of layer"):
+            error()
+    with pytest.raises(ValueError, match="min_size must be at least 0"):
+        cpd.Schedule(SPEC, min_size=-1)
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
+    assert "min_size=1000" in repr(schedule)
+
+
+def test_a_layer_that_is_named_is_exempt():
+    """TernGrad's last layer."""
+    schedule = cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), exempt=["output.*"])
+    assert schedule.spec_of("output.weight", 0).format == cpd.format("fp32")
+    assert schedule.spec_of("hidden.weight", 0).wire.name.startswith("terngrad")
+
+
+# ---- what it costs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exchange", ["owner", "gather"])
+def test_cost_is_what_moves(exchange):
+    spec = cpd.ReduceSpec(wire=QSGD, exchange=exchange)
+    layers = [np.ones(5000, np.float32), np.ones(3, np.float32)]
+    with cpd.comm.local(3) as group:
+        told = group.run(lambda comm: comm.all_reduce(layers, spec, report=True)[1].traffic)
+    for rank, traffic in enumerate(told):
+        cost = cpd.study.cost(spec, 3, [5000, 3], rank)
+        assert (cost.bytes_sent, cost.bytes_received) == (
+            traffic.bytes_sent,
+            traffic.bytes_received,
+        )
+        assert cost.steps == traffic.steps
+
+
+# ---- virtual nodes ------------------------------------------------------------------------------
+
+
+def keeping():
+    """A codec that keeps something, of those that there are."""
+    there = {one.name for one in compress.compressors()}
+    for text in ("one_bit bucket=64", "feedback int4", "top_k 0.1"):
+        if text.split()[0] in there:
+            return text
+    pytest.skip("no codec keeps anything yet")
+
+
+def nodes_of(spec, keep=None, world=3):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 30), torch.nn.ReLU(), torch.nn.Linear(30, 2))
+    return model, cpd.VirtualNodes(model, world, spec, keep)
+
+
+def stepped(model, nodes, step):
+    torch = pytest.importorskip("torch")
+    images = torch.randn(12, 5, generator=torch.Generator().manual_seed(step))
+    nodes.step(lambda micro: model(micro).square().mean(), images)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def equal(a, b):
+    return all(x.equal(y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("keep", ["memory", "recompute"])
+@pytest.mark.parametrize("order", ["sequential", "ring"])
+def test_nodes_keep_and_checkpoint(keep, order):
+    spec = cpd.ReduceSpec(wire=keeping(), order=order)
+    model, nodes = nodes_of(spec, keep)
+    first = [stepped(model, nodes, step) for step in range(2)]
+    saved = pickle.loads(pickle.dumps((nodes.state_dict(), model.state_dict())))
+    later = [stepped(model, nodes, step) for step in (2, 3)]
+    other, again = nodes_of(spec, keep)
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    assert all(map(equal, [stepped(other, again, step) for step in (2, 3)], later))
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    again.reset()
+    assert again.states.state_dict() == {"layers": []}
+    assert not equal(stepped(other, again, 2), later[0])
+    assert len(first) == 2
+
+
+def test_a_step_that_raises_leaves_what_was_kept():
+    model, nodes = nodes_of(cpd.ReduceSpec(wire=keeping()))
+    stepped(model, nodes, 0)
+    kept = nodes.states.state_dict()
+    calls = 0
+
+    def loss(micro):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise ArithmeticError("the last node's")
+        return model(micro).square().mean()
+
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ArithmeticError, match="the last node's"):
+        nodes.step(loss, torch.ones(12, 5))
+    assert nodes.states.state_dict() == kept
+
+
+def test_a_loss_that_changes_leaves_what_was_kept():
+    model, nodes = nodes_of(cpd.ReduceSpec(wire=keeping(), order="ring"), "recompute")
+    torch = pytest.importorskip("torch")
+    stepped(model, nodes, 0)
+    kept = nodes.states.state_dict()
+    calls = iter(range(100))
+    with pytest.raises(RuntimeError, match="when it is computed again"):
+        nodes.step(
+            lambda micro: model(micro).square().mean() * (1 + next(calls)), torch.ones(12, 5)
+        )
+    assert nodes.states.state_dict() == kept
+
+
+def test_nodes_reset_by_name():
+    model, nodes = nodes_of(cpd.ReduceSpec(wire=keeping()))
+    stepped(model, nodes, 0)
+    kept = nodes.states.state_dict()["layers"]
+    nodes.reset("0.bias")
+    assert nodes.states.state_dict()["layers"] == [one for one in kept if one["number"] != 1]
+    with pytest.raises(ValueError, match=r"there is no layer '0\.gain'; the layers are 0\.weight"):
+        nodes.reset("0.gain")
+
+
+def test_small_layers_of_nodes():
+    schedule = cpd.Schedule(SPEC, min_size=100)
+    model, nodes = nodes_of(schedule)
+    assert "4 layers of 242 values" in repr(nodes)
+    stepped(model, nodes, 0)
+    assert nodes.schedule.parts(nodes.names, 0, [150, 30, 60, 2])[0][1] == [0]
+
+
+def test_formats_keep_nothing():
+    model, nodes = nodes_of(cpd.ReduceSpec("mxfp8"))
+    stepped(model, nodes, 0)
+    assert nodes.states.state_dict() == {"layers": []}
