@@ -80,7 +80,9 @@ def test_numbers_of_workers(name, world):
 
 
 @pytest.mark.parametrize("saved_after", [1, 3, 5])
-@pytest.mark.parametrize("name", ["four bits", "stochastic", "fragments", "bfloat16", "one_bit", "top_k", "weights"])
+@pytest.mark.parametrize(
+    "name", ["four bits", "stochastic", "fragments", "bfloat16", "one_bit", "top_k", "weights"]
+)
 def test_saved_and_loaded(virtual, name, saved_after):
     assert json.dumps(run(CASES[name], range(WORLD), None, saved_after)) == virtual[name]
 
