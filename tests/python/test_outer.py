@@ -198,7 +198,7 @@ def test_what_codecs_keep():
     assert left == {0, 2, 3}
     outer.reset()
     assert outer.state_dict()["states"]["layers"] == []
-    with pytest.raises(ValueError, match="0.bais"):
+    with pytest.raises(ValueError, match=r"there is no layer '0.bais'"):
         outer.reset("0.bais")
 
 
