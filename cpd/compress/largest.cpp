@@ -6,14 +6,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 
 namespace cpd {
 namespace {
-
-using Patterns = std::vector<std::uint32_t>;
 
 constexpr std::uint32_t kMagnitude = 0x7FFFFFFF;  // magnitudes ascend with these bits
 constexpr std::uint32_t kInfinity = 0x7F800000;
@@ -34,17 +33,16 @@ Limit LimitOf(std::int64_t n, std::int64_t k, At at) {
   Limit limit{0, k};
   std::uint32_t known = 0;
   for (const int shift : {20, 10, 0}) {
-    constexpr std::uint32_t kDigits = 2048;
-    std::int64_t counts[kDigits] = {};
+    const std::uint32_t last = shift == 20 ? 2047 : 1023;
+    std::int64_t counts[2048] = {};
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint32_t pattern = at(i);
-      counts[pattern >> shift & (shift == 20 ? 2047 : 1023)] +=
-          (pattern & known) == limit.pattern ? 1 : 0;
+      counts[pattern >> shift & last] += (pattern & known) == limit.pattern ? 1 : 0;
     }
-    std::uint32_t digit = kDigits - 1;
+    std::uint32_t digit = last;
     for (; counts[digit] < limit.equals; --digit) limit.equals -= counts[digit];
     limit.pattern |= digit << shift;
-    known |= (shift == 20 ? 2047U : 1023U) << shift;
+    known |= last << shift;
   }
   return limit;
 }
@@ -57,8 +55,8 @@ Limit WithNonFinite(Limit limit) {
 
 /// A pattern that somewhat more than k of the values reach, as a sample has it: 1 … kInfinity.
 std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
-  const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, std::int64_t{1} << 16);
-  Patterns sample(static_cast<std::size_t>(count));
+  const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, kSampled);
+  std::vector<std::uint32_t> sample(static_cast<std::size_t>(count));
   Guarded([&] {
     for (std::int64_t s = 0; s < count; ++s) {
       // Evenly, but not at one distance: layers have periods.
@@ -74,60 +72,80 @@ std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   return std::clamp(sample[rank], std::uint32_t{1}, kInfinity);
 }
 
-/// Appends the places of values that reach `least`, until there are more than `most`; all sums are
-/// written.
-void Reaching(const Summands& of, std::uint32_t least, std::int64_t most,
-              std::vector<std::int64_t>& places) {
+/// Appends values first + found[0], ….
+void Append(std::int64_t first, std::span<const std::uint32_t> found, const float* v,
+            Selection& to) {
+  const std::size_t size = to.places.size();
+  to.places.resize(size + found.size());
+  to.values.resize(size + found.size());
+  for (std::size_t p = 0; p < found.size(); ++p) {
+    to.places[size + p] = first + found[p];
+    to.values[size + p] = v[found[p]];
+  }
+}
+
+/// Appends values that reach `least`, until there are more than `most`; all sums are written.
+void Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < of.n; i += kStep) {
     const float* r = of.r == nullptr ? nullptr : of.r + i;
     float* sum = of.r == nullptr ? nullptr : of.sum + i;
     const std::int64_t count =
         Kernels().find_large(kMagnitude, least, std::min(kStep, of.n - i), of.x + i, r, sum, found);
-    if (static_cast<std::int64_t>(places.size()) > most) continue;
-    for (std::int64_t p = 0; p < count; ++p) places.push_back(i + found[p]);
+    if (static_cast<std::int64_t>(to.places.size()) > most) continue;
+    Append(i, {found, static_cast<std::size_t>(count)}, sum == nullptr ? of.x + i : sum, to);
   }
 }
 
-/// The places within a limit.
-void Within(std::int64_t n, const float* v, Limit limit, std::vector<std::int64_t>& places) {
+/// Takes away what a limit leaves out.
+void Shrink(Limit limit, Selection& of) {
+  std::size_t kept = 0;
+  for (std::size_t p = 0; p < of.places.size(); ++p) {
+    const std::uint32_t pattern = PatternOf(of.values[p]);
+    if (pattern < limit.pattern || (pattern == limit.pattern && limit.equals-- <= 0)) continue;
+    of.places[kept] = of.places[p];
+    of.values[kept++] = of.values[p];
+  }
+  of.places.resize(kept);
+  of.values.resize(kept);
+}
+
+/// Appends values within a limit.
+void Within(std::int64_t n, const float* v, Limit limit, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < n; i += kStep) {
     const std::uint32_t least = limit.equals > 0 ? limit.pattern : limit.pattern + 1;
     const std::int64_t count = Kernels().find_large(kMagnitude, least, std::min(kStep, n - i),
                                                     v + i, nullptr, nullptr, found);
-    for (std::int64_t p = 0; p < count; ++p) {
-      const std::int64_t place = i + found[p];
-      if (PatternOf(v[place]) > limit.pattern || limit.equals-- > 0) places.push_back(place);
-    }
+    Selection part;
+    Append(i, {found, static_cast<std::size_t>(count)}, v + i, part);
+    const auto equals = std::ranges::count(part.values, limit.pattern, PatternOf);
+    Shrink(limit, part);
+    limit.equals -= std::min<std::int64_t>(limit.equals, equals);
+    to.places.insert(to.places.end(), part.places.begin(), part.places.end());
+    to.values.insert(to.values.end(), part.values.begin(), part.values.end());
   }
 }
 
 }  // namespace
 
-void FindLargest(const Summands& of, std::int64_t k, std::vector<std::int64_t>& places) {
-  places.clear();
+void FindLargest(const Summands& of, std::int64_t k, Selection& largest) {
+  largest.places.clear();
+  largest.values.clear();
   if (of.n == 0) return;
-  const float* const v = of.r == nullptr ? of.x : of.sum;
-  const auto pattern_at = [&](std::int64_t p) { return PatternOf(v[places[p]]); };
   const std::uint32_t least = of.n < kSampled ? 1 : GuessOf(of, k);
   const std::int64_t most = 4 * k + kStep;
-  Reaching(of, least, most, places);
-  const auto count = static_cast<std::int64_t>(places.size());
-  Limit limit{0, k - count};
-  if (k <= count && count <= most) {
-    limit = WithNonFinite(LimitOf(count, k, pattern_at));
-    std::erase_if(places, [&](std::int64_t place) {
-      const std::uint32_t pattern = PatternOf(v[place]);
-      return pattern <= limit.pattern && (pattern < limit.pattern || limit.equals-- <= 0);
-    });
-    return;
-  }
-  if (count > most || least > 1) {
-    limit = WithNonFinite(LimitOf(of.n, k, [&](std::int64_t i) { return PatternOf(v[i]); }));
-  }
-  places.clear();
-  Within(of.n, v, limit, places);
+  Reaching(of, least, most, largest);
+  const auto count = static_cast<std::int64_t>(largest.places.size());
+  const auto limit_of = [k](std::int64_t n, const float* v) {
+    return WithNonFinite(LimitOf(n, k, [v](std::int64_t i) { return PatternOf(v[i]); }));
+  };
+  if (k <= count && count <= most) return Shrink(limit_of(count, largest.values.data()), largest);
+  const float* const v = of.r == nullptr ? of.x : of.sum;
+  const bool wants_zeros = count <= most && least == 1;
+  const Limit limit = wants_zeros ? Limit{0, k - count} : limit_of(of.n, v);
+  largest = {};
+  Within(of.n, v, limit, largest);
 }
 
 }  // namespace cpd

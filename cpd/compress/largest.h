@@ -18,9 +18,15 @@ struct Summands {
   float* sum = nullptr;
 };
 
-/// The places, ascending, of the k values of largest magnitude, of equal ones those of lower index,
-/// and of every NaN and infinity, even where that is more. 0 <= k <= n. One pass over memory where
-/// a sample tells about how large they are, and where they are not among many equals.
-CPD_API void FindLargest(const Summands& of, std::int64_t k, std::vector<std::int64_t>& places);
+/// Some of them: their places, ascending, and what stands there.
+struct Selection {
+  std::vector<std::int64_t> places;
+  std::vector<float> values;
+};
+
+/// The k values of largest magnitude, of equal ones those of lower index, and every NaN and
+/// infinity, even where that is more. 0 <= k <= n. One pass over memory where a sample tells about
+/// how large they are, and where they are not among many equals.
+CPD_API void FindLargest(const Summands& of, std::int64_t k, Selection& largest);
 
 }  // namespace cpd

@@ -52,8 +52,7 @@ std::uint8_t* PutPlaces(std::span<const std::int64_t> places, std::int64_t begin
     const auto gap = static_cast<std::uint64_t>(place - next);
     std::uint64_t zeros = gap >> low;
     for (; zeros > 24; zeros -= 24) bits.Put(0, 24);
-    bits.Hold(1, static_cast<int>(zeros) + 1);
-    bits.Flush();
+    bits.Put(1, static_cast<int>(zeros) + 1);
     if (low > 0) bits.Put(gap & ((std::uint64_t{1} << low) - 1), low);
     next = place + 1;
   }

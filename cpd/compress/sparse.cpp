@@ -2,6 +2,7 @@
 #include "cpd/compress/sparse.h"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr std::uint8_t kDense = 0, kGaps = 1;
 constexpr std::int64_t kStep = 4096;
+
+bool IsZero(float value) { return std::bit_cast<std::uint32_t>(value) == 0; }
 
 /// Of all values but +0.
 std::vector<std::int64_t> PlacesOf(std::int64_t n, const float* x) {
@@ -57,15 +60,18 @@ std::int64_t Sparse::Encode(const Piece& piece, CodecState* /*state*/, const flo
     Unscale(piece.shift, 1, piece.n, x, shifted.data());
     x = shifted.data();
   }
+  const auto dense = [&] {
+    *to = kDense;
+    return 1 + values_.Encode({piece.layer, 0, piece.n}, nullptr, x, to + 1);
+  };
+  const std::int64_t count = piece.n - std::count_if(x, x + piece.n, IsZero);
+  // A place takes a bit.
+  if (count * (format().bits() + 1) >= piece.n * format().bits()) return dense();
   const std::vector<std::int64_t> places = PlacesOf(piece.n, x);
-  const auto count = static_cast<std::int64_t>(places.size());
   std::vector<std::uint8_t> gaps(static_cast<std::size_t>(MostPlaceBytes(piece.n)));
   gaps.resize(static_cast<std::size_t>(PutPlaces(places, 0, piece.n, gaps.data()) - gaps.data()));
   const auto size = static_cast<std::int64_t>(gaps.size());
-  if (size + values_.MostBytes(count) >= values_.MostBytes(piece.n)) {
-    *to = kDense;
-    return 1 + values_.Encode({piece.layer, 0, piece.n}, nullptr, x, to + 1);
-  }
+  if (size + values_.MostBytes(count) >= values_.MostBytes(piece.n)) return dense();
   std::vector<float> values(places.size());
   std::ranges::transform(places, values.begin(), [&](std::int64_t place) { return x[place]; });
   *to = kGaps;

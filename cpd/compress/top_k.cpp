@@ -47,12 +47,9 @@ struct TopK::Sending final : CodecState {
       of.r = residual.data();
       of.sum = left.data();
     }
-    FindLargest(of, count, places);
-    const float* const v = feeds_back ? left.data() : x;
-    values.resize(places.size());
-    std::ranges::transform(places, values.begin(), [&](std::int64_t place) { return v[place]; });
-    inner = codec->MakeState(static_cast<std::int64_t>(values.size()));
-    if (inner != nullptr) inner->Begin(InnerOf(layer), values.data());
+    FindLargest(of, count, kept);
+    inner = codec->MakeState(static_cast<std::int64_t>(kept.values.size()));
+    if (inner != nullptr) inner->Begin(InnerOf(layer), kept.values.data());
   }
   void Commit() override {
     residual.swap(left);
@@ -69,7 +66,7 @@ struct TopK::Sending final : CodecState {
 
   /// The inner codec's layer.
   [[nodiscard]] Piece InnerOf(const Piece& layer) const {
-    const auto size = static_cast<std::int64_t>(values.size());
+    const auto size = static_cast<std::int64_t>(kept.values.size());
     return {.layer = layer.layer,
             .n = size,
             .stream = layer.stream,
@@ -81,25 +78,24 @@ struct TopK::Sending final : CodecState {
   SharedCodec codec;
   std::int64_t n, count;
   std::vector<float> residual, left;
-  std::vector<std::int64_t> places;
-  std::vector<float> values;  ///< at these places
+  Selection kept;
   std::unique_ptr<CodecState> inner;
 };
 
 /// What a piece keeps.
 struct TopK::Run {
   Run(const Piece& of, CodecState* state) : sending(dynamic_cast<Sending&>(*state)) {
-    const auto first = std::ranges::lower_bound(sending.places, of.begin);
-    const auto last = std::ranges::lower_bound(sending.places, of.begin + of.n);
+    const auto first = std::ranges::lower_bound(sending.kept.places, of.begin);
+    const auto last = std::ranges::lower_bound(sending.kept.places, of.begin + of.n);
     piece = sending.InnerOf(of);
-    piece.begin = first - sending.places.begin();
+    piece.begin = first - sending.kept.places.begin();
     piece.n = last - first;
     places = {first, last};
     if (of.random == nullptr) return;
     for (const std::int64_t place : places) random.push_back(of.random[place - of.begin]);
     piece.random = random.data();
   }
-  [[nodiscard]] const float* values() const { return sending.values.data() + piece.begin; }
+  [[nodiscard]] const float* values() const { return sending.kept.values.data() + piece.begin; }
   [[nodiscard]] std::int64_t before() const { return piece.begin % sending.codec->bucket(); }
 
   /// Takes down what is left of values that are decoded so.
@@ -172,7 +168,7 @@ std::int64_t TopK::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
 
 float TopK::Measure(const Piece& layer, CodecState* state, const float* /*x*/) const {
   const auto& sending = dynamic_cast<const Sending&>(*state);
-  return inner_->Measure(sending.InnerOf(layer), sending.inner.get(), sending.values.data());
+  return inner_->Measure(sending.InnerOf(layer), sending.inner.get(), sending.kept.values.data());
 }
 
 std::int64_t TopK::Encode(const Piece& piece, CodecState* state, const float* /*x*/,

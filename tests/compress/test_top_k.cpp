@@ -32,22 +32,32 @@ using Values = std::vector<float>;
 
 std::uint32_t magnitude(float v) { return std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFF; }
 
-Places by_sorting(const Values& v, std::int64_t k) {
+Places sorted(const Values& v) {
   Places all(v.size());
   std::iota(all.begin(), all.end(), 0);
   std::ranges::stable_sort(all, [&](std::int64_t a, std::int64_t b) {
     return std::min(magnitude(v[a]), 0x7F800000U) > std::min(magnitude(v[b]), 0x7F800000U);
   });
+  return all;
+}
+
+Places first_of(Places all, const Values& v, std::int64_t k) {
   const auto bad = std::ranges::count_if(v, [](float x) { return !std::isfinite(x); });
   all.resize(static_cast<std::size_t>(std::max<std::int64_t>(k, bad)));
   std::ranges::sort(all);
   return all;
 }
 
+Places by_sorting(const Values& v, std::int64_t k) { return first_of(sorted(v), v, k); }
+
 Places largest(const Values& v, std::int64_t k) {
-  Places places{1, 2, 3};
-  FindLargest({.n = static_cast<std::int64_t>(v.size()), .x = v.data()}, k, places);
-  return places;
+  Selection found{.places = {1, 2, 3}, .values = {1}};
+  FindLargest({.n = static_cast<std::int64_t>(v.size()), .x = v.data()}, k, found);
+  EXPECT_EQ(found.values.size(), found.places.size());
+  for (std::size_t p = 0; p < found.places.size(); ++p) {
+    EXPECT_EQ(magnitude(found.values[p]), magnitude(v[found.places[p]]));
+  }
+  return found.places;
 }
 
 Values normal(std::size_t n, unsigned seed) {
@@ -65,7 +75,7 @@ Values normal(std::size_t n, unsigned seed) {
 /// Layers of many kinds: none, one, equals, few values, zeros, periods, sorted, of NaN.
 std::vector<Values> layers() {
   std::vector<Values> all{{}, {0}, {-3}, {kNan}, {1, -1}, {0, -0.0F, 0}};
-  for (const std::size_t n : {100, 5000, 16384, 70001}) {
+  for (const std::size_t n : {100, 5000, 16384, 30011}) {
     const Values x = normal(n, static_cast<unsigned>(n));
     all.push_back(x);
     all.emplace_back(n, -1.5F);
@@ -87,9 +97,10 @@ std::vector<Values> layers() {
 TEST(Largest, AreThoseOfASort) {
   for (const Values& x : layers()) {
     const auto n = static_cast<std::int64_t>(x.size());
+    const Places order = sorted(x);
     for (const std::int64_t k : {n > 0 ? std::int64_t{1} : 0, n / 1000, n / 100, n / 7, n / 2, n}) {
       if (k == 0 && n > 0) continue;
-      EXPECT_EQ(largest(x, k), by_sorting(x, k)) << n << " values, " << k;
+      EXPECT_EQ(largest(x, k), first_of(order, x, k)) << n << " values, " << k;
     }
   }
 }
@@ -102,11 +113,11 @@ TEST(Largest, EveryInstructionSetAndSums) {
     Values sums(x.size()), sum(x.size());
     for (std::size_t i = 0; i < x.size(); ++i) sums[i] = x[i] + r[i];
     for (const std::int64_t k : {1, 700, 35000}) {
-      Places places;
-      FindLargest({.n = 70003, .x = x.data(), .r = r.data(), .sum = sum.data()}, k, places);
-      EXPECT_EQ(places, by_sorting(sums, k)) << table->name;
+      Selection found;
+      FindLargest({.n = 70003, .x = x.data(), .r = r.data(), .sum = sum.data()}, k, found);
+      EXPECT_EQ(found.places, by_sorting(sums, k)) << table->name;
       EXPECT_TRUE(same(sums, sum));
-      EXPECT_EQ(largest(sums, k), places);
+      EXPECT_EQ(largest(sums, k), found.places);
     }
   }
   ForceKernels("");
@@ -201,7 +212,9 @@ TEST(TopK, ValuesDoNotDependOnThePieces) {
   const Values x = normal(3000, 4);
   for (const char* text :
        {"top_k 0.05", "top_k 0.05 int4 stochastic", "top_k 0.3 int4 bucket=7", "top_k 1 e4m3",
-        "top_k 0.02 mxfp8", "top_k 0.5 fp8-tensor", "top_k 0.1 quantized int8 32 stochastic"}) {
+        "top_k 0.02 mxfp8", "top_k 0.5 fp8-tensor", "top_k 0.1 quantized int8 32 stochastic",
+        "top_k 0.1 qsgd bits=4 bucket=16", "top_k 0.1 qsgd bits=4 bucket=16 coding=elias-dense",
+        "top_k 0.1 terngrad", "top_k 0.1 terngrad share=off"}) {
     Caller whole(text, 3000), parts(text, 3000);
     for (const std::int64_t step : {1000, 7, 999}) {
       EXPECT_TRUE(same(whole.Call(x), parts.Call(x, step))) << text;
@@ -223,6 +236,25 @@ TEST(TopK, InnerCodecsLoseWhatIsFedBack) {
   Values inner(100);
   MakeCodec("int4 bucket=16")->Round({.n = 100, .size = 100}, nullptr, run.data(), inner.data());
   for (std::size_t k = 0; k < 100; ++k) EXPECT_EQ(y[places[k]], inner[k]);
+}
+
+TEST(TopK, ASharedScaleIsTheInnerCodecs) {
+  const Values x = normal(300, 12);
+  const SharedCodec codec = MakeCodec("top_k 0.1 terngrad clip=none");
+  ASSERT_EQ(codec->measured(), Measured::shared);
+  const auto state = codec->MakeState(300);
+  Piece piece{.n = 300, .size = 300};
+  state->Begin(piece, x.data());
+  const float own = codec->Measure(piece, state.get(), x.data());
+  EXPECT_EQ(own, std::abs(*std::ranges::max_element(x, {}, [](float v) { return std::abs(v); })));
+  piece.scale = 2 * own;  // another rank's
+  Values y(300);
+  codec->Round(piece, state.get(), x.data(), y.data());
+  state->Commit();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_TRUE(y[i] == 0 || std::abs(y[i]) == 1);
+    EXPECT_EQ(state->Kept()[i], x[i] - y[i] * piece.scale);
+  }
 }
 
 TEST(TopK, OnlyCommitChangesWhatComesNext) {

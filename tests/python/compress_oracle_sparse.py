@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Top-k with error feedback, scaled integers and FP8 rows by their rules, value by value.
+
+Layers are lists of Python floats that lie in binary32. Integers and residuals are rational
+numbers, rounded once; FP8 rows are the binary32 steps of torchft's kernels, in NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+import oracle
+
+BINARY32 = oracle.Spec(8, 23)
+E4M3FN = oracle.Spec(4, 3, 7, "fn")
+Layer = Sequence[float]
+
+
+def to_float(v: oracle.Value) -> float:
+    return oracle.float_from_bits(oracle.bits_from_value(v))
+
+
+def binary32(x: Fraction) -> float:
+    """Rounded once to nearest-even."""
+    return to_float(oracle.round_value(BINARY32, oracle.number(x)))
+
+
+def add(a: float, b: float) -> float:
+    total = oracle.add_values(oracle.value_from_double(a), oracle.value_from_double(b))
+    return to_float(oracle.round_value(BINARY32, total))
+
+
+# --- integers below a scale ----------------------------------------------------------------------
+
+
+def integer_bucket(x: Layer, most: int, random: Sequence[int] | None, bits: int) -> list[float]:
+    """Scale max / most in binary32; the exact quotient to nearest-even, or away from zero where
+    the first `bits` bits of its fraction and a random integer overflow."""
+    if not all(map(math.isfinite, x)):
+        return [math.nan] * len(x)
+    scale = Fraction(binary32(Fraction(max(map(abs, x), default=0)) / most))
+    if scale == 0:
+        return [0.0] * len(x)
+    values = []
+    for i, v in enumerate(x):
+        quotient = abs(Fraction(v)) / scale
+        level = math.floor(quotient)
+        if random is None:
+            level = round(quotient)
+        elif math.floor((quotient - level) * 2**bits) + random[i] >= 2**bits:
+            level += 1
+        value = binary32(min(level, most) * scale)
+        values.append(math.copysign(value, v))
+    return values
+
+
+def integers(
+    x: Layer, most: int, bucket: int, random: Sequence[int] | None = None, bits: int = 24
+) -> list[float]:
+    """A layer in buckets."""
+    values: list[float] = []
+    for begin in range(0, len(x), bucket):
+        end = begin + bucket
+        given = None if random is None else random[begin:end]
+        values += integer_bucket(x[begin:end], most, given, bits)
+    return values
+
+
+# --- torchft -------------------------------------------------------------------------------------
+
+
+def fp8_row(x: Layer) -> list[float]:
+    """torchft/quantization.py, `_kernel_calculate_scale` and the kernels around it (commit
+    001d404), with the divisions rounded to nearest."""
+    row = np.asarray(x, np.float32)
+    with np.errstate(all="ignore"):
+        row_max = np.float32(0)
+        for v in np.abs(row):
+            row_max = row_max if np.isnan(v) else max(row_max, v)
+        scale = np.float32(448) / row_max
+        if np.isinf(scale):
+            scale = np.float32(1)
+        saturating = oracle.Options(overflow="saturate")
+        codes = [
+            to_float(oracle.round_value(E4M3FN, oracle.value_from_double(float(v)), saturating))
+            for v in row * scale
+        ]
+        return [float(v) for v in np.asarray(codes, np.float32) / scale]
+
+
+def fp8_rows(x: Layer, row: int) -> list[float]:
+    values: list[float] = []
+    for begin in range(0, len(x), row):
+        values += fp8_row(x[begin : begin + row])
+    return values
+
+
+# --- top-k ---------------------------------------------------------------------------------------
+
+
+class Sent(NamedTuple):
+    places: list[int]
+    values: list[float]
+    """Of the whole layer."""
+    residual: list[float]
+
+
+def count(fraction: str, n: int) -> int:
+    return math.ceil(Fraction(fraction) * n)
+
+
+def size_of(v: float) -> float:
+    return math.inf if math.isnan(v) else abs(v)
+
+
+def largest(v: Layer, k: int) -> list[int]:
+    """Places: every NaN and infinity; then by magnitude, of equals the lower."""
+    order = sorted(range(len(v)), key=lambda i: (-size_of(v[i]), i))
+    non_finite = sum(not math.isfinite(a) for a in v)
+    return sorted(order[: max(k, non_finite)])
+
+
+def top_k(
+    x: Layer, residual: Layer, fraction: str, inner: Callable[[Layer], list[float]] = list
+) -> Sent:
+    """A call. inner: what the values that are kept become, as a layer of their own."""
+    v = [add(a, r) for a, r in zip(x, residual, strict=True)]
+    places = largest(v, count(fraction, len(v)))
+    values, left = [0.0] * len(v), list(v)
+    for i, sent in zip(places, inner([v[i] for i in places]), strict=True):
+        values[i] = sent
+        if not math.isfinite(v[i]):
+            left[i] = 0.0
+        elif math.isfinite(sent):
+            left[i] = add(v[i], -sent)
+    return Sent(places, values, left)

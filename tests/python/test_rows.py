@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""int8 and FP8 rows, int4 in buckets: values by rational numbers, torchft's rule in torch, rows of
+layers, unbiased draws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import compress_oracle_sparse as by_rule
+import cpd
+
+torch = pytest.importorskip("torch")
+
+
+def same(expected, got) -> None:
+    expected, got = (np.asarray(v, np.float32).ravel() for v in (expected, got))
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(nan, np.isnan(got))
+    bits = [v[~nan].view(np.uint32) for v in (expected, got)]
+    np.testing.assert_array_equal(*bits)
+
+
+def layer(shape, seed=1) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal(shape).astype(np.float32)
+    return x * np.exp2(draw.integers(-20, 20, shape)).astype(np.float32)
+
+
+def coded(text: str, x, **options):
+    return cpd.compress.codec(text, **options).encode(x).values
+
+
+@pytest.mark.parametrize("shape", [(1,), (257,), (3, 5), (4, 3, 3, 3), (0,), (2, 0)])
+def test_int8_rows(shape):
+    x = layer(shape)
+    row = math.prod(shape[1:]) if len(shape) > 1 else max(1, x.size)
+    same(by_rule.integers(x.ravel().tolist(), 127, max(1, row)), coded("int8_rows", x))
+    same(by_rule.integers(x.ravel().tolist(), 127, 5), coded("int8_rows row=5", x))
+
+
+@pytest.mark.parametrize("bucket", [1, 7, 32, 64])
+def test_int4_in_buckets(bucket):
+    x = layer(300)
+    x[40:80] = 0
+    x[90] = np.nan
+    x[200] = np.inf
+    same(by_rule.integers(x.tolist(), 7, bucket), coded(f"int4 bucket={bucket}", x))
+    assert not np.signbit(coded("int4 bucket=32", np.full(32, -0.0, np.float32))).any()
+
+
+@pytest.mark.parametrize("bits", [1, 3, 12, 24])
+@pytest.mark.parametrize(("text", "most"), [("int4 bucket=16", 7), ("int8_rows row=16", 127)])
+def test_given_integers_decide(text, most, bits):
+    x = layer(160, 2)
+    random = np.random.default_rng(bits).integers(0, 2**bits, 160)
+    made = cpd.compress.codec(text + " stochastic", random_bits=bits)
+    expected = by_rule.integers(x.tolist(), most, 16, random.tolist(), bits)
+    same(expected, made.encode(x, random=random).values)
+
+
+def test_a_draw_is_unbiased():
+    """Over all integers of 4 bits the mean is the value, for quotients on their grid."""
+    x = np.array([7, 2.3125, -4.5, 6.0625, -0.9375], np.float32)
+    made = cpd.compress.codec("int4 stochastic", random_bits=4)
+    total = sum(made.encode(x, random=np.full(5, r)).values.astype(np.float64) for r in range(16))
+    np.testing.assert_array_equal(total / 16, x)
+
+
+def torchft(x: torch.Tensor) -> torch.Tensor:
+    """torchft's rows in torch's own operations and float8."""
+    rows = x.nan_to_num(0.0, torch.inf, -torch.inf).abs().amax(-1, keepdim=True)
+    scale = torch.full_like(rows, 448.0) / rows  # torch makes 448.0 / rows a reciprocal's multiple
+    scale = torch.where(scale == torch.inf, 1.0, scale)
+    return (x * scale).to(torch.float8_e4m3fn).float() / scale
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 64), (7, 33), (2, 3000)])
+def test_fp8_rows_are_torchfts(shape):
+    x = layer(shape, 3)
+    if x.size > 100:
+        x[0, 3] = np.nan
+        x[1, 5] = -np.inf
+        x[-1, :7] = 0
+    expected = torchft(torch.from_numpy(x))
+    got = coded("fp8_rows", torch.from_numpy(x))
+    assert isinstance(got, torch.Tensor)
+    same(expected, got)
+    same(by_rule.fp8_rows(x.ravel().tolist(), shape[1]), got)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-38, 1e-36, 2e-36, 1e30, 3e38])
+def test_fp8_rows_of_every_size(scale):
+    x = np.linspace(-1, 1, 23).astype(np.float64) * scale
+    x = x.astype(np.float32)[None]
+    same(torchft(torch.from_numpy(x)), coded("fp8_rows", x))
+    same(by_rule.fp8_row(x[0].tolist()), coded("fp8_rows", x))
+
+
+def test_rows_of_a_sum():
+    """Each rank's rows, added in binary32, are quantized anew by the owner of a slice."""
+    per_rank = [layer((8, 40), seed) for seed in range(3)]
+    spec = cpd.ReduceSpec(wire="int8_rows", exchange="owner")
+    first, *others = (
+        np.asarray(by_rule.integers(x.ravel().tolist(), 127, 40), np.float32) for x in per_rank
+    )
+    total = sum(others, first)
+    expected = by_rule.integers(total.tolist(), 127, 40)
+    [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec)
+    same(expected, got)
