@@ -76,6 +76,12 @@ std::vector<Row> Rows() {
   add("feedback int4", kResidual, kPlain);
   add("top_k 0.01", 0.2, 0.2);
   add("top_k 0.01 feedback=off", 0.3, 0.3);
+  for (const char* text :
+       {"qsgd bits=4 bucket=512 coding=elias-dense", "qsgd bits=4 bucket=512 coding=elias-sparse",
+        "uniform", "uniform bits=8"}) {
+    add(text, 1, 1);
+    for (std::size_t i = rows.size() - 2; i < rows.size(); ++i) rows[i].floats = true;
+  }
   return rows;
 }
 

@@ -82,6 +82,9 @@ target_include_directories(cpd_numeric INTERFACE $<BUILD_INTERFACE:${PROJECT_SOU
 add_library(cpd_flags INTERFACE)
 target_link_libraries(cpd_flags INTERFACE cpd_numeric)
 target_compile_options(cpd_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-psabi>)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang") # tables that are made when compiling take more steps than it allows
+  target_compile_options(cpd_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fconstexpr-steps=100000000>)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 warns about its own std::string operator+ (GCC bug 105651).
   target_compile_options(cpd_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)

@@ -205,7 +205,8 @@ Number NextNumber(uint64_t window, uint32_t most) {
   Number number{static_cast<uint32_t>(window << entry.before >> entry.above) | entry.one,
                 entry.length};
   if ((window << (entry.length - 1) >> 63) != 0) number = NumberIn(window, BitReader::kSeen);
-  if (number.length > 0 && number.k <= most) [[likely]] return number;
+  if (number.length > 0 && number.k <= most) [[likely]]
+    return number;
   throw DamagedBytes("a number is above " + std::to_string(most));
 }
 

@@ -47,9 +47,9 @@ CPD_API std::int64_t EliasMostBits(EliasLayout layout, std::int64_t n, std::int3
 CPD_API std::int64_t EliasBits(EliasLayout layout, std::span<const std::int32_t> levels);
 /// Throws std::length_error where the writer is full.
 CPD_API void EliasEncode(EliasLayout layout, std::span<const std::int32_t> levels, BitWriter& to);
-/// Fills `levels`, each |level| <= most. Throws DamagedBytes where the bits are none of so many such
-/// levels or end before them; what was written to `levels` by then is not said. Reads nothing but
-/// the reader's bytes, in time of n.
+/// Fills `levels`, each |level| <= most. Throws DamagedBytes where the bits are none of so many
+/// such levels or end before them; what was written to `levels` by then is not said. Reads nothing
+/// but the reader's bytes, in time of n.
 CPD_API void EliasDecode(EliasLayout layout, std::int32_t most, BitReader& from,
                          std::span<std::int32_t> levels);
 

@@ -21,15 +21,25 @@ Values MakeValues(std::int64_t n) {
   return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
 }
 
+void AddEach(std::int64_t n, const float* x, const float* y, float* sum) {
+  for (std::int64_t i = 0; i < n; ++i) sum[i] = x[i] + y[i];
+}
+
+/// v - decoded, or 0 where that is no finite number.
+void TakeErrors(std::int64_t n, const float* v, const float* decoded, float* errors) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float error = v[i] - decoded[i];
+    errors[i] = std::isfinite(error) ? error : 0;
+  }
+}
+
 /// v[i] = x[i] * 2^shift + residual[i].
 void Add(int shift, std::int64_t n, const float* x, const float* residual, float* v) {
   if (shift != 0) {
     Unscale(shift, 1, n, x, v);
     x = v;
   }
-  Guarded([&] {
-    for (std::int64_t i = 0; i < n; ++i) v[i] = x[i] + residual[i];
-  });
+  Guarded([&] { AddEach(n, x, residual, v); });
 }
 
 /// A piece whose values have been scaled.
@@ -84,13 +94,7 @@ class Feedback::Sent {
 
   /// What the piece's values have lost.
   void TakeDown(const Piece& piece, const float* decoded) const {
-    float* const next = state_.next(piece.begin);
-    Guarded([&] {
-      for (std::int64_t i = 0; i < piece.n; ++i) {
-        const float error = v_[i] - decoded[i];
-        next[i] = std::isfinite(error) ? error : 0;
-      }
-    });
+    Guarded([&] { TakeErrors(piece.n, v_, decoded, state_.next(piece.begin)); });
   }
 
  private:

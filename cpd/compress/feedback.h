@@ -12,9 +12,8 @@ namespace cpd {
 class CodecWords;
 
 /// The codec `inner` of v = x * 2^shift + residual, in binary32; its bytes are inner's. The
-/// residual is v - decoded, with a shared scale v - decoded * scale, each operation rounded once to
-/// binary32; 0 where that is no finite number. Where inner encodes an owner's results anew, these
-/// have a residual of their own.
+/// residual is v - decoded, rounded once to binary32; 0 where that is no finite number. Where inner
+/// encodes an owner's results anew, these have a residual of their own.
 class CPD_API Feedback final : public Codec {
  public:
   /// Throws Error where inner feeds errors back by itself, or takes a scale that ranks share: they

@@ -2,7 +2,8 @@
 #include "cpd/compress/huffman.h"
 
 #include <algorithm>
-#include <numeric>
+#include <bit>
+#include <cstring>
 #include <string>
 
 #include "cpd/compress/elias.h"
@@ -13,9 +14,12 @@ namespace cpd {
 namespace {
 
 using std::int64_t;
+using std::size_t;
 using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
+
+constexpr int64_t kValueBytes = 4;
 
 using Counts = std::array<int64_t, kMostHuffmanLength + 1>;
 
@@ -26,9 +30,7 @@ Counts CountLengths(std::span<const uint8_t> lengths) {
 }
 
 /// Twice a step up, twice a step down less 1.
-uint32_t Folded(int step) {
-  return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step);
-}
+uint32_t Folded(int step) { return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step); }
 int Unfolded(uint32_t folded) {
   const auto half = static_cast<int>((folded + 1) / 2);
   return folded % 2 == 1 ? -half : half;
@@ -40,7 +42,7 @@ void ForNumbers(const HuffmanCode& code, Run run) {
   run(static_cast<uint32_t>(code.symbols.size()) + 1);
   uint32_t next = 0;
   int length = 0;
-  for (std::size_t i = 0; i < code.symbols.size(); ++i) {
+  for (size_t i = 0; i < code.symbols.size(); ++i) {
     run(code.symbols[i] - next + 1);
     run(Folded(code.lengths[i] - length) + 1);
     next = code.symbols[i] + 1;
@@ -61,11 +63,11 @@ void CheckFull(std::span<const uint8_t> lengths) {
 }  // namespace
 
 std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
-  const std::size_t n = counts.size();
+  const size_t n = counts.size();
   if (n < 2) return std::vector<uint8_t>(n);
   std::vector<uint64_t> keys(n);  // count and place
   int64_t total = 0;
-  for (std::size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < n; ++i) {
     keys[i] = uint64_t{counts[i]} << 32 | i;
     total += counts[i];
   }
@@ -78,22 +80,21 @@ std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
   // Trees in the order in which they are made, which is that of their counts: the two smallest
   // heads of two queues join.
   std::vector<uint32_t> tree_counts(n - 1), tree_parents(n - 1), leaf_parents(n);
-  std::size_t leaf = 0, tree = 0;
-  for (std::size_t made = 0; made < n - 1; ++made) {
+  size_t leaf = 0, tree = 0;
+  for (size_t made = 0; made < n - 1; ++made) {
     for (int half = 0; half < 2; ++half) {
       const bool takes_leaf =
           leaf < n && (tree == made || keys[leaf] >> 32 <= uint64_t{tree_counts[tree]});
-      tree_counts[made] +=
-          takes_leaf ? static_cast<uint32_t>(keys[leaf] >> 32) : tree_counts[tree];
+      tree_counts[made] += takes_leaf ? static_cast<uint32_t>(keys[leaf] >> 32) : tree_counts[tree];
       (takes_leaf ? leaf_parents[leaf++] : tree_parents[tree++]) = static_cast<uint32_t>(made);
     }
   }
   std::vector<uint8_t> depths(n - 1);
-  for (std::size_t i = n - 2; i-- > 0;) {
+  for (size_t i = n - 2; i-- > 0;) {
     depths[i] = static_cast<uint8_t>(depths[tree_parents[i]] + 1);
   }
   std::vector<uint8_t> lengths(n);
-  for (std::size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < n; ++i) {
     lengths[static_cast<uint32_t>(keys[i])] = static_cast<uint8_t>(depths[leaf_parents[i]] + 1);
   }
   return lengths;
@@ -102,11 +103,11 @@ std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
 std::vector<BitCode> CanonicalCodes(std::span<const uint8_t> lengths) {
   const Counts counts = CountLengths(lengths);
   std::array<uint32_t, kMostHuffmanLength + 1> next{};
-  for (std::size_t length = 1; length < kMostHuffmanLength; ++length) {
+  for (size_t length = 1; length < kMostHuffmanLength; ++length) {
     next[length + 1] = (next[length] + static_cast<uint32_t>(counts[length])) << 1;
   }
   std::vector<BitCode> codes(lengths.size());
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
+  for (size_t i = 0; i < lengths.size(); ++i) {
     codes[i] = {lengths[i] == 0 ? 0 : next[lengths[i]]++, lengths[i]};
   }
   return codes;
@@ -124,13 +125,13 @@ int64_t HuffmanCodeBits(const HuffmanCode& code) {
 
 HuffmanCode ReadHuffmanCode(BitReader& from, uint32_t alphabet, int64_t most) {
   const auto largest = static_cast<uint32_t>(std::min(int64_t{alphabet}, most));
-  const std::size_t n = ReadElias(from, largest + 1) - 1;
+  const size_t n = ReadElias(from, largest + 1) - 1;
   HuffmanCode code;
   code.symbols.resize(n);
   code.lengths.resize(n);
   uint32_t next = 0;
   int length = 0;
-  for (std::size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < n; ++i) {
     next += ReadElias(from, alphabet - next);
     length += Unfolded(ReadElias(from, 2 * kMostHuffmanLength + 1) - 1);
     if (length < (n > 1 ? 1 : 0) || length > kMostHuffmanLength) {
@@ -144,13 +145,12 @@ HuffmanCode ReadHuffmanCode(BitReader& from, uint32_t alphabet, int64_t most) {
   return code;
 }
 
-HuffmanDecoder::HuffmanDecoder(std::span<const uint8_t> lengths,
-                               std::span<const uint32_t> values)
+HuffmanDecoder::HuffmanDecoder(std::span<const uint8_t> lengths, std::span<const uint32_t> values)
     : values_(values.size()) {
   const Counts counts = CountLengths(lengths);
   Counts places{};
   uint64_t end = 0;
-  for (std::size_t length = 1; length <= kMostHuffmanLength; ++length) {
+  for (size_t length = 1; length <= kMostHuffmanLength; ++length) {
     places[length] = places[length - 1] + counts[length - 1];
     const int behind = kMostHuffmanLength - static_cast<int>(length);
     first_[length] = places[length] - static_cast<int64_t>(end >> behind);
@@ -158,50 +158,78 @@ HuffmanDecoder::HuffmanDecoder(std::span<const uint8_t> lengths,
     end_[length] = end;
   }
   const std::vector<BitCode> codes = CanonicalCodes(lengths);
-  for (std::size_t i = 0; i < codes.size(); ++i) {
+  for (size_t i = 0; i < codes.size(); ++i) {
     const auto& [bits, length] = codes[i];
-    values_[static_cast<std::size_t>(places[static_cast<std::size_t>(length)]++)] = values[i];
+    values_[static_cast<size_t>(places[static_cast<size_t>(length)]++)] = values[i];
     if (length == 0 || length > kWindow) continue;
-    const std::size_t run = std::size_t{1} << (kWindow - length);
+    const size_t run = size_t{1} << (kWindow - length);
     std::fill_n(entries_.begin() + static_cast<std::ptrdiff_t>(bits * run), run,
                 Entry{values[i], length});
   }
 }
 
-HuffmanDecoder::Entry HuffmanDecoder::Long(uint64_t window) const {
-  std::size_t length = kWindow + 1;
+HuffmanDecoder::Entry HuffmanDecoder::Next(uint64_t window) const {
+  const Entry entry = entries_[window >> (64 - kWindow)];
+  if (entry.length > 0) return entry;
+  size_t length = kWindow + 1;
   while (window >> (64 - kMostHuffmanLength) >= end_[length]) ++length;
   const auto place = static_cast<int64_t>(window >> (64 - length)) + first_[length];
-  return {values_[static_cast<std::size_t>(place)], static_cast<std::int32_t>(length)};
+  return {values_[static_cast<size_t>(place)], static_cast<std::int32_t>(length)};
 }
 
-void HuffmanDecoder::Decode(BitReader& from, std::span<uint32_t> to) const {
+void HuffmanDecoder::Decode(BitReader& from, int64_t count, BitReader& second, int64_t behind,
+                            void* to) const {
+  if (count + behind == 0) return;
+  if (values_.empty()) throw DamagedBytes("there is no symbol");
+  auto* const bytes = static_cast<uint8_t*>(to);
+  const auto put = [](uint32_t value, uint8_t* at) { std::memcpy(at, &value, kValueBytes); };
   if (values_.size() == 1) {
-    std::ranges::fill(to, values_[0]);
+    for (int64_t i = 0; i < count + behind; ++i) put(values_[0], bytes + kValueBytes * i);
     return;
   }
-  if (values_.empty() && !to.empty()) throw DamagedBytes("there is no symbol");
   static_assert(kMostHuffmanLength <= BitReader::kSeen);
-  constexpr std::size_t kAtOnce = BitReader::kSeen / kWindow;
-  for (std::size_t i = 0; i < to.size();) {
-    uint64_t window = from.Peek();
-    int bits = 0;
-    const std::size_t end = std::min(to.size(), i + kAtOnce);
+  BitReader a = from, b = second;  // which nothing is written to
+  uint8_t* const bytes_behind = bytes + kValueBytes * count;
+  const int64_t both = std::min(count, behind);
+  int64_t i = 0;
+  while (i < both) {
+    uint64_t window_a = a.Peek(), window_b = b.Peek();
+    int bits_a = 0, bits_b = 0;
+    const int64_t end = std::min(both, i + BitReader::kSeen / kWindow);
     for (; i < end; ++i) {
-      const Entry entry = entries_[window >> (64 - kWindow)];
-      if (entry.length == 0) break;
-      to[i] = entry.value;
-      window <<= entry.length;
-      bits += entry.length;
+      const Entry entry_a = entries_[window_a >> (64 - kWindow)];
+      const Entry entry_b = entries_[window_b >> (64 - kWindow)];
+      if (entry_a.length == 0 || entry_b.length == 0) break;
+      put(entry_a.value, bytes + kValueBytes * i);
+      put(entry_b.value, bytes_behind + kValueBytes * i);
+      window_a <<= entry_a.length;
+      window_b <<= entry_b.length;
+      bits_a += entry_a.length;
+      bits_b += entry_b.length;
     }
-    if (bits == 0) {
-      const Entry entry = Long(window);
-      to[i++] = entry.value;
-      bits = entry.length;
+    if (bits_a == 0) {
+      const Entry entry_a = Next(window_a), entry_b = Next(window_b);
+      put(entry_a.value, bytes + kValueBytes * i);
+      put(entry_b.value, bytes_behind + kValueBytes * i);
+      bits_a = entry_a.length;
+      bits_b = entry_b.length;
+      ++i;
     }
-    from.Skip(bits);
+    a.Skip(bits_a);
+    b.Skip(bits_b);
   }
-  from.Check();
+  const auto rest = [&](BitReader& reader, int64_t n, uint8_t* at) {
+    for (int64_t k = both; k < n; ++k) {
+      const Entry entry = Next(reader.Peek());
+      put(entry.value, at + kValueBytes * k);
+      reader.Skip(entry.length);
+    }
+    reader.Check();
+  };
+  rest(a, count, bytes);
+  rest(b, behind, bytes_behind);
+  from = a;
+  second = b;
 }
 
 }  // namespace cpd

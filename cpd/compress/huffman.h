@@ -32,8 +32,8 @@ CPD_API std::vector<std::uint8_t> HuffmanLengths(std::span<const std::uint32_t> 
 CPD_API std::vector<BitCode> CanonicalCodes(std::span<const std::uint8_t> lengths);
 
 /// Elias(symbols + 1); then of each symbol Elias(gap), where the gap is the symbol less the one
-/// before, the first's counted from -1, and Elias(z + 1), where z is twice the length's step up from
-/// the symbol before (the first's from 0), or twice its step down less 1.
+/// before, the first's counted from -1, and Elias(z + 1), where z is twice the length's step up
+/// from the symbol before (the first's from 0), or twice its step down less 1.
 CPD_API void PutHuffmanCode(const HuffmanCode& code, BitWriter& to);
 /// Bits that it takes.
 CPD_API std::int64_t HuffmanCodeBits(const HuffmanCode& code);
@@ -44,8 +44,10 @@ class CPD_API HuffmanDecoder {
  public:
   /// Lengths of a full tree, or one that is 0; values[i] is what symbol i stands for.
   HuffmanDecoder(std::span<const std::uint8_t> lengths, std::span<const std::uint32_t> values);
-  /// The values of as many codes as `to` has places. Throws DamagedBytes where the bytes end before.
-  void Decode(BitReader& from, std::span<std::uint32_t> to) const;
+  /// The values of `count` codes of one stream and of `behind` codes of another, side by side, 4
+  /// bytes each, to `to`. Throws DamagedBytes where the bytes of one end before.
+  void Decode(BitReader& from, std::int64_t count, BitReader& second, std::int64_t behind,
+              void* to) const;
 
  private:
   static constexpr int kWindow = 11;
@@ -53,10 +55,11 @@ class CPD_API HuffmanDecoder {
     std::uint32_t value = 0;
     std::int32_t length = 0;  ///< 0: the code is longer than the window
   };
-  [[nodiscard]] Entry Long(std::uint64_t window) const;
+  [[nodiscard]] Entry Next(std::uint64_t window) const;
 
   std::array<Entry, 1 << kWindow> entries_{};
-  /// Of each length: codes whose first 32 bits are below this one are no longer; the place of code 0.
+  /// Of each length: codes whose first 32 bits are below this one are no longer; the place of code
+  /// 0.
   std::array<std::uint64_t, kMostHuffmanLength + 1> end_{};
   std::array<std::int64_t, kMostHuffmanLength + 1> first_{};
   std::vector<std::uint32_t> values_;  ///< in the order of the codes

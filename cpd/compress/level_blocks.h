@@ -35,7 +35,7 @@ enum class LevelCoding : std::uint8_t {
 /// What levels take from a whole layer.
 struct LayerLevels {
   float norm = 0;  ///< where there are no buckets
-  LevelSpacing spacing;
+  LevelSpacing spacing{};
 };
 
 /// For each block() values of a piece, counted from its first: the norms of the buckets that they

@@ -11,6 +11,7 @@
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/one_bit.h"
+#include "cpd/ops/elementwise.h"
 
 namespace cpd {
 namespace {
@@ -50,6 +51,12 @@ std::string OneBit::name() const {
 
 std::string OneBit::text() const {
   return row_ == 0 ? name() : name() + " of columns of " + std::to_string(row_);
+}
+
+std::int64_t OneBit::block() const {
+  const std::int64_t least = BlockOfBucket(bucket_);
+  const std::int64_t eight = 8 * bucket_;
+  return least < eight && eight <= kMostBucket ? eight : least;
 }
 
 std::int64_t OneBit::Buckets(std::int64_t n, std::int64_t before) const {
@@ -97,9 +104,9 @@ std::int64_t OneBit::Encode(const Piece& piece, CodecState* state, const float* 
     to += mean_bytes;
     const std::int64_t bytes = BitBytes(part.n, before);
     std::fill_n(to, bytes, std::uint8_t{0});
-    Kernels().one_bit_encode({part.n, bucket_, before, columns_}, from + (part.begin - whole.begin),
-                             residual.kept(part.begin), means.data(), to,
-                             residual.next(part.begin));
+    const OneBitRun own{part.n, bucket_, before, columns_, residual.size() >= kStreamingFrom};
+    Kernels().one_bit_encode(own, from + (part.begin - whole.begin), residual.kept(part.begin),
+                             means.data(), to, residual.next(part.begin));
     to += bytes;
   }
   return to - start;

@@ -39,7 +39,8 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] const Format& format() const override { return kFp32; }
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
-  [[nodiscard]] std::int64_t block() const override { return BlockOfBucket(bucket_); }
+  /// Eight buckets, whose sums are made together, where kMostBucket values hold as many.
+  [[nodiscard]] std::int64_t block() const override;
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,

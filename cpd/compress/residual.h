@@ -25,6 +25,7 @@ class CPD_API Residual : public CodecState {
   [[nodiscard]] std::vector<float> Kept() const override;
   void Restore(std::span<const float> kept) override;
 
+  [[nodiscard]] std::int64_t size() const { return size_; }
   /// Of the layer's values from i on.
   [[nodiscard]] const float* kept(std::int64_t i) const { return kept_.get() + (i - begin_); }
   [[nodiscard]] float* next(std::int64_t i) { return next_.get() + (i - begin_); }

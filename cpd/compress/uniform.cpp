@@ -5,7 +5,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +32,7 @@ using std::uint8_t;
 constexpr int kMostBits = 30;
 constexpr int64_t kPackage = 65536;
 constexpr int64_t kHeader = 12;
+constexpr int64_t kFirstSize = 4;  // the bytes that say how long a Huffman package's first half is
 constexpr uint32_t kNan = 0x7FC00000;
 
 int64_t PackageBytes(int64_t n, int width) { return kHeader + (n * width + 7) / 8; }
@@ -57,6 +58,7 @@ struct Head {
   float least = 0, greatest = 0;
 
   [[nodiscard]] int width() const { return bits + (has_nan ? 1 : 0); }
+  [[nodiscard]] int64_t first_half() const { return n - n / 2; }
   [[nodiscard]] uint32_t alphabet() const { return (1U << bits) + (has_nan ? 1 : 0); }
 };
 
@@ -102,13 +104,13 @@ Head ReadHead(std::span<const uint8_t> bytes, int64_t n) {
 
 // ---- encode
 
-/// Puts code_of(i) for n values; all hold `longest` bits at most.
+/// Puts code_of(i) for values begin … end - 1; all hold `longest` bits at most.
 template <class CodeOf>
-void PutCodes(int64_t n, int longest, CodeOf code_of, BitWriter& to) {
+void PutCodes(int64_t begin, int64_t end, int longest, CodeOf code_of, BitWriter& to) {
   BitWriter own = to;  // bytes are written through no pointer that could be to the writer itself
-  int64_t i = 0;
+  int64_t i = begin;
   const auto run = [&]<int kAtOnce>() {
-    for (; i + kAtOnce <= n; i += kAtOnce) {
+    for (; i + kAtOnce <= end; i += kAtOnce) {
       for (int j = 0; j < kAtOnce; ++j) {
         const BitCode code = code_of(i + j);
         own.Hold(code.bits, code.length);
@@ -117,6 +119,7 @@ void PutCodes(int64_t n, int longest, CodeOf code_of, BitWriter& to) {
     }
   };
   if (4 * longest <= BitWriter::kHeld) run.template operator()<4>();
+  if (3 * longest <= BitWriter::kHeld) run.template operator()<3>();
   if (2 * longest <= BitWriter::kHeld) run.template operator()<2>();
   run.template operator()<1>();
   to = own;
@@ -131,17 +134,29 @@ struct Bins {
 };
 
 void CountFew(uint32_t alphabet, Bins* all) {
-  // Neighbours that are equal do not wait for each other.
+  // In four tables, so that neighbours that are equal do not wait for each other.
   const size_t ways = alphabet <= 4096 ? 4 : 1;
   std::vector<uint32_t> counts(ways * alphabet);
-  const size_t n = all->bins.size();
-  for (size_t i = 0; i < n; ++i) ++counts[i % ways * alphabet + all->bins[i]];
+  const auto count = [&]<size_t kWays>() {
+    const size_t n = all->bins.size();
+    const size_t whole = n - n % kWays;
+    const uint32_t* const bins = all->bins.data();
+    for (size_t i = 0; i < whole; i += kWays) {
+      for (size_t way = 0; way < kWays; ++way) ++counts[way * alphabet + bins[i + way]];
+    }
+    for (size_t i = whole; i < n; ++i) ++counts[bins[i]];
+  };
+  if (ways == 4) {
+    count.template operator()<4>();
+  } else {
+    count.template operator()<1>();
+  }
   for (uint32_t symbol = 0; symbol < alphabet; ++symbol) {
-    uint32_t count = 0;
-    for (size_t way = 0; way < ways; ++way) count += counts[way * alphabet + symbol];
-    if (count == 0) continue;
+    uint32_t sum = 0;
+    for (size_t way = 0; way < ways; ++way) sum += counts[way * alphabet + symbol];
+    if (sum == 0) continue;
     all->symbols.push_back(symbol);
-    all->counts.push_back(count);
+    all->counts.push_back(sum);
   }
 }
 
@@ -161,18 +176,21 @@ void CountMany(int width, Bins* all) {
   all->by_place = true;
 }
 
-void PutFixed(const Head& head, const Bins& all, BitWriter& to) {
+int64_t PutFixed(const Head& head, const Bins& all, std::span<uint8_t> to) {
+  BitWriter writer(to);
   const int width = head.width();
-  const auto bin = [&](int64_t i) { return all.bins[static_cast<size_t>(i)]; };
+  const uint32_t* const bins = all.bins.data();
   if (all.by_place) {
-    PutCodes(head.n, width, [&](int64_t i) { return BitCode{all.symbols[bin(i)], width}; }, to);
+    const auto code_of = [&](int64_t i) { return BitCode{all.symbols[bins[i]], width}; };
+    PutCodes(0, head.n, width, code_of, writer);
   } else {
-    PutCodes(head.n, width, [&](int64_t i) { return BitCode{bin(i), width}; }, to);
+    PutCodes(0, head.n, width, [&](int64_t i) { return BitCode{bins[i], width}; }, writer);
   }
+  return writer.End();
 }
 
-void PutHuffman(const Head& head, const Bins& all, const HuffmanCode& code, BitWriter& to) {
-  PutHuffmanCode(code, to);
+int64_t PutHuffman(const Head& head, const Bins& all, const HuffmanCode& code,
+                   std::span<uint8_t> to) {
   std::vector<BitCode> codes = CanonicalCodes(code.lengths);
   if (!all.by_place) {
     std::vector<BitCode> by_symbol(head.alphabet());
@@ -181,7 +199,16 @@ void PutHuffman(const Head& head, const Bins& all, const HuffmanCode& code, BitW
   }
   const int longest = *std::ranges::max_element(code.lengths);
   const uint32_t* const bins = all.bins.data();
-  PutCodes(head.n, longest, [&](int64_t i) { return codes[bins[i]]; }, to);
+  const BitCode* const code_of_bin = codes.data();
+  const auto code_of = [=](int64_t i) { return code_of_bin[bins[i]]; };
+  BitWriter first(to.subspan(kFirstSize));
+  PutHuffmanCode(code, first);
+  PutCodes(0, head.first_half(), longest, code_of, first);
+  const int64_t bytes = first.End();
+  PutWord(static_cast<uint32_t>(bytes), to.data());
+  BitWriter second(to.subspan(static_cast<size_t>(kFirstSize + bytes)));
+  PutCodes(head.first_half(), head.n, longest, code_of, second);
+  return kFirstSize + bytes + second.End();
 }
 
 /// A code with fewer bits than the fixed width has, if there is one.
@@ -193,8 +220,10 @@ std::optional<HuffmanCode> ShorterCode(const Head& head, Bins* all) {
   }
   HuffmanCode code{all->symbols, HuffmanLengths(all->counts)};
   int64_t bits = HuffmanCodeBits(code);
-  for (size_t i = 0; i < code.lengths.size(); ++i) bits += int64_t{all->counts[i]} * code.lengths[i];
-  if (bits >= head.n * head.width()) return std::nullopt;
+  for (size_t i = 0; i < code.lengths.size(); ++i)
+    bits += int64_t{all->counts[i]} * code.lengths[i];
+  constexpr int64_t kBeside = 8 * (kFirstSize + 2);  // and two bytes that are not full
+  if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
 }
 
@@ -207,13 +236,8 @@ int64_t PutPackage(const UniformBins& bins, Head head, bool may_be_huffman, cons
   const auto code = may_be_huffman ? ShorterCode(head, &all) : std::nullopt;
   head.is_huffman = code.has_value();
   PutHead(head, to.data());
-  BitWriter writer(to.subspan(kHeader));
-  if (code) {
-    PutHuffman(head, all, *code, writer);
-  } else {
-    PutFixed(head, all, writer);
-  }
-  return kHeader + writer.End();
+  const std::span<uint8_t> body = to.subspan(kHeader);
+  return kHeader + (code ? PutHuffman(head, all, *code, body) : PutFixed(head, all, body));
 }
 
 // ---- decode
@@ -227,58 +251,64 @@ void ValuesOf(const UniformBins& bins, std::span<const uint32_t> given, int shif
   if (shift != 0 || divisor != 1) Unscale(shift, divisor, static_cast<int64_t>(given.size()), y, y);
 }
 
-constexpr int64_t kRun = 4096;
-
-/// Calls run(y + i, span of a buffer) for runs of n values.
-template <class Run>
-void ForRuns(int64_t n, float* y, Run run) {
-  std::array<uint32_t, kRun> buffer;
-  for (int64_t i = 0; i < n; i += kRun) {
-    run(y + i, std::span(buffer).first(static_cast<size_t>(std::min(kRun, n - i))));
-  }
-}
-
-void ReadHuffman(const Head& head, const UniformBins& bins, BitReader& from, int shift,
-                 float divisor, float* y) {
-  const HuffmanCode code = ReadHuffmanCode(from, head.alphabet(), head.n);
+int64_t ReadHuffman(const Head& head, const UniformBins& bins, std::span<const uint8_t> bytes,
+                    int shift, float divisor, float* y) {
+  const auto size = static_cast<int64_t>(bytes.size()) - kFirstSize;
+  if (size < 0 || Word(bytes.data()) > size) throw DamagedBytes("a package ends in its codes");
+  const size_t first_size = Word(bytes.data());
+  BitReader first(bytes.subspan(kFirstSize, first_size));
+  BitReader second(bytes.subspan(kFirstSize + first_size));
+  const HuffmanCode code = ReadHuffmanCode(first, head.alphabet(), head.n);
   std::vector<float> values(code.symbols.size());
   ValuesOf(bins, code.symbols, shift, divisor, values.data());
   std::vector<uint32_t> patterns(values.size());
   std::ranges::transform(values, patterns.begin(),
                          [](float value) { return std::bit_cast<uint32_t>(value); });
-  const HuffmanDecoder decoder(code.lengths, patterns);
-  ForRuns(head.n, y, [&](float* to, std::span<uint32_t> run) {
-    decoder.Decode(from, run);
-    std::memcpy(to, run.data(), run.size_bytes());
-  });
+  HuffmanDecoder(code.lengths, patterns)
+      .Decode(first, head.first_half(), second, head.n - head.first_half(), y);
+  if (first.End() != static_cast<int64_t>(first_size)) {
+    throw DamagedBytes("there is more than the codes of a package's first half");
+  }
+  return kFirstSize + static_cast<int64_t>(first_size) + second.End();
 }
 
-void ReadFixed(const Head& head, const UniformBins& bins, BitReader& from, int shift,
-               float divisor, float* y) {
+constexpr int64_t kRun = 4096;
+
+int64_t ReadFixed(const Head& head, const UniformBins& bins, std::span<const uint8_t> bytes,
+                  int shift, float divisor, float* y) {
+  BitReader reader(bytes);
+  std::vector<float> centres;  // of all bins, where values are many more
+  if (4 * int64_t{head.alphabet()} <= head.n) {
+    std::vector<uint32_t> all(head.alphabet());
+    std::iota(all.begin(), all.end(), 0U);
+    centres.resize(all.size());
+    ValuesOf(bins, all, shift, divisor, centres.data());
+  }
   const int width = head.width();
-  ForRuns(head.n, y, [&](float* to, std::span<uint32_t> run) {
+  std::array<uint32_t, kRun> buffer;
+  for (int64_t i = 0; i < head.n; i += kRun) {
+    const auto run = std::span(buffer).first(static_cast<size_t>(std::min(kRun, head.n - i)));
     uint32_t largest = 0;
     for (uint32_t& bin : run) {
-      bin = width == 0 ? 0 : static_cast<uint32_t>(from.Read(width));
+      bin = width == 0 ? 0 : static_cast<uint32_t>(reader.Read(width));
       largest = std::max(largest, bin);
     }
     if (largest >= head.alphabet()) throw DamagedBytes("there is no such bin");
-    ValuesOf(bins, run, shift, divisor, to);
-  });
+    if (centres.empty()) {
+      ValuesOf(bins, run, shift, divisor, y + i);
+    } else {
+      std::ranges::transform(run, y + i, [&](uint32_t bin) { return centres[bin]; });
+    }
+  }
+  return reader.End();
 }
 
 /// Returns the package's bytes.
-int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor,
-                    float* y) {
+int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y) {
   const Head head = ReadHead(bytes, n);
   const UniformBins bins(head.least, head.greatest, head.bits);
-  BitReader reader(bytes.subspan(kHeader));
-  if (head.is_huffman) {
-    ReadHuffman(head, bins, reader, shift, divisor, y);
-  } else {
-    ReadFixed(head, bins, reader, shift, divisor, y);
-  }
-  return kHeader + reader.End();
+  const auto read = head.is_huffman ? ReadHuffman : ReadFixed;
+  return kHeader + read(head, bins, bytes.subspan(kHeader), shift, divisor, y);
 }
 
 }  // namespace
@@ -315,7 +345,8 @@ double UniformState::Entropy(const Piece& layer, const float* x) const {
                               : random_integer(random_.random_bits, random_.seed, layer.stream, 0);
   const auto span = static_cast<uint64_t>(std::min(step, layer.n));
   std::vector<float> sample;
-  for (auto i = static_cast<int64_t>(number * span >> random_.random_bits); i < layer.n; i += step) {
+  for (auto i = static_cast<int64_t>(number * span >> random_.random_bits); i < layer.n;
+       i += step) {
     sample.push_back(x[i]);
   }
   const auto n = static_cast<int64_t>(sample.size());
@@ -405,8 +436,9 @@ SharedCodec Uniform::Make(CodecWords& words, const RoundingOptions& random) {
   }
   constexpr std::array<std::string_view, 2> kCodings{"huffman", "fixed"};
   const auto coding = static_cast<Coding>(words.Choice("coding", kCodings, 0));
-  words.End("bits=N, bits=entropy c=… sample=… fraction=…, bits=gradient c0=… c1=…, "
-            "coding=huffman or fixed");
+  words.End(
+      "bits=N, bits=entropy c=… sample=… fraction=…, bits=gradient c0=… c1=…, "
+      "coding=huffman or fixed");
   return std::make_shared<Uniform>(rule, coding, random);
 }
 
@@ -446,11 +478,11 @@ int64_t Uniform::MostBytes(int64_t n, int64_t /*before*/) const {
 
 int64_t Uniform::block() const { return kPackage; }
 
-int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x,
-                        uint8_t* to) const {
+int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x, uint8_t* to) const {
   const auto& layer = dynamic_cast<const UniformState&>(*state);
   const std::span all(to, static_cast<size_t>(MostBytes(piece.n)));
-  std::vector<float> buffer(piece.shift == 0 ? 0 : static_cast<size_t>(std::min(piece.n, kPackage)));
+  std::vector<float> buffer(piece.shift == 0 ? 0
+                                             : static_cast<size_t>(std::min(piece.n, kPackage)));
   int64_t used = 0;
   Guarded([&] {
     const UniformBins bins(layer.least(), layer.greatest(), layer.bits());
@@ -471,8 +503,7 @@ void Uniform::Decode(std::span<const uint8_t> bytes, int64_t n, int shift, float
                      int64_t /*before*/) const {
   Guarded([&] {
     for (int64_t i = 0; i < n; i += kPackage) {
-      const int64_t used =
-          ReadPackage(bytes, std::min(kPackage, n - i), shift, divisor, y + i);
+      const int64_t used = ReadPackage(bytes, std::min(kPackage, n - i), shift, divisor, y + i);
       bytes = bytes.subspan(static_cast<size_t>(used));
     }
   });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Weights in uniform bins, entropy-coded (Øland and Raj 2015, "Reducing Communication Overhead in
-// Distributed Learning by an Order of Magnitude (Almost)"): what workers exchange are weights, to be
-// averaged.
+// Distributed Learning by an Order of Magnitude (Almost)"): what workers exchange are weights, to
+// be averaged.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -61,15 +61,19 @@ class CPD_API UniformState final : public CodecState {
   int bits_ = 0;
 };
 
-/// 2^N bins of equal width from a layer's least value to its greatest; a value becomes the centre of
-/// its bin, rounded once to binary32 (cpd/numeric/uniform_bins.h). A layer of equal values is one
-/// bin. NaN and Inf do not count for the range, have a bin of their own, and become NaN.
+/// 2^N bins of equal width from a layer's least value to its greatest; a value becomes the centre
+/// of its bin, rounded once to binary32 (cpd/numeric/uniform_bins.h). A layer of equal values is
+/// one bin. NaN and Inf do not count for the range, have a bin of their own, and become NaN.
 ///
 /// Packages of up to 65,536 values, each of which can be read without the others, little-endian:
 ///   u16 count - 1, u8 N, u8 kind, f32 least, f32 greatest
-///   kind 0: bins in N bits each; 1: a Huffman code's table (huffman.h), then the bins' codes;
-///   2 more where there is a value that is not finite: bin 2^N, so that kind 2 takes N + 1 bits
-/// and zeros up to a byte. With coding=huffman the smaller of the two kinds is taken.
+///   kind 0: bins in N bits each
+///   kind 1: u32 bytes; in so many bytes a Huffman code's table (huffman.h) and the codes of the
+///           first half of the bins, which has the middle one; the codes of the others
+///   kinds 2 and 3, the same where there is a value that is not finite: bin 2^N, so that kind 2
+///           takes N + 1 bits
+/// Bits have the first one uppermost in a byte, and zeros up to a byte. With coding=huffman kind 1
+/// is taken where it is smaller.
 class CPD_API Uniform final : public Codec {
  public:
   enum class Coding : std::uint8_t { huffman, fixed };

@@ -15,10 +15,19 @@ struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
   std::int64_t before = 0;  ///< values of the first bucket that lie ahead of these
-  bool words = false;  ///< whether the bits of each bucket fill 32-bit words, else bytes of all
+  bool words = false;      ///< whether the bits of each bucket fill 32-bit words, else bytes of all
+  bool streaming = false;  ///< errors are not needed in cache
 };
 
 inline namespace CPD_ISA {
+
+/// sum + v where the mask is set; sum is not -0. By one operation where units have masks, else by
+/// adding 0.
+template <class Mask, class V>
+CPD_FN V add_where(Mask mask, V sum, V v) {
+  if constexpr (sizeof(V) == 64) return select(mask, sum + v, sum);
+  return sum + select(mask, v, V{});
+}
 
 /// Of buckets in the lanes: v = x + residual, rounded to binary32, is added in binary64, index
 /// ascending. Sums cannot overflow, so that they are finite where all values are.
@@ -30,9 +39,9 @@ struct OneBitSums {
 
   CPD_FN void take(W v) {
     const auto is_positive = v >= W{};
-    above = above + select(is_positive, v, W{});
-    below = below + select(is_positive, W{}, v);
-    positive = positive + select(is_positive, splat<Count>(1), Count{});
+    above = add_where(is_positive, above, v);
+    below = add_where(!is_positive, below, v);
+    positive = add_where(is_positive, positive, splat<Count>(1));
   }
 
   CPD_FN W mean_above() const { return mean(above, positive); }

@@ -83,15 +83,18 @@ class UniformBins {
         bits_(bits),
         last_((std::uint32_t{1} << bits) - 1),
         scale_(std::ldexp(1.0, bits) / (double{greatest} - double{least})),
-        doubt_(std::ldexp(1.0, bits - 50)) {}
+        top_(last_ + 0.5),
+        doubt_(std::ldexp(1.0, bits - 50)),
+        half_(std::ldexp(0.5, -bits)) {}
 
   [[nodiscard]] int bits() const { return bits_; }
   [[nodiscard]] std::uint32_t last() const { return last_; }
 
   /// Of a value in least…greatest.
   [[nodiscard]] std::uint32_t BinOf(float x) const {
-    std::uint32_t bin = 0;
-    return IsPlain(x, &bin) ? bin : Exact(x, bin);
+    const double quotient = Quotient(x);
+    const auto upper = static_cast<std::uint32_t>(Whole(quotient + doubt_));
+    return Whole(quotient - doubt_) == Whole(quotient + doubt_) ? upper : Exact(x, upper);
   }
   /// Of n values. Those that are not finite have bin last() + 1; returns whether there were any.
   bool BinsOf(std::int64_t n, const float* x, std::uint32_t* bins) const {
@@ -119,32 +122,31 @@ class UniformBins {
       return sum.Rounded(bits_ + 1);
     }
     // Products of 24 and 29 bits are exact.
-    const double unit = std::ldexp(0.5, -bits_);
-    return static_cast<float>(add_to_odd(double{least_} * (static_cast<double>(all - twice) * unit),
-                                         double{greatest_} * (static_cast<double>(twice) * unit)));
+    return static_cast<float>(
+        add_to_odd(double{least_} * (static_cast<double>(all - twice) * half_),
+                   double{greatest_} * (static_cast<double>(twice) * half_)));
   }
 
  private:
-  /// The quotient in binary64 is wrong by less than 2^-51 of itself (four roundings of 2^-53), so
-  /// by less than doubt_: the bin is known unless an integer lies that near.
-  [[nodiscard]] bool IsPlain(float x, std::uint32_t* bin) const {
-    const double quotient = (double{x} - least_) * scale_;
-    *bin = Whole(quotient + doubt_);
-    return *bin == Whole(quotient - doubt_);
-  }
+  /// In binary64 wrong by less than 2^-51 of itself (four roundings of 2^-53), so by less than
+  /// doubt_: the bin is known unless an integer lies that near.
+  [[nodiscard]] double Quotient(float x) const { return (double{x} - least_) * scale_; }
   /// Clamped; no number gives some bin.
-  [[nodiscard]] std::uint32_t Whole(double quotient) const {
-    const double top = static_cast<double>(last_) + 0.5;
-    const double below = quotient < top ? quotient : top;
-    return static_cast<std::uint32_t>(static_cast<std::int32_t>(below > 0 ? below : 0));
+  [[nodiscard]] std::int32_t Whole(double quotient) const {
+    const double below = quotient < top_ ? quotient : top_;
+    return static_cast<std::int32_t>(below > 0 ? below : 0);
   }
+  /// Whether all bins are known; those that are not are still to be found.
   [[nodiscard]] bool AllPlain(std::int64_t n, const float* x, std::uint32_t* bins) const {
     const UniformBins own = *this;  // which nothing is written to
     std::uint32_t doubts = 0;
     for (std::int64_t i = 0; i < n; ++i) {
+      const double quotient = own.Quotient(x[i]);
+      const std::int32_t upper = own.Whole(quotient + own.doubt_);
+      const std::int32_t lower = own.Whole(quotient - own.doubt_);
       const bool finite = (std::bit_cast<std::uint32_t>(x[i]) & 0x7F800000) != 0x7F800000;
-      const bool plain = own.IsPlain(x[i], bins + i);
-      doubts |= finite && plain ? 0U : 1U;
+      bins[i] = static_cast<std::uint32_t>(upper);
+      doubts |= static_cast<std::uint32_t>(upper ^ lower) | (finite ? 0U : 1U);
     }
     return doubts == 0;
   }
@@ -161,7 +163,7 @@ class UniformBins {
   float least_, greatest_;
   int bits_;
   std::uint32_t last_;
-  double scale_, doubt_;
+  double scale_, top_, doubt_, half_;
 };
 
 }  // namespace CPD_ISA

@@ -41,6 +41,11 @@ CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const fl
   }
 }
 
+/// How far the next block lies whose norms are taken while this one is encoded.
+CPD_FN int64_t block_ahead(int64_t bucket) {
+  return bucket > kGroup && bucket <= 16 * kGroup ? bucket : kGroup;
+}
+
 template <bool kIntervals, bool kHasNan, class V, bool kFine>
 CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule, float norm,
                         int64_t n, const float* x, const uint32_t* random, uint32_t* codes) {
@@ -50,6 +55,7 @@ CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule,
   using I = typename Rule::I;
   constexpr int kLanes = Lanes<V>::count;
   const auto step = Rule::step_of(plan, norm);
+  const int64_t ahead = block_ahead(plan.bucket);
   const auto code = [&](const float* from, const uint32_t* r, uint32_t* to) {
     U lanes;
     const auto unclear =
@@ -62,7 +68,7 @@ CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule,
   for_lanes<V>(
       n,
       [&](int64_t i) {
-        prefetch_group(x + i);
+        __builtin_prefetch(x + i + ahead);
         code(x + i, random + i, codes + i);
       },
       [&](int64_t i, int64_t rest) {

@@ -4,7 +4,7 @@
 // bucket after the other.
 #include "cpd/numeric/one_bit.h"
 
-#include "kernels/cpu/table.h"
+#include "kernels/cpu/elements.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -14,58 +14,62 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint8_t;
 
-constexpr int kEight = 8;  ///< buckets, or their values, side by side
-#if defined(CPD_VECTORS)
-using Eight = F32x8;
-#else
-using Eight = float;
-#endif
-
+constexpr int kEight = 8;  ///< buckets, or values of each, that are done with together
 // --- means ---------------------------------------------------------------------------------------
-
-/// Lane l of row r and lane r of row l change places where r and l differ in kDistance.
-template <int kDistance, class V>
-CPD_FN void turn(V* rows) {
-  const auto has_bit = (iota<Unsigned<V>>() & splat<Unsigned<V>>(kDistance)) != Unsigned<V>{};
-#pragma GCC unroll 8
-  for (int r = 0; r < kEight; ++r) {
-    if ((r & kDistance) != 0) continue;
-    const V a = rows[r];
-    const V b = rows[r + kDistance];
-    rows[r] = select(has_bit, swap_lanes<kDistance>(b), a);
-    rows[r + kDistance] = select(has_bit, b, swap_lanes<kDistance>(a));
-  }
-}
 
 /// values[i][b] = x[b * bucket + i] + residual[b * bucket + i], i < count, b < buckets; 0 for other
 /// b.
 CPD_FN void gather(int64_t bucket, int64_t buckets, int64_t count, const float* x,
                    const float* residual, float (*values)[kEight]) {
-  for (int64_t b = 0; b < kEight; ++b) {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i][b] = b < buckets ? x[b * bucket + i] + residual[b * bucket + i] : 0;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t b = 0; b < buckets; ++b) {
+      values[i][b] = x[b * bucket + i] + residual[b * bucket + i];
     }
+    for (int64_t b = buckets; b < kEight; ++b) values[i][b] = 0;
   }
 }
 
-/// The same of eight values of eight buckets.
-template <class V>
-CPD_FN void gather_eight(int64_t bucket, const float* x, const float* residual,
-                         float (*values)[kEight]) {
-  if constexpr (Lanes<V>::count == 1) {
-    gather(bucket, kEight, kEight, x, residual, values);
-  } else {
-    V rows[kEight];
-#pragma GCC unroll 8
-    for (int b = 0; b < kEight; ++b) {
-      rows[b] = load<V>(x + b * bucket) + load<V>(residual + b * bucket);
-    }
-    turn<1>(rows);
-    turn<2>(rows);
-    turn<4>(rows);
-#pragma GCC unroll 8
-    for (int i = 0; i < kEight; ++i) store(values[i], rows[i]);
+#if defined(CPD_VECTORS)
+/// Four values of bucket b in the low half, of bucket b + 4 in the high half.
+CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float* x) {
+  const auto four = [&](int64_t of) {
+    return of < buckets ? load<F32x4>(x + of * bucket) : F32x4{};
+  };
+  return __builtin_shufflevector(four(b), four(b + 4), 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+/// gather of four values.
+CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const float* residual,
+                        float (*values)[kEight]) {
+  F32x8 rows[4];
+#pragma GCC unroll 4
+  for (int b = 0; b < 4; ++b) {
+    rows[b] = load_fours(bucket, buckets, b, x) + load_fours(bucket, buckets, b, residual);
   }
+  const auto low = [](F32x8 a, F32x8 b) {
+    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+  };
+  const auto high = [](F32x8 a, F32x8 b) {
+    return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  };
+  const auto store_two = [&](int i, F32x8 a, F32x8 b) {
+    store(values[i], __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13));
+    store(values[i + 1], __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15));
+  };
+  store_two(0, low(rows[0], rows[1]), low(rows[2], rows[3]));
+  store_two(2, high(rows[0], rows[1]), high(rows[2], rows[3]));
+}
+#endif
+
+/// gather of eight values.
+CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const float* residual,
+                         float (*values)[kEight]) {
+#if defined(CPD_VECTORS)
+  gather_four(bucket, buckets, x, residual, values);
+  gather_four(bucket, buckets, x + 4, residual + 4, values + 4);
+#else
+  gather(bucket, buckets, kEight, x, residual, values);
+#endif
 }
 
 /// Means of up to eight buckets that begin `bucket` values apart and have n <= bucket each.
@@ -73,18 +77,21 @@ CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* 
                        const float* residual, float* means) {
   constexpr int kLanes = Lanes<D>::count;
   constexpr int kSums = kEight / kLanes;
+  const auto used = (buckets + kLanes - 1) / kLanes;
   OneBitSums<D> sums[kSums];
   alignas(64) float values[kEight][kEight];
   for (int64_t i = 0; i < n; i += kEight) {
     const int64_t count = least(kEight, n - i);
-    if (buckets == kEight && count == kEight) {
-      gather_eight<Eight>(bucket, x + i, residual + i, values);
+    if (count == kEight) {
+      gather_eight(bucket, buckets, x + i, residual + i, values);
     } else {
       gather(bucket, buckets, count, x + i, residual + i, values);
     }
     for (int64_t j = 0; j < count; ++j) {
 #pragma GCC unroll 8
-      for (int s = 0; s < kSums; ++s) sums[s].take(load_f32<D>(values[j] + s * kLanes));
+      for (int s = 0; s < kSums; ++s) {
+        if (s < used) sums[s].take(load_f32<D>(values[j] + s * kLanes));
+      }
     }
   }
   float above[kEight];
@@ -134,49 +141,78 @@ CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   }
 }
 
-/// Calls one(i) for values whose bits lie in bytes beside others, unit(i) for kUnit of them that
-/// begin on a byte.
-template <class Unit, class One>
-CPD_FN void for_bytes(int64_t count, int64_t bit, Unit unit, One one) {
+/// Calls one(i) for values whose bits begin within a byte, unit(i) for kUnit of them that begin on
+/// one, rest(i, left) for those behind, left < kUnit.
+template <class One, class Unit, class Rest>
+CPD_FN void for_bytes(int64_t count, int64_t bit, One one, Unit unit, Rest rest) {
   int64_t i = 0;
   for (; i < count && (bit + i) % 8 != 0; ++i) one(i);
   for (; i + kUnit <= count; i += kUnit) unit(i);
-  for (; i < count; ++i) one(i);
+  if (i < count) rest(i, count - i);
+}
+
+template <bool kStreaming>
+CPD_FN void put_errors(float* to, F errors) {
+  if constexpr (kStreaming) {
+    store_streaming(to, errors);
+  } else {
+    store(to, errors);
+  }
+}
+
+/// Bits and errors of one bucket's values. kStreaming: `next` is aligned, and bits begin on a byte.
+template <bool kStreaming>
+CPD_FN void encode_part(int64_t count, int64_t bit, const float* x, const float* residual,
+                        float above, float below, uint8_t* bits, float* next) {
+  constexpr int kLanes = Lanes<F>::count;
+  const bool is_nan = above != above;
+  const float mean[] = {below, above};  // no branch goes by a bit
+  const auto encode_one = [&](int64_t i) {
+    const float v = x[i] + residual[i];
+    const uint32_t code = v >= 0 ? 1 : 0;
+    next[i] = is_nan ? residual[i] : v - mean[code];
+    return code;
+  };
+  for_bytes(
+      count, bit,
+      [&](int64_t i) {
+        uint8_t* const byte = bits + (bit + i) / 8;
+        *byte = static_cast<uint8_t>(*byte | encode_one(i) << (bit + i) % 8);
+      },
+      [&](int64_t i) {
+        uint32_t code = 0;
+#pragma GCC unroll 8
+        for (int k = 0; k < kUnit; k += kLanes) {
+          const F left = load<F>(residual + i + k);
+          const F v = load<F>(x + i + k) + left;
+          const auto is_positive = v >= F{};
+          code |= mask_bits(is_positive) << k;
+          const F error = v - select(is_positive, splat<F>(above), splat<F>(below));
+          put_errors<kStreaming>(next + i + k, is_nan ? left : error);
+        }
+        __builtin_memcpy(bits + (bit + i) / 8, &code, kUnit / 8);
+      },
+      [&](int64_t i, int64_t left) {
+        uint32_t code = 0;
+        for (int64_t j = 0; j < left; ++j) code |= encode_one(i + j) << j;
+        for (int64_t j = 0; j < left; j += 8) {
+          bits[(bit + i + j) / 8] = static_cast<uint8_t>(code >> j);
+        }
+      });
 }
 
 CPD_BODY void one_bit_encode_body(const OneBitRun* run, const float* x, const float* residual,
                                   const float* means, uint8_t* bits, float* next) {
-  constexpr int kLanes = Lanes<F>::count;
-  for_parts(*run, [&](int64_t b, int64_t begin, int64_t count, int64_t bit) {
+  for_parts(*run, [&](int64_t b, int64_t i, int64_t count, int64_t bit) {
     const float above = means[2 * b];
     const float below = means[2 * b + 1];
-    const bool is_nan = above != above;
-    const float* from = x + begin;
-    const float* kept = residual + begin;
-    float* to = next + begin;
-    for_bytes(
-        count, bit,
-        [&](int64_t i) {
-          uint32_t code = 0;
-#pragma GCC unroll 8
-          for (int k = 0; k < kUnit; k += kLanes) {
-            const F left = load<F>(kept + i + k);
-            const F v = load<F>(from + i + k) + left;
-            const auto is_positive = v >= F{};
-            code |= mask_bits(is_positive) << k;
-            const F error = v - select(is_positive, splat<F>(above), splat<F>(below));
-            store(to + i + k, is_nan ? left : error);
-          }
-          __builtin_memcpy(bits + (bit + i) / 8, &code, kUnit / 8);
-        },
-        [&](int64_t i) {
-          const float v = from[i] + kept[i];
-          const bool is_positive = v >= 0;
-          uint8_t* const byte = bits + (bit + i) / 8;
-          if (is_positive) *byte = static_cast<uint8_t>(*byte | 1U << (bit + i) % 8);
-          to[i] = is_nan ? kept[i] : v - (is_positive ? above : below);
-        });
+    if (run->streaming && is_aligned(next + i) && bit % 8 == 0) {
+      encode_part<true>(count, bit, x + i, residual + i, above, below, bits, next + i);
+    } else {
+      encode_part<false>(count, bit, x + i, residual + i, above, below, bits, next + i);
+    }
   });
+  if (run->streaming) fence_streaming<F>();
 }
 
 CPD_BODY void one_bit_decode_body(const OneBitRun* run, const uint8_t* bits, const float* means,
@@ -186,20 +222,24 @@ CPD_BODY void one_bit_decode_body(const OneBitRun* run, const uint8_t* bits, con
   for_parts(*run, [&](int64_t b, int64_t begin, int64_t count, int64_t bit) {
     const float above = means[2 * b];
     const float below = means[2 * b + 1];
+    float* const to = y + begin;
+    const float mean[] = {below, above};
+    const auto decode_one = [&](int64_t i) {
+      to[i] = mean[bits[(bit + i) / 8] >> (bit + i) % 8 & 1];
+    };
     for_bytes(
-        count, bit,
+        count, bit, decode_one,
         [&](int64_t i) {
           uint32_t code = 0;
           __builtin_memcpy(&code, bits + (bit + i) / 8, kUnit / 8);
 #pragma GCC unroll 8
           for (int k = 0; k < kUnit; k += kLanes) {
             const auto is_positive = (splat<U>(code >> k) & (splat<U>(1) << iota<U>())) != U{};
-            store(y + begin + i + k, select(is_positive, splat<F>(above), splat<F>(below)));
+            store(to + i + k, select(is_positive, splat<F>(above), splat<F>(below)));
           }
         },
-        [&](int64_t i) {
-          const bool is_positive = (bits[(bit + i) / 8] >> (bit + i) % 8 & 1) != 0;
-          y[begin + i] = is_positive ? above : below;
+        [&](int64_t i, int64_t left) {
+          for (int64_t j = i; j < i + left; ++j) decode_one(j);
         });
   });
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Streams of bits against a vector of them.
-#include "cpd/compress/bits.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,6 +8,8 @@
 #include <stdexcept>
 #include <utility>
 #include <vector>
+
+#include "cpd/compress/bits.h"
 
 namespace cpd {
 namespace {

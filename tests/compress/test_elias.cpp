@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Elias codes of levels against codes that are written bit by bit as the definition has them.
-#include "cpd/compress/elias.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "cpd/compress/elias.h"
 
 namespace cpd {
 namespace {

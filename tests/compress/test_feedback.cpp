@@ -241,6 +241,7 @@ TEST(Feedback, ThreadsShareALayer) {
     const Piece layer = layer_of(x);
     state->Begin(layer, x.data());
     std::vector<std::thread> threads;
+    threads.reserve(4);
     for (std::int64_t t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
         Piece piece = layer;
@@ -275,7 +276,7 @@ TEST(Feedback, ResultsHaveAResidualOfTheirOwn) {
       codec->Round(piece, state.get(), x.data() + begin, y.data());
       EXPECT_TRUE(same(expected, y));
       for (int i = 0; i < n; ++i) {
-        const auto at = static_cast<std::size_t>(begin + i);
+        const auto at = static_cast<std::size_t>(begin) + static_cast<std::size_t>(i);
         residual[at] = v[at] - expected[static_cast<std::size_t>(i)];
       }
     }

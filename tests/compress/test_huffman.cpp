@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Huffman codes against trees that a heap makes, all trees of a few symbols, and the entropy.
-#include "cpd/compress/huffman.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/compress/huffman.h"
 #include "cpd/compress/radix.h"
 #include "cpd/numeric/error.h"
 
@@ -50,18 +49,17 @@ std::int64_t fewest_bits(const Counts& counts) {
 std::int64_t fewest_of_all(const Counts& counts) {
   const auto most = static_cast<int>(counts.size()) - 1;
   std::int64_t best = 1LL << 60;
-  std::function<void(std::size_t, std::int64_t, std::int64_t)> from = [&](std::size_t i,
-                                                                         std::int64_t room,
-                                                                         std::int64_t bits) {
-    if (i == counts.size()) {
-      best = std::min(best, bits);
-      return;
-    }
-    for (int length = 1; length <= most; ++length) {
-      const std::int64_t takes = 1LL << (most - length);
-      if (takes <= room) from(i + 1, room - takes, bits + std::int64_t{counts[i]} * length);
-    }
-  };
+  std::function<void(std::size_t, std::int64_t, std::int64_t)> from =
+      [&](std::size_t i, std::int64_t room, std::int64_t bits) {
+        if (i == counts.size()) {
+          best = std::min(best, bits);
+          return;
+        }
+        for (int length = 1; length <= most; ++length) {
+          const std::int64_t takes = 1LL << (most - length);
+          if (takes <= room) from(i + 1, room - takes, bits + std::int64_t{counts[i]} * length);
+        }
+      };
   from(0, 1LL << most, 0);
   return best;
 }
@@ -130,8 +128,7 @@ TEST(Huffman, NoCodeIsLongerThan32Bits) {
     HuffmanLengths(Counts{1, static_cast<std::uint32_t>(kMostHuffmanValues)});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "a Huffman code is made of at most 8388608 values, got 8388609");
+    EXPECT_STREQ(error.what(), "a Huffman code is made of at most 8388608 values, got 8388609");
   }
 }
 
@@ -189,14 +186,20 @@ Message random_message(std::size_t used, std::size_t n, std::uint32_t gap,
   return message_of(std::move(code), places);
 }
 
+/// The symbols of `bytes`, and of those behind them in another stream.
 std::vector<std::uint32_t> decoded(std::vector<std::uint8_t> bytes, std::size_t n,
-                                   std::uint32_t alphabet, std::int64_t most) {
+                                   std::uint32_t alphabet, std::int64_t most,
+                                   std::vector<std::uint8_t> second = {}, std::size_t behind = 0) {
   bytes.shrink_to_fit();
-  BitReader reader(bytes);
+  second.shrink_to_fit();
+  BitReader reader(bytes), reader_behind(second);
   const HuffmanCode code = ReadHuffmanCode(reader, alphabet, most);
-  std::vector<std::uint32_t> symbols(n);
-  HuffmanDecoder(code.lengths, code.symbols).Decode(reader, symbols);
+  std::vector<std::uint32_t> symbols(n + behind);
+  HuffmanDecoder(code.lengths, code.symbols)
+      .Decode(reader, static_cast<std::int64_t>(n), reader_behind,
+              static_cast<std::int64_t>(behind), symbols.data());
   EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
+  EXPECT_EQ(reader_behind.End(), static_cast<std::int64_t>(second.size()));
   return symbols;
 }
 
@@ -208,8 +211,7 @@ TEST(Huffman, ComesBack) {
         const Message message = random_message(used, n, gap, random);
         const std::uint32_t alphabet = message.code.symbols.back() + 1;
         BitReader reader(message.bytes);
-        const HuffmanCode code =
-            ReadHuffmanCode(reader, alphabet, static_cast<std::int64_t>(used));
+        const HuffmanCode code = ReadHuffmanCode(reader, alphabet, static_cast<std::int64_t>(used));
         ASSERT_EQ(code.symbols, message.code.symbols);
         ASSERT_EQ(code.lengths, message.code.lengths);
         ASSERT_EQ(decoded(message.bytes, n, alphabet, 1 << 20), message.symbols);
@@ -230,6 +232,19 @@ TEST(Huffman, LongCodesComeBack) {
   for (int i = 0; i < 2000; ++i) places.push_back(random() % 33);
   const Message message = message_of(code, places);
   EXPECT_EQ(decoded(message.bytes, 2000, 1 << 20, 33), message.symbols);
+  // Two streams side by side, of which either is longer.
+  const auto bytes_of = [&](std::size_t begin, std::size_t end, bool with_table) {
+    std::vector<std::uint8_t> bytes(9000);
+    BitWriter writer(bytes);
+    if (with_table) PutHuffmanCode(code, writer);
+    for (std::size_t i = begin; i < end; ++i) writer.Put(CanonicalCodes(code.lengths)[places[i]]);
+    bytes.resize(static_cast<std::size_t>(writer.End()));
+    return bytes;
+  };
+  for (const std::size_t n : {0, 1, 4, 5, 300, 1000, 1001, 1700, 1999, 2000}) {
+    EXPECT_EQ(decoded(bytes_of(0, n, true), n, 1 << 20, 33, bytes_of(n, 2000, false), 2000 - n),
+              message.symbols);
+  }
   // Longer than the window, all of them.
   HuffmanCode even;
   for (std::uint32_t i = 0; i < 1 << 14; ++i) {
@@ -266,8 +281,8 @@ TEST(Huffman, OnlyFullTreesAreRead) {
   EXPECT_EQ(damage({{1, 4}, {1, 0}}, 5, 2), "a code of 0 bits");
   BitReader nothing({});
   EXPECT_THROW(ReadHuffmanCode(nothing, 10, 10), DamagedBytes);
-  std::vector<std::uint32_t> to(1);
-  EXPECT_THROW(HuffmanDecoder({}, {}).Decode(nothing, to), DamagedBytes);
+  std::uint32_t to = 0;
+  EXPECT_THROW(HuffmanDecoder({}, {}).Decode(nothing, 1, nothing, 0, &to), DamagedBytes);
 }
 
 /// Symbols of the alphabet, or a word about the damage.
@@ -278,7 +293,10 @@ bool is_sound(const std::vector<std::uint8_t>& bytes, std::size_t n, std::uint32
     BitReader reader(own);
     const HuffmanCode code = ReadHuffmanCode(reader, alphabet, static_cast<std::int64_t>(n));
     std::vector<std::uint32_t> symbols(n);
-    HuffmanDecoder(code.lengths, code.symbols).Decode(reader, symbols);
+    BitReader second(own);
+    const auto half = static_cast<std::int64_t>(n / 2);
+    HuffmanDecoder(code.lengths, code.symbols)
+        .Decode(reader, static_cast<std::int64_t>(n) - half, second, half, symbols.data());
     return std::ranges::all_of(symbols, [&](std::uint32_t symbol) { return symbol < alphabet; });
   } catch (const DamagedBytes& error) {
     return std::string(error.what()).size() > 5;

@@ -172,6 +172,33 @@ TEST(OneBit, CallsAreTheStepsOnEveryBackend) {
   }
 }
 
+/// From kStreamingFrom values on errors go past the caches.
+TEST(OneBit, LargeLayers) {
+  constexpr std::size_t kSize = (std::size_t{1} << 21) + 1003;
+  const Values x = sent_values(kSize, 1);
+  const Values before = sent_values(kSize, 2);
+  for (const bool columns : {false, true}) {
+    for (const std::int64_t bucket : {64, 100, 4096, 65536}) {
+      const Oracle oracle(x, 0, before, bucket);
+      const SharedCodec codec = codec_of(bucket, columns);
+      const Piece layer = layer_of(x);
+      const Bytes expected = oracle.Encode(*codec, layer, columns);
+      for (const std::string& backend : testing::backends()) {
+        SCOPED_TRACE(backend + ", bucket " + std::to_string(bucket));
+        const testing::WithBackend with(backend);
+        const auto state = codec->MakeState(layer.n);
+        state->Restore(before);
+        state->Begin(layer, x.data());
+        const Bytes bytes = encoded_piece(*codec, *state, layer, x);
+        ASSERT_EQ(bytes, expected);
+        ASSERT_TRUE(same(oracle.values, decoded_piece(*codec, layer, bytes)));
+        state->Commit();
+        ASSERT_TRUE(same(oracle.next, state->Kept()));
+      }
+    }
+  }
+}
+
 TEST(OneBit, PiecesCutBucketsAndColumns) {
   const Values x = sent_values(9001, 3);
   for (const std::string& backend : testing::backends()) {
@@ -330,6 +357,7 @@ TEST(OneBit, ThreadsShareALayer) {
   const Piece layer = layer_of(x);
   state->Begin(layer, x.data());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (std::int64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       Piece piece = layer;

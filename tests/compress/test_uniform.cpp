@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights in uniform bins: bins and centres against exact arithmetic, packages against a reader that
-// goes bit by bit, and what a layer's bits are chosen by.
-#include "cpd/compress/uniform.h"
-
+// Weights in uniform bins: bins and centres against exact arithmetic, packages against a reader
+// that goes bit by bit, and what a layer's bits are chosen by.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +18,7 @@
 #include <vector>
 
 #include "cpd/compress/codecs.h"
+#include "cpd/compress/uniform.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/uniform_bins.h"
@@ -84,7 +83,8 @@ float centre(float least, float greatest, int bits, std::uint32_t bin) {
 TEST(UniformBins, AreTheExactOnes) {
   std::mt19937_64 random(1);
   const auto any = [&](int exponents) {
-    const auto exponent = 127 - exponents / 2 + static_cast<int>(random() % static_cast<unsigned>(exponents));
+    const auto exponent =
+        127 - exponents / 2 + static_cast<int>(random() % static_cast<unsigned>(exponents));
     const auto bits = static_cast<std::uint32_t>(random() & 0x807FFFFF) |
                       static_cast<std::uint32_t>(std::clamp(exponent, 0, 254)) << 23;
     return std::bit_cast<float>(bits);
@@ -211,9 +211,18 @@ class Reader {
     const auto least = std::bit_cast<float>(number(4));
     const auto greatest = std::bit_cast<float>(number(4));
     std::map<std::string, std::uint32_t> codes;
-    if (kind % 2 == 1) codes = table();
+    std::size_t half = 0;  // where the second half's codes begin
+    if (kind % 2 == 1) {
+      half = number(4);
+      half = at_ + 8 * half;
+      codes = table();
+    }
     Floats values;
     while (values.size() < n) {
+      if (half > 0 && values.size() == (n + 1) / 2) {
+        EXPECT_EQ((at_ + 7) / 8 * 8, half);
+        at_ = half;
+      }
       std::uint32_t bin = 0;
       if (kind % 2 == 1) {
         std::string code;
@@ -228,7 +237,8 @@ class Reader {
       }
       // The least value and half bins above it; exact enough for the ranges of these tests.
       const long double share = (2.0L * bin + 1) / std::ldexp(2.0L, bits_);
-      values.push_back(static_cast<float>(least + (static_cast<long double>(greatest) - least) * share));
+      values.push_back(
+          static_cast<float>(least + (static_cast<long double>(greatest) - least) * share));
     }
     at_ = (at_ + 7) / 8 * 8;
     return values;
@@ -327,7 +337,8 @@ TEST(Uniform, ValuesAreCentresNearBy) {
     const auto codec = MakeCodec("uniform bits=" + std::to_string(bits));
     const Floats y = decoded(*codec, encoded(*codec, x), x.size());
     const double half = (double{greatest} - least) * std::ldexp(0.5, -bits);
-    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_LE(std::abs(x[i] - y[i]), half * 1.001 + 1e-8);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      ASSERT_LE(std::abs(x[i] - y[i]), half * 1.001 + 1e-8);
     // A centre stays: its bin is known again, if the range is.
     Floats again = y;
     again[0] = least;
@@ -384,7 +395,8 @@ TEST(Uniform, NoNumbersDoNotCount) {
     const SharedCodec codec = MakeCodec(text);
     const Floats x{kNaN, 1, kInfinity, 2, -kInfinity, 1.5F, -kNaN};
     const Floats y = decoded(*codec, encoded(*codec, x), x.size());
-    for (const std::size_t i : {0, 2, 4, 6}) EXPECT_EQ(std::bit_cast<std::uint32_t>(y[i]), 0x7FC00000U);
+    for (const std::size_t i : {0, 2, 4, 6})
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(y[i]), 0x7FC00000U);
     const Floats numbers{1, 2, 1.5F};
     if (std::string(text).find("bits=entropy") == std::string::npos && text != kTexts[0] &&
         text != kTexts[10]) {
@@ -406,8 +418,9 @@ TEST(Uniform, WidestRange) {
     const Floats y = decoded(*codec, encoded(*codec, x), x.size());
     for (const float value : y) EXPECT_TRUE(std::isfinite(value));
   }
-  EXPECT_TRUE(same({-most / 2, most / 2, most / 2, most / 2, -most / 2},
-                   decoded(*MakeCodec("uniform bits=1"), encoded(*MakeCodec("uniform bits=1"), x), 5)));
+  EXPECT_TRUE(
+      same({-most / 2, most / 2, most / 2, most / 2, -most / 2},
+           decoded(*MakeCodec("uniform bits=1"), encoded(*MakeCodec("uniform bits=1"), x), 5)));
 }
 
 /// floor(H + c + 1/2) of these values' bins, H in long double.
@@ -490,13 +503,13 @@ TEST(Uniform, Texts) {
   const auto name = [](const char* text) { return MakeCodec(text, {.seed = 5})->name(); };
   EXPECT_EQ(name("uniform"), "uniform bits=entropy c=6 sample=4 fraction=0.03 coding=huffman");
   EXPECT_EQ(name("uniform coding=fixed bits=8"), "uniform bits=8 coding=fixed");
-  EXPECT_EQ(name("uniform bits=gradient c1=7.5"), "uniform bits=gradient c0=1 c1=7.5 coding=huffman");
+  EXPECT_EQ(name("uniform bits=gradient c1=7.5"),
+            "uniform bits=gradient c0=1 c1=7.5 coding=huffman");
   for (const char* text : kTexts) {
     const SharedCodec codec = MakeCodec(text, {.seed = 5});
     EXPECT_EQ(MakeCodec(codec->name(), {.seed = 5})->text(), codec->text());
   }
-  EXPECT_EQ(MakeCodec("uniform", {.seed = 5})->text(),
-            name("uniform") + " random_bits=24 seed=5");
+  EXPECT_EQ(MakeCodec("uniform", {.seed = 5})->text(), name("uniform") + " random_bits=24 seed=5");
   EXPECT_EQ(MakeCodec("uniform bits=8", {.seed = 5})->text(), "uniform bits=8 coding=huffman");
   for (const char* wrong :
        {"uniform bits=0", "uniform bits=31", "uniform bits=many", "uniform bits=8 c=3",

@@ -224,12 +224,6 @@ WIRES = (
 SHAPES = ((40, 25), (0, 3), (1,), (6, 3, 3), (5001,))
 
 
-def wires() -> list[str]:
-    """Those that there are."""
-    there = {one.name for one in compress.compressors()}
-    return [text for text in WIRES if set(text.split()[:1]) <= there]
-
-
 def codec_layers(rank: int, step: int) -> list[Any]:
     sizes = tuple(int(np.prod(shape)) for shape in SHAPES)
     flat = layers_of(rank, sizes, step, special=False)
@@ -241,7 +235,7 @@ def codecs(comm: Communicator) -> list[str]:
     as over virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
-    for index, (wire, way) in enumerate(itertools.product(wires(), ways_of)):
+    for index, (wire, way) in enumerate(itertools.product(WIRES, ways_of)):
         spec = cpd.ReduceSpec(wire=wire, seed=index, average=index % 2 == 0, **way)
         mine, everyone = compress.States(), compress.States()
         for step in range(3):

@@ -80,7 +80,7 @@ def norm(x: np.ndarray, kind: str) -> float:
 
 def steps_of(bits: int, levels: str) -> int:
     """Levels above zero, or intervals."""
-    return 2 ** (bits if levels == "intervals" else bits - 1) - 1
+    return (1 << (bits if levels == "intervals" else bits - 1)) - 1
 
 
 def level(value: float, scale: float, steps: int, levels: str, random: int, bits: int) -> int:
@@ -88,7 +88,7 @@ def level(value: float, scale: float, steps: int, levels: str, random: int, bits
     if scale == 0:
         return 0
     place = Fraction(value) * steps / Fraction(scale)
-    draws = 2**bits
+    draws = 1 << bits
     if levels == "intervals":
         end = (place + steps) / 2
         below = math.floor(end)

@@ -21,9 +21,8 @@ def binary32(value: Fraction) -> float:
     """A rational number rounded once to binary32, to nearest even."""
     if value == 0:
         return 0.0
-    exponent = -126
-    while abs(value) >= Fraction(2) ** (exponent + 1):
-        exponent += 1
+    exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()
+    exponent = max(-126, exponent - (abs(value) < Fraction(2) ** exponent))
     unit = Fraction(2) ** (exponent - 23)
     rounded = round(value / unit) * unit  # Python rounds ties to even
     if abs(rounded) > LARGEST:

@@ -172,6 +172,13 @@ DDP_CASES: dict[str, dict[str, Any]] = {
             cpd.ReduceSpec(wire="int4 stochastic", order="ring"), exempt=["5.*"], min_size=8
         ),
     },
+    "1-bit columns": {"spec": cpd.ReduceSpec(wire="one_bit")},
+    "1-bit buckets": {
+        "spec": cpd.ReduceSpec(wire="one_bit bucket=64", order="ring"),
+        "keep": "recompute",
+    },
+    "largest values": {"spec": cpd.ReduceSpec(wire="top_k 0.1 qsgd bits=4", group_size=2)},
+    "errors fed back": {"spec": cpd.ReduceSpec(wire="feedback qsgd bits=2 bucket=128")},
     "buffers of their own": {"spec": cpd.ReduceSpec("e4m3"), "broadcast_buffers": False},
     "delayed scaling": {
         "spec": cpd.ReduceSpec("e4m3", aps=True),
@@ -180,17 +187,6 @@ DDP_CASES: dict[str, dict[str, Any]] = {
     "stochastic layers": {"spec": cpd.ReduceSpec("e4m3"), "recipe": STOCHASTIC},
     "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
     "accumulated": {"spec": cpd.ReduceSpec("e4m3", aps=True), "accumulated": True},
-}
-LATER = {
-    "1-bit columns": "one_bit",
-    "1-bit buckets": "one_bit bucket=64",
-    "largest values": "top_k 0.1 qsgd bits=4",
-    "errors fed back": "feedback qsgd bits=2 bucket=128",
-}
-DDP_CASES |= {
-    name: {"spec": cpd.ReduceSpec(wire=text), "keep": "recompute"}
-    for name, text in LATER.items()
-    if text.split()[0] in {one.name for one in cpd.compress.compressors()}
 }
 WORLD = 3
 STEPS = 3

@@ -48,6 +48,9 @@ CASES: dict[str, Case] = {
     "one_bit": {"spec": cpd.ReduceSpec(wire="one_bit"), "fragments": 2},
     "top_k": {"spec": cpd.ReduceSpec(wire="top_k 0.1 qsgd bits=4", exchange="gather")},
     "feedback": {"spec": cpd.Schedule(cpd.ReduceSpec(wire="feedback int4"), exempt=["*.bias"])},
+    "small layers": {
+        "spec": cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), min_size=50, first_steps=1)
+    },
     "weights": {"spec": cpd.ReduceSpec("int8 block=64", order="tree"), "weights": True},
     "weights, uniform": {"spec": cpd.ReduceSpec(wire="uniform"), "weights": True},
     "weights, bf16": {"spec": "bf16", "weights": True, "dtype": torch.bfloat16},
@@ -160,7 +163,7 @@ def by_hand(case: Case, world: int) -> list[str]:
                 name = names[number]
                 local = [_values(named[worker][name]) for worker in range(world)]
                 given = local if case.get("weights") else [start[name] - x for x in local]
-                rule = schedule.spec_of(name, (step - 1) // PERIOD)
+                rule = schedule.spec_of(name, (step - 1) // PERIOD, local[0].size)
                 rule = dataclasses.replace(rule, average=True)
                 (mean,) = cpd.simulate_all_reduce(
                     [[x] for x in given], rule, numbers=[number], states=states

@@ -270,7 +270,7 @@ def test_states_serve_one_call_at_a_time():
         return [np.ones(3, np.float32)]
 
     with pytest.raises(RuntimeError, match="in use by another call"):
-        cpd.simulate_all_reduce([resets] * 2, cpd.ReduceSpec("e4m3"), states=states)
+        cpd.simulate_all_reduce([resets] * 2, cpd.ReduceSpec(wire="int4"), states=states)
     states.reset()
 
 

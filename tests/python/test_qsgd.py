@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_every_random_integer_once_is_without_bias() -> None:
         values = codec.encode(x, random=np.full(x.size, r)).values
         levels += np.rint(values.astype(np.float64) * steps / scale)
     for value, total in zip(x.tolist(), levels.tolist(), strict=True):
-        place = abs(oracle.Fraction(value)) * steps / oracle.Fraction(scale)
+        place = abs(Fraction(value)) * steps / Fraction(scale)
         assert abs(total) == math.floor(place * 256)
 
 

@@ -113,7 +113,8 @@ def test_roundoff_options_repeat_it(folder, tmp_path):
 
 
 def test_results_do_not_depend_on_jobs(demo):
-    options = replace(SMALL, epochs=1, search_exponents=(4,))
+    codecs = "qsgd bits=4 bucket=512", "one_bit"
+    options = replace(SMALL, epochs=1, search_exponents=(4,), codecs=codecs)
     one, two = (measure(options, Counter(), jobs=jobs) for jobs in (1, 2))
     for name in ("table", "shallow", "search", "codecs"):
         mine, yours = getattr(one, name), getattr(two, name)
@@ -281,7 +282,7 @@ def test_seeds_give_ranges(folder, demo, capsys):
     assert "ranges over 3 seeds, 0 and those behind it" in html
     assert "2 of 3 diverged" not in html
     assert "1 of 3 diverged" in html
-    assert len(several.runs) == 6 + 3 + 2 + 14
+    assert len(several.runs) == 6 + 3 + 2 + 14 + len(CODECS)
     assert stall_lines(several) == [
         "Sums in (3,0) may have stalled, in 6 of 25 runs: of 8 equal terms the first 2 count"
     ]
@@ -289,12 +290,14 @@ def test_seeds_give_ranges(folder, demo, capsys):
 
 def test_every_seed_is_run():
     counter = Counter()
-    options = replace(SMALL, epochs=1, seed=7, seeds=2, search_exponents=(4, 6))
+    options = replace(
+        SMALL, epochs=1, seed=7, seeds=2, search_exponents=(4, 6), codecs=("one_bit",)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # also where sums may stall
         measured = measure(options, counter, jobs=1)
     assert counter.epochs == total_epochs(options)
-    assert counter.runs == 6 + 2 + 2 + 7
+    assert counter.runs == 6 + 2 + 2 + 7 + 1
     assert [run.seed for run in measured.table] == [7] * 7
     assert sorted(run.label for run in measured.repeats) == sorted(r.label for r in measured.table)
     for run in measured.repeats:

@@ -3,6 +3,7 @@
 // Levels below norms in whole numbers, value by value: what numeric/levels.h says, another way.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -126,6 +127,50 @@ inline std::vector<std::uint32_t> random_integers(std::size_t n, int bits, std::
     r = word % 8 == 0 ? 0 : word % 8 == 1 ? most : static_cast<std::uint32_t>(word >> 32) & most;
   }
   return all;
+}
+
+/// As QSGD has it of these options.
+inline LevelPlan plan_of(int bits, bool intervals, int random_bits, std::int64_t bucket = 512) {
+  const int steps = (1 << (intervals ? bits : bits - 1)) - 1;
+  return {.bits = bits,
+          .steps = steps,
+          .most = steps,
+          .intervals = intervals,
+          .random_bits = random_bits,
+          .bucket = bucket};
+}
+
+inline double folded(std::vector<double> sums) {
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
+}
+
+/// Of each bucket; the 2-norm by sixteen sums.
+inline std::vector<float> norms_of(const std::vector<float>& x, std::int64_t bucket,
+                                   bool euclidean) {
+  std::vector<float> norms;
+  const auto size = static_cast<std::int64_t>(x.size());
+  for (std::int64_t begin = 0; begin < size; begin += bucket) {
+    const std::int64_t end = std::min(begin + bucket, size);
+    float largest = 0;
+    std::vector<double> squares(16);
+    bool finite = true;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float v = x[static_cast<std::size_t>(i)];
+      finite = finite && std::isfinite(v);
+      largest = std::max(largest, std::fabs(v));
+      squares[static_cast<std::size_t>((i - begin) % 16)] += static_cast<double>(v) * v;
+    }
+    float norm = largest;
+    if (euclidean) {
+      __extension__ using Wide = long double;  // 64 bits: the root of 53 lies on no tie of 24
+      norm = static_cast<float>(std::sqrt(static_cast<Wide>(folded(squares))));
+    }
+    norms.push_back(finite && std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN());
+  }
+  return norms;
 }
 
 /// Bytes and values of a piece of the layer x.

@@ -27,6 +27,7 @@ from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.formats import flag
 from cpd.numeric.options import integer
+from cpd.parallel.nodes.gradients import number_of
 from cpd.parallel.virtual_nodes import checked_parameters
 
 __all__ = ["DiLoCo", "WeightAverage"]
@@ -106,6 +107,11 @@ class _Workers:
         self.states.load_state_dict(state.get("states", {"layers": []}))
         self.steps = state["steps"]
 
+    def reset(self, name: str | None = None) -> None:
+        """Forgets what codecs keep of the layer `name`; None: of all. Raises ValueError where there
+        is none of that name."""
+        self.states.reset(None if name is None else number_of(name, self.names))
+
     def __repr__(self) -> str:
         workers = f"{self.world_size} worker{'s' * (self.world_size != 1)}"
         layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
@@ -163,7 +169,7 @@ class _Workers:
         self, numbers: list[int], step: int
     ) -> Iterator[tuple[int, tuple[torch.Tensor, LayerReport]]]:
         """Number, average and report of each layer."""
-        for spec, part in self.schedule.parts(self.names, step):
+        for spec, part in self.schedule.parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:
                 averages, reports = self._all_reduce(chosen, spec)

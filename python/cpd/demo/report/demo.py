@@ -11,7 +11,7 @@ import queue
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -52,6 +52,7 @@ class DemoOptions:
     roundoff_nodes: int = 256
     roundoff_epochs: int = 10
     search_exponents: tuple[int, ...] = SEARCH_EXPONENTS
+    codecs: tuple[str, ...] = CODECS
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,9 @@ def shallow_options(base: TrainOptions) -> list[TrainOptions]:
     return [replace(shallow, format="fp32"), replace(shallow, format="e4m3")]
 
 
-def codec_options(base: TrainOptions) -> list[TrainOptions]:
+def codec_options(base: TrainOptions, wires: Sequence[str]) -> list[TrainOptions]:
     """A run for each compressor. TernGrad leaves the last layer as it is, as its paper does."""
-    return [
-        replace(base, wire=wire, last_layer_fp32=wire.startswith("terngrad")) for wire in CODECS
-    ]
+    return [replace(base, wire=wire, last_layer_fp32=wire.startswith("terngrad")) for wire in wires]
 
 
 def total_epochs(options: DemoOptions) -> int:
@@ -119,7 +118,7 @@ def total_epochs(options: DemoOptions) -> int:
     base = base_options(options)
     table = len(table_options(base))
     runs = table + len(options.search_exponents) + len(shallow_options(base))
-    runs += (table + 1) * (options.seeds - 1) + len(CODECS)
+    runs += (table + 1) * (options.seeds - 1) + len(options.codecs)
     return runs * options.epochs + options.roundoff_epochs
 
 
@@ -136,7 +135,7 @@ def measure(options: DemoOptions, progress: Progress, jobs: int | None = None) -
         table_options(base),
         search_options(base, options.search_exponents),
         shallow_options(base),
-        codec_options(base),
+        codec_options(base, options.codecs),
     )
     study = RoundoffOptions(
         training=replace(base, epochs=options.roundoff_epochs), nodes=options.roundoff_nodes

@@ -147,7 +147,7 @@ def _codecs(demo: Demo, *formats_before: Run) -> dict[str, Any]:
             )
             for run in (*formats_before, *demo.codecs)
         ],
-        "values": demo.table[0].values,
+        "count": demo.table[0].values,
     }
 
 

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""1-bit SGD and error feedback against rationals (compress_oracle_one_bit): bytes of pieces, values
+and residuals from call to call, axes, ratios."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import compress_oracle_one_bit as oracle
+from cpd import compress
+
+Values = npt.NDArray[np.float32]
+
+
+def layer(n: int, seed: int) -> Values:
+    """Values of many magnitudes, zeros of both signs and subnormals among them."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=n) * 2.0 ** generator.integers(-6, 3, n)
+    x[generator.random(n) < 0.1] = 0
+    x[generator.random(n) < 0.05] = -0.0
+    x[generator.random(n) < 0.1] *= 1e-42
+    return x.astype(np.float32)
+
+
+def same(got: Values, expected: list[float]) -> None:
+    wanted = np.array(expected, np.float32)
+    np.testing.assert_array_equal(got.reshape(-1).view(np.uint32), wanted.view(np.uint32))
+
+
+def kept(states: compress.States) -> Values:
+    (one,) = states.state_dict()["layers"]
+    return np.frombuffer(one["values"], np.float32)
+
+
+@pytest.mark.parametrize("bucket", [1, 3, 8, 64, 100, 1000])
+def test_calls_are_those_of_rationals(bucket: int) -> None:
+    codec = compress.codec(f"one_bit bucket={bucket}")
+    states = compress.States()
+    residual = [0.0] * 450
+    for call, shift in enumerate((0, 0, 3)):
+        x = layer(450, 10 * bucket + call)
+        if call == 1:
+            x[330] = np.inf
+        expected = oracle.Layer(x.tolist(), residual, bucket, shift)
+        packet = codec.encode(x, state=states, shift=shift)
+        same(packet.values * np.float32(2.0**shift), expected.values)
+        assert packet.bytes == len(expected.block(0, 450, words=False))
+        same(kept(states), expected.next)
+        residual = expected.next
+
+
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("bucket", [3, 64, 100])
+def test_bytes_of_pieces(bucket: int, words: bool) -> None:
+    held = compress.codec("one_bit" if words else f"one_bit bucket={bucket}")._held
+    if words:
+        held = held.for_rows(bucket)
+    x = layer(450, bucket)
+    expected = oracle.Layer(x.tolist(), [0.0] * 450, bucket)
+    for begin, n in ((0, 450), (0, 1), (64, 64), (37, 300), (449, 1)):
+        data = bytes(held.encode(x, begin=begin, n=n))
+        assert data == expected.block(begin, n, words=words)
+        same(held.decode(data, n, before=begin % bucket), expected.values[begin : begin + n])
+
+
+def test_means_are_rounded_once() -> None:
+    """Sums beside a tie: three times a number halfway between 1 and the next one."""
+    codec = compress.codec("one_bit bucket=3")
+    for tail in (0.0, 2.0**-49, -(2.0**-49), 2.0**-51, -(2.0**-51), 2.0**-52):
+        x = np.array([2, 1 + 3 * 2.0**-23, tail], np.float32)
+        same(codec.encode(x).values, oracle.Layer(x.tolist(), [0.0] * 3, 3).values)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "axis"),
+    [
+        ("one_bit", (40, 7), 0),
+        ("one_bit axis=1", (40, 7), 1),
+        ("one_bit", (4, 5, 3, 3), 3),
+        ("one_bit axis=1", (4, 5, 3, 3), 1),
+        ("one_bit", (70,), 0),
+    ],
+)
+def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
+    """Each column by itself: of a Linear weight the outputs of one input, of a convolution the
+    values along the kernel's last dimension, of a vector all."""
+    x = layer(int(np.prod(shape)), 5).reshape(shape)
+    packet = compress.codec(name).encode(x)
+    columns = np.moveaxis(x, axis, -1).reshape(-1, shape[axis])
+    got = np.moveaxis(packet.values, axis, -1).reshape(-1, shape[axis])
+    for column, values in zip(columns, got, strict=True):
+        one = oracle.Layer(column.tolist(), [0.0] * len(column), len(column))
+        same(np.ascontiguousarray(values), one.values)
+    assert 8 * packet.bytes == len(columns) * oracle.payload_bits(shape[axis])
+
+
+@pytest.mark.parametrize(("column", "ratio"), [(3, 1.0), (64, 16.0), (512, 28.4)])
+def test_the_papers_ratio(column: int, ratio: float) -> None:
+    packet = compress.codec("one_bit").encode(np.zeros((column, 33), np.float32))
+    assert 32 / packet.bits_a_value == pytest.approx(ratio, abs=0.05)
+
+
+@pytest.mark.parametrize("inner", ["e4m3", "int4 32 scale=fp32", "int4", "qsgd bits=2 bucket=128"])
+def test_feedback(inner: str) -> None:
+    plain = compress.codec(inner, seed=3)
+    codec = compress.codec(f"feedback {inner}", seed=3)
+    states = compress.States()
+    calls = 0
+
+    def rounded(v: list[float]) -> list[float]:
+        values = plain.encode(np.array(v, np.float32), stream=calls).values
+        return [float(value) for value in values]
+
+    expected = oracle.Feedback(rounded, 300)
+    for calls in range(4):
+        x = layer(300, calls)
+        x[17] = np.nan if calls == 2 and "int4" not in inner else x[17]
+        packet = codec.encode(x, state=states, stream=calls)
+        same(packet.values, expected.call(x.tolist()))
+        same(kept(states), expected.residual)
