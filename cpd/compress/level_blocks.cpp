@@ -198,22 +198,24 @@ std::int64_t LevelBlocks::EncodeLevels(const Block& block, const float* x, std::
   };
   LevelCoding coding = options_.coding;
   std::uint8_t* at = to;
-  if (coding == LevelCoding::smallest) {
-    std::int64_t least = FixedBytes(block.n);
+  std::int64_t room = FixedBytes(block.n);
+  if (coding != LevelCoding::smallest) {
+    room = MostEliasBytes(LayoutOf(coding), block.n, block.before);
+  } else {
     coding = LevelCoding::fixed;
     for (const LevelCoding each : {LevelCoding::dense, LevelCoding::sparse}) {
       const std::int64_t bytes = bytes_of(LayoutOf(each));
-      if (bytes >= least) continue;
-      least = bytes;
+      if (bytes >= room) continue;
+      room = bytes;
       coding = each;
     }
     *at++ = static_cast<std::uint8_t>(coding);
     if (coding == LevelCoding::fixed) {
       encode(block.plan, at);
-      return kTagBytes + least;
+      return kTagBytes + room;
     }
   }
-  BitWriter writer({at, static_cast<std::size_t>(bytes_of(LayoutOf(coding)))});
+  BitWriter writer({at, static_cast<std::size_t>(room)});
   for_parts(
       [&](std::span<const std::int32_t> part) { EliasEncode(LayoutOf(coding), part, writer); });
   return at - to + writer.End();

@@ -110,7 +110,7 @@ Quantized::Part Quantized::PartOf(std::int64_t n, std::int64_t before) const {
 
 template <class Take>
 void Quantized::ForSteps(const Part& part, Take take) const {
-  const bool runs = part.before == 0 && IsRun(bucket_);
+  const bool runs = part.before % bucket_ == 0 && IsRun(bucket_);
   const auto on_byte = [&](std::int64_t n) { return n * scaled_.element.bits() % 8 == 0; };
   const bool single = bucket_ >= kLong && on_byte(bucket_) && on_byte(part.before);
   for (Step step; step.begin < part.n; step.begin += step.n) {
@@ -266,21 +266,24 @@ void Quantized::DecodePart(const std::uint8_t* bytes, const Part& part, float* y
   const std::span known(scales, static_cast<std::size_t>(part.buckets));
   CheckScales(known);
   bytes += part.elements;
-  ForSteps(part, [&](const Step& step) {
-    Kernels().decode_f32(plan_.element, step.n, bytes + step.begin * scaled_.element.bits() / 8,
+  for (std::int64_t begin = 0; begin < part.n; begin += kStep) {
+    const Part some{.n = std::min(kStep, part.n - begin), .before = part.before + begin};
+    Kernels().decode_f32(plan_.element, some.n, bytes + begin * scaled_.element.bits() / 8,
                          elements, false);
-    float* const to = y + step.begin;
-    ScaledRun run{.n = step.n, .run = step.run, .x = elements};
-    run.by = run.scale = scales + step.bucket;
-    run.outer = kOnes.data();
-    if (step.run == 0 || name_ == Name::fp8_rows) {
-      Spread(step, bucket_, scales, all);
-      run.run = 1;
-      run.by = run.scale = all;
-    }
-    if (name_ == Name::fp8_rows) return Divide(step.n, elements, all, to);
-    Kernels().scale_blocks(plan_.wide_values, run, to);
-  });
+    ForSteps(some, [&](const Step& step) {
+      float* const to = y + begin + step.begin;
+      ScaledRun run{.n = step.n, .run = step.run, .x = elements + step.begin};
+      run.by = run.scale = scales + step.bucket;
+      run.outer = kOnes.data();
+      if (step.run == 0 || name_ == Name::fp8_rows) {
+        Spread(step, bucket_, scales, all);
+        run.run = 1;
+        run.by = run.scale = all;
+      }
+      if (name_ == Name::fp8_rows) return Divide(step.n, run.x, all, to);
+      Kernels().scale_blocks(plan_.wide_values, run, to);
+    });
+  }
   if (name_ != Name::fp8_rows && std::ranges::find(known, 0.0F) != known.end()) {
     Guarded([&] {
       for (std::int64_t i = 0; i < part.n; ++i) {

@@ -95,7 +95,7 @@ CPD_FN constexpr double variance_of(const Moments& about) {
 /// x >= a * b, exactly.
 CPD_FN bool is_product_at_most(double a, double b, double x) {
   const double product = a * b;
-  return x > product || (x == product && fma(a, b, -product) <= 0);
+  return (x > product) | ((x == product) & (fma(a, b, -product) <= 0));  // without a jump
 }
 
 /// The level of |v|, or the number of v's interval's end. v and norm are finite, norm >= 0; below a
