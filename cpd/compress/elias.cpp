@@ -293,7 +293,7 @@ void DecodeDense(int32_t most, BitReader& from, std::span<int32_t> levels) {
     for (int i = 0; i < lookups && end - to >= 4; ++i) {
       const DenseEntry& entry = entries[window >> (64 - kWindow)];
       if (entry.count == 0) break;
-      for (std::size_t j = 0; j < 4; ++j) to[j] = static_cast<int32_t>(entry.levels[j]);
+      for (std::size_t j = 0; j < 4; ++j) to[j] = +entry.levels[j];
       to += entry.count;
       window <<= entry.bits;
       bits += entry.bits;
@@ -323,8 +323,8 @@ void DecodeSparse(int32_t most, BitReader& from, std::span<int32_t> levels) {
       const int64_t first = last + entry.gaps[0];
       const int64_t second = first + entry.gaps[1];
       if (entry.count == 0 || second >= n) break;
-      levels[static_cast<std::size_t>(first)] = static_cast<int32_t>(entry.levels[0]);
-      levels[static_cast<std::size_t>(second)] = static_cast<int32_t>(entry.levels[1]);
+      levels[static_cast<std::size_t>(first)] = +entry.levels[0];
+      levels[static_cast<std::size_t>(second)] = +entry.levels[1];
       last = second;
       left -= entry.count;
       window <<= entry.bits;
