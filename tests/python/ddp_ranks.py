@@ -168,6 +168,32 @@ def checkpoint() -> None:
     check(model, cpd.Schedule(STOCHASTIC, ["*.bias"]), True, perceptron, 5)
 
 
+def codec_checkpoint() -> None:
+    """What a codec keeps is in the pickle; it is forgotten by name."""
+    spec, states = cpd.ReduceSpec(wire="one_bit", average=True), cpd.compress.States()
+    state, hook = cpd.ddp_hook(spec, module=perceptron())
+    for step in range(4):
+        if step == 2:
+            pickled = pickle.dumps((state, hook))
+            state.close()
+            state, hook = pickle.loads(pickled)
+        if step == 3:
+            state.reset("0.weight")
+            states.reset(0)
+        model = perceptron()
+        ddp = DistributedDataParallel(model)
+        state.attach(module=ddp)
+        ddp.register_comm_hook(state, hook)
+        loss_of(ddp, step, dist.get_rank()).backward()
+        given = gradients(perceptron, step)
+        sums = cpd.simulate_all_reduce(given, replace(spec, step=step), states=states)
+        for parameter, expected in zip(model.parameters(), sums, strict=True):
+            assert torch.equal(parameter.grad, expected), f"step {step}"
+    with pytest.raises(ValueError, match="there is no layer 'x'"):
+        state.reset("x")
+    state.close()
+
+
 class Held:
     """A communicator that begins when it is let go."""
 
@@ -230,6 +256,7 @@ CASES = [
     bfloat16,
     accumulated,
     checkpoint,
+    codec_checkpoint,
     asynchronous,
     error_reaches_backward,
 ]

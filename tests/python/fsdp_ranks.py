@@ -2,6 +2,7 @@
 """What each rank does in the tests of FSDP2's reduce-scatter (test_fsdp.py): every case checks
 its part against the virtual ranks' sums."""
 
+import pickle
 import re
 import traceback
 from dataclasses import replace
@@ -64,16 +65,24 @@ def run(spec: cpd.ReduceSpec | cpd.Schedule, op: dist.ReduceOp.RedOpType, model:
     for one in made.values():
         one.__class__ = Recorder
     schedule = spec if isinstance(spec, cpd.Schedule) else cpd.Schedule(spec)
+    states = {name: cpd.compress.States() for name in made}
     for step in range(3):
+        if step == 2:  # a checkpoint
+            for one in made.values():
+                saved = pickle.loads(pickle.dumps(one.state_dict()))
+                one.reset()
+                one.load_state_dict(saved)
         backward(model, step)
         for number, name in enumerate(("0", "2"), start=1):
             one = made[name]
             assert one.op == op
             assert one.step == step + 1
-            expected = replace(schedule.spec_of(name, step), average=op == dist.ReduceOp.AVG)
+            expected = schedule.spec_of(name, step, one.given.numel())
+            expected = replace(expected, average=op == dist.ReduceOp.AVG, exchange="gather")
             empty = [torch.empty(0)] * number
             per_rank = [[*empty, flat] for flat in gathered(one.given)]
-            whole = cpd.simulate_all_reduce(per_rank, expected)[number]
+            sums = cpd.simulate_all_reduce(per_rank, expected, states=states[name])
+            whole = sums[number]
             slices = torch.chunk(whole, dist.get_world_size())
             assert torch.equal(one.got, slices[dist.get_rank()].to(one.got.dtype))
 
@@ -102,6 +111,13 @@ def schedule() -> None:
     run(cpd.Schedule(STOCHASTIC, exempt=["2"], first_steps=1), dist.ReduceOp.AVG, sharded())
 
 
+def codec() -> None:
+    """What a codec keeps goes on after a checkpoint; a small module is summed in fp32."""
+    run(cpd.ReduceSpec(wire="feedback int4 bucket=64"), dist.ReduceOp.AVG, sharded())
+    spec = cpd.ReduceSpec(wire="qsgd bits=4 bucket=64", seed=3)
+    run(cpd.Schedule(spec, min_size=260), dist.ReduceOp.AVG, sharded())
+
+
 def narrow() -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     run(STOCHASTIC, dist.ReduceOp.AVG, sharded(mp_policy=policy))
@@ -127,7 +143,7 @@ def refused() -> None:
         set_reduce_scatter(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
 
 
-CASES = [average, forced_sum, schedule, narrow, refused]
+CASES = [average, forced_sum, schedule, codec, narrow, refused]
 
 
 def run_all(comm: Communicator) -> dict[str, str]:

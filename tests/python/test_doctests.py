@@ -28,6 +28,7 @@ MODULES = (
     "cpd.compat.transformer_engine",
     "cpd.compress",
     "cpd.compress.codec",
+    "cpd.compress.makers",
     "cpd.compress.states",
     "cpd.nn.attention",
     "cpd.nn.autocast",

@@ -87,11 +87,40 @@ def test_first_weights_depend_on_the_seed_alone():
         TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
         TrainOptions(order="tree", exchange="gather", fp32_epochs=3, exempt=("*.bias", "output.*")),
         TrainOptions(recipe="e6m9 chunked"),
+        TrainOptions(wire="qsgd bits=4 bucket=512", min_size=10_000, exchange="gather"),
+        TrainOptions(wire="mxfp8"),
     ],
 )
 def test_arguments_give_the_same_options_back(options):
     parsed = build_parser().parse_args(["train", *shlex.split(options.arguments())])
     assert train_options(parsed, options.nodes) == options
+
+
+def test_a_codec_takes_the_formats_place():
+    options = TrainOptions(wire="qsgd bucket=64 bits=2", min_size=50, last_layer_fp32=True)
+    assert options.wire == "qsgd bits=2 bucket=64"
+    assert options.label() == options.wire
+    schedule = options.schedule(steps_per_epoch=1)
+    assert schedule.spec_of("hidden1.weight", 0, 64).wire == cpd.compress.codec(options.wire)
+    for name, size in (("hidden1.weight", 49), ("output.weight", 64)):
+        assert schedule.spec_of(name, 0, size).format == cpd.format("fp32")
+    assert (TrainOptions(wire="mxfp8").format, TrainOptions(wire="mxfp8").wire) == ("mxfp8", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--wire", "gzip"], "'gzip' is no codec"),
+        (["--wire", "int4", "--format", "e4m3"], "format and wire exclude each other"),
+        (["--wire", "int4", "--aps"], "has scales of its own"),
+        (["--wire", "int4", "--rounding", "up"], "rounding is an option of a cast"),
+        (["--wire", "int4", "--min-size", "-1"], "min_size must be at least 0"),
+    ],
+)
+def test_codecs_that_are_refused(words, message, capsys):
+    assert main(["train", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_layer_names_are_the_models():

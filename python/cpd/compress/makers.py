@@ -34,7 +34,7 @@ def qsgd(
     Raises ValueError or TypeError.
 
     >>> qsgd(bits=2, bucket=128)
-    cpd.compress.codec('qsgd bits=2 bucket=128 norm=max levels=signed')
+    cpd.compress.codec('qsgd bits=2 bucket=128')
     """
     options = {"bits": bits, "bucket": bucket, "norm": norm, "levels": levels, "coding": coding}
     return _made("qsgd", options, seed, random_bits)
