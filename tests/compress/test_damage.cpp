@@ -9,11 +9,11 @@ namespace cpd {
 namespace {
 
 TEST(Damage, EveryBitFlipAndTruncation) {
-  for (const std::string& text : testing::codec_texts()) testing::damage_encodings(text, 50);
+  for (const std::string& text : testing::codec_texts()) testing::damage_encodings(text, 150);
 }
 
 TEST(Damage, StreamsFindIt) {
-  for (const std::string& text : testing::codec_texts()) testing::damage_streams(text, 10);
+  for (const std::string& text : testing::codec_texts()) testing::damage_streams(text, 30);
 }
 
 }  // namespace
