@@ -75,11 +75,12 @@ inline std::vector<std::int64_t> SizesFor(std::int64_t values) {
   return sizes;
 }
 
-/// The rows of ResNet-50's layers, of shrunk ones as far as they have so many values.
+/// The rows of ResNet-50's layers; a shrunk one that has no such rows is one.
 inline std::vector<std::int64_t> RowsFor(const std::vector<std::int64_t>& sizes) {
   std::vector<std::int64_t> rows;
   for (const auto& [n, row] : resnet50::Tensors()) {
-    rows.push_back(std::min(row, sizes.at(rows.size())));
+    const std::int64_t size = sizes.at(rows.size());
+    rows.push_back(size % row == 0 ? row : size);
   }
   return rows;
 }

@@ -75,6 +75,7 @@ class BitWriter {
   /// All whole bytes, and the last one if there is room; what is then still missing must come.
   void FlushBytes(std::uint64_t word) {
     const std::int64_t whole = count_ / 8;
+    if (whole == 0) return;
     if (end_ - at_ < whole) throw std::length_error("more bits than there is room for");
     std::memcpy(at_, &word, static_cast<std::size_t>(whole));
     at_ += whole;

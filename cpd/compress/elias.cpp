@@ -51,8 +51,8 @@ constexpr std::array<BitCode, 2 * kSmall + 1> TableOf(Of code_of) {
   std::array<BitCode, 2 * kSmall + 1> table;
   for (int32_t level = -kSmall; level <= kSmall; ++level) {
     const Code code = code_of(level);
-    table[static_cast<std::size_t>(level + kSmall)] = {static_cast<uint32_t>(code.bits),
-                                                       code.length};
+    table[static_cast<std::size_t>(int64_t{level} + kSmall)] = {static_cast<uint32_t>(code.bits),
+                                                                code.length};
   }
   return table;
 }
@@ -72,7 +72,7 @@ constexpr bool IsSmall(int32_t level) {
   return static_cast<uint32_t>(level + kSmall) <= uint32_t{2 * kSmall};
 }
 const BitCode& Of(const std::array<BitCode, 2 * kSmall + 1>& table, int32_t level) {
-  return table[static_cast<std::size_t>(level + kSmall)];
+  return table[static_cast<std::size_t>(int64_t{level} + kSmall)];
 }
 
 void Put(const Code& code, BitWriter& to) { to.Put(code.bits, code.length); }
@@ -183,19 +183,22 @@ struct NumberEntry {
   std::uint8_t one = 0;     ///< 1: k is 1, which does not stand there
 };
 constexpr int kFirst = 7;
+constexpr NumberEntry NumberEntryOf(uint64_t window) {
+  uint32_t k = 1;
+  int at = 0, before = 0, bits = 1;
+  while (at < kFirst && (window >> (63 - at) & 1) != 0) {
+    before = at;
+    bits = static_cast<int>(k) + 1;
+    at += bits;
+    if (at > kFirst) break;
+    k = static_cast<uint32_t>(window << before >> (64 - bits));
+  }
+  return {static_cast<std::uint8_t>(before), static_cast<std::uint8_t>(64 - bits),
+          static_cast<std::uint8_t>(at + 1), static_cast<std::uint8_t>(at == 0 ? 1 : 0)};
+}
 constexpr auto kNumbers = [] {
   std::array<NumberEntry, 1 << kFirst> entries{};
-  for (uint32_t k = 1; k < 1 << 16; ++k) {
-    const Code code = CodeOf(k);
-    const int bits = k == 1 ? 1 : std::bit_width(k);
-    const int before = k == 1 ? 0 : code.length - 1 - bits;
-    const uint64_t first = code.bits << (64 - code.length) >> (64 - kFirst);
-    const uint64_t last = first + ((1 << kFirst) - 1) / (uint64_t{1} << code.length);
-    for (uint64_t i = first; i <= last; ++i) {
-      entries[i] = {static_cast<std::uint8_t>(before), static_cast<std::uint8_t>(64 - bits),
-                    static_cast<std::uint8_t>(code.length), static_cast<std::uint8_t>(k == 1)};
-    }
-  }
+  for (uint64_t i = 0; i < entries.size(); ++i) entries[i] = NumberEntryOf(i << (64 - kFirst));
   return entries;
 }();
 
@@ -290,7 +293,7 @@ void DecodeDense(int32_t most, BitReader& from, std::span<int32_t> levels) {
     for (int i = 0; i < lookups && end - to >= 4; ++i) {
       const DenseEntry& entry = entries[window >> (64 - kWindow)];
       if (entry.count == 0) break;
-      for (std::size_t j = 0; j < 4; ++j) to[j] = entry.levels[j];
+      for (std::size_t j = 0; j < 4; ++j) to[j] = +entry.levels[j];
       to += entry.count;
       window <<= entry.bits;
       bits += entry.bits;
@@ -320,8 +323,8 @@ void DecodeSparse(int32_t most, BitReader& from, std::span<int32_t> levels) {
       const int64_t first = last + entry.gaps[0];
       const int64_t second = first + entry.gaps[1];
       if (entry.count == 0 || second >= n) break;
-      levels[static_cast<std::size_t>(first)] = entry.levels[0];
-      levels[static_cast<std::size_t>(second)] = entry.levels[1];
+      levels[static_cast<std::size_t>(first)] = +entry.levels[0];
+      levels[static_cast<std::size_t>(second)] = +entry.levels[1];
       last = second;
       left -= entry.count;
       window <<= entry.bits;

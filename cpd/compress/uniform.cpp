@@ -315,8 +315,8 @@ int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float 
 
 // ---- the state
 
-UniformState::UniformState(const UniformBits& rule, const RoundingOptions& random, int64_t size)
-    : rule_(rule), random_(random), size_(size) {}
+UniformState::UniformState(const UniformBits& rule, const RoundingOptions& random)
+    : rule_(rule), random_(random) {}
 
 void UniformState::TellGradient(float rms) {
   if (!(rms >= 0 && std::isfinite(rms))) {
@@ -510,8 +510,8 @@ void Uniform::Decode(std::span<const uint8_t> bytes, int64_t n, int shift, float
   if (!bytes.empty()) throw DamagedBytes("there is more than the packages of the values");
 }
 
-std::unique_ptr<CodecState> Uniform::MakeState(int64_t size) const {
-  return std::make_unique<UniformState>(rule_, random_, size);
+std::unique_ptr<CodecState> Uniform::MakeState(int64_t /*size*/) const {
+  return std::make_unique<UniformState>(rule_, random_);
 }
 
 }  // namespace cpd

@@ -33,7 +33,7 @@ struct UniformBits {
 /// A layer from Begin to Commit: its least and greatest value, and its bits.
 class CPD_API UniformState final : public CodecState {
  public:
-  UniformState(const UniformBits& rule, const RoundingOptions& random, std::int64_t size);
+  UniformState(const UniformBits& rule, const RoundingOptions& random);
 
   /// The root mean square of the layer's gradient, which later calls go by; 0 until it is told.
   /// Throws Error where it is negative or not finite.
@@ -55,7 +55,6 @@ class CPD_API UniformState final : public CodecState {
 
   UniformBits rule_;
   RoundingOptions random_;
-  std::int64_t size_;
   float gradient_ = -1;  // below 0: not told
   float least_ = 0, greatest_ = 0;
   int bits_ = 0;

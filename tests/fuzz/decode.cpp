@@ -14,7 +14,7 @@
 namespace cpd::fuzz {
 namespace {
 
-constexpr std::int64_t kMostValues = 1 << 16;  // of a stream
+constexpr std::int64_t kMostValues = kMany;  // of a stream
 
 /// NaN is one NaN.
 void CheckValues(std::span<const float> values) {
@@ -33,8 +33,7 @@ void RunStream(std::vector<std::uint8_t> bytes) {
 }
 
 void RunPiece(const Codec& codec, const Measures& measures, std::vector<std::uint8_t> bytes) {
-  const bool many = (measures.mode & kMany) == kMany;
-  const std::int64_t n = many ? measures.n : measures.n % (kFew + 1);
+  const std::int64_t n = measures.n % ((measures.mode == kLong ? kMany : kFew) + 1);
   const std::int64_t before = measures.before % codec.bucket();
   if (codec.is_fixed() && (measures.mode & kExact) != 0) {
     bytes.resize(static_cast<std::size_t>(codec.MostBytes(n, before)));

@@ -14,7 +14,7 @@ namespace cpd::fuzz {
 
 inline const std::string kStream = "stream";
 
-/// Of these, n is taken modulo kFew + 1 unless `mode` has kMany: most runs should be short.
+/// n is taken modulo kFew + 1, or kMany + 1 where `mode` is kLong: most runs should be short.
 struct Measures {
   std::uint8_t mode = 0;
   std::uint8_t shift = 0;    ///< signed
@@ -22,8 +22,9 @@ struct Measures {
   std::uint16_t before = 0;  ///< modulo the codec's bucket
 };
 static_assert(sizeof(Measures) == 6);
-constexpr std::uint8_t kExact = 1;    ///< a fixed codec's bytes are cut or filled up to its size
-constexpr std::uint8_t kMany = 0xFE;  ///< all these bits
-constexpr std::uint16_t kFew = 512;
+constexpr std::uint8_t kExact = 1;    ///< a bit: a fixed codec's bytes are cut or filled up
+constexpr std::uint8_t kLong = 0xFF;  ///< all bits
+constexpr std::int64_t kFew = 64;
+constexpr std::int64_t kMany = 4200;  ///< beyond a block of 4096
 
 }  // namespace cpd::fuzz

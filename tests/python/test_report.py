@@ -284,7 +284,8 @@ def test_seeds_give_ranges(folder, demo, capsys):
     assert "1 of 3 diverged" in html
     assert len(several.runs) == 6 + 3 + 2 + 14 + len(CODECS)
     assert stall_lines(several) == [
-        "Sums in (3,0) may have stalled, in 6 of 25 runs: of 8 equal terms the first 2 count"
+        f"Sums in (3,0) may have stalled, in 6 of {25 + len(CODECS)} runs: of 8 equal terms the "
+        "first 2 count"
     ]
 
 

@@ -29,9 +29,6 @@ inline std::vector<std::string> codec_texts() {
       "qsgd norm=2 coding=elias-sparse",
       "qsgd bits=3 bucket=50 coding=smallest",
       "qsgd bits=3 bucket=50 spacing=optimal",
-      "qsgd bits=4 bucket=32 coding=elias-dense",
-      "qsgd bits=2 bucket=128 coding=elias-sparse",
-      "qsgd bits=3 coding=smallest",
       "terngrad",
       "terngrad share=off bucket=512",
       "fp8_rows",
@@ -43,13 +40,12 @@ inline std::vector<std::string> codec_texts() {
       "top_k 0.1",
       "top_k 0.3 feedback=off qsgd bits=4",
       "uniform",
+      "uniform bits=8",
       "uniform bits=3 coding=fixed",
       "uniform bits=gradient",
       "sparse",
       "sparse e4m3",
       "feedback int4",
-      "uniform bits=8",
-      "uniform bits=entropy",
   };
 }
 

@@ -112,10 +112,10 @@ def _print_demo(console: Console, demo: "Demo") -> None:
 
 def codec_table(demo: "Demo") -> Table:
     """A row for each compressor on the wire."""
-    table = new_table("Codec", "Bits a value", "Bytes", "Accuracy", "State", "Weights")
+    table = new_table("Codec", "Bits a value", "Bytes", "Accuracy", "State")
     for run in demo.codecs:
         size = f"{run.bits_a_value:.2f}", f"{run.bytes:,}"
-        table.add_row(run.wire, *size, f"{run.accuracy:.3f}", run.state, run.weights)
+        table.add_row(run.wire, *size, f"{run.accuracy:.3f}", run.state)
     table.title = "Compressors in place of a format; bytes of a node's gradients"
     return table
 
