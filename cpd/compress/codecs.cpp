@@ -70,7 +70,9 @@ SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
     return std::make_shared<Packed>(ParseFormat(text), rounding);
   } catch (const Error& no_format) {
     try {
-      return std::make_shared<ScaledBlocks>(ParseScaled(text), rounding);
+      RoundingOptions saturating = rounding;
+      saturating.overflow = Overflow::saturate;
+      return std::make_shared<ScaledBlocks>(ParseScaled(text), saturating);
     } catch (const Error& no_scaled) {
       std::string names;
       for (const CodecInfo& info : Compressors()) {

@@ -24,8 +24,9 @@ struct CodecInfo {
 CPD_API std::span<const CodecInfo> Compressors();
 
 /// The codec of a text: a compressor's (`qsgd bits=4 bucket=512`), or the name of a format (packed)
-/// or of a scaled format. `rounding`: of a format; a compressor has rules of its own and takes the
-/// seed and random_bits alone. Throws Error for a text that is none, naming what there is.
+/// or of a scaled format. `rounding`: of a format, but for the overflow of a scaled one, whose
+/// elements saturate; a compressor has rules of its own and takes the seed and random_bits alone.
+/// Throws Error for a text that is none, naming what there is.
 CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {});
 
 }  // namespace cpd

@@ -41,6 +41,13 @@ def test_a_format_as_codec_casts(name, make):
     assert len(packet.data) > packet.bytes == round(packet.bits_a_value * X.size / 8)
 
 
+@pytest.mark.parametrize("outer", ["feedback", "quantized", "top_k 1 feedback=off"])
+def test_a_scaled_format_saturates_within_a_codec(outer):
+    inner = compress.codec("mxfp8").encode(X).values
+    values = compress.codec(f"{outer} mxfp8").encode(X).values
+    assert np.array_equal(values, inner)
+
+
 def test_any_layout_and_type(make):
     e4m3 = compress.codec("e4m3")
     wanted = np.asarray(e4m3.encode(X).values)

@@ -187,26 +187,6 @@ def test_error_is_equation_5(tmp_path, per_rank):
     assert (row["count"], row["zero_references"], row["non_finite"]) == (35, 1, 0)
 
 
-def test_codecs(tmp_path, capsys, per_rank):
-    path, out = tmp_path / "g.npz", tmp_path / "table.json"
-    save_gradients(path, ["a", "b"], per_rank)
-    wires = ["qsgd bits=4 bucket=8", "fp8_rows"]
-    arguments = ["roundoff", "--gradients", str(path), "--group-sizes", "4,12", "--seed", "3"]
-    for wire in wires:
-        arguments += ["--wire", wire]
-    assert main([*arguments, "--no-baselines", "--json", str(out)]) == 0
-    written = json.loads(out.read_text())["formats"]
-    for wire, told in zip(wires, written, strict=True):
-        spec = cpd.ReduceSpec(wire=wire, seed=3)
-        assert told["wire"] == spec.wire.name
-        expected = cpd.study.roundoff(per_rank, spec, [4, 12])
-        rows = {row["group_size"]: row["relative_rms"] for row in told["roundoff"]}
-        assert rows == {k: one.relative_rms for k, one in expected.items()}
-    capsys.readouterr()
-    assert main([*arguments, "--aps"]) == 2
-    assert "has scales of its own" in capsys.readouterr().err
-
-
 def test_one_layer(tmp_path, capsys, per_rank):
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     save_gradients(path, ["a", "b"], per_rank)

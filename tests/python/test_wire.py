@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import pickle
 
 import numpy as np
@@ -275,6 +276,33 @@ def test_cost_is_what_moves(exchange):
             traffic.bytes_received,
         )
         assert cost.steps == traffic.steps
+
+
+def test_roundoff_of_codecs(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    from cpd.cli import main
+    from cpd.study.gradients import save_gradients
+
+    generator = torch.Generator().manual_seed(0)
+    shapes = (5, 7), (11,)
+    per_rank = [[torch.randn(s, generator=generator) for s in shapes] for _ in range(12)]
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    save_gradients(path, ["a", "b"], per_rank)
+    wires = ["qsgd bits=4 bucket=8", "fp8_rows"]
+    arguments = ["roundoff", "--gradients", str(path), "--group-sizes", "4,12", "--seed", "3"]
+    for wire in wires:
+        arguments += ["--wire", wire]
+    assert main([*arguments, "--no-baselines", "--json", str(out)]) == 0
+    written = json.loads(out.read_text())["formats"]
+    for wire, told in zip(wires, written, strict=True):
+        spec = cpd.ReduceSpec(wire=wire, seed=3)
+        assert told["wire"] == spec.wire.name
+        expected = cpd.study.roundoff(per_rank, spec, [4, 12])
+        rows = {row["group_size"]: row["relative_rms"] for row in told["roundoff"]}
+        assert rows == {k: one.relative_rms for k, one in expected.items()}
+    capsys.readouterr()
+    assert main([*arguments, "--aps"]) == 2
+    assert "has scales of its own" in capsys.readouterr().err
 
 
 # ---- virtual nodes ------------------------------------------------------------------------------

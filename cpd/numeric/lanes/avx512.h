@@ -48,9 +48,7 @@ struct SplitLanes<U32x16> {
 
 CPD_FN bool any(I32x16 mask) { return _mm512_movepi32_mask(bits_as<__m512i>(mask)) != 0; }
 
-CPD_FN std::uint32_t mask_bits(I32x16 mask) {
-  return _mm512_movepi32_mask(bits_as<__m512i>(mask));
-}
+CPD_FN std::uint32_t mask_bits(I32x16 mask) { return _mm512_movepi32_mask(bits_as<__m512i>(mask)); }
 
 CPD_FN std::int32_t largest_lane(I32x16 x) { return _mm512_reduce_max_epi32(bits_as<__m512i>(x)); }
 

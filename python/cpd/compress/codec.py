@@ -71,8 +71,6 @@ class Codec:
             raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {name!r}")
         options = Options(seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
         made = _core.Codec(name, options.native())
-        if made.is_format and made.has_scales:  # they saturate, as by cpd.cast
-            made = _core.Codec(name, options._replace(overflow="saturate").native())
         native.take(self, made, seed=options.seed, random_bits=options.random_bits)
 
     @property
