@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/compress/codec.h"
 
-#include <cmath>
-#include <limits>
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
-#include "cpd/base/guarded.h"
+#include "cpd/backend/roster.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 
@@ -44,13 +44,10 @@ std::int64_t BlockOfBucket(std::int64_t bucket) {
 }
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
-  Guarded([&] {
-    const double scale = std::ldexp(1.0, shift);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const float value = static_cast<float>(x[i] * scale) / divisor;
-      y[i] = std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value;
-    }
-  });
+  constexpr RoundPlan kPlan = make_plan(kFp32, {});
+  // A block's codes are read before its values are written.
+  Kernels().decode_scaled(kPlan, std::clamp(shift, -600, 600), divisor, n,
+                          reinterpret_cast<const std::uint8_t*>(x), y, false);
 }
 
 struct CodecStates::Entry {

@@ -209,6 +209,24 @@ TEST(Codec, DecodeUndoesTheScaleAndDivides) {
   }
 }
 
+TEST(Unscale, IsTwoRoundingsInPlaceToo) {
+  std::vector<float> x = values_of(1000);
+  x.insert(x.end(), {std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max(),
+                     -std::numeric_limits<float>::infinity(), std::nanf("7"), -0.0F});
+  for (const int shift : {0, 1, -3, 126, -140, 200, -300, 5000}) {
+    for (const float divisor : {1.0F, 3.0F, 8.0F, 257.0F}) {
+      std::vector<float> expected;
+      for (const float value : x) {
+        const float one = static_cast<float>(std::ldexp(double{value}, shift)) / divisor;
+        expected.push_back(std::isnan(one) ? std::numeric_limits<float>::quiet_NaN() : one);
+      }
+      std::vector<float> y = x;
+      Unscale(shift, divisor, static_cast<std::int64_t>(y.size()), y.data(), y.data());
+      EXPECT_TRUE(same(expected, y)) << shift << " " << divisor;
+    }
+  }
+}
+
 TEST(Codec, NanIsOneNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
