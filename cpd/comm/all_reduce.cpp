@@ -338,11 +338,12 @@ class Call {
   }
 
   [[nodiscard]] Layers MakeLayers() const {
-    Layers layers{.sizes = sizes_,
-                  .shifts = shifts_,
-                  .scales = scales_,
-                  .states = states_,
-                  .results = result_states_};
+    Layers layers;
+    layers.sizes = sizes_;
+    layers.shifts = shifts_;
+    layers.scales = scales_;
+    layers.states = states_;
+    layers.results = result_states_;
     for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
     for (const TensorView& layer : out_) layers.out.push_back(static_cast<float*>(layer.data));
     for (const std::int64_t n : sizes_) {
