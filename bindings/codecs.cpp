@@ -166,9 +166,13 @@ py::bytes EncodeLayer(const BoundCodec& bound, const Floats& x, const Given& giv
 std::pair<Floats, StreamInfo> DecodeLayer(const py::bytes& data) {
   const std::string_view text = data;
   DecodedStream decoded;
-  WithoutGil([&] {
-    decoded = DecodeStream({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-  });
+  try {
+    WithoutGil([&] {
+      decoded = DecodeStream({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+    });
+  } catch (const DamagedBytes& damaged) {
+    throw py::value_error(damaged.what());
+  }
   // The array owns the vector.
   auto* const kept = new std::vector<float>(std::move(decoded.values));
   const py::capsule owner(kept, [](void* p) { delete static_cast<std::vector<float>*>(p); });
@@ -299,13 +303,6 @@ void BindStates(py::module_& m) {
 }  // namespace
 
 void BindCodecs(py::module_& m) {
-  py::register_local_exception_translator([](std::exception_ptr error) {
-    try {
-      if (error) std::rethrow_exception(std::move(error));
-    } catch (const DamagedBytes& damaged) {
-      PyErr_SetString(PyExc_ValueError, damaged.what());
-    }
-  });
   BindStates(m);
   BindCodec(m);
 }
