@@ -370,9 +370,10 @@ class Call {
     }
   }
 
-  /// Where a reduce-scatter cuts layers is said by its results, else by the codec.
+  /// Where a reduce-scatter of several ranks cuts layers is said by its results, else by the codec:
+  /// no result is then written over values that a bucket's other part is still to read.
   [[nodiscard]] std::span<const std::int64_t> Buckets() const {
-    if (delivery_ == Delivery::scattered) return {};
+    if (delivery_ == Delivery::scattered && size() > 1) return {};
     return reduction_->buckets();
   }
 

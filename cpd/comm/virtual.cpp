@@ -127,7 +127,7 @@ struct VirtualReduce::Impl {
         commits(options.commits) {
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
-                        FitsHalves(spec.result) && spec.wire == nullptr;
+                        FitsHalves(spec.result) && reduction.results(0) == nullptr;
     const int across = reduction.Across(0).planes();
     const int group = reduction.Group(0, 0).planes();
     for (std::size_t l = 0; l < sizes.size(); ++l) {

@@ -228,6 +228,23 @@ TEST(BucketExchanges, ScatteredAndToRootAsGather) {
   }
 }
 
+/// What is common to a bucket changes where some of its values are already results.
+TEST(BucketExchanges, OneRankScattersInPlace) {
+  const Ranks ranks = testing::random_ranks(1, {9000}, 8);
+  for (const char* text : {"one_bit bucket=5000", "qsgd bits=2 bucket=5000 norm=2"}) {
+    ReduceSpec spec;
+    spec.wire = MakeCodec(text);
+    spec.exchange = Exchange::gather;
+    const Layers expected = testing::virtual_reduce(spec, ranks);
+    spec.exchange = Exchange::owner;
+    Layers out = ranks[0];
+    expect_well(on_ranks(1, options_of(700), [&](Communicator& comm) {
+      comm.ReduceScatter(views_of(out), views_of(out), spec);
+    }));
+    EXPECT_TRUE(same_layers(expected, out)) << text;
+  }
+}
+
 TEST(BucketExchanges, RefusesWhatItCannot) {
   const Ranks ranks = testing::random_ranks(4, {100}, 8);
   const auto error_of = [&](const ReduceSpec& spec, const LayerOptions& layers = {}) {

@@ -9,6 +9,7 @@ the same. Buffers (BatchNorm's running statistics) and inner optimizers stay eac
 
 from __future__ import annotations
 
+import abc
 import functools
 import hashlib
 import itertools
@@ -33,7 +34,7 @@ from cpd.parallel.virtual_nodes import checked_parameters
 __all__ = ["DiLoCo", "WeightAverage"]
 
 
-class _Workers:
+class _Workers(abc.ABC):
     """Workers, of which this process has one (with `comm`) or all, and when they meet.
 
     Each parameter that requires a gradient is a layer, in the order of `named_parameters()`.
@@ -118,13 +119,13 @@ class _Workers:
         values = f"{sum(self._sizes()):,} values"
         return f"{type(self).__name__}({workers}, {layers} of {values}, every {self.period} steps)"
 
+    @abc.abstractmethod
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
         """What a worker gives for a layer, of which it has the weights `local`: float32."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
         """The layer's next weights, float32, of the workers' average."""
-        raise NotImplementedError
 
     def _parameters(self, worker: int) -> list[nn.Parameter]:
         parameters = checked_parameters(self.models[worker])
