@@ -78,9 +78,11 @@ SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
       for (const CodecInfo& info : Compressors()) {
         names += (names.empty() ? "" : ", ") + std::string(info.name);
       }
+      const std::string format = no_format.what();
+      const std::string scaled = no_scaled.what();
       throw Error("'" + std::string(text) + "' is no codec: neither one of " + names +
-                  ", nor a format (" + no_format.what() + "), nor a scaled one (" +
-                  no_scaled.what() + ")");
+                  ", nor a format, scaled or not (" + format +
+                  (scaled == format ? "" : "; " + scaled) + ")");
     }
   }
 }
