@@ -86,7 +86,7 @@ class Buckets final : public Codec {
                                std::min(options_.bucket, end - b)));
     }
     if (!has_own_scales()) scales.push_back(piece.scale);
-    std::memcpy(to, scales.data(), 4 * scales.size());
+    if (!scales.empty()) std::memcpy(to, scales.data(), 4 * scales.size());
     std::uint8_t* codes = to + 4 * scales.size();
     std::int64_t used = 0;
     for (std::int64_t i = 0; i < piece.n; ++i) {
@@ -116,7 +116,7 @@ class Buckets final : public Codec {
       throw DamagedBytes("another number of bytes");
     }
     std::vector<float> scales(static_cast<std::size_t>(count));
-    std::memcpy(scales.data(), bytes.data(), 4 * scales.size());
+    if (count > 0) std::memcpy(scales.data(), bytes.data(), 4 * scales.size());
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t at = 4 * count + i;
       const std::uint8_t code = at < size ? bytes[static_cast<std::size_t>(at)] : 0;

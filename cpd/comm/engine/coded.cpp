@@ -116,7 +116,7 @@ void CodedPart::ReadSizes(const Part& part, const Message& from) {
   places_.resize(sizes_.size());
   const auto table = static_cast<std::int64_t>(sizes_.size()) * kSizeBytes;
   if (from.bytes() < table) ThrowDamaged(source_, "it is shorter than its blocks' sizes");
-  std::memcpy(sizes_.data(), memory_, static_cast<std::size_t>(table));
+  if (table > 0) std::memcpy(sizes_.data(), memory_, static_cast<std::size_t>(table));
   const std::vector<Block> blocks = BlocksOf(part, *codecs_);
   std::int64_t place = table;
   for (std::size_t q = 0; q < codecs_->planes(); ++q) {
@@ -148,7 +148,7 @@ void CodedPart::PlaceApart(const Part& part) {
 void CodedPart::End(Message& to) {
   if (fixed_) return;
   auto place = static_cast<std::int64_t>(sizes_.size()) * kSizeBytes;
-  std::memcpy(memory_, sizes_.data(), static_cast<std::size_t>(place));
+  if (place > 0) std::memcpy(memory_, sizes_.data(), static_cast<std::size_t>(place));
   for (std::size_t entry = 0; entry < sizes_.size(); ++entry) {  // each moves down, or stays
     std::memmove(memory_ + place, memory_ + places_[entry], sizes_[entry]);
     place += sizes_[entry];
