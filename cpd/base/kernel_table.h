@@ -54,6 +54,7 @@ struct GemmBlock {
 };
 
 struct BlockFmaPlan;                     // numeric/block_fma.h
+struct FixedPlan;                        // numeric/fixed.h
 struct HadamardPlan;                     // numeric/hadamard.h
 struct LevelPlan;                        // numeric/levels.h
 struct Moments;                          // the same
@@ -157,6 +158,8 @@ struct KernelTable {
   /// The same for Scheme::block_fma; block.count is a multiple of the unit's block but for the
   /// last, and 0 where a sum has no products at all.
   void (*block_fma)(const BlockFmaPlan& plan, const GemmBlock& block);
+  /// The same for Scheme::fixed: plane q of a sum holds bits 32 q … 32 q + 31 of its integer.
+  void (*fixed)(const FixedPlan& plan, const GemmBlock& block);
 
   /// total = add_scaled(total, a_scale, b_scale, sum) and sum = +0 (numeric/scaled_sum.h) for
   /// rows x columns sums, rows `stride` apart; columns is a multiple of gemm_columns. a_scale is of

@@ -18,6 +18,29 @@ enum class Scheme : std::uint8_t {
   chunked,     ///< sequential within each chunk of terms, from +0; then sequential over the chunks
   pairwise,    ///< a tree: neighbours first, an odd one passes up; then s = round(s + tree)
   block_fma,   ///< aligned and truncated block by block, as matrix units do (BlockFma)
+  fixed,       ///< an integer of so many bits, in steps of 2^-fraction (FixedPoint)
+};
+
+/// A sum kept in a two's complement integer of `width` bits, in units of 2^-fraction: hardware's
+/// int32, or Kulisch's accumulator. Every term, a product exact, is rounded once to whole units,
+/// and integers are added; the sum is at last rounded once into the accumulator's format. Without
+/// saturation sums are right modulo 2^width, in whatever order.
+struct FixedPoint {
+  int width = 32;          ///< bits, 2…1024
+  int fraction = 0;        ///< the unit is 2^-fraction; -1024…1024
+  bool saturates = false;  ///< beyond the range: its nearest end, after each term; else it wraps
+  Rounding rounding = Rounding::toward_zero;  ///< of terms to units; down is two's complement's cut
+
+  bool operator==(const FixedPoint&) const = default;
+};
+
+/// How a matrix unit adds one block's products and its running sum.
+enum class Adder : std::uint8_t {
+  aligned,         ///< every term is cut below the greatest exponent (BlockFma)
+  exact,           ///< the exact sum of the products and the addend, rounded once (CDNA1)
+  flushed_pairs,   ///< binary32 without subnormals: ((p0 + p1) + (p2 + p3)) + addend (CDNA2)
+  two_steps,       ///< cut products are summed first, then the addend is aligned to that (CDNA3)
+  two_steps_even,  ///< the same of even and of odd k apart (CDNA3's FP8)
 };
 
 /// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products: each is
@@ -44,6 +67,13 @@ struct BlockFma {
   std::optional<Format> scale{};  ///< of the scales (GemmScaled); none: the unit takes none
   int scale_block = 32;           ///< values of k that share a scale: `block` or a divisor of it
   int dot = 1;                    ///< products that are one term, a divisor of scale_block
+  Adder adder = Adder::aligned;
+  /// The order of k: within each `group` of k, a multiple of `block`, first come those with k mod
+  /// stride < take, then the next `take`, and so on, each ascending. 0: ascending. Blocks are of
+  /// successive k in that order.
+  int group = 0;
+  int stride = 4;
+  int take = 2;
 
   bool operator==(const BlockFma&) const = default;
 };
@@ -62,6 +92,7 @@ struct Accumulator {
   /// block_fma: the unit. Its products are exact; `format` and `rounding` are those of promotion
   /// and of the result.
   std::optional<BlockFma> unit{};
+  std::optional<FixedPoint> fixed{};  ///< fixed: the integer; its terms' products are exact
 };
 
 CPD_API Scheme ParseScheme(std::string_view name);

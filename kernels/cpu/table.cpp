@@ -47,6 +47,7 @@ constexpr KernelTable kTable = {
     .pack = pack,
     .gemm = gemm,
     .block_fma = block_fma,
+    .fixed = fixed,
     .add_scaled_sums = add_scaled_sums,
     .find_large = find_large,
     .random_integers = random_integers,

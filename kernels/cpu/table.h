@@ -118,6 +118,7 @@ void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t l
           std::int32_t* logs);
 void gemm(const GemmPlan& plan, const GemmBlock& block);
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
+void fixed(const FixedPlan& plan, const GemmBlock& block);
 void add_scaled_sums(std::int64_t rows, std::int64_t columns, std::int64_t stride,
                      const float* a_scale, const float* b_scale, float* sum, float* total);
 void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
