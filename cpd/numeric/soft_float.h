@@ -12,6 +12,8 @@
 
 #include <bit>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "cpd/numeric/format.h"
 #include "cpd/numeric/rounding.h"
@@ -470,5 +472,10 @@ inline Rounded compute(Operation operation, double x, double y, double z, const 
                        std::uint32_t random = 0) {
   return round(exact(operation, x, y, z, to.mode), to, random);
 }
+
+/// Throw Error for a name that does not exist.
+CPD_API Operation ParseOperation(std::string_view name);
+CPD_API Tininess ParseTininess(std::string_view name);
+CPD_API std::string ToString(Operation operation);
 
 }  // namespace cpd::soft
