@@ -104,6 +104,7 @@ class Lines {
     }
     const std::vector<float> a = ValuesOf(rule_.a, lines_.a + i * n, n);
     std::uint64_t* signals = lines_.signals + i * width_;
+    std::fill_n(signals, width_, std::uint64_t{0});
     std::uint32_t code = 0;
     if (IsUnit(rule_)) {
       UnitLine(i, a, record, signals);

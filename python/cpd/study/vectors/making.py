@@ -142,7 +142,8 @@ def sum_rule(
                 f"{operation} takes one format, two, or three with c's, got {len(given)}"
             )
     default = 16 if unit is None else unit.block
-    return SumRule(operation, tuple(given), made, _length(length, default), tininess)
+    label = acc if isinstance(acc, str) else ""
+    return SumRule(operation, tuple(given), made, _length(length, default), tininess, label)
 
 
 def _length(length: int | None, default: int) -> int:

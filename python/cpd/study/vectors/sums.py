@@ -37,6 +37,7 @@ that takes scales."""
 
 
 _BATCH_NUMBERS = 1 << 22
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class SumRule:
     accumulator: Accumulator
     length: int
     tininess: str = "after"
+    label: str = ""
+    """Of the accumulator in file names; default its text."""
     _core_rule: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -116,8 +119,9 @@ class SumRule:
     def stem(self) -> str:
         names = list(dict.fromkeys(f.name for f in self.formats[:2]))
         mode = ROUNDING_WORDS[self.accumulator.options.rounding]
-        text = "_".join([*names, self.operation, str(self.accumulator), f"k{self.length}", mode])
-        return re.sub(r"[^\w.-]+", "-", text)[:100]
+        label = self.label or str(self.accumulator)
+        text = "_".join([*names, self.operation, label, f"k{self.length}", mode])
+        return re.sub(r"[^\w.-]+", "-", text)[:_LONGEST_NAME]
 
     def describe(self) -> dict[str, Any]:
         return {
