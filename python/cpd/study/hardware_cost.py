@@ -60,7 +60,7 @@ class HardwareCost:
     @property
     def gates(self) -> float:
         """The sum, each part's bits by `GATES`."""
-        return sum(getattr(self, name) * each for name, each in GATES.items())
+        return math.fsum(getattr(self, name) * each for name, each in GATES.items())
 
     def json(self) -> dict[str, Any]:
         parts = {one.name: getattr(self, one.name) for one in fields(self)}

@@ -60,6 +60,11 @@ class Cell:
         """The format of the values, or of those below scales."""
         return self.format.element if isinstance(self.format, Scaled) else self.format
 
+    @property
+    def total(self) -> str:
+        """The accumulator in short: of a plain sequential sum its format."""
+        return self.accumulator.removesuffix(" sequential")
+
     @cached_property
     def sum(self) -> Accumulator:
         return Accumulator.parse(self.accumulator, seed=self.seed)
@@ -72,7 +77,8 @@ class Cell:
             return Options(mode, self.overflow, self.seed)
         if mode != "stochastic" or not (bits.isascii() and bits.isdigit()):
             raise ValueError(
-                f"rounding must be a mode, or stochastic:N with N random bits, got {self.rounding!r}"
+                "rounding must be a mode, or stochastic:N with N random bits, got "
+                f"{self.rounding!r}"
             )
         return Options(mode, self.overflow, self.seed, random_bits=int(bits))
 
@@ -99,7 +105,7 @@ class Cell:
 
     def __str__(self) -> str:
         rounding = "" if self.rounding == "nearest_even" else f" {self.rounding}"
-        return f"{self.operand}{rounding}, sums {self.accumulator}"
+        return f"{self.operand}{rounding}, summed in {self.total}"
 
 
 def grid(

@@ -49,6 +49,15 @@ class Row:
     """Bits of codes and scales for each value."""
     cost: HardwareCost
 
+    def __str__(self) -> str:
+        dots, score = self.losses.dot_error, self.accuracy
+        return (
+            f"{self.cell}: {self.bits:.4g} bits, SQNR {self.losses.sqnr:.1f} dB"
+            + ("" if dots is None else f", dot error {share(dots)}")
+            + ("" if score is None else f", accuracy {score:.4f}")
+            + f", {self.cost.gates:.0f} gates"
+        )
+
     def value(self, name: str) -> float:
         """One of `ERRORS` or `COSTS`. Raises ValueError for others, and where it was not measured.
 
@@ -255,8 +264,9 @@ def _lesser(error: str) -> Callable[[Row], float]:
     """What is to be small."""
     if error not in ERRORS:
         raise ValueError(f"error must be one of {', '.join(ERRORS)}, got {error!r}")
-    sign = -1 if error == "accuracy" else 1
-    return lambda row: sign * row.value(error)
+    if error == "accuracy":
+        return lambda row: -row.value(error)
+    return lambda row: row.value(error)
 
 
 def _columns(found: Sweep) -> list[tuple[str, Callable[[Row], str]]]:
@@ -264,7 +274,7 @@ def _columns(found: Sweep) -> list[tuple[str, Callable[[Row], str]]]:
     columns: list[tuple[str, Callable[[Row], str]]] = [("Format", lambda row: row.cell.operand)]
     for name, of in (
         ("Rounding", lambda row: row.cell.rounding),
-        ("Accumulator", lambda row: row.cell.accumulator),
+        ("Accumulator", lambda row: row.cell.total),
     ):
         if len({of(row) for row in found.rows}) > 1:
             columns.append((name, of))

@@ -142,7 +142,7 @@ def _partner(
     name: str, x: Values, kept: list[tuple[str, Values, int]], places: Mapping[str, int]
 ) -> int | None:
     layer, slash, role = name.rpartition("/")
-    place = places.get(f"{layer}/weight") if slash and role.startswith("activation") else None
+    place = places.get(f"{layer}{slash}weight") if role.split("#")[0] == "activation" else None
     if place is None or kept[place][1].shape[1] != x.shape[1]:
         return None
     return place
