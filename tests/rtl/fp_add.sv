@@ -99,6 +99,8 @@ module fp_add #(
       .rounding(rounding),
       .saturate(saturate),
       .r(1'b0),
+      .leading(),
+      .normal(),
       .result(result),
       .flags(flags)
   );

@@ -57,6 +57,8 @@ module fp_cast_sr #(
       .rounding(rounding),
       .saturate(saturate),
       .r(r),
+      .leading(),
+      .normal(),
       .result(result),
       .flags(flags)
   );

@@ -126,6 +126,8 @@ module fp_fma #(
       .rounding(rounding),
       .saturate(saturate),
       .r(1'b0),
+      .leading(),
+      .normal(),
       .result(result),
       .flags(flags)
   );

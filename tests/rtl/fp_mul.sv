@@ -76,6 +76,8 @@ module fp_mul #(
       .rounding(rounding),
       .saturate(saturate),
       .r(r),
+      .leading(),
+      .normal(),
       .result(result),
       .flags(flags)
   );

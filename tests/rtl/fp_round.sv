@@ -5,6 +5,7 @@
 //
 // rounding: 0 to nearest even, 1 toward zero, 2 down, 3 up, 4 to nearest away, 5 to odd,
 // 6 stochastic: away from zero iff the first RANDOM bits that are lost, plus r, carry.
+// leading, normal: the exact value is normal's digits, 1.fraction, * 2^leading; of zero, nothing.
 // flags: NX 1, UF 2 (tiny after rounding), OF 4, DZ 8 (never), NV 16.
 module fp_round #(
     parameter int EXP = 4,
@@ -13,7 +14,9 @@ module fp_round #(
     parameter int WIDTH = 8,
     parameter int EW = 8,  // of exponents, signed: room for EXP + 1 bits, WIDTH and one more
     parameter int RANDOM = 1,
-    parameter int BEYOND_INFINITE = 0  // overflow gives Inf whatever the rounding
+    parameter int BEYOND_INFINITE = 0,  // overflow gives Inf whatever the rounding
+    parameter int P = MAN + 1,
+    parameter int W = (WIDTH > P + RANDOM) ? WIDTH : P + RANDOM
 ) (
     input logic sign,
     input logic [WIDTH-1:0] magnitude,
@@ -25,11 +28,11 @@ module fp_round #(
     input logic [2:0] rounding,
     input logic saturate,
     input logic [RANDOM-1:0] r,
+    output logic signed [EW-1:0] leading,
+    output logic [W-1:0] normal,
     output logic [EXP+MAN:0] result,
     output logic [4:0] flags
 );
-  localparam int P = MAN + 1;
-  localparam int W = (WIDTH > P + RANDOM) ? WIDTH : P + RANDOM;
   localparam int REST = W - P;
   localparam int EMIN = 2 - 2 ** (EXP - 1);
   localparam int COUNT = $clog2(W + 1);
@@ -40,15 +43,15 @@ module fp_round #(
   localparam logic [EXP+MAN-1:0] INFINITE = TOP - 2 ** MAN + 1;
   localparam logic [EXP+MAN-1:0] QUIET = (ENCODING == 0) ? TOP - 2 ** (MAN - 1) + 1 : TOP;
 
-  // The leading one to the top: the exact value is normal.fraction * 2^leading.
+  // The leading one to the top.
   function automatic logic [COUNT-1:0] leading_zeros(input logic [W-1:0] x);
     leading_zeros = COUNT'(W);
     for (int i = 0; i < W; i++) if (x[i]) leading_zeros = COUNT'(W - 1 - i);
   endfunction
 
-  logic [W-1:0] wide, normal;
+  logic [W-1:0] wide;
   logic [COUNT-1:0] zeros;
-  logic signed [EW-1:0] leading, below;
+  logic signed [EW-1:0] below;
   assign wide = {magnitude, {(W - WIDTH) {1'b0}}};
   assign zeros = leading_zeros(wide);
   assign normal = wide << zeros;
