@@ -252,7 +252,7 @@ inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOper
   };
   const auto exponent = [](const Exact& value, const Format& format) {
     const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
-    return counts ? block_exponent(value, spec_of(format).emin()) : 0;
+    return counts ? block_exponent(value, format.emin()) : 0;
   };
   std::vector<BlockTerm> terms;
   const auto dot = static_cast<std::size_t>(unit.dot);

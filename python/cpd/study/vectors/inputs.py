@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.formats import Format
-from cpd.study.vectors.corners import CORNERS, FLAGS
+from cpd.study.vectors.corners import CORNERS, FLAGS, largest_code
 from cpd.study.vectors.fields import Field
 
 BATCH = 1 << 17
@@ -82,7 +82,7 @@ def random_codes(f: Format, words: Words, n: int) -> Codes:
 
 
 def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
-    """Codes whose significands have few ones or few zeros, with these exponents where f has them."""
+    """Codes whose significands have few ones or few zeros, of these exponents where f has them."""
     n = len(exponents)
     mantissa = (words.next(n) >> np.uint64(40)).astype(np.int64) >> (24 - f.man)
     kept = words.below(f.man + 1, n)
@@ -161,6 +161,71 @@ def random_integers(bits: int, words: Words, n: int) -> Codes:
     return np.where(words.below(2, n) == 0, anything, ends[words.below(5, n)])
 
 
+def finite_codes(f: Format, codes: Codes) -> Codes:
+    """The codes, those of infinities and NaN replaced by the largest value's."""
+    size = 1 << (f.exp + f.man)
+    magnitude = np.minimum(codes & (size - 1), largest_code(f)).astype(np.uint32)
+    sign = codes & size if f.signed else np.uint32(0)
+    if f.encoding in ("fnuz", "p3109"):
+        sign = np.where(magnitude == 0, np.uint32(0), sign)
+    return magnitude | sign
+
+
+def sum_lines(rule: Any, words: Words, n: int) -> Lines:
+    """Random lines: of each four one with any finite codes, two with exponents that meet, one of
+    which cancels in pairs, and one with some corner codes among them."""
+    style = words.below(4, n)[:, None]
+    lines: Lines = {}
+    for field, f in zip(rule.inputs, (*rule.formats, *(rule.scale,) * 2), strict=False):
+        if field.name in ("a", "b", "c"):
+            lines[field.name] = _operand(f, field.count, style, field.name == "a", words)
+    if rule.scale is not None:
+        for name in ("a_scale", "b_scale"):
+            lines[name] = _scales(rule.scale, rule.scales, style, words)
+    if "c" in lines:
+        lines["c"] = lines["c"][:, 0]
+    if rule.draws:
+        bits = rule.accumulator.options.random_bits
+        lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
+    return lines
+
+
+def _operand(f: Format, count: int, style: Any, cancels: bool, words: Words) -> Codes:
+    n = len(style)
+    size = n * count
+    anything = finite_codes(f, random_codes(f, words, size)).reshape(n, count)
+    centre = words.below(1 << f.exp, n)[:, None] - f.bias
+    spread = words.below(8, size).reshape(n, count) - 4
+    near = biased_codes(f, words, (centre + spread).reshape(-1))
+    meeting = finite_codes(f, near).reshape(n, count)
+    if cancels and f.signed and count > 1:
+        opposite = meeting.copy()
+        pairs = count // 2
+        opposite[:, 1 : 2 * pairs : 2] = meeting[:, : 2 * pairs : 2] ^ np.uint32(
+            1 << (f.exp + f.man)
+        )
+        meeting = np.where(style == 2, finite_codes(f, opposite), meeting)
+    corners = corner_codes(f)
+    picked = corners[words.below(len(corners), size)].reshape(n, count)
+    rare = words.below(2 * count + 6, size).reshape(n, count) == 0
+    special = np.where(rare, picked, anything)
+    return np.where(style == 0, anything, np.where(style == 3, special, meeting))
+
+
+def _scales(f: Format, count: int, style: Any, words: Words) -> Codes:
+    n = len(style)
+    anything = finite_codes(f, random_codes(f, words, n * count)).reshape(n, count)
+    centre = words.below(1 << f.exp, n)[:, None] - f.bias
+    spread = words.below(5, n * count).reshape(n, count) - 2
+    near = finite_codes(f, biased_codes(f, words, (centre + spread).reshape(-1)))
+    corners = corner_codes(f)
+    picked = corners[words.below(len(corners), n * count)].reshape(n, count)
+    rare = words.below(4, n * count).reshape(n, count) == 0
+    special = np.where(rare, picked, anything)
+    close = near.reshape(n, count)
+    return np.where(style == 0, anything, np.where(style == 3, special, close))
+
+
 def element_lines(rule: Any, words: Words, n: int) -> Lines:
     """Random lines: half of them codes each as likely, half of them near corners."""
     anything = [random_codes(f, words, n) for f in rule.formats]
@@ -183,10 +248,11 @@ def crossed(rule: Any, words: Words) -> Lines:
 
 
 def directed(rule: Any, seed: int) -> Iterator[Lines]:
-    """The corner codes crossed; then, of a pool, so many lines of each corner and each flag."""
+    """The corner codes crossed, of an operation of elements; then, of a pool of random lines, so
+    many of each corner and each flag."""
     words = Words(seed)
-    yield crossed(rule, words)
-    pool = element_lines(rule, words, _POOL)
+    yield from rule.corner_lines(words)
+    pool = rule.random_lines(words, min(_POOL, 4 * rule.batch))
     outputs, corners = rule.results(pool)
     picked = _picked(corners, len(CORNERS)) | _picked(outputs["flags"], len(FLAGS))
     yield {name: values[picked] for name, values in pool.items()}
@@ -202,5 +268,5 @@ def _picked(bits: npt.NDArray[Any], kinds: int) -> npt.NDArray[np.bool_]:
 def in_batches(rule: Any, n: int, seed: int) -> Iterator[Lines]:
     """n random lines."""
     words = Words(seed)
-    for begin in range(0, n, BATCH):
-        yield element_lines(rule, words, min(BATCH, n - begin))
+    for begin in range(0, n, rule.batch):
+        yield rule.random_lines(words, min(rule.batch, n - begin))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from cpd import _core
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
 from cpd.ops import verbs
+from cpd.study.vectors import inputs as generated
 from cpd.study.vectors.fields import Field
 
 Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
@@ -91,6 +92,14 @@ class ElementRule:
             made |= {"random_bits": self.options.random_bits, "variant": self.options.variant}
         return made
 
+    batch = generated.BATCH
+
+    def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
+        return generated.element_lines(self, words, n)
+
+    def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        yield generated.crossed(self, words)
+
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """The outputs of lines, and what they are cases of. Raises DisagreementError."""
         operands = [given[name].astype(np.uint32) for name in "abc"[: len(self.formats)]]
@@ -145,11 +154,12 @@ def _table(f: Format) -> npt.NDArray[np.float32]:
 
 
 def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    values: npt.NDArray[np.float32] = verbs.decode(_packed(codes, f.bits), f, codes.shape)
+    values: npt.NDArray[np.float32] = verbs.decode(packed(codes, f.bits), f, codes.shape)
     return values
 
 
-def _packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
+def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
+    """Codes as `cpd.decode` takes them."""
     if bits in (8, 16, 32):
         return codes.astype(f"<u{bits // 8}").view(np.uint8)
     each = codes.astype("<u4").view(np.uint8).reshape(-1, 4)

@@ -19,6 +19,7 @@ from cpd.study.vectors.corners import count_corners
 from cpd.study.vectors.fields import Field
 from cpd.study.vectors.lines import SUFFIXES, head_text, kind_of, lines_of
 from cpd.study.vectors.rules import NO_CODE, ElementRule
+from cpd.study.vectors.sums import SumRule
 from cpd.study.vectors.systemverilog import package_text
 
 _IN_MEMORY = 1 << 28
@@ -34,7 +35,9 @@ class Vectors:
     left out and counted in `left_out`.
     """
 
-    def __init__(self, rule: ElementRule, source: str, random: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, rule: ElementRule | SumRule, source: str, random: int = 0, seed: int = 0
+    ) -> None:
         self.rule = rule
         self.source = source
         self.random = random
