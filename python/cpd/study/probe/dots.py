@@ -106,6 +106,32 @@ class Inputs:
             self._cancel(rng, a, b, active)
         return Dots(a, b, self._addends(rng, a, b, top))
 
+    def sparse(
+        self,
+        rng: np.random.Generator,
+        n: int,
+        windows: list[list[int]],
+        exponents: tuple[int, int],
+        gaps: list[int],
+    ) -> Dots:
+        """Up to five terms, powers of two: the greatest of an exponent in the given range, others
+        below it by one of `gaps` or by anything, some of them cancelling: ties and borrows."""
+        dots = self.zeros(n)
+        low, high = self.products
+        for row in range(n):
+            window = windows[rng.integers(len(windows))]
+            places = rng.permutation(window)[: rng.integers(2, 6)].tolist()
+            top = int(rng.integers(exponents[0], exponents[1] + 1))
+            below = [0, int(rng.choice([0, *gaps])), *(rng.integers(0, 36, 3) + rng.choice(gaps, 3) // 2)]
+            signs = [1, -1 if below[1] == 0 else int(rng.choice([-1, 1])), *rng.choice([-1, 1], 3)]
+            for place, gap, sign in zip(places, below, signs, strict=False):
+                self.put(dots, row, place, min(max(top - int(gap), low), high), int(sign))
+            if dots.c is not None and rng.random() < 0.3:
+                assert self.of_c is not None
+                e = min(max(top - int(rng.choice([0, *gaps])), self.of_c.low), self.of_c.high)
+                dots.c[row] = rng.choice([-1, 1]) * 2.0**e
+        return dots
+
     def _active(self, rng: np.random.Generator, n: int, windows: list[list[int]]) -> npt.NDArray[np.bool_]:
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
@@ -153,5 +179,7 @@ class Inputs:
             [np.zeros(n), -greatest, np.ldexp(sign * (1 + rng.random(n)), e), np.ldexp(sign, e)]
         )
         chosen = kinds[rng.integers(len(kinds), size=n), np.arange(n)]
-        held: F32 = cast(chosen.astype(np.float32), self.c, "toward_zero", overflow="saturate")
+        with np.errstate(over="ignore"):
+            single = chosen.astype(np.float32)
+        held: F32 = cast(single, self.c, "toward_zero", overflow="saturate")
         return held

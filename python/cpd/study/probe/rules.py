@@ -27,18 +27,20 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Known:
-    """An accumulator of CPD's."""
+    """An accumulator of CPD's; its result is perhaps rounded once more."""
 
     accumulator: Accumulator
+    result: Format | None = None
 
     @property
     def text(self) -> str:
-        return str(self.accumulator)
+        last = "" if self.result is None else f", the sum then rounded to {self.result}"
+        return f"{self.accumulator}{last}"
 
     def __call__(self, dots: Dots) -> F32:
         c = None if dots.c is None else dots.c[:, None, None]
-        made: F32 = gemm(dots.a[:, None, :], dots.b[:, :, None], self.accumulator, c)
-        return made[:, 0, 0]
+        made: F32 = gemm(dots.a[:, None, :], dots.b[:, :, None], self.accumulator, c)[:, 0, 0]
+        return made if self.result is None else cast(made, self.result)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Blocks:
         return join([total, join(block)])
 
 
-_WIDEST = 64  # of BlockFma
+_WIDEST = 64  # block and group of BlockFma
 ADDERS = ("aligned", "separate", "exact", "flushed_pairs", "two_steps_even")
 
 
@@ -194,7 +196,7 @@ def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
         (block, promote, adder)
         for block in widths
         for promote in (0, *sorted(size for size in sizes | {block} if size % block == 0))
-        if promote < k + addend
+        if promote < k + addend and promote != 1
         for adder in (ADDERS if block > 1 else ADDERS[:1])
     ]
     found = [Blocks(*shape) for shape in shapes]
@@ -211,7 +213,7 @@ def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
 
 
 def _orders(block: int, k: int) -> Iterator[tuple[int, int, int]]:
-    for group in range(2 * block, k + 1, block):
+    for group in range(2 * block, min(k, _WIDEST) + 1, block):
         for stride in range(2, min(group, 32) + 1):
             for take in range(1, stride):
                 yield group, stride, take

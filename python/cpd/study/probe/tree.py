@@ -96,13 +96,12 @@ class Mask:
 
     def __init__(self, ask: Ask, inputs: Inputs) -> None:
         self.ask, self.inputs = ask, inputs
-        self.of_products = self._passing(0)
-        ranges = [self.of_products]
-        if inputs.c is not None:
-            self.of_addend = self._passing(inputs.k)
-            ranges.append(self.of_addend)
-        self.low = max(one.low for one in ranges)
-        self.high = min(one.high for one in ranges)
+        kinds = [0] if inputs.c is None else [0, inputs.k]
+        self.given = [inputs.powers(leaf) for leaf in kinds]
+        self.passing = [self._passing(leaf) for leaf in kinds]
+        """Of products and of the addend."""
+        self.low = max(one.low for one in self.passing)
+        self.high = min(one.high for one in self.passing)
         self.group = self._counted()
 
     def _passing(self, leaf: int) -> Powers:
@@ -117,7 +116,6 @@ class Mask:
         if not same.any():
             what = "an addend" if leaf == self.inputs.k else "a product"
             raise NoTree(f"no power of two passes unchanged as {what} beside zeros")
-        # the longest run that holds the middle of what passes
         first, last = np.flatnonzero(same)[[0, -1]]
         return Powers(exponents[int(first)], exponents[int(last)])
 
