@@ -169,13 +169,14 @@ def stages(tree: Tree | None, inputs: Inputs, figures: Figures) -> Iterator[Iter
     plain, narrow = _products(inputs)
     for products in (plain, narrow):
         yield _chain(_floats(scheme, figures, products) for scheme in schemes)
-    yield _chain(_units(shape, inputs, figures.within, figures.of_all) for shape in shapes)
+    sums = [*figures.of_all, *figures.within]
+    yield _chain(_units(shape, inputs, sums, figures.of_all) for shape in shapes)
     if tree is not None and not schemes and is_binary(tree):
         for products in (plain, narrow):
             yield _trees(tree, inputs, figures, products)
     if figures.hidden:
         yield _chain(
-            _units(shape, inputs, [*figures.within, *figures.hidden], figures.of_all, True)
+            _units(shape, inputs, [*figures.within, *figures.hidden], figures.of_all, narrower=True)
             for shape in shapes
         )
         yield _chain(_hidden(scheme, figures) for scheme in schemes)
