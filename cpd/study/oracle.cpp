@@ -8,27 +8,16 @@
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
 #include "cpd/study/flagged.h"
+#include "cpd/study/quotients.h"
 
 namespace cpd {
 namespace {
 
 using reference::Exact;
 using reference::Spec;
+using soft::Operation;
 
 constexpr std::int64_t kGrain = 256;
-
-int OperandsOf(Elementwise operation) {
-  switch (operation) {
-    case Elementwise::cast:
-      return 1;
-    case Elementwise::add:
-    case Elementwise::mul:
-      return 2;
-    case Elementwise::fma:
-      return 3;
-  }
-  throw Error("unknown operation");
-}
 
 std::uint16_t Bit(Corner corner) { return static_cast<std::uint16_t>(corner); }
 
@@ -72,7 +61,7 @@ class Elements {
  public:
   explicit Elements(const ElementRule& rule)
       : rule_(rule),
-        count_(OperandsOf(rule.operation)),
+        count_(soft::operands_of(rule.operation)),
         result_(reference::spec_of(rule.result)),
         options_{rule.rounding.mode, rule.rounding.overflow, rule.rounding.variant,
                  rule.rounding.random_bits, 0} {
@@ -94,23 +83,43 @@ class Elements {
     if (lines.random != nullptr) o.random = lines.random[i];
     const Exact exact = Result(x, o, corners);
     const Exact result = reference::round_exact(result_, exact, o);
-    std::uint8_t flags = reference::flags_of(result_, exact, result, o, rule_.tininess);
-    if (exact.is_nan() && !any_nan) flags |= reference::kInvalid;
+    const std::uint8_t flags = reference::flags_of(result_, exact, result, o, rule_.tininess,
+                                                   any_nan ? 0 : Raised(x, exact));
     lines.codes[i] = reference::code_of(result_, result).value_or(kNoCode);
     lines.flags[i] = flags;
     lines.corners[i] = corners | CornersOut(result_, exact, result, flags);
   }
 
  private:
+  /// What an operation on numbers raises that gives NaN, or infinity by zero.
+  std::uint8_t Raised(const std::array<Exact, 3>& x, const Exact& exact) const {
+    if (exact.is_nan()) return soft::kInvalid;
+    const bool by_zero = rule_.operation == Operation::div && exact.is_infinite() && x[1].is_zero();
+    return by_zero && !x[0].is_infinite() ? soft::kDivideByZero : std::uint8_t{0};
+  }
+
   Exact Result(const std::array<Exact, 3>& x, const reference::Options& o,
                std::uint16_t& corners) const {
-    if (rule_.operation == Elementwise::cast) return x[0];
-    if (rule_.operation == Elementwise::mul) return multiply(x[0], x[1]);
-    const bool fused = rule_.operation == Elementwise::fma;
-    const Exact first = fused ? multiply(x[0], x[1]) : x[0];
-    const Exact& last = fused ? x[2] : x[1];
-    const Exact sum = reference::add_for(o, first, last);
-    if (Cancels(first, last, sum)) corners |= Bit(Corner::cancellation);
+    switch (rule_.operation) {
+      case Operation::cast:
+        return x[0];
+      case Operation::mul:
+        return multiply(x[0], x[1]);
+      case Operation::div:
+        return reference::divide(x[0], x[1]);
+      case Operation::sqrt:
+        return reference::square_root(x[0]);
+      case Operation::add:
+        return Sum(x[0], x[1], o, corners);
+      case Operation::fma:
+        return Sum(multiply(x[0], x[1]), x[2], o, corners);
+    }
+    throw Error("unknown operation");
+  }
+  static Exact Sum(const Exact& x, const Exact& y, const reference::Options& o,
+                   std::uint16_t& corners) {
+    const Exact sum = reference::add_for(o, x, y);
+    if (Cancels(x, y, sum)) corners |= Bit(Corner::cancellation);
     return sum;
   }
 
@@ -131,24 +140,10 @@ void CheckBelow(const std::uint32_t* x, std::int64_t n, std::uint64_t limit, con
 
 }  // namespace
 
-Tininess ParseTininess(std::string_view name) {
-  if (name == "after") return Tininess::after;
-  if (name == "before") return Tininess::before;
-  throw Error("tininess must be after or before, got '" + std::string(name) + "'");
-}
-
-Elementwise ParseElementwise(std::string_view name) {
-  if (name == "cast") return Elementwise::cast;
-  if (name == "add") return Elementwise::add;
-  if (name == "mul") return Elementwise::mul;
-  if (name == "fma") return Elementwise::fma;
-  throw Error("operation must be cast, add, mul or fma, got '" + std::string(name) + "'");
-}
-
 void OracleElements(const ElementRule& rule, const ElementLines& lines) {
   Check(rule.result);
   Check(rule.rounding);
-  const int count = OperandsOf(rule.operation);
+  const int count = soft::operands_of(rule.operation);
   for (int k = 0; k < count; ++k) {
     const Format& format = rule.operands[static_cast<std::size_t>(k)];
     Check(format);

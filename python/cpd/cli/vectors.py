@@ -26,7 +26,7 @@ line is written. Printed is what the lines are cases of.
   cpd vectors block_fma --acc h100-fp16 --random 5000 --as jsonl -o -
   cpd vectors --check e4m3_mul_rne.tv
 
-Operations: cast, add, mul, fma; of sums dot (an element of a matrix product),
+Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix product),
 sum (of terms), block_fma (dot by a matrix unit) and mma (by one that takes
 scales), each with the signals inside. FORMAT: of the operands, one for all or
 one each; of a cast the operand's and the result's, or the result's alone (from

@@ -123,11 +123,17 @@ def biased(
     """Operands whose exact results lie near the result's corners, half of them; and operands of
     sums that meet."""
     first = _any_exponent(formats[0], words, n)
-    if operation == "cast":
+    if operation in ("cast", "sqrt"):
         wanted = np.where(words.below(2, n) == 0, first, _near(result, words, n))
         return [biased_codes(formats[0], words, wanted)]
     if operation == "add":
         return _meeting(formats[:1], formats[1], result, words, [first])
+    if operation == "div":
+        free = _any_exponent(formats[1], words, n)
+        away = first - _near(result, words, n)
+        second = np.where(words.below(2, n) == 0, free, away)
+        pairs = zip(formats, (first, second), strict=True)
+        return [biased_codes(f, words, e) for f, e in pairs]
     free = _any_exponent(formats[1], words, n)
     second = np.where(words.below(2, n) == 0, free, _near(result, words, n) - first)
     if operation == "mul":
