@@ -253,13 +253,18 @@ void BindScaled(py::module_& m) {
 BlockFma MakeBlockFma(const std::string& a, const std::string& b, int block, int fraction_bits,
                       bool aligns_addend, int min_exponent, const std::string& sum,
                       const std::string& rounding, std::int64_t promote,
-                      const std::optional<std::string>& scale, int scale_block, int dot) {
+                      const std::optional<std::string>& scale, int scale_block, int dot,
+                      const std::string& adder, int group, int stride, int take) {
   BlockFma made{ParseFormat(a),   ParseFormat(b),          block,
                 fraction_bits,    aligns_addend,           min_exponent,
                 ParseFormat(sum), ParseRounding(rounding), promote};
   if (scale) made.scale = ParseFormat(*scale);
   made.scale_block = scale_block;
   made.dot = dot;
+  made.adder = ParseAdder(adder);
+  made.group = group;
+  made.stride = stride;
+  made.take = take;
   Check(made);
   return made;
 }
@@ -269,7 +274,8 @@ void BindBlockFma(py::module_& m) {
       .def(py::init(&MakeBlockFma), py::arg("a"), py::arg("b"), py::arg("block"),
            py::arg("fraction_bits"), py::arg("aligns_addend"), py::arg("min_exponent"),
            py::arg("sum"), py::arg("rounding"), py::arg("promote"), py::arg("scale"),
-           py::arg("scale_block"), py::arg("dot"))
+           py::arg("scale_block"), py::arg("dot"), py::arg("adder"), py::arg("group"),
+           py::arg("stride"), py::arg("take"))
       .def_readonly("a", &BlockFma::a)
       .def_readonly("b", &BlockFma::b)
       .def_readonly("block", &BlockFma::block)
@@ -282,6 +288,10 @@ void BindBlockFma(py::module_& m) {
       .def_readonly("scale", &BlockFma::scale)
       .def_readonly("scale_block", &BlockFma::scale_block)
       .def_readonly("dot", &BlockFma::dot)
+      .def_property_readonly("adder", [](const BlockFma& u) { return ToString(u.adder); })
+      .def_readonly("group", &BlockFma::group)
+      .def_readonly("stride", &BlockFma::stride)
+      .def_readonly("take", &BlockFma::take)
       .def_property_readonly("text", [](const BlockFma& u) { return ToString(u); });
 }
 
@@ -365,8 +375,10 @@ void BindAccumulators(py::module_& m) {
   m.attr("SUM_SCHEMES") = Tuple(SumSchemeNames());
   m.attr("SCHEME_CHUNK") = usual.chunk;
   m.def("presets", [] {
-    std::vector<std::tuple<std::string, std::string, std::string>> all;
-    for (const PresetInfo& one : Presets()) all.emplace_back(one.name, one.evidence, one.source);
+    std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
+    for (const PresetInfo& one : Presets()) {
+      all.emplace_back(one.name, one.evidence, one.source, PresetNan(one.name));
+    }
     return all;
   });
 }

@@ -8,8 +8,8 @@
 namespace cpd {
 
 /// One exact operation and one rounding into `format`: out = round(x + y), round(x * y),
-/// round(x * y + z). Operands are any values of their type (fp32, fp64, bf16 or fp16), equal
-/// shapes, any strides (0 broadcasts). out and `random`: as in Cast.
+/// round(x * y + z), round(x / y), round(sqrt(x)). Operands are any values of their type (fp32,
+/// fp64, bf16 or fp16), equal shapes, any strides (0 broadcasts). out and `random`: as in Cast.
 CPD_API void Add(const TensorView& x, const TensorView& y, const Format& format,
                  const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);
@@ -19,6 +19,13 @@ CPD_API void Mul(const TensorView& x, const TensorView& y, const Format& format,
 CPD_API void Fma(const TensorView& x, const TensorView& y, const TensorView& z,
                  const Format& format, const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);
+
+/// These two on the CPU only: Error for a GPU's tensors.
+CPD_API void Div(const TensorView& x, const TensorView& y, const Format& format,
+                 const RoundingOptions& options, const TensorView& out,
+                 const TensorView* random = nullptr);
+CPD_API void Sqrt(const TensorView& x, const Format& format, const RoundingOptions& options,
+                  const TensorView& out, const TensorView* random = nullptr);
 
 /// The ordered sum of x over dimension `dim`, index ascending; see FoldStep (reduce.h) for what
 /// each step does, and sum_fixed.h for scheme fixed, which is for the CPU only. out: x's shape

@@ -17,6 +17,7 @@
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/gemm_tasks.h"
 #include "cpd/ops/operands.h"
+#include "cpd/text/block_fma.h"
 
 namespace cpd {
 namespace {
@@ -45,10 +46,13 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
   }
 }
 
+/// Throws Error for what only the CPU does.
 void CheckDevice(const Accumulator& accumulator, const TensorView& out) {
-  if (accumulator.fixed && out.device != Device::cpu) {
-    throw Error("an accumulator of scheme fixed is for products on the CPU");
-  }
+  if (out.device == Device::cpu) return;
+  if (accumulator.fixed) throw Error("accumulators of scheme fixed are for products on the CPU");
+  if (!accumulator.unit || accumulator.unit->adder == Adder::aligned) return;
+  throw Error("units with adder " + ToString(accumulator.unit->adder) +
+              " are for products on the CPU; a GPU's are aligned");
 }
 
 void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,

@@ -86,12 +86,29 @@ class Panels {
     Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_, last_bits,
                    packed_, ranges_, logs_);
   }
+  /// The same, values of k at the unit's places for them; `padded` - count values more are +0.
+  void PackInOrder(const TensorView& x, bool across, const BlockFmaPlan& unit,
+                   std::int64_t padded) {
+    const int line = across ? 1 : 0;
+    const std::int64_t lines = x.shape[line];
+    const std::int64_t count = x.shape[1 - line];
+    const float* values = Widen(x);
+    ordered_.assign(static_cast<std::size_t>(lines * padded), 0.0F);
+    for (std::int64_t k = 0; k < count; ++k) {
+      float* to = ordered_.data() + place_in_order(unit, k) * lines;
+      for (std::int64_t i = 0; i < lines; ++i) {
+        to[i] = values[across ? k * lines + i : i * count + k];
+      }
+    }
+    Kernels().pack(lines, padded, ordered_.data(), 1, lines, width_, false, packed_, ranges_,
+                   nullptr);
+  }
   [[nodiscard]] const float* packed() const { return packed_; }
   [[nodiscard]] const PanelRange* ranges() const { return ranges_; }
   [[nodiscard]] const std::int32_t* logs() const { return logs_; }
 
  private:
-  /// A 16-bit tensor's elements, row by row, in binary32.
+  /// A tensor's elements, row by row, in binary32.
   const float* Widen(const TensorView& x) {
     const std::int64_t n = x.size();
     wide_.resize(static_cast<std::size_t>(n));
@@ -107,7 +124,7 @@ class Panels {
   float* packed_;
   PanelRange* ranges_;
   std::int32_t* logs_;
-  std::vector<float> wide_;
+  std::vector<float> wide_, ordered_;
 };
 
 /// Adds term number k to n sums; `index` is the first one's element number, `given` its draws. The
@@ -144,9 +161,13 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
 }
 
 /// How many values of k are packed at once: whole groups, pairs and blocks.
-std::int64_t DepthStep(const AccumulatorPlan& plan) {
-  if (plan.scheme != Scheme::block_fma) return kMostDepth;
-  return kMostDepth / plan.unit.block * plan.unit.block;
+std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
+  if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
+  if (plan.unit.group == 0) {
+    return std::min<std::int64_t>(depth, kMostDepth / plan.unit.block * plan.unit.block);
+  }
+  return round_up(std::min<std::int64_t>(depth, kMostDepth / plan.unit.group * plan.unit.group),
+                  plan.unit.group);
 }
 
 // --- one task ------------------------------------------------------------------------------------
@@ -171,7 +192,7 @@ class Worker {
         scales_(scales),
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
-        depth_(std::min(product.depth, DepthStep(plan))),
+        depth_(DepthStep(plan, product.depth)),
         padded_rows_(plane_ / state_columns_),
         a_(rows, depth_, Kernels().gemm_rows, buffers_.a, buffers_.a_ranges,
            LogsFor(plan, buffers_.a_logs)),
@@ -315,13 +336,26 @@ class Worker {
       block.first_k = k - origin_;
       block.count = std::min(depth_, end - k);
       block.last = k + block.count == end;
-      a_.Pack(Part(product_, product_.a, task_.batch, task_.row, task_.rows, k, block.count), false,
-              sum_.exact_products);
-      b_.Pack(Part(product_, product_.b, task_.batch, k, block.count, task_.column, task_.columns),
-              true, sum_.exact_products);
+      PackOperands(k, block);
       if (scales_ != nullptr && unit_.takes_scales) SpreadGroups(k, block);
       AddBlock(block);
     }
+  }
+
+  /// The block's values of k from `k` on; those of a unit with an order in whole groups.
+  void PackOperands(std::int64_t k, GemmBlock& block) {
+    const TensorView a =
+        Part(product_, product_.a, task_.batch, task_.row, task_.rows, k, block.count);
+    const TensorView b =
+        Part(product_, product_.b, task_.batch, k, block.count, task_.column, task_.columns);
+    if (plan_.scheme == Scheme::block_fma && unit_.group > 0) {
+      block.count = round_up(block.count, unit_.group);
+      a_.PackInOrder(a, false, unit_, block.count);
+      b_.PackInOrder(b, true, unit_, block.count);
+      return;
+    }
+    a_.Pack(a, false, sum_.exact_products);
+    b_.Pack(b, true, sum_.exact_products);
   }
 
   /// The products of a block, some rows at a time.

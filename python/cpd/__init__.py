@@ -30,12 +30,14 @@ from cpd.ops import (
     add,
     cast,
     decode,
+    div,
     encode,
     fma,
     gemm,
     hadamard,
     mul,
     random_integers,
+    sqrt,
     sum,
 )
 
@@ -82,6 +84,7 @@ __all__ = [
     "backend",
     "cast",
     "decode",
+    "div",
     "encode",
     "fma",
     "format",
@@ -94,6 +97,7 @@ __all__ = [
     "recipe",
     "scaled",
     "simulate_all_reduce",
+    "sqrt",
     "study",
     "sum",
 ]

@@ -62,6 +62,30 @@ class BlockFma:
         scale_block: values of k that share a scale: `block` or a divisor of it.
         dot: a divisor of `scale_block`: with more than 1 the terms are exact sums of so many
             scaled products, and a term's exponent is that of the scales alone.
+        adder: how a block's products and the running sum are added:
+
+            - `aligned` (default): as said above.
+            - `exact`: the exact sum, rounded once (CDNA1); `fraction_bits` and `min_exponent` do
+              not matter.
+            - `flushed_pairs`: in binary32 without subnormals, ((p0 + p1) + (p2 + p3)) + sum, or
+              with a block of 2 (p0 + p1) + sum; subnormal operands and a subnormal sum count as +0,
+              subnormal results as zeros of their sign (CDNA2).
+            - `two_steps`: products, Inf beyond binary32's range, are cut below their own greatest
+              exponent and summed; with E the greater of that exponent and the running sum's, their
+              sum is cut down to `fraction_bits` + 8 below 2^E, the running sum to `fraction_bits`;
+              the total is cut down to `fraction_bits` + 7 below its own exponent and rounded
+              (CDNA3).
+            - `two_steps_even`: the same with products of even and of odd k cut and summed apart,
+              both sums cut down to `fraction_bits` below the greater of their exponents and added;
+              a running sum whose exponent is below E - `fraction_bits` - 1 counts as 0 (CDNA3's
+              FP8).
+
+            All but `aligned` run on the CPU only and take no scale; all but `aligned` and `exact`
+            sum in fp32, rounded to `nearest_even`.
+        group, stride, take: the order of k: within each `group` of k, a multiple of `block` up to
+            64, first come those with k mod `stride` < `take`, then the next `take`, and so on, each
+            ascending; blocks are of successive k in that order. Places of a last group beyond the
+            last k hold 0. group=0: ascending.
 
     >>> BlockFma("fp16", "fp16", block=4, fraction_bits=23).sum
     cpd.format('fp32')
@@ -79,6 +103,10 @@ class BlockFma:
     scale: Format | None
     scale_block: int
     dot: int
+    adder: str
+    group: int
+    stride: int
+    take: int
     text: str = field(init=False, repr=False, compare=False)
     """Its options as they stand in an accumulator's text."""
     _held: _core.BlockFma = field(init=False, repr=False, compare=False)
@@ -98,9 +126,14 @@ class BlockFma:
         scale: FormatLike | None = None,
         scale_block: int = 32,
         dot: int = 1,
+        adder: str = "aligned",
+        group: int = 0,
+        stride: int = 4,
+        take: int = 2,
     ) -> None:
-        if not isinstance(rounding, str):
-            raise TypeError(f"rounding must be a str, got {type(rounding).__name__}")
+        for name, value in (("rounding", rounding), ("adder", adder)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         made = check_unit(
             format(a).name,
             format(b).name,
@@ -114,13 +147,22 @@ class BlockFma:
             None if scale is None else format(scale).name,
             int32("scale_block", scale_block),
             int32("dot", dot),
+            adder,
+            int32("group", group),
+            int32("stride", stride),
+            int32("take", take),
         )
         native.share(self, made)
 
     def __repr__(self) -> str:
-        shown = [one.name for one in fields(self) if one.repr]
+        hidden: list[str] = []
         if self.scale is None:
-            shown = [name for name in shown if name not in ("scale", "scale_block", "dot")]
+            hidden += ["scale", "scale_block", "dot"]
+        if self.adder == "aligned":
+            hidden += ["adder"]
+        if self.group == 0:
+            hidden += ["group", "stride", "take"]
+        shown = [one.name for one in fields(self) if one.repr and one.name not in hidden]
         return f"BlockFma({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -458,6 +500,9 @@ class PresetInfo(NamedTuple):
     evidence: str
     """`replayed` against published results of the unit, or `literature`."""
     source: str
+    nan: str = ""
+    """The pattern of the unit's NaN, "7FFFFFFF", of fp16 results its first half; "" where nothing
+    tells. CPD's own results hold its one quiet NaN."""
 
 
 def presets() -> list[PresetInfo]:
