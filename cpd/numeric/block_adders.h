@@ -82,8 +82,8 @@ CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x,
     products.value = floor_to(products.value, exponent - f) + floor_to(odd.value, exponent - f);
     products.exponent = exponent;
   }
-  const I of_addend = max(scaled_exponent(sum, plan.emin_sum), splat<I>(plan.min_exponent));
-  const I greatest = max(products.exponent, of_addend);
+  const I of_addend = scaled_exponent(sum, plan.emin_sum);
+  const I greatest = max(max(products.exponent, of_addend), splat<I>(plan.min_exponent));
   V addend = floor_to(sum, greatest - f);
   if (halves) addend = select(of_addend < greatest - f - splat<I>(1), V{}, addend);
   const V total = floor_to(products.value, greatest - f - splat<I>(8)) + addend;

@@ -154,7 +154,7 @@ void CheckOutput(const Unit& unit, const Format& output) {
   std::string why = ", which is for fp16 operands";
   if (unit.adder != Adder::aligned) why = ", which AMD's units do not give";
   if (unit.operand == kE4m3fn && !unit.scale) {
-    why = ": those of mma.sync are preset hopper-mma-fp8's, of wgmma none are published";
+    why = ": no known rule gives those of wgmma; those of mma.sync are preset hopper-mma-fp8's";
   }
   throw Error("preset " + name + ": output must be fp32, got fp16" + why);
 }
