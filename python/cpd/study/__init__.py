@@ -23,6 +23,8 @@ from cpd.study.reduce import (
     roundoff_over,
 )
 
+from cpd.study.replay import Mismatch, Replay, replay
+
 __all__ = [
     "DEFAULT_CHUNK",
     "DRAWS",
@@ -31,9 +33,11 @@ __all__ = [
     "Cost",
     "Layers",
     "Measurement",
+    "Mismatch",
     "PerRank",
     "Recommendation",
     "ReduceSpec",
+    "Replay",
     "Roundoff",
     "Source",
     "StallWarning",
@@ -42,6 +46,7 @@ __all__ = [
     "cost",
     "recommend",
     "recommend_over",
+    "replay",
     "roundoff",
     "roundoff_over",
     "transfer_time",

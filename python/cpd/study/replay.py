@@ -233,3 +233,35 @@ def _patterns(path: Path, arrays: dict[str, npt.NDArray[Any]], name: str) -> F32
     if x.dtype != np.uint32 or x.ndim != 2:
         raise ValueError(f"{path}: {name} must be n x k of uint32, got {x.ndim}-d {x.dtype}")
     return np.ascontiguousarray(x).view(np.float32)
+
+
+def _of_vectors(path: Path) -> _Set:
+    """A file that `cpd vectors` wrote."""
+    from cpd.study.vectors.files import File
+    from cpd.study.vectors.making import rule_of
+    from cpd.study.vectors.rules import values_of
+    from cpd.study.vectors.sums import SumRule
+
+    file = File(path)
+    rule = rule_of(file.head or {})
+    plain = ("a", "b", "c")
+    if not isinstance(rule, SumRule) or tuple(one.name for one in rule.inputs) != plain:
+        raise ValueError(f"{path} must hold sums of products a * b + c, without scales or draws")
+    formats = dict(zip((*plain, "result"), (*rule.formats, rule.result), strict=True))
+    batches = list(file.batches())
+    values = {
+        name: values_of(f, np.concatenate([one[name] for one in batches]).astype(np.uint32))
+        for name, f in formats.items()
+    }
+    n = len(values["result"])
+    a, b = (values[name].reshape(n, rule.length) for name in ("a", "b"))
+    return _Set(
+        name=f"{rule.formats[0]} {rule.result}",
+        operands=(rule.formats[0], rule.formats[1]),
+        output=str(rule.result),
+        a=a,
+        b=b,
+        c=values["c"],
+        results=values["result"],
+        unit=rule.accumulator,
+    )
