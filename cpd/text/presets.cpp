@@ -40,8 +40,8 @@ constexpr std::string_view kDeepSeek =
 enum class Half : std::uint8_t {
   none,
   same,  ///< the rule for fp32, its sum in fp16, rounded to nearest
-  /// FP8 by two fp16 instructions, the one with k mod 4 in {0, 1}, the other with the rest; from +0,
-  /// and the addend is added to what they give
+  /// FP8 by two fp16 instructions, the one with k mod 4 in {0, 1}, the other with the rest; from
+  /// +0, and the addend is added to what they give
   pairs,
 };
 
@@ -71,7 +71,7 @@ constexpr Unit Amd(std::string_view name, const Format& operand, int block, Adde
 constexpr Unit WithScales(std::string_view name, const Format& operand, const Format& scale,
                           int scale_block) {
   const bool four_bits = operand == kE2m1;
-  Unit unit{name, operand,  four_bits ? 64 : 32, four_bits ? 35 : 25, four_bits ? -139 : -133,
+  Unit unit{name, operand,     four_bits ? 64 : 32, four_bits ? 35 : 25, four_bits ? -139 : -133,
             0,    kLiterature, kMmaSimResults};
   unit.scale = scale;
   unit.scale_block = scale_block;

@@ -466,8 +466,8 @@ TEST_F(ScaledTile, BatchesEpiloguesAndSumsOfNothing) {
 
 TEST_F(ScaledTile, Units) {
   for (const char* text :
-       {"h100-fp8", "deepseek-promoted", "a100", "h100-fp8 block=8 group=16", "rtx-blackwell-mxfp8", "rtx-blackwell-mxfp4",
-        "rtx-blackwell-nvfp4", "rtx-blackwell-mxfp8 promote=64"}) {
+       {"h100-fp8", "deepseek-promoted", "a100", "h100-fp8 block=8 group=16", "rtx-blackwell-mxfp8",
+        "rtx-blackwell-mxfp4", "rtx-blackwell-nvfp4", "rtx-blackwell-mxfp8 promote=64"}) {
     const Accumulator accumulator = ParseAccumulator(text);
     const BlockFma& unit = accumulator.unit.value();
     testing::ScaledCases make(unit.a);

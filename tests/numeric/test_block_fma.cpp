@@ -544,8 +544,9 @@ TEST(BlockFma, SumsBeyondTheRangeAreInfinite) {
   // 2^128 less a half of top's last place is cut to top.
   EXPECT_EQ(dot(zero, {0x1p64F, 0x1p60F}, {0x1p64F, -0x1p43F}), top);
   EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}, -kInf), -kInf);
-  const Accumulator none = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3 sum=e4m3fn");
-  EXPECT_EQ(dot(none, {1024}, {1}), 448);  // there is no Inf
+  const Accumulator none =
+      custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3 sum=e4m3fn");
+  EXPECT_EQ(dot(none, {1024}, {1}), 448);                           // there is no Inf
   EXPECT_EQ(dot(zero, {0x1p64F}, {0x1p64F}, -0x1p127F), 0x1p127F);  // in one block
   const Accumulator even = Preset("h100-fp16", ParseFormat("fp16"));
   EXPECT_EQ(dot(even, {256}, {256}), kInf);
@@ -587,7 +588,7 @@ TEST(BlockFma, OtherAddersByHand) {
   EXPECT_EQ(dot(steps, {1, -0x1p-25F}, {1, 1}), 1);
   EXPECT_EQ(dot(steps, {-0x1p-40F}, {1}, 1), 0x1.fffffep-1F + 0x1p-24F);  // 1 - 2^-31 rounds to 1
   EXPECT_EQ(dot(steps, {1}, {1}, -0x1p-26F), 0x1.fffffep-1F);  // -2^-26 goes down to -2^-24
-  EXPECT_EQ(dot(steps, {0x1p127F}, {2}, -0x1p127F), kInf);  // a product beyond binary32's range
+  EXPECT_EQ(dot(steps, {0x1p127F}, {2}, -0x1p127F), kInf);     // a product beyond binary32's range
   const Accumulator halves = Preset("cdna3-fp8");
   EXPECT_EQ(dot(halves, {1}, {1}, -0x1p-25F), 0x1.fffffep-1F);
   EXPECT_EQ(dot(halves, {1}, {1}, -0x1p-26F), 1);

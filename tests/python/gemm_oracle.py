@@ -432,8 +432,7 @@ def _flushed_pairs(s: Value, pairs: Pairs, unit: Unit) -> Value:
     sums += [ZERO] * (unit.block - len(sums))
     while len(sums) > 1:
         sums = [
-            result(add_values(x, y, Options()))
-            for x, y in zip(sums[::2], sums[1::2], strict=True)
+            result(add_values(x, y, Options())) for x, y in zip(sums[::2], sums[1::2], strict=True)
         ]
     return result(add_values(flushed(s, unit.sum), sums[0], Options()))
 

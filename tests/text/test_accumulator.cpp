@@ -321,8 +321,10 @@ TEST(Accumulator, OrdersOfKAndAdders) {
     return error_of([&] { ParseAccumulator("fp32 block_fma a=fp16 b=fp16 block=4 " + options); });
   };
   const auto round_trip = [](const std::string& options) {
-    const std::string text = "fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=25 "
-                             "min_exponent=-133 sum=fp32 " + options;
+    const std::string text =
+        "fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=25 "
+        "min_exponent=-133 sum=fp32 " +
+        options;
     EXPECT_EQ(ToString(ParseAccumulator(text)), text);
   };
   round_trip("group=8 stride=4 take=2");

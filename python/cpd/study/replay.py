@@ -103,7 +103,9 @@ def replay(
         made = [(one, unit) for one, unit in made if unit.format == format(one.output)]
     if not made:
         asked = [str(x) for x in (operands, output, acc) if x is not None]
-        raise ValueError(f"{path} holds no dot products" + (f" of {', '.join(asked)}" * bool(asked)))
+        raise ValueError(
+            f"{path} holds no dot products" + (f" of {', '.join(asked)}" * bool(asked))
+        )
     return [_replayed(one, unit, adds_c, mutations) for one, unit in made]
 
 
