@@ -63,6 +63,7 @@ MODULES = (
     "cpd.study.choices",
     "cpd.study.costs",
     "cpd.study.reduce",
+    "cpd.study.vectors.making",
 )
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
 """Rooms that need torch, but for what is in PLAIN."""
