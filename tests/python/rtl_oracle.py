@@ -19,7 +19,8 @@ SPECS = {
     "e4m3fn": Spec(4, 3, encoding="fn"),
     "e4m3": Spec(4, 3),
     "e5m2": Spec(5, 2),
-    "e3m2i": Spec(3, 2),
+    "e3m2ieee": Spec(3, 2),
+    "e2m2": Spec(2, 2),
     "e2m1": Spec(2, 1, encoding="finite"),
     "fp16": Spec(5, 10),
     "bf16": Spec(8, 7),
@@ -234,7 +235,7 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
 
 
 def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
-    """Operands of like exponents and of corners; c of the sum's size, nothing, or any."""
+    """Operands of like exponents, corners, the largest, the least; c of the sum's size, nothing, or any."""
     spec, out = SPECS[unit.operands], SPECS[unit.out]
     draw = random.Random(seed)
     n = unit.products
@@ -259,6 +260,10 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
     def operands(way: int) -> list[int]:
         if way == 0:  # anything
             return [draw.choice(picks) for _ in range(n)]
+        if way == 2:  # the greatest sum
+            return [spec.max_code] * n
+        if way == 3:  # below a floor: of fp16 a tie of its least value, and a bit further down
+            return [(2 + draw.randrange(2)) << spec.man, 1] + [0] * (n - 2)
         spread = draw.randrange(1, 1 << spec.exp)
         start = draw.randrange((1 << spec.exp) - spread)
         return [
@@ -274,7 +279,7 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
 
     for line in range(count):
         a, b = operands(line % 24), operands(line % 24)
-        scales = [draw.choice([0, 1, 126, 127, 128, 253, 254, draw.randrange(256)])
+        scales = [draw.choice([0, 1, 126, 127, 128, 254, 255, draw.randrange(256)])
                   for _ in range(2 * unit.scales)]
         if line % 6 == 1:  # a sum that cancels, or nearly
             half = n // 2
@@ -283,7 +288,7 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
         c = 0
         if line % 4 == 1:
             c = draw.choice(corners(out))
-        elif line % 4 > 1:
+        elif line % 4 > 1 and line % 24 > 3:
             nothing, _ = block_line(unit, a, b, 0, scales)
             near = nothing + draw.randrange(-3, 4) * (1 << out.man) ^ draw.randrange(1 << out.man)
             c = (near ^ draw.randrange(2) << (out.bits - 1)) & ((1 << out.bits) - 1)
