@@ -14,6 +14,7 @@
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/exact.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/ops/sum_fixed.h"
 
 namespace cpd {
 namespace {
@@ -188,13 +189,14 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   CheckSameDevice(x, out);
   const bool on_gpu = x.device == Device::cuda;
   const std::int64_t terms = x.shape[dim];
-  CheckFold(accumulator, terms, on_gpu);
+  accumulator.fixed ? CheckFixed(accumulator, on_gpu) : CheckFold(accumulator, terms, on_gpu);
   if (random != nullptr && on_gpu) {
     throw Error("random integers are for sums on the CPU; a GPU's take seed and stream");
   }
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
   if (out.size() == 0) return;
+  if (accumulator.fixed) return SumFixed(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
   if (on_gpu) return cuda::Sum(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
   const GivenIntegers integers(random, draws);
   if (x.dtype == DType::f64) return SumIn<double>(x, dim, accumulator, out, integers.draws());

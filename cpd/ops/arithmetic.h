@@ -28,7 +28,8 @@ CPD_API void Sqrt(const TensorView& x, const Format& format, const RoundingOptio
                   const TensorView& out, const TensorView* random = nullptr);
 
 /// The ordered sum of x over dimension `dim`, index ascending; see FoldStep (reduce.h) for what
-/// each step does. out: x's shape without `dim`. An empty sum is +0. `random` (u32; stochastic
+/// each step does, and sum_fixed.h for scheme fixed, which is for the CPU only. out: x's shape
+/// without `dim`. An empty sum is +0. `random` (u32; stochastic
 /// only): out's shape and, last, DrawsOfSum(accumulator, x.shape[dim]); integer [i, t] is the R <
 /// 2^N of draw t of element i.
 CPD_API void Sum(const TensorView& x, int dim, const Accumulator& accumulator,

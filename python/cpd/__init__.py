@@ -19,7 +19,7 @@ from cpd import _moved, loading
 from cpd._core import __version__, backend
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
-from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
+from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
 from cpd.numeric.hadamard import Hadamard
@@ -68,6 +68,7 @@ __all__ = [
     "BlockFma",
     "CastSpec",
     "Encoded",
+    "FixedPoint",
     "Format",
     "Hadamard",
     "LayerReport",

@@ -3,6 +3,9 @@
 by group size. Measures what formats and accumulators lose of tensors, and what they cost in
 hardware."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, StallWarning
 from cpd.comm.virtual import Source
@@ -27,6 +30,9 @@ from cpd.study.reduce import (
 from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.results import Row, Sweep, Tensor
 from cpd.study.sweeps.run import sweep
+
+if TYPE_CHECKING:
+    from cpd.study.sweeps.capture import capture as capture
 
 __all__ = [
     "DEFAULT_CHUNK",
@@ -59,3 +65,10 @@ __all__ = [
     "sweep",
     "transfer_time",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`capture`, which imports torch."""
+    if name == "capture":
+        return importlib.import_module("cpd.study.sweeps.capture").capture
+    raise AttributeError(f"module 'cpd.study' has no attribute {name!r}")

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cpd import ops
-from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
 from cpd.study.sweeps.cells import Cell, Losses
@@ -110,17 +109,20 @@ def _flat(parts: Any) -> Any:
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
     """Of one tensor."""
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
-    plain, of_dots = _Plain(plan.size), [_Dots(cell.sum) for cell in cells]
-    probes = None
+    plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
+    other = None
     if plan.has_dots and plan.partner is not None:
-        probes = _Cast(cells[0], plan.partner.x).whole
+        other = _Cast(cells[0], plan.partner.x)
     for number, piece in enumerate(plan.pieces):
         y = cast.of(piece)
         plain.add(cast.x[piece], y, cast.limit(piece))
-        if plan.has_dots:
-            factors = plan.products(number, y, probes)
+        for bare in {total.takes_elements for total in of_dots} if plan.has_dots else ():
+            probes = None if other is None else other.elements(other.whole, bare)
+            factors = plan.products(number, cast.elements(y, bare), probes)
+            scale = cast.scale(bare) * (cast if other is None else other).scale(bare)
             for total in of_dots:
-                total.add(factors, plan.references[number])
+                if total.takes_elements == bare:
+                    total.add(factors, scale, plan.references[number])
     known = plain.known | {"values": plan.matrix.x.size, "squares": plan.matrix.squares}
     return [Losses(**known, **total.known) for total in of_dots]
 
@@ -160,16 +162,20 @@ class _Plain:
 
 
 class _Dots:
-    """What an accumulator makes of dot products."""
+    """What an accumulator makes of dot products. A matrix unit takes the elements below a tensor's
+    scale, and its result is multiplied by the scales."""
 
-    def __init__(self, acc: Accumulator) -> None:
-        self._acc = acc
+    def __init__(self, cell: Cell) -> None:
+        self._acc = cell.sum
+        self.takes_elements = cell.sum.unit is not None and isinstance(cell.format, Scaled)
         self._count, self._squares, self._errors = 0, 0.0, 0.0
 
-    def add(self, factors: list[tuple[Values, Values]], references: Wide) -> None:
+    def add(self, factors: list[tuple[Values, Values]], scale: Any, references: Wide) -> None:
         found = _flat(
             ops.gemm(probe, np.swapaxes(vectors, -1, -2), self._acc) for probe, vectors in factors
         )
+        if self.takes_elements:
+            found *= scale
         with np.errstate(invalid="ignore", over="ignore"):
             error = found - references
             self._errors += float(error @ error)
@@ -222,6 +228,19 @@ class _Cast:
         y: Values = ops.cast(x, self._f, out=out, **self._options)
         return y
 
+    def scale(self, bare: bool) -> Any:
+        """`bare`: what elements are multiplied by, a tensor's scale; else 1."""
+        return self._limits.scale if bare else np.float32(1)
+
+    def elements(self, y: Values, bare: bool) -> Values:
+        """`bare`: the elements below a tensor's scale; else the values themselves."""
+        scale = self.scale(bare)
+        if not bare or scale == 0:
+            return y
+        assert isinstance(self._f, Scaled)
+        x: Values = ops.cast(y / scale, self._f.element)  # which differs by a rounding
+        return x
+
     def limit(self, piece: Piece) -> Any:
         """Above which magnitudes the format overflows: of the format or, with scales, of each
         value."""
@@ -255,6 +274,8 @@ class _Limits:
             if len(over) > 1:
                 scales, self._rows = np.repeat(scales, self._rows, 0)[: x.shape[0]], 1
             scales = scales * over
+        self.scale = scales.reshape(-1)[0]
+        """The first, where a tensor has one."""
         limits = scales * np.float32(q.element.max * (1 + NOISE))
         self._grid = np.where(scales == 0, np.float32(math.inf), limits)
 

@@ -185,11 +185,12 @@ def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | N
         if not value.is_floating_point():
             return None
         value = value.detach().float().cpu().numpy()
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"'{name}' must be a NumPy array or a torch tensor, got {_type(value)}")
-    if value.dtype.kind != "f" or value.dtype.itemsize > 8 or not value.size:
+    array: npt.NDArray[Any] = np.asarray(value)
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8 or not array.size:
         return None
-    rows = value.reshape(-1, value.shape[-1]) if value.ndim > 1 else value.reshape(1, -1)
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
     x = _sampled(rows, sample)
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, np.float32)
