@@ -116,7 +116,7 @@ int cpd_dpi_rule(const char* operation, const char* operand, const char* result,
   using namespace cpd;
   return Guarded([&](Registry& registry) {
     ElementRule rule;
-    rule.operation = ParseElementwise(Text(operation));
+    rule.operation = soft::ParseOperation(Text(operation));
     rule.operands.fill(ParseFormat(Text(operand)));
     rule.result = ParseFormat(Text(result));
     rule.rounding.mode = ParseRounding(Text(rounding));
