@@ -30,7 +30,8 @@ py::tuple OracleArrays(const std::string& operation, const std::vector<Format>& 
   if (formats.size() != operands.size() || operands.empty() || operands.size() > 3) {
     throw Error("the oracle takes a format for each of one to three operands");
   }
-  ElementRule rule{ParseElementwise(operation), {}, result, rounding, ParseTininess(tininess)};
+  ElementRule rule{
+      soft::ParseOperation(operation), {}, result, rounding, soft::ParseTininess(tininess)};
   ElementLines lines;
   lines.n = operands[0].size();
   for (std::size_t k = 0; k < operands.size(); ++k) {
@@ -58,7 +59,7 @@ SumRule SumRuleOf(const Accumulator& accumulator, const std::vector<Format>& for
     throw Error("a sum takes the format of its terms, a product those of a, b and c");
   }
   SumRule rule{
-      accumulator, formats[0], {}, {}, length, formats.size() == 1, ParseTininess(tininess)};
+      accumulator, formats[0], {}, {}, length, formats.size() == 1, soft::ParseTininess(tininess)};
   if (!rule.is_sum) {
     rule.b = formats[1];
     rule.c = formats[2];

@@ -267,8 +267,8 @@ class UnitTrace {
     for (const auto values : {x.a, x.b, x.a_scales, x.b_scales}) {
       for (const float value : values) any_nan = any_nan || std::isnan(value);
     }
-    if (result.is_nan() && !any_nan) record_.flags |= kInvalid;
-    if (!result.is_infinite() && !sum_.infinity_code()) record_.flags |= kOverflow | kInexact;
+    if (!result.is_nan() || any_nan) return;
+    record_.flags |= sum_.infinity_code() ? soft::kInvalid : soft::kOverflow | soft::kInexact;
   }
 
   void finite_block(const std::vector<BlockTerm>& terms, const Exact& addend, const Exact& result,
@@ -339,7 +339,7 @@ class UnitTrace {
 
   /// The flags of a block's rounding; its result must be the one rounding of the total.
   void end(const Exact& total, const Exact& result, bool cuts) {
-    if (cuts) record_.flags |= kInexact;
+    if (cuts) record_.flags |= soft::kInexact;
     record_.flags |= flags_of(sum_, total, result, into_unit_, record_.tininess);
     const Exact rounded = round_exact(sum_, total, into_unit_);
     const bool same = result.kind != Exact::Kind::finite ||

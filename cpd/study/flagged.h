@@ -11,12 +11,12 @@
 #include <optional>
 
 #include "cpd/numeric/reference.h"
+#include "cpd/numeric/soft_float.h"
 #include "cpd/study/oracle.h"
 
 namespace cpd::reference {
 
-inline constexpr std::uint8_t kInexact = 1, kUnderflow = 2, kOverflow = 4, kDivideByZero = 8,
-                              kInvalid = 16;
+using soft::Tininess;
 
 /// floor(log2 |x|) of a finite number that is not zero.
 inline int top_exponent(const Exact& x) { return x.significand.bit_length() + x.exponent - 1; }
@@ -50,27 +50,25 @@ inline bool is_tiny(const Spec& spec, const Exact& x, const Options& o, Tininess
   return top_exponent(round_unbounded(spec, x, o)) < least_exponent(spec);
 }
 
-inline bool passes_maximum(const Spec& spec, const Exact& x, const Options& o) {
-  const Exact largest = grid_value(spec, spec.max_code());
-  return compare_magnitude(x, largest) > 0 &&
-         compare_magnitude(round_unbounded(spec, x, o), largest) > 0;
-}
-
-/// What rounding exact x to `result` raises. That x is a NaN made of numbers is the operation's
-/// own.
+/// What rounding exact x to `result` raises; `raised` is what the operation has raised itself.
 inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& result,
-                             const Options& o, Tininess tininess) {
-  if (x.is_nan()) return spec.nan_code() ? 0 : kInvalid;
+                             const Options& o, Tininess tininess, std::uint8_t raised = 0) {
   const bool below_unsigned = x.negative && !spec.is_signed;
-  if (below_unsigned && result.is_nan()) return kInvalid;
-  if (x.is_infinite()) return spec.infinity_code() ? 0 : kOverflow | kInexact;
+  if (x.is_nan()) return raised | (spec.nan_code() ? 0 : soft::kInvalid);
+  if (below_unsigned && result.is_nan()) return raised | soft::kInvalid;
+  if (x.is_infinite()) {
+    if (raised != 0 || result.is_infinite()) return raised;
+    return below_unsigned ? soft::kInexact : soft::kOverflow | soft::kInexact;
+  }
   const bool same_sign = x.negative == result.negative || result.is_zero();
   if (result.kind == Exact::Kind::finite && same_sign && compare_magnitude(x, result) == 0) {
     return 0;
   }
-  std::uint8_t flags = kInexact;
-  if (is_tiny(spec, x, o, tininess)) flags |= kUnderflow;
-  if (!below_unsigned && passes_maximum(spec, x, o)) flags |= kOverflow;
+  std::uint8_t flags = soft::kInexact;
+  if (is_tiny(spec, x, o, tininess)) flags |= soft::kUnderflow;
+  const bool passes = compare_magnitude(x, grid_value(spec, spec.max_code())) > 0 &&
+                      round_magnitude(spec, x, o) > spec.max_code();
+  if (passes && !below_unsigned) flags |= soft::kOverflow;
   return flags;
 }
 

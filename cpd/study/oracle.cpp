@@ -4,31 +4,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
 #include "cpd/study/flagged.h"
+#include "cpd/study/quotients.h"
 
 namespace cpd {
 namespace {
 
 using reference::Exact;
 using reference::Spec;
+using soft::Operation;
 
-constexpr std::int64_t kGrain = 256;
-
-int OperandsOf(Elementwise operation) {
-  switch (operation) {
-    case Elementwise::cast:
-      return 1;
-    case Elementwise::add:
-    case Elementwise::mul:
-      return 2;
-    case Elementwise::fma:
-      return 3;
-  }
-  throw Error("unknown operation");
-}
+constexpr std::int64_t kGrain = 1024;
 
 std::uint16_t Bit(Corner corner) { return static_cast<std::uint16_t>(corner); }
 
@@ -67,12 +57,55 @@ bool Cancels(const Exact& x, const Exact& y, const Exact& sum) {
   return sum.is_zero() || reference::top_exponent(sum) <= top - 2;
 }
 
+/// What a rounding gives.
+struct Outcome {
+  std::uint32_t code = 0;
+  std::uint8_t flags = 0;
+  std::uint16_t corners = 0;
+};
+
+/// The last outcomes of one rule, by exact finite results: lines of narrow formats share them.
+class Memo {
+ public:
+  struct Entry {
+    std::uint64_t significand = 0;
+    int exponent = 0;
+    bool negative = false, used = false;
+    Outcome outcome{};
+
+    bool Is(const Exact& x) const {
+      return used && significand == Significand(x) && exponent == x.exponent &&
+             negative == x.negative;
+    }
+    void Keep(const Exact& x, const Outcome& made) {
+      *this = {Significand(x), x.exponent, x.negative, true, made};
+    }
+  };
+
+  static bool Keeps(const Exact& x) {
+    return x.kind == Exact::Kind::finite && x.significand.bit_length() <= 64;
+  }
+  Entry& At(const Exact& x) {
+    const std::uint64_t key =
+        Significand(x) * 2 + (x.negative ? 1 : 0) + (static_cast<std::uint64_t>(x.exponent) << 40);
+    return entries_[(key * 0x9E3779B97F4A7C15u) >> (64 - kBits)];
+  }
+
+ private:
+  static std::uint64_t Significand(const Exact& x) {
+    return std::uint64_t{x.significand.limb(1)} << 32 | x.significand.limb(0);
+  }
+
+  static constexpr int kBits = 12;
+  std::vector<Entry> entries_ = std::vector<Entry>(std::size_t{1} << kBits);
+};
+
 /// One line at a time.
 class Elements {
  public:
   explicit Elements(const ElementRule& rule)
       : rule_(rule),
-        count_(OperandsOf(rule.operation)),
+        count_(soft::operands_of(rule.operation)),
         result_(reference::spec_of(rule.result)),
         options_{rule.rounding.mode, rule.rounding.overflow, rule.rounding.variant,
                  rule.rounding.random_bits, 0} {
@@ -81,7 +114,7 @@ class Elements {
     }
   }
 
-  void Line(const ElementLines& lines, std::int64_t i) const {
+  void Line(const ElementLines& lines, std::int64_t i, Memo& memo) const {
     std::array<Exact, 3> x;
     std::uint16_t corners = 0;
     bool any_nan = false;
@@ -93,24 +126,59 @@ class Elements {
     reference::Options o = options_;
     if (lines.random != nullptr) o.random = lines.random[i];
     const Exact exact = Result(x, o, corners);
-    const Exact result = reference::round_exact(result_, exact, o);
-    std::uint8_t flags = reference::flags_of(result_, exact, result, o, rule_.tininess);
-    if (exact.is_nan() && !any_nan) flags |= reference::kInvalid;
-    lines.codes[i] = reference::code_of(result_, result).value_or(kNoCode);
-    lines.flags[i] = flags;
-    lines.corners[i] = corners | CornersOut(result_, exact, result, flags);
+    const std::uint8_t raised = any_nan ? std::uint8_t{0} : Raised(x, exact);
+    Outcome outcome;
+    if (lines.random != nullptr || !Memo::Keeps(exact)) {
+      outcome = Round(exact, o, raised);
+    } else if (Memo::Entry& entry = memo.At(exact); entry.Is(exact)) {
+      outcome = entry.outcome;
+    } else {
+      outcome = Round(exact, o, raised);
+      entry.Keep(exact, outcome);
+    }
+    lines.codes[i] = outcome.code;
+    lines.flags[i] = outcome.flags;
+    lines.corners[i] = corners | outcome.corners;
   }
 
  private:
+  Outcome Round(const Exact& exact, const reference::Options& o, std::uint8_t raised) const {
+    const Exact result = reference::round_exact(result_, exact, o);
+    const std::uint8_t flags =
+        reference::flags_of(result_, exact, result, o, rule_.tininess, raised);
+    return {reference::code_of(result_, result).value_or(kNoCode), flags,
+            CornersOut(result_, exact, result, flags)};
+  }
+
+  /// What an operation on numbers raises that gives NaN, or infinity by zero.
+  std::uint8_t Raised(const std::array<Exact, 3>& x, const Exact& exact) const {
+    if (exact.is_nan()) return soft::kInvalid;
+    const bool by_zero = rule_.operation == Operation::div && exact.is_infinite() && x[1].is_zero();
+    return by_zero && !x[0].is_infinite() ? soft::kDivideByZero : std::uint8_t{0};
+  }
+
   Exact Result(const std::array<Exact, 3>& x, const reference::Options& o,
                std::uint16_t& corners) const {
-    if (rule_.operation == Elementwise::cast) return x[0];
-    if (rule_.operation == Elementwise::mul) return multiply(x[0], x[1]);
-    const bool fused = rule_.operation == Elementwise::fma;
-    const Exact first = fused ? multiply(x[0], x[1]) : x[0];
-    const Exact& last = fused ? x[2] : x[1];
-    const Exact sum = reference::add_for(o, first, last);
-    if (Cancels(first, last, sum)) corners |= Bit(Corner::cancellation);
+    switch (rule_.operation) {
+      case Operation::cast:
+        return x[0];
+      case Operation::mul:
+        return multiply(x[0], x[1]);
+      case Operation::div:
+        return reference::divide(x[0], x[1]);
+      case Operation::sqrt:
+        return reference::square_root(x[0]);
+      case Operation::add:
+        return Sum(x[0], x[1], o, corners);
+      case Operation::fma:
+        return Sum(multiply(x[0], x[1]), x[2], o, corners);
+    }
+    throw Error("unknown operation");
+  }
+  static Exact Sum(const Exact& x, const Exact& y, const reference::Options& o,
+                   std::uint16_t& corners) {
+    const Exact sum = reference::add_for(o, x, y);
+    if (Cancels(x, y, sum)) corners |= Bit(Corner::cancellation);
     return sum;
   }
 
@@ -131,24 +199,10 @@ void CheckBelow(const std::uint32_t* x, std::int64_t n, std::uint64_t limit, con
 
 }  // namespace
 
-Tininess ParseTininess(std::string_view name) {
-  if (name == "after") return Tininess::after;
-  if (name == "before") return Tininess::before;
-  throw Error("tininess must be after or before, got '" + std::string(name) + "'");
-}
-
-Elementwise ParseElementwise(std::string_view name) {
-  if (name == "cast") return Elementwise::cast;
-  if (name == "add") return Elementwise::add;
-  if (name == "mul") return Elementwise::mul;
-  if (name == "fma") return Elementwise::fma;
-  throw Error("operation must be cast, add, mul or fma, got '" + std::string(name) + "'");
-}
-
 void OracleElements(const ElementRule& rule, const ElementLines& lines) {
   Check(rule.result);
   Check(rule.rounding);
-  const int count = OperandsOf(rule.operation);
+  const int count = soft::operands_of(rule.operation);
   for (int k = 0; k < count; ++k) {
     const Format& format = rule.operands[static_cast<std::size_t>(k)];
     Check(format);
@@ -162,7 +216,8 @@ void OracleElements(const ElementRule& rule, const ElementLines& lines) {
   }
   const Elements elements(rule);
   parallel_for(lines.n, kGrain, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) elements.Line(lines, i);
+    Memo memo;
+    for (std::int64_t i = begin; i < end; ++i) elements.Line(lines, i, memo);
   });
 }
 

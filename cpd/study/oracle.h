@@ -6,23 +6,13 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "cpd/export.h"
 #include "cpd/numeric/format.h"
 #include "cpd/numeric/rounding.h"
+#include "cpd/numeric/soft_float.h"
 
 namespace cpd {
-
-/// When an inexact result is tiny: rounded with unbounded exponent, or exact, below 2^emin.
-enum class Tininess : std::uint8_t { after, before };
-
-CPD_API Tininess ParseTininess(std::string_view name);
-
-/// What the oracle rounds once: x, x + y, x * y, x * y + z.
-enum class Elementwise : std::uint8_t { cast, add, mul, fma };
-
-CPD_API Elementwise ParseElementwise(std::string_view name);
 
 /// What a line is a case of; several may hold. Flags have classes of their own.
 enum class Corner : std::uint16_t {
@@ -43,11 +33,11 @@ enum class Corner : std::uint16_t {
 };
 
 struct ElementRule {
-  Elementwise operation = Elementwise::mul;
+  soft::Operation operation = soft::Operation::mul;
   std::array<Format, 3> operands{};  ///< of x, y and z
   Format result{};
   RoundingOptions rounding{};  ///< random integers are given: no seed counts
-  Tininess tininess = Tininess::after;
+  soft::Tininess tininess = soft::Tininess::after;
 };
 
 /// A result without a code: NaN in a format that has none.

@@ -32,7 +32,7 @@ struct Record {
     return result;
   }
   Exact made(Exact x, bool any_nan) {
-    if (x.is_nan() && !any_nan) flags |= kInvalid;
+    if (x.is_nan() && !any_nan) flags |= soft::kInvalid;
     return x;
   }
 };

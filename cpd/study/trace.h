@@ -21,7 +21,7 @@ struct SumRule {
   Format a{}, b{}, c{};
   std::int64_t length = 16;  ///< terms, or products
   bool is_sum = false;
-  Tininess tininess = Tininess::after;
+  soft::Tininess tininess = soft::Tininess::after;
 };
 
 /// Signals of one name: `count` elements of so many bits, in two's complement where signed.

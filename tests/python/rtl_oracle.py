@@ -19,7 +19,8 @@ SPECS = {
     "e4m3fn": Spec(4, 3, encoding="fn"),
     "e4m3": Spec(4, 3),
     "e5m2": Spec(5, 2),
-    "e3m2i": Spec(3, 2),
+    "e3m2ieee": Spec(3, 2),
+    "e2m2": Spec(2, 2),
     "e2m1": Spec(2, 1, encoding="finite"),
     "fp16": Spec(5, 10),
     "bf16": Spec(8, 7),
@@ -230,11 +231,12 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
     flags = flags_of(out, exact, o) | (NX if cut else 0)
     if flags & OF:
         return code_of(out, Infinity(exact.negative)), flags
-    return code_of(out, oracle.round_value(out, exact, o)), flags
+    rounded = oracle.round_value(out, exact, o)
+    return code_of(out, rounded) if rounded.value else 0, flags
 
 
 def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
-    """Operands of like exponents and of corners; c of the sum's size, nothing, or any."""
+    """Operands of like exponents, corners, the largest, the least; c of the sum's size, nothing, or any."""
     spec, out = SPECS[unit.operands], SPECS[unit.out]
     draw = random.Random(seed)
     n = unit.products
@@ -259,6 +261,11 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
     def operands(way: int) -> list[int]:
         if way == 0:  # anything
             return [draw.choice(picks) for _ in range(n)]
+        if way == 2:  # the greatest sum
+            return [spec.max_code] * n
+        if way == 3:  # below a floor: of fp16 a tie of its least value, and a bit further down
+            sign = draw.randrange(2) << (spec.bits - 1)
+            return [sign | (2 + draw.randrange(2)) << spec.man, sign | 1] + [0] * (n - 2)
         spread = draw.randrange(1, 1 << spec.exp)
         start = draw.randrange((1 << spec.exp) - spread)
         return [
@@ -274,7 +281,7 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
 
     for line in range(count):
         a, b = operands(line % 24), operands(line % 24)
-        scales = [draw.choice([0, 1, 126, 127, 128, 253, 254, draw.randrange(256)])
+        scales = [draw.choice([0, 1, 126, 127, 128, 254, 255, draw.randrange(256)])
                   for _ in range(2 * unit.scales)]
         if line % 6 == 1:  # a sum that cancels, or nearly
             half = n // 2
@@ -283,7 +290,7 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
         c = 0
         if line % 4 == 1:
             c = draw.choice(corners(out))
-        elif line % 4 > 1:
+        elif line % 4 > 1 and line % 24 > 3:
             nothing, _ = block_line(unit, a, b, 0, scales)
             near = nothing + draw.randrange(-3, 4) * (1 << out.man) ^ draw.randrange(1 << out.man)
             c = (near ^ draw.randrange(2) << (out.bits - 1)) & ((1 << out.bits) - 1)

@@ -3,8 +3,8 @@
 // One block of a matrix unit: PRODUCTS exact products and c, each cut toward zero to F bits below
 // the greatest exponent, summed exactly, rounded once. A product's exponent is the sum of its
 // operands' and of `scale`; that of the block is at least MIN_EXPONENT, which zeros have. c has the
-// result's format. Element 0 of a packed port is its lowest bits. A zero sum is +0, a sum beyond
-// the range Inf. The signals of a block that is `special` mean nothing.
+// result's format. Element 0 of a packed port is its lowest bits. A zero result is +0, a
+// sum beyond the range Inf. The signals of a block that is `special` mean nothing.
 module block_core #(
     parameter int PRODUCTS = 16,
     parameter int EXP = 5,
@@ -67,6 +67,7 @@ module block_core #(
       logic [MAN:0] x, y;
       logic [S-1:0] exact, product, lost;
       logic [U-1:0] units;
+      logic [SW-1:0] extended;
       fp_unpack #(
           .EXP(EXP),
           .MAN(MAN),
@@ -119,10 +120,11 @@ module block_core #(
           .units(units),
           .lost(lost)
       );
+      assign extended = {{(SW - U) {1'b0}}, units};
 `ifdef MUT_CUT_DOWN
-      assign term[i*SW+:SW] = negative ? -SW'(units) - SW'(lost != 0) : SW'(units);
+      assign term[i*SW+:SW] = !negative ? extended : (lost != 0) ? ~extended : -extended;
 `else
-      assign term[i*SW+:SW] = negative ? -SW'(units) : SW'(units);
+      assign term[i*SW+:SW] = negative ? -extended : extended;
 `endif
 
       assign infinite = x_infinite | y_infinite;
@@ -180,11 +182,13 @@ module block_core #(
   assign max_exp = exponent;
 
   logic signed [SW-1:0] products, total, addend;
+  logic [SW-1:0] c_extended;
   always_comb begin
     products = '0;
     for (int k = 0; k < PRODUCTS; k++) products = products + $signed(term[k*SW+:SW]);
   end
-  assign addend = c_sign ? -$signed(SW'(c_units)) : $signed(SW'(c_units));
+  assign c_extended = {{(SW - U) {1'b0}}, c_units};
+  assign addend = c_sign ? -c_extended : c_extended;
 `ifdef MUT_CUT_BEFORE_MAXIMUM
   // The products' sum is cut, not each product.
   logic [SW-1:0] late;
@@ -205,15 +209,15 @@ module block_core #(
   assign is_nan = (|nan) | c_nan | scale_nan;
   assign is_invalid = !is_nan & ((|invalid) | (up & down));
   assign special = is_nan | is_invalid | up | down;
-`ifdef MUT_NEGATIVE_ZERO
-  assign sign = (up | down) ? down : total[SW-1] | (total == 0 & c_sign);
-`else
   assign sign = (up | down) ? down : total[SW-1];
-`endif
 
   localparam int W = (SW > OUT_MAN + 2) ? SW : OUT_MAN + 2;
   logic signed [EW-1:0] leading;
-  logic [W-1:0] normal;
+  logic [SW-1:0] absolute;
+  logic [W-1:0] magnitude, normal;
+  assign absolute = total[SW-1] ? -total : total;
+  assign magnitude = {{(W - SW) {1'b0}}, absolute};
+  logic [OUT_EXP+OUT_MAN:0] rounded;
   logic [4:0] rounded_flags;
   fp_round #(
       .EXP(OUT_EXP),
@@ -223,7 +227,7 @@ module block_core #(
       .BEYOND_INFINITE(1)
   ) rounder (
       .sign(sign),
-      .magnitude(W'($unsigned(total[SW-1] ? -total : total))),
+      .magnitude(magnitude),
       .exponent(exponent - EW'(F)),
       .sticky(1'b0),
       .infinite(up | down),
@@ -234,9 +238,14 @@ module block_core #(
       .r(1'b0),
       .leading(leading),
       .normal(normal),
-      .result(result),
+      .result(rounded),
       .flags(rounded_flags)
   );
+`ifdef MUT_NEGATIVE_ZERO
+  assign result = rounded;
+`else
+  assign result = (rounded[OUT_EXP+OUT_MAN-1:0] == 0) ? '0 : rounded;
+`endif
   assign flags = rounded_flags | {4'b0000, !special & ((|inexact) | (c_cut != 0))};
   assign n_sign = total[SW-1];
   assign n_exp = (total == 0) ? '0 : leading;

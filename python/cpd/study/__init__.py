@@ -3,6 +3,9 @@
 by group size. Measures what formats and accumulators lose of tensors, and what they cost in
 hardware."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, StallWarning
 from cpd.comm.virtual import Source
@@ -28,6 +31,11 @@ from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.results import Row, Sweep, Tensor
 from cpd.study.sweeps.run import sweep
 
+if TYPE_CHECKING:
+    from cpd.study.sweeps.capture import capture as capture
+
+from cpd.study.replay import Mismatch, Replay, replay
+
 __all__ = [
     "DEFAULT_CHUNK",
     "DRAWS",
@@ -39,9 +47,11 @@ __all__ = [
     "Layers",
     "Losses",
     "Measurement",
+    "Mismatch",
     "PerRank",
     "Recommendation",
     "ReduceSpec",
+    "Replay",
     "Roundoff",
     "Row",
     "Source",
@@ -54,8 +64,16 @@ __all__ = [
     "hardware_cost",
     "recommend",
     "recommend_over",
+    "replay",
     "roundoff",
     "roundoff_over",
     "sweep",
     "transfer_time",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`capture`, which imports torch."""
+    if name == "capture":
+        return importlib.import_module("cpd.study.sweeps.capture").capture
+    raise AttributeError(f"module 'cpd.study' has no attribute {name!r}")

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +18,8 @@ F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 
-class Dots(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Dots:
     """n dot products of k products each, and what they are added to (None: there is no addend)."""
 
     a: F32
@@ -26,13 +29,19 @@ class Dots(NamedTuple):
     def __len__(self) -> int:
         return len(self.a)
 
+    def each(self, change: Callable[[F32], F32]) -> Dots:
+        """With all arrays changed."""
+        c = None if self.c is None else change(self.c)
+        return Dots(change(self.a), change(self.b), c)
+
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Dots:
-        return Dots(self.a[which], self.b[which], None if self.c is None else self.c[which])
+        return self.each(lambda x: x[which])
 
 
 def joined(parts: list[Dots]) -> Dots:
-    a, b, c = zip(*parts, strict=True)
-    return Dots(np.concatenate(a), np.concatenate(b), None if c[0] is None else np.concatenate(c))
+    c = [one.c for one in parts if one.c is not None]
+    a, b = (np.concatenate([getattr(one, name) for one in parts]) for name in "ab")
+    return Dots(a, b, np.concatenate(c) if c else None)
 
 
 class Powers(NamedTuple):
@@ -95,11 +104,12 @@ class Inputs:
         """Terms of random significands in one of `windows` each (sets of products), the greatest of
         an exponent in the given range; a few or all of them, near each other or far apart, often
         with one or two that cancel the greatest; the addend is 0, random, or cancels that too."""
-        active = self._active(rng, n, windows)
+        active, first = self._active(rng, n, windows)
         spread = rng.choice([0, 1, 3, 8, 16, 26, 34], n)
         low, high = exponents
         top = rng.integers(low, high + 1, n)
         e = top[:, None] - (rng.random((n, self.k)) * (spread[:, None] + 1)).astype(np.int64)
+        e[np.arange(n), first] = top
         x, y = self._significant(rng, np.clip(e, self.products.low, self.products.high))
         a, b = np.where(active, x, np.float32(0)), np.where(active, y, np.float32(0))
         for _ in range(2):
@@ -122,23 +132,53 @@ class Inputs:
             window = windows[rng.integers(len(windows))]
             places = rng.permutation(window)[: rng.integers(2, 6)].tolist()
             top = int(rng.integers(exponents[0], exponents[1] + 1))
-            below = [0, int(rng.choice([0, *gaps])), *(rng.integers(0, 36, 3) + rng.choice(gaps, 3) // 2)]
-            signs = [1, -1 if below[1] == 0 else int(rng.choice([-1, 1])), *rng.choice([-1, 1], 3)]
-            for place, gap, sign in zip(places, below, signs, strict=False):
-                self.put(dots, row, place, min(max(top - int(gap), low), high), int(sign))
-            if dots.c is not None and rng.random() < 0.3:
-                assert self.of_c is not None
-                e = min(max(top - int(rng.choice([0, *gaps])), self.of_c.low), self.of_c.high)
-                dots.c[row] = rng.choice([-1, 1]) * 2.0**e
+            anywhere = rng.integers(0, 37, 5)
+            below = np.where(rng.random(5) < 0.5, rng.choice(gaps, 5), anywhere)
+            signs = rng.choice([-1, 1], 5)
+            below[0] = 0
+            if rng.random() < 0.5:
+                below[1], signs[1] = 0, -signs[0]
+            for place, gap, sign in zip(places, below.tolist(), signs.tolist(), strict=False):
+                self.put(dots, row, place, min(max(top - gap, low), high), sign)
+            if self.of_c is not None and rng.random() < 0.5:
+                gap = int(rng.choice([0, int(rng.choice(gaps)), int(anywhere[0])]))
+                e = min(max(top - gap, self.of_c.low), self.of_c.high)
+                self.put(dots, row, self.k, e, int(signs[-1]))
         return dots
 
-    def _active(self, rng: np.random.Generator, n: int, windows: list[list[int]]) -> npt.NDArray[np.bool_]:
+    def floors(self, places: list[int], low: int) -> Dots:
+        """Sums of one or two products, 1, 2 or 3 halves of 2^low, the least sum, and a tiny one of
+        either sign: it breaks a tie or borrows, if it is not cut. And every power of two that the
+        addend can be, alone."""
+        least = self.products.low
+        tiny = range(max(least, low - 40), low + 1)
+        some = [(halves, sign, e) for halves in (0, 1, 2, 3) for sign in (1, -1) for e in tiny]
+        dots = self.zeros(len(some))
+        for row, (halves, sign, e) in enumerate(some):
+            for place, bit in zip(places, (1, 2), strict=False):
+                if halves & bit and low + bit - 2 >= least:
+                    self.put(dots, row, place, low + bit - 2)
+            self.put(dots, row, places[-1], e, sign)
+        if self.of_c is None:
+            return dots
+        alone = self.zeros(self.of_c.high - self.of_c.low + 1)
+        for row in range(len(alone)):
+            self.put(alone, row, self.k, self.of_c.low + row)
+        return joined([dots, alone])
+
+    def _active(
+        self, rng: np.random.Generator, n: int, windows: list[list[int]]
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp]]:
+        """Which products are not 0, and one of them."""
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
             inside[number, window] = True
         within = inside[rng.integers(len(windows), size=n)]
         few = rng.choice([2.0, 3.0, 5.0, 1e9], n)[:, None] / within.sum(axis=1, keepdims=True)
-        return within & (rng.random((n, self.k)) < few)
+        first = np.argmax(within * rng.random(within.shape), axis=1)
+        active = within & (rng.random(within.shape) < few)
+        active[np.arange(n), first] = True
+        return active, first
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
         """Operands whose product's exponent is near e; a third are powers of two."""

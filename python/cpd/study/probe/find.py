@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cpd.numeric.accumulator import Accumulator, BlockFma, presets
+from cpd.numeric.accumulator import Accumulator, BlockFma
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import int32
 from cpd.study.probe import fit
-from cpd.study.probe.dots import F32, Dots, Inputs
+from cpd.study.probe.dots import F32, Dots, Inputs, joined
 from cpd.study.probe.rules import Known, Rule, same
 from cpd.study.probe.tree import Mask, NoTree, Node, Tree, text, tree_of
 
@@ -134,7 +134,7 @@ class _Probe:
         self.asked = 0
 
     def ask(self, dots: Dots) -> F32:
-        given = self.function(*(x for x in dots if x is not None))
+        given = self.function(*(x for x in (dots.a, dots.b, dots.c) if x is not None))
         sums = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
         if sums.shape != (len(dots),) or sums.dtype.kind not in "fiV":
             raise ValueError(
@@ -149,9 +149,7 @@ class _Probe:
         self._check_steady()
         tree, mask, order = self._tree()
         self.regimes = fit.Regimes(self.ask, self.inputs, mask, self._first_block(tree))
-        rules: list[Rule] = []
-        if tree is not None and mask is not None:
-            rules = self._rules(tree, mask)
+        rules = self._rules(tree, mask)
         rules, _ = fit.narrowed(rules, self.regimes, self.rng)
         fresh = self.regimes.seen(self.regimes.mixed(self.rng, _VERIFIED))
         rules = [rule for rule in rules if fresh.agrees(rule)]
@@ -161,7 +159,7 @@ class _Probe:
         inputs = self.inputs
         regimes = fit.Regimes(self.ask, inputs, None, list(range(inputs.k)))
         dots = regimes.all(self.rng, 32)
-        twice = Dots(*(None if x is None else np.concatenate([x, x]) for x in dots))
+        twice = joined([dots, dots])
         first, again, later = *np.split(self.ask(twice), 2), self.ask(dots)
         if not (same(first, again).all() and same(first, later).all()):
             raise ValueError("the function gives two answers to one question: its sums are random")
@@ -188,19 +186,21 @@ class _Probe:
                 return chosen
         return list(range(min(k, 4)))
 
-    def _rules(self, tree: Tree, mask: Mask) -> list[Rule]:
+    def _rules(self, tree: Tree | None, mask: Mask | None) -> list[Rule]:
         regimes, rng = self.regimes, self.rng
-        block, whole = (regimes.seen(make(rng, 240)) for make in (regimes.block, regimes.all))
-        bare = regimes.block(rng, 240)
-        if bare.c is not None:
-            bare.c[:] = 0
-        bits = [fit.significant_bits(sums) for sums in (self.ask(bare), whole.sums)]
+        block, whole, bare = (
+            regimes.seen(make(rng, 240)) for make in (regimes.block, regimes.all, regimes.bare)
+        )
+        bits = [fit.significant_bits(some.sums) for some in (bare, whole)]
         regimes.gaps = sorted({*bits})
-        figures = fit.Figures(*(fit.formats_of(one, mask) for one in bits))
+        passing, given = (mask.passing, mask.given) if mask else ([self.inputs.products],) * 2
+        figures = fit.Figures(
+            fit.formats_of(bits[0], passing[:1], given[:1]), fit.formats_of(bits[1], passing, given)
+        )
         seen = fit.interleaved(block, whole)
         every = (fit.fitting(one, seen) for one in fit.stages(tree, self.inputs, figures))
         rules = next(filter(None, every), [])
-        tiny = regimes.seen(regimes.tiny(rng, 600))
+        tiny = regimes.seen(joined([regimes.floors(), regimes.tiny(rng, 160)]))
         found: list[Rule] = []
         for rule in rules:
             if not fit.has_unit(rule):
@@ -232,18 +232,7 @@ class _Probe:
 
     def _presets(self, rule: Rule, pool: Dots) -> list[str]:
         sums = fit.Seen(pool, rule(pool))
-        found = []
-        for one in presets():
-            for output in ("fp32", "fp16"):
-                try:
-                    acc = Accumulator(
-                        output, preset=one.name, operands=(self.inputs.a, self.inputs.b)
-                    )
-                except ValueError:
-                    continue
-                if sums.agrees(Known(acc)):
-                    found.append(one.name if output == "fp32" else f"{one.name} in {output}")
-        return found
+        return [name for name, acc in fit.presets_of(self.inputs) if sums.agrees(Known(acc))]
 
     def _notes(self, rule: Rule) -> list[str]:
         return []

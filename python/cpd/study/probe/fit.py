@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpd.numeric.accumulator import Accumulator, BlockFma
+from cpd.numeric.accumulator import Accumulator, BlockFma, presets
 from cpd.numeric.formats import Format, format
 from cpd.study.probe.dots import F32, Dots, Inputs, Powers, joined
 from cpd.study.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
@@ -51,16 +52,23 @@ class Regimes:
         self.ask, self.inputs = ask, inputs
         products = inputs.products
         low, high = (mask.low, mask.high) if mask else products
-        top = high - inputs.k.bit_length() - 2
+        limited = mask is not None and mask.passing[0].high < min(products.high, 127)
+        top = high - (inputs.k.bit_length() + 2 if limited else 0)
         self._common = (low + high) // 2, max((low + high) // 2, top)
         self._tiny = max(products.low, low - 30), max(low, min(top, low + 25))
         self._huge = max(low, high - 3), products.high
+        self._low = low
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
         """Where a sum's last bits lie."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         return self._made(rng, n, self._first, self._common)
+
+    def bare(self, rng: np.random.Generator, n: int) -> Dots:
+        """Of one block, without an addend."""
+        dots = self.block(rng, n)
+        return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
     def all(self, rng: np.random.Generator, n: int) -> Dots:
         return self._made(rng, n, self._all, self._common)
@@ -71,9 +79,14 @@ class Regimes:
     def huge(self, rng: np.random.Generator, n: int) -> Dots:
         return self._made(rng, n, self._all, self._huge)
 
+    def floors(self) -> Dots:
+        return self.inputs.floors(self._first[0], self._low)
+
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
-        parts = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
-        return joined(parts).rows(rng.permutation(n))
+        """n random ones, and those for the least sums."""
+        random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
+        every = joined([*random, self.floors()])
+        return every.rows(rng.permutation(len(every)))
 
     def seen(self, dots: Dots) -> Seen:
         return Seen(dots, self.ask(dots))
@@ -101,12 +114,12 @@ def significant_bits(x: F32) -> int:
     return int((24 - last).max())
 
 
-def formats_of(bits: int, mask: Mask) -> list[Format]:
+def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
     """Formats of sums that show so many significant bits and the powers of two that passed. Where
     neither end of these is the sums' own, only the widest formats are meant."""
-    passing = Powers(min(p.low for p in mask.passing), max(p.high for p in mask.passing))
-    ends = any(p.high < min(g.high, 127) for p, g in zip(mask.passing, mask.given, strict=True))
-    begins = any(p.low > max(g.low, -149) for p, g in zip(mask.passing, mask.given, strict=True))
+    passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
+    ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
+    begins = any(p.low > max(g.low, -149) for p, g in zip(passed, given, strict=True))
     names = [name for name in STANDARD if format(name).man == bits - 1]
     made = [format(name) for name in names]
     for exp in (8, 5, 6, 7, 4, 3, 2):
@@ -144,28 +157,41 @@ class Figures(NamedTuple):
     @property
     def hidden(self) -> list[Format]:
         """Formats of a sum that is rounded into a narrower one at the end."""
-        widest = max(f.man for f in self.of_all)
+        widest = max((f.man for f in self.of_all), default=23)
         return [f for f in map(format, STANDARD) if f.man > widest]
 
 
-def stages(tree: Tree, inputs: Inputs, figures: Figures) -> Iterator[Iterator[Rule]]:
+def stages(tree: Tree | None, inputs: Inputs, figures: Figures) -> Iterator[Iterator[Rule]]:
     """The rules of that order, the plainest first; a stage counts where those before it fail."""
     addend = inputs.c is not None
-    schemes = schemes_of(tree, inputs.k, addend)
-    shapes = units_of(tree, inputs.k, addend)
+    schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
+    shapes = [] if tree is None else units_of(tree, inputs.k, addend)
     plain, narrow = _products(inputs)
     for products in (plain, narrow):
         yield _chain(_floats(scheme, figures, products) for scheme in schemes)
-    yield _chain(_units(shape, inputs, figures.within, figures.of_all) for shape in shapes)
-    if not schemes and is_binary(tree):
+    sums = [*figures.of_all, *figures.within]
+    yield _chain(_units(shape, inputs, sums, figures.of_all) for shape in shapes)
+    if tree is not None and not schemes and is_binary(tree):
         for products in (plain, narrow):
             yield _trees(tree, inputs, figures, products)
     if figures.hidden:
         yield _chain(
-            _units(shape, inputs, [*figures.within, *figures.hidden], figures.of_all, True)
+            _units(shape, inputs, [*figures.within, *figures.hidden], figures.of_all, narrower=True)
             for shape in shapes
         )
         yield _chain(_hidden(scheme, figures) for scheme in schemes)
+    yield _floats({"scheme": "kahan"}, figures, plain)
+    yield _chain(_floats({"scheme": one}, figures, plain) for one in ("sequential", "pairwise"))
+    yield (Known(acc) for _, acc in presets_of(inputs))
+
+
+def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
+    """The presets that take such operands, by what they are called."""
+    for one in presets():
+        for output in ("fp32", "fp16"):
+            with suppress(ValueError):
+                acc = Accumulator(output, preset=one.name, operands=(inputs.a, inputs.b))
+                yield (one.name if output == "fp32" else f"{one.name} in {output}"), acc
 
 
 _chain = chain.from_iterable
@@ -283,9 +309,11 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
         return None
 
 
-def least_exponents(alike: Callable[[Rule | None], bool], rule: Rule) -> range:
+def least_exponents(
+    alike: Callable[[Rule | None], bool], rule: Rule, known: int | None = None
+) -> range:
     """The values of min_exponent with which a unit is alike: if the least one is, all up to some
-    value; else an interval."""
+    value; else an interval, of which `known` is one."""
 
     def good(exponent: int) -> bool:
         return alike(changed(rule, min_exponent=exponent))
@@ -293,10 +321,13 @@ def least_exponents(alike: Callable[[Rule | None], bool], rule: Rule) -> range:
     every = range(_LEAST_EXPONENT, _MOST_EXPONENT + 1)
     if good(every[0]):
         return range(every[0], every[0] + bisect_left(every, True, key=lambda e: not good(e)))
-    first = next(filter(good, range(_LEAST_SEEN, every[-1] + 1)), None)
-    if first is None:
+    if known is None:
+        known = next(filter(good, range(_LEAST_SEEN, every[-1] + 1)), None)
+    if known is None:
         return range(0)
-    return range(first, next((e for e in range(first, every[-1] + 1) if not good(e)), every[-1]))
+    first = next(e for e in range(known, every[0] - 1, -1) if not good(e - 1))
+    last = next(e for e in range(known, every[-1] + 1) if not good(e + 1))
+    return range(first, last + 1)
 
 
 def with_exponents(alike: Callable[[Rule | None], bool], rule: Rule) -> list[Rule]:
@@ -363,7 +394,7 @@ def _one_field(rule: Rule, other: Rule) -> bool:
 
 def _unsure_unit(rule: Rule, alike: Callable[[Rule | None], bool]) -> Iterator[str]:
     unit = unit_in(rule)
-    exponents = least_exponents(alike, rule)
+    exponents = least_exponents(alike, rule, unit.min_exponent)
     if exponents[0] == _LEAST_EXPONENT:
         yield f"min_exponent: any below {exponents[-1] + 1}"
     elif len(exponents) > 1:

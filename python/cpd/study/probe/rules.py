@@ -198,6 +198,7 @@ def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
         for promote in (0, *sorted(size for size in sizes | {block} if size % block == 0))
         if promote < k + addend and promote != 1
         for adder in (ADDERS if block > 1 else ADDERS[:1])
+        if adder != "separate" or promote != block
     ]
     found = [Blocks(*shape) for shape in shapes]
     found = [one for one in found if one.tree(k, addend) == tree]

@@ -177,7 +177,7 @@ class Mask:
         one = self.inputs.zeros(1)
         for leaf in members:
             self.inputs.put(one, 0, leaf, self.low, unit)
-        dots = Dots(*(None if x is None else np.repeat(x, len(pairs), axis=0) for x in one))
+        dots = one.each(lambda x: np.repeat(x, len(pairs), axis=0))
         for row, (i, j) in enumerate(pairs.tolist()):
             self.inputs.put(dots, row, i, self.high, sign)
             self.inputs.put(dots, row, j, self.high, -sign)

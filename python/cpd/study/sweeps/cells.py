@@ -150,13 +150,13 @@ def grid(
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
     """The cells whose accumulators can multiply their operands, and a text for each pair of the
-    others: a matrix unit takes values of its own formats, and here no scales.
+    others: a matrix unit takes values of its own formats, below no scale but a tensor's.
 
     Raises ValueError where no cell is left.
     """
     kept = [cell for cell in cells if multiplies(cell.sum.unit, cell.format)]
     left = {
-        f"{cell.sum} takes {_taken(cell.sum.unit)}, not {cell.operand}": None
+        f"{cell.total} takes {_taken(cell.sum.unit)}, not {cell.operand}": None
         for cell in cells
         if not multiplies(cell.sum.unit, cell.format)
     }
@@ -169,7 +169,10 @@ def multiplies(unit: BlockFma | None, operand: Format | Scaled) -> bool:
     """Whether a matrix unit (None: any sum) takes such operands."""
     if unit is None:
         return True
-    return isinstance(operand, Format) and all(_within(operand, f) for f in (unit.a, unit.b))
+    if isinstance(operand, Scaled):
+        whole = operand.block == "tensor" and operand.tensor_scale is None
+        return whole and multiplies(unit, operand.element)
+    return all(_within(operand, f) for f in (unit.a, unit.b))
 
 
 def _within(narrow: Format, wide: Format) -> bool:
@@ -183,7 +186,8 @@ def _within(narrow: Format, wide: Format) -> bool:
 def _taken(unit: BlockFma | None) -> str:
     if unit is None:
         return "anything"
-    return str(unit.a) if unit.a == unit.b else f"{unit.a} and {unit.b}"
+    formats = str(unit.a) if unit.a == unit.b else f"{unit.a} and {unit.b}"
+    return f"{formats}, at most with one scale a tensor"
 
 
 _LISTED = 16
@@ -195,7 +199,10 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
     if is_scaled(name):
         yield scaled(name).text
         return
-    element = format(name)
+    try:
+        element = format(name)
+    except ValueError as error:
+        raise ValueError(f"format {name!r}: {error}") from None
     for scale in scales:
         options = SCALES.get(scale, scale)
         if not options:
@@ -303,8 +310,8 @@ class Losses:
         """Of several tensors, each divided by its RMS before: a small one counts as much as a large
         one of as many values.
 
-        >>> Losses.total([Losses(2, 2e6, 2e4), Losses(2, 2e-6, 6e-8)]).relative_rms
-        0.14142135623730953
+        >>> Losses.total([Losses(2, 4e6, 4e4), Losses(2, 4e-6, 12e-8)]).errors
+        0.08
         """
         each = [part.normalised for part in parts]
         sums = {one.name: sum(getattr(part, one.name) for part in each) for one in fields(cls)}

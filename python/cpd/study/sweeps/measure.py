@@ -8,18 +8,19 @@ squares are summed in binary64.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from cpd import ops
-from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
 from cpd.study.sweeps.cells import Cell, Losses
-from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload
+from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
 """Values in work at once, or somewhat more."""
@@ -29,6 +30,7 @@ NOISE = 2.0**-22
 """Relative: how far a scale times the format's max may lie beside the largest value that the scale
 was made for: three roundings."""
 
+_THREADS = "CPD_NUM_THREADS"
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 Piece: TypeAlias = tuple[slice, slice]
@@ -42,8 +44,23 @@ class Bench:
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
         """Of each of some cells that share their cast, the losses of each tensor."""
-        by_tensor = [_losses(plan, cells) for plan in self._plans]
+        with _one_thread():
+            by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(one) for one in zip(*by_tensor, strict=True)]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Pieces are too small for several threads; work is shared between processes. A number of
+    threads that the user has set stays."""
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
 
 
 class Plan:
@@ -110,17 +127,20 @@ def _flat(parts: Any) -> Any:
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
     """Of one tensor."""
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
-    plain, of_dots = _Plain(plan.size), [_Dots(cell.sum) for cell in cells]
-    probes = None
+    plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
+    other = None
     if plan.has_dots and plan.partner is not None:
-        probes = _Cast(cells[0], plan.partner.x).whole
+        other = _Cast(cells[0], plan.partner.x)
     for number, piece in enumerate(plan.pieces):
         y = cast.of(piece)
         plain.add(cast.x[piece], y, cast.limit(piece))
-        if plan.has_dots:
-            factors = plan.products(number, y, probes)
+        for bare in {total.takes_elements for total in of_dots} if plan.has_dots else ():
+            probes = None if other is None else other.elements(other.whole, bare)
+            factors = plan.products(number, cast.elements(y, bare), probes)
+            scale = cast.scale(bare) * (cast if other is None else other).scale(bare)
             for total in of_dots:
-                total.add(factors, plan.references[number])
+                if total.takes_elements == bare:
+                    total.add(factors, scale, plan.references[number])
     known = plain.known | {"values": plan.matrix.x.size, "squares": plan.matrix.squares}
     return [Losses(**known, **total.known) for total in of_dots]
 
@@ -139,7 +159,7 @@ class _Plain:
         is_, too = self._is[: x.size].reshape(x.shape), self._too[: x.size].reshape(x.shape)
         with np.errstate(invalid="ignore", over="ignore"):
             np.copyto(wide, np.subtract(y, x, out=narrow).reshape(-1))
-            self._errors += float(wide @ wide)
+            self._errors += square(wide)
             np.abs(wide, out=wide)
             self._absolute += float(wide.sum())
             self._worst = max(self._worst, _finite(float(wide.max())))
@@ -160,20 +180,24 @@ class _Plain:
 
 
 class _Dots:
-    """What an accumulator makes of dot products."""
+    """What an accumulator makes of dot products. A matrix unit takes the elements below a tensor's
+    scale, and its result is multiplied by the scales."""
 
-    def __init__(self, acc: Accumulator) -> None:
-        self._acc = acc
+    def __init__(self, cell: Cell) -> None:
+        self._acc = cell.sum
+        self.takes_elements = cell.sum.unit is not None and isinstance(cell.format, Scaled)
         self._count, self._squares, self._errors = 0, 0.0, 0.0
 
-    def add(self, factors: list[tuple[Values, Values]], references: Wide) -> None:
+    def add(self, factors: list[tuple[Values, Values]], scale: Any, references: Wide) -> None:
         found = _flat(
             ops.gemm(probe, np.swapaxes(vectors, -1, -2), self._acc) for probe, vectors in factors
         )
+        if self.takes_elements:
+            found *= scale
         with np.errstate(invalid="ignore", over="ignore"):
             error = found - references
-            self._errors += float(error @ error)
-        self._squares += float(references @ references)
+            self._errors += square(error)
+        self._squares += square(references)
         self._count += references.size
 
     @property
@@ -222,6 +246,19 @@ class _Cast:
         y: Values = ops.cast(x, self._f, out=out, **self._options)
         return y
 
+    def scale(self, bare: bool) -> Any:
+        """`bare`: what elements are multiplied by, a tensor's scale; else 1."""
+        return self._limits.scale if bare else np.float32(1)
+
+    def elements(self, y: Values, bare: bool) -> Values:
+        """`bare`: the elements below a tensor's scale; else the values themselves."""
+        scale = self.scale(bare)
+        if not bare or scale == 0:
+            return y
+        assert isinstance(self._f, Scaled)
+        x: Values = ops.cast(y / scale, self._f.element)  # which differs by a rounding
+        return x
+
     def limit(self, piece: Piece) -> Any:
         """Above which magnitudes the format overflows: of the format or, with scales, of each
         value."""
@@ -255,6 +292,8 @@ class _Limits:
             if len(over) > 1:
                 scales, self._rows = np.repeat(scales, self._rows, 0)[: x.shape[0]], 1
             scales = scales * over
+        self.scale = scales.reshape(-1)[0]
+        """The first, where a tensor has one."""
         limits = scales * np.float32(q.element.max * (1 + NOISE))
         self._grid = np.where(scales == 0, np.float32(math.inf), limits)
 
@@ -266,15 +305,21 @@ class _Limits:
         """Of each value of a piece."""
         found = self._grid
         for axis, (part, each) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
+            if found.shape[axis] == 1:
+                continue  # it is broadcast
             stop = min(part.stop, self._shape[axis])
             first = part.start // each
-            found = found.take(np.arange(first, -(-stop // each)), axis)
-            begin = part.start - first * each
-            if found.shape[axis] > 1:  # a single line is broadcast
-                found = np.repeat(found, each, axis)
-                lines = np.arange(begin, begin + stop - part.start)
-                found = found if each == 1 else found.take(lines, axis)
+            found = found[_along(axis, first, -(-stop // each))]
+            if each > 1:
+                begin = first * each
+                found = np.repeat(found, each, axis)[_along(axis, part.start - begin, stop - begin)]
         return found
+
+
+def _along(axis: int, start: int, stop: int) -> Piece:
+    """So many lines of a matrix along an axis."""
+    part = slice(start, stop)
+    return (part, slice(None)) if axis == 0 else (slice(None), part)
 
 
 def _extents(block: str, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import cpd
+from cpd import _core
 from cpd.study.hardware_cost import GATES, MODEL
 from cpd.study.pages import fill
 from cpd.study.svg import to_svg
@@ -38,7 +38,7 @@ def render(found: Sweep) -> str:
         model=MODEL,
         tensors=[_tensor(one) for one in found.tensors],
         by_tensor=_by_tensor(found, least),
-        version=cpd.__version__,
+        version=_core.__version__,
     )
 
 

@@ -61,6 +61,7 @@ class Row:
     def value(self, name: str) -> float:
         """One of `ERRORS` or `COSTS`. Raises ValueError for others, and where it was not measured.
 
+        >>> import numpy as np
         >>> from cpd.study import sweep
         >>> sweep(np.ones((2, 4), np.float32), "e2m1").rows[0].value("bits")
         4.0
@@ -145,6 +146,7 @@ class Sweep:
         """The Pareto front, by ascending cost: the rows that no other beats, which would be no
         worse in both and better in one. Of equals the first. What is infinite or NaN is left out.
 
+        >>> import numpy as np
         >>> from cpd.study import sweep
         >>> x = np.linspace(-1, 1, 64, dtype=np.float32)[None]
         >>> [row.cell.operand for row in sweep(x, "e2m[1-3]").front("relative_rms", "bits")]
@@ -272,12 +274,11 @@ def _lesser(error: str) -> Callable[[Row], float]:
 def _columns(found: Sweep) -> list[tuple[str, Callable[[Row], str]]]:
     """What a table shows; what is the same everywhere or was not measured is left out."""
     columns: list[tuple[str, Callable[[Row], str]]] = [("Format", lambda row: row.cell.operand)]
-    for name, of in (
+    chosen: list[tuple[str, Callable[[Row], str]]] = [
         ("Rounding", lambda row: row.cell.rounding),
         ("Accumulator", lambda row: row.cell.total),
-    ):
-        if len({of(row) for row in found.rows}) > 1:
-            columns.append((name, of))
+    ]
+    columns += [(name, of) for name, of in chosen if len(set(map(of, found.rows))) > 1]
     columns += [
         ("Bits", lambda row: f"{row.bits:.4g}"),
         ("SQNR dB", lambda row: f"{row.losses.sqnr:.1f}"),

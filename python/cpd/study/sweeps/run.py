@@ -69,7 +69,8 @@ def sweep(
         formats: texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or what `cpd.format` and
             `cpd.scaled` take, one or several. Scaled ones have scales of their own.
         accumulators: likewise, what `cpd.Accumulator` takes. A matrix unit goes with formats
-            without scales whose values its own formats hold; other pairs are `left_out`.
+            whose values its own hold, without scales or with one a tensor, by which its result is
+            multiplied; other pairs are `left_out`.
         rounding: modes of `cpd.cast`; `stochastic:8` with 8 random bits.
         scales: `none`, `tensor` (one fp32 scale), `row`, `mx` (32 values, e8m0), `nv` (16 values,
             e4m3fn below a tensor's fp32), or what stands behind the element in a text of
@@ -86,8 +87,8 @@ def sweep(
             takes up; a damaged one is told of (`tell`, default a warning) and measured again. The
             values are known by their SHA-256, an accuracy's function by its name and source: where
             what it calls has changed, take another folder.
-        jobs: processes; default: as many as there are CPUs where there is much to do, else 1. Or
-            the jobs of a cluster, default 16. Needs joblib.
+        jobs: processes, by joblib; default: as many as there are CPUs where there is much to do,
+            but 1 with an accuracy. Of a cluster: its jobs, default 16.
         cluster: None, this machine; `slurm`, by submitit's job arrays, with `cluster_options` as
             its `update_parameters` takes them, in `folder`, which all nodes share; `local` and
             `debug`: submitit's jobs on this machine.
@@ -101,7 +102,7 @@ def sweep(
     >>> x = np.random.default_rng(0).standard_normal((64, 256), np.float32)
     >>> found = sweep(x, "e[2-3]m[2-3]", scales="none,tensor", bits=6)
     >>> found.best().cell.operand
-    'e2m3 block=tensor scale=fp32'
+    'e2m3 tensor scale=fp32'
     """
     cells, left_out = fitting(
         grid(formats, accumulators, rounding, scales, bits=bits, overflow=overflow, seed=seed)
@@ -178,7 +179,7 @@ class _Runner:
             return self._by_cluster(groups, cluster)
         jobs = self._jobs
         if jobs is None:
-            much = self._work.values * len(groups) > ALONE or self._accuracy is not None
+            much = self._work.values * len(groups) > ALONE and self._accuracy is None
             jobs = len(os.sched_getaffinity(0)) if much else 1
         return self._here(groups) if jobs == 1 else self._by_processes(groups, jobs)
 

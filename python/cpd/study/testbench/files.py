@@ -16,6 +16,7 @@ _MAKEFILE = """\
 # make icarus | make verilator; RTL: the sources under test, DEFINES: macros for them.
 RTL ?= {rtl}
 DEFINES ?=
+export OBJCACHE ?= $(shell command -v ccache)
 
 icarus: tb.vvp
 	vvp -n tb.vvp

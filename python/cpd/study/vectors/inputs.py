@@ -21,7 +21,6 @@ BATCH = 1 << 17
 MOST_LINES = 1 << 40
 _QUOTA = 128
 """Lines of each corner that are picked from a pool."""
-_POOL = 1 << 15
 
 Codes = npt.NDArray[np.uint32]
 Lines = dict[str, Codes]
@@ -123,11 +122,17 @@ def biased(
     """Operands whose exact results lie near the result's corners, half of them; and operands of
     sums that meet."""
     first = _any_exponent(formats[0], words, n)
-    if operation == "cast":
+    if operation in ("cast", "sqrt"):
         wanted = np.where(words.below(2, n) == 0, first, _near(result, words, n))
         return [biased_codes(formats[0], words, wanted)]
     if operation == "add":
         return _meeting(formats[:1], formats[1], result, words, [first])
+    if operation == "div":
+        free = _any_exponent(formats[1], words, n)
+        away = first - _near(result, words, n)
+        second = np.where(words.below(2, n) == 0, free, away)
+        pairs = zip(formats, (first, second), strict=True)
+        return [biased_codes(f, words, e) for f, e in pairs]
     free = _any_exponent(formats[1], words, n)
     second = np.where(words.below(2, n) == 0, free, _near(result, words, n) - first)
     if operation == "mul":
@@ -252,7 +257,7 @@ def directed(rule: Any, seed: int) -> Iterator[Lines]:
     many of each corner and each flag."""
     words = Words(seed)
     yield from rule.corner_lines(words)
-    pool = rule.random_lines(words, min(_POOL, 4 * rule.batch))
+    pool = rule.random_lines(words, rule.pool)
     outputs, corners = rule.results(pool)
     picked = _picked(corners, len(CORNERS)) | _picked(outputs["flags"], len(FLAGS))
     yield {name: values[picked] for name, values in pool.items()}

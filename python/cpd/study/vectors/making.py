@@ -43,8 +43,9 @@ def make(
     """The vectors of one operation, computed when they are read or written.
 
     Args:
-        operation: `cast`, `add`, `mul`, `fma`; of sums `dot` (an element of a matrix product),
-            `sum` (of terms), `block_fma` (dot by a matrix unit), `mma` (by one that takes scales).
+        operation: `cast`, `add`, `mul`, `fma`, `div`, `sqrt`; of sums `dot` (an element of a matrix
+            product), `sum` (of terms), `block_fma` (dot by a matrix unit), `mma` (by one that takes
+            scales).
         formats: of the operands a, b, c: one for all of them, or one each. Of sums: of a and b, one
             for both, and of c, by default the accumulator's; of a unit by default its own.
         result: default the first operand's. A cast of one format alone and without result is from
@@ -80,7 +81,9 @@ def make(
         if accumulator is not None or length is not None:
             raise ValueError(f"accumulator and length are for sums, not for {operation}")
         rule = element_rule(operation, formats, result, options, tininess)
-    return Vectors(rule, *_source(rule, exhaustive, directed, random), integer("seed", seed))
+    if not 0 <= integer("seed", seed) < 1 << 64:
+        raise ValueError(f"seed must be 0…2^64 - 1, got {seed}")
+    return Vectors(rule, *_source(rule, exhaustive, directed, random), seed)
 
 
 def element_rule(

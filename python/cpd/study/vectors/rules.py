@@ -35,7 +35,7 @@ ROUNDING_WORDS = {
 }
 """Of each mode, its word in file names."""
 
-OPERANDS = {"cast": 1, "add": 2, "mul": 2, "fma": 3}
+OPERANDS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
 """How many each element-wise operation takes."""
 
 
@@ -93,6 +93,8 @@ class ElementRule:
         return made
 
     batch = generated.BATCH
+    pool = 1 << 15
+    """Random lines of which the directed ones are picked."""
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
         return generated.element_lines(self, words, n)
@@ -113,23 +115,26 @@ class ElementRule:
             operands,
             random,
         )
-        self._compare(operands, random, codes)
+        self._compare(operands, random, codes, flags)
         return {"result": codes, "flags": flags}, corners
 
-    def _compare(self, operands: Sequence[Any], random: Any, codes: Any) -> None:
+    def _compare(self, operands: Sequence[Any], random: Any, codes: Any, flags: Any) -> None:
         values = [values_of(f, x) for f, x in zip(self.formats, operands, strict=True)]
         how = self.options._asdict() | {"random": random}
-        kernel = getattr(verbs, self.operation)(*values, self.result, **how)
+        how |= {"flags": True, "tininess": self.tininess}
+        kernel, raised = getattr(verbs, self.operation)(*values, self.result, **how)
         missing = codes == NO_CODE
         expected = values_of(self.result, np.where(missing, np.uint32(0), codes))
         same = np.where(
             missing, np.isnan(kernel), kernel.view(np.uint32) == expected.view(np.uint32)
         )
-        check_same(same, lambda i: self._line(operands, random, codes, kernel, i))
+        check_same(same, lambda i: self._line(operands, random, codes[i], kernel[i], i))
+        equal = flags == raised
+        check_same(equal, lambda i: self._line(operands, random, flags[i], raised[i], i))
 
-    def _line(self, operands: Sequence[Any], random: Any, codes: Any, kernel: Any, i: int) -> str:
+    def _line(self, operands: Sequence[Any], random: Any, oracle: Any, kernel: Any, i: int) -> str:
         given = " ".join(f"{x[i]:X}" for x in (*operands, *([] if random is None else [random])))
-        return f"{self.stem} of {given}: oracle {codes[i]:X}, kernel {kernel[i]}"
+        return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
 
 
 def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
