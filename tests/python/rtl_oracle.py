@@ -231,7 +231,8 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
     flags = flags_of(out, exact, o) | (NX if cut else 0)
     if flags & OF:
         return code_of(out, Infinity(exact.negative)), flags
-    return code_of(out, oracle.round_value(out, exact, o)), flags
+    rounded = oracle.round_value(out, exact, o)
+    return code_of(out, rounded) if rounded.value else 0, flags
 
 
 def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
@@ -263,7 +264,8 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
         if way == 2:  # the greatest sum
             return [spec.max_code] * n
         if way == 3:  # below a floor: of fp16 a tie of its least value, and a bit further down
-            return [(2 + draw.randrange(2)) << spec.man, 1] + [0] * (n - 2)
+            sign = draw.randrange(2) << (spec.bits - 1)
+            return [sign | (2 + draw.randrange(2)) << spec.man, sign | 1] + [0] * (n - 2)
         spread = draw.randrange(1, 1 << spec.exp)
         start = draw.randrange((1 << spec.exp) - spread)
         return [

@@ -3,8 +3,8 @@
 // One block of a matrix unit: PRODUCTS exact products and c, each cut toward zero to F bits below
 // the greatest exponent, summed exactly, rounded once. A product's exponent is the sum of its
 // operands' and of `scale`; that of the block is at least MIN_EXPONENT, which zeros have. c has the
-// result's format. Element 0 of a packed port is its lowest bits. A zero sum is +0, a sum beyond
-// the range Inf. The signals of a block that is `special` mean nothing.
+// result's format. Element 0 of a packed port is its lowest bits. A zero result is +0, a
+// sum beyond the range Inf. The signals of a block that is `special` mean nothing.
 module block_core #(
     parameter int PRODUCTS = 16,
     parameter int EXP = 5,
@@ -209,11 +209,7 @@ module block_core #(
   assign is_nan = (|nan) | c_nan | scale_nan;
   assign is_invalid = !is_nan & ((|invalid) | (up & down));
   assign special = is_nan | is_invalid | up | down;
-`ifdef MUT_NEGATIVE_ZERO
-  assign sign = (up | down) ? down : total[SW-1] | (total == 0 & c_sign);
-`else
   assign sign = (up | down) ? down : total[SW-1];
-`endif
 
   localparam int W = (SW > OUT_MAN + 2) ? SW : OUT_MAN + 2;
   logic signed [EW-1:0] leading;
@@ -221,6 +217,7 @@ module block_core #(
   logic [W-1:0] magnitude, normal;
   assign absolute = total[SW-1] ? -total : total;
   assign magnitude = {{(W - SW) {1'b0}}, absolute};
+  logic [OUT_EXP+OUT_MAN:0] rounded;
   logic [4:0] rounded_flags;
   fp_round #(
       .EXP(OUT_EXP),
@@ -241,9 +238,14 @@ module block_core #(
       .r(1'b0),
       .leading(leading),
       .normal(normal),
-      .result(result),
+      .result(rounded),
       .flags(rounded_flags)
   );
+`ifdef MUT_NEGATIVE_ZERO
+  assign result = rounded;
+`else
+  assign result = (rounded[OUT_EXP+OUT_MAN-1:0] == 0) ? '0 : rounded;
+`endif
   assign flags = rounded_flags | {4'b0000, !special & ((|inexact) | (c_cut != 0))};
   assign n_sign = total[SW-1];
   assign n_exp = (total == 0) ? '0 : leading;
