@@ -127,14 +127,10 @@ def grid(
     ['e2m3', 'mxfp6-e2m3', 'e3m2', 'mxfp6-e3m2']
     """
     named = texts("formats", formats)
-    operands = [
-        text
-        for name in named
-        for text in _operands(name, texts("scales", scales))
-        if bits is None or _bits(text) == bits
-    ]
-    if not operands:
+    wanted = [name for name in named if bits is None or _element(name).bits == bits]
+    if not wanted:
         raise ValueError(f"no format of {', '.join(named)} has {bits} bits")
+    operands = [text for name in wanted for text in _operands(name, texts("scales", scales))]
     sums = [_sum(text) for text in texts("accumulators", accumulators)]
     modes = texts("rounding", rounding)
     cells = [
@@ -199,10 +195,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
     if is_scaled(name):
         yield scaled(name).text
         return
-    try:
-        element = format(name)
-    except ValueError as error:
-        raise ValueError(f"format {name!r}: {error}") from None
+    element = _element(name)
     for scale in scales:
         options = SCALES.get(scale, scale)
         if not options:
@@ -224,9 +217,14 @@ def _sum(text: str) -> str:
     return made.text if made.unit is None else text
 
 
-def _bits(operand: str) -> int:
-    q = format_or_scaled(operand)
-    return q.element.bits if isinstance(q, Scaled) else q.bits
+def _element(name: str) -> Format:
+    """A format, or that of the elements of a scaled one."""
+    if is_scaled(name):
+        return scaled(name).element
+    try:
+        return format(name)
+    except ValueError as error:
+        raise ValueError(f"format {name!r}: {error}") from None
 
 
 @dataclass(frozen=True)
