@@ -145,20 +145,24 @@ def grid(
 
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose accumulators can multiply their operands, and a text for each pair of the
-    others: a matrix unit takes values of its own formats, below no scale but a tensor's.
+    """The cells whose accumulators can multiply their operands, and a text for each accumulator
+    with others: a matrix unit takes values of its own formats, below no scale but a tensor's.
 
     Raises ValueError where no cell is left.
     """
-    kept = [cell for cell in cells if multiplies(cell.sum.unit, cell.format)]
-    left = {
-        f"{cell.total} takes {_taken(cell.sum.unit)}, not {cell.operand}": None
-        for cell in cells
-        if not multiplies(cell.sum.unit, cell.format)
-    }
+    kept: list[Cell] = []
+    left: dict[str, list[str]] = {}
+    for cell in cells:
+        unit = cell.sum.unit
+        if multiplies(unit, cell.format):
+            kept.append(cell)
+        else:
+            taken = f"{cell.total} takes {_taken(unit)}"
+            left.setdefault(taken, []).append(cell.operand)
+    told = [f"{taken}; not {', '.join(dict.fromkeys(names))}" for taken, names in left.items()]
     if not kept:
-        raise ValueError("; ".join(left))
-    return kept, list(left)
+        raise ValueError("; ".join(told))
+    return kept, told
 
 
 def multiplies(unit: BlockFma | None, operand: Format | Scaled) -> bool:
