@@ -26,7 +26,7 @@ SCALES = {
     "none": "",
     "tensor": "block=tensor scale=fp32",
     "row": "block=row scale=fp32",
-    "mx": "32",
+    "mx": "32 scale=e8m0",
     "nv": "16 scale=e4m3fn tensor_scale=fp32",
 }
 """Names of scales, and what stands behind the element format in the text of `cpd.scaled`."""
