@@ -18,9 +18,10 @@
 // A unit with scales takes binary64 lanes. A scaled product has at most 53 bits, and a block's sum
 // in units is below 2^53 (CheckScales in text/block_fma.cpp); exponents lie within -596 … 511.
 //
-// A zero sum is +0. Inf and NaN arise as in IEEE 754's sum of the products and the addend. Overflow
-// of the sum follows its rounding: toward_zero gives the greatest finite value, nearest_even Inf; a
-// unit with scales gives Inf wherever the sum rounds beyond its format, were that unbounded.
+// Inf and NaN arise as in IEEE 754's sum of the products and the addend. A zero result is +0, also
+// where a negative sum was cut or rounded to nothing. A sum that rounds beyond its format, were
+// that unbounded, is Inf where the format has that, also toward zero; else it overflows as its
+// rounding says. Units with another adder than `aligned` are in block_adders.h.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,7 @@ struct BlockFmaPlan {
   bool takes_scales = false;
   std::int32_t emin_scale = -126;
   std::int32_t scale_block = 32, dot = 1;
-  double beyond = 0;  ///< with scales: a sum from here on is infinite
+  double beyond = 0;  ///< a sum from here on is infinite; NaN where the format has no Inf
   /// Products may be formed and aligned in binary32 and summed in int32 where the operands are
   /// finite and, of those that are not zero, the exponents' sums are least_exponent …
   /// greatest_exponent.
@@ -58,7 +59,17 @@ struct BlockFmaPlan {
   /// set.
   bool ends_in_binary32 = false;
   std::uint32_t dropped = 0;
+  Adder adder = Adder::aligned;
+  std::int32_t group = 0, stride = 4, take = 2;  ///< the order of k (place_in_order)
 };
+
+/// Where the unit takes value k of a sum: with an order (group > 0), another place in its group.
+constexpr std::int64_t place_in_order(const BlockFmaPlan& plan, std::int64_t k) {
+  const std::int64_t at = k % plan.group;
+  const std::int64_t share = plan.group / plan.stride * plan.take;  // of a group, taken in a row
+  return k - at + at % plan.stride / plan.take * share + at / plan.stride * plan.take +
+         at % plan.take;
+}
 
 constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator) {
   const BlockFma unit = accumulator.unit.value_or(BlockFma{});
@@ -77,14 +88,18 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator) {
   plan.promote = unit.promote;
   plan.planes = unit.promote > 0 ? 2 : 1;
   plan.first_draw = first_draw(accumulator.rounding);
+  plan.beyond = unit.sum.has_inf()
+                    ? unit.sum.max() + Format::power_of_two(unit.sum.emax() - unit.sum.man)
+                    : std::numeric_limits<double>::quiet_NaN();
+  plan.adder = unit.adder;
+  plan.group = unit.group;
+  plan.stride = unit.stride;
+  plan.take = unit.take;
   if (unit.scale) {
     plan.takes_scales = true;
     plan.emin_scale = unit.scale->emin();
     plan.scale_block = unit.scale_block;
     plan.dot = unit.dot;
-    plan.beyond = unit.sum.has_inf()
-                      ? unit.sum.max() + Format::power_of_two(unit.sum.emax() - unit.sum.man)
-                      : std::numeric_limits<double>::infinity();
     return plan;
   }
 
@@ -188,10 +203,21 @@ CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& 
   return (units + truncate(sum * alignment<V>(e, plan))) * unit;
 }
 
+/// A block's total, rounded into the unit's sum.
+template <class R, class V>
+CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
+  using U = Unsigned<V>;
+  const V rounded = round<R>(total, U{}, plan.sum) + V{};  // -0 becomes +0
+  if constexpr (R::mode == Rounding::nearest_even) return rounded;
+  const V infinite =
+      bits_as<V>((bits_as<U>(total) & splat<U>(Pattern<V>::sign)) | splat<U>(Pattern<V>::infinity));
+  return select(magnitude_of(total) >= splat<V>(plan.beyond), infinite, rounded);
+}
+
 /// The unit's sum after a block.
 template <class R, class V>
 CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
-  return round<R>(block_total<R>(units, sum, e, plan), Unsigned<V>{}, plan.sum);
+  return round_total<R>(block_total<R>(units, sum, e, plan), plan);
 }
 
 /// The same in binary32 lanes, where plan.ends_in_binary32. Lanes in which it does not hold are set
@@ -252,12 +278,7 @@ CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x,
   for (int i = 0; i < n; ++i) {
     units = units + truncate(terms[i] * alignment<V>(greatest, plan));
   }
-  const V total = block_total<R>(units, sum, greatest, plan);
-  const V infinite =
-      bits_as<V>((bits_as<Unsigned<V>>(total) & splat<Unsigned<V>>(Pattern<V>::sign)) |
-                 splat<Unsigned<V>>(Pattern<V>::infinity));
-  const V rounded = round<R>(total, Unsigned<V>{}, plan.sum);
-  return select(magnitude_of(total) >= splat<V>(plan.beyond), infinite, rounded);
+  return end_block<R>(units, sum, greatest, plan);
 }
 
 /// Calls run.operator()<Rule<mode, form>>() for the rounding of the unit's sum in binary64.

@@ -19,6 +19,7 @@
 
 #include "cpd/numeric/accumulator.h"
 #include "cpd/numeric/reference.h"
+#include "cpd/numeric/reference_block_fma.h"
 
 namespace cpd::reference {
 
@@ -208,129 +209,12 @@ class Dot {
 
 // --- Block FMA -----------------------------------------------------------------------------------
 
-// The exponent of a finite number that is not zero, in a format whose least is emin.
-inline int block_exponent(const Exact& x, int emin) {
-  return std::max(x.significand.bit_length() + x.exponent - 1, emin);
-}
-
-// One term of a block: its exact value, and the exponent that it is aligned by.
-struct BlockTerm {
-  Exact value;
-  int exponent = 0;
-};
-
-// x cut toward zero to a multiple of 2^quantum, of at most 64 binary digits.
-inline Exact cut(Exact x, int quantum) {
-  const int drop = quantum - x.exponent;
-  if (drop <= 0) return x;
-  if (x.significand.bit_length() - drop > 64) throw std::invalid_argument("wider than 64 bits");
-  std::uint64_t whole = 0;
-  for (int at = drop + 63; at >= drop; --at) {
-    whole = whole << 1 | (x.significand.limb(at / 32) >> (at % 32) & 1);
-  }
-  return exact_finite(x.negative, whole, quantum);
-}
-
-// What a block of products is made of: of each k the operands and, where the unit takes them, their
-// scales.
-struct BlockOperands {
-  std::span<const float> a, b;
-  std::span<const float> a_scales{}, b_scales{};  // empty: all are 1
-
-  BlockOperands part(std::size_t begin, std::size_t count) const {
-    const auto cut = [&](std::span<const float> x) {
-      return x.empty() ? x : x.subspan(begin, count);
-    };
-    return {cut(a), cut(b), cut(a_scales), cut(b_scales)};
-  }
-};
-
-// The terms of a unit with scales.
-inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOperands& x) {
-  const auto scale = [&](std::span<const float> scales, std::size_t k) {
-    return exact(scales.empty() ? 1.0f : std::fabs(scales[k]));
-  };
-  const auto exponent = [](const Exact& value, const Format& format) {
-    const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
-    return counts ? block_exponent(value, spec_of(format).emin()) : 0;
-  };
-  std::vector<BlockTerm> terms;
-  const auto dot = static_cast<std::size_t>(unit.dot);
-  for (std::size_t begin = 0; begin < x.a.size(); begin += dot) {
-    const Exact a_scale = scale(x.a_scales, begin);
-    const Exact b_scale = scale(x.b_scales, begin);
-    BlockTerm term{exact_finite(false, 0, 0),
-                   exponent(a_scale, *unit.scale) + exponent(b_scale, *unit.scale)};
-    for (std::size_t k = begin; k < std::min(x.a.size(), begin + dot); ++k) {
-      term.value = add(term.value, multiply(exact(x.a[k]), exact(x.b[k])));
-    }
-    if (dot == 1) {
-      term.exponent += exponent(exact(x.a[begin]), unit.a) + exponent(exact(x.b[begin]), unit.b);
-    }
-    term.value = multiply(term.value, multiply(a_scale, b_scale));
-    if (term.value.kind == Exact::Kind::finite && term.value.is_zero()) {
-      term.exponent = unit.min_exponent;
-    }
-    terms.push_back(term);
-  }
-  return terms;
-}
-
-// The terms of a unit without.
-inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOperands& x) {
-  const int emin_a = spec_of(unit.a).emin();
-  const int emin_b = spec_of(unit.b).emin();
-  std::vector<BlockTerm> terms;
-  for (std::size_t k = 0; k < x.a.size(); ++k) {
-    const Exact a = exact(x.a[k]);
-    const Exact b = exact(x.b[k]);
-    const Exact value = multiply(a, b);
-    const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
-    terms.push_back({value, counts ? block_exponent(a, emin_a) + block_exponent(b, emin_b)
-                                   : unit.min_exponent});
-  }
-  return terms;
-}
-
-// Whether |x| cut to the format's precision is more than its largest value.
-inline bool passes_largest(const Spec& spec, const Exact& x) {
-  const Exact largest = grid_value(spec, spec.max_code());
-  const Exact step = add(largest, negate(grid_value(spec, spec.max_code() - 1)));
-  return compare_magnitude(add(largest, step), x) <= 0;
-}
-
-// BlockFma's rule for one block of products and the running sum.
-inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
-  const Spec sum = spec_of(unit.sum);
-  std::vector<BlockTerm> terms = unit.scale ? scaled_terms(unit, x) : product_terms(unit, x);
-  const bool counts = addend.kind == Exact::Kind::finite && !addend.is_zero();
-  terms.push_back({addend, counts ? block_exponent(addend, sum.emin()) : unit.min_exponent});
-  Exact special = exact_finite(false, 0, 0);  // the sum, where a term is not finite
-  for (const BlockTerm& term : terms) {
-    if (term.value.kind != Exact::Kind::finite) special = add(special, term.value);
-  }
-  Options o;
-  o.rounding = unit.rounding;
-  if (special.kind != Exact::Kind::finite) return round_exact(sum, special, o);
-
-  const Exact separate = unit.aligns_addend ? exact_finite(false, 0, 0) : addend;
-  if (!unit.aligns_addend) terms.pop_back();
-  int greatest = unit.min_exponent;
-  for (const BlockTerm& term : terms) greatest = std::max(greatest, term.exponent);
-  Exact total = exact_finite(false, 0, 0);
-  for (const BlockTerm& term : terms) {
-    total = add(total, cut(term.value, greatest - unit.fraction_bits));
-  }
-  total = add(total, separate);
-  if (unit.scale && unit.sum.has_inf() && passes_largest(sum, total)) {
-    return {Exact::Kind::infinite, total.negative};
-  }
-  return round_exact(sum, total, o);
-}
-
-inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& x, float c,
+inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& given, float c,
                            Draws& draws) {
   const BlockFma& unit = accumulator.unit.value();
+  const std::vector<float> a = in_order(unit, given.a);
+  const std::vector<float> b = in_order(unit, given.b);
+  const BlockOperands x{a, b, given.a_scales, given.b_scales};
   const Spec format = spec_of(accumulator.format);
   const std::size_t depth = x.a.size();
   Options into_unit;

@@ -6,10 +6,14 @@
 #include <bit>
 
 #include "cpd/numeric/accumulator.h"
+#include "cpd/text/names.h"
 #include "cpd/text/options.h"
 
 namespace cpd {
 namespace {
+
+constexpr std::array<std::string_view, 5> kAdders{"aligned", "exact", "flushed_pairs", "two_steps",
+                                                  "two_steps_even"};
 
 constexpr int kMostBlock = 64;
 constexpr int kMostFraction = 30;
@@ -59,7 +63,61 @@ int MostFractionWithScales(const BlockFma& unit) {
   return kBinary64 - 1 - std::max(growth, 1) - BitsOf(unit.block);
 }
 
+/// An order of k: groups of whole blocks, of which shares of one size are taken in turn.
+void CheckOrder(const BlockFma& unit) {
+  constexpr BlockFma kUsual;
+  if (unit.group == 0) {
+    if (unit.stride == kUsual.stride && unit.take == kUsual.take) return;
+    throw Error("block_fma: stride and take are for units with a group, got " +
+                std::to_string(unit.stride) + " and " + std::to_string(unit.take));
+  }
+  CheckBetween("block_fma: group", 0, kMostBlock, unit.group);
+  CheckBetween("block_fma: stride", 1, unit.group, unit.stride);
+  CheckBetween("block_fma: take", 1, unit.stride, unit.take);
+  if (unit.group % unit.block != 0 || unit.group % unit.stride != 0 ||
+      unit.stride % unit.take != 0) {
+    throw Error(
+        "block_fma: group must be a multiple of block and of stride, and that of take, got " +
+        std::to_string(unit.group) + ", " + std::to_string(unit.block) + ", " +
+        std::to_string(unit.stride) + " and " + std::to_string(unit.take));
+  }
+  if (unit.promote % unit.group != 0) {
+    throw Error("block_fma: promote must be 0 or a multiple of group = " +
+                std::to_string(unit.group) + ", got " + std::to_string(unit.promote));
+  }
+  if (unit.scale) throw Error("block_fma: a unit with a scale takes k ascending, got a group");
+}
+
+/// What the adders beside `aligned` suppose.
+void CheckAdder(const BlockFma& unit) {
+  CheckName("adder", kAdders, unit.adder);
+  if (unit.adder == Adder::aligned) return;
+  const std::string adder = "block_fma: adder " + ToString(unit.adder);
+  if (unit.scale) throw Error(adder + " is for units without a scale");
+  if (!unit.aligns_addend) throw Error(adder + " has its own way with the addend");
+  if (unit.adder == Adder::exact) return;
+  const Format fp32;
+  if (unit.sum != fp32 || unit.rounding != Rounding::nearest_even) {
+    throw Error(adder + " sums in fp32 and rounds to nearest_even, got " + ToString(unit.sum) +
+                " and " + ToString(unit.rounding));
+  }
+  if (unit.adder != Adder::flushed_pairs) return;
+  if (unit.block != 2 && unit.block != 4) {
+    throw Error(adder + " takes blocks of 2 or 4, got " + std::to_string(unit.block));
+  }
+  if (unit.a.precision() + unit.b.precision() > fp32.precision()) {
+    throw Error(adder + " needs products of at most 24 bits, got a=" + ToString(unit.a) +
+                ", b=" + ToString(unit.b));
+  }
+}
+
 }  // namespace
+
+Adder ParseAdder(std::string_view name) { return ParseName<Adder>("adder", kAdders, name); }
+
+std::string ToString(Adder adder) {
+  return std::string(kAdders.at(static_cast<std::size_t>(adder)));
+}
 
 void Check(const BlockFma& unit) {
   Check(unit.a);
@@ -87,6 +145,8 @@ void Check(const BlockFma& unit) {
     throw Error("block_fma: promote must be 0 or a multiple of block = " +
                 std::to_string(unit.block) + ", got " + std::to_string(unit.promote));
   }
+  CheckOrder(unit);
+  CheckAdder(unit);
 }
 
 std::string ToString(const BlockFma& unit) {
@@ -104,6 +164,12 @@ std::string ToString(const BlockFma& unit) {
     Put(text, "scale", *unit.scale);
     Put(text, "scale_block", unit.scale_block);
     if (unit.dot != 1) Put(text, "dot", unit.dot);
+  }
+  if (unit.adder != Adder::aligned) Put(text, "adder", unit.adder);
+  if (unit.group != 0) {
+    Put(text, "group", unit.group);
+    Put(text, "stride", unit.stride);
+    Put(text, "take", unit.take);
   }
   return text.substr(1);
 }
@@ -134,6 +200,14 @@ bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view tex
     unit.scale_block = ParseInteger<int>(name, text);
   } else if (name == "dot") {
     unit.dot = ParseInteger<int>(name, text);
+  } else if (name == "adder") {
+    unit.adder = ParseAdder(text);
+  } else if (name == "group") {
+    unit.group = ParseInteger<int>(name, text);
+  } else if (name == "stride") {
+    unit.stride = ParseInteger<int>(name, text);
+  } else if (name == "take") {
+    unit.take = ParseInteger<int>(name, text);
   } else {
     return false;
   }

@@ -25,8 +25,8 @@ std::string_view Nearest(std::string_view name, std::span<const std::string_view
 /// "; did you mean 'x'?" of the nearest name, or nothing.
 std::string DidYouMean(std::string_view name, std::span<const std::string_view> names);
 
-/// Whether a text's first word can only be meant as a matrix unit's: the name of a preset, or of a
-/// unit that is refused, or with the hyphen that all but one have and no format.
+/// Whether a text's first word can only be meant as a matrix unit's: the name of a preset, or with
+/// the hyphen that all but two have and no format.
 CPD_API bool NamesPreset(std::string_view word);
 
 /// All names, each at its enumerator's place.

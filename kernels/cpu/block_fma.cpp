@@ -12,6 +12,7 @@
 
 #include "cpd/numeric/block_fma.h"
 
+#include "cpd/numeric/block_adders.h"
 #include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/philox.h"
 #include "cpd/numeric/round_plan.h"
@@ -188,14 +189,20 @@ CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
 
 // --- units with scales ---------------------------------------------------------------------------
 
-/// The operands of one row and D's lanes, for add_scaled_block.
-struct ScaledOperands {
+/// The operands of one row and V's lanes, V binary64.
+template <class V>
+struct PlainOperands {
   const Step& step;
   int64_t row, lane;
+
+  CPD_FN V a(int k) const { return splat<V>(static_cast<double>(step.a[k * kRows + row])); }
+  CPD_FN V b(int k) const { return load_f32<V>(step.b + k * kGemmColumns + lane); }
+};
+
+/// With their scales, for add_scaled_block.
+struct ScaledOperands : PlainOperands<D> {
   int32_t scale_block;
 
-  CPD_FN D a(int k) const { return splat<D>(static_cast<double>(step.a[k * kRows + row])); }
-  CPD_FN D b(int k) const { return load_f32<D>(step.b + k * kGemmColumns + lane); }
   CPD_FN D a_scale(int k) const {
     if (step.a_scale == nullptr) return splat<D>(1.0);
     const float scale = step.a_scale[k / scale_block * step.scale_rows + row];
@@ -213,9 +220,34 @@ CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
   for (int row = 0; row < kRows; ++row) {
     for (int lane = 0; lane < kLanes; lane += Lanes<D>::count) {
       float* sum = step.sum + row * step.sum_row + lane;
-      const ScaledOperands operands{step, row, lane, plan.scale_block};
+      const ScaledOperands operands{{step, row, lane}, plan.scale_block};
       const auto count = static_cast<int>(step.count);
       store_f32(sum, add_scaled_block<R>(plan, operands, count, load_f32<D>(sum)));
+    }
+  }
+}
+
+// --- other adders --------------------------------------------------------------------------------
+
+/// The sums of V's lanes after one block.
+template <class R, class V>
+CPD_FN V add_with_adder(const BlockFmaPlan& plan, const PlainOperands<V>& x, int count, V sum) {
+  if constexpr (Lanes<V>::count == 1) {
+    if (plan.adder == Adder::exact) return add_exactly<R>(plan, x, count, sum);
+  }
+  if (plan.adder == Adder::flushed_pairs) return add_flushed_pairs<R>(plan, x, count, sum);
+  return add_in_two_steps<R>(plan, x, count, sum, plan.adder == Adder::two_steps_even);
+}
+
+/// One block, V's lanes at a time.
+template <class R, class V>
+CPD_FN void add_block_with_adder(const BlockFmaPlan& plan, const Step& step) {
+  for (int row = 0; row < kRows; ++row) {
+    for (int lane = 0; lane < kLanes; lane += Lanes<V>::count) {
+      float* sum = step.sum + row * step.sum_row + lane;
+      const PlainOperands<V> operands{step, row, lane};
+      const auto count = static_cast<int>(step.count);
+      store_f32(sum, add_with_adder<R>(plan, operands, count, load_f32<V>(sum)));
     }
   }
 }
@@ -316,6 +348,19 @@ CPD_BODY void add_scaled_products(const BlockFmaPlan* shared, const Step* step, 
   });
 }
 
+CPD_BODY void add_other_products(const BlockFmaPlan* shared, const Step* step, int64_t count) {
+  const BlockFmaPlan plan = *shared;
+  with_sum_rule(plan, [&]<class R>() {
+    add_blocks(plan, *step, count, [&](const Step& block) {
+      if (plan.adder == Adder::exact) {
+        add_block_with_adder<R, double>(plan, block);
+      } else {
+        add_block_with_adder<R, D>(plan, block);
+      }
+    });
+  });
+}
+
 /// The scales of the tile at (row, column) for values of k from `k` of the block on.
 CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                        int64_t column, int64_t k, Step& step) {
@@ -364,6 +409,8 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
       if (plan.takes_scales) {
         set_scales(plan, block, row, column + j, k - count, step);
         add_scaled_products(&plan, &step, count);
+      } else if (plan.adder != Adder::aligned) {
+        add_other_products(&plan, &step, count);
       } else {
         narrow ? add_binary32(&plan, &step, count) : add_binary64(&plan, &step, count);
       }

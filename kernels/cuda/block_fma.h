@@ -41,9 +41,11 @@ class UnitSum {
     const bool narrow =
         fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
                       least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
+    // A group that ends beyond the last k holds +0 there.
+    const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
     with_unit_rule(plan, [&]<class Unit>() {
-      for (int at = 0; at < count; at += plan.block) {
-        const int length = count - at < plan.block ? count - at : plan.block;
+      for (int at = 0; at < whole; at += plan.block) {
+        const int length = whole - at < plan.block ? whole - at : plan.block;
         const float* a_block = a + at * (kSide + 1);
         const float* b_block = b + at * (kSide + 1);
         if (plan.takes_scales) {
@@ -60,7 +62,8 @@ class UnitSum {
         }
         const std::int64_t done = k + at + length;
         const bool promotes = plan.promote > 0 && done % plan.promote == 0;
-        if (promotes || done == span_.depth) promote(call, done);
+        const bool is_end = at + length == whole && k + count == span_.depth;
+        if (promotes || is_end) promote(call, done);
       }
     });
   }

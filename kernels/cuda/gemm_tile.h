@@ -76,10 +76,23 @@ CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int s
   return place;
 }
 
-/// Copies kSide lines of `count` values of k, thread by thread; lines beyond the edge become +0.
-CPD_FN TileRange load_lines(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
-                            std::int64_t k_stride, std::int64_t lines, int count, int thread,
-                            float (*to)[kSide + 1]) {
+/// Values of k that a step takes: whole blocks of a matrix unit, and groups.
+CPD_FN int step_of(const AccumulatorPlan& plan) {
+  if (plan.scheme != Scheme::block_fma) return kDepth;
+  const int whole = plan.unit.group > 0 ? plan.unit.group : plan.unit.block;
+  return kDepth / whole * whole;
+}
+/// Where value k of a step stands in shared memory.
+CPD_FN int place_of_k(const AccumulatorPlan& plan, int k) {
+  if (plan.unit.group == 0 || k >= step_of(plan)) return k;
+  return static_cast<int>(place_in_order(plan.unit, k));
+}
+
+/// Copies kSide lines of `count` values of k, thread by thread; what lies beyond the edge, or
+/// beyond `count`, becomes +0.
+CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x,
+                            std::int64_t first, std::int64_t line_stride, std::int64_t k_stride,
+                            std::int64_t lines, int count, int thread, float (*to)[kSide + 1]) {
   TileRange range = TileRange::none();
   // Neighbouring threads read neighbouring memory.
   const bool along_k = k_stride == 1;
@@ -89,7 +102,7 @@ CPD_FN TileRange load_lines(const ProductOperand& x, std::int64_t first, std::in
     const bool inside = k < count && line < lines;
     const float value =
         inside ? value_at(x.data, x.dtype, first + line * line_stride + k * k_stride) : 0.0F;
-    to[k][line] = value;
+    to[place_of_k(plan, k)][line] = value;
     range.take(value);
   }
   return range;
@@ -119,12 +132,12 @@ class TileThread {
   CPD_FN void load(TileMemory& memory, std::int64_t k, int count, TileRange& a,
                    TileRange& b) const {
     const MatrixProduct& p = call_.product;
-    a = load_lines(p.a, place_.a + place_.row * p.a.row_stride + k * p.a.column_stride,
+    a = load_lines(call_.plan, p.a, place_.a + place_.row * p.a.row_stride + k * p.a.column_stride,
                    p.a.row_stride, p.a.column_stride, p.rows - place_.row, count, thread_,
                    memory.a);
-    b = load_lines(p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
-                   p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_,
-                   memory.b);
+    b = load_lines(
+        call_.plan, p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
+        p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_, memory.b);
   }
   /// After it: takes them into the sum.
   CPD_FN void add(const TileMemory& memory, std::int64_t k, int count, const TileRange* ranges) {
@@ -295,11 +308,6 @@ class OrderedSum {
   float state_[kPlanes];
 };
 
-/// Values of k that a step takes: whole blocks of a matrix unit.
-CPD_FN int step_of(const AccumulatorPlan& plan) {
-  if (plan.scheme != Scheme::block_fma) return kDepth;
-  return kDepth / plan.unit.block * plan.unit.block;
-}
 /// How many a step from k on takes.
 CPD_FN int values_in_step(const GemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.product.depth - k;

@@ -45,6 +45,10 @@ def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accu
         acc.unit.scale and spec_of(acc.unit.scale),
         acc.unit.scale_block,
         acc.unit.dot,
+        acc.unit.adder,
+        acc.unit.group,
+        acc.unit.stride,
+        acc.unit.take,
     )
     rows = None if given is None else given.reshape(-1, given.shape[-1]).tolist()
     return gemm_oracle.Accumulation(

@@ -48,6 +48,10 @@ class Unit:
     scale: Spec | None = None
     scale_block: int = 32
     dot: int = 1
+    adder: str = "aligned"
+    group: int = 0
+    stride: int = 4
+    take: int = 2
 
 
 @dataclass(frozen=True)
@@ -279,6 +283,7 @@ def _block_fma(
     rounded: _Roundings,
     scales: Pairs | None,
 ) -> Value:
+    pairs = _in_order(pairs, unit)
     scales = scales or [(ONE, ONE)] * len(pairs)
     if not unit.promote:
         s = _chain(round_value(unit.sum, start, Options(unit.rounding)), pairs, scales, unit)
@@ -289,6 +294,18 @@ def _block_fma(
         part = _chain(ZERO, pairs[stretch], scales[stretch], unit)
         total = rounded.add(acc.format, total, part)
     return total
+
+
+def _in_order(pairs: Pairs, unit: Unit) -> Pairs:
+    """As the unit takes them; places of a group beyond the last k hold zeros."""
+    if unit.group == 0:
+        return pairs
+    padded = [*pairs, *[(ZERO, ZERO)] * (-len(pairs) % unit.group)]
+    order = sorted(
+        range(len(padded)),
+        key=lambda k: (k // unit.group, k % unit.group % unit.stride // unit.take, k),
+    )
+    return [padded[k] for k in order]
 
 
 def _chain(s: Value, pairs: Pairs, scales: Pairs, unit: Unit) -> Value:
@@ -327,13 +344,20 @@ def _cut(x: Fraction, quantum: Fraction) -> Fraction:
 
 
 def _one_block(s: Value, pairs: Pairs, scales: Pairs, unit: Unit) -> Value:
+    if unit.adder == "flushed_pairs":
+        return _flushed_pairs(s, pairs, unit)
     values = [
         multiply_values(multiply_values(x, y), multiply_values(_magnitude(u), _magnitude(v)))
         for (x, y), (u, v) in zip(pairs, scales, strict=True)
     ]
+    if unit.adder.startswith("two_steps"):
+        values = [_limited(value) for value in values]
     special = _special_sum([*values, s])
     if special is not None:
         return round_value(unit.sum, special, Options(unit.rounding))
+    if unit.adder != "aligned":
+        total = _other_total(_finite(s), [_finite(x).value for x in values], pairs, unit)
+        return round_value(unit.sum, number(total, False), Options(unit.rounding))
     terms: list[tuple[Fraction, int]] = []
     for begin in range(0, len(pairs), unit.dot):
         value = sum((_finite(x).value for x in values[begin : begin + unit.dot]), Fraction(0))
@@ -347,14 +371,76 @@ def _one_block(s: Value, pairs: Pairs, scales: Pairs, unit: Unit) -> Value:
     total = sum((_cut(value, quantum) for value, _ in terms), Fraction(0))
     if not unit.aligns_addend:
         total += s.value
-    if unit.scale is not None and unit.sum.encoding == "ieee" and abs(total) >= _beyond(unit.sum):
+    if unit.sum.has_inf and abs(total) >= _beyond(unit.sum):
         return Infinity(total < 0)
-    return round_value(unit.sum, number(total, False), Options(unit.rounding))
+    rounded = round_value(unit.sum, number(total, False), Options(unit.rounding))
+    return ZERO if isinstance(rounded, Number) and rounded.value == 0 else rounded
+
+
+# ---- other adders than the aligned one
+
+
+def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) -> Fraction:
+    if unit.adder == "exact":
+        return sum(values, s.value)
+    f = unit.fraction_bits
+    terms = [
+        (value, _term_exponent(pair, (ONE, ONE), unit))
+        for value, pair in zip(values, pairs, strict=True)
+    ]
+    halves = unit.adder == "two_steps_even"
+    if halves:
+        (even, e_even), (odd, e_odd) = _cut_sum(terms[::2], f), _cut_sum(terms[1::2], f)
+        e = max(e_even, e_odd)
+        dot = _floor(even, e - f) + _floor(odd, e - f)
+    else:
+        dot, e = _cut_sum(terms, f)
+    e_s = _exponent(s, unit.sum.emin) if s.value else unit.min_exponent
+    greatest = max(e, e_s, unit.min_exponent)
+    kept = s.value if not halves or e_s >= greatest - f - 1 else Fraction(0)
+    total = _floor(dot, greatest - f - 8) + _floor(kept, greatest - f)
+    return _floor(total, max(floor_log2(abs(total)), unit.sum.emin) - f - 7) if total else total
+
+
+def _cut_sum(terms: Sequence[tuple[Fraction, int]], f: int) -> tuple[Fraction, int]:
+    """Terms cut below the greatest exponent of those that are not zero, and that exponent."""
+    greatest = max((e for value, e in terms if value), default=-999)
+    quantum = power_of_two(greatest - f)
+    return sum((_cut(value, quantum) for value, _ in terms), Fraction(0)), greatest
+
+
+def _floor(x: Fraction, exponent: int) -> Fraction:
+    return x // power_of_two(exponent) * power_of_two(exponent)
+
+
+def _limited(x: Value) -> Value:
+    """A product, Inf where it lies beyond binary32's range."""
+    is_beyond = isinstance(x, Number) and abs(x.value) >= power_of_two(128)
+    return Infinity(_finite(x).value < 0) if is_beyond else x
+
+
+def _flushed_pairs(s: Value, pairs: Pairs, unit: Unit) -> Value:
+    def flushed(x: Value, spec: Spec, keeps_sign: bool = False) -> Value:
+        if isinstance(x, Number) and abs(x.value) < power_of_two(spec.emin):
+            return number(0, keeps_sign and x.negative)
+        return x
+
+    def result(x: Value) -> Value:
+        return flushed(round_value(unit.sum, x, Options()), unit.sum, keeps_sign=True)
+
+    sums = [result(multiply_values(flushed(x, unit.a), flushed(y, unit.b))) for x, y in pairs]
+    sums += [ZERO] * (unit.block - len(sums))
+    while len(sums) > 1:
+        sums = [
+            result(add_values(x, y, Options())) for x, y in zip(sums[::2], sums[1::2], strict=True)
+        ]
+    return result(add_values(flushed(s, unit.sum), sums[0], Options()))
 
 
 def _beyond(spec: Spec) -> Fraction:
-    """The power of two that follows an IEEE format's values."""
-    return power_of_two((1 << spec.exp) - 2 + spec.emin)
+    """The least number that does not fit a format's precision and range."""
+    largest = _finite(spec.decode(spec.max_code)).value
+    return largest + power_of_two(max(floor_log2(largest), spec.emin) - spec.man)
 
 
 def _special_sum(values: Sequence[Value]) -> Value | None:

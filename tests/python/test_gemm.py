@@ -189,6 +189,55 @@ def test_block_fma(face: Face, cases: list[Any]) -> None:
     face.check(calls if face.few is None else calls[::29])
 
 
+ADDERS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
+    "exact": (("fp16", "bf16"), {"block": 4, "sum": "fp16", "rounding": "nearest_even"}),
+    "exact to zero": (("fp32", "fp32"), {"block": 3, "adder": "exact", "promote": 6}),
+    "flushed_pairs": (("bf16", "bf16"), {"block": 4, "rounding": "nearest_even"}),
+    "two_steps": (("bf16", "fp16"), {"block": 8, "rounding": "nearest_even"}),
+    "two_steps_even": (("e4m3fnuz", "e5m2fnuz"), {"block": 16, "rounding": "nearest_even"}),
+    "order": (("e4m3fn", "e5m2"), {"block": 4, "group": 8}),
+    "order by pairs": (("e4m3fn", "e5m2"), {"block": 3, "group": 12, "stride": 6, "take": 3}),
+    "order, promoted": (
+        ("fp16", "fp16"),
+        {"block": 2, "group": 8, "take": 1, "promote": 8, "sum": "fp16", "min_exponent": -21},
+    ),
+}
+
+
+@cache
+def adder_products(name: str) -> list[Call]:
+    operands, options = ADDERS[name]
+    adder = name if "_" in name or name == "exact" else "aligned"
+    unit = cpd.BlockFma(*operands, **{"adder": adder, "fraction_bits": 24} | options)
+    acc = cpd.Accumulator("fp32", unit=unit)
+    assert cpd.Accumulator.parse(str(acc)) == acc
+    generator = random.Random(name)
+    calls = []
+    for k in (1, 3, 19):
+        pools = []
+        for f in (unit.a, unit.b):
+            spec = spec_of(f)
+            codes = [generator.randrange(1 << spec.bits) for _ in range(40)]
+            near = [oracle.cast(spec, x) for x in around_one(generator, f.man + 1)]
+            pools.append((near, [oracle.bits_from_value(spec.decode(code)) for code in codes]))
+        for pool_a, pool_b in zip(*pools, strict=True):
+            a, b = matrix(generator, pool_a, 3, k), matrix(generator, pool_b, k, 4)
+            calls.append(product_of(a, b, acc))
+            calls.append(product_of(a, b, acc, matrix(generator, pool_a, 3, 4)))
+    return calls
+
+
+@every_face({name: [(name,)] for name in ADDERS if name.startswith("order")}, compiled=("order",))
+def test_orders_of_k(face: Face, cases: list[str]) -> None:
+    calls = [call for case in cases for call in adder_products(*case)]
+    face.check(calls if face.few is None else calls[::5])
+
+
+@pytest.mark.parametrize("name", [name for name in ADDERS if not name.startswith("order")])
+def test_adders(name: str) -> None:
+    Face().check(adder_products(name))
+
+
 def test_batches_broadcast(face: Face) -> None:
     generator = np.random.default_rng(2)
     a = generator.standard_normal((2, 1, 3, 5)).astype(np.float32)

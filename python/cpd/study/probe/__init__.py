@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the rule by which a function, a GPU's kernel or a simulated circuit adds products."""
+
+from cpd.study.probe.find import Probed, probe
+
+__all__ = ["Probed", "probe"]

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs of a probe: dot products by the dozen, of chosen and of random terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.formats import Format
+from cpd.ops import cast
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Dots:
+    """n dot products of k products each, and what they are added to (None: there is no addend)."""
+
+    a: F32
+    b: F32
+    c: F32 | None
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def each(self, change: Callable[[F32], F32]) -> Dots:
+        """With all arrays changed."""
+        c = None if self.c is None else change(self.c)
+        return Dots(change(self.a), change(self.b), c)
+
+    def rows(self, which: slice | npt.NDArray[np.intp]) -> Dots:
+        return self.each(lambda x: x[which])
+
+
+def joined(parts: list[Dots]) -> Dots:
+    c = [one.c for one in parts if one.c is not None]
+    a, b = (np.concatenate([getattr(one, name) for one in parts]) for name in "ab")
+    return Dots(a, b, np.concatenate(c) if c else None)
+
+
+class Powers(NamedTuple):
+    """The exponents of a format's powers of two."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, f: Format) -> Powers:
+        if f.min_subnormal is None:
+            raise ValueError(f"a format of operands must hold numbers other than 0, got {f}")
+        return cls(math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1] - 1)
+
+
+class Inputs:
+    """Makes dot products of one shape. Leaves are numbered: 0…k - 1 are the products, k is the
+    addend, where there is one."""
+
+    def __init__(self, a: Format, b: Format, c: Format | None, k: int) -> None:
+        self.a, self.b, self.c, self.k = a, b, c, k
+        self.of_a, self.of_b = Powers.of(a), Powers.of(b)
+        self.of_c = None if c is None else Powers.of(c)
+        self.leaves = k + (c is not None)
+        self.products = Powers(self.of_a.low + self.of_b.low, self.of_a.high + self.of_b.high)
+
+    def zeros(self, n: int) -> Dots:
+        a, b = (np.zeros((n, self.k), np.float32) for _ in range(2))
+        return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
+
+    def powers(self, leaf: int) -> Powers:
+        """The exponents that a leaf can have."""
+        return self.of_c if leaf == self.k and self.of_c is not None else self.products
+
+    def factors(self, exponent: int) -> tuple[float, float]:
+        """Two powers of two, of a and of b, whose product is 2^exponent."""
+        low = max(self.of_a.low, exponent - self.of_b.high)
+        high = min(self.of_a.high, exponent - self.of_b.low)
+        x = min(max(exponent // 2, low), high)
+        return 2.0**x, 2.0 ** (exponent - x)
+
+    def put(self, dots: Dots, row: int, leaf: int, exponent: int, sign: int = 1) -> None:
+        """The leaf becomes ±2^exponent."""
+        if leaf == self.k:
+            assert dots.c is not None
+            dots.c[row] = sign * 2.0**exponent
+            return
+        x, y = self.factors(exponent)
+        negative_a = self.a.signed
+        dots.a[row, leaf] = x * (sign if negative_a else 1)
+        dots.b[row, leaf] = y * (1 if negative_a else sign)
+
+    def random(
+        self,
+        rng: np.random.Generator,
+        n: int,
+        windows: list[list[int]],
+        exponents: tuple[int, int],
+    ) -> Dots:
+        """Terms of random significands in one of `windows` each (sets of products), the greatest of
+        an exponent in the given range; a few or all of them, near each other or far apart, often
+        with one or two that cancel the greatest; the addend is 0, random, or cancels that too."""
+        active, first = self._active(rng, n, windows)
+        spread = rng.choice([0, 1, 3, 8, 16, 26, 34], n)
+        low, high = exponents
+        top = rng.integers(low, high + 1, n)
+        e = top[:, None] - (rng.random((n, self.k)) * (spread[:, None] + 1)).astype(np.int64)
+        e[np.arange(n), first] = top
+        x, y = self._significant(rng, np.clip(e, self.products.low, self.products.high))
+        a, b = np.where(active, x, np.float32(0)), np.where(active, y, np.float32(0))
+        for _ in range(2):
+            self._cancel(rng, a, b, active)
+        return Dots(a, b, self._addends(rng, a, b, top))
+
+    def sparse(
+        self,
+        rng: np.random.Generator,
+        n: int,
+        windows: list[list[int]],
+        exponents: tuple[int, int],
+        gaps: list[int],
+    ) -> Dots:
+        """Up to five terms, powers of two: the greatest of an exponent in the given range, others
+        below it by one of `gaps` or by anything, some of them cancelling: ties and borrows."""
+        dots = self.zeros(n)
+        low, high = self.products
+        for row in range(n):
+            window = windows[rng.integers(len(windows))]
+            places = rng.permutation(window)[: rng.integers(2, 6)].tolist()
+            top = int(rng.integers(exponents[0], exponents[1] + 1))
+            anywhere = rng.integers(0, 37, 5)
+            below = np.where(rng.random(5) < 0.5, rng.choice(gaps, 5), anywhere)
+            signs = rng.choice([-1, 1], 5)
+            below[0] = 0
+            if rng.random() < 0.5:
+                below[1], signs[1] = 0, -signs[0]
+            for place, gap, sign in zip(places, below.tolist(), signs.tolist(), strict=False):
+                self.put(dots, row, place, min(max(top - gap, low), high), sign)
+            if self.of_c is not None and rng.random() < 0.5:
+                gap = int(rng.choice([0, int(rng.choice(gaps)), int(anywhere[0])]))
+                e = min(max(top - gap, self.of_c.low), self.of_c.high)
+                self.put(dots, row, self.k, e, int(signs[-1]))
+        return dots
+
+    def floors(self, places: list[int], low: int) -> Dots:
+        """Sums of one or two products, 1, 2 or 3 halves of 2^low, the least sum, and a tiny one of
+        either sign: it breaks a tie or borrows, if it is not cut. And every power of two that the
+        addend can be, alone."""
+        least = self.products.low
+        tiny = range(max(least, low - 40), low + 1)
+        some = [(halves, sign, e) for halves in (0, 1, 2, 3) for sign in (1, -1) for e in tiny]
+        dots = self.zeros(len(some))
+        for row, (halves, sign, e) in enumerate(some):
+            for place, bit in zip(places, (1, 2), strict=False):
+                if halves & bit and low + bit - 2 >= least:
+                    self.put(dots, row, place, low + bit - 2)
+            self.put(dots, row, places[-1], e, sign)
+        if self.of_c is None:
+            return dots
+        alone = self.zeros(self.of_c.high - self.of_c.low + 1)
+        for row in range(len(alone)):
+            self.put(alone, row, self.k, self.of_c.low + row)
+        return joined([dots, alone])
+
+    def _active(
+        self, rng: np.random.Generator, n: int, windows: list[list[int]]
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp]]:
+        """Which products are not 0, and one of them."""
+        inside = np.zeros((len(windows), self.k), bool)
+        for number, window in enumerate(windows):
+            inside[number, window] = True
+        within = inside[rng.integers(len(windows), size=n)]
+        few = rng.choice([2.0, 3.0, 5.0, 1e9], n)[:, None] / within.sum(axis=1, keepdims=True)
+        first = np.argmax(within * rng.random(within.shape), axis=1)
+        active = within & (rng.random(within.shape) < few)
+        active[np.arange(n), first] = True
+        return active, first
+
+    def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
+        """Operands whose product's exponent is near e; a third are powers of two."""
+        drift = rng.integers(-3, 4, e.shape)
+        low = np.maximum(self.of_a.low, e - self.of_b.high)
+        high = np.minimum(self.of_a.high, e - self.of_b.low)
+        ea = np.clip(e // 2 + drift, low, high)
+        made = []
+        for f, exponent in ((self.a, ea), (self.b, e - ea)):
+            plain = rng.random(e.shape) < 1 / 3
+            significand = np.where(plain, 1.0, 1 + rng.random(e.shape))
+            sign = rng.choice([-1.0, 1.0], e.shape) if f.signed else 1.0
+            value = np.ldexp(sign * significand, exponent).astype(np.float32)
+            made.append(cast(value, f, "toward_zero", overflow="saturate"))
+        return made[0], made[1]
+
+    def _cancel(
+        self, rng: np.random.Generator, a: F32, b: F32, active: npt.NDArray[np.bool_]
+    ) -> None:
+        """In half of the rows the greatest product stands, negative, in one more place."""
+        rows = np.arange(len(a))
+        greatest = np.argmax(np.abs(a * b.astype(np.float64)), axis=1)
+        other = np.argmax(np.where(active, rng.random(a.shape), 0), axis=1)
+        where = (rng.random(len(a)) < 0.5) & (greatest != other)
+        rows, greatest, other = rows[where], greatest[where], other[where]
+        a[rows, other], b[rows, other] = a[rows, greatest], b[rows, greatest]
+        (a if self.a.signed else b)[rows, other] *= -1
+
+    def _addends(self, rng: np.random.Generator, a: F32, b: F32, top: I64) -> F32 | None:
+        if self.c is None:
+            return None
+        n = len(a)
+        products = a * b.astype(np.float64)
+        greatest = np.take_along_axis(products, np.argmax(abs(products), axis=1)[:, None], 1)[:, 0]
+        e = top + rng.integers(-30, 6, n)
+        sign = rng.choice([-1.0, 1.0], n)
+        kinds = np.stack(
+            [np.zeros(n), -greatest, np.ldexp(sign * (1 + rng.random(n)), e), np.ldexp(sign, e)]
+        )
+        chosen = kinds[rng.integers(len(kinds), size=n), np.arange(n)]
+        with np.errstate(over="ignore"):
+            single = chosen.astype(np.float32)
+        held: F32 = cast(single, self.c, "toward_zero", overflow="saturate")
+        return held

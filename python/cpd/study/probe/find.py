@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.study.probe`: the rule by which a function adds products, found by what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpd.numeric.accumulator import Accumulator, BlockFma
+from cpd.numeric.formats import Format, FormatLike, format
+from cpd.numeric.options import int32
+from cpd.study.probe import fit
+from cpd.study.probe.dots import F32, Dots, Inputs, joined
+from cpd.study.probe.rules import Known, Rule, same
+from cpd.study.probe.tree import Mask, NoTree, Node, Tree, text, tree_of
+
+_MOST_TERMS = 1024
+_VERIFIED = 1500
+"""Random dot products that a rule must give before it is told."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a probe found.
+
+    `accumulator` is the rule (None: no rule of CPD's fits), `rule` its text; where the order is no
+    scheme's, the rule is only a text: the format, the order as a tree, and the rounding.
+
+    >>> import cpd
+    >>> found = probe(lambda a, b, c: ((a * b).sum(1) + c).round(), "e2m1", k=2)
+    >>> found.accumulator is None, found.rule
+    (True, '')
+    """
+
+    a: Format
+    b: Format
+    c: Format | None
+    k: int
+    order: str
+    """How terms are added, as a tree: `((c + 0) + 1)`; more than two at once: `[c 0…15]`; in braces
+    where nothing is lost beside a great term. Or why there is no tree."""
+    accumulator: Accumulator | None
+    rule: str
+    unsure: tuple[str, ...]
+    """What could not be told apart: other values of the rule's fields that give the same sums."""
+    presets: tuple[str, ...]
+    """Presets that give the same sums."""
+    notes: tuple[str, ...]
+    """What the rule does not say: sums beyond the range, Inf and NaN, signs of zeros."""
+    verified: int
+    """Random dot products that the rule gave."""
+    asked: int
+    """Dot products that were asked for."""
+
+    @property
+    def unit(self) -> BlockFma | None:
+        """The matrix unit, where the rule is one."""
+        return None if self.accumulator is None else self.accumulator.unit
+
+    def __str__(self) -> str:
+        operands = str(self.a) if self.a == self.b else f"{self.a} and {self.b}"
+        addend = "no addend" if self.c is None else f"an addend in {self.c}"
+        lines = [f"{self.k} products of {operands}, {addend}", f"order      {self.order}"]
+        if not self.rule:
+            lines.append("rule       none of CPD's gives these sums")
+        else:
+            lines.append(f"rule       {self.rule}")
+        lines += [f"like       {', '.join(self.presets)}"] if self.presets else []
+        lines += [f"unsure     {one}" for one in self.unsure]
+        lines += [f"note       {one}" for one in self.notes]
+        lines.append(f"verified   {self.verified:,} random dot products; {self.asked:,} asked for")
+        return "\n".join(lines)
+
+
+def probe(
+    function: Callable[..., Any],
+    a: FormatLike,
+    b: FormatLike | None = None,
+    c: FormatLike | None = "fp32",
+    *,
+    k: int = 64,
+    seed: int = 0,
+) -> Probed:
+    """Finds the rule by which `function` adds products.
+
+    Args:
+        function: `function(a, b, c)`, or without an addend `function(a, b)`: n dot products at
+            once. a and b are float32 arrays of shape (n, k), of values of their formats, c of shape
+            (n,); it gives n numbers. A GPU's matrix product is one of these by
+            `cpd.study.dots_of_matmul`, a command by `cpd.study.Command`.
+        a, b: formats of the operands; b's default is a's.
+        c: format of the addend; None: there is none, and a sum starts from +0.
+        k: products of a dot product, 2…1024. What repeats only after more than k is not seen:
+            promotion every 128 products needs k = 256.
+        seed: of the random dot products.
+
+    The order is found by masking (FPRev, arXiv 2411.00442): +M and -M hide what is added between
+    them. Then rules of this order, for matrix units (as in Hawkeye, arXiv 2603.20421) and for sums
+    of floats, are held against random sums with cancellation, until those that are left differ
+    nowhere. The one that is told has given 1,500 random dot products more.
+
+    Raises TypeError or ValueError where arguments are wrong, where the function gives something
+    else than n numbers, and where it gives two answers to one question.
+
+    >>> import cpd, numpy as np
+    >>> def unit(a, b, c):
+    ...     return cpd.gemm(a[:, None, :], b[:, :, None], "h100-fp16", c[:, None, None])[:, 0, 0]
+    >>> found = probe(unit, "fp16", k=32)
+    >>> found.unit.block, found.unit.fraction_bits, found.unit.rounding
+    (16, 25, 'toward_zero')
+    >>> found.unsure[0]
+    'min_exponent: any below -22'
+    """
+    if not callable(function):
+        raise TypeError(f"function must be callable, got {type(function).__name__}")
+    k = int32("k", k)
+    if not 2 <= k <= _MOST_TERMS:
+        raise ValueError(f"k must be 2…{_MOST_TERMS}, got {k}")
+    formats = format(a), format(a if b is None else b), None if c is None else format(c)
+    if not (formats[0].signed or formats[1].signed):
+        raise ValueError("one of a and b must be signed: products of both signs are needed")
+    if formats[2] is not None and not formats[2].signed:
+        raise ValueError(f"c must be a signed format, got {formats[2]}")
+    return _Probe(function, Inputs(*formats, k), int32("seed", seed)).run()
+
+
+class _Probe:
+    def __init__(self, function: Callable[..., Any], inputs: Inputs, seed: int) -> None:
+        self.function, self.inputs = function, inputs
+        self.rng = np.random.default_rng(seed)
+        self.asked = 0
+
+    def ask(self, dots: Dots) -> F32:
+        given = self.function(*(x for x in (dots.a, dots.b, dots.c) if x is not None))
+        sums = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if sums.shape != (len(dots),) or sums.dtype.kind not in "fiV":
+            raise ValueError(
+                f"the function must give {len(dots)} numbers for {len(dots)} dot products, got "
+                f"{sums.dtype} of shape {sums.shape}"
+            )
+        self.asked += len(dots)
+        with np.errstate(over="ignore"):
+            return sums.astype(np.float32)
+
+    def run(self) -> Probed:
+        self._check_steady()
+        tree, mask, order = self._tree()
+        self.regimes = fit.Regimes(self.ask, self.inputs, mask, self._first_block(tree))
+        rules = self._rules(tree, mask)
+        rules, _ = fit.narrowed(rules, self.regimes, self.rng)
+        fresh = self.regimes.seen(self.regimes.mixed(self.rng, _VERIFIED))
+        rules = [rule for rule in rules if fresh.agrees(rule)]
+        return self._told(order, rules, len(fresh.dots))
+
+    def _check_steady(self) -> None:
+        inputs = self.inputs
+        regimes = fit.Regimes(self.ask, inputs, None, list(range(inputs.k)))
+        dots = regimes.all(self.rng, 32)
+        twice = joined([dots, dots])
+        first, again, later = *np.split(self.ask(twice), 2), self.ask(dots)
+        if not (same(first, again).all() and same(first, later).all()):
+            raise ValueError("the function gives two answers to one question: its sums are random")
+
+    def _tree(self) -> tuple[Tree | None, Mask | None, str]:
+        inputs, mask = self.inputs, None
+        try:
+            mask = Mask(self.ask, inputs)
+            leaves = list(range(inputs.k))
+            if inputs.c is not None:
+                leaves.insert(0, inputs.k)
+            tree = tree_of(mask.sizes(), leaves)
+        except NoTree as reason:
+            return None, mask, f"unknown: {reason}"
+        return tree, mask, text(tree, inputs.k)
+
+    def _first_block(self, tree: Tree | None) -> list[int]:
+        """The products of the first block, or what stands for one."""
+        k = self.inputs.k
+        if isinstance(tree, Node):
+            low = min(fit.nodes_of_two(tree), key=lambda node: (len(node.leaves), min(node.leaves)))
+            chosen = [leaf for leaf in sorted(low.leaves) if leaf != k]
+            if len(chosen) > 1:
+                return chosen
+        return list(range(min(k, 4)))
+
+    def _rules(self, tree: Tree | None, mask: Mask | None) -> list[Rule]:
+        regimes, rng = self.regimes, self.rng
+        block, whole, bare = (
+            regimes.seen(make(rng, 240)) for make in (regimes.block, regimes.all, regimes.bare)
+        )
+        bits = [fit.significant_bits(some.sums) for some in (bare, whole)]
+        regimes.gaps = sorted({*bits})
+        passing, given = (mask.passing, mask.given) if mask else ([self.inputs.products],) * 2
+        figures = fit.Figures(
+            fit.formats_of(bits[0], passing[:1], given[:1]), fit.formats_of(bits[1], passing, given)
+        )
+        seen = fit.interleaved(block, whole)
+        every = (fit.fitting(one, seen) for one in fit.stages(tree, self.inputs, figures))
+        rules = next(filter(None, every), [])
+        tiny = regimes.seen(joined([regimes.floors(), regimes.tiny(rng, 160)]))
+        found: list[Rule] = []
+        for rule in rules:
+            if not fit.has_unit(rule):
+                found.append(rule)
+                continue
+            found += fit.with_exponents(tiny.agrees, rule)
+        return found
+
+    def _told(self, order: str, rules: list[Rule], verified: int) -> Probed:
+        inputs = self.inputs
+        made: dict[str, Any] = {
+            "a": inputs.a, "b": inputs.b, "c": inputs.c, "k": inputs.k, "order": order,
+        }  # fmt: skip
+        if not rules:
+            return Probed(**made, accumulator=None, rule="", unsure=(), presets=(), notes=(),
+                          verified=0, asked=self.asked)  # fmt: skip
+        rule = rules[0]
+        pool = self.regimes.mixed(self.rng, _VERIFIED)
+        return Probed(
+            **made,
+            accumulator=rule.accumulator if isinstance(rule, Known) else None,
+            rule=rule.text,
+            unsure=tuple(fit.unsure(rules, pool)),
+            presets=tuple(self._presets(rule, pool)),
+            notes=tuple(self._notes(rule)),
+            verified=verified,
+            asked=self.asked,
+        )
+
+    def _presets(self, rule: Rule, pool: Dots) -> list[str]:
+        sums = fit.Seen(pool, rule(pool))
+        return [name for name, acc in fit.presets_of(self.inputs) if sums.agrees(Known(acc))]
+
+    def _notes(self, rule: Rule) -> list[str]:
+        return []

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rules give the sums that were seen: candidates of one order, and their elimination."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpd.numeric.accumulator import Accumulator, BlockFma, presets
+from cpd.numeric.formats import Format, format
+from cpd.study.probe.dots import F32, Dots, Inputs, Powers, joined
+from cpd.study.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
+from cpd.study.probe.tree import Ask, Mask, Tree, is_binary
+
+STANDARD = ("fp32", "fp16", "bf16", "tf32")
+_ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")
+_FRACTIONS = range(1, 31)  # of BlockFma
+_FIRST = 48  # rows that every candidate meets
+_MOST_KEPT = 12  # candidates that are looked at further
+_LEAST_EXPONENT, _MOST_EXPONENT = -400, 127  # of BlockFma
+_LEAST_SEEN = -200  # below, no binary32 sum tells
+_USUAL_EXPONENT = -133
+_MOST_NEAR = 24  # values of min_exponent that are looked at further
+
+
+class Seen(NamedTuple):
+    """Dot products and what they gave."""
+
+    dots: Dots
+    sums: F32
+
+    def agrees(self, rule: Rule | None) -> bool:
+        """Whether a rule gives all of them; most wrong ones fail on the first rows already."""
+        if rule is None:
+            return False
+        for rows in (slice(_FIRST), slice(_FIRST, None)):
+            if not same(rule(self.dots.rows(rows)), self.sums[rows]).all():
+                return False
+        return True
+
+
+class Regimes:
+    """Random dot products: of one block, of all of k, with tiny terms, with huge ones."""
+
+    def __init__(self, ask: Ask, inputs: Inputs, mask: Mask | None, first: list[int]) -> None:
+        self.ask, self.inputs = ask, inputs
+        products = inputs.products
+        low, high = (mask.low, mask.high) if mask else products
+        limited = mask is not None and mask.passing[0].high < min(products.high, 127)
+        top = high - (inputs.k.bit_length() + 2 if limited else 0)
+        self._common = (low + high) // 2, max((low + high) // 2, top)
+        self._tiny = max(products.low, low - 30), max(low, min(top, low + 25))
+        self._huge = max(low, high - 3), products.high
+        self._low = low
+        self._first, self._all = [first], [first, list(range(inputs.k))]
+        self.gaps = [8, 11, 14, 24]
+        """Where a sum's last bits lie."""
+
+    def block(self, rng: np.random.Generator, n: int) -> Dots:
+        return self._made(rng, n, self._first, self._common)
+
+    def bare(self, rng: np.random.Generator, n: int) -> Dots:
+        """Of one block, without an addend."""
+        dots = self.block(rng, n)
+        return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
+
+    def all(self, rng: np.random.Generator, n: int) -> Dots:
+        return self._made(rng, n, self._all, self._common)
+
+    def tiny(self, rng: np.random.Generator, n: int) -> Dots:
+        return self._made(rng, n, self._all, self._tiny)
+
+    def huge(self, rng: np.random.Generator, n: int) -> Dots:
+        return self._made(rng, n, self._all, self._huge)
+
+    def floors(self) -> Dots:
+        return self.inputs.floors(self._first[0], self._low)
+
+    def mixed(self, rng: np.random.Generator, n: int) -> Dots:
+        """n random ones, and those for the least sums."""
+        random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
+        every = joined([*random, self.floors()])
+        return every.rows(rng.permutation(len(every)))
+
+    def seen(self, dots: Dots) -> Seen:
+        return Seen(dots, self.ask(dots))
+
+    def _made(
+        self,
+        rng: np.random.Generator,
+        n: int,
+        windows: list[list[int]],
+        exponents: tuple[int, int],
+    ) -> Dots:
+        dense = self.inputs.random(rng, n - n // 3, windows, exponents)
+        gaps = [max(1, gap + shift) for gap in self.gaps for shift in (-2, -1, 0, 1, 2)]
+        sparse = self.inputs.sparse(rng, n // 3, windows, exponents, gaps)
+        return joined([dense, sparse]).rows(rng.permutation(n))
+
+
+def significant_bits(x: F32) -> int:
+    """The most bits from the first to the last one of any."""
+    finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
+    if not len(finite):
+        return 1
+    whole = np.ldexp(np.frexp(finite)[0], 24).astype(np.int64)
+    last = np.log2(whole & -whole).astype(np.int64)
+    return int((24 - last).max())
+
+
+def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
+    """Formats of sums that show so many significant bits and the powers of two that passed. Where
+    neither end of these is the sums' own, only the widest formats are meant."""
+    passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
+    ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
+    begins = any(p.low > max(g.low, -149) for p, g in zip(passed, given, strict=True))
+    names = [name for name in STANDARD if format(name).man == bits - 1]
+    made = [format(name) for name in names]
+    for exp in (8, 5, 6, 7, 4, 3, 2):
+        for encoding in ("ieee", "fn"):
+            made += _made(exp, bits - 1, encoding)
+    fitting = [f for f in dict.fromkeys(made) if _holds(f, passing, ends)]
+    explained = [f for f in fitting if begins and Powers.of(f).low == passing.low]
+    if explained or ends:
+        return explained or fitting
+    return [f for f in fitting if f.exp == 8 and f.encoding == "ieee"]
+
+
+def _made(exp: int, man: int, encoding: str) -> list[Format]:
+    try:
+        return [Format(exp, man, encoding=encoding)]
+    except ValueError:
+        return []
+
+
+def _holds(f: Format, passing: Powers, ends: bool) -> bool:
+    powers = Powers.of(f)
+    highest = powers.high == passing.high if ends else powers.high >= passing.high
+    return powers.low <= passing.low and highest
+
+
+# ---- candidates ----------------------------------------------------------------------------------
+
+
+class Figures(NamedTuple):
+    """What the sums look like: formats that they may have within the first block, and of all."""
+
+    within: list[Format]
+    of_all: list[Format]
+
+    @property
+    def hidden(self) -> list[Format]:
+        """Formats of a sum that is rounded into a narrower one at the end."""
+        widest = max((f.man for f in self.of_all), default=23)
+        return [f for f in map(format, STANDARD) if f.man > widest]
+
+
+def stages(tree: Tree | None, inputs: Inputs, figures: Figures) -> Iterator[Iterator[Rule]]:
+    """The rules of that order, the plainest first; a stage counts where those before it fail."""
+    addend = inputs.c is not None
+    schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
+    shapes = [] if tree is None else units_of(tree, inputs.k, addend)
+    plain, narrow = _products(inputs)
+    for products in (plain, narrow):
+        yield _chain(_floats(scheme, figures, products) for scheme in schemes)
+    sums = [*figures.of_all, *figures.within]
+    yield _chain(_units(shape, inputs, sums, figures.of_all) for shape in shapes)
+    if tree is not None and not schemes and is_binary(tree):
+        for products in (plain, narrow):
+            yield _trees(tree, inputs, figures, products)
+    if figures.hidden:
+        yield _chain(
+            _units(shape, inputs, [*figures.within, *figures.hidden], figures.of_all, narrower=True)
+            for shape in shapes
+        )
+        yield _chain(_hidden(scheme, figures) for scheme in schemes)
+    yield _floats({"scheme": "kahan"}, figures, plain)
+    yield _chain(_floats({"scheme": one}, figures, plain) for one in ("sequential", "pairwise"))
+    yield (Known(acc) for _, acc in presets_of(inputs))
+
+
+def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
+    """The presets that take such operands, by what they are called."""
+    for one in presets():
+        for output in ("fp32", "fp16"):
+            with suppress(ValueError):
+                acc = Accumulator(output, preset=one.name, operands=(inputs.a, inputs.b))
+                yield (one.name if output == "fp32" else f"{one.name} in {output}"), acc
+
+
+_chain = chain.from_iterable
+
+
+def _floats(
+    scheme: dict[str, Any], figures: Figures, products: list[Format | str | None]
+) -> Iterator[Rule]:
+    has_inner = scheme["scheme"] == "chunked"
+    inners = dict.fromkeys([*figures.within, *figures.hidden]) if has_inner else [None]
+    for f, inner, product, rounding in itertools.product(
+        figures.of_all, inners, products, _ROUNDINGS
+    ):
+        yield Known(Accumulator(f, **scheme, inner=inner, product=product, rounding=rounding))
+
+
+def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
+    for f, result, product in itertools.product(figures.hidden, figures.of_all, (None, "exact")):
+        yield Known(Accumulator(f, **scheme, product=product), result)
+
+
+def _trees(
+    tree: Tree, inputs: Inputs, figures: Figures, products: list[Format | str | None]
+) -> Iterator[Rule]:
+    for f, product, rounding in itertools.product(figures.of_all, products, _ROUNDINGS):
+        rounded = None if product == "exact" else format(product or f)
+        yield OrderTree(tree, inputs.k, f, rounding, rounded)
+
+
+def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
+    """What products are rounded into: None is the sum's format. First what is usual, then the
+    formats that do not hold all of them."""
+    exact_bits = inputs.a.man + inputs.b.man + 1
+    some = [format(name) for name in STANDARD] + [Format(8, man) for man in range(22, 0, -1)]
+    return [None, "exact"], [f for f in dict.fromkeys(some) if f.man < exact_bits]
+
+
+def _units(
+    shape: Blocks,
+    inputs: Inputs,
+    sums: list[Format],
+    results: list[Format],
+    narrower: bool = False,
+) -> Iterator[Rule]:
+    """`narrower`: the result is rounded into a format of its own."""
+    wider = [format("fp32")] if shape.promote else []
+    for fields in _adders(shape):
+        fractions = [25] if fields.get("adder") in ("exact", "flushed_pairs") else _FRACTIONS
+        for total, rounding, fraction in itertools.product(
+            dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions
+        ):
+            unit = unit_of(
+                inputs, shape, sum=total, rounding=rounding, fraction_bits=fraction, **fields
+            )
+            if unit is None:
+                continue
+            if not (narrower or shape.promote):
+                yield Known(Accumulator(unit=unit))
+                continue
+            for f, last in itertools.product(results, ("nearest_even", "toward_zero")):
+                yield Known(Accumulator(f, unit=unit, rounding=last))
+
+
+def _adders(shape: Blocks) -> list[dict[str, Any]]:
+    if shape.adder == "aligned":
+        return [{}]
+    if shape.adder == "separate":
+        return [{"aligns_addend": False}, {"adder": "two_steps"}]
+    return [{"adder": shape.adder}]
+
+
+def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> BlockFma | None:
+    """The unit, or None where there is none of these fields."""
+    if shape.group:
+        fields |= {"group": shape.group, "stride": shape.stride, "take": shape.take}
+    try:
+        return BlockFma(inputs.a, inputs.b, block=shape.block, promote=shape.promote, **fields)
+    except (ValueError, TypeError):
+        return None
+
+
+# ---- elimination ---------------------------------------------------------------------------------
+
+
+def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[Rule]:
+    """The first rules that give what was seen."""
+    found: list[Rule] = []
+    for rule in rules:
+        if seen.agrees(rule):
+            found.append(rule)
+            if len(found) == most:
+                break
+    return found
+
+
+def has_unit(rule: Rule) -> bool:
+    return isinstance(rule, Known) and rule.accumulator.unit is not None
+
+
+def unit_in(rule: Rule) -> BlockFma:
+    assert isinstance(rule, Known)
+    assert rule.accumulator.unit is not None
+    return rule.accumulator.unit
+
+
+def changed(rule: Rule, **fields: Any) -> Rule | None:
+    """The rule of a unit with other fields; None where there is none."""
+    assert isinstance(rule, Known)
+    acc = rule.accumulator
+    try:
+        unit = BlockFma(**{**unit_in(rule).__getstate__(), **fields})
+        f = unit.sum if "sum" in fields and not unit.promote else acc.format
+        return Known(Accumulator(f, unit=unit, rounding=acc.rounding))
+    except ValueError:
+        return None
+
+
+def least_exponents(
+    alike: Callable[[Rule | None], bool], rule: Rule, known: int | None = None
+) -> range:
+    """The values of min_exponent with which a unit is alike: if the least one is, all up to some
+    value; else an interval, of which `known` is one."""
+
+    def good(exponent: int) -> bool:
+        return alike(changed(rule, min_exponent=exponent))
+
+    every = range(_LEAST_EXPONENT, _MOST_EXPONENT + 1)
+    if good(every[0]):
+        return range(every[0], every[0] + bisect_left(every, True, key=lambda e: not good(e)))
+    if known is None:
+        known = next(filter(good, range(_LEAST_SEEN, every[-1] + 1)), None)
+    if known is None:
+        return range(0)
+    first = next(e for e in range(known, every[0] - 1, -1) if not good(e - 1))
+    last = next(e for e in range(known, every[-1] + 1) if not good(e + 1))
+    return range(first, last + 1)
+
+
+def with_exponents(alike: Callable[[Rule | None], bool], rule: Rule) -> list[Rule]:
+    """The rule with each min_exponent that is alike; where all small ones are, with BlockFma's
+    default and the greatest."""
+    exponents = least_exponents(alike, rule)
+    usual = [_USUAL_EXPONENT] if _USUAL_EXPONENT in exponents else []
+    made = (changed(rule, min_exponent=e) for e in dict.fromkeys([*usual, *exponents[-_MOST_NEAR:]]))
+    return [one for one in made if one is not None]
+
+
+def narrowed(
+    rules: list[Rule], regimes: Regimes, rng: np.random.Generator, rows: int = 900
+) -> tuple[list[Rule], int]:
+    """The rules that are left when the sums on which they differ have been asked for, until none
+    of random ones tells them apart; and how many were asked for."""
+    asked = 0
+    while len(rules) > 1:
+        pool = regimes.mixed(rng, rows)
+        sums = [rule(pool) for rule in rules]
+        differing = [np.flatnonzero(~same(sums[0], other))[:8] for other in sums[1:]]
+        chosen = np.unique(np.concatenate(differing))
+        if not len(chosen):
+            break
+        seen = regimes.seen(pool.rows(chosen))
+        asked += len(chosen)
+        rules = [
+            rule
+            for rule, given in zip(rules, sums, strict=True)
+            if same(given[chosen], seen.sums).all()
+        ]
+    return rules, asked
+
+
+def interleaved(one: Seen, other: Seen) -> Seen:
+    """Both, row by row."""
+    rows = np.argsort(np.concatenate([np.arange(len(x.dots)) for x in (one, other)]), kind="stable")
+    return Seen(joined([one.dots, other.dots]).rows(rows), np.concatenate([one.sums, other.sums])[rows])
+
+
+def nodes_of_two(tree: Node) -> list[Node]:
+    """Those nodes whose children are leaves."""
+    from cpd.study.probe.rules import nodes
+
+    return [node for node in nodes(tree) if all(isinstance(one, int) for one in node.children)]
+
+
+def unsure(rules: list[Rule], pool: Dots) -> list[str]:
+    """What cannot be told apart: other values of one field of the first rule, and other rules."""
+    rule = rules[0]
+    alike = Seen(pool, rule(pool)).agrees
+    lines = list(_unsure_unit(rule, alike)) if has_unit(rule) else []
+    return lines + [f"also {one.text}" for one in rules[1:] if not _one_field(rule, one)]
+
+
+def _one_field(rule: Rule, other: Rule) -> bool:
+    """Whether two units differ in fields that are told field by field."""
+    if not (has_unit(rule) and has_unit(other)):
+        return False
+    x, y = (unit_in(one).__getstate__() for one in (rule, other))
+    differing = [name for name in x if x[name] != y[name]]
+    return set(differing) <= {"fraction_bits", "min_exponent", "sum", "rounding"}
+
+
+def _unsure_unit(rule: Rule, alike: Callable[[Rule | None], bool]) -> Iterator[str]:
+    unit = unit_in(rule)
+    exponents = least_exponents(alike, rule, unit.min_exponent)
+    if exponents[0] == _LEAST_EXPONENT:
+        yield f"min_exponent: any below {exponents[-1] + 1}"
+    elif len(exponents) > 1:
+        yield f"min_exponent: {exponents[0]}…{exponents[-1]}"
+    fractions = [f for f in _FRACTIONS if f != unit.fraction_bits and alike(changed(rule, fraction_bits=f))]
+    if fractions:
+        yield f"fraction_bits: also {', '.join(map(str, fractions))}"
+    other = "nearest_even" if unit.rounding == "toward_zero" else "toward_zero"
+    if alike(changed(rule, rounding=other)):
+        yield f"rounding: also {other}"
+    for name, value in (("aligns_addend", not unit.aligns_addend),):
+        if alike(changed(rule, **{name: value})):
+            yield f"{name}: also {value}"

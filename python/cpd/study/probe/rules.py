@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that a sum of products may follow, and the trees that they would show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.formats import Format
+from cpd.ops import add, cast, fma, gemm, mul
+from cpd.study.probe.dots import F32, Dots
+from cpd.study.probe.tree import Node, Tree, join, text
+
+
+class Rule(Protocol):
+    """What gives the sums of dot products."""
+
+    @property
+    def text(self) -> str: ...
+
+    def __call__(self, dots: Dots) -> F32: ...
+
+
+@dataclass(frozen=True)
+class Known:
+    """An accumulator of CPD's; its result is perhaps rounded once more."""
+
+    accumulator: Accumulator
+    result: Format | None = None
+
+    @property
+    def text(self) -> str:
+        last = "" if self.result is None else f", the sum then rounded to {self.result}"
+        return f"{self.accumulator}{last}"
+
+    def __call__(self, dots: Dots) -> F32:
+        c = None if dots.c is None else dots.c[:, None, None]
+        made: F32 = gemm(dots.a[:, None, :], dots.b[:, :, None], self.accumulator, c)[:, 0, 0]
+        return made if self.result is None else cast(made, self.result)
+
+
+@dataclass(frozen=True)
+class OrderTree:
+    """Sums of two, each rounded into one format, in the order of a tree. A product is exact where
+    it is added to a sum (`product` is None), or is first rounded into a format."""
+
+    tree: Tree
+    k: int
+    format: Format
+    rounding: str
+    product: Format | None
+
+    @property
+    def text(self) -> str:
+        product = "exact" if self.product is None else str(self.product)
+        order = text(self.tree, self.k)
+        return f"{self.format} {order} product={product} rounding={self.rounding}"
+
+    def __call__(self, dots: Dots) -> F32:
+        return self._sum(self.tree, dots)
+
+    def _sum(self, tree: Tree, dots: Dots) -> F32:
+        if not isinstance(tree, Node):
+            return self._leaf(tree, dots)
+        x, y = tree.children
+        if self.product is None:
+            if isinstance(x, int) and x != self.k:
+                x, y = y, x
+            if isinstance(y, int) and y != self.k:  # beside it a sum, the addend or a product
+                done = self._sum(x, dots)
+                return fma(dots.a[:, y], dots.b[:, y], done, self.format, self.rounding)
+        return add(self._sum(x, dots), self._sum(y, dots), self.format, self.rounding)
+
+    def _leaf(self, leaf: int, dots: Dots) -> F32:
+        if leaf == self.k:
+            assert dots.c is not None
+            return cast(dots.c, self.format, self.rounding)
+        a, b = dots.a[:, leaf], dots.b[:, leaf]
+        return mul(a, b, self.product or self.format, self.rounding)
+
+
+def same(x: F32, y: F32) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Where two sums are the same value; zeros of either sign are, and NaN."""
+    return (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+# ---- trees of rules ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a matrix unit walks along k. `adder` as in BlockFma, or `separate`: aligned products, to
+    which the running sum is added."""
+
+    block: int
+    promote: int = 0
+    adder: str = "aligned"
+    group: int = 0
+    stride: int = 4
+    take: int = 2
+
+    def order(self, k: int) -> list[int]:
+        """All k in the order in which they are taken."""
+        if self.group == 0:
+            return list(range(k))
+        return sorted(
+            range(k), key=lambda i: (i // self.group, i % self.group % self.stride // self.take, i)
+        )
+
+    def blocks(self, k: int) -> list[list[int]]:
+        order = self.order(k)
+        return [order[at : at + self.block] for at in range(0, k, self.block)]
+
+    def tree(self, k: int, addend: bool) -> Tree:
+        blocks = self.blocks(k)
+        every = self.promote // self.block or len(blocks)
+        groups = [blocks[at : at + every] for at in range(0, len(blocks), every)]
+        total: Tree | None = k if addend else None
+        if self.promote == 0:
+            return self._chain(total, groups[0])
+        for group in groups:
+            total = join([total, self._chain(None, group)])
+        assert total is not None
+        return total
+
+    def _chain(self, start: Tree | None, blocks: Sequence[Sequence[int]]) -> Tree:
+        for block in blocks:
+            start = self._added(start, block)
+        assert start is not None
+        return start
+
+    def _added(self, total: Tree | None, block: Sequence[int]) -> Tree:
+        if self.adder in ("aligned", "exact"):
+            return join([total, *block], self.adder == "exact")
+        if self.adder == "flushed_pairs":
+            return join([total, pairwise(block)])
+        if self.adder == "two_steps_even" and len(block) > 1:
+            return join([total, join([join(block[::2]), join(block[1::2])])])
+        return join([total, join(block)])
+
+
+_WIDEST = 64  # block and group of BlockFma
+ADDERS = ("aligned", "separate", "exact", "flushed_pairs", "two_steps_even")
+
+
+def pairwise(trees: Sequence[Tree]) -> Tree:
+    """Neighbours first, an odd one passes up."""
+    while len(trees) > 1:
+        trees = [join(trees[at : at + 2]) for at in range(0, len(trees), 2)]
+    return trees[0]
+
+
+def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
+    for tree in trees:
+        start = join([start, tree])
+    assert start is not None
+    return start
+
+
+def chunked(start: Tree | None, k: int, chunk: int) -> Tree:
+    chunks = [range(at, min(at + chunk, k)) for at in range(0, k, chunk)]
+    return sequential(start, [sequential(None, one) for one in chunks])
+
+
+def nodes(tree: Tree) -> Iterator[Node]:
+    if isinstance(tree, Node):
+        yield tree
+        for child in tree.children:
+            yield from nodes(child)
+
+
+def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
+    """The schemes of Accumulator with this tree, by their arguments."""
+    start = k if addend else None
+    if tree == sequential(start, range(k)):
+        return [{"scheme": "sequential"}]
+    sizes = sorted({len(node.leaves) for node in nodes(tree)} & set(range(2, k + 1)))
+    found: list[dict[str, Any]] = [
+        {"scheme": "chunked", "chunk": chunk} for chunk in sizes if tree == chunked(start, k, chunk)
+    ]
+    if tree == join([start, pairwise(range(k))]):
+        found.append({"scheme": "pairwise"})
+    return found
+
+
+def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
+    """The matrix units with this tree: those that take k ascending, or else in groups."""
+    flat = [frozenset(one for one in node.children if one in range(k)) for node in nodes(tree)]
+    sizes = {len(node.leaves) for node in nodes(tree)}
+    widths = sorted({1, *map(len, flat), *sizes} & set(range(1, min(k, _WIDEST) + 1)))
+    shapes = [
+        (block, promote, adder)
+        for block in widths
+        for promote in (0, *sorted(size for size in sizes | {block} if size % block == 0))
+        if promote < k + addend and promote != 1
+        for adder in (ADDERS if block > 1 else ADDERS[:1])
+        if adder != "separate" or promote != block
+    ]
+    found = [Blocks(*shape) for shape in shapes]
+    found = [one for one in found if one.tree(k, addend) == tree]
+    if found:
+        return found
+    sets = set(flat)
+    for shape in shapes:
+        for order in _orders(shape[0], k):
+            made = Blocks(*shape, *order)
+            if frozenset(made.order(k)[: made.block]) in sets and made.tree(k, addend) == tree:
+                return [made]
+    return []
+
+
+def _orders(block: int, k: int) -> Iterator[tuple[int, int, int]]:
+    for group in range(2 * block, min(k, _WIDEST) + 1, block):
+        for stride in range(2, min(group, 32) + 1):
+            for take in range(1, stride):
+                yield group, stride, take

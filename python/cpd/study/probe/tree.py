@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of a sum as a tree, and how it is found (after FPRev, arXiv 2411.00442).
+
+One leaf is +M, one -M, and all others are u, so small that M + u gives M. What was added to M
+before the two met is lost; what is left of the sum counts the rest. So each pair of leaves tells
+how many leaves stand below the node in which they meet, and the pairs together tell the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.study.probe.dots import Dots, Inputs, Powers
+
+Ask: TypeAlias = Callable[[Dots], npt.NDArray[np.float32]]
+_MOST_ROWS = 2**22  # values of an operand in one batch
+
+
+class NoTree(Exception):
+    """Why the sums show no order."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A sum of subtrees: of two, rounded; of more, at once. `exact`: of so many terms that none is
+    lost beside a greater one."""
+
+    children: "frozenset[Tree]"
+    exact: bool = False
+
+    @cached_property
+    def leaves(self) -> frozenset[int]:
+        return frozenset().union(*map(leaves_of, self.children))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.children, self.exact))
+
+
+Tree: TypeAlias = Node | int
+
+
+def leaves_of(tree: Tree) -> frozenset[int]:
+    return tree.leaves if isinstance(tree, Node) else frozenset([tree])
+
+
+def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
+    """The sum of trees; None is +0, which counts for nothing."""
+    given = [tree for tree in trees if tree is not None]
+    if len(given) == 1:
+        return given[0]
+    return Node(frozenset(given), exact and len(given) > 2)
+
+
+def is_binary(tree: Tree) -> bool:
+    if not isinstance(tree, Node):
+        return True
+    return len(tree.children) == 2 and all(map(is_binary, tree.children))
+
+
+def text(tree: Tree, addend: int) -> str:
+    """`((c + 0) + 1)`; more than two at once: `[0 1 2 3]`, exact ones `{0 1 2 3}`; runs of leaves
+    as `0…15`."""
+    if not isinstance(tree, Node):
+        return "c" if tree == addend else str(tree)
+    parts = sorted(tree.children, key=lambda one: _first(one, addend))
+    if len(parts) == 2:
+        return f"({text(parts[0], addend)} + {text(parts[1], addend)})"
+    shown, run = [], []
+    for one in [*parts, None]:
+        if run and one != run[-1] + 1:
+            shown.append(f"{run[0]}…{run[-1]}" if len(run) > 2 else " ".join(map(str, run)))
+            run = []
+        if isinstance(one, int) and one != addend:
+            run.append(one)
+        elif one is not None:
+            shown.append(text(one, addend))
+    return f"{'{['[not tree.exact]}{' '.join(shown)}{'}]'[not tree.exact]}"
+
+
+def _first(tree: Tree, addend: int) -> int:
+    return min(-1 if leaf == addend else leaf for leaf in leaves_of(tree))
+
+
+class Mask:
+    """The greatest and the least power of two that pass unchanged through every leaf, and how many
+    of the least ones are counted without an error."""
+
+    def __init__(self, ask: Ask, inputs: Inputs) -> None:
+        self.ask, self.inputs = ask, inputs
+        kinds = [0] if inputs.c is None else [0, inputs.k]
+        self.given = [inputs.powers(leaf) for leaf in kinds]
+        self.passing = [self._passing(leaf) for leaf in kinds]
+        """Of products and of the addend."""
+        self.low = max(one.low for one in self.passing)
+        self.high = min(one.high for one in self.passing)
+        self.group = self._counted()
+
+    def _passing(self, leaf: int) -> Powers:
+        powers = self.inputs.powers(leaf)
+        exponents = range(powers.low, powers.high + 1)
+        dots = self.inputs.zeros(len(exponents))
+        for row, e in enumerate(exponents):
+            self.inputs.put(dots, row, leaf, e)
+        with np.errstate(over="ignore", under="ignore"):
+            wanted = np.ldexp(np.float32(1), np.array(exponents, np.int32))
+        same = (self.ask(dots) == wanted) & np.isfinite(wanted) & (wanted > 0)
+        if not same.any():
+            what = "an addend" if leaf == self.inputs.k else "a product"
+            raise NoTree(f"no power of two passes unchanged as {what} beside zeros")
+        first, last = np.flatnonzero(same)[[0, -1]]
+        return Powers(exponents[int(first)], exponents[int(last)])
+
+    def _counted(self) -> int:
+        n = self.inputs.leaves
+        dots = self.inputs.zeros(2 * n)
+        for row in range(n):
+            for leaf in range(n):
+                if leaf <= row:
+                    self.inputs.put(dots, row, leaf, self.low)
+                if leaf >= row:
+                    self.inputs.put(dots, n + row, leaf, self.low)
+        counts = np.ldexp(self.ask(dots).astype(np.float64), -self.low)
+        wanted = np.concatenate([np.arange(1, n + 1), np.arange(n, 0, -1)])
+        wrong = wanted[counts != wanted]
+        if not len(wrong):
+            return n
+        most = int(wrong.min()) - 1
+        return 1 << (most.bit_length() - 1) if most > 0 else 1
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """For each two leaves how many stand below the node in which they meet."""
+        n = self.inputs.leaves
+        pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)])
+        left = np.full(len(pairs), -1)
+        for sign, unit in ((1, 1), (-1, 1), (1, -1), (-1, -1)):
+            unknown = np.flatnonzero(left < 0)
+            if len(unknown):
+                left[unknown] = self._left(pairs[unknown], sign, unit)
+        if (left < 0).any():
+            i, j = pairs[np.argmax(left < 0)]
+            raise NoTree(
+                f"±2^{self.high} in products {i} and {j} do not cancel, whatever their signs: a "
+                f"sum keeps traces of 2^{self.low} beside 2^{self.high}"
+            )
+        found = np.ones((n, n), np.int64)
+        found[tuple(pairs.T)] = found[tuple(pairs.T[::-1])] = n - left
+        return found
+
+    def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
+        """How many units are left beside ±M; -1: the sum is no count of units."""
+        n = self.inputs.leaves
+        total = np.zeros(len(pairs), np.int64)
+        for begin in range(0, n, self.group):
+            members = range(begin, min(begin + self.group, n))
+            step = max(1, _MOST_ROWS // self.inputs.k)
+            for at in range(0, len(pairs), step):
+                some = pairs[at : at + step]
+                counts = self._count(some, members, sign, unit)
+                most = np.array([sum(m not in pair for m in members) for pair in some.tolist()])
+                good = (counts >= 0) & (counts <= most) & (counts == np.floor(counts))
+                part = total[at : at + step]
+                part[:] = np.where(good & (part >= 0), part + np.where(good, counts, 0), -1)
+        return total
+
+    def _count(
+        self, pairs: npt.NDArray[np.int64], members: range, sign: int, unit: int
+    ) -> npt.NDArray[np.float64]:
+        one = self.inputs.zeros(1)
+        for leaf in members:
+            self.inputs.put(one, 0, leaf, self.low, unit)
+        dots = one.each(lambda x: np.repeat(x, len(pairs), axis=0))
+        for row, (i, j) in enumerate(pairs.tolist()):
+            self.inputs.put(dots, row, i, self.high, sign)
+            self.inputs.put(dots, row, j, self.high, -sign)
+        with np.errstate(all="ignore"):
+            return np.ldexp(self.ask(dots).astype(np.float64), -self.low) * unit
+
+
+def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
+    """The tree in which each two leaves meet in a node of that size."""
+    made = _built(sizes, order)
+    if not np.array_equal(_sizes_of(made, len(order)), sizes):
+        raise NoTree("what each two terms lose of the others fits no order of sums")
+    return made
+
+
+def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
+    tree: Tree = leaves[0]
+    size = 1
+    to_first = sizes[leaves[0]]
+    for value in sorted({int(to_first[leaf]) for leaf in leaves[1:]}):
+        others = [leaf for leaf in leaves[1:] if to_first[leaf] == value]
+        exact = value == size + 1
+        if not exact and value != size + len(others):
+            raise NoTree("what the terms lose beside great ones fits no order of sums")
+        parts = [[one] for one in others] if exact else _parts(sizes, others, value)
+        tree = join([tree, *(_built(sizes, part) for part in parts)], exact)
+        size += len(others)
+    return tree
+
+
+def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
+    """Leaves that meet below the node of that size, together."""
+    left, parts = list(leaves), []
+    while left:
+        part = [leaf for leaf in left if leaf == left[0] or sizes[left[0], leaf] < value]
+        left = [leaf for leaf in left if leaf not in part]
+        parts.append(part)
+    return parts
+
+
+def _sizes_of(tree: Tree, n: int) -> npt.NDArray[np.int64]:
+    """What each two leaves of a tree would tell."""
+    sizes = np.ones((n, n), np.int64)
+
+    def walk(one: Tree) -> list[int]:
+        if not isinstance(one, Node):
+            return [one]
+        parts = [walk(child) for child in one.children]
+        whole = sum(map(len, parts))
+        greatest = max(map(len, parts))
+        for i, left in enumerate(parts):
+            for right in parts[:i]:
+                met = max(len(left), len(right)) + 1 if one.exact else whole
+                sizes[np.ix_(left, right)] = sizes[np.ix_(right, left)] = met
+        assert not one.exact or sum(len(part) > 1 for part in parts) <= 1 or greatest == 1
+        return [leaf for part in parts for leaf in part]
+
+    walk(tree)
+    return sizes
