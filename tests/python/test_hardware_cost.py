@@ -47,6 +47,9 @@ def test_counted_by_hand():
     # integers have significands of all bits but the sign, and no exponents but the sum's
     assert parts("int8", "fp32 fma")[0] == 49
     assert parts("int8", "fp32 fma")[4] == 18 + 30
+    # into an integer without shifts, or with
+    assert parts("int8", "int32") == (49, 0, 32, 0, 0, 0)
+    assert parts("e4m3fn", "fixed<40,12>") == (16, 40 * 6, 40, 0, 5, 0)
     # powers of two add their exponents; fp32 scales of blocks are multiplied
     assert parts("mxfp8", "fp32")[5] == (8 + 8) / 32
     assert parts("int8 32", "fp32")[5] == (8 + 8 + 24 * 24 + 48 * 24) / 32

@@ -283,6 +283,16 @@ def test_a_sample_is_of_whole_rows_and_only_where_it_is_asked_for(tmp_path):
     assert again.digest == work.digest
 
 
+def test_integers_sum_elements_below_a_tensors_scale():
+    x = normal(24, 64, scale=1e-4)
+    found = sweep(x, "int8", "int32,fp32", scales="tensor,row")
+    assert [row.cell.total for row in found] == ["fp32 fixed width=32 fraction=0", "fp32", "fp32"]
+    assert "at most with one scale a tensor; not int8 row" in found.left_out[0]
+    by_integers, by_floats = (row.losses.dot_error for row in found.rows[:2])
+    assert by_integers == pytest.approx(by_floats, rel=1e-4)
+    assert by_integers < 0.05
+
+
 # ---- what is kept --------------------------------------------------------------------------------
 
 

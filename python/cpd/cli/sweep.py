@@ -28,7 +28,7 @@ Values are rounded to binary32 first. Each tensor counts divided by its RMS. Sum
 and blocks run along the last dimension; each value is cast and multiplied.
 
 A pattern e[2-5]m[1-3] names all formats of these exponent and mantissa bits; so
-do int[4-8] and, for accumulators, e8m[7,10,13]. Several stand between commas.
+do int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Several stand between commas.
 Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
 below a tensor's fp32), or what stands behind the element of a scaled format, as
 '64 scale=e8m0'. Scaled formats such as mxfp4 have their own.

@@ -127,9 +127,8 @@ def _stages(width: int) -> int:
 
 def _of_sum(total: Accumulator, a: Format, b: Format) -> Parts:
     e, product = _exponent(a, b), _precision(a) + _precision(b)
-    fixed: Any = getattr(total, "fixed", None)
-    if fixed is not None:
-        width = fixed.width
+    if total.fixed is not None:
+        width = total.fixed.width
         return np.array([width * _stages(width) if e else 0, width, 0, e + 1 if e else 0.0])
     parts: Parts = _addition(total, total.format, product)
     if total.scheme == "kahan":

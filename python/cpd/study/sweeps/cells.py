@@ -146,18 +146,18 @@ def grid(
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
     """The cells whose accumulators can multiply their operands, and a text for each accumulator
-    with others: a matrix unit takes values of its own formats, below no scale but a tensor's.
+    with others: a matrix unit takes values of its own formats, and it and an integer accumulator no
+    scales but a tensor's.
 
     Raises ValueError where no cell is left.
     """
     kept: list[Cell] = []
     left: dict[str, list[str]] = {}
     for cell in cells:
-        unit = cell.sum.unit
-        if multiplies(unit, cell.format):
+        if multiplies(cell.sum, cell.format):
             kept.append(cell)
         else:
-            taken = f"{cell.total} takes {_taken(unit)}"
+            taken = f"{cell.total} takes {_taken(cell.sum.unit)}"
             left.setdefault(taken, []).append(cell.operand)
     told = [f"{taken}; not {', '.join(dict.fromkeys(names))}" for taken, names in left.items()]
     if not kept:
@@ -165,14 +165,21 @@ def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
     return kept, told
 
 
-def multiplies(unit: BlockFma | None, operand: Format | Scaled) -> bool:
-    """Whether a matrix unit (None: any sum) takes such operands."""
-    if unit is None:
-        return True
+def takes_elements(total: Accumulator) -> bool:
+    """Whether an accumulator is of values with a fixed range: it sums products of elements, and its
+    result is multiplied by scales."""
+    return total.unit is not None or total.fixed is not None
+
+
+def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
+    """Whether an accumulator takes such operands."""
     if isinstance(operand, Scaled):
+        if not takes_elements(total):
+            return True
         whole = operand.block == "tensor" and operand.tensor_scale is None
-        return whole and multiplies(unit, operand.element)
-    return all(_within(operand, f) for f in (unit.a, unit.b))
+        return whole and multiplies(total, operand.element)
+    unit = total.unit
+    return unit is None or all(_within(operand, f) for f in (unit.a, unit.b))
 
 
 def _within(narrow: Format, wide: Format) -> bool:
@@ -184,9 +191,9 @@ def _within(narrow: Format, wide: Format) -> bool:
 
 
 def _taken(unit: BlockFma | None) -> str:
-    if unit is None:
-        return "anything"
-    formats = str(unit.a) if unit.a == unit.b else f"{unit.a} and {unit.b}"
+    formats = "any format" if unit is None else str(unit.a)
+    if unit is not None and unit.a != unit.b:
+        formats += f" and {unit.b}"
     return f"{formats}, at most with one scale a tensor"
 
 

@@ -69,8 +69,8 @@ def sweep(
         formats: texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or what `cpd.format` and
             `cpd.scaled` take, one or several. Scaled ones have scales of their own.
         accumulators: likewise, what `cpd.Accumulator` takes. A matrix unit goes with formats
-            whose values its own hold, without scales or with one a tensor, by which its result is
-            multiplied; other pairs are `left_out`.
+            whose values its own hold. With it and with an integer, `int32` or `fixed<40,12>`, go no
+            scales or one a tensor, by which the result is multiplied. Others are `left_out`.
         rounding: modes of `cpd.cast`; `stochastic:8` with 8 random bits.
         scales: `none`, `tensor` (one fp32 scale), `row`, `mx` (32 values, e8m0), `nv` (16 values,
             e4m3fn below a tensor's fp32), or what stands behind the element in a text of
