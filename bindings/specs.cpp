@@ -28,6 +28,7 @@
 #include "cpd/numeric/fixed.h"
 #include "cpd/numeric/hadamard.h"
 #include "cpd/numeric/scaled.h"
+#include "cpd/numeric/wide_format.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
@@ -50,8 +51,9 @@ std::string Repr(const py::object& given) { return py::repr(given).cast<std::str
 
 // ---- formats --------------------------------------------------------------------------------
 
-/// The distinct finite values, ascending. Every format's values are binary32 values.
+/// The distinct finite values, ascending, of formats of binary32 values.
 py::array_t<float> Values(const Format& format) {
+  Check(format);
   std::vector<float> positive;
   Guarded([&] {
     for (std::uint32_t code = format.has_zero() ? 1 : 0; code <= format.max_code(); ++code) {
@@ -85,11 +87,11 @@ void BindFormats(py::module_& m) {
       .def_property_readonly("encoding", [](const Format& f) { return ToString(f.encoding); })
       .def_property_readonly("name", [](const Format& f) { return ToString(f); })
       .def_property_readonly("bits", &Format::bits)
-      .def_property_readonly("max", &Format::max)
-      .def_property_readonly("min_normal", &Format::min_normal)
-      .def_property_readonly("min_subnormal", &Format::min_subnormal)
+      .def_property_readonly("max", &max_of)
+      .def_property_readonly("min_normal", &min_normal_of)
+      .def_property_readonly("min_subnormal", &min_subnormal_of)
       .def_property_readonly("epsilon", &Format::epsilon)
-      .def_property_readonly("num_values", &Format::num_values)
+      .def_property_readonly("num_values", &num_values_of)
       .def("values", &Values)
       .def("packed_bytes", &PackedBytes, py::arg("n"));
   m.def("parse_format", &ParseFormat, py::arg("name"));

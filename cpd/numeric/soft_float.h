@@ -17,6 +17,7 @@
 
 #include "cpd/numeric/format.h"
 #include "cpd/numeric/rounding.h"
+#include "cpd/numeric/wide_format.h"
 
 namespace cpd::soft {
 
@@ -201,35 +202,6 @@ inline Number sqrt(const Number& a) {
 
 // ---- rounding -----------------------------------------------------------------------------------
 
-namespace detail {
-
-constexpr std::uint64_t kInfinity = 0x7FF0000000000000;
-
-/// units * 2^exponent, as a pattern; infinity above binary64.
-inline std::uint64_t pattern(std::uint64_t units, int exponent) {
-  if (units == 0) return 0;
-  const int top = 63 - std::countl_zero(units);
-  const int power = exponent + top;
-  if (power > 1023) return kInfinity;
-  if (power < -1022) return units << (exponent + 1074);
-  const std::uint64_t significand = top <= 52 ? units << (52 - top) : units >> (top - 52);
-  return (static_cast<std::uint64_t>(power + 1022) << 52) + significand;
-}
-
-/// The pattern of the largest finite value, of formats up to binary64.
-inline std::uint64_t max_pattern(const Format& format) {
-  const bool ieee = format.encoding == Encoding::ieee;
-  const std::uint64_t all = std::uint64_t{1} << format.man;
-  const std::uint64_t code =
-      ieee ? ((std::uint64_t{1} << format.exp) - 1) * all - 1 : format.max_code();
-  const auto field = static_cast<int>(code / all);
-  if (!format.has_zero()) return pattern(1, field - format.bias);
-  if (field == 0) return format.subnormals ? pattern(code, format.min_quantum_exponent()) : 0;
-  return pattern(all + code % all, field - 1 + format.min_quantum_exponent());
-}
-
-}  // namespace detail
-
 /// A format and its rounding as constants.
 struct Target {
   Rounding mode = Rounding::nearest_even;
@@ -261,8 +233,8 @@ inline Target target(const Format& format, const RoundingOptions& options = {},
           .random_bits = options.random_bits,
           .man = format.man,
           .emin = format.emin(),
-          .max = detail::max_pattern(format),
-          .lowest = format.has_zero() ? 0 : detail::pattern(1, -format.bias)};
+          .max = pattern_of(format, max_code_of(format)),
+          .lowest = pattern_of(format, 0)};
 }
 
 /// A value of a format and the exceptions of its making.
@@ -273,6 +245,7 @@ struct Rounded {
 
 namespace detail {
 
+constexpr std::uint64_t kInfinity = 0x7FF0000000000000;
 constexpr std::uint64_t kNan = 0x7FF8000000000000;
 constexpr Wide kHalf = Wide{1} << 127;
 constexpr std::uint8_t kInexactTiny = kInexact | kUnderflow;
@@ -403,7 +376,7 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
   }
   if (units == 0) return with_sign(0, x.negative && to.has_negative_zero, flags);
   if (x.negative && !to.is_signed) return below_unsigned(to, inexact_flags(x, random, to));
-  const std::uint64_t magnitude = pattern(units, place);
+  const std::uint64_t magnitude = binary64_pattern(units, place);
   if (magnitude <= to.max) return with_sign(magnitude, x.negative, flags);
   flags = static_cast<std::uint8_t>(inexact_flags(x, random, to) | kOverflow);
   if (is_inward(to.mode, x.negative)) return with_sign(to.max, x.negative, flags);

@@ -2,6 +2,7 @@
 #include "cpd/ops/arithmetic.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "cpd/backend/cuda.h"
@@ -48,6 +49,20 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
   });
 }
 
+/// The kernels' number of an operation; nothing where there is no kernel.
+std::optional<Operation> KernelOf(soft::Operation op) {
+  switch (op) {
+    case soft::Operation::add:
+      return Operation::add;
+    case soft::Operation::mul:
+      return Operation::mul;
+    case soft::Operation::fma:
+      return Operation::fma;
+    default:
+      return std::nullopt;
+  }
+}
+
 void CheckElementwise(const Operands& in, const Format& format, const RoundingOptions& options,
                       const TensorView& out, const TensorView* random) {
   CheckOperands(in);
@@ -58,25 +73,18 @@ void CheckElementwise(const Operands& in, const Format& format, const RoundingOp
   CheckRandom(random, out, options);
 }
 
-void Operate(Operation op, const Operands& in, const Format& format, const RoundingOptions& options,
-             const TensorView& out, const TensorView* random) {
+void Operate(soft::Operation op, const Operands& in, const Format& format,
+             const RoundingOptions& options, const TensorView& out, const TensorView* random) {
   CheckElementwise(in, format, options, out, random);
+  const auto kernel = KernelOf(op);
+  if (is_wide(format) || !kernel) return Compute(op, in, format, options, out, random);
   const RoundPlan plan = PlanOf(format, options);
   if (out.size() == 0) return;
   if (in.x.device == Device::cuda) {
-    return cuda::Operate(op, in.x, *in.y, in.z, plan, out, random, cuda::KeyOf(options));
+    return cuda::Operate(*kernel, in.x, *in.y, in.z, plan, out, random, cuda::KeyOf(options));
   }
-  in.has(DType::f64) ? OperateIn<double>(op, plan, in, random, out)
-                     : OperateIn<float>(op, plan, in, random, out);
-}
-
-/// Of what no kernel has.
-void OperateExactly(soft::Operation op, const Operands& in, const Format& format,
-                    const RoundingOptions& options, const TensorView& out,
-                    const TensorView* random) {
-  CheckElementwise(in, format, options, out, random);
-  CheckOnCpu(in.x, "quotients and square roots");
-  Compute(op, in, format, options, out, random);
+  in.has(DType::f64) ? OperateIn<double>(*kernel, plan, in, random, out)
+                     : OperateIn<float>(*kernel, plan, in, random, out);
 }
 
 /// x with `dim` fixed at index k, shape and strides of the rest.
@@ -151,30 +159,25 @@ void CheckOperands(const Operands& in) {
   check(in.z, "z", "x and z");
 }
 
-void CheckOnCpu(const TensorView& x, const char* what) {
-  if (x.device == Device::cpu) return;
-  throw Error(std::string(what) + " are for tensors on the CPU, got one on a GPU");
-}
-
 void Add(const TensorView& x, const TensorView& y, const Format& format,
          const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(Operation::add, {x, &y}, format, options, out, random);
+  Operate(soft::Operation::add, {x, &y}, format, options, out, random);
 }
 void Mul(const TensorView& x, const TensorView& y, const Format& format,
          const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(Operation::mul, {x, &y}, format, options, out, random);
+  Operate(soft::Operation::mul, {x, &y}, format, options, out, random);
 }
 void Fma(const TensorView& x, const TensorView& y, const TensorView& z, const Format& format,
          const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(Operation::fma, {x, &y, &z}, format, options, out, random);
+  Operate(soft::Operation::fma, {x, &y, &z}, format, options, out, random);
 }
 void Div(const TensorView& x, const TensorView& y, const Format& format,
          const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  OperateExactly(soft::Operation::div, {x, &y}, format, options, out, random);
+  Operate(soft::Operation::div, {x, &y}, format, options, out, random);
 }
 void Sqrt(const TensorView& x, const Format& format, const RoundingOptions& options,
           const TensorView& out, const TensorView* random) {
-  OperateExactly(soft::Operation::sqrt, {x}, format, options, out, random);
+  Operate(soft::Operation::sqrt, {x}, format, options, out, random);
 }
 
 void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,

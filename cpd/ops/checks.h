@@ -28,8 +28,6 @@ struct Operands {
 };
 /// Throws Error unless they are float tensors of one shape on one device.
 void CheckOperands(const Operands& operands);
-/// Throws Error for a GPU's tensor; `what` is done on the CPU only.
-void CheckOnCpu(const TensorView& x, const char* what);
 /// Throws Error unless options hold and the given integers, if any, fit x and the options.
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options);
 /// The same for an ordered sum: random's shape is out's and, last, `draws`.

@@ -92,10 +92,17 @@ void CheckCount(soft::Operation operation, const Operands& in) {
               " operands, got " + std::to_string(given));
 }
 
+/// `what` is done on the CPU alone.
+void CheckOnCpu(const TensorView& x, const char* what) {
+  if (x.device == Device::cpu) return;
+  throw Error(std::string(what) + " are for tensors on the CPU, got one on a GPU");
+}
+
 }  // namespace
 
 void Compute(soft::Operation operation, const Operands& in, const Format& format,
              const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+  CheckOnCpu(in.x, "quotients, square roots and formats wider than binary32");
   const soft::Target to = soft::target(format, options);
   parallel_for(out.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
     Stages stages(in, to, options, random);
@@ -115,7 +122,7 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
            const TensorView* random) {
   CheckCount(operation, in);
   CheckOperands(in);
-  Check(format);
+  CheckOfElements(format);
   Check(flags, "flags");
   if (flags.dtype != DType::u8) throw Error("flags must be uint8, got " + ToString(flags.dtype));
   CheckSameShape(in.x, flags, "x and flags");

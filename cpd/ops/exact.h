@@ -19,7 +19,7 @@ CPD_API void Flags(soft::Operation operation, const Operands& operands, const Fo
                    const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
                    const TensorView* random = nullptr);
 
-/// out = the values, where a verb has checked all of them.
+/// out = the values, where a verb has checked all arguments but the device.
 void Compute(soft::Operation operation, const Operands& operands, const Format& format,
              const RoundingOptions& options, const TensorView& out, const TensorView* random);
 

@@ -49,7 +49,7 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
 /// Throws Error for what only the CPU does.
 void CheckDevice(const Accumulator& accumulator, const TensorView& out) {
   if (out.device == Device::cpu) return;
-  if (accumulator.fixed) throw Error("an accumulator of scheme fixed is for products on the CPU");
+  if (accumulator.fixed) throw Error("accumulators of scheme fixed are for products on the CPU");
   if (!accumulator.unit || accumulator.unit->adder == Adder::aligned) return;
   throw Error("units with adder " + ToString(accumulator.unit->adder) +
               " are for products on the CPU; a GPU's are aligned");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
@@ -17,7 +18,7 @@ using reference::Exact;
 using reference::Spec;
 using soft::Operation;
 
-constexpr std::int64_t kGrain = 256;
+constexpr std::int64_t kGrain = 1024;
 
 std::uint16_t Bit(Corner corner) { return static_cast<std::uint16_t>(corner); }
 
@@ -56,6 +57,49 @@ bool Cancels(const Exact& x, const Exact& y, const Exact& sum) {
   return sum.is_zero() || reference::top_exponent(sum) <= top - 2;
 }
 
+/// What a rounding gives.
+struct Outcome {
+  std::uint32_t code = 0;
+  std::uint8_t flags = 0;
+  std::uint16_t corners = 0;
+};
+
+/// The last outcomes of one rule, by exact finite results: lines of narrow formats share them.
+class Memo {
+ public:
+  struct Entry {
+    std::uint64_t significand = 0;
+    int exponent = 0;
+    bool negative = false, used = false;
+    Outcome outcome{};
+
+    bool Is(const Exact& x) const {
+      return used && significand == Significand(x) && exponent == x.exponent &&
+             negative == x.negative;
+    }
+    void Keep(const Exact& x, const Outcome& made) {
+      *this = {Significand(x), x.exponent, x.negative, true, made};
+    }
+  };
+
+  static bool Keeps(const Exact& x) {
+    return x.kind == Exact::Kind::finite && x.significand.bit_length() <= 64;
+  }
+  Entry& At(const Exact& x) {
+    const std::uint64_t key =
+        Significand(x) * 2 + (x.negative ? 1 : 0) + (static_cast<std::uint64_t>(x.exponent) << 40);
+    return entries_[(key * 0x9E3779B97F4A7C15u) >> (64 - kBits)];
+  }
+
+ private:
+  static std::uint64_t Significand(const Exact& x) {
+    return std::uint64_t{x.significand.limb(1)} << 32 | x.significand.limb(0);
+  }
+
+  static constexpr int kBits = 12;
+  std::vector<Entry> entries_ = std::vector<Entry>(std::size_t{1} << kBits);
+};
+
 /// One line at a time.
 class Elements {
  public:
@@ -70,7 +114,7 @@ class Elements {
     }
   }
 
-  void Line(const ElementLines& lines, std::int64_t i) const {
+  void Line(const ElementLines& lines, std::int64_t i, Memo& memo) const {
     std::array<Exact, 3> x;
     std::uint16_t corners = 0;
     bool any_nan = false;
@@ -82,15 +126,30 @@ class Elements {
     reference::Options o = options_;
     if (lines.random != nullptr) o.random = lines.random[i];
     const Exact exact = Result(x, o, corners);
-    const Exact result = reference::round_exact(result_, exact, o);
-    const std::uint8_t flags = reference::flags_of(result_, exact, result, o, rule_.tininess,
-                                                   any_nan ? 0 : Raised(x, exact));
-    lines.codes[i] = reference::code_of(result_, result).value_or(kNoCode);
-    lines.flags[i] = flags;
-    lines.corners[i] = corners | CornersOut(result_, exact, result, flags);
+    const std::uint8_t raised = any_nan ? std::uint8_t{0} : Raised(x, exact);
+    Outcome outcome;
+    if (lines.random != nullptr || !Memo::Keeps(exact)) {
+      outcome = Round(exact, o, raised);
+    } else if (Memo::Entry& entry = memo.At(exact); entry.Is(exact)) {
+      outcome = entry.outcome;
+    } else {
+      outcome = Round(exact, o, raised);
+      entry.Keep(exact, outcome);
+    }
+    lines.codes[i] = outcome.code;
+    lines.flags[i] = outcome.flags;
+    lines.corners[i] = corners | outcome.corners;
   }
 
  private:
+  Outcome Round(const Exact& exact, const reference::Options& o, std::uint8_t raised) const {
+    const Exact result = reference::round_exact(result_, exact, o);
+    const std::uint8_t flags =
+        reference::flags_of(result_, exact, result, o, rule_.tininess, raised);
+    return {reference::code_of(result_, result).value_or(kNoCode), flags,
+            CornersOut(result_, exact, result, flags)};
+  }
+
   /// What an operation on numbers raises that gives NaN, or infinity by zero.
   std::uint8_t Raised(const std::array<Exact, 3>& x, const Exact& exact) const {
     if (exact.is_nan()) return soft::kInvalid;
@@ -157,7 +216,8 @@ void OracleElements(const ElementRule& rule, const ElementLines& lines) {
   }
   const Elements elements(rule);
   parallel_for(lines.n, kGrain, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) elements.Line(lines, i);
+    Memo memo;
+    for (std::int64_t i = begin; i < end; ++i) elements.Line(lines, i, memo);
   });
 }
 

@@ -8,6 +8,8 @@
 // - rounded: every product is below 2^51 units. In binary64 it is exact, and beside 1.5 * 2^52 its
 //   last place is the unit: to nearest-even that takes one fused operation and an addition of
 //   integers, otherwise three or more operations of a MAC;
+// - cut: where one instruction makes integers of binary64 values, it does so of products up to 2^62
+//   units that are to be cut toward zero, or are whole;
 // - saturating: the same, clamped after each addition, where a sum may leave the range;
 // - general: word by word, for anything.
 //
@@ -39,6 +41,9 @@ constexpr double kMagnet = 0x1.8p52;  ///< beside it binary64's last place is 1
 constexpr uint64_t kMagnetBits = 0x4338000000000000;
 constexpr double kMostTerm = 0x1p51;
 
+/// Whether the conversion to integers, which cuts, is one instruction.
+constexpr bool kConverts = Lanes<D>::count == 8;
+
 /// A tile and its values of k.
 struct Tile {
   const FixedPlan& plan;
@@ -58,7 +63,7 @@ struct Tile {
 
 // --- routes --------------------------------------------------------------------------------------
 
-enum class Route : std::uint8_t { whole32, whole64, rounded, saturating, general };
+enum class Route : std::uint8_t { whole32, whole64, rounded, cut, saturating, general };
 
 /// What the products of a tile are at most, in units.
 struct Bounds {
@@ -100,7 +105,11 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
   const FixedPoint& point = tile.plan.point;
   if (point.fraction < -kMostScale || point.fraction > kMostScale) return Route::general;
   const Bounds bounds = bounds_of(exact_power(point.fraction), tile.count, a, b);
-  if (!(bounds.all < 0x1p58 && bounds.each < kMostTerm)) return Route::general;
+  if (!(bounds.all < 0x1p58 && bounds.each < kMostTerm)) {
+    const bool cuts = kConverts && (bounds.whole || point.rounding == Rounding::toward_zero);
+    const bool fits = cuts && bounds.all < 0x1p62;
+    return fits && !(point.saturates && may_leave(tile, bounds.all)) ? Route::cut : Route::general;
+  }
   if (point.saturates && may_leave(tile, bounds.all)) {
     return point.width < 64 ? Route::saturating : Route::general;
   }
@@ -228,9 +237,6 @@ CPD_BODY void add_whole64(const Tile* tile) {
 }
 
 // --- products rounded to units -------------------------------------------------------------------
-
-/// Whether the conversion to integers, which cuts, is one instruction.
-constexpr bool kConverts = Lanes<D>::count == 8;
 
 /// What rounded_units adds to each product.
 template <Rounding mode>
@@ -361,6 +367,8 @@ CPD_FN void add_tile(const Tile& tile, Route route) {
       return add_whole32(&tile);
     case Route::whole64:
       return add_whole64(&tile);
+    case Route::cut:
+      return add_rounded<Rounding::toward_zero>(&tile);
     case Route::general:
       return add_generally(&tile);
     default:

@@ -395,8 +395,8 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
         dot = _floor(even, e - f) + _floor(odd, e - f)
     else:
         dot, e = _cut_sum(terms, f)
-    e_s = max(_exponent(s, unit.sum.emin) if s.value else unit.min_exponent, unit.min_exponent)
-    greatest = max(e, e_s)
+    e_s = _exponent(s, unit.sum.emin) if s.value else unit.min_exponent
+    greatest = max(e, e_s, unit.min_exponent)
     kept = s.value if not halves or e_s >= greatest - f - 1 else Fraction(0)
     total = _floor(dot, greatest - f - 8) + _floor(kept, greatest - f)
     return _floor(total, max(floor_log2(abs(total)), unit.sum.emin) - f - 7) if total else total
@@ -432,8 +432,7 @@ def _flushed_pairs(s: Value, pairs: Pairs, unit: Unit) -> Value:
     sums += [ZERO] * (unit.block - len(sums))
     while len(sums) > 1:
         sums = [
-            result(add_values(x, y, Options()))
-            for x, y in zip(sums[::2], sums[1::2], strict=True)
+            result(add_values(x, y, Options())) for x, y in zip(sums[::2], sums[1::2], strict=True)
         ]
     return result(add_values(flushed(s, unit.sum), sums[0], Options()))
 

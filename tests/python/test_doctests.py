@@ -64,6 +64,7 @@ MODULES = (
     "cpd.study.costs",
     "cpd.study.hardware_cost",
     "cpd.study.reduce",
+    "cpd.study.vectors.making",
     "cpd.study.sweeps.cells",
     "cpd.study.sweeps.patterns",
     "cpd.study.sweeps.results",

@@ -4,6 +4,9 @@ their texts and errors."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 import random
 from functools import cache
 from typing import Any
@@ -18,6 +21,7 @@ import cpd
 import fixed_oracle
 import oracle
 from arrays import from_bits, spec_of, to_bits
+from cpd.numeric.accumulator import accumulator
 from faces import Call, Face, every_face
 
 F32 = npt.NDArray[np.float32]
@@ -217,3 +221,152 @@ def test_any_sum(terms: list[float], width: int, fraction: int, saturates: bool,
     acc = cpd.Accumulator("bf16", fixed=fixed(width, fraction, saturates=saturates, rounding=to))
     x = np.array(terms, np.float64).reshape(-1, 1)
     Face().check([sum_call(x, acc)])
+
+
+@pytest.mark.parametrize("scales_at", ["block", "epilogue"])
+@pytest.mark.parametrize("acc", ["int32", "fixed<20,2> sum_overflow=saturate"])
+def test_scaled_operands(acc: str, scales_at: str) -> None:
+    """Each block's sum starts anew."""
+    generator = np.random.default_rng(7)
+    q = "int8 32" if scales_at == "block" else "int8 row"
+    x = generator.standard_normal((9, 160)).astype(np.float32)
+    y = generator.standard_normal((160, 35)).astype(np.float32)
+    a = cpd.Encoded(*cpd.encode(x, q), q, x.shape)
+    b = cpd.Encoded(*cpd.encode(y, q, axis=0), q, y.shape, 0)
+    c = generator.standard_normal((9, 35)).astype(np.float32)
+    got = cpd.gemm(a, b, acc, c, scales_at=scales_at)
+    # Sums below 2^24 units of a quarter are whole: binary32's own sums, unless they saturate.
+    if acc == "int32":
+        assert_same = cpd.gemm(a, b, "fp32", c, scales_at=scales_at)
+        np.testing.assert_array_equal(got, assert_same)
+    else:
+        assert np.isfinite(got).all()
+
+
+SOME = [
+    "fp32 fixed width=32 fraction=0",
+    "fp16 fixed width=40 fraction=-12 sum_overflow=saturate",
+    "bf16 fixed width=1024 fraction=298 sum_rounding=nearest_even rounding=up overflow=saturate",
+]
+
+
+@pytest.mark.parametrize("text", SOME)
+def test_text_and_copies(text: str) -> None:
+    acc = cpd.Accumulator.parse(text)
+    assert str(acc) == text
+    assert acc.scheme == "fixed"
+    assert acc.product == "exact"
+    assert eval(repr(acc), {"cpd": cpd}) == acc
+    assert eval(repr(acc.fixed), {"FixedPoint": cpd.FixedPoint}) == acc.fixed
+    for same in (copy.deepcopy(acc), pickle.loads(pickle.dumps(acc)), dataclasses.replace(acc)):
+        assert same == acc
+        assert same.fixed == acc.fixed
+    assert pickle.loads(pickle.dumps(acc.fixed)) == acc.fixed
+    assert (acc.sum_draws(5), acc.gemm_draws(5)) == (0, 0)
+    made = cpd.Accumulator(
+        acc.format, "fixed", fixed=acc.fixed, rounding=acc.rounding, overflow=acc.overflow
+    )
+    assert made == acc
+
+
+def test_short_names() -> None:
+    plain = cpd.Accumulator(fixed=cpd.FixedPoint())
+    assert str(plain) == SOME[0]
+    for same in (
+        "int32",
+        "fixed<32,0>",
+        cpd.FixedPoint(),
+        "INT32",
+        "fixed<32,0> sum_overflow=wrap",
+    ):
+        assert cpd.Accumulator(same) == plain, same
+        assert accumulator(same) == plain
+    assert cpd.Accumulator("int1024").fixed == cpd.FixedPoint(1024)
+    assert cpd.Accumulator("fixed<40,-3>", rounding="up").fixed == cpd.FixedPoint(40, -3)
+    assert cpd.Accumulator("fixed<8,0> rounding=down").rounding == "down"
+    narrow = cpd.Accumulator("int8")  # a format, as ever
+    assert (narrow.scheme, narrow.format.name) == ("sequential", "int8")
+    assert str(cpd.Accumulator("int25")) == "int25 sequential"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: cpd.FixedPoint(1), ValueError, "fixed: width must be 2…1024, got 1"),
+        (lambda: cpd.FixedPoint(1025), ValueError, "fixed: width must be 2…1024, got 1025"),
+        (lambda: cpd.FixedPoint(8, 1025), ValueError, "fraction must be -1024…1024, got 1025"),
+        (lambda: cpd.FixedPoint(8, rounding="stochastic"), ValueError, "without random bits"),
+        (lambda: cpd.FixedPoint(8, rounding="even"), ValueError, "rounding must be nearest_even"),
+        (lambda: cpd.FixedPoint(8, rounding=1), TypeError, "rounding must be a str, got int"),
+        (lambda: cpd.FixedPoint(8, saturates=1), TypeError, "saturates must be a bool"),
+        (lambda: cpd.FixedPoint(8.0), TypeError, "width must be an int"),
+        (lambda: cpd.Accumulator("int1025"), ValueError, "width must be 2…1024, got 1025"),
+        (lambda: cpd.Accumulator("int99999999999"), ValueError, "width must be 2…1024"),
+        (lambda: cpd.Accumulator("int1"), ValueError, "no format 'int1'"),
+        (lambda: cpd.Accumulator("fixed<8>"), ValueError, "an integer is fixed<width,fraction>"),
+        (lambda: cpd.Accumulator("fixed<8,x>"), ValueError, "fraction must be an integer"),
+        (lambda: cpd.Accumulator("fixed<8,0"), ValueError, "an integer is fixed<width,fraction>"),
+        (lambda: cpd.Accumulator("int32 chunk=3"), ValueError, "chunk is for scheme chunked"),
+        (
+            lambda: cpd.Accumulator("int32 block=3"),
+            ValueError,
+            "unknown option 'block' of an integ",
+        ),
+        (lambda: cpd.Accumulator("int32 kahan"), ValueError, "options are name=value, got 'kahan'"),
+        (lambda: cpd.Accumulator("int32", "kahan"), ValueError, "goes with scheme 'fixed'"),
+        (lambda: cpd.Accumulator("int32", product="e4m3"), ValueError, "has exact products"),
+        (
+            lambda: cpd.Accumulator("int32", rounding="stochastic"),
+            ValueError,
+            "without random bits",
+        ),
+        (lambda: cpd.Accumulator("fp32", "fixed"), ValueError, "scheme 'fixed' needs fixed"),
+        (lambda: cpd.Accumulator(fixed="int32"), TypeError, "fixed must be a cpd.FixedPoint"),
+        (
+            lambda: cpd.Accumulator(preset="v100", fixed=cpd.FixedPoint()),
+            ValueError,
+            "goes with scheme 'fixed' and no matrix unit",
+        ),
+        (lambda: cpd.Accumulator("e4m3 width=8 kahan"), ValueError, "unknown option 'width'"),
+        (
+            lambda: cpd.ReduceSpec("e4m3", "int32"),
+            ValueError,
+            "must be sequential, kahan, chunked or pairwise, got 'fixed', which is for cpd.gemm and",
+        ),
+        (lambda: cpd.FixedPoint.kulisch("fp32", "fp32", 2**57), ValueError, None),
+        (lambda: cpd.FixedPoint.kulisch("fp32", "fp32", 0), ValueError, "terms must be at least 1"),
+    ],
+)
+def test_errors(make: Any, error: type[Exception], message: str | None) -> None:
+    if message is None:
+        assert make().width <= 1024
+        return
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize("a", ["e4m3fn", "e5m2", "fp16", "int8", "e2m1", "e8m0", "bf16"])
+@pytest.mark.parametrize("b", ["e4m3fn", "e3m2", "fp32"])
+@pytest.mark.parametrize("terms", [1, 2, 3, 1000, 2**40])
+def test_kulisch(a: str, b: str, terms: int) -> None:
+    """The greatest sum is there, in whole units, and hardly a bit is to spare."""
+    point = cpd.FixedPoint.kulisch(a, b, terms)
+    of_a, of_b = spec_of(cpd.format(a)), spec_of(cpd.format(b))
+    unit = oracle.power_of_two(-point.fraction)
+    greatest = of_a.max * of_b.max * terms / unit
+    least = [min(v for v in map(f.magnitude, range(3)) if v) for f in (of_a, of_b)]
+    assert (least[0] * least[1] / unit).denominator == 1
+    assert greatest.denominator == 1
+    assert greatest < 1 << (point.width - 1) <= 4 * greatest
+
+
+def test_what_hardware_does() -> None:
+    """int8 products in int32 wrap at 2^31; Kulisch's integer gives the exact sum."""
+    ones = np.full((1, 140_000), 127, np.float32)
+    exact = 127 * 127 * 140_000
+    assert cpd.gemm(ones, ones.T, "int32").item() == np.float32(exact - 2**32)
+    saturated = cpd.gemm(ones, ones.T, "int32 sum_overflow=saturate").item()
+    assert saturated == 2.0**31
+    x = cpd.cast(np.float32([[448, 2.0**-9, -448, 2.0**-9]]), "e4m3fn")
+    y = cpd.cast(np.float32([[448], [2.0**-9], [448], [2.0**-9]]), "e4m3fn")
+    assert cpd.gemm(x, y, cpd.FixedPoint.kulisch("e4m3fn", "e4m3fn", 4)).item() == 2.0**-17

@@ -10,7 +10,18 @@ import sys
 from collections.abc import Sequence
 
 from cpd._core import PARTS, __version__
-from cpd.cli import compress, demo, format, presets, report, roundoff, sweep, train, vectors
+from cpd.cli import (
+    compress,
+    demo,
+    format,
+    presets,
+    replay,
+    report,
+    roundoff,
+    sweep,
+    train,
+    vectors,
+)
 from cpd.cli.errors import RunError, UsageError, stalls_told
 from cpd.cli.options import CommandParser, Commands, Parser
 
@@ -64,7 +75,8 @@ def build_parser() -> Parser:
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    for command in (format, presets, vectors, sweep, compress, train, roundoff, demo, report):
+    verbs = (format, presets, replay, vectors, sweep, compress, train, roundoff, demo, report)
+    for command in verbs:
         command.register(commands)
     return parser
 

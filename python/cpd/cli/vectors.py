@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import counted, new_console
+from cpd.study.files import STDOUT
 
 if TYPE_CHECKING:
     from cpd.study.vectors import Check, Vectors
@@ -75,6 +78,21 @@ def register(commands: Commands) -> None:
         help="a file, which is overwritten, a folder, or - for standard output; default a name "
         "such as e4m3fn_mul_rne.tv in the current folder",
     )
+    group.add_argument(
+        "--testbench",
+        type=Path,
+        metavar="DIR",
+        help="a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
+    )
+    group.add_argument("--module", metavar="NAME", help="of the test bench: the module's name")
+    group.add_argument(
+        "--rtl",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="of the test bench: a source under test; may be given several times",
+    )
     group.add_argument("--check", type=Path, metavar="FILE", help="compare a file's lines instead")
 
 
@@ -85,10 +103,9 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("say which operation, such as mul, or --check FILE")
     with users_mistakes():
         vectors = _made(options)
-    to = options.output or Path()
-    with users_mistakes():
-        path = vectors.write(to, options.kind)
-    to_stdout = path == Path("-")
+    with _disagreement_told(), users_mistakes():
+        path = _written(vectors, options)
+    to_stdout = path == STDOUT
     console = new_console(stderr=to_stdout)
     name = vectors.rule.stem if to_stdout else str(path)
     console.print(f"{name}: {counted(vectors.count, 'line')}, {vectors.source}", soft_wrap=True)
@@ -99,6 +116,27 @@ def _run(options: argparse.Namespace) -> int:
         )
     console.print(_cases(vectors.coverage), soft_wrap=True)
     return 0
+
+
+def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
+    if options.testbench is None:
+        if options.rtl or options.module:
+            raise UsageError("--rtl and --module are of the --testbench")
+        return vectors.write(options.output or Path(), options.kind)
+    if options.output is not None or options.kind is not None:
+        raise UsageError("--testbench writes a folder of its own: leave out --as and -o")
+    from cpd.study.testbench import write_testbench
+
+    return write_testbench(vectors, options.testbench, options.rtl, options.module)
+
+
+@contextmanager
+def _disagreement_told() -> Iterator[None]:
+    """Where oracle and kernels differ nothing is written, and that is no mistake of the user's."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError(str(error)) from error
 
 
 def _cases(coverage: dict[str, int]) -> str:
@@ -138,7 +176,8 @@ def _check(options: argparse.Namespace) -> int:
 
     with users_mistakes():
         rule = None if options.operation is None else make(**_rule_options(options)).rule
-        found = check(options.check, options.kind, rule)
+        with _disagreement_told():
+            found = check(options.check, options.kind, rule)
     console = new_console()
     for line in found.shown:
         console.print(line, soft_wrap=True)

@@ -34,6 +34,8 @@ from cpd.study.sweeps.run import sweep
 if TYPE_CHECKING:
     from cpd.study.sweeps.capture import capture as capture
 
+from cpd.study.replay import Mismatch, Replay, replay
+
 __all__ = [
     "DEFAULT_CHUNK",
     "DRAWS",
@@ -45,9 +47,11 @@ __all__ = [
     "Layers",
     "Losses",
     "Measurement",
+    "Mismatch",
     "PerRank",
     "Recommendation",
     "ReduceSpec",
+    "Replay",
     "Roundoff",
     "Row",
     "Source",
@@ -60,6 +64,7 @@ __all__ = [
     "hardware_cost",
     "recommend",
     "recommend_over",
+    "replay",
     "roundoff",
     "roundoff_over",
     "sweep",

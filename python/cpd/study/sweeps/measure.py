@@ -8,7 +8,9 @@ squares are summed in binary64.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -18,7 +20,7 @@ from cpd import ops
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
 from cpd.study.sweeps.cells import Cell, Losses
-from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload
+from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
 """Values in work at once, or somewhat more."""
@@ -28,6 +30,7 @@ NOISE = 2.0**-22
 """Relative: how far a scale times the format's max may lie beside the largest value that the scale
 was made for: three roundings."""
 
+_THREADS = "CPD_NUM_THREADS"
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 Piece: TypeAlias = tuple[slice, slice]
@@ -41,8 +44,23 @@ class Bench:
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
         """Of each of some cells that share their cast, the losses of each tensor."""
-        by_tensor = [_losses(plan, cells) for plan in self._plans]
+        with _one_thread():
+            by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(one) for one in zip(*by_tensor, strict=True)]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Pieces are too small for several threads; work is shared between processes. A number of
+    threads that the user has set stays."""
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
 
 
 class Plan:
@@ -141,7 +159,7 @@ class _Plain:
         is_, too = self._is[: x.size].reshape(x.shape), self._too[: x.size].reshape(x.shape)
         with np.errstate(invalid="ignore", over="ignore"):
             np.copyto(wide, np.subtract(y, x, out=narrow).reshape(-1))
-            self._errors += float(wide @ wide)
+            self._errors += square(wide)
             np.abs(wide, out=wide)
             self._absolute += float(wide.sum())
             self._worst = max(self._worst, _finite(float(wide.max())))
@@ -178,8 +196,8 @@ class _Dots:
             found *= scale
         with np.errstate(invalid="ignore", over="ignore"):
             error = found - references
-            self._errors += float(error @ error)
-        self._squares += float(references @ references)
+            self._errors += square(error)
+        self._squares += square(references)
         self._count += references.size
 
     @property
@@ -287,15 +305,21 @@ class _Limits:
         """Of each value of a piece."""
         found = self._grid
         for axis, (part, each) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
+            if found.shape[axis] == 1:
+                continue  # it is broadcast
             stop = min(part.stop, self._shape[axis])
             first = part.start // each
-            found = found.take(np.arange(first, -(-stop // each)), axis)
-            begin = part.start - first * each
-            if found.shape[axis] > 1:  # a single line is broadcast
-                found = np.repeat(found, each, axis)
-                lines = np.arange(begin, begin + stop - part.start)
-                found = found if each == 1 else found.take(lines, axis)
+            found = found[_along(axis, first, -(-stop // each))]
+            if each > 1:
+                begin = first * each
+                found = np.repeat(found, each, axis)[_along(axis, part.start - begin, stop - begin)]
         return found
+
+
+def _along(axis: int, start: int, stop: int) -> Piece:
+    """So many lines of a matrix along an axis."""
+    part = slice(start, stop)
+    return (part, slice(None)) if axis == 0 else (slice(None), part)
 
 
 def _extents(block: str, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -119,11 +119,11 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
     accumulator = Accumulator(head["accumulator"])
     unit = accumulator.unit
     if unit is None or unit.promote or unit.dot != 1 or not unit.aligns_addend:
-        raise ValueError(f"no test bench for {accumulator}: it takes units that align products and c")
-    if head["length"] != unit.block:
         raise ValueError(
-            f"a test bench takes one block: length {unit.block}, got {head['length']}"
+            f"no test bench for {accumulator}: it takes units that align products and c"
         )
+    if head["length"] != unit.block:
+        raise ValueError(f"a test bench takes one block: length {unit.block}, got {head['length']}")
     operand, other, addend = (format_of(name) for name in head["formats"])
     result, kept = format_of(accumulator.format), format_of(unit.sum)
     if operand != other or addend != result or kept.exp != result.exp:

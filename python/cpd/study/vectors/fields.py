@@ -26,7 +26,7 @@ class Field(NamedTuple):
 
     name: str
     bits: int
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # tuple's method
     role: str = "input"
     signed: bool = False
 

@@ -36,7 +36,7 @@ class File:
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Field names → n numbers, or n × count elements; `line` → the numbers of the lines."""
-        reader = LineReader(self.kind, self.fields)
+        reader = LineReader(self.kind, self.fields, whole=self.head is not None)
         number = count = 0
         with self.path.open("rb") as file:
             for block in self._blocks(file):

@@ -21,7 +21,6 @@ BATCH = 1 << 17
 MOST_LINES = 1 << 40
 _QUOTA = 128
 """Lines of each corner that are picked from a pool."""
-_POOL = 1 << 15
 
 Codes = npt.NDArray[np.uint32]
 Lines = dict[str, Codes]
@@ -258,7 +257,7 @@ def directed(rule: Any, seed: int) -> Iterator[Lines]:
     many of each corner and each flag."""
     words = Words(seed)
     yield from rule.corner_lines(words)
-    pool = rule.random_lines(words, min(_POOL, 4 * rule.batch))
+    pool = rule.random_lines(words, rule.pool)
     outputs, corners = rule.results(pool)
     picked = _picked(corners, len(CORNERS)) | _picked(outputs["flags"], len(FLAGS))
     yield {name: values[picked] for name, values in pool.items()}

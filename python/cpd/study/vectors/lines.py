@@ -117,10 +117,12 @@ def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, An
 
 
 class LineReader:
-    """Reads lines of one kind, of whatever spacing. Each line's error is a ValueError."""
+    """Reads lines of one kind, of whatever spacing. `whole`: numbers have all their digits, as
+    where a head says the fields. Each line's error is a ValueError."""
 
-    def __init__(self, kind: str, fields: Sequence[Field]) -> None:
+    def __init__(self, kind: str, fields: Sequence[Field], whole: bool = False) -> None:
         self._kind = kind
+        self._whole = whole
         self._fields = tuple(fields)
         self._order: list[Field] | None = None if kind == "csv" else list(fields)
         self._in_comment = False
@@ -141,7 +143,7 @@ class LineReader:
         if len(words) != len(self._order):
             names = " ".join(field.name for field in self._order)
             raise ValueError(f"{len(words)} fields where {len(self._order)} are wanted: {names}")
-        found = {f.name: _elements(f, w) for f, w in zip(self._order, words, strict=True)}
+        found = {f.name: self._elements(f, w) for f, w in zip(self._order, words, strict=True)}
         return [found[field.name] for field in self._fields]
 
     def _bare(self, line: str) -> str:
@@ -177,14 +179,23 @@ class LineReader:
         if text.startswith("@"):
             raise ValueError("addresses (@) are not read: words must follow each other")
         number = _number(text, "word")
+        digits = sum(field.digits for field in self._fields)
+        if self._whole and len(text.replace("_", "")) < digits:
+            raise ValueError(f"a word has {digits} digits, got {_shown(text)}")
         found = []
         for field in reversed(self._fields):
             found.append(_checked(field, number & ((1 << 4 * field.digits) - 1)))
             number >>= 4 * field.digits
         if number:
-            digits = sum(field.digits for field in self._fields)
             raise ValueError(f"a word of more than {digits} digits")
         return found[::-1]
+
+    def _elements(self, field: Field, word: str) -> list[int]:
+        digits = len(word.replace("_", ""))
+        if digits > field.digits or (self._whole and digits < field.digits):
+            wanted = f"{field.name} has {field.digits} hexadecimal digits"
+            raise ValueError(f"{wanted}, got {_shown(word)}")
+        return _checked(field, _number(word, field.name))
 
     def _objects(self, text: str) -> list[list[int]]:
         try:
@@ -200,7 +211,7 @@ class LineReader:
             word = given[field.name]
             if not isinstance(word, str):
                 raise ValueError(f"field {field.name} must be hexadecimal digits in quotes")
-            found.append(_elements(field, word))
+            found.append(self._elements(field, word))
         return found
 
 
@@ -212,12 +223,6 @@ def _number(word: str, name: str) -> int:
     if not _HEXADECIMAL.fullmatch(word):
         raise ValueError(f"{name} must be hexadecimal digits, got {_shown(word)}")
     return int(word.replace("_", ""), 16)
-
-
-def _elements(field: Field, word: str) -> list[int]:
-    if len(word.replace("_", "")) > field.digits:
-        raise ValueError(f"{field.name} has {field.digits} hexadecimal digits, got {_shown(word)}")
-    return _checked(field, _number(word, field.name))
 
 
 def _checked(field: Field, number: int) -> list[int]:

@@ -81,7 +81,9 @@ def make(
         if accumulator is not None or length is not None:
             raise ValueError(f"accumulator and length are for sums, not for {operation}")
         rule = element_rule(operation, formats, result, options, tininess)
-    return Vectors(rule, *_source(rule, exhaustive, directed, random), integer("seed", seed))
+    if not 0 <= integer("seed", seed) < 1 << 64:
+        raise ValueError(f"seed must be 0…2^64 - 1, got {seed}")
+    return Vectors(rule, *_source(rule, exhaustive, directed, random), seed)
 
 
 def element_rule(

@@ -93,6 +93,8 @@ class ElementRule:
         return made
 
     batch = generated.BATCH
+    pool = 1 << 15
+    """Random lines of which the directed ones are picked."""
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
         return generated.element_lines(self, words, n)

@@ -132,6 +132,8 @@ class SumRule:
             "tininess": self.tininess,
         }
 
+    pool = 1 << 11
+
     @property
     def batch(self) -> int:
         """Lines that are computed at a time."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cpd._core import __version__
+from cpd.study.files import STDOUT
 from cpd.study.vectors import inputs
 from cpd.study.vectors.corners import count_corners
 from cpd.study.vectors.fields import Field
@@ -23,7 +25,6 @@ from cpd.study.vectors.sums import SumRule
 from cpd.study.vectors.systemverilog import package_text
 
 _IN_MEMORY = 1 << 28
-STDOUT = Path("-")
 
 
 class Vectors:
@@ -99,8 +100,10 @@ class Vectors:
         kind that is not known, OSError where it cannot be written."""
         target = Path(path)
         if target != STDOUT and target.is_dir():
-            target = target / self.name(kind or "testfloat")
-        kind = kind or ("testfloat" if target == STDOUT else kind_of(target))
+            target = target / self.name(kind_of(None, kind or "testfloat"))
+        kind = "testfloat" if kind is None and target == STDOUT else kind_of(target, kind)
+        if not target.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
             for columns in self.batches():
                 body.write(lines_of(kind, self.fields, columns))
