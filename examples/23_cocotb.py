@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
             results_xml=str(Path(folder, "results.xml")),
             build_dir=folder,
         )
-        failed = '<failure' in Path(results).read_text() or '<error' in Path(results).read_text()
+        failed = "<failure" in Path(results).read_text() or "<error" in Path(results).read_text()
     print("FAIL" if failed else f"PASS: fp_mul in {simulator} equals cpd.mul")
     return int(failed)
 

@@ -175,7 +175,9 @@ def gates() -> Any:
 
 
 def listed() -> dict[str, int]:
-    return {row["name"]: row["gates"] for row in json.loads((RTL / "gates.json").read_text())["rows"]}
+    return {
+        row["name"]: row["gates"] for row in json.loads((RTL / "gates.json").read_text())["rows"]
+    }
 
 
 def test_every_row_of_gates_is_listed() -> None:
