@@ -127,23 +127,26 @@ class Inputs:
         """Up to five terms, powers of two: the greatest of an exponent in the given range, others
         below it by one of `gaps` or by anything, some of them cancelling: ties and borrows."""
         dots = self.zeros(n)
-        low, high = self.products
+        terms = (n, 5)
+        used = rng.integers(2, 6, n)
+        below = np.where(
+            rng.random(terms) < 0.5, rng.choice(gaps, terms), rng.integers(0, 37, terms)
+        )
+        below[:, 0] = 0
+        signs = rng.choice([-1, 1], terms)
+        cancels = rng.random(n) < 0.5
+        below[cancels, 1], signs[cancels, 1] = 0, -signs[cancels, 0]
+        exponent = rng.integers(exponents[0], exponents[1] + 1, n)[:, None] - below
+        window = rng.integers(len(windows), size=n)
         for row in range(n):
-            window = windows[rng.integers(len(windows))]
-            places = rng.permutation(window)[: rng.integers(2, 6)].tolist()
-            top = int(rng.integers(exponents[0], exponents[1] + 1))
-            anywhere = rng.integers(0, 37, 5)
-            below = np.where(rng.random(5) < 0.5, rng.choice(gaps, 5), anywhere)
-            signs = rng.choice([-1, 1], 5)
-            below[0] = 0
-            if rng.random() < 0.5:
-                below[1], signs[1] = 0, -signs[0]
-            for place, gap, sign in zip(places, below.tolist(), signs.tolist(), strict=False):
-                self.put(dots, row, place, min(max(top - gap, low), high), sign)
-            if self.of_c is not None and rng.random() < 0.5:
-                gap = int(rng.choice([0, int(rng.choice(gaps)), int(anywhere[0])]))
-                e = min(max(top - gap, self.of_c.low), self.of_c.high)
-                self.put(dots, row, self.k, e, int(signs[-1]))
+            places = rng.permutation(windows[window[row]])[: used[row]].tolist()
+            some = np.clip(exponent[row], *self.products).tolist()
+            for place, e, sign in zip(places, some, signs[row].tolist(), strict=False):
+                self.put(dots, row, place, e, sign)
+        if self.of_c is not None:
+            e = np.clip(exponent[np.arange(n), rng.integers(5, size=n)], *self.of_c)
+            assert dots.c is not None
+            dots.c[:] = np.where(rng.random(n) < 0.5, signs[:, -1] * np.ldexp(1.0, e), 0)
         return dots
 
     def floors(self, places: list[int], low: int) -> Dots:
@@ -165,6 +168,42 @@ class Inputs:
         for row in range(len(alone)):
             self.put(alone, row, self.k, self.of_c.low + row)
         return joined([dots, alone])
+
+    def specials(self) -> Dots:
+        """Sums with Inf and NaN, as far as the formats have them."""
+        pairs = [(np.inf, 1), (-np.inf, 1), (np.inf, 0), (np.nan, 1), (1, np.inf), (1, np.nan)]
+        dots = self.zeros(3 * len(pairs) + 3)
+        dots.a[:, 1] = dots.b[:, 1] = 1
+        for row, (x, y) in enumerate(pairs):
+            dots.a[3 * row : 3 * row + 3, 0] = x
+            dots.b[3 * row : 3 * row + 3, 0] = y
+            if dots.c is not None:
+                dots.c[3 * row : 3 * row + 3] = 0, np.inf, np.nan
+        if dots.c is not None:
+            dots.c[-3:] = np.inf, -np.inf, np.nan
+        held = self._held(dots.a, self.a) & self._held(dots.b, self.b)
+        if self.c is not None and dots.c is not None:
+            held &= self._held(dots.c[:, None], self.c)
+        return dots.rows(np.flatnonzero(held))
+
+    def zeros_of_signs(self) -> Dots:
+        """Sums of zeros of both signs, and one that cancels."""
+        dots = self.zeros(9)
+        for row in range(9):
+            dots.a[row] = (0.0, -0.0, 1.0)[row % 3] if self.a.signed else 0.0
+            dots.b[row, 0] = 1
+            if row % 3 == 2 and self.a.signed:
+                dots.a[row, :2], dots.b[row, :2] = (1, -1), 1
+            if dots.c is not None:
+                dots.c[row] = (0.0, -0.0, 0.0)[row // 3]
+        return dots.rows(np.flatnonzero(self._held(dots.a, self.a)))
+
+    @staticmethod
+    def _held(x: F32, f: Format) -> npt.NDArray[np.bool_]:
+        """Which rows are values of the format."""
+        same = cast(x, f).view(np.uint32) == x.view(np.uint32)
+        held: npt.NDArray[np.bool_] = (same & ~(np.isnan(x) & (f.encoding == "finite"))).all(axis=1)
+        return held
 
     def _active(
         self, rng: np.random.Generator, n: int, windows: list[list[int]]

@@ -7,7 +7,6 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,9 @@ from cpd.study.probe.tree import Ask, Mask, Tree, is_binary
 STANDARD = ("fp32", "fp16", "bf16", "tf32")
 _ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")
 _FRACTIONS = range(1, 31)  # of BlockFma
-_FIRST = 48  # rows that every candidate meets
-_MOST_KEPT = 12  # candidates that are looked at further
+_UNCUT = ("exact", "flushed_pairs")  # adders to which neither these nor min_exponent matter
+_FIRST = 32  # rows that every candidate meets
+_MOST_KEPT = 8  # candidates of a group that are looked at further
 _LEAST_EXPONENT, _MOST_EXPONENT = -400, 127  # of BlockFma
 _LEAST_SEEN = -200  # below, no binary32 sum tells
 _USUAL_EXPONENT = -133
@@ -53,7 +53,7 @@ class Regimes:
         products = inputs.products
         low, high = (mask.low, mask.high) if mask else products
         limited = mask is not None and mask.passing[0].high < min(products.high, 127)
-        top = high - (inputs.k.bit_length() + 2 if limited else 0)
+        top = high - (2 if limited else 0)
         self._common = (low + high) // 2, max((low + high) // 2, top)
         self._tiny = max(products.low, low - 30), max(low, min(top, low + 25))
         self._huge = max(low, high - 3), products.high
@@ -89,7 +89,10 @@ class Regimes:
         return every.rows(rng.permutation(len(every)))
 
     def seen(self, dots: Dots) -> Seen:
-        return Seen(dots, self.ask(dots))
+        """What the dots give, but for sums beyond the range."""
+        sums = self.ask(dots)
+        finite = np.flatnonzero(np.isfinite(sums))
+        return Seen(dots.rows(finite), sums[finite])
 
     def _made(
         self,
@@ -161,28 +164,29 @@ class Figures(NamedTuple):
         return [f for f in map(format, STANDARD) if f.man > widest]
 
 
-def stages(tree: Tree | None, inputs: Inputs, figures: Figures) -> Iterator[Iterator[Rule]]:
-    """The rules of that order, the plainest first; a stage counts where those before it fail."""
+def stages(
+    tree: Tree | None, inputs: Inputs, figures: Figures
+) -> Iterator[Iterable[Iterator[Rule]]]:
+    """The rules of that order in groups, the plainest first; a stage counts where those before it
+    fail."""
     addend = inputs.c is not None
     schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
     shapes = [] if tree is None else units_of(tree, inputs.k, addend)
     plain, narrow = _products(inputs)
     for products in (plain, narrow):
-        yield _chain(_floats(scheme, figures, products) for scheme in schemes)
+        yield [_floats(scheme, figures, products) for scheme in schemes]
     sums = [*figures.of_all, *figures.within]
-    yield _chain(_units(shape, inputs, sums, figures.of_all) for shape in shapes)
+    kinds = [(shape, fields) for shape in shapes for fields in _adders(shape)]
+    yield [_units(*kind, inputs, sums, figures.of_all) for kind in kinds]
     if tree is not None and not schemes and is_binary(tree):
         for products in (plain, narrow):
-            yield _trees(tree, inputs, figures, products)
+            yield [_trees(tree, inputs, figures, products)]
     if figures.hidden:
-        yield _chain(
-            _units(shape, inputs, [*figures.within, *figures.hidden], figures.of_all, narrower=True)
-            for shape in shapes
-        )
-        yield _chain(_hidden(scheme, figures) for scheme in schemes)
-    yield _floats({"scheme": "kahan"}, figures, plain)
-    yield _chain(_floats({"scheme": one}, figures, plain) for one in ("sequential", "pairwise"))
-    yield (Known(acc) for _, acc in presets_of(inputs))
+        sums = [*figures.within, *figures.hidden]
+        yield [_units(*kind, inputs, sums, figures.of_all, narrower=True) for kind in kinds]
+        yield [_hidden(scheme, figures) for scheme in schemes]
+    yield [_floats({"scheme": one}, figures, plain) for one in ("kahan", "sequential", "pairwise")]
+    yield [(Known(acc) for _, acc in presets_of(inputs))]
 
 
 def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
@@ -192,9 +196,6 @@ def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
             with suppress(ValueError):
                 acc = Accumulator(output, preset=one.name, operands=(inputs.a, inputs.b))
                 yield (one.name if output == "fp32" else f"{one.name} in {output}"), acc
-
-
-_chain = chain.from_iterable
 
 
 def _floats(
@@ -231,6 +232,7 @@ def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | 
 
 def _units(
     shape: Blocks,
+    fields: dict[str, Any],
     inputs: Inputs,
     sums: list[Format],
     results: list[Format],
@@ -238,21 +240,20 @@ def _units(
 ) -> Iterator[Rule]:
     """`narrower`: the result is rounded into a format of its own."""
     wider = [format("fp32")] if shape.promote else []
-    for fields in _adders(shape):
-        fractions = [25] if fields.get("adder") in ("exact", "flushed_pairs") else _FRACTIONS
-        for total, rounding, fraction in itertools.product(
-            dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions
-        ):
-            unit = unit_of(
-                inputs, shape, sum=total, rounding=rounding, fraction_bits=fraction, **fields
-            )
-            if unit is None:
-                continue
-            if not (narrower or shape.promote):
-                yield Known(Accumulator(unit=unit))
-                continue
-            for f, last in itertools.product(results, ("nearest_even", "toward_zero")):
-                yield Known(Accumulator(f, unit=unit, rounding=last))
+    fractions = _FRACTIONS if fields.get("adder") not in _UNCUT else [24]
+    for total, rounding, fraction in itertools.product(
+        dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions
+    ):
+        unit = unit_of(
+            inputs, shape, sum=total, rounding=rounding, fraction_bits=fraction, **fields
+        )
+        if unit is None:
+            continue
+        if not (narrower or shape.promote):
+            yield Known(Accumulator(unit=unit))
+            continue
+        for f, last in itertools.product(results, ("nearest_even", "toward_zero")):
+            yield Known(Accumulator(f, unit=unit, rounding=last))
 
 
 def _adders(shape: Blocks) -> list[dict[str, Any]]:
@@ -331,48 +332,41 @@ def least_exponents(
 
 
 def with_exponents(alike: Callable[[Rule | None], bool], rule: Rule) -> list[Rule]:
-    """The rule with each min_exponent that is alike; where all small ones are, with BlockFma's
-    default and the greatest."""
+    """The rule, if it is alike; of a unit with each min_exponent that is; where all small ones are,
+    with BlockFma's default and the greatest."""
+    if not has_unit(rule) or unit_in(rule).adder in _UNCUT or unit_in(rule).scale is not None:
+        return [rule] if alike(rule) else []
     exponents = least_exponents(alike, rule)
     usual = [_USUAL_EXPONENT] if _USUAL_EXPONENT in exponents else []
-    made = (changed(rule, min_exponent=e) for e in dict.fromkeys([*usual, *exponents[-_MOST_NEAR:]]))
+    made = (
+        changed(rule, min_exponent=e) for e in dict.fromkeys([*usual, *exponents[-_MOST_NEAR:]])
+    )
     return [one for one in made if one is not None]
 
 
 def narrowed(
     rules: list[Rule], regimes: Regimes, rng: np.random.Generator, rows: int = 900
-) -> tuple[list[Rule], int]:
+) -> list[Rule]:
     """The rules that are left when the sums on which they differ have been asked for, until none
-    of random ones tells them apart; and how many were asked for."""
-    asked = 0
+    of random ones tells them apart."""
     while len(rules) > 1:
         pool = regimes.mixed(rng, rows)
         sums = [rule(pool) for rule in rules]
         differing = [np.flatnonzero(~same(sums[0], other))[:8] for other in sums[1:]]
         chosen = np.unique(np.concatenate(differing))
-        if not len(chosen):
+        left = list(filter(regimes.seen(pool.rows(chosen)).agrees, rules))
+        if len(left) == len(rules):
             break
-        seen = regimes.seen(pool.rows(chosen))
-        asked += len(chosen)
-        rules = [
-            rule
-            for rule, given in zip(rules, sums, strict=True)
-            if same(given[chosen], seen.sums).all()
-        ]
-    return rules, asked
+        rules = left
+    return rules
 
 
 def interleaved(one: Seen, other: Seen) -> Seen:
     """Both, row by row."""
     rows = np.argsort(np.concatenate([np.arange(len(x.dots)) for x in (one, other)]), kind="stable")
-    return Seen(joined([one.dots, other.dots]).rows(rows), np.concatenate([one.sums, other.sums])[rows])
-
-
-def nodes_of_two(tree: Node) -> list[Node]:
-    """Those nodes whose children are leaves."""
-    from cpd.study.probe.rules import nodes
-
-    return [node for node in nodes(tree) if all(isinstance(one, int) for one in node.children)]
+    return Seen(
+        joined([one.dots, other.dots]).rows(rows), np.concatenate([one.sums, other.sums])[rows]
+    )
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
@@ -394,12 +388,16 @@ def _one_field(rule: Rule, other: Rule) -> bool:
 
 def _unsure_unit(rule: Rule, alike: Callable[[Rule | None], bool]) -> Iterator[str]:
     unit = unit_in(rule)
+    if unit.adder in _UNCUT:
+        return
     exponents = least_exponents(alike, rule, unit.min_exponent)
     if exponents[0] == _LEAST_EXPONENT:
         yield f"min_exponent: any below {exponents[-1] + 1}"
     elif len(exponents) > 1:
         yield f"min_exponent: {exponents[0]}…{exponents[-1]}"
-    fractions = [f for f in _FRACTIONS if f != unit.fraction_bits and alike(changed(rule, fraction_bits=f))]
+    fractions = [
+        f for f in _FRACTIONS if f != unit.fraction_bits and alike(changed(rule, fraction_bits=f))
+    ]
     if fractions:
         yield f"fraction_bits: also {', '.join(map(str, fractions))}"
     other = "nearest_even" if unit.rounding == "toward_zero" else "toward_zero"
