@@ -37,6 +37,9 @@ class Dots:
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Dots:
         return self.each(lambda x: x[which])
 
+    def shuffled(self, rng: np.random.Generator) -> Dots:
+        return self.rows(rng.permutation(len(self)))
+
 
 def joined(parts: list[Dots]) -> Dots:
     c = [one.c for one in parts if one.c is not None]
@@ -168,6 +171,21 @@ class Inputs:
         for row in range(len(alone)):
             self.put(alone, row, self.k, self.of_c.low + row)
         return joined([dots, alone])
+
+    def cuts(self, places: list[int], high: int) -> Dots:
+        """Terms beside a great one, 2^high, that cancels: they are cut at some distance below it.
+        One of the three may be the addend."""
+        leaves = places[:3] if len(places) > 2 else []
+        some = [leaves] if leaves else []
+        if self.of_c is not None and len(places) > 1:
+            some += [[places[0], self.k, places[1]], [places[0], places[1], self.k]]
+        rows = [(one, gap, sign) for one in some for gap in range(40) for sign in (1, -1)]
+        dots = self.zeros(len(rows))
+        for row, ((up, down, rest), gap, sign) in enumerate(rows):
+            for leaf, e, signed in ((up, high, 1), (down, high, -1), (rest, high - gap, sign)):
+                powers = self.powers(leaf)
+                self.put(dots, row, leaf, min(max(e, powers.low), powers.high), signed)
+        return dots
 
     def specials(self) -> Dots:
         """Sums with Inf and NaN, as far as the formats have them."""

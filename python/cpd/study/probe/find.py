@@ -234,8 +234,8 @@ class _Probe:
             flat = (
                 one for one in nodes(tree) if not any(isinstance(x, Node) for x in one.children)
             )
-            low = min(flat, key=lambda node: (len(node.leaves), min(node.leaves)))
-            chosen = [leaf for leaf in sorted(low.leaves) if leaf != k]
+            first = min(flat, key=lambda node: min(node.leaves))
+            chosen = [leaf for leaf in sorted(first.leaves) if leaf != k]
             if len(chosen) > 1:
                 return chosen
         return list(range(min(k, 4)))
@@ -243,19 +243,23 @@ class _Probe:
     def _rules(self, tree: Tree | None, mask: Mask | None) -> list[Rule]:
         regimes, rng = self.regimes, self.rng
         block, whole, bare = (
-            regimes.seen(make(rng, 240)) for make in (regimes.block, regimes.all, regimes.bare)
+            regimes.seen(make(rng, 360)) for make in (regimes.block, regimes.all, regimes.bare)
         )
         bits = [fit.significant_bits(some.sums) for some in (bare, whole)]
         regimes.gaps = sorted({*bits})
         passing, given = (mask.passing, mask.given) if mask else ([self.inputs.products],) * 2
         figures = fit.Figures(
-            fit.formats_of(bits[0], passing[:1], given[:1]), fit.formats_of(bits[1], passing, given)
+            fit.formats_of(bits[0], passing[:1], given[:1]),
+            fit.formats_of(bits[1], passing, given),
+            fit.formats_of(24, passing, given),
         )
-        seen = fit.interleaved(block, whole)
-        tiny = regimes.seen(joined([regimes.floors(), regimes.tiny(rng, 160)]))
+        cuts = regimes.seen(regimes.cuts())
+        seen = fit.mingled([block, whole, cuts], rng)
+        tiny = regimes.seen(joined([regimes.edges(), regimes.tiny(rng, 160)]).shuffled(rng))
+        low = min(one.low for one in passing)
         for stage in fit.stages(tree, self.inputs, figures):
             fitting = [rule for group in stage for rule in fit.fitting(group, seen)]
-            found = [one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule)]
+            found = [one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, low)]
             if found:
                 return found
         return []
@@ -270,9 +274,10 @@ class _Probe:
                           verified=0, asked=self.asked)  # fmt: skip
         rule = rules[0]
         pool = self.regimes.mixed(self.rng, _VERIFIED)
+        accumulator = rule.accumulator if isinstance(rule, Known) and not rule.result else None
         return Probed(
             **made,
-            accumulator=rule.accumulator if isinstance(rule, Known) else None,
+            accumulator=accumulator,
             rule=rule.text,
             unsure=tuple(fit.unsure(rules, pool)),
             presets=tuple(self._presets(rule, pool)),
