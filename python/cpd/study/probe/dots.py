@@ -107,13 +107,18 @@ class Inputs:
         """Terms of random significands in one of `windows` each (sets of products), the greatest of
         an exponent in the given range; a few or all of them, near each other or far apart, often
         with one or two that cancel the greatest; the addend is 0, random, or cancels that too."""
-        active, first = self._active(rng, n, windows)
+        active, first, within = self._active(rng, n, windows)
         spread = rng.choice([0, 1, 3, 8, 16, 26, 34], n)
         low, high = exponents
         top = rng.integers(low, high + 1, n)
         e = top[:, None] - (rng.random((n, self.k)) * (spread[:, None] + 1)).astype(np.int64)
         e[np.arange(n), first] = top
+        carry = rng.random(n) < 0.25
+        e[carry] = top[carry, None]
+        e[carry, first[carry]] -= rng.integers(4, 28, np.count_nonzero(carry))
+        active[carry] = within[carry]
         x, y = self._significant(rng, np.clip(e, self.products.low, self.products.high))
+        x[carry], y[carry] = abs(x[carry]), abs(y[carry])
         a, b = np.where(active, x, np.float32(0)), np.where(active, y, np.float32(0))
         for _ in range(2):
             self._cancel(rng, a, b, active)
@@ -225,8 +230,8 @@ class Inputs:
 
     def _active(
         self, rng: np.random.Generator, n: int, windows: list[list[int]]
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp]]:
-        """Which products are not 0, and one of them."""
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+        """Which products are not 0, one of them, and which may be."""
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
             inside[number, window] = True
@@ -235,7 +240,7 @@ class Inputs:
         first = np.argmax(within * rng.random(within.shape), axis=1)
         active = within & (rng.random(within.shape) < few)
         active[np.arange(n), first] = True
-        return active, first
+        return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
         """Operands whose product's exponent is near e; a third are powers of two."""

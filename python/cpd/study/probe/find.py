@@ -18,6 +18,7 @@ from cpd.study.probe.rules import Known, Rule, nodes, same
 from cpd.study.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
 
 _MOST_TERMS = 1024
+_ROUNDS = 3
 _VERIFIED = 1500
 """Random dot products that a rule must give before it is told."""
 
@@ -200,11 +201,17 @@ class _Probe:
         self._check_steady()
         tree, mask, order = self._tree()
         self.regimes = fit.Regimes(self.ask, self.inputs, mask, self._first_block(tree))
-        rules = self._rules(tree, mask)
-        rules = fit.narrowed(rules, self.regimes, self.rng)
-        fresh = self.regimes.seen(self.regimes.mixed(self.rng, _VERIFIED))
-        rules = [rule for rule in rules if fresh.agrees(rule)]
-        return self._told(order, rules, len(fresh.dots))
+        more: list[fit.Seen] = []
+        for _ in range(_ROUNDS):
+            rules = fit.narrowed(self._rules(tree, mask, more), self.regimes, self.rng)
+            fresh = [self.regimes.seen(make(self.rng, _VERIFIED // 3)) for make in (
+                self.regimes.block, self.regimes.all, self.regimes.tiny
+            )]  # fmt: skip
+            left = [rule for rule in rules if all(seen.agrees(rule) for seen in fresh)]
+            if left or not rules:
+                break
+            more += fresh[:2]  # which show what no sums before have shown
+        return self._told(order, left, sum(len(seen.dots) for seen in fresh))
 
     def _check_steady(self) -> None:
         inputs = self.inputs
@@ -240,7 +247,7 @@ class _Probe:
                 return chosen
         return list(range(min(k, 4)))
 
-    def _rules(self, tree: Tree | None, mask: Mask | None) -> list[Rule]:
+    def _rules(self, tree: Tree | None, mask: Mask | None, more: list[fit.Seen]) -> list[Rule]:
         regimes, rng = self.regimes, self.rng
         block, whole, bare = (
             regimes.seen(make(rng, 360)) for make in (regimes.block, regimes.all, regimes.bare)
@@ -254,9 +261,9 @@ class _Probe:
             fit.formats_of(24, passing, given),
         )
         cuts = regimes.seen(regimes.cuts())
-        seen = fit.mingled([block, whole, cuts], rng)
+        seen = fit.mingled([block, whole, cuts, *more], rng)
         tiny = regimes.seen(joined([regimes.edges(), regimes.tiny(rng, 160)]).shuffled(rng))
-        low = min(one.low for one in passing)
+        low = passing[0].low
         for stage in fit.stages(tree, self.inputs, figures):
             fitting = [rule for group in stage for rule in fit.fitting(group, seen)]
             found = [one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, low)]

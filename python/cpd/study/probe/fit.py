@@ -347,8 +347,8 @@ def least_exponents(
 
 
 def with_exponents(alike: Callable[[Rule | None], bool], rule: Rule, low: int) -> list[Rule]:
-    """The rule, if it is alike (2^low passed through it); of a unit with each min_exponent that is; where all small ones are,
-    with BlockFma's default and the greatest."""
+    """The rule, if it is alike; of a unit with each min_exponent that is: where all small ones are,
+    with BlockFma's default and the greatest. 2^low is the least product that is not cut."""
     if not has_unit(rule) or unit_in(rule).adder in _UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
     most = low + unit_in(rule).fraction_bits  # else 2^low would have been cut
