@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, m) {
   cpd::BindSpecs(m);
   cpd::BindOperations(m);
   cpd::BindStudies(m);
+  cpd::BindVectors(m);
   cpd::BindComm(m);
   cpd::BindPythonCodec(m);
 }

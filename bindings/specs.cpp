@@ -25,13 +25,16 @@
 #include "cpd/numeric/accumulator_arguments.h"
 #include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/fixed.h"
 #include "cpd/numeric/hadamard.h"
 #include "cpd/numeric/scaled.h"
+#include "cpd/numeric/wide_format.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/scale/aps.h"
 #include "cpd/text/block_fma.h"
+#include "cpd/text/fixed.h"
 #include "cpd/text/names.h"
 #include "views.h"
 
@@ -48,8 +51,9 @@ std::string Repr(const py::object& given) { return py::repr(given).cast<std::str
 
 // ---- formats --------------------------------------------------------------------------------
 
-/// The distinct finite values, ascending. Every format's values are binary32 values.
+/// The distinct finite values, ascending, of formats of binary32 values.
 py::array_t<float> Values(const Format& format) {
+  Check(format);
   std::vector<float> positive;
   Guarded([&] {
     for (std::uint32_t code = format.has_zero() ? 1 : 0; code <= format.max_code(); ++code) {
@@ -83,11 +87,11 @@ void BindFormats(py::module_& m) {
       .def_property_readonly("encoding", [](const Format& f) { return ToString(f.encoding); })
       .def_property_readonly("name", [](const Format& f) { return ToString(f); })
       .def_property_readonly("bits", &Format::bits)
-      .def_property_readonly("max", &Format::max)
-      .def_property_readonly("min_normal", &Format::min_normal)
-      .def_property_readonly("min_subnormal", &Format::min_subnormal)
+      .def_property_readonly("max", &max_of)
+      .def_property_readonly("min_normal", &min_normal_of)
+      .def_property_readonly("min_subnormal", &min_subnormal_of)
       .def_property_readonly("epsilon", &Format::epsilon)
-      .def_property_readonly("num_values", &Format::num_values)
+      .def_property_readonly("num_values", &num_values_of)
       .def("values", &Values)
       .def("packed_bytes", &PackedBytes, py::arg("n"));
   m.def("parse_format", &ParseFormat, py::arg("name"));
@@ -293,6 +297,24 @@ void BindBlockFma(py::module_& m) {
       .def_property_readonly("text", [](const BlockFma& u) { return ToString(u); });
 }
 
+FixedPoint MakeFixedPoint(int width, int fraction, bool saturates, const std::string& rounding) {
+  const FixedPoint made{width, fraction, saturates, ParseRounding(rounding)};
+  Check(made);
+  return made;
+}
+
+void BindFixedPoint(py::module_& m) {
+  py::class_<FixedPoint>(m, "FixedPoint")
+      .def(py::init(&MakeFixedPoint), py::arg("width"), py::arg("fraction"), py::arg("saturates"),
+           py::arg("rounding"))
+      .def_static("kulisch", &Kulisch, py::arg("a"), py::arg("b"), py::arg("terms"))
+      .def_readonly("width", &FixedPoint::width)
+      .def_readonly("fraction", &FixedPoint::fraction)
+      .def_readonly("saturates", &FixedPoint::saturates)
+      .def_property_readonly("rounding", [](const FixedPoint& p) { return ToString(p.rounding); })
+      .def_property_readonly("text", [](const FixedPoint& p) { return ToString(p); });
+}
+
 Accumulator AccumulatorFrom(const std::optional<std::string>& format,
                             const std::optional<std::string>& scheme,
                             const std::optional<std::string>& product,
@@ -300,18 +322,20 @@ Accumulator AccumulatorFrom(const std::optional<std::string>& format,
                             const std::optional<std::string>& preset,
                             const std::optional<std::string>& unit,
                             const std::optional<std::pair<std::string, std::string>>& operands,
-                            const std::string& rounding, const std::string& overflow,
-                            int random_bits, const std::string& variant) {
+                            const std::optional<std::string>& fixed, const std::string& rounding,
+                            const std::string& overflow, int random_bits,
+                            const std::string& variant) {
   AccumulatorArguments given{format, scheme, product, inner, chunk, preset};
   if (unit) given.unit = ParseBlockFma(*unit);
   given.operands = operands;
+  if (fixed) given.fixed = ParseFixedPoint(*fixed);
   given.rounding = MakeOptions(rounding, overflow, 0, 0, random_bits, variant);
   return MakeAccumulator(given);
 }
 
 /// The format of products, or "exact".
 py::object ProductOf(const Accumulator& a) {
-  if (a.exact_products || a.unit) return py::str("exact");
+  if (a.exact_products || a.unit || a.fixed) return py::str("exact");
   return py::cast(a.product.value_or(a.format));
 }
 
@@ -322,7 +346,8 @@ void BindAccumulators(py::module_& m) {
            py::arg("scheme") = py::none(), py::arg("product") = py::none(),
            py::arg("inner") = py::none(), py::arg("chunk") = usual.chunk,
            py::arg("preset") = py::none(), py::arg("unit") = py::none(),
-           py::arg("operands") = py::none(), py::arg("rounding") = ToString(usual.rounding.mode),
+           py::arg("operands") = py::none(), py::arg("fixed") = py::none(),
+           py::arg("rounding") = ToString(usual.rounding.mode),
            py::arg("overflow") = ToString(usual.rounding.overflow),
            py::arg("random_bits") = usual.rounding.random_bits,
            py::arg("variant") = ToString(usual.rounding.variant))
@@ -333,6 +358,7 @@ void BindAccumulators(py::module_& m) {
                              [](const Accumulator& a) { return a.inner.value_or(a.format); })
       .def_readonly("chunk", &Accumulator::chunk)
       .def_readonly("unit", &Accumulator::unit)
+      .def_readonly("fixed", &Accumulator::fixed)
       .def_property_readonly("text", [](const Accumulator& a) { return ToString(a); })
       .def(
           "with_numbers",
@@ -471,6 +497,7 @@ void BindSpecs(py::module_& m) {
   BindHadamard(m);
   BindScaled(m);
   BindBlockFma(m);
+  BindFixedPoint(m);
   BindAccumulators(m);
   BindCodecs(m);
   BindReduceSpec(m);

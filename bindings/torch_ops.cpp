@@ -23,6 +23,7 @@
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/exact.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
 #include "torch_tensors.h"
@@ -104,6 +105,43 @@ Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle ho
   const Tensor out = Empty(x, SizesOf(x), x.scalar_type());
   FmaInto(x, y, z, text, seed, stream, random, out);
   return out;
+}
+
+void SqrtInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
+              const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
+  const OnDeviceOf guard(x);
+  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
+  const auto integers = Input(random);
+  Sqrt(Input(x), to.format, to.rounding, Output(out), integers ? &*integers : nullptr);
+}
+
+void SqrtOut(const Tensor& x, StringHandle how, const OptionalTensor& seed,
+             const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
+  SqrtInto(x, Text(how), seed, stream, random, out);
+}
+
+Tensor SqrtNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
+               const OptionalTensor& stream, const OptionalTensor& random) {
+  const Text text(how);
+  const Tensor out = Empty(x, SizesOf(x), x.scalar_type());
+  SqrtInto(x, text, seed, stream, random, out);
+  return out;
+}
+
+/// The exceptions of an operation, whose value another operator gives.
+Tensor FlagsNew(const Tensor& x, const OptionalTensor& y, const OptionalTensor& z,
+                StringHandle operation, StringHandle how, const OptionalTensor& seed,
+                const OptionalTensor& stream, const OptionalTensor& random, StringHandle tininess) {
+  const Text name(operation), text(how), when(tininess);
+  const OnDeviceOf guard(x);
+  const CastSpec to = Taken<ParseCastSpec>(text, seed, stream, x);
+  const TensorView first = Input(x);
+  const auto second = Input(y), third = Input(z), integers = Input(random);
+  const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
+  const Tensor flags = Empty(x, SizesOf(x), ScalarType::Byte);
+  Flags(soft::ParseOperation(name.view()), {first, pointer(second), pointer(third)}, to.format,
+        to.rounding, soft::ParseTininess(when.view()), Output(flags), pointer(integers));
+  return flags;
 }
 
 Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
@@ -254,6 +292,10 @@ STABLE_TORCH_LIBRARY(cpd, m) {
   elementwise("add", "Tensor x, Tensor y");
   elementwise("mul", "Tensor x, Tensor y");
   elementwise("fma", "Tensor x, Tensor y, Tensor z");
+  elementwise("div", "Tensor x, Tensor y");
+  elementwise("sqrt", "Tensor x");
+  define(std::string("flags(Tensor x, Tensor? y, Tensor? z, str operation, ") + kHow +
+         ", str tininess) -> Tensor");
   for (const std::string name : {"sum", "sum_plain"}) {
     define(std::string(name)
                .append("(Tensor x, int dim, ")
@@ -300,6 +342,15 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("fma_plain", TORCH_BOX(&Entered<&FmaNew>::Run));
   m.impl("fma_out", TORCH_BOX(&Entered<&FmaOut>::Run));
   m.impl("fma_out_plain", TORCH_BOX(&Entered<&FmaOut>::Run));
+  m.impl("div", TORCH_BOX(&Entered<&BinaryNew<Div>>::Run));
+  m.impl("div_plain", TORCH_BOX(&Entered<&BinaryNew<Div>>::Run));
+  m.impl("div_out", TORCH_BOX(&Entered<&BinaryOut<Div>>::Run));
+  m.impl("div_out_plain", TORCH_BOX(&Entered<&BinaryOut<Div>>::Run));
+  m.impl("sqrt", TORCH_BOX(&Entered<&SqrtNew>::Run));
+  m.impl("sqrt_plain", TORCH_BOX(&Entered<&SqrtNew>::Run));
+  m.impl("sqrt_out", TORCH_BOX(&Entered<&SqrtOut>::Run));
+  m.impl("sqrt_out_plain", TORCH_BOX(&Entered<&SqrtOut>::Run));
+  m.impl("flags", TORCH_BOX(&Entered<&FlagsNew>::Run));
   m.impl("sum", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("sum_plain", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));

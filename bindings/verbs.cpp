@@ -17,6 +17,7 @@
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/exact.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
@@ -120,6 +121,28 @@ void FmaArrays(const py::array& x, const py::array& y, const py::array& z, const
   const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), y = ViewOf(y), z = ViewOf(z), out = ViewOf(out)] {
     Fma(x, y, z, format, options, out, r ? &*r : nullptr);
+  });
+}
+
+void SqrtArray(const py::array& x, const Format& format, const RoundingOptions& options,
+               const py::array& out, const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  WithoutGil(
+      [&, x = ViewOf(x), out = ViewOf(out)] { Sqrt(x, format, options, out, r ? &*r : nullptr); });
+}
+
+void FlagsArrays(const std::string& operation, const std::vector<py::array>& operands,
+                 const Format& format, const RoundingOptions& options, const std::string& tininess,
+                 const py::array& flags, const OptionalArray& random) {
+  std::vector<TensorView> views;
+  for (const py::array& x : operands) views.push_back(ViewOf(x));
+  if (views.empty()) throw Error("an operation needs operands, got none");
+  const Operands in{views[0], views.size() > 1 ? &views[1] : nullptr,
+                    views.size() > 2 ? &views[2] : nullptr};
+  const auto r = OptionalViewOf(random);
+  WithoutGil([&, flags = ViewOf(flags)] {
+    Flags(soft::ParseOperation(operation), in, format, options, soft::ParseTininess(tininess),
+          flags, r ? &*r : nullptr);
   });
 }
 
@@ -277,6 +300,12 @@ void BindOperations(py::module_& m) {
         py::arg("options"), py::arg("out"), no_array);
   m.def("fma", &FmaArrays, py::arg("x"), py::arg("y"), py::arg("z"), py::arg("format"),
         py::arg("options"), py::arg("out"), no_array);
+  m.def("div", &BinaryArrays<Div>, py::arg("x"), py::arg("y"), py::arg("format"),
+        py::arg("options"), py::arg("out"), no_array);
+  m.def("sqrt", &SqrtArray, py::arg("x"), py::arg("format"), py::arg("options"), py::arg("out"),
+        no_array);
+  m.def("flags", &FlagsArrays, py::arg("operation"), py::arg("operands"), py::arg("format"),
+        py::arg("options"), py::arg("tininess"), py::arg("flags"), no_array);
   m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"),
         no_array);
   m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),

@@ -21,6 +21,8 @@ void BindCodecs(pybind11::module_& m);
 void BindOperations(pybind11::module_& m);
 /// Virtual ranks, round-off, cost.
 void BindStudies(pybind11::module_& m);
+/// The oracle in bulk. Wants BindSpecs before.
+void BindVectors(pybind11::module_& m);
 /// Communicators over real ranks; wants ReduceSpec, LayerReport and RoundingOptions bound before.
 void BindComm(pybind11::module_& m);
 /// A codec for tests.

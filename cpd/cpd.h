@@ -19,6 +19,7 @@
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/exact.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"

@@ -2,6 +2,7 @@
 #include "cpd/base/tensor.h"
 
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/wide_format.h"
 
 namespace cpd {
 namespace {
@@ -49,6 +50,7 @@ void CheckCarrier(DType type, const Format& format) {
   if (!IsFloat(type)) {
     throw Error("values are carried in fp32, fp64, bf16 or fp16, got " + ToString(type));
   }
+  if (is_wide(format) && type == DType::f64) return CheckOfElements(format);
   if (!Holds(CarrierFormat(type), format)) {
     throw Error(ToString(type) + " does not hold every value of " + ToString(format) +
                 "; use fp32");

@@ -79,6 +79,9 @@ void Check(const ReduceSpec& spec) {
   Check(spec.format);
   Check(spec.rounding);
   Check(spec.accumulator);
+  if (spec.accumulator.scheme == Scheme::fixed) {
+    throw Error("a reduction hands floating-point sums on: its accumulator must not be fixed");
+  }
   Check(spec.result);
   if (spec.wire != nullptr && spec.wire->format() != spec.format) {
     throw Error("format must be that of the values of codec '" + spec.wire->text() + "', " +

@@ -13,7 +13,7 @@ namespace cpd {
 /// What an accumulator is made of, as a caller gives it; formats by their texts. Left out: what
 /// Accumulator has by default, and the unit's own format.
 struct AccumulatorArguments {
-  std::optional<std::string> format{};   ///< or, alone, a preset's name or a whole text
+  std::optional<std::string> format{};   ///< or, alone, a preset's name, `int32` or a whole text
   std::optional<std::string> scheme{};   ///< one of SchemeNames()
   std::optional<std::string> product{};  ///< a format or `exact`
   std::optional<std::string> inner{};
@@ -21,6 +21,7 @@ struct AccumulatorArguments {
   std::optional<std::string> preset{};
   std::optional<BlockFma> unit{};
   std::optional<std::pair<std::string, std::string>> operands{};  ///< what a preset's a and b hold
+  std::optional<FixedPoint> fixed{};  ///< goes with scheme fixed; format is then fp32 by default
   RoundingOptions rounding{};
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpd/numeric/block_fma.h"
+#include "cpd/numeric/fixed.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/gemm_plan.h"
 
@@ -14,11 +15,17 @@ namespace cpd {
 struct AccumulatorPlan {
   Scheme scheme = Scheme::sequential;
   FoldPlan first;          ///< how c is rounded, by draw 0
-  GemmPlan sum;            ///< all schemes but block_fma
+  GemmPlan sum;            ///< all schemes but block_fma and fixed
   FoldPlan outer;          ///< chunked
   std::int64_t chunk = 0;  ///< terms per chunk; 0: not chunked
   BlockFmaPlan unit;       ///< block_fma
+  FixedPlan fixed;         ///< fixed, which rounds c itself
   int planes = 1;          ///< floats of state for each sum, the chunks' outer sum apart
+
+  /// Whether the kernel of the products rounds the sum into the accumulator's format at its end.
+  [[nodiscard]] constexpr bool ends_in_kernel() const {
+    return scheme == Scheme::block_fma || scheme == Scheme::fixed;
+  }
 };
 
 /// `depth`: how many products a sum has.
@@ -37,6 +44,10 @@ constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
       first = RoundingOptions{};
       first.mode = unit.rounding;
     }
+  } else if (accumulator.scheme == Scheme::fixed) {
+    plan.fixed = make_fixed_plan(accumulator);
+    plan.sum.exact_products = true;
+    plan.planes = plan.fixed.planes;
   } else {
     const bool chunked = accumulator.scheme == Scheme::chunked;
     const Scheme scheme = chunked ? Scheme::sequential : accumulator.scheme;

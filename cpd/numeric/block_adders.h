@@ -45,9 +45,9 @@ struct CutSum {
 /// A product as binary32 holds it: beyond its range, Inf.
 template <class V>
 CPD_FN constexpr V limited(V product) {
-  const V infinite = bits_as<V>((bits_as<Unsigned<V>>(product) &
-                                 splat<Unsigned<V>>(Pattern<V>::sign)) |
-                                splat<Unsigned<V>>(Pattern<V>::infinity));
+  const V infinite =
+      bits_as<V>((bits_as<Unsigned<V>>(product) & splat<Unsigned<V>>(Pattern<V>::sign)) |
+                 splat<Unsigned<V>>(Pattern<V>::infinity));
   return select(magnitude_of(product) >= splat<V>(0x1p128), infinite, product);
 }
 
@@ -82,8 +82,8 @@ CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x,
     products.value = floor_to(products.value, exponent - f) + floor_to(odd.value, exponent - f);
     products.exponent = exponent;
   }
-  const I of_addend = max(scaled_exponent(sum, plan.emin_sum), splat<I>(plan.min_exponent));
-  const I greatest = max(products.exponent, of_addend);
+  const I of_addend = scaled_exponent(sum, plan.emin_sum);
+  const I greatest = max(max(products.exponent, of_addend), splat<I>(plan.min_exponent));
   V addend = floor_to(sum, greatest - f);
   if (halves) addend = select(of_addend < greatest - f - splat<I>(1), V{}, addend);
   const V total = floor_to(products.value, greatest - f - splat<I>(8)) + addend;
@@ -164,8 +164,8 @@ class ExactSum {
     for (int i = 0; i < top - 2; ++i) below = below || digits_[i] != 0;
     const auto rest = static_cast<std::uint64_t>(digits_[top - 1] << 32 | digits_[top - 2]);
     const std::uint64_t odd = rest >> 11 | static_cast<std::uint64_t>((rest & 0x7FF) != 0);
-    double value = add_to_odd(static_cast<double>(digits_[top]) * 0x1p64,
-                              static_cast<double>(odd) * 0x1p11);
+    double value =
+        add_to_odd(static_cast<double>(digits_[top]) * 0x1p64, static_cast<double>(odd) * 0x1p11);
     if (below) value = toward_odd(value, 1.0);
     value = value * power_of_two<double>(std::int64_t{32 * (top - 2) + kLast});
     return negative ? -value : value;

@@ -19,9 +19,9 @@
 // in units is below 2^53 (CheckScales in text/block_fma.cpp); exponents lie within -596 … 511.
 //
 // Inf and NaN arise as in IEEE 754's sum of the products and the addend. A zero result is +0, also
-// where a negative sum was cut or rounded to nothing. A sum that rounds beyond its format, were that
-// unbounded, is Inf where the format has that, also toward zero; else it overflows as its rounding
-// says. Units with another adder than `aligned` are in block_adders.h.
+// where a negative sum was cut or rounded to nothing. A sum that rounds beyond its format, were
+// that unbounded, is Inf where the format has that, also toward zero; else it overflows as its
+// rounding says. Units with another adder than `aligned` are in block_adders.h.
 #pragma once
 
 #include <cstdint>
@@ -209,8 +209,8 @@ CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   using U = Unsigned<V>;
   const V rounded = round<R>(total, U{}, plan.sum) + V{};  // -0 becomes +0
   if constexpr (R::mode == Rounding::nearest_even) return rounded;
-  const V infinite = bits_as<V>((bits_as<U>(total) & splat<U>(Pattern<V>::sign)) |
-                                splat<U>(Pattern<V>::infinity));
+  const V infinite =
+      bits_as<V>((bits_as<U>(total) & splat<U>(Pattern<V>::sign)) | splat<U>(Pattern<V>::infinity));
   return select(magnitude_of(total) >= splat<V>(plan.beyond), infinite, rounded);
 }
 

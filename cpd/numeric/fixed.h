@@ -1,16 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in integers of a fixed width (FixedPoint in accumulator.h).
+// Sums in integers of a fixed width (FixedPoint in accumulator.h): what their kernels are told.
+// numeric/fixed_number.h has the arithmetic.
 #pragma once
 
+#include <cstdint>
+
 #include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/round_plan.h"
 
 namespace cpd {
 
 /// As the kernels take it: plain data.
 struct FixedPlan {
   FixedPoint point;
-  int words = 1;  ///< of 32 bits
+  int words = 1;   ///< of 32 bits, that hold the integer
+  int planes = 2;  ///< of state for each sum: its words; then 0, or 1 where a term was not finite
+  RoundPlan end;   ///< of the sum into Accumulator::format
 };
+
+constexpr int kMostFixedWidth = 1024;
+
+constexpr FixedPlan make_fixed_plan(const Accumulator& accumulator) {
+  FixedPlan plan;
+  plan.point = accumulator.fixed.value_or(FixedPoint{});
+  plan.words = (plan.point.width + 31) / 32;
+  plan.planes = plan.words + 1;
+  plan.end = make_plan(accumulator.format, accumulator.rounding);
+  return plan;
+}
+
+/// The accumulator for sums of `terms` products of values of a and b that loses nothing: its unit
+/// is the product of their least spacings, and no sum leaves its range (Kulisch). Throws Error
+/// where it would be wider than kMostFixedWidth.
+CPD_API FixedPoint Kulisch(const Format& a, const Format& b, std::int64_t terms);
 
 }  // namespace cpd

@@ -84,7 +84,7 @@ inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOper
   };
   const auto exponent = [](const Exact& value, const Format& format) {
     const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
-    return counts ? block_exponent(value, spec_of(format).emin()) : 0;
+    return counts ? block_exponent(value, format.emin()) : 0;
   };
   std::vector<BlockTerm> terms;
   const auto dot = static_cast<std::size_t>(unit.dot);
@@ -136,8 +136,8 @@ inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
                            const Exact& addend) {
   if (unit.aligns_addend) {
     const bool counts = !addend.is_zero();
-    terms.push_back({addend, counts ? block_exponent(addend, spec_of(unit.sum).emin())
-                                    : unit.min_exponent});
+    terms.push_back(
+        {addend, counts ? block_exponent(addend, spec_of(unit.sum).emin()) : unit.min_exponent});
   }
   int greatest = unit.min_exponent;
   for (const BlockTerm& term : terms) greatest = std::max(greatest, term.exponent);
@@ -188,8 +188,7 @@ inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> ter
   if (halves) {
     const CutSum odd = cut_sum(unit, terms, 1, 2);
     const int exponent = std::max(products.exponent, odd.exponent);
-    products.value =
-        add(floor_to(products.value, exponent - f), floor_to(odd.value, exponent - f));
+    products.value = add(floor_to(products.value, exponent - f), floor_to(odd.value, exponent - f));
     products.exponent = exponent;
   }
   const int emin = spec_of(unit.sum).emin();

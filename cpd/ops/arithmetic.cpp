@@ -2,6 +2,7 @@
 #include "cpd/ops/arithmetic.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "cpd/backend/cuda.h"
@@ -12,16 +13,12 @@
 #include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/exact.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/ops/sum_fixed.h"
 
 namespace cpd {
 namespace {
-
-struct Operands {
-  const TensorView &x, &y;
-  const TensorView* z;  ///< null but for fma
-  const TensorView* random;
-};
 
 void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n, const float* x,
          const float* y, const float* z, const std::uint32_t* random, float* out) {
@@ -34,50 +31,60 @@ void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n
 
 /// T: float, or double for operands of binary64.
 template <class T>
-void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const TensorView& out) {
+void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const TensorView* random,
+               const TensorView& out) {
   parallel_for(in.x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> read_x(in.x);
-    Reader<T> read_y(in.y);
+    Reader<T> read_y(*in.y);
     Reader<T> read_z(in.z != nullptr ? *in.z : in.x);
-    Reader<std::uint32_t> read_random(in.random != nullptr ? *in.random : in.x);
+    Reader<std::uint32_t> read_random(random != nullptr ? *random : in.x);
     Writer<T> writer(out);
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
       Run(op, plan, i, n, read_x.Read(i, n), read_y.Read(i, n),
           in.z != nullptr ? read_z.Read(i, n) : nullptr,
-          in.random != nullptr ? read_random.Read(i, n) : nullptr, writer.Target(i, n));
+          random != nullptr ? read_random.Read(i, n) : nullptr, writer.Target(i, n));
       writer.Flush(i, n);
     }
   });
 }
 
-/// z is null but for fma.
-void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
-             const Format& format, const RoundingOptions& options, const TensorView& out,
-             const TensorView* random) {
-  CheckFloat(x, "x");
-  CheckFloat(y, "y");
-  CheckSameShape(x, y, "x and y");
-  CheckSameDevice(x, y);
-  if (z != nullptr) {
-    CheckFloat(*z, "z");
-    CheckSameShape(x, *z, "x and z");
-    CheckSameDevice(x, *z);
+/// The kernels' number of an operation; nothing where there is no kernel.
+std::optional<Operation> KernelOf(soft::Operation op) {
+  switch (op) {
+    case soft::Operation::add:
+      return Operation::add;
+    case soft::Operation::mul:
+      return Operation::mul;
+    case soft::Operation::fma:
+      return Operation::fma;
+    default:
+      return std::nullopt;
   }
+}
+
+void CheckElementwise(const Operands& in, const Format& format, const RoundingOptions& options,
+                      const TensorView& out, const TensorView* random) {
+  CheckOperands(in);
   Check(out, "out");
   CheckCarrier(out.dtype, format);
-  CheckSameShape(x, out, "x and out");
-  CheckSameDevice(x, out);
+  CheckSameShape(in.x, out, "x and out");
+  CheckSameDevice(in.x, out);
   CheckRandom(random, out, options);
+}
+
+void Operate(soft::Operation op, const Operands& in, const Format& format,
+             const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+  CheckElementwise(in, format, options, out, random);
+  const auto kernel = KernelOf(op);
+  if (is_wide(format) || !kernel) return Compute(op, in, format, options, out, random);
   const RoundPlan plan = PlanOf(format, options);
   if (out.size() == 0) return;
-  if (x.device == Device::cuda) {
-    return cuda::Operate(op, x, y, z, plan, out, random, cuda::KeyOf(options));
+  if (in.x.device == Device::cuda) {
+    return cuda::Operate(*kernel, in.x, *in.y, in.z, plan, out, random, cuda::KeyOf(options));
   }
-  const Operands operands{x, y, z, random};
-  const bool wide =
-      x.dtype == DType::f64 || y.dtype == DType::f64 || (z != nullptr && z->dtype == DType::f64);
-  wide ? OperateIn<double>(op, plan, operands, out) : OperateIn<float>(op, plan, operands, out);
+  in.has(DType::f64) ? OperateIn<double>(*kernel, plan, in, random, out)
+                     : OperateIn<float>(*kernel, plan, in, random, out);
 }
 
 /// x with `dim` fixed at index k, shape and strides of the rest.
@@ -140,17 +147,37 @@ void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const T
 
 }  // namespace
 
+void CheckOperands(const Operands& in) {
+  CheckFloat(in.x, "x");
+  const auto check = [&](const TensorView* other, const char* name, const char* both) {
+    if (other == nullptr) return;
+    CheckFloat(*other, name);
+    CheckSameShape(in.x, *other, both);
+    CheckSameDevice(in.x, *other);
+  };
+  check(in.y, "y", "x and y");
+  check(in.z, "z", "x and z");
+}
+
 void Add(const TensorView& x, const TensorView& y, const Format& format,
          const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(Operation::add, x, y, nullptr, format, options, out, random);
+  Operate(soft::Operation::add, {x, &y}, format, options, out, random);
 }
 void Mul(const TensorView& x, const TensorView& y, const Format& format,
          const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(Operation::mul, x, y, nullptr, format, options, out, random);
+  Operate(soft::Operation::mul, {x, &y}, format, options, out, random);
 }
 void Fma(const TensorView& x, const TensorView& y, const TensorView& z, const Format& format,
          const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(Operation::fma, x, y, &z, format, options, out, random);
+  Operate(soft::Operation::fma, {x, &y, &z}, format, options, out, random);
+}
+void Div(const TensorView& x, const TensorView& y, const Format& format,
+         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+  Operate(soft::Operation::div, {x, &y}, format, options, out, random);
+}
+void Sqrt(const TensorView& x, const Format& format, const RoundingOptions& options,
+          const TensorView& out, const TensorView* random) {
+  Operate(soft::Operation::sqrt, {x}, format, options, out, random);
 }
 
 void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
@@ -165,13 +192,14 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   CheckSameDevice(x, out);
   const bool on_gpu = x.device == Device::cuda;
   const std::int64_t terms = x.shape[dim];
-  CheckFold(accumulator, terms, on_gpu);
+  accumulator.fixed ? CheckFixed(accumulator, on_gpu) : CheckFold(accumulator, terms, on_gpu);
   if (random != nullptr && on_gpu) {
     throw Error("random integers are for sums on the CPU; a GPU's take seed and stream");
   }
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
   if (out.size() == 0) return;
+  if (accumulator.fixed) return SumFixed(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
   if (on_gpu) return cuda::Sum(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
   const GivenIntegers integers(random, draws);
   if (x.dtype == DType::f64) return SumIn<double>(x, dim, accumulator, out, integers.draws());

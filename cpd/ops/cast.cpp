@@ -12,6 +12,7 @@
 #include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/exact.h"
 
 namespace cpd {
 namespace {
@@ -122,6 +123,7 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   CheckSameShape(x, out, "x and out");
   CheckSameDevice(x, out);
   CheckRandom(random, x, options);
+  if (is_wide(format)) return Compute(soft::Operation::cast, {x}, format, options, out, random);
   const RoundPlan plan = PlanOf(format, options);
   if (x.size() == 0) return;
   if (x.device == Device::cuda) return cuda::Cast(x, plan, out, random, cuda::KeyOf(options));

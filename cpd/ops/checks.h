@@ -15,6 +15,19 @@ namespace cpd {
 void CheckFloat(const TensorView& x, const char* name);
 /// Throws Error unless both are on one device.
 void CheckSameDevice(const TensorView& a, const TensorView& b);
+/// Operands of an element-wise operation; y and z are null where it takes fewer.
+struct Operands {
+  const TensorView& x;
+  const TensorView* y = nullptr;
+  const TensorView* z = nullptr;
+
+  [[nodiscard]] bool has(DType type) const {
+    return x.dtype == type || (y != nullptr && y->dtype == type) ||
+           (z != nullptr && z->dtype == type);
+  }
+};
+/// Throws Error unless they are float tensors of one shape on one device.
+void CheckOperands(const Operands& operands);
 /// Throws Error unless options hold and the given integers, if any, fit x and the options.
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options);
 /// The same for an ordered sum: random's shape is out's and, last, `draws`.

@@ -47,9 +47,10 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
 }
 
 /// Throws Error for what only the CPU does.
-void CheckAdder(const Accumulator& accumulator, const TensorView& out) {
-  if (!accumulator.unit || out.device == Device::cpu) return;
-  if (accumulator.unit->adder == Adder::aligned) return;
+void CheckDevice(const Accumulator& accumulator, const TensorView& out) {
+  if (out.device == Device::cpu) return;
+  if (accumulator.fixed) throw Error("accumulators of scheme fixed are for products on the CPU");
+  if (!accumulator.unit || accumulator.unit->adder == Adder::aligned) return;
   throw Error("units with adder " + ToString(accumulator.unit->adder) +
               " are for products on the CPU; a GPU's are aligned");
 }
@@ -58,7 +59,7 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
                const TensorView& out, const TensorView* c, const TensorView* random) {
   CheckProduct(a, b, out, c);
   Check(accumulator, out.device == Device::cuda);
-  CheckAdder(accumulator, out);
+  CheckDevice(accumulator, out);
   CheckCarrier(out.dtype, accumulator.format);
   const std::int64_t depth = a.shape[a.rank - 1];
   CheckNumbers(accumulator, out, depth, random, DrawsOfGemm(accumulator, depth));
@@ -154,7 +155,7 @@ void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulat
     throw Error("the product of scaled operands must be fp32, got out in " + ToString(out.dtype));
   }
   Check(accumulator, out.device == Device::cuda);
-  CheckAdder(accumulator, out);
+  CheckDevice(accumulator, out);
   const std::int64_t block = BlockOf(a, b, depth);
   CheckScales(a, Side::a, out, depth);
   CheckScales(b, Side::b, out, depth);

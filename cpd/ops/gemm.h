@@ -15,7 +15,7 @@ namespace cpd {
 /// Operands are any values of their type, used as given.
 ///
 /// c is rounded into accumulator.format first (block_fma: into unit.sum, or, with promotion, into
-/// `format`). Then, with p(k) = round_product(a * b), or the exact product:
+/// `format`; fixed: to units). Then, with p(k) = round_product(a * b), or the exact product:
 ///   sequential  s = round(s + p(k)), for exact products the exact s + a * b rounded once;
 ///   kahan       the four rounded operations; where s is infinite or NaN the compensation is +0;
 ///   chunked     t = +0, t = round_inner(t + p(k)) within each chunk (k div chunk), s = round(s +
@@ -25,7 +25,11 @@ namespace cpd {
 ///   Exact
 ///               products enter the tree as they are;
 ///   block_fma   BlockFma's rule, blocks along k chained through the sum; scales, where the unit
-///               takes some, are 1.
+///               takes some, are 1;
+///   fixed       c and each exact product are rounded to whole units of 2^-fraction, added as
+///               integers, which wrap or saturate at each addition, and the sum is rounded into
+///               `format`; NaN where c or an operand is NaN or infinite. A zero is +0. On the CPU
+///               only.
 ///
 /// Random bits of stochastic rounding: from rounding.seed and stream, index = out's row-major
 /// element number (below 2^40); draw 0 rounds c; the other roundings take successive draws from the

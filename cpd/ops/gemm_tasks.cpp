@@ -8,6 +8,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
+#include "cpd/numeric/fixed_number.h"
 #include "cpd/ops/elementwise.h"
 
 namespace cpd {
@@ -143,6 +144,22 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   }
 }
 
+/// The integers that c's values give (KernelTable::fixed), planes `plane` apart.
+void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float* state,
+                   std::int64_t plane) {
+  const FixedPoint& point = plan.point;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const FixedTerm term = fixed_term(c[i], point.fraction, point.rounding);
+    if (!term.finite) {
+      state[plan.words * plane + i] = 1.0F;
+      continue;
+    }
+    FixedNumber sum(plan, state + i, plane);
+    sum.add(term, point.saturates);
+    sum.store(state + i, plane);
+  }
+}
+
 /// How many values of k are packed at once: whole groups, pairs and blocks.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
@@ -234,7 +251,8 @@ class Worker {
   /// The sums before the first product: c, rounded, or +0.
   void Start(float* sums) {
     const bool given = product_.c.data != nullptr;
-    if (!given && plan_.first.round.has_zero) return;  // the buffers hold +0
+    const bool is_fixed = plan_.scheme == Scheme::fixed;
+    if (!given && (is_fixed || plan_.first.round.has_zero)) return;  // the buffers hold +0
     const TensorView c = given ? Part(product_, product_.c, task_.batch, task_.row, task_.rows,
                                       task_.column, task_.columns)
                                : TensorView{};
@@ -244,8 +262,13 @@ class Worker {
         const TensorView part = given ? RowOf(c, i, j, n) : TensorView{};
         Reader<float> reader(part);
         const float* terms = given ? reader.Read(0, n) : row_.data() + j;
+        float* to = sums + i * state_columns_ + j;
+        if (is_fixed) {
+          StartIntegers(plan_.fixed, n, terms, to, plane_);
+          continue;
+        }
         const std::uint64_t index = IndexOf(i) + static_cast<std::uint64_t>(j);
-        Fold(plan_.first, 0, index, n, terms, sums + i * state_columns_ + j, GivenAt(index));
+        Fold(plan_.first, 0, index, n, terms, to, GivenAt(index));
       }
     }
   }
@@ -287,7 +310,7 @@ class Worker {
     sum_.first_draw = first_draw;
   }
 
-  /// Products of k = begin … end - 1. A unit's sum of none ends as any other: its kernel rounds it
+  /// Products of k = begin … end - 1. A sum of none ends as any other where its kernel rounds it
   /// into the accumulator's format.
   void AddProducts(std::int64_t begin, std::int64_t end) {
     GemmBlock block;
@@ -305,9 +328,9 @@ class Worker {
     block.index = IndexOf(0);
     block.index_row = static_cast<std::uint64_t>(product_.columns);
     block.given = GivenAt(block.index);
-    if (begin == end && plan_.scheme == Scheme::block_fma) {
+    if (begin == end && plan_.ends_in_kernel()) {
       block.last = true;
-      return Kernels().block_fma(unit_, block);
+      return Add(block);
     }
     for (std::int64_t k = begin; k < end; k += depth_) {
       block.first_k = k - origin_;
@@ -348,12 +371,19 @@ class Worker {
       band.state += row * block.state_columns;
       if (band.a_scale != nullptr) band.a_scale += row;
       band.index += static_cast<std::uint64_t>(row) * block.index_row;
-      if (plan_.scheme == Scheme::block_fma) {
-        Kernels().block_fma(unit_, band);
-      } else {
-        Kernels().gemm(sum_, band);
-      }
+      Add(band);
       if (scales_ != nullptr && block.last && plan_.chunk == 0) AddToTotal(row, band.rows);
+    }
+  }
+
+  void Add(const GemmBlock& block) {
+    switch (plan_.scheme) {
+      case Scheme::block_fma:
+        return Kernels().block_fma(unit_, block);
+      case Scheme::fixed:
+        return Kernels().fixed(plan_.fixed, block);
+      default:
+        return Kernels().gemm(sum_, block);
     }
   }
 
@@ -412,8 +442,9 @@ class Worker {
     const std::int64_t at = row * state_columns_;
     Kernels().add_scaled_sums(round_up(rows, Kernels().gemm_rows), PaddedColumns(), state_columns_,
                               a_lines_.data() + row, b_lines_.data(), Sums() + at, total_ + at);
-    if (plan_.scheme == Scheme::kahan) {
-      std::fill_n(state_ + plane_ + at, rows * state_columns_, 0.0F);
+    if (plan_.scheme != Scheme::kahan && plan_.scheme != Scheme::fixed) return;
+    for (int q = 1; q < plan_.planes; ++q) {
+      std::fill_n(state_ + q * plane_ + at, rows * state_columns_, 0.0F);
     }
   }
   [[nodiscard]] std::int64_t PaddedColumns() const {

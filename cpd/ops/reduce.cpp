@@ -16,6 +16,11 @@ namespace cpd {
 namespace {
 
 void RefuseUnit(const Accumulator& accumulator) {
+  if (accumulator.scheme == Scheme::fixed) {
+    throw Error(
+        "a reduction term by term takes scheme sequential, kahan, chunked or pairwise, got fixed, "
+        "which is for matrix products and sums of tensors");
+  }
   if (accumulator.scheme != Scheme::block_fma) return;
   throw Error(
       "a sum of given terms takes scheme sequential, kahan, chunked or pairwise, got block_fma, "
@@ -144,6 +149,7 @@ int FoldPlanes(const Accumulator& accumulator, std::int64_t terms) {
 
 std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
   Check(accumulator, true);  // wherever the sum runs
+  if (accumulator.scheme == Scheme::fixed) return 0;
   RefuseUnit(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic) return 0;
   return draws_of_fold(fold_order(accumulator), terms);

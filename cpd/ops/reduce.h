@@ -31,8 +31,8 @@ CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 
 /// Adds term number k (0, 1, …, in this order) to the n sums, as numeric/fold_walk.h says: what
 /// each scheme does, and by which draws. `terms` are any binary32 values; each operation is one
-/// exact result rounded once. block_fma: Error. `terms_in`: a format in which the terms are known
-/// to lie (kFp32: nothing is known); it only chooses the route, never the result.
+/// exact result rounded once. block_fma and fixed: Error. `terms_in`: a format in which the terms
+/// are known to lie (kFp32: nothing is known); it only chooses the route, never the result.
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state);
 
@@ -57,7 +57,7 @@ CPD_API void FoldEnd(const Accumulator& accumulator, std::int64_t terms, std::in
 CPD_API std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms);
 
 /// Throws Error where a stochastic sum of so many terms would run out of random bits (philox.h:
-/// block numbers have 24 bits), or for a scheme that sums no plain terms (block_fma).
+/// block numbers have 24 bits), or for a scheme that sums no plain terms (block_fma, fixed).
 CPD_API void CheckFold(const Accumulator& accumulator, std::int64_t terms, bool on_gpu = false);
 
 /// y[i] = x[i] * 2^shift rounded once into `format`; stochastic draws at index first + i (any

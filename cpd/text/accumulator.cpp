@@ -5,26 +5,28 @@
 #include <array>
 
 #include "cpd/text/block_fma.h"
+#include "cpd/text/fixed.h"
 #include "cpd/text/names.h"
 #include "cpd/text/options.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::array<std::string_view, 5> kSchemes{"sequential", "kahan", "chunked", "pairwise",
-                                                   "block_fma"};
+constexpr std::array<std::string_view, 6> kSchemes{"sequential", "kahan",     "chunked",
+                                                   "pairwise",   "block_fma", "fixed"};
 /// Of the text form: the same, then fma, which is sequential with exact products.
-constexpr std::array<std::string_view, 6> kSchemeWords{"sequential", "kahan",     "chunked",
-                                                       "pairwise",   "block_fma", "fma"};
+constexpr std::array<std::string_view, 7> kSchemeWords{"sequential", "kahan", "chunked", "pairwise",
+                                                       "block_fma",  "fixed", "fma"};
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
-/// Options of the text form, those of a unit last.
-constexpr std::array<std::string_view, 19> kOptions{"product",      "inner",    "chunk",
+/// Options of the text form, those of a unit, then those of an integer, last.
+constexpr std::array<std::string_view, 22> kOptions{"product",      "inner",    "chunk",
                                                     "rounding",     "overflow", "variant",
                                                     "random_bits",  "a",        "b",
                                                     "block",        "sum",      "fraction_bits",
                                                     "min_exponent", "promote",  "sum_rounding",
                                                     "addend",       "scale",    "scale_block",
-                                                    "dot"};
+                                                    "dot",          "width",    "fraction",
+                                                    "sum_overflow"};
 
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 
@@ -35,18 +37,27 @@ void CheckFields(const Accumulator& accumulator) {
   };
   const bool is_chunked = accumulator.scheme == Scheme::chunked;
   const bool is_unit = accumulator.scheme == Scheme::block_fma;
+  const bool is_fixed = accumulator.scheme == Scheme::fixed;
   if (accumulator.inner && !is_chunked) refuse("inner is for scheme chunked");
   if (accumulator.chunk != kDefaultChunk && !is_chunked) refuse("chunk is for scheme chunked");
   if (accumulator.unit && !is_unit) refuse("a unit is for scheme block_fma");
   if (!accumulator.unit && is_unit) {
     throw Error("scheme block_fma needs its unit: a preset (v100, h100-fp8, …) or a BlockFma");
   }
+  if (accumulator.fixed && !is_fixed) refuse("an integer is for scheme fixed");
+  if (!accumulator.fixed && is_fixed) {
+    throw Error("scheme fixed needs its integer: a width and a fraction, or a FixedPoint");
+  }
   if (accumulator.product && accumulator.exact_products) {
     throw Error("product must be a format or exact, got both " + ToString(*accumulator.product) +
                 " and exact");
   }
-  if (is_unit && (accumulator.product || accumulator.exact_products)) {
-    throw Error("scheme block_fma forms its products exactly: leave product out");
+  if ((is_unit || is_fixed) && (accumulator.product || accumulator.exact_products)) {
+    throw Error("scheme " + ToString(accumulator.scheme) +
+                " forms its products exactly: leave product out");
+  }
+  if (is_fixed && accumulator.rounding.mode == Rounding::stochastic) {
+    throw Error("scheme fixed rounds without random bits, got rounding stochastic");
   }
 }
 
@@ -57,6 +68,7 @@ bool ParseSchemeWord(Accumulator& accumulator, std::string_view word) {
   if (accumulator.exact_products) return true;
   accumulator.scheme = static_cast<Scheme>(number);
   if (accumulator.scheme == Scheme::block_fma) accumulator.unit.emplace();
+  if (accumulator.scheme == Scheme::fixed) accumulator.fixed.emplace();
   return false;
 }
 
@@ -78,6 +90,13 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
   }
   if (ParseRoundingOption(accumulator.rounding, name, text)) return;
   if (accumulator.unit && ParseUnitOption(*accumulator.unit, name, text)) return;
+  if (accumulator.fixed) {
+    if (ParseFixedOption(*accumulator.fixed, name, text)) return;
+    throw Error("unknown option " + Quoted(name) +
+                " of an integer's sum; there are width, fraction, sum_overflow, sum_rounding, "
+                "rounding and overflow" +
+                DidYouMean(name, kOptions));
+  }
   throw Error("unknown option " + Quoted(name) +
               " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
               "random_bits, and with block_fma a, b, block, fraction_bits, min_exponent, sum, "
@@ -108,13 +127,15 @@ std::string ToString(Scheme scheme) {
 }
 
 std::span<const std::string_view> SchemeNames() {
-  static constexpr std::array<std::string_view, 6> kGiven{"sequential", "kahan",    "fma",
-                                                          "chunked",    "pairwise", "block_fma"};
+  static constexpr std::array<std::string_view, 7> kGiven{
+      "sequential", "kahan", "fma", "chunked", "pairwise", "block_fma", "fixed"};
   return kGiven;
 }
 
 std::span<const std::string_view> SumSchemeNames() {
-  return std::span(kSchemes).first(static_cast<std::size_t>(Scheme::block_fma));
+  static constexpr std::array<std::string_view, 5> kGiven{"sequential", "kahan", "chunked",
+                                                          "pairwise", "fixed"};
+  return kGiven;
 }
 
 void Check(const Accumulator& accumulator, bool on_gpu) {
@@ -128,6 +149,7 @@ void Check(const Accumulator& accumulator, bool on_gpu) {
     throw Error("chunk must be at least 1, got " + std::to_string(accumulator.chunk));
   }
   if (accumulator.unit) Check(*accumulator.unit);
+  if (accumulator.fixed) Check(*accumulator.fixed);
 }
 
 std::string ToString(const Accumulator& accumulator) {
@@ -137,6 +159,7 @@ std::string ToString(const Accumulator& accumulator) {
   if (accumulator.product) Put(text, "product", *accumulator.product);
   if (accumulator.exact_products) Put(text, "product", "exact");
   if (accumulator.unit) text += " " + ToString(*accumulator.unit);
+  if (accumulator.fixed) text += " " + ToString(*accumulator.fixed);
   PutMode(text, accumulator.rounding);
   PutVariant(text, accumulator.rounding);
   PutRandomBits(text, accumulator.rounding);
@@ -149,6 +172,10 @@ Accumulator ParseAccumulator(std::string_view text) {
   bool is_fma = false;
   if (!words.empty() && NamesPreset(words[0])) {
     accumulator = Preset(words[0]);
+    words.erase(words.begin());
+  } else if (!words.empty() && NamesFixed(words[0])) {
+    accumulator.scheme = Scheme::fixed;
+    accumulator.fixed = FixedNamed(words[0]);
     words.erase(words.begin());
   } else {
     const std::string_view format = words.empty() ? "" : words[0];

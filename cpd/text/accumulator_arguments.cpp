@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpd/text/fixed.h"
 #include "cpd/text/names.h"
 #include "cpd/text/options.h"
 
@@ -35,7 +36,7 @@ Accumulator Whole(const std::string& text, const AccumulatorArguments& given) {
   PutRandomBits(options, given.rounding);
   const bool is_chunked = given.inner || given.chunk != AccumulatorArguments{}.chunk;
   const bool is_unit = given.preset || given.unit || given.operands;
-  if (given.scheme || given.product || is_chunked || is_unit || !options.empty()) {
+  if (given.scheme || given.product || is_chunked || is_unit || given.fixed || !options.empty()) {
     throw Error(Quoted(text) +
                 " is a whole accumulator, besides which there may be seed and stream: write the "
                 "other options in it");
@@ -46,7 +47,7 @@ Accumulator Whole(const std::string& text, const AccumulatorArguments& given) {
   return parsed;
 }
 
-/// The scheme meant, checked against preset, unit and operands.
+/// The scheme meant, checked against preset, unit, operands and fixed.
 std::string_view SchemeOf(const AccumulatorArguments& given) {
   if (given.scheme && std::ranges::find(SchemeNames(), *given.scheme) == SchemeNames().end()) {
     std::string names;
@@ -59,10 +60,18 @@ std::string_view SchemeOf(const AccumulatorArguments& given) {
   if (given.operands && !given.preset) {
     throw Error("operands goes with preset, the matrix unit that it is about");
   }
+  if (given.fixed) {
+    if (given.preset || given.unit || given.scheme.value_or("fixed") != "fixed") {
+      throw Error("fixed, an integer's sum, goes with scheme 'fixed' and no matrix unit");
+    }
+    return "fixed";
+  }
   if (!given.preset && !given.unit) {
     if (given.scheme == "block_fma") {
       throw Error("scheme 'block_fma' needs preset (a matrix unit's name) or unit");
     }
+    if (given.scheme == "fixed")
+      throw Error("scheme 'fixed' needs fixed, the integer (FixedPoint)");
     return given.scheme ? std::string_view(*given.scheme) : "sequential";
   }
   if (given.scheme && given.scheme != "block_fma") {
@@ -120,7 +129,7 @@ void TakeChunks(Accumulator& made, const AccumulatorArguments& given) {
 
 Accumulator OfParts(const AccumulatorArguments& given) {
   const std::string_view scheme = SchemeOf(given);
-  const bool is_exact = scheme == "fma" || scheme == "block_fma";
+  const bool is_exact = scheme == "fma" || scheme == "block_fma" || scheme == "fixed";
   if (is_exact && given.product && given.product != "exact") {
     throw Error("scheme '" + std::string(scheme) + "' has exact products, got product='" +
                 *given.product + "'");
@@ -128,6 +137,10 @@ Accumulator OfParts(const AccumulatorArguments& given) {
   Accumulator made;
   if (scheme == "block_fma") {
     made = OfUnit(given);
+  } else if (scheme == "fixed") {
+    made.scheme = Scheme::fixed;
+    made.fixed = given.fixed;
+    if (given.format) made.format = FormatOrText(*given.format);
   } else {
     if (!given.format) throw Error("format must be given: it is that of the sum");
     made.format = FormatOrText(*given.format);
@@ -146,8 +159,13 @@ Accumulator OfParts(const AccumulatorArguments& given) {
 
 Accumulator MakeAccumulator(const AccumulatorArguments& given) {
   if (given.format && IsWholeText(*given.format)) return Whole(*given.format, given);
-  if (!given.format || given.preset || !NamesPreset(*given.format)) return OfParts(given);
   AccumulatorArguments named = given;
+  if (given.format && !given.fixed && NamesFixed(*given.format)) {
+    named.fixed = FixedNamed(*given.format);
+    named.format.reset();
+    return OfParts(named);
+  }
+  if (!given.format || given.preset || !NamesPreset(*given.format)) return OfParts(given);
   named.preset = named.format;
   named.format.reset();
   return OfParts(named);
@@ -159,7 +177,7 @@ Accumulator Swapped(Accumulator accumulator) {
 }
 
 Accumulator OfTerms(Accumulator accumulator) {
-  if (accumulator.unit) return accumulator;
+  if (accumulator.unit || accumulator.fixed) return accumulator;
   accumulator.product.reset();
   accumulator.exact_products = true;
   return accumulator;

@@ -76,9 +76,10 @@ void CheckOrder(const BlockFma& unit) {
   CheckBetween("block_fma: take", 1, unit.stride, unit.take);
   if (unit.group % unit.block != 0 || unit.group % unit.stride != 0 ||
       unit.stride % unit.take != 0) {
-    throw Error("block_fma: group must be a multiple of block and of stride, and that of take, got " +
-                std::to_string(unit.group) + ", " + std::to_string(unit.block) + ", " +
-                std::to_string(unit.stride) + " and " + std::to_string(unit.take));
+    throw Error(
+        "block_fma: group must be a multiple of block and of stride, and that of take, got " +
+        std::to_string(unit.group) + ", " + std::to_string(unit.block) + ", " +
+        std::to_string(unit.stride) + " and " + std::to_string(unit.take));
   }
   if (unit.promote % unit.group != 0) {
     throw Error("block_fma: promote must be 0 or a multiple of group = " +

@@ -21,8 +21,8 @@ CPD_API void Check(const BlockFma& unit);
 CPD_API std::string ToString(const BlockFma& unit);
 CPD_API BlockFma ParseBlockFma(std::string_view text);
 
-/// The binary32 pattern of the NaN that a preset's unit gives, `7FFFFFFF`; of fp16 results its first
-/// half. Empty where nothing tells. CPD's own results hold its one quiet NaN.
+/// The binary32 pattern of the NaN that a preset's unit gives, `7FFFFFFF`; of fp16 results its
+/// first half. Empty where nothing tells. CPD's own results hold its one quiet NaN.
 CPD_API std::string PresetNan(std::string_view name);
 
 /// Takes an option of a unit's text; false where there is none of that name.

@@ -5,9 +5,11 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cstdlib>
 #include <utility>
 
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/wide_format.h"
 #include "cpd/text/format_names.h"
 #include "cpd/text/names.h"
 
@@ -24,7 +26,8 @@ constexpr std::array<std::pair<std::string_view, Encoding>, 6> kEncodings{{
 }};
 
 /// IEEE formats with a name of their own, and OCP's finite ones, which take the plain eXmY.
-constexpr std::array<std::pair<std::string_view, Format>, 8> kNamed{{
+constexpr std::array<std::pair<std::string_view, Format>, 9> kNamed{{
+    {"fp64", {.exp = 11, .man = 52, .bias = 1023}},
     {"fp32", kFp32},
     {"tf32", {.exp = 8, .man = 10, .bias = 127}},
     {"bf16", {.exp = 8, .man = 7, .bias = 127}},
@@ -176,10 +179,27 @@ std::string BaseName(const Format& format) {
   return plain + ToString(format.encoding);
 }
 
+/// Of formats whose values are binary32 values.
 void CheckWidths(int exp, int man, int bias) {
-  if (exp < 1 || exp > 8) throw Error(Range("exp", 1, 8, exp));
-  if (man < 0 || man > 23) throw Error(Range("man", 0, 23, man));
+  const std::string wider =
+      exp > 8 || man > 23
+          ? "; formats of encoding ieee with exp up to " + std::to_string(kWidestExp) +
+                " and man up to " + std::to_string(kWidestMan) +
+                " are for cast, add, mul, fma, div and sqrt of float64 tensors"
+          : "";
+  if (exp < 1 || exp > 8) throw Error(Range("exp", 1, 8, exp) + wider);
+  if (man < 0 || man > 23) throw Error(Range("man", 0, 23, man) + wider);
   if (bias < -255 || bias > 255) throw Error(Range("bias", -255, 255, bias));
+}
+
+/// Whether exp and man are those of a wide format.
+bool AreWide(int exp, int man, Encoding encoding) {
+  return encoding == Encoding::ieee && (exp > 8 || man > 23) && exp >= 1 && man >= 0 &&
+         exp <= kWidestExp && man <= kWidestMan;
+}
+constexpr int kWidestBias = 2047;
+void CheckWideBias(int bias) {
+  if (std::abs(bias) > kWidestBias) throw Error(Range("bias", -kWidestBias, kWidestBias, bias));
 }
 
 [[noreturn]] void RefuseE8m0() {
@@ -202,6 +222,20 @@ void CheckRange(const Format& format) {
     throw Error("bias " + std::to_string(format.bias) + " puts values at 2^" +
                 std::to_string(std::max(top, format.emin())) +
                 " and above, beyond binary32's largest power of two, 2^127");
+  }
+}
+
+/// The same of a wide format and binary64.
+void CheckWideRange(const Format& format) {
+  const std::string bias = "bias " + std::to_string(format.bias);
+  if (format.min_quantum_exponent() < -1074) {
+    throw Error(bias + " puts the least value at 2^" +
+                std::to_string(format.min_quantum_exponent()) + ", below binary64's 2^-1074");
+  }
+  const int top = std::max(static_cast<int>(max_code_of(format) >> format.man) - 1, 0);
+  if (top + format.emin() > 1023) {
+    throw Error(bias + " puts values at 2^" + std::to_string(top + format.emin()) +
+                " and above, beyond binary64's largest power of two, 2^1023");
   }
 }
 
@@ -231,7 +265,11 @@ Format MakeFormat(int exp, int man, Encoding encoding, std::optional<int> bias, 
     }
     return kE8m0;
   }
-  CheckWidths(exp, man, bias.value_or(0));
+  if (AreWide(exp, man, encoding)) {
+    CheckWideBias(bias.value_or(0));
+  } else {
+    CheckWidths(exp, man, bias.value_or(0));
+  }
   const int chosen = bias.value_or(DefaultBias(exp, encoding));
   const Format format{.exp = static_cast<std::uint8_t>(exp),
                       .man = static_cast<std::uint8_t>(man),
@@ -239,8 +277,14 @@ Format MakeFormat(int exp, int man, Encoding encoding, std::optional<int> bias, 
                       .encoding = encoding,
                       .is_signed = is_signed,
                       .subnormals = subnormals};
-  Check(format);
+  CheckOfElements(format);
   return format;
+}
+
+void CheckOfElements(const Format& format) {
+  if (!AreWide(format.exp, format.man, format.encoding)) return Check(format);
+  CheckWideBias(format.bias);
+  CheckWideRange(format);
 }
 
 void Check(const Format& format) {
@@ -283,7 +327,7 @@ Format ParseFormat(std::string_view name) {
 }
 
 std::string ToString(const Format& format) {
-  Check(format);
+  CheckOfElements(format);
   if (format == kE8m0) return "e8m0";
   if (IsInteger(format)) return "int" + std::to_string(format.bits());
   const bool default_bias = format.bias == DefaultBias(format.exp, format.encoding);

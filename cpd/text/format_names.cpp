@@ -15,7 +15,11 @@ namespace {
 using Pair = std::pair<std::string_view, std::string_view>;
 
 /// Theirs and ours: NumPy's, torch's, ml_dtypes' and IEEE 754's names.
-constexpr std::array<Pair, 22> kAliases{{
+constexpr std::array<Pair, 26> kAliases{{
+    {"float64", "fp64"},
+    {"double", "fp64"},
+    {"binary64", "fp64"},
+    {"f64", "fp64"},
     {"float32", "fp32"},
     {"float", "fp32"},
     {"single", "fp32"},
@@ -63,9 +67,8 @@ constexpr std::array<std::string_view, 16> kUsual{
 
 constexpr std::array<std::string_view, 5> kSuffixes{"fnuz", "fn", "ieee", "p3109", "finite"};
 
-constexpr std::array<std::string_view, 10> kWide{
-    "float64",  "double",     "fp64",      "f64",        "binary64",
-    "float128", "longdouble", "complex64", "complex128", "complex32"};
+constexpr std::array<std::string_view, 5> kWide{"float128", "longdouble", "complex64", "complex128",
+                                                "complex32"};
 
 bool IsDigit(char letter) { return letter >= '0' && letter <= '9'; }
 
@@ -161,7 +164,7 @@ std::string NoSuchFormat(std::string_view text) {
   }
   if (std::ranges::find(kWide, lower) != kWide.end()) {
     return "no format " + Quoted(text) +
-           ": a format's values are binary32 values, with at most 8 exponent and 23 mantissa bits";
+           ": a format's values are binary64 values, with at most 11 exponent and 52 mantissa bits";
   }
   const std::string meant = FormatMeant(text);
   return "unknown format " + Quoted(text) + (meant.empty() ? "; names" : meant + " Names") +

@@ -40,8 +40,8 @@ constexpr std::string_view kDeepSeek =
 enum class Half : std::uint8_t {
   none,
   same,  ///< the rule for fp32, its sum in fp16, rounded to nearest
-  /// FP8 by two fp16 instructions, the one with k mod 4 in {0, 1}, the other with the rest; from +0,
-  /// and the addend is added to what they give
+  /// FP8 by two fp16 instructions, the one with k mod 4 in {0, 1}, the other with the rest; from
+  /// +0, and the addend is added to what they give
   pairs,
 };
 
@@ -71,7 +71,7 @@ constexpr Unit Amd(std::string_view name, const Format& operand, int block, Adde
 constexpr Unit WithScales(std::string_view name, const Format& operand, const Format& scale,
                           int scale_block) {
   const bool four_bits = operand == kE2m1;
-  Unit unit{name, operand,  four_bits ? 64 : 32, four_bits ? 35 : 25, four_bits ? -139 : -133,
+  Unit unit{name, operand,     four_bits ? 64 : 32, four_bits ? 35 : 25, four_bits ? -139 : -133,
             0,    kLiterature, kMmaSimResults};
   unit.scale = scale;
   unit.scale_block = scale_block;
@@ -154,7 +154,7 @@ void CheckOutput(const Unit& unit, const Format& output) {
   std::string why = ", which is for fp16 operands";
   if (unit.adder != Adder::aligned) why = ", which AMD's units do not give";
   if (unit.operand == kE4m3fn && !unit.scale) {
-    why = ": those of mma.sync are preset hopper-mma-fp8's, of wgmma none are published";
+    why = ": no known rule gives those of wgmma; those of mma.sync are preset hopper-mma-fp8's";
   }
   throw Error("preset " + name + ": output must be fp32, got fp16" + why);
 }

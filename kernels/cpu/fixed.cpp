@@ -1,15 +1,415 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Matrix products summed in integers (numeric/fixed_number.h), a tile of one panel of a by one of b
+// at a time. What is known of the panels' values chooses a tile's route:
+//
+// - whole32, whole64: every product is a multiple of the unit, and a block's sum of them is exact
+//   in binary32, or binary64: one fused operation of a MAC;
+// - rounded: every product is below 2^51 units. In binary64 it is exact, and beside 1.5 * 2^52 its
+//   last place is the unit: to nearest-even that takes one fused operation and an addition of
+//   integers, otherwise three or more operations of a MAC;
+// - cut: where one instruction makes integers of binary64 values, it does so of products up to 2^62
+//   units that are to be cut toward zero, or are whole;
+// - saturating: the same, clamped after each addition, where a sum may leave the range;
+// - general: word by word, for anything.
+//
+// All but the last add a block's sum to the integer at once, whatever its width: sums that wrap are
+// right modulo 2^width in any order, and so are those that cannot leave the range.
+
 #include "cpd/numeric/fixed.h"
 
-#include "table.h"
+#include "cpd/numeric/fixed_number.h"
+#include "kernels/cpu/table.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
+using std::int64_t;
+using std::uint32_t;
+using std::uint64_t;
+
+using I = Signed<D>;
+using U = Unsigned<D>;
+
+constexpr int kRows = kGemmRows;
+constexpr int kVectors = 2;      ///< of columns, whose sums stay in registers
+constexpr int64_t kMostK = 128;  ///< values of k whose operands are converted at once
+constexpr int kMostScale = 500;  ///< of a fraction with which binary64 holds every product in units
+
+constexpr double kMagnet = 0x1.8p52;  ///< beside it binary64's last place is 1
+constexpr uint64_t kMagnetBits = 0x4338000000000000;
+constexpr double kMostTerm = 0x1p51;
+
+/// Whether the conversion to integers, which cuts, is one instruction.
+constexpr bool kConverts = Lanes<D>::count == 8;
+
+/// A tile and its values of k.
+struct Tile {
+  const FixedPlan& plan;
+  const GemmBlock& block;
+  int64_t rows, columns;  ///< those of the result
+  const float *a, *b;
+  int64_t count;
+  float* state;
+
+  [[nodiscard]] CPD_FN float* at(int64_t row, int64_t column) const {
+    return state + row * block.state_columns + column;
+  }
+  [[nodiscard]] CPD_FN float* not_finite(int64_t row, int64_t column) const {
+    return at(row, column) + plan.words * block.plane;
+  }
+};
+
+// --- routes --------------------------------------------------------------------------------------
+
+enum class Route : std::uint8_t { whole32, whole64, rounded, cut, saturating, general };
+
+/// What the products of a tile are at most, in units.
+struct Bounds {
+  double each = 0;
+  double all = 0;  ///< their magnitudes' sum; NaN or Inf where an operand is
+  bool whole = true;
+};
+
+CPD_FN Bounds bounds_of(double unit, int64_t count, const PanelRange* a, const PanelRange* b) {
+  Bounds bounds;
+  for (int64_t k = 0; k < count; k += kRangeGroup, ++a, ++b) {
+    const double largest = unit * static_cast<double>(a->largest);
+    const double each = largest * static_cast<double>(b->largest);
+    bounds.each = each > bounds.each ? each : bounds.each;
+    bounds.all += largest * static_cast<double>(b->total);
+    for (int64_t pair = 0; 2 * pair < least(kRangeGroup, count - k); ++pair) {
+      const double bit = unit * static_cast<double>(a->least_bit[pair]);
+      bounds.whole &= bit * static_cast<double>(b->least_bit[pair]) >= 1;
+    }
+  }
+  return bounds;
+}
+
+/// Whether a sum of the tile may leave the range: every term counts for at most one unit more than
+/// it is.
+CPD_FN bool may_leave(const Tile& tile, double all) {
+  double most = 0;
+  for (int64_t i = 0; i < tile.rows; ++i) {
+    for (int64_t j = 0; j < tile.columns; ++j) {
+      const double s = FixedNumber(tile.plan, tile.at(i, j), tile.block.plane).value(0);
+      most = magnitude(s) > most ? magnitude(s) : most;
+    }
+  }
+  const double reached = (most + all + static_cast<double>(tile.count)) * (1 + 0x1p-20);
+  return !(reached < exact_power(least(tile.plan.point.width - 1, 900)));
+}
+
+CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b) {
+  const FixedPoint& point = tile.plan.point;
+  if (point.fraction < -kMostScale || point.fraction > kMostScale) return Route::general;
+  const Bounds bounds = bounds_of(exact_power(point.fraction), tile.count, a, b);
+  if (!(bounds.all < 0x1p58 && bounds.each < kMostTerm)) {
+    const bool cuts = kConverts && (bounds.whole || point.rounding == Rounding::toward_zero);
+    const bool fits = cuts && bounds.all < 0x1p62;
+    return fits && !(point.saturates && may_leave(tile, bounds.all)) ? Route::cut : Route::general;
+  }
+  if (point.saturates && may_leave(tile, bounds.all)) {
+    return point.width < 64 ? Route::saturating : Route::general;
+  }
+  if (!bounds.whole || !(bounds.all < kMostTerm)) return Route::rounded;
+  // In units of 2^-fraction binary32 has the numbers below 2^24, and its sums are not scaled.
+  const bool narrow = point.fraction >= -100 && point.fraction <= 126;
+  return narrow && bounds.all < 0x1p23 ? Route::whole32 : Route::whole64;
+}
+
+// --- the integers --------------------------------------------------------------------------------
+
+CPD_FN U load_word(const float* at) { return convert<U>(load<typename Narrow<D>::U32>(at)); }
+CPD_FN void store_word(float* at, U word) { store(at, convert<typename Narrow<D>::U32>(word)); }
+
+/// The integers of up to 64 bits from `at` on, modulo 2^(32 words).
+CPD_FN U load_sums(const Tile& tile, const float* at) {
+  const U low = load_word(at);
+  return tile.plan.words == 1 ? low : low | (load_word(at + tile.block.plane) << 32);
+}
+CPD_FN void store_sums(const Tile& tile, float* at, U sums) {
+  store_word(at, sums);
+  if (tile.plan.words > 1) store_word(at + tile.block.plane, sums >> 32);
+}
+
+/// Adds `units` to the sums from (row, column) on.
+CPD_FN void add_units(const Tile& tile, int64_t row, int64_t column, U units) {
+  float* at = tile.at(row, column);
+  if (tile.plan.words <= 2) return store_sums(tile, at, load_sums(tile, at) + units);
+  int64_t each[Lanes<D>::count];
+  store(each, units);
+  for (int lane = 0; lane < Lanes<D>::count; ++lane) {
+    FixedTerm term;
+    term.negative = each[lane] < 0;
+    term.significand = static_cast<uint64_t>(term.negative ? -each[lane] : each[lane]);
+    FixedNumber sum(tile.plan, at + lane, tile.block.plane);
+    sum.add(term, false);
+    sum.store(at + lane, tile.block.plane);
+  }
+}
+
+/// Whole numbers below 2^51 as integers.
+CPD_FN U units_of(D whole) { return bits_as<U>(whole + splat<D>(kMagnet)) - splat<U>(kMagnetBits); }
+
+// --- products in whole units ---------------------------------------------------------------------
+
+/// sum + a * b, which is exact.
+template <class V>
+CPD_FN V add_product(V a, V b, V sum) {
+  if constexpr (Lanes<V>::count > 1) {
+    return fma(a, b, sum);
+  } else {
+    return sum + a * b;
+  }
+}
+
+/// One panel's values of a as they are multiplied.
+struct Scaled {
+  alignas(64) double value[kMostK * kRows];
+
+  CPD_FN Scaled(const Tile& tile) {
+    const D unit = splat<D>(exact_power(tile.plan.point.fraction));
+    for (int64_t i = 0; i < tile.count * kRows; i += Lanes<D>::count) {
+      cpd::store(value + i, load_f32<D>(tile.a + i) * unit);
+    }
+  }
+};
+
+CPD_BODY void add_whole32(const Tile* tile) {
+  constexpr int kLanes = Lanes<F>::count;
+  const D unit = splat<D>(exact_power(tile->plan.point.fraction));
+  for (int64_t j = 0; j < kGemmColumns; j += kVectors * kLanes) {
+    F sum[kRows][kVectors] = {};
+    for (int64_t k = 0; k < tile->count; ++k) {
+      F b[kVectors];
+      for (int v = 0; v < kVectors; ++v)
+        b[v] = load<F>(tile->b + k * kGemmColumns + j + v * kLanes);
+      for (int row = 0; row < kRows; ++row) {
+        const F a = splat<F>(tile->a[k * kRows + row]);
+        for (int v = 0; v < kVectors; ++v) sum[row][v] = add_product(a, b[v], sum[row][v]);
+      }
+    }
+    for (int row = 0; row < kRows; ++row) {
+      alignas(64) float whole[kVectors * kLanes];
+      for (int v = 0; v < kVectors; ++v) store(whole + v * kLanes, sum[row][v]);
+      for (int lane = 0; lane < kVectors * kLanes; lane += Lanes<D>::count) {
+        add_units(*tile, row, j + lane, units_of(load_f32<D>(whole + lane) * unit));
+      }
+    }
+  }
+}
+
+/// Calls step(row, v, a, b) for the products of kVectors vectors of columns from j on.
+template <class Step>
+CPD_FN void for_products(const Tile& tile, const Scaled& scaled, int64_t j, Step step) {
+  for (int64_t k = 0; k < tile.count; ++k) {
+    D b[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      b[v] = load_f32<D>(tile.b + k * kGemmColumns + j + v * Lanes<D>::count);
+    }
+    for (int row = 0; row < kRows; ++row) {
+      const D a = splat<D>(scaled.value[k * kRows + row]);
+      for (int v = 0; v < kVectors; ++v) step(row, v, a, b[v]);
+    }
+  }
+}
+
+/// Calls run(row, v, column) for each vector from column j on.
+template <class Run>
+CPD_FN void for_vectors(int64_t j, Run run) {
+  for (int row = 0; row < kRows; ++row) {
+    for (int v = 0; v < kVectors; ++v) run(row, v, j + v * Lanes<D>::count);
+  }
+}
+
+CPD_BODY void add_whole64(const Tile* tile) {
+  const Scaled scaled(*tile);
+  for (int64_t j = 0; j < kGemmColumns; j += kVectors * Lanes<D>::count) {
+    D sum[kRows][kVectors] = {};
+    for_products(*tile, scaled, j,
+                 [&](int row, int v, D a, D b) { sum[row][v] = add_product(a, b, sum[row][v]); });
+    for_vectors(j, [&](int row, int v, int64_t column) {
+      add_units(*tile, row, column, units_of(sum[row][v]));
+    });
+  }
+}
+
+// --- products rounded to units -------------------------------------------------------------------
+
+/// What rounded_units adds to each product.
+template <Rounding mode>
+constexpr uint64_t kBias = mode == Rounding::toward_zero && kConverts ? 0 : kMagnetBits;
+
+/// p, below 2^51, rounded to a whole number.
+template <Rounding mode>
+CPD_FN D whole_number(D p) {
+  const D whole = truncate(p);
+  const D rest = p - whole;
+  const D away = whole + sized(1.0, p);
+  if constexpr (mode == Rounding::up) return select(rest > D{}, away, whole);
+  if constexpr (mode == Rounding::down) return select(rest < D{}, away, whole);
+  if constexpr (mode == Rounding::nearest_away) {
+    return select(magnitude(rest) >= splat<D>(0.5), away, whole);
+  }
+  if constexpr (mode == Rounding::to_odd) {
+    const auto even = (units_of(whole) & splat<U>(1)) == U{};
+    const auto inexact = (rest < D{}) | (rest > D{});
+    return select(even & inexact, away, whole);
+  }
+  return whole;
+}
+
+/// a * b, below 2^51, rounded to an integer; plus kBias<mode>.
+template <Rounding mode, class V>
+CPD_FN Unsigned<V> rounded_units(V a, V b) {
+  const V magnet = splat<V>(kMagnet);
+  if constexpr (mode == Rounding::nearest_even) {
+    return bits_as<Unsigned<V>>(add_product(a, b, magnet));
+  } else if constexpr (mode == Rounding::down && kHasDirectedRounding<V>) {
+    return bits_as<Unsigned<V>>(fma_toward<Toward::down>(a, b, magnet));
+  } else if constexpr (mode == Rounding::up && kHasDirectedRounding<V>) {
+    return bits_as<Unsigned<V>>(fma_toward<Toward::up>(a, b, magnet));
+  } else if constexpr (kBias<mode> == 0) {
+    return (Unsigned<V>)convert<Signed<V>>(a * b);
+  } else {
+    return bits_as<Unsigned<V>>(whole_number<mode>(a * b) + magnet);
+  }
+}
+
+template <Rounding mode>
+CPD_BODY void add_rounded(const Tile* tile) {
+  const Scaled scaled(*tile);
+  const U bias = splat<U>(uint64_t{0} - static_cast<uint64_t>(tile->count) * kBias<mode>);
+  for (int64_t j = 0; j < kGemmColumns; j += kVectors * Lanes<D>::count) {
+    U sum[kRows][kVectors];
+    for_vectors(j, [&](int row, int v, int64_t) { sum[row][v] = bias; });
+    for_products(*tile, scaled, j, [&](int row, int v, D a, D b) {
+      sum[row][v] = sum[row][v] + rounded_units<mode>(a, b);
+    });
+    for_vectors(
+        j, [&](int row, int v, int64_t column) { add_units(*tile, row, column, sum[row][v]); });
+  }
+}
+
+/// Of widths below 64.
+template <Rounding mode>
+CPD_BODY void add_saturating(const Tile* tile) {
+  const Scaled scaled(*tile);
+  const int unused = 64 - tile->plan.point.width;
+  const I greatest = splat<I>((int64_t{1} << (tile->plan.point.width - 1)) - 1);
+  const I lowest = I{} - greatest - splat<I>(1);
+  for (int64_t j = 0; j < kGemmColumns; j += kVectors * Lanes<D>::count) {
+    I sum[kRows][kVectors];
+    for_vectors(j, [&](int row, int v, int64_t column) {
+      sum[row][v] = (I)(load_sums(*tile, tile->at(row, column)) << unused) >> unused;
+    });
+    for_products(*tile, scaled, j, [&](int row, int v, D a, D b) {
+      const I units = (I)(rounded_units<mode>(a, b) - splat<U>(kBias<mode>));
+      sum[row][v] = min(max(sum[row][v] + units, lowest), greatest);
+    });
+    for_vectors(j, [&](int row, int v, int64_t column) {
+      store_sums(*tile, tile->at(row, column), (U)sum[row][v]);
+    });
+  }
+}
+
+// --- anything ------------------------------------------------------------------------------------
+
+CPD_BODY void add_generally(const Tile* tile) {
+  const FixedPoint& point = tile->plan.point;
+  for (int64_t i = 0; i < tile->rows; ++i) {
+    for (int64_t j = 0; j < tile->columns; ++j) {
+      FixedNumber sum(tile->plan, tile->at(i, j), tile->block.plane);
+      bool finite = true;
+      for (int64_t k = 0; k < tile->count; ++k) {
+        const auto a = static_cast<double>(tile->a[k * kRows + i]);
+        const auto b = static_cast<double>(tile->b[k * kGemmColumns + j]);
+        const FixedTerm term = fixed_term(a * b, point.fraction, point.rounding);
+        finite = finite && term.finite;
+        if (finite) sum.add(term, point.saturates);
+      }
+      sum.store(tile->at(i, j), tile->block.plane);
+      if (!finite) *tile->not_finite(i, j) = 1.0F;
+    }
+  }
+}
+
+// --- the result ----------------------------------------------------------------------------------
+
+/// One sum as its last rounding sees it.
+CPD_FN double value_of(const Tile& tile, int64_t row, int64_t column) {
+  if (*tile.not_finite(row, column) != 0.0F) {
+    return bits_as<double>(Pattern<double>::quiet_nan);
+  }
+  const FixedNumber sum(tile.plan, tile.at(row, column), tile.block.plane);
+  return sum.value(tile.plan.point.fraction);
+}
+
+CPD_BODY void end_tile(const Tile* tile) {
+  alignas(64) double value[kGemmColumns] = {};
+  for (int64_t i = 0; i < tile->rows; ++i) {
+    for (int64_t j = 0; j < tile->columns; ++j) value[j] = value_of(*tile, i, j);
+    with_mode(tile->plan.end.mode, [&]<Rounding mode>() {
+      for (int64_t j = 0; j < kGemmColumns; j += Lanes<D>::count) {
+        store_f32(tile->at(i, j), round<mode>(load<D>(value + j), U{}, tile->plan.end));
+      }
+    });
+  }
+}
+
+// --- the loops -----------------------------------------------------------------------------------
+
+CPD_FN void add_tile(const Tile& tile, Route route) {
+  switch (route) {
+    case Route::whole32:
+      return add_whole32(&tile);
+    case Route::whole64:
+      return add_whole64(&tile);
+    case Route::cut:
+      return add_rounded<Rounding::toward_zero>(&tile);
+    case Route::general:
+      return add_generally(&tile);
+    default:
+      break;
+  }
+  with_mode(tile.plan.point.rounding, [&]<Rounding mode>() {
+    if constexpr (mode != Rounding::stochastic) {
+      route == Route::rounded ? add_rounded<mode>(&tile) : add_saturating<mode>(&tile);
+    }
+  });
+}
+
+CPD_FN void multiply_panels(const FixedPlan& plan, const GemmBlock& block, int64_t row,
+                            int64_t column) {
+  const int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
+  Tile tile{plan,
+            block,
+            least(kRows, block.rows - row),
+            least(kGemmColumns, block.columns - column),
+            block.a + row * block.count,
+            block.b + column * block.count,
+            0,
+            block.state + row * block.state_columns + column};
+  for (int64_t k = 0; k < block.count; k += tile.count) {
+    tile.count = least(kMostK, block.count - k);
+    const int64_t group = k / kRangeGroup;
+    const PanelRange* a = block.a_range + row / kRows * groups + group;
+    const PanelRange* b = block.b_range + column / kGemmColumns * groups + group;
+    add_tile(tile, route_of(tile, a, b));
+    tile.a += tile.count * kRows;
+    tile.b += tile.count * kGemmColumns;
+  }
+  if (block.last) end_tile(&tile);
+}
+
 CPD_BODY void fixed_body(const FixedPlan* plan, const GemmBlock* block) {
-  (void)plan;
-  (void)block;
+  for (int64_t column = 0; column < block->columns; column += kGemmColumns) {
+    for (int64_t row = 0; row < block->rows; row += kRows) {
+      multiply_panels(*plan, *block, row, column);
+    }
+  }
 }
 
 }  // namespace

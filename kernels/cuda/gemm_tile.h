@@ -90,9 +90,9 @@ CPD_FN int place_of_k(const AccumulatorPlan& plan, int k) {
 
 /// Copies kSide lines of `count` values of k, thread by thread; what lies beyond the edge, or
 /// beyond `count`, becomes +0.
-CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
-                            std::int64_t k_stride, std::int64_t lines, int count, int thread,
-                            float (*to)[kSide + 1]) {
+CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x,
+                            std::int64_t first, std::int64_t line_stride, std::int64_t k_stride,
+                            std::int64_t lines, int count, int thread, float (*to)[kSide + 1]) {
   TileRange range = TileRange::none();
   // Neighbouring threads read neighbouring memory.
   const bool along_k = k_stride == 1;
@@ -135,9 +135,9 @@ class TileThread {
     a = load_lines(call_.plan, p.a, place_.a + place_.row * p.a.row_stride + k * p.a.column_stride,
                    p.a.row_stride, p.a.column_stride, p.rows - place_.row, count, thread_,
                    memory.a);
-    b = load_lines(call_.plan, p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
-                   p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_,
-                   memory.b);
+    b = load_lines(
+        call_.plan, p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
+        p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_, memory.b);
   }
   /// After it: takes them into the sum.
   CPD_FN void add(const TileMemory& memory, std::int64_t k, int count, const TileRange* ranges) {

@@ -19,7 +19,7 @@ from cpd import _moved, loading
 from cpd._core import __version__, backend
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
-from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
+from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, format
 from cpd.numeric.hadamard import Hadamard
@@ -30,12 +30,14 @@ from cpd.ops import (
     add,
     cast,
     decode,
+    div,
     encode,
     fma,
     gemm,
     hadamard,
     mul,
     random_integers,
+    sqrt,
     sum,
 )
 
@@ -66,6 +68,7 @@ __all__ = [
     "BlockFma",
     "CastSpec",
     "Encoded",
+    "FixedPoint",
     "Format",
     "Hadamard",
     "LayerReport",
@@ -81,6 +84,7 @@ __all__ = [
     "backend",
     "cast",
     "decode",
+    "div",
     "encode",
     "fma",
     "format",
@@ -93,6 +97,7 @@ __all__ = [
     "recipe",
     "scaled",
     "simulate_all_reduce",
+    "sqrt",
     "study",
     "sum",
 ]

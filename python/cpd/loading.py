@@ -24,6 +24,7 @@ SPECS = [
     ("cpd.numeric.formats", "format"),  # what a pickled Format calls
     ("cpd.numeric.accumulator", "Accumulator"),
     ("cpd.numeric.accumulator", "BlockFma"),
+    ("cpd.numeric.accumulator", "FixedPoint"),
     ("cpd.numeric.cast", "CastSpec"),
     ("cpd.numeric.hadamard", "Hadamard"),
     ("cpd.numeric.scaled_cast", "ScaledCast"),

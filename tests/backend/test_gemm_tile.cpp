@@ -382,6 +382,7 @@ TEST_F(GemmTile, MatrixUnits) {
   for (const PresetInfo& info : Presets()) {
     for (const std::int64_t k : {0, 1, 5, 16, 33, 64, 65, 130, 200}) {
       Accumulator accumulator = Preset(info.name);
+      if (accumulator.unit->adder != Adder::aligned) continue;  // not on a GPU
       const Tensor a = MakeRounded({5, k}, Values::mixed, accumulator.unit->a);
       const Tensor b = MakeRounded({k, 17}, Values::mixed, accumulator.unit->b);
       const Tensor x = MakeRounded({5, k}, Values::on_grid, accumulator.unit->a);
@@ -395,6 +396,24 @@ TEST_F(GemmTile, MatrixUnits) {
         accumulator.unit->promote = 2 * accumulator.unit->block;
         ASSERT_TRUE(tiles_match({x, y, &c}, accumulator)) << info.name;
       }
+    }
+  }
+}
+
+TEST_F(GemmTile, OrdersOfK) {
+  for (const char* text :
+       {"fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8",
+        "fp32 block_fma a=e4m3fn b=e5m2 block=3 group=12 stride=6 take=3 promote=24",
+        "fp32 block_fma a=e4m3fn b=e5m2 block=16 group=48 stride=8 take=1 sum=fp16",
+        "fp16 block_fma a=e4m3fn b=e5m2 block=16 group=32 promote=32 sum=fp16 "
+        "sum_rounding=nearest_even min_exponent=-21"}) {
+    const Accumulator accumulator = ParseAccumulator(text);
+    for (const std::int64_t k : {0, 1, 5, 32, 33, 64, 65, 130}) {
+      const Tensor a = MakeRounded({5, k}, Values::mixed, accumulator.unit->a);
+      const Tensor b = MakeRounded({k, 17}, Values::mixed, accumulator.unit->b);
+      const Tensor c = Make({5, 17}, Values::arbitrary, accumulator.format);
+      ASSERT_TRUE(tiles_match({a, b}, accumulator)) << text;
+      ASSERT_TRUE(tiles_match({a, b, &c}, accumulator)) << text;
     }
   }
 }
@@ -447,8 +466,8 @@ TEST_F(ScaledTile, BatchesEpiloguesAndSumsOfNothing) {
 
 TEST_F(ScaledTile, Units) {
   for (const char* text :
-       {"h100-fp8", "deepseek-promoted", "a100", "rtx-blackwell-mxfp8", "rtx-blackwell-mxfp4",
-        "rtx-blackwell-nvfp4", "rtx-blackwell-mxfp8 promote=64"}) {
+       {"h100-fp8", "deepseek-promoted", "a100", "h100-fp8 block=8 group=16", "rtx-blackwell-mxfp8",
+        "rtx-blackwell-mxfp4", "rtx-blackwell-nvfp4", "rtx-blackwell-mxfp8 promote=64"}) {
     const Accumulator accumulator = ParseAccumulator(text);
     const BlockFma& unit = accumulator.unit.value();
     testing::ScaledCases make(unit.a);

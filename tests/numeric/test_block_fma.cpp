@@ -86,9 +86,17 @@ std::vector<double> dots_of(const BlockFma& unit, std::span<const float> a,
   return dots;
 }
 
+// The least magnitude that a format's precision and range do not hold.
+Exact beyond(const Format& format) {
+  const reference::Spec spec = reference::spec_of(format);
+  const Exact last = reference::exact_finite(false, 1, format.emax() - format.man);
+  return reference::add(reference::grid_value(spec, spec.max_code()), last);
+}
+
 // One block: the unit's sum after it.
 Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const float> b,
                 const Exact& sum) {
+  if (unit.adder != Adder::aligned) return reference::block_sum(unit, {a, b}, sum);
   const reference::Spec spec = reference::spec_of(unit.sum);
   const reference::Options into_sum{.rounding = unit.rounding};
   const Exact infinite = infinite_sum(a, b, sum);
@@ -113,7 +121,11 @@ Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const 
   const Exact units =
       reference::exact_finite(total < 0, static_cast<std::uint64_t>(std::abs(total)), last);
   const Exact exact = unit.aligns_addend ? units : reference::add(units, sum);
-  return reference::round_exact(spec, exact, into_sum);
+  if (unit.sum.has_inf() && reference::compare_magnitude(exact, beyond(unit.sum)) >= 0) {
+    return reference::exact_infinity(exact.negative);
+  }
+  const Exact rounded = reference::round_exact(spec, exact, into_sum);
+  return rounded.is_zero() ? reference::exact_finite(false, 0, 0) : rounded;
 }
 
 // Element `index` of a product.
@@ -306,7 +318,9 @@ TEST(BlockFma, PresetsMatchTheModel) {
   Source source(1);
   for (const PresetInfo& info : Presets()) {
     std::vector<Accumulator> forms{Preset(info.name)};
-    if (unit_of(forms[0]).a == ParseFormat("fp16")) {
+    const bool is_aligned = unit_of(forms[0]).adder == Adder::aligned;
+    const bool is_fp8 = info.name == "ada-fp8" || info.name == "b200-tcgen05-fp8";
+    if (is_fp8 || (unit_of(forms[0]).a == ParseFormat("fp16") && is_aligned)) {
       forms.push_back(Preset(info.name, ParseFormat("fp16")));
     }
     if (info.name == "h100-fp8") {
@@ -318,6 +332,20 @@ TEST(BlockFma, PresetsMatchTheModel) {
       }
     }
   }
+}
+
+// Any adder but the aligned one, with what it supposes.
+void set_adder(Source& source, BlockFma& unit) {
+  unit.adder = source.one_of<Adder>(
+      {Adder::exact, Adder::flushed_pairs, Adder::two_steps, Adder::two_steps_even});
+  unit.aligns_addend = true;
+  if (unit.adder == Adder::exact) return;
+  unit.sum = kFp32;
+  unit.rounding = Rounding::nearest_even;
+  if (unit.adder != Adder::flushed_pairs) return;
+  unit.block = source.one_of<int>({2, 4});
+  unit.a = source.one_of<Format>({ParseFormat("fp16"), ParseFormat("bf16"), ParseFormat("e3m0")});
+  unit.b = source.one_of<Format>({ParseFormat("tf32"), ParseFormat("bf16"), ParseFormat("e5m2")});
 }
 
 Accumulator random_accumulator(Source& source) {
@@ -341,6 +369,7 @@ Accumulator random_accumulator(Source& source) {
   unit.min_exponent = source.one_of<int>({-400, -133, -20, 3, 127});
   unit.sum = source.one_of(sums);
   unit.rounding = source.one_of<Rounding>({Rounding::toward_zero, Rounding::nearest_even});
+  if (source.between(0, 3) == 0) set_adder(source, unit);
   if (source.between(0, 2) == 0) unit.promote = unit.block * source.between(1, 3);
   accumulator.unit = unit;
   accumulator.rounding.mode = source.one_of<Rounding>(
@@ -507,11 +536,17 @@ TEST(BlockFma, RoundsTheSumOnce) {
   EXPECT_EQ(dot(even, {1, 0.0625F, 0x1p-14F}, {1, 1, 0x1p-12F}), 1);  // cut before it counts
 }
 
-TEST(BlockFma, OverflowFollowsTheRounding) {
+TEST(BlockFma, SumsBeyondTheRangeAreInfinite) {
   const float top = std::numeric_limits<float>::max();
   const Accumulator zero = Preset("h100-bf16");
-  EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}), top);
-  EXPECT_EQ(dot(zero, {0x1p100F}, {-0x1p100F}), -top);
+  EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}), kInf);
+  EXPECT_EQ(dot(zero, {0x1p100F}, {-0x1p100F}), -kInf);
+  // 2^128 less a half of top's last place is cut to top.
+  EXPECT_EQ(dot(zero, {0x1p64F, 0x1p60F}, {0x1p64F, -0x1p43F}), top);
+  EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}, -kInf), -kInf);
+  const Accumulator none =
+      custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3 sum=e4m3fn");
+  EXPECT_EQ(dot(none, {1024}, {1}), 448);                           // there is no Inf
   EXPECT_EQ(dot(zero, {0x1p64F}, {0x1p64F}, -0x1p127F), 0x1p127F);  // in one block
   const Accumulator even = Preset("h100-fp16", ParseFormat("fp16"));
   EXPECT_EQ(dot(even, {256}, {256}), kInf);
@@ -519,6 +554,44 @@ TEST(BlockFma, OverflowFollowsTheRounding) {
   a[0] = 256;
   a[16] = -1;
   EXPECT_EQ(dot(even, a, std::vector<float>(17, 256)), kInf);
+}
+
+TEST(BlockFma, SumsCutToNothingArePositiveZeros) {
+  const Accumulator zero = Preset("h100-bf16");
+  EXPECT_EQ(bits_of(dot(zero, {-0x1p-100F}, {0x1p-100F})), 0U);
+  EXPECT_EQ(bits_of(dot(zero, {-0x1p-75F}, {0x1p-75F})), 0U);
+  EXPECT_EQ(dot(zero, {-0x1p-75F}, {0x1p-74F}), -0x1p-149F);
+  const Accumulator even = Preset("h100-fp16", ParseFormat("fp16"));
+  EXPECT_EQ(bits_of(dot(even, {-0x1p-14F}, {0x1p-12F})), 0U);
+}
+
+// Worked out from the rules in Adder's words.
+TEST(BlockFma, OtherAddersByHand) {
+  const Accumulator exact = Preset("cdna1-fp16");
+  EXPECT_EQ(dot(exact, {1024, 0x1p-14F, -1024}, {1024, 0x1p-10F, 1024}), 0x1p-24F);
+  EXPECT_EQ(dot(exact, {1, 0x1p-14F}, {1, 0x1p-10F}), 1);  // a tie
+  EXPECT_EQ(dot(exact, {1, 0x1p-14F, 0x1p-14F}, {1, 0x1p-10F, 0x1p-14F}), 0x1.000002p0F);
+  const Accumulator wide = Preset("cdna1-bf16");
+  EXPECT_EQ(dot(wide, {0x1p127F, -0x1p-126F}, {0x1p127F, 0x1p-126F}), kInf);
+  EXPECT_EQ(bits_of(dot(wide, {-0x1p-100F}, {0x1p-100F})), 0x80000000U);
+
+  const Accumulator pairs = Preset("cdna2-fp16");
+  // (1 + 2^-24) and (2^-24 + 0): the first is a tie, the rest is half a place again.
+  EXPECT_EQ(dot(pairs, {1, 0x1p-14F, 0x1p-14F}, {1, 0x1p-10F, 0x1p-10F}), 1);
+  EXPECT_EQ(dot(pairs, {0x1p-15F}, {1024}), 0);  // a subnormal operand
+  EXPECT_EQ(dot(pairs, {1}, {0}, 0x1p-127F), 0);
+  EXPECT_EQ(bits_of(dot(Preset("cdna2-bf16"), {-0x1p-100F}, {0x1p-100F})), 0U);  // +0 + -0
+  EXPECT_EQ(bits_of(dot(Preset("cdna2-bf16"), {-0x1.8p-126F}, {1}, 0x1p-126F)), 0x80000000U);
+
+  const Accumulator steps = Preset("cdna3-bf16");
+  // Products are cut toward zero at 2^-24, their sum and the total down at 2^-32 and 2^-31.
+  EXPECT_EQ(dot(steps, {1, -0x1p-25F}, {1, 1}), 1);
+  EXPECT_EQ(dot(steps, {-0x1p-40F}, {1}, 1), 0x1.fffffep-1F + 0x1p-24F);  // 1 - 2^-31 rounds to 1
+  EXPECT_EQ(dot(steps, {1}, {1}, -0x1p-26F), 0x1.fffffep-1F);  // -2^-26 goes down to -2^-24
+  EXPECT_EQ(dot(steps, {0x1p127F}, {2}, -0x1p127F), kInf);     // a product beyond binary32's range
+  const Accumulator halves = Preset("cdna3-fp8");
+  EXPECT_EQ(dot(halves, {1}, {1}, -0x1p-25F), 0x1.fffffep-1F);
+  EXPECT_EQ(dot(halves, {1}, {1}, -0x1p-26F), 1);
 }
 
 TEST(BlockFma, SpecialValues) {

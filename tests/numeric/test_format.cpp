@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cpd/numeric/format.h"
+#include "cpd/numeric/wide_format.h"
 #include "tests/testing/formats.h"
 
 namespace cpd {
@@ -184,9 +185,11 @@ TEST(Format, RangeRuling) {
 
 TEST(Format, RefusesBadArguments) {
   EXPECT_THROW(MakeFormat(0, 3), Error);
-  EXPECT_THROW(MakeFormat(9, 3), Error);
+  EXPECT_THROW(MakeFormat(12, 3), Error);
+  EXPECT_THROW(MakeFormat(9, 3, Encoding::fn), Error);
   EXPECT_THROW(MakeFormat(4, -1), Error);
-  EXPECT_THROW(MakeFormat(4, 24), Error);
+  EXPECT_THROW(MakeFormat(4, 53), Error);
+  EXPECT_THROW(MakeFormat(4, 24, Encoding::finite), Error);
   EXPECT_THROW(MakeFormat(4, 3, Encoding::fnuz, std::nullopt, false), Error);
   EXPECT_THROW(MakeFormat(8, 1, Encoding::fn), Error);
   EXPECT_THROW(MakeFormat(8, 23, Encoding::fnuz), Error);
@@ -204,8 +207,9 @@ TEST(Format, RefusesBadArguments) {
                            "e4m3fnu",
                            "e4m3 ",
                            " e4m3",
-                           "e9m3",
-                           "e4m24",
+                           "e12m3",
+                           "e9m3fn",
+                           "e4m53",
                            "e0m3",
                            "e4m3:",
                            "e4m3:bias",
@@ -220,7 +224,7 @@ TEST(Format, RefusesBadArguments) {
                            "binary8p4xx",
                            "binary8p0se",
                            "binary8p8se",
-                           "fp64",
+                           "fp128",
                            "e4m3:bias=99999999999999999999",
                            "e44444444444444444m3",
                            "-e4m3",
@@ -231,12 +235,42 @@ TEST(Format, RefusesBadArguments) {
 
 TEST(Format, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   try {
-    MakeFormat(9, 3);
+    MakeFormat(9, 3, Encoding::fn);
     FAIL();
   } catch (const Error& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find('9'), std::string::npos) << text;
     EXPECT_NE(text.find('8'), std::string::npos) << text;
+  }
+}
+
+TEST(Format, WideOnesAreForOperationsOfElements) {
+  for (int exp = 1; exp <= kWidestExp; ++exp) {
+    for (int man = 0; man <= kWidestMan; ++man) {
+      if (exp <= 8 && man <= 23) continue;
+      const Format format = MakeFormat(exp, man);
+      EXPECT_TRUE(is_wide(format));
+      EXPECT_EQ(ParseFormat(ToString(format)), format);
+      EXPECT_NO_THROW(CheckOfElements(format));
+      EXPECT_THROW(Check(format), Error);
+      EXPECT_THROW(MakeFormat(exp, man, Encoding::fn), Error);
+      if (exp == 1) continue;  // no normal numbers
+      const auto significand = static_cast<double>((std::uint64_t{2} << man) - 1);
+      EXPECT_EQ(max_of(format), std::ldexp(significand, (1 << exp) - 2 - format.bias - man));
+    }
+  }
+}
+
+TEST(Format, WideFiguresAreThoseOfTheOthers) {
+  for (const Format& f : many_formats()) {
+    EXPECT_EQ(max_code_of(f), f.max_code());
+    EXPECT_EQ(max_of(f), f.max());
+    EXPECT_EQ(min_normal_of(f), f.min_normal());
+    EXPECT_EQ(min_subnormal_of(f), f.min_subnormal());
+    EXPECT_EQ(num_values_of(f), f.num_values());
+    for (std::uint32_t code = 0; code <= f.max_code(); code += 1 + f.max_code() / 97) {
+      EXPECT_EQ(magnitude_of(f, code), f.magnitude(code));
+    }
   }
 }
 
@@ -363,8 +397,8 @@ TEST(Format, OtherTypesAreRefusedByTheirKind) {
   for (const char* name : {"int1", "int26", "uint4", "int32", "qint8", "quint8", "bool", "int"}) {
     EXPECT_NE(parse_error(name).find("of integers there are int2"), std::string::npos) << name;
   }
-  for (const char* name : {"float64", "double", "fp64", "complex64"}) {
-    EXPECT_NE(parse_error(name).find("at most 8 exponent and 23 mantissa bits"), std::string::npos)
+  for (const char* name : {"float128", "longdouble", "complex128", "complex64"}) {
+    EXPECT_NE(parse_error(name).find("at most 11 exponent and 52 mantissa bits"), std::string::npos)
         << name;
   }
 }

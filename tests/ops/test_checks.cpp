@@ -14,6 +14,7 @@
 
 #include "cpd/comm/virtual.h"
 #include "cpd/numeric/error.h"
+#include "cpd/ops/exact.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/scale/aps.h"
@@ -34,6 +35,10 @@ const std::vector<std::pair<std::string, Format>>& BadFormats() {
       {"exp must be 1…8, got 255", {.exp = 255}},
       {"man must be 0…23, got 24", {.exp = 5, .man = 24, .bias = 15}},
       {"man must be 0…23, got 255", {.exp = 5, .man = 255, .bias = 15}},
+      {"exp must be 1…8, got 12", {.exp = 12}},
+      {"man must be 0…23, got 53", {.exp = 5, .man = 53, .bias = 15}},
+      {"exp must be 1…8, got 9", {.exp = 9, .encoding = Encoding::fn}},
+      {"man must be 0…23, got 24", {.man = 24, .encoding = Encoding::finite}},
       {"bias must be -255…255, got 32767", {.exp = 5, .man = 2, .bias = 32767}},
       {"bias must be -255…255, got -32768", {.exp = 5, .man = 2, .bias = -32768}},
       {"below binary32's 2^-149", {.exp = 5, .man = 10, .bias = 200}},
@@ -64,6 +69,12 @@ std::vector<std::pair<std::string, RoundingOptions>> BadOptions() {
     if (one.second.mode == Rounding::nearest_even) one.second.mode = Rounding::stochastic;
   }
   return all;
+}
+
+/// Whether it is a wide format, which float64 tensors take.
+bool IsOfElements(const Format& format) {
+  return format.encoding == Encoding::ieee && is_wide(format) && format.exp <= kWidestExp &&
+         format.man <= kWidestMan;
 }
 
 void ExpectError(const std::string& what, const std::string& verb,
@@ -103,12 +114,13 @@ class Checks : public ::testing::Test {
             {"Add", [=, this] { Add(X(), X(), f, o, Y()); }},
             {"Mul", [=, this] { Mul(X(), X(), f, o, Y()); }},
             {"Fma", [=, this] { Fma(X(), X(), X(), f, o, Y()); }},
+            {"Div", [=, this] { Div(X(), X(), f, o, Y()); }},
+            {"Sqrt", [=, this] { Sqrt(X(), f, o, Y()); }},
             {"CastScaled", [=, this] { CastScaled(f, o, 1, 0, 4, x.data(), y.data()); }},
             {"EncodeScaled", [=, this] { EncodeScaled(f, o, 1, 0, 4, x.data(), codes.data()); }}};
   }
   Verbs VerbsOf(const Format& f) {
     return {{"Check", [=] { Check(f); }},
-            {"ToString", [=] { ToString(f); }},
             {"Preset", [=] { Preset("h100-fp16", f); }},
             {"Holds", [=] { Holds(kFp32, f); }},
             {"Holds", [=] { Holds(f, kFp32); }},
@@ -118,6 +130,14 @@ class Checks : public ::testing::Test {
             {"DecodeScaled", [=, this] { DecodeScaled(f, 0, 1, 4, codes.data(), y.data()); }},
             {"ApsShift", [=] { ApsShift(9, f, Rounding::up, Aps::on); }},
             {"FoldStep", [=, this] { FoldStep({}, f, 0, 0, 4, x.data(), {y.data(), 4}); }}};
+  }
+  /// Those that take wide formats too.
+  Verbs WideVerbsOf(const Format& f) {
+    return {{"ToString", [=] { ToString(f); }},
+            {"CheckOfElements", [=] { CheckOfElements(f); }},
+            {"Flags", [=, this] {
+               Flags(soft::Operation::sqrt, {X()}, f, {}, soft::Tininess::after, Codes());
+             }}};
   }
   Verbs VerbsOf(const Accumulator& a) {
     return {{"Check", [=] { Check(a); }},
@@ -158,6 +178,7 @@ TEST_F(Checks, FormatsMadeByHand) {
   for (const auto& [what, format] : BadFormats()) {
     Refused(what, format, {});
     Each(what, VerbsOf(format));
+    if (!IsOfElements(format)) Each(what, WideVerbsOf(format));
     ReduceSpec spec;
     spec.result = format;
     Each(what, VerbsOf(spec));

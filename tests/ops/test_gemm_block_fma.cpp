@@ -43,6 +43,17 @@ std::vector<Accumulator> units() {
   push("fp16", "fp16", 1, 10, false, -133, "fp16", Rounding::nearest_even, 0);
   push("fp16", "fp16", 16, 25, false, -133, "e6m9", Rounding::nearest_even, 32);
   push("e5m2", "e5m2", 16, 7, true, 2, "e5m7", Rounding::toward_zero, 0);
+  for (const char* name : {"ada-fp8", "b200-fp8", "b200-tcgen05-fp16"}) {
+    all.push_back(Preset(name, ParseFormat("fp16")));
+  }
+  for (const char* text :
+       {"fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8",
+        "fp32 block_fma a=bf16 b=fp16 block=3 group=12 stride=6 take=3 promote=24",
+        "fp32 block_fma a=fp32 b=fp32 block=16 group=48 stride=8 take=1 adder=exact promote=48",
+        "fp32 block_fma a=fp32 b=fp32 block=64 fraction_bits=30 adder=two_steps "
+        "sum_rounding=nearest_even group=64"}) {
+    all.push_back(ParseAccumulator(text));
+  }
   return all;
 }
 

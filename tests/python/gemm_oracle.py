@@ -395,8 +395,8 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
         dot = _floor(even, e - f) + _floor(odd, e - f)
     else:
         dot, e = _cut_sum(terms, f)
-    e_s = max(_exponent(s, unit.sum.emin) if s.value else unit.min_exponent, unit.min_exponent)
-    greatest = max(e, e_s)
+    e_s = _exponent(s, unit.sum.emin) if s.value else unit.min_exponent
+    greatest = max(e, e_s, unit.min_exponent)
     kept = s.value if not halves or e_s >= greatest - f - 1 else Fraction(0)
     total = _floor(dot, greatest - f - 8) + _floor(kept, greatest - f)
     return _floor(total, max(floor_log2(abs(total)), unit.sum.emin) - f - 7) if total else total
@@ -404,8 +404,9 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
 
 def _cut_sum(terms: Sequence[tuple[Fraction, int]], f: int) -> tuple[Fraction, int]:
     """Terms cut below the greatest exponent of those that are not zero, and that exponent."""
-    e = max((e for value, e in terms if value), default=-999)
-    return sum((_cut(value, power_of_two(e - f)) for value, e in terms), Fraction(0)), e
+    greatest = max((e for value, e in terms if value), default=-999)
+    quantum = power_of_two(greatest - f)
+    return sum((_cut(value, quantum) for value, _ in terms), Fraction(0)), greatest
 
 
 def _floor(x: Fraction, exponent: int) -> Fraction:
@@ -431,8 +432,7 @@ def _flushed_pairs(s: Value, pairs: Pairs, unit: Unit) -> Value:
     sums += [ZERO] * (unit.block - len(sums))
     while len(sums) > 1:
         sums = [
-            result(add_values(x, y, Options()))
-            for x, y in zip(sums[::2], sums[1::2], strict=True)
+            result(add_values(x, y, Options())) for x, y in zip(sums[::2], sums[1::2], strict=True)
         ]
     return result(add_values(flushed(s, unit.sum), sums[0], Options()))
 

@@ -45,6 +45,19 @@ VERBS = {
     "mul by a constant": (lambda x: cpd.mul(x * x, W, "fp32"), lambda x: x * x * W),
     "fma": (lambda x: cpd.fma(x, x * x, x, "fp32"), lambda x: x * x * x + x),
     "fma of a constant": (lambda x: cpd.fma(W, W, x * x, "fp32"), lambda x: W * W + x * x),
+    "div": (
+        lambda x: cpd.div(x * x * x, x * x + 1, "fp32"),
+        lambda x: x * x * x / (x * x + 1),
+    ),
+    "div by a constant": (lambda x: cpd.div(x * x, W, "fp32"), lambda x: x * x / W),
+    "sqrt": (
+        lambda x: cpd.sqrt(x * x * x * x + 1, "fp32"),
+        lambda x: (x * x * x * x + 1).sqrt(),
+    ),
+    "div with flags": (
+        lambda x: cpd.div(W, x * x + 1, "fp32", flags=True)[0],
+        lambda x: W / (x * x + 1),
+    ),
     "sum": (lambda x: cpd.sum(x * x * x, "fp32 pairwise", -1), lambda x: (x * x * x).sum(-1)),
     "gemm": (lambda x: cpd.gemm(x, (x * x).mT, "fp32"), lambda x: x @ (x * x).mT),
     "gemm of a constant": (lambda x: cpd.gemm(W.mT, x * x, "fp32"), lambda x: W.mT @ (x * x)),
@@ -237,6 +250,23 @@ def test_codes_have_no_derivative():
         assert forward_ad.unpack_dual(cpd.decode(codes, "e4m3", 4)).tangent is None
 
 
+def test_flags_have_no_derivative():
+    x, t = torch.randn(4), torch.randn(4)
+
+    def both(x):
+        return cpd.mul(x, x, "e4m3", "stochastic", seed=1, flags=True)
+
+    (values, flags), tangents = jvp(both, (x,), (t,))
+    assert flags.dtype == torch.uint8
+    assert not tangents[1].any()
+    assert torch.equal(tangents[0], 2 * x * t)
+    x.requires_grad_()
+    values, flags = both(x)
+    assert not flags.requires_grad
+    values.sum().backward()
+    assert torch.equal(x.grad, 2 * x.detach())
+
+
 def test_out_takes_no_part_in_transforms():
     x, t = torch.randn(4), torch.randn(4)
     with forward_ad.dual_level(), pytest.raises(ValueError, match="forward-mode"):
@@ -265,6 +295,9 @@ def calls():
     yield "add", lambda x, y: cpd.add(x, y, "e4m3"), [(3, 4), (4,)]
     yield "mul", lambda x, y: cpd.mul(x, y, "e4m3"), [(3, 1), (2, 1, 4)]
     yield "fma", lambda x, y, z: cpd.fma(x, y, z, "e4m3"), [(3, 4), (), (3, 4)]
+    yield "div", lambda x, y: cpd.div(x, y, "e4m3"), [(3, 4), (4,)]
+    yield "sqrt", lambda x: cpd.sqrt(x * x, "e4m3"), [(3, 4)]
+    yield "flags", lambda x, y: cpd.div(x, y, "e4m3", flags=True)[1], [(3, 1), (2, 1, 4)]
     yield "sum", lambda x: cpd.sum(x, "e4m3 chunked chunk=2", -2), [(3, 4)]
     yield "gemm", lambda a, b, c: cpd.gemm(a, b, "e4m3", c), [(3, 4), (4, 2), (2,)]
     yield "gemms", lambda a, b, c: cpd.gemm(a, b, "e4m3", c), [(2, 1, 3, 4), (5, 4, 2), (5, 1, 2)]
@@ -310,6 +343,7 @@ def test_vmap_of_an_empty_batch():
 DRAWING = {
     "cast": lambda x: cpd.cast(x, "e4m3", "stochastic", seed=3),
     "mul": lambda x: cpd.mul(x, x, "e4m3", "stochastic", seed=3),
+    "div": lambda x: cpd.div(x, x * x, "e4m3", "stochastic", seed=3),
     "sum": lambda x: cpd.sum(x, cpd.Accumulator("e4m3", "kahan", rounding="stochastic"), 0),
     "gemm": lambda x: cpd.gemm(x, x.mT, cpd.Accumulator("e4m3", rounding="stochastic")),
     "linear": lambda x: F.linear(
@@ -335,7 +369,7 @@ def test_random_bits_under_vmap(verb):
     different = vmap(f, randomness="different")(torch.stack([x[0], x[0]]))
     assert torch.equal(different[0], f(x[0]))
     assert not torch.equal(different[1], different[0])
-    if verb in ("cast", "mul"):
+    if verb in ("cast", "mul", "div"):
         assert torch.equal(vmap(f, randomness="different")(x), f(x))
 
 

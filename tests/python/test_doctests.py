@@ -62,7 +62,13 @@ MODULES = (
     "cpd.parallel.virtual_nodes",
     "cpd.study.choices",
     "cpd.study.costs",
+    "cpd.study.hardware_cost",
     "cpd.study.reduce",
+    "cpd.study.vectors.making",
+    "cpd.study.sweeps.cells",
+    "cpd.study.sweeps.patterns",
+    "cpd.study.sweeps.results",
+    "cpd.study.sweeps.run",
 )
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
 """Rooms that need torch, but for what is in PLAIN."""
@@ -91,6 +97,9 @@ SHOWN_BY = {
     "Measurement": "Contributions",
     "Roundoff": "roundoff",
     "Source": "Contributions",
+    "Sweep": "sweep",
+    "Tensor": "sweep",
+    "Row": "sweep",
     "choose": "recommend",
     "check_recommended": "recommend",
 }

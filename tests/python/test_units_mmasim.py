@@ -208,7 +208,9 @@ def _operands(case: Case, kind: str, count: int = 400) -> tuple[F32, F32, F32]:
     unit = case.accumulator().unit
     assert unit is not None
     rng = np.random.default_rng(zlib.crc32(f"{case.id} {kind}".encode()))
-    k = 2 * max(unit.block, unit.group, unit.promote)
+    # The model of CDNA3's FP8 drops an addend that is NaN or Inf as though its exponent were -1.
+    drops = kind == "special" and unit.adder == "two_steps_even"
+    k = max(unit.block, unit.group, unit.promote) * (1 if drops else 2)
     a, b = (_values(f, kind, (count, k), rng) for f in (unit.a, unit.b))
     of_c = cpd.format(case.output)
     c = _values(of_c, kind, (count,), rng)
@@ -219,9 +221,10 @@ def _operands(case: Case, kind: str, count: int = 400) -> tuple[F32, F32, F32]:
         a[:, 1] *= rng.choice((0.0, 1.0), count).astype(np.float32)
         c = cpd.cast(-a[:, 0] * b[:, 0], of_c)
     elif kind in ("bottom", "top", "wide"):  # c of the products' size, too
-        near = cpd.cast(a[:, 0] * b[:, 0] * np.float32(1.37), of_c)
+        with np.errstate(over="ignore"):
+            near = cpd.cast(a[:, 0] * b[:, 0] * np.float32(1.37), of_c)
         c = np.where(np.isfinite(near) & (rng.random(count) < 0.6), near, c)
-    return a, b, np.where(np.isnan(c) & (kind != "special"), np.float32(0), c)
+    return a, b, np.where(np.isfinite(c) | (kind == "special" and not drops), c, np.float32(0))
 
 
 def _tensor(x: F32, name: str) -> Any:

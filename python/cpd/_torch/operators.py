@@ -85,6 +85,10 @@ _mul = _ops.mul.default, _ops.mul_plain.default
 _mul_out = _ops.mul_out.default, _ops.mul_out_plain.default
 _fma = _ops.fma.default, _ops.fma_plain.default
 _fma_out = _ops.fma_out.default, _ops.fma_out_plain.default
+_div = _ops.div.default, _ops.div_plain.default
+_div_out = _ops.div_out.default, _ops.div_out_plain.default
+_sqrt = _ops.sqrt.default, _ops.sqrt_plain.default
+_sqrt_out = _ops.sqrt_out.default, _ops.sqrt_out_plain.default
 _hadamard = _ops.hadamard.default, _ops.hadamard_plain.default
 _hadamard_out = _ops.hadamard_out.default, _ops.hadamard_out_plain.default
 
@@ -133,6 +137,30 @@ def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -
 
 def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
     return _arithmetic(_fma, _fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
+
+
+def div(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+    return _arithmetic(_div, _div_out, {"x": x, "y": y}, f, options, out, random)
+
+
+def sqrt(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+    return _arithmetic(_sqrt, _sqrt_out, {"x": x}, f, options, out, random)
+
+
+def flags(
+    operation: str,
+    operands: Sequence[Any],
+    f: Format,
+    options: Options,
+    random: Any,
+    tininess: str,
+) -> Tensor:
+    views, arguments = _together(dict(zip("xyz", operands, strict=False)), f, options)
+    integers = None
+    if random is not None:
+        integers = given_integers(random, views[0], views[0].shape, "the result's shape", options)
+    given = (*views, None, None)[:3]
+    return _ops.flags(*given, operation, *arguments, integers, tininess)
 
 
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
@@ -187,6 +215,23 @@ def _arithmetic(
     """`new`: the operator that makes the result, with and without derivatives; `into`: the one that
     writes into `out`."""
     x = operands["x"]
+    views, arguments = _together(operands, f, options)
+    integers = None
+    if random is not None:
+        integers = given_integers(random, x, views[0].shape, "the result's shape", options)
+    if out is None:
+        return call(*new, *views, *arguments, integers)
+    inputs = dict(zip(operands, views, strict=True))
+    check_out(out, views[0].shape, x, {**inputs, "random": integers})
+    write(*into, *views, *arguments, integers, out=out)
+    return out
+
+
+def _together(
+    operands: dict[str, Any], f: Format, options: Options
+) -> tuple[Sequence[Tensor], tuple[Any, ...]]:
+    """Operands, checked, of one shape, and how they are rounded."""
+    x = operands["x"]
     for name, operand in operands.items():
         check(name, operand, FLOATS)
         if operand is x:
@@ -197,16 +242,7 @@ def _arithmetic(
             raise ValueError(f"{name} must be on x's device, {x.device}, got {operand.device}")
     arguments = cast_arguments(f, options, x)
     check_carrier(name_of(x.dtype), f.name)
-    views = _broadcast(operands)
-    integers = None
-    if random is not None:
-        integers = given_integers(random, x, views[0].shape, "the result's shape", options)
-    if out is None:
-        return call(*new, *views, *arguments, integers)
-    inputs = dict(zip(operands, views, strict=True))
-    check_out(out, views[0].shape, x, {**inputs, "random": integers})
-    write(*into, *views, *arguments, integers, out=out)
-    return out
+    return _broadcast(operands), arguments
 
 
 def _broadcast(operands: dict[str, Tensor]) -> Sequence[Tensor]:
@@ -246,8 +282,17 @@ def _(x: Tensor, *args: Any) -> Tensor:
 @torch.library.register_fake("cpd::add_plain")
 @torch.library.register_fake("cpd::mul_plain")
 @torch.library.register_fake("cpd::fma_plain")
+@torch.library.register_fake("cpd::div")
+@torch.library.register_fake("cpd::div_plain")
+@torch.library.register_fake("cpd::sqrt")
+@torch.library.register_fake("cpd::sqrt_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
     return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("cpd::flags")
+def _(x: Tensor, *args: Any) -> Tensor:
+    return x.new_empty(x.shape, dtype=torch.uint8)
 
 
 @torch.library.register_fake("cpd::sum")
@@ -301,6 +346,24 @@ def _fma_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     return total(of_product, tangents[2])
 
 
+def _div_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    x, y = ctx.saved_tensors
+    for_x, for_y = ctx.needs_input_grad[:2]
+    return grad / y if for_x else None, -grad * x / (y * y) if for_y else None
+
+
+def _div_tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    x, y = saved(ctx)
+    of_x, of_y = tangents[:2]
+    return total(None if of_x is None else of_x / y, None if of_y is None else -of_y * x / (y * y))
+
+
+def _keep_x(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    ctx.save_for_backward(inputs[0])
+    if forward:
+        ctx.save_for_forward(inputs[0])
+
+
 def _keep_transform(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     _, text, ctx.axis, ctx.inverse = inputs
     ctx.text = linear_text(text)
@@ -311,6 +374,13 @@ differentiable("add", _keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx,
 differentiable("mul", _keep_factors, _mul_backward, _mul_tangent)
 differentiable(
     "fma", _keep_factors, lambda ctx, grad: (*_mul_backward(ctx, grad), grad), _fma_tangent
+)
+differentiable("div", _keep_factors, _div_backward, _div_tangent)
+differentiable(
+    "sqrt",
+    _keep_x,
+    lambda ctx, grad: (grad / (2 * ctx.saved_tensors[0].sqrt()),),
+    lambda ctx, tangents: tangents[0] / (2 * saved(ctx)[0].sqrt()),
 )
 differentiable(
     "sum",
@@ -326,5 +396,5 @@ differentiable(
 )
 
 
-for _name_of_writer in ("cast_out", "add_out", "mul_out", "fma_out", "decode_out", "hadamard_out"):
-    writes_into_out(_name_of_writer)
+for _writer in ("cast", "add", "mul", "fma", "div", "sqrt", "decode", "hadamard"):
+    writes_into_out(f"{_writer}_out")

@@ -179,9 +179,10 @@ def widen_product(call: Call) -> None:
         call.widen("random", rank + 1)
 
 
-for _name in ("cast", "add", "mul", "fma"):
+for _name in ("cast", "add", "mul", "fma", "div", "sqrt"):
     batched(_name, _widen_elements)
     batched(f"{_name}_plain", _widen_elements)
+batched("flags", _widen_elements)
 for _name in ("sum", "sum_plain"):
     batched(_name, _widen_sum, lambda given: sum_draws(given["accumulator"]))
 for _name in ("gemm", "gemm_plain"):

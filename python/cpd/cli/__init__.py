@@ -10,7 +10,19 @@ import sys
 from collections.abc import Sequence
 
 from cpd._core import PARTS, __version__
-from cpd.cli import compress, demo, format, presets, probe, report, roundoff, train
+from cpd.cli import (
+    compress,
+    demo,
+    format,
+    presets,
+    probe,
+    replay,
+    report,
+    roundoff,
+    sweep,
+    train,
+    vectors,
+)
 from cpd.cli.errors import RunError, UsageError, stalls_told
 from cpd.cli.options import CommandParser, Commands, Parser
 
@@ -64,7 +76,8 @@ def build_parser() -> Parser:
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    for command in (format, presets, probe, compress, train, roundoff, demo, report):
+    studies = (replay, probe, vectors, sweep)
+    for command in (format, presets, *studies, compress, train, roundoff, demo, report):
         command.register(commands)
     return parser
 

@@ -14,12 +14,11 @@ from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
 _TEXT = """\
 The matrix units that an accumulator can be: `cpd.gemm(a, b, "h100-fp8")`. A
 block of products is aligned with the running sum, cut to so many fraction bits,
-summed exactly and rounded once into the sum's format, as it says.
+summed exactly and rounded once into the sum's format, as it says; AMD's units
+add in other ways, which the list below the table names (cpd.BlockFma says more).
 
 'replayed' presets give every published result of the unit bit for bit;
-'literature' ones follow what was measured and published of it. Units that no
-known rule reproduces are refused by name: B200's FP8 unit, and FP8 units with
-fp16 output.
+'literature' ones follow what was measured and published of it.
 """
 
 
@@ -66,7 +65,9 @@ def _describe(preset: PresetInfo) -> dict[str, Any]:
         "rounding": unit.rounding,
         "promote": unit.promote,
         **scales,
+        **({} if unit.adder == "aligned" else {"adder": unit.adder}),
         "outputs": _outputs(preset),
+        "nan": _nans(preset),
         "evidence": preset.evidence,
         "source": preset.source,
         "text": str(made),
@@ -89,6 +90,12 @@ def _outputs(preset: PresetInfo) -> list[str]:
             continue
         known.append(name)
     return known
+
+
+def _nans(preset: PresetInfo) -> dict[str, str]:
+    """The unit's NaN as each of its results holds it, where that is known."""
+    digits = {"fp32": 8, "fp16": 4}
+    return {name: preset.nan[: digits[name]] for name in _outputs(preset) if preset.nan}
 
 
 def _table(presets: list[PresetInfo]) -> Table:
@@ -118,6 +125,11 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
         lines.append(f"{', '.join(names)}: {source}.")
     half = [preset.name for preset in presets if "fp16" in _outputs(preset)]
     lines.append(f"With fp16 results ({', '.join(half)}) the sum is fp16, rounded to nearest_even.")
+    adders = {preset.name: _unit(preset).adder for preset in presets}
+    for adder in dict.fromkeys(adders.values()):
+        names = [name for name, one in adders.items() if one == adder != "aligned"]
+        if names:
+            lines.append(f"{', '.join(names)}: adder {adder}.")
     for preset in presets:
         unit = _unit(preset)
         if unit.promote:

@@ -12,7 +12,12 @@ import numpy as np
 from cpd import _core
 from cpd.compress.codec import Codec, CodecLike, with_numbers
 from cpd.numeric import native
-from cpd.numeric.accumulator import Accumulator, AccumulatorLike, sum_accumulator
+from cpd.numeric.accumulator import (
+    REDUCE_SCHEMES,
+    Accumulator,
+    AccumulatorLike,
+    sum_accumulator,
+)
 from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.options import Options, int32, number
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
@@ -132,7 +137,7 @@ class ReduceSpec:
                 format = given.name
         cast = None if by is not None else format_or_scaled(format)  # type: ignore[arg-type]
         sums = sums_format(cast)
-        acc = sum_accumulator(sums if accumulator is None else accumulator)
+        acc = sum_accumulator(sums if accumulator is None else accumulator, REDUCE_SCHEMES)
         result = sums if result is None else _format(result)
         made = _core.ReduceSpec(
             wire=_held(cast if by is None else by),

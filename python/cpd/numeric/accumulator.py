@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sums are kept: `Accumulator`, and `BlockFma`, the rule of a matrix unit."""
+"""How sums are kept: `Accumulator`; `BlockFma`, the rule of a matrix unit; `FixedPoint`, an
+integer."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from cpd.numeric.options import (
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
-"""Those that sums of given terms (`cpd.sum`, all-reduce) can have."""
+"""Those that sums of given terms (`cpd.sum`) can have."""
+REDUCE_SCHEMES: tuple[str, ...] = tuple(one for one in SUM_SCHEMES if one != "fixed")
+"""Those of all-reduce, whose sums are floating-point numbers."""
 DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
 
 _format = format  # parameters of the same name hide it
@@ -169,15 +172,78 @@ class BlockFma:
         self.__init__(**state)  # type: ignore[misc]
 
 
+@dataclass(frozen=True, init=False)
+class FixedPoint:
+    """A sum kept in a two's complement integer, in whole units of 2^-fraction: hardware's int32, or
+    Kulisch's accumulator.
+
+    Every term, a product exact, is rounded once to whole units, and integers are added; the sum is
+    at last rounded once into the accumulator's format.
+
+    Args:
+        width: bits, 2…1024.
+        fraction: the unit is 2^-fraction; -1024…1024.
+        saturates: a sum beyond the range becomes its nearest end, after each term; else it wraps:
+            it is right modulo 2^width, whatever the order of the terms.
+        rounding: of terms to units, any but `stochastic`. (Two's complement's cut is `down`.)
+
+    >>> FixedPoint(width=40, fraction=12).text
+    'width=40 fraction=12'
+    """
+
+    width: int
+    fraction: int
+    saturates: bool
+    rounding: str
+    text: str = field(init=False, repr=False, compare=False)
+    """Its options as they stand in an accumulator's text."""
+    _held: _core.FixedPoint = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        width: int = 32,
+        fraction: int = 0,
+        saturates: bool = False,
+        rounding: str = "toward_zero",
+    ) -> None:
+        if not isinstance(rounding, str):
+            raise TypeError(f"rounding must be a str, got {type(rounding).__name__}")
+        made = check_fixed(
+            int32("width", width),
+            int32("fraction", fraction),
+            flag("saturates", saturates),
+            rounding,
+        )
+        native.share(self, made)
+
+    @classmethod
+    def kulisch(cls, a: FormatLike, b: FormatLike, terms: int) -> FixedPoint:
+        """The integer in which a sum of `terms` products of values of `a` and `b` loses nothing
+        (Kulisch 1971): its unit is the product of their least spacings, and no sum leaves its
+        range. ValueError where that takes more than 1024 bits.
+
+        >>> FixedPoint.kulisch("e4m3fn", "e4m3fn", 4096)
+        FixedPoint(width=49, fraction=18, saturates=False, rounding='toward_zero')
+        """
+        return kulisch(format(a).name, format(b).name, int64("terms", terms))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return native.arguments(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Accumulator:
     """An ordered sum: its format, its scheme, and how each of its operations is rounded.
 
     Args:
         format: of the running sum (what `cpd.format` takes). With `preset` or `unit`: of the result
-            and of promoted sums; default: the unit's own. Or, alone: a `BlockFma` (the same as
-            `unit`), the name of a preset (the same as `preset`), or the text of an accumulator,
-            with `seed` and `stream` only.
+            and of promoted sums; default: the unit's own. With `fixed`: of the result; default:
+            fp32. Or, alone: a `BlockFma` (the same as `unit`), a `FixedPoint` (the same as
+            `fixed`), the name of a preset (the same as `preset`) or of an integer, or the text of
+            an accumulator, with `seed` and `stream` only.
         scheme: how the terms are added; in `cpd.gemm` the terms p are products, k ascending, and
             the sum s starts from c (+0 where there is none), rounded:
 
@@ -191,24 +257,29 @@ class Accumulator:
             - `pairwise`: a tree over all p: neighbours first, an odd one passes up, each sum
               rounded; then s = round(s + tree).
             - `block_fma`: as matrix units do: see `BlockFma`; goes with `preset` or `unit`.
+            - `fixed`: in an integer: see `FixedPoint`; goes with `fixed`. c, too, is rounded to
+              units. A sum with a term that is NaN or infinite, or a product of one, is NaN; a zero
+              is +0. On the CPU only, without stochastic rounding.
 
-            `cpd.sum` and all-reduce take all but `block_fma`. Sums there start from the
-            first term, rounded (of each chunk, and of the chunks' sums); a tree's first sums are
-            of terms as they are.
+            `cpd.sum` takes all but `block_fma`, all-reduce neither that nor `fixed`. Sums there
+            start from the first term, rounded (of each chunk, and of the chunks' sums); a tree's
+            first sums are of terms as they are.
         product: each product is rounded into this format first (default: `format`), or is "exact".
         inner: of `chunked`: the format within a chunk; default: `format`.
         chunk: of `chunked`: terms per chunk.
         preset: a matrix unit by name: see `presets`. It says how it rounds.
         unit: a matrix unit by its rule, a `BlockFma`.
         operands: with `preset`: the formats that a and b hold, where they are not the preset's.
+        fixed: an integer, a `FixedPoint`.
         rounding, overflow, random_bits, variant: as in `cpd.cast`, for each operation.
         seed, stream: of stochastic rounding; ints or one-element integer tensors.
 
     `str()` gives its canonical text (without seed and stream). A text is a format, a scheme and
     options, `e6m9 chunked chunk=32 product=exact`, of which options may also stand before the
-    scheme; or the name of a preset and options, `h100-fp8 a=e5m2`. Functions that take an
-    accumulator take such a text too, a `BlockFma`, or a format, whose plain sequential sum is then
-    meant.
+    scheme; or the name of a preset and options, `h100-fp8 a=e5m2`; or that of an integer and
+    options: `int32`, and any wider than int25 (narrower ones are formats), or `fixed<40,12>`, its
+    width and fraction. Functions that take an accumulator take such a text too, a `BlockFma`, a
+    `FixedPoint`, or a format, whose plain sequential sum is then meant.
 
     Immutable, hashable, picklable; equal if all of its fields are. A seed or stream counts by its
     value, be it an int or a tensor, whose value may change: so these two leave the hash as it is.
@@ -229,6 +300,8 @@ class Accumulator:
     True
     >>> str(Accumulator("e4m3 rounding=stochastic kahan", seed=7))
     'e4m3 kahan rounding=stochastic'
+    >>> str(Accumulator("fixed<40,12> sum_overflow=saturate"))
+    'fp32 fixed width=40 fraction=12 sum_overflow=saturate'
     """
 
     format: Format
@@ -237,6 +310,7 @@ class Accumulator:
     inner: Format
     chunk: int
     unit: BlockFma | None
+    fixed: FixedPoint | None
     rounding: str
     overflow: str
     seed: Number
@@ -249,7 +323,7 @@ class Accumulator:
 
     def __init__(
         self,
-        format: FormatLike | BlockFma | None = None,
+        format: FormatLike | BlockFma | FixedPoint | None = None,
         scheme: str | None = None,
         *,
         product: FormatLike | None = None,
@@ -258,6 +332,7 @@ class Accumulator:
         preset: str | None = None,
         unit: BlockFma | None = None,
         operands: tuple[FormatLike, FormatLike] | None = None,
+        fixed: FixedPoint | None = None,
         rounding: str = "nearest_even",
         overflow: str = "ieee",
         seed: Number = 0,
@@ -268,8 +343,10 @@ class Accumulator:
         Options(rounding, overflow, seed, stream, random_bits, variant).check()
         if isinstance(format, BlockFma) and unit is None:
             format, unit = None, format
-        has_none = format is None and preset is None and unit is None and operands is None
-        if has_none and scheme != "block_fma":
+        if isinstance(format, FixedPoint) and fixed is None:
+            format, fixed = None, format
+        others = (format, preset, unit, operands, fixed)
+        if all(one is None for one in others) and scheme not in ("block_fma", "fixed"):
             format_text("format", format)  # raises
         made = resolved(
             None if format is None else format_text("format", format),
@@ -280,6 +357,7 @@ class Accumulator:
             _text("preset", preset),
             _unit_text(unit),
             _pair(operands),
+            _fixed_text(fixed),
             rounding,
             overflow,
             integer("random_bits", random_bits),
@@ -379,9 +457,9 @@ class Accumulator:
         return f"cpd.Accumulator.parse({self.text!r}{numbers})"
 
 
-AccumulatorLike: TypeAlias = "Accumulator | BlockFma | FormatLike"
-"""An `Accumulator`, its text, a preset's name, a matrix unit's rule, or a format, whose sequential
-sum is then meant."""
+AccumulatorLike: TypeAlias = "Accumulator | BlockFma | FixedPoint | FormatLike"
+"""An `Accumulator`, its text, a preset's name, a matrix unit's rule, an integer, or a format, whose
+sequential sum is then meant."""
 
 
 def accumulator(acc: AccumulatorLike) -> Accumulator:
@@ -392,6 +470,8 @@ def accumulator(acc: AccumulatorLike) -> Accumulator:
         return parsed(acc)
     if isinstance(acc, BlockFma):
         return Accumulator(unit=acc)
+    if isinstance(acc, FixedPoint):
+        return Accumulator(fixed=acc)
     try:
         return parsed(format_text("format", acc))
     except TypeError:
@@ -401,13 +481,14 @@ def accumulator(acc: AccumulatorLike) -> Accumulator:
         ) from None
 
 
-def sum_accumulator(acc: AccumulatorLike) -> Accumulator:
-    """`acc` where it can sum terms that are given."""
+def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES) -> Accumulator:
+    """`acc` where it can sum terms that are given, with one of these schemes."""
     made = accumulator(acc)
-    if made.scheme not in SUM_SCHEMES:
+    if made.scheme not in schemes:
+        others = " and cpd.sum" if made.scheme in SUM_SCHEMES else ""
         raise ValueError(
-            f"the scheme of a sum must be {', '.join(SUM_SCHEMES[:-1])} or {SUM_SCHEMES[-1]}, got "
-            f"{made.scheme!r}, which is for cpd.gemm"
+            f"the scheme of a sum must be {', '.join(schemes[:-1])} or {schemes[-1]}, got "
+            f"{made.scheme!r}, which is for cpd.gemm{others}"
         )
     return made
 
@@ -455,6 +536,20 @@ def check_unit(*given: Any) -> BlockFma:
     return native.showing(BlockFma, _core.BlockFma(*given))
 
 
+@constant
+def check_fixed(*given: Any) -> FixedPoint:
+    """The integer of these arguments of _core.FixedPoint, checked."""
+    return native.showing(FixedPoint, _core.FixedPoint(*given))
+
+
+@constant
+def kulisch(a: str, b: str, terms: int) -> FixedPoint:
+    """`FixedPoint.kulisch` of formats by their names."""
+    made = _core.FixedPoint.kulisch(_core.parse_format(a), _core.parse_format(b), terms)
+    return native.showing(FixedPoint, made)
+
+
+native.faces[_core.FixedPoint] = lambda point: native.showing(FixedPoint, point)
 native.faces[_core.BlockFma] = lambda unit: native.showing(BlockFma, unit)
 
 
@@ -468,6 +563,12 @@ def _unit_text(unit: Any) -> str | None:
     if unit is not None and not isinstance(unit, BlockFma):
         raise TypeError(f"unit must be a cpd.BlockFma, got {type(unit).__name__}")
     return None if unit is None else unit.text
+
+
+def _fixed_text(fixed: Any) -> str | None:
+    if fixed is not None and not isinstance(fixed, FixedPoint):
+        raise TypeError(f"fixed must be a cpd.FixedPoint, got {type(fixed).__name__}")
+    return None if fixed is None else fixed.text
 
 
 def _pair(operands: Any) -> tuple[str, str] | None:

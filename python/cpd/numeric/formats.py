@@ -27,16 +27,19 @@ class Format:
     """A number format: `exp` exponent bits, `man` mantissa bits, and what its codes mean.
 
     Args:
-        exp: exponent bits, 1…8.
-        man: mantissa bits, 0…23.
+        exp: exponent bits, 1…8; of encoding `ieee` up to 11.
+        man: mantissa bits, 0…23; of encoding `ieee` up to 52.
         bias: exponent bias; default 2^(exp-1) - 1, for `fnuz` and `p3109` 2^(exp-1).
         encoding: of the special values: `ieee` (top exponent: Inf and NaN), `fn` (no Inf, all ones
             is NaN), `fnuz` (no Inf, no -0), `p3109`, `finite` (neither Inf nor NaN), `e8m0`.
         signed: whether there is a sign bit.
         subnormals: whether numbers below the least normal one exist, other than 0.
 
-    Raises ValueError where a finite value would not be a binary32 value, and for a combination that
-    does not exist (unsigned `fnuz`).
+    Formats of more than 8 exponent or 23 mantissa bits live in float64 arrays and tensors, for
+    cast, add, mul, fma, div and sqrt on the CPU; elsewhere they are a ValueError.
+
+    Raises ValueError where a finite value would not be a binary32 value (of those wider formats, a
+    binary64 value), and for a combination that does not exist (unsigned `fnuz`).
 
     Immutable, hashable, picklable; two formats are equal if all six fields are.
 
@@ -147,11 +150,11 @@ def format(name: FormatLike) -> Format:
       `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then options, each at
       most once: `e4m3fn:bias=11:nosub:unsigned`.
     - `(X,Y)`, as the papers write it, is always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` `e3m2ieee`.
-    - `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's `binary8p4se`.
+    - `fp64`, `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's `binary8p4se`.
     - `int8` (`int2` … `int25`): integers, in codes of sign and magnitude. Two's complement's last
       code, -128, has none: the range is even, -127…127.
-    - What other libraries call a format means what their type of that name holds: `float32`,
-      `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
+    - What other libraries call a format means what their type of that name holds: `float64`,
+      `float32`, `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
       `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn` (torch:
       `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`). So `float8_e4m3`,
       which ml_dtypes has, is IEEE-like; OCP's and NVIDIA's E4M3 is `e4m3fn`, as is torch's
@@ -160,8 +163,8 @@ def format(name: FormatLike) -> Format:
     A pair of ints `(4, 3)` is the text `(4,3)`; a dtype of torch, NumPy or ml_dtypes (or NumPy's
     type of its scalars) is its name. Wherever a format may stand, all of these may.
 
-    Raises ValueError for any other name (also of binary64), which names the one
-    that was probably meant, and TypeError for other objects.
+    Raises ValueError for any other name, which names the one that was probably meant, and TypeError
+    for other objects.
 
     >>> format("e4m3fn").max
     448.0

@@ -10,12 +10,14 @@ from cpd.ops.verbs import (
     add,
     cast,
     decode,
+    div,
     encode,
     fma,
     gemm,
     hadamard,
     mul,
     random_integers,
+    sqrt,
     sum,
 )
 
@@ -31,11 +33,13 @@ __all__ = [
     "add",
     "cast",
     "decode",
+    "div",
     "encode",
     "fma",
     "gemm",
     "hadamard",
     "mul",
     "random_integers",
+    "sqrt",
     "sum",
 ]

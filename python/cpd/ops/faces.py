@@ -15,13 +15,16 @@ class Face(Protocol):
     cast_scaled: Callable[..., Any]
     decode: Callable[..., Any]
     decode_scaled: Callable[..., Any]
+    div: Callable[..., Any]
     encode: Callable[..., Any]
     encode_scaled: Callable[..., Any]
+    flags: Callable[..., Any]
     fma: Callable[..., Any]
     gemm: Callable[..., Any]
     gemm_scaled: Callable[..., Any]
     hadamard: Callable[..., Any]
     mul: Callable[..., Any]
+    sqrt: Callable[..., Any]
     sum: Callable[..., Any]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,30 @@ def fma(x: Any, y: Any, z: Any, f: Format, options: Options, out: Any, random: A
     return _arithmetic(_core.fma, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
+def div(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.div, {"x": x, "y": y}, f, options, out, random)
+
+
+def sqrt(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    return _arithmetic(_core.sqrt, {"x": x}, f, options, out, random)
+
+
+def flags(
+    operation: str,
+    operands: Sequence[Any],
+    f: Format,
+    options: Options,
+    random: Any,
+    tininess: str,
+) -> npt.NDArray[np.uint8]:
+    native = options.native()
+    views, shape = _together(dict(zip("xyz", operands, strict=False)))
+    integers = _random(random, shape, "the result's shape", options)
+    raised = np.empty(shape, np.uint8)
+    _core.flags(operation, list(views.values()), f._native, native, tininess, raised, integers)
+    return raised
+
+
 def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
     x = _array("x", x)
     axis = dimension(dim, x.ndim)
@@ -262,20 +286,27 @@ def _arithmetic(
     random: Any,
 ) -> Array:
     native = options.native()
+    views, shape = _together(operands)
+    element = views["x"].dtype
+    check_carrier(_name(element), f.name)
+    integers = _random(random, shape, "the result's shape", options)
+    y: Array = np.empty(shape, element) if out is None else out
+    if out is not None:
+        _check_out(out, shape, element, **views, random=integers)
+    run(*views.values(), f._native, native, y, integers)
+    return y
+
+
+def _together(operands: dict[str, Any]) -> tuple[dict[str, Array], tuple[int, ...]]:
+    """Operands as arrays of one type and one shape, and the shape."""
     arrays = {name: _array(name, x) for name, x in operands.items()}
     first = arrays["x"]
     for name, x in arrays.items():
         if x.dtype != first.dtype:
             raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
     shape = _common_shape(arrays)
-    check_carrier(_name(first.dtype), f.name)
     views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
-    integers = _random(random, shape, "the result's shape", options)
-    y: Array = np.empty(shape, first.dtype) if out is None else out
-    if out is not None:
-        _check_out(out, shape, first.dtype, **views, random=integers)
-    run(*views.values(), f._native, native, y, integers)
-    return y
+    return views, shape
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:

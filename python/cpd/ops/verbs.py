@@ -29,6 +29,16 @@ elements. Inputs are left alone unless `out=` says otherwise.
 apart from the inputs or be one of them. Returned as the result. It takes no part in autograd, in
 torch.func's transforms or in vmap (ValueError).
 
+**flags=True** (cast, add, mul, fma, div, sqrt; on the CPU) gives a pair: the values, and uint8
+numbers of their shape, each the sum of what its operation raises, as RISC-V and TestFloat number
+them: 1 NX, the result differs from the exact one; 2 UF, inexact and tiny; 4 OF, rounded without an
+upper bound it exceeds the largest finite value, whatever is delivered; 8 DZ, a finite number other
+than 0 divided by 0; 16 NV, NaN from operands that are none, or a NaN where the format has none.
+Tiny, `tininess="after"` (default): rounded to the format's precision with an exponent without
+bounds, it lies below the least normal number; `"before"`: the exact result does. A NaN operand and
+an infinity that the format has raise nothing; one that it has not, or that saturates, OF and NX.
+Flags have no derivatives.
+
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. What the machine cannot do (no GPU, a library that is not there) is a
 RuntimeError, no memory a MemoryError (torch's own: RuntimeError). Under
@@ -90,7 +100,9 @@ def cast(
     random_bits: int = 24,
     variant: str = "A",
     random: ArrayT | None = None,
-) -> ArrayT:
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
     """Rounds each element of `x` to a value of the format `f`.
 
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
@@ -118,9 +130,11 @@ def cast(
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         given = Given(scales, amax)
-        return _face(x).cast_scaled(x, to, options, out, int32("axis", axis), given, random)  # type: ignore[no-any-return]
+        if flag("flags", flags):
+            raise ValueError(f"flags are for formats without scales, got {to}")
+        return _face(x).cast_scaled(x, to, options, out, int32("axis", axis), given, random)
     _check_unscaled(to, axis, scales, amax)
-    return _face(x).cast(x, to, options, out, random)  # type: ignore[no-any-return]
+    return _rounded("cast", (x,), to, options, out, random, flags, tininess)
 
 
 def encode(
@@ -227,7 +241,9 @@ def add(
     random_bits: int = 24,
     variant: str = "A",
     random: ArrayT | None = None,
-) -> ArrayT:
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
     """x + y, exact, then rounded once to `f`. The operands are any values of one type, float64's
     whole range too; they broadcast. They are used as given: cast them first if they should be
     values of `f`. `random`: integers R in [0, 2^random_bits), of the result's shape, to be used in
@@ -241,7 +257,7 @@ def add(
     1.125
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).add(x, y, format(f), options, out, random)  # type: ignore[no-any-return]
+    return _rounded("add", (x, y), format(f), options, out, random, flags, tininess)
 
 
 def mul(
@@ -257,14 +273,16 @@ def mul(
     random_bits: int = 24,
     variant: str = "A",
     random: ArrayT | None = None,
-) -> ArrayT:
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
     """x * y, exact, then rounded once to `f`; operands as in `add`.
 
     >>> mul(np.float32([1.125]), np.float32([1.125]), "e4m3").item()
     1.25
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).mul(x, y, format(f), options, out, random)  # type: ignore[no-any-return]
+    return _rounded("mul", (x, y), format(f), options, out, random, flags, tininess)
 
 
 def fma(
@@ -281,7 +299,9 @@ def fma(
     random_bits: int = 24,
     variant: str = "A",
     random: ArrayT | None = None,
-) -> ArrayT:
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
     """x * y + z, exact, then rounded once to `f`; operands as in `add`.
 
     >>> one = np.float32([1.125])
@@ -289,7 +309,77 @@ def fma(
     0.015625
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _face(x).fma(x, y, z, format(f), options, out, random)  # type: ignore[no-any-return]
+    return _rounded("fma", (x, y, z), format(f), options, out, random, flags, tininess)
+
+
+def div(
+    x: ArrayT,
+    y: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """x / y, exact, then rounded once to `f`; operands as in `add`, on the CPU only (ValueError for
+    CUDA tensors).
+
+    >>> div(np.float32([1.0, 2.0, 1.0]), np.float32([3.0, 3.0, 0.0]), "e4m3").tolist()
+    [0.34375, 0.6875, inf]
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _rounded("div", (x, y), format(f), options, out, random, flags, tininess)
+
+
+def sqrt(
+    x: ArrayT,
+    f: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """The square root of `x`, exact, then rounded once to `f`; that of -0 is -0, of a negative
+    number NaN. On the CPU only (ValueError for CUDA tensors).
+
+    >>> sqrt(np.float32([2.0, 4.0, -1.0]), "e4m3").tolist()
+    [1.375, 2.0, nan]
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return _rounded("sqrt", (x,), format(f), options, out, random, flags, tininess)
+
+
+def _rounded(
+    verb: str,
+    operands: tuple[Any, ...],
+    to: Format,
+    options: Options,
+    out: Any,
+    random: Any,
+    flags: bool,
+    tininess: str,
+) -> Any:
+    """One operation of elements, with its exceptions where they are asked for."""
+    face = _face(operands[0])
+    run = getattr(face, verb)
+    if not flag("flags", flags):
+        return run(*operands, to, options, out, random)
+    raised = face.flags(verb, operands, to, options, random, tininess)  # before out, an operand
+    return run(*operands, to, options, out, random), raised
 
 
 def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0, *, random: ArrayT | None = None) -> ArrayT:

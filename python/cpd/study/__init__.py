@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what a reduction loses, and counts what it costs: round-off, messages and modelled time
-by group size."""
+by group size. Measures what formats and accumulators lose of tensors, and what they cost in
+hardware."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, StallWarning
@@ -14,6 +18,7 @@ from cpd.study.choices import (
     recommend_over,
 )
 from cpd.study.costs import DEFAULT_CHUNK, Cost, cost, transfer_time
+from cpd.study.hardware_cost import HardwareCost, hardware_cost
 from cpd.study.reduce import (
     DRAWS,
     Contributions,
@@ -22,27 +27,53 @@ from cpd.study.reduce import (
     roundoff,
     roundoff_over,
 )
+from cpd.study.sweeps.cells import Cell, Losses
+from cpd.study.sweeps.results import Row, Sweep, Tensor
+from cpd.study.sweeps.run import sweep
+
+if TYPE_CHECKING:
+    from cpd.study.sweeps.capture import capture as capture
+
+from cpd.study.replay import Mismatch, Replay, replay
 
 __all__ = [
     "DEFAULT_CHUNK",
     "DRAWS",
+    "Cell",
     "Choice",
     "Contributions",
     "Cost",
+    "HardwareCost",
     "Layers",
+    "Losses",
     "Measurement",
+    "Mismatch",
     "PerRank",
     "Recommendation",
     "ReduceSpec",
+    "Replay",
     "Roundoff",
+    "Row",
     "Source",
     "StallWarning",
+    "Sweep",
+    "Tensor",
     "check_recommended",
     "choose",
     "cost",
+    "hardware_cost",
     "recommend",
     "recommend_over",
+    "replay",
     "roundoff",
     "roundoff_over",
+    "sweep",
     "transfer_time",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`capture`, which imports torch."""
+    if name == "capture":
+        return importlib.import_module("cpd.study.sweeps.capture").capture
+    raise AttributeError(f"module 'cpd.study' has no attribute {name!r}")

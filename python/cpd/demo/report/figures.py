@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report's plots, as SVG elements to put into HTML."""
 
-import io
 import math
-import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import matplotlib
@@ -17,6 +14,7 @@ from cpd.demo.report.results import Layer, Roundoff, Run
 from cpd.demo.training.options import power_of_two
 from cpd.numeric.formats import Format, named
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
+from cpd.study.svg import to_svg
 
 
 def lost_below(wire: Format) -> int:
@@ -212,20 +210,3 @@ def roundoff_by_group_size(roundoff: Roundoff) -> str:
 def _legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-
-
-def to_svg(figure: Figure, title: str) -> str:
-    """The figure as one <svg> element: text stays text, and nothing is fetched from anywhere."""
-    stream = io.StringIO()
-    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": title}):
-        figure.savefig(stream, format="svg", metadata=metadata, transparent=True)
-    svg = stream.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
-    svg = re.sub(r'(<svg[^>]*?) (?:width)="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) (?:height)="[^"]*"', r"\1", svg, count=1)
-    prefix = re.sub(r"\W+", "-", title.lower())  # ids are unique in the whole page
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", svg)
-    name = escape(title, quote=True)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{name}"', 1).strip()

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from cpd.compress import compressors
 from cpd.demo.report import figures
 from cpd.demo.report.figures import percent
 from cpd.demo.report.results import REPORT, Demo, Run, accuracy_range, state_of
 from cpd.demo.training.options import power_of_two
 from cpd.numeric import formats
+from cpd.study.pages import fill
 
-_HERE = Path(__file__).parent
+_TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 # (format, APS, whether a loss scale is set) of the rows that the text names
 _ROWS = {
@@ -38,16 +37,11 @@ def render(demo: Demo) -> str:
     """The whole page."""
     named = {name: _find(demo, *key) for name, key in _ROWS.items()}
     runs = [*demo.table, *demo.shallow, *demo.codecs]
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    environment.globals |= {"power": _power, "powers": _powers}
-    return environment.get_template("page.html.j2").render(
+    return fill(
+        _TEMPLATE,
+        power=_power,
+        powers=_powers,
         **named,
-        style=(_HERE / "page.css").read_text(encoding="utf-8"),
         settings=demo.settings,
         kind=lambda run: "good" if run.accuracy > 0.8 * named["fp32"].accuracy else "bad",
         e4m3=formats.format("e4m3"),

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Element-wise operations by numeric/soft_float.h, on the CPU: what no kernel has.
+#pragma once
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/format.h"
+#include "cpd/numeric/rounding.h"
+#include "cpd/numeric/soft_float.h"
+#include "cpd/ops/checks.h"
+
+namespace cpd {
+
+/// The exceptions of one exact operation and one rounding into `format`: flags[i] is a sum of
+/// soft_float.h's. Operands and `random`: as in Add; flags: u8, of their shape. The values are
+/// those of Cast, Add, Mul, Fma, Div and Sqrt. Throws Error before anything is written, also for
+/// tensors on a GPU.
+CPD_API void Flags(soft::Operation operation, const Operands& operands, const Format& format,
+                   const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
+                   const TensorView* random = nullptr);
+
+/// out = the values, where a verb has checked all arguments but the device.
+void Compute(soft::Operation operation, const Operands& operands, const Format& format,
+             const RoundingOptions& options, const TensorView& out, const TensorView* random);
+
+}  // namespace cpd

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums in integers (Scheme::fixed), for Sum.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/accumulator.h"
+
+namespace cpd {
+
+/// Throws Error for an accumulator that is none, and on a GPU.
+void CheckFixed(const Accumulator& accumulator, bool on_gpu);
+
+/// out[i] = the sum of `terms` terms, term k of x's shape, k * stride elements behind x: each
+/// rounded to whole units, added as integers, which wrap or saturate at each addition; the sum
+/// rounded into the accumulator's format. NaN where a term is NaN or infinite. x: any float type.
+void SumFixed(const TensorView& x, std::int64_t terms, std::int64_t stride,
+              const Accumulator& accumulator, const TensorView& out);
+
+}  // namespace cpd

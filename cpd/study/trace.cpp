@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/study/trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <span>
+
+#include "cpd/base/parallel.h"
+#include "cpd/numeric/error.h"
+#include "cpd/study/block_trace.h"
+#include "cpd/study/recording.h"
+
+namespace cpd {
+namespace {
+
+using reference::Record;
+using reference::Spec;
+
+constexpr std::int64_t kGrain = 4;
+constexpr std::int64_t kMostTerms = 1 << 20;
+
+bool IsUnit(const SumRule& rule) { return rule.accumulator.scheme == Scheme::block_fma; }
+
+std::size_t Terms(const SumRule& rule) { return static_cast<std::size_t>(rule.length); }
+
+int BitsOf(const SumRule& rule, const std::string& step) {
+  const Accumulator& accumulator = rule.accumulator;
+  if (step == "product") return accumulator.product.value_or(accumulator.format).bits();
+  if (step == "partial") return accumulator.inner.value_or(accumulator.format).bits();
+  return accumulator.format.bits();
+}
+
+std::vector<std::string> Steps(const SumRule& rule) {
+  return reference::step_names(rule.accumulator, Terms(rule), rule.is_sum);
+}
+
+void CheckRule(const SumRule& rule) {
+  Check(rule.accumulator);
+  Check(rule.a);
+  if (!rule.is_sum) {
+    Check(rule.b);
+    Check(rule.c);
+  }
+  if (rule.length < 1 || rule.length > kMostTerms) {
+    throw Error("length must be 1…2^20, got " + std::to_string(rule.length));
+  }
+  if (rule.accumulator.scheme == Scheme::fixed) {
+    throw Error("signals of integer sums are not known: take another accumulator");
+  }
+  if (!IsUnit(rule)) return;
+  if (rule.is_sum) throw Error("a matrix unit sums products, not terms");
+  reference::CheckTrace(rule.accumulator.unit.value(), rule.length);
+  const BlockFma& unit = *rule.accumulator.unit;
+  if (!Holds(unit.a, rule.a) || !Holds(unit.b, rule.b)) {
+    throw Error("the unit's operands are " + ToString(unit.a) + " and " + ToString(unit.b) +
+                ", got " + ToString(rule.a) + " and " + ToString(rule.b));
+  }
+}
+
+/// The value of a code, which is one of binary32.
+float ValueOf(const Spec& spec, std::uint32_t code) {
+  const reference::Exact x = reference::value_of(spec, code);
+  if (x.kind != reference::Exact::Kind::finite) return reference::to_float(x);
+  const double magnitude = std::ldexp(static_cast<double>(x.significand.limb(0)), x.exponent);
+  return static_cast<float>(x.negative ? -magnitude : magnitude);
+}
+
+std::vector<float> ValuesOf(const Format& format, const std::uint32_t* codes, std::size_t n) {
+  std::vector<float> values(n);
+  if (codes == nullptr) return {};
+  const Spec spec = reference::spec_of(format);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (codes[i] >= std::uint64_t{1} << format.bits()) {
+      throw Error("a code of " + ToString(format) + " must have " + std::to_string(format.bits()) +
+                  " bits, got " + std::to_string(codes[i]));
+    }
+    values[i] = ValueOf(spec, codes[i]);
+  }
+  return values;
+}
+
+class Lines {
+ public:
+  Lines(const SumRule& rule, const SumLines& lines)
+      : rule_(rule), lines_(lines), draws_(static_cast<std::size_t>(DrawsOf(rule))) {
+    for (const Signal& signal : SignalsOf(rule)) width_ += static_cast<std::size_t>(signal.count);
+    if (IsUnit(rule)) {
+      layout_.emplace(rule.accumulator, rule.length);
+    } else {
+      PlaceSteps();
+    }
+  }
+
+  void Line(std::size_t i) const {
+    const std::size_t n = Terms(rule_);
+    Record record;
+    record.tininess = rule_.tininess;
+    if (draws_ > 0) {
+      if (lines_.random == nullptr) throw Error("stochastic rounding takes random integers");
+      record.random = lines_.random + i * draws_;
+      CheckRandom(record.random);
+    }
+    const std::vector<float> a = ValuesOf(rule_.a, lines_.a + i * n, n);
+    std::uint64_t* signals = lines_.signals + i * width_;
+    std::fill_n(signals, width_, std::uint64_t{0});
+    std::uint32_t code = 0;
+    if (IsUnit(rule_)) {
+      UnitLine(i, a, record, signals);
+      code = record.codes.back();
+    } else {
+      code = OrderedLine(i, a, record);
+      for (std::size_t t = 0; t < record.codes.size(); ++t) signals[places_[t]] = record.codes[t];
+    }
+    const bool has_codes = std::ranges::find(record.codes, kNoCode) == record.codes.end();
+    lines_.codes[i] = has_codes ? code : kNoCode;
+    lines_.flags[i] = record.flags;
+  }
+
+ private:
+  void CheckRandom(const std::uint32_t* random) const {
+    const std::uint32_t limit = 1U << rule_.accumulator.rounding.random_bits;
+    for (std::size_t t = 0; t < draws_; ++t) {
+      if (random[t] < limit) continue;
+      throw Error("a random integer must be below " + std::to_string(limit) + ", got " +
+                  std::to_string(random[t]));
+    }
+  }
+
+  reference::Options Options() const {
+    const RoundingOptions& o = rule_.accumulator.rounding;
+    return {o.mode, o.overflow, o.variant, o.random_bits, 0};
+  }
+
+  /// The code of the result.
+  std::uint32_t OrderedLine(std::size_t i, const std::vector<float>& a, Record& record) const {
+    reference::RecordingArithmetic::record = &record;
+    const Spec format = reference::spec_of(rule_.accumulator.format);
+    if (rule_.is_sum) {
+      const auto sum = reference::RecordedSum(rule_.accumulator, a, Options()).run();
+      return reference::code_of(format, sum).value_or(kNoCode);
+    }
+    const std::size_t n = Terms(rule_);
+    const std::vector<float> b = ValuesOf(rule_.b, lines_.b + i * n, n);
+    const float c = ValuesOf(rule_.c, lines_.c + i, 1)[0];
+    reference::Draws draws(rule_.accumulator.rounding, 0);  // whose integers the record replaces
+    const float sum =
+        reference::Dot<reference::RecordingArithmetic>(rule_.accumulator, a, b, draws).from(c);
+    const auto code = reference::encode(format, reference::exact(sum));
+    return code ? static_cast<std::uint32_t>(*code) : kNoCode;
+  }
+
+  void UnitLine(std::size_t i, const std::vector<float>& a, Record& record,
+                std::uint64_t* signals) const {
+    const BlockFma& unit = *rule_.accumulator.unit;
+    const std::size_t n = Terms(rule_);
+    const std::vector<float> b = ValuesOf(rule_.b, lines_.b + i * n, n);
+    const float c = ValuesOf(rule_.c, lines_.c + i, 1)[0];
+    reference::UnitTrace trace(rule_.accumulator, *layout_, record, Options());
+    std::vector<float> a_scales, b_scales;
+    if (unit.scale) {
+      a_scales = Scales(lines_.a_scales, i);
+      b_scales = Scales(lines_.b_scales, i);
+    }
+    trace.run({a, b, a_scales, b_scales}, c, signals);
+  }
+
+  /// One for each k.
+  std::vector<float> Scales(const std::uint32_t* codes, std::size_t i) const {
+    const BlockFma& unit = *rule_.accumulator.unit;
+    const auto block = static_cast<std::size_t>(unit.scale_block);
+    const std::size_t blocks = (Terms(rule_) + block - 1) / block;
+    const std::vector<float> values = ValuesOf(*unit.scale, codes + i * blocks, blocks);
+    std::vector<float> each(Terms(rule_));
+    for (std::size_t k = 0; k < each.size(); ++k) each[k] = values[k / block];
+    return each;
+  }
+
+  /// Where each step's code stands among the signals, which are ordered by name.
+  void PlaceSteps() {
+    const std::vector<std::string> steps = Steps(rule_);
+    places_.resize(steps.size());
+    std::size_t place = 0;
+    for (const Signal& signal : SignalsOf(rule_)) {
+      for (std::size_t t = 0; t < steps.size(); ++t) {
+        if (steps[t] == signal.name) places_[t] = place++;
+      }
+    }
+  }
+
+  const SumRule& rule_;
+  const SumLines& lines_;
+  std::size_t draws_;
+  std::size_t width_ = 0;
+  std::vector<std::size_t> places_;
+  std::optional<reference::UnitLayout> layout_;
+};
+
+}  // namespace
+
+std::vector<Signal> SignalsOf(const SumRule& rule) {
+  CheckRule(rule);
+  if (IsUnit(rule)) return reference::unit_signals(rule.accumulator, rule.length);
+  std::vector<Signal> signals;
+  for (const std::string& step : Steps(rule)) {
+    const auto known = std::ranges::find(signals, step, &Signal::name);
+    if (known != signals.end()) {
+      ++known->count;
+    } else {
+      signals.push_back({step, BitsOf(rule, step), 1, false});
+    }
+  }
+  return signals;
+}
+
+std::int64_t DrawsOf(const SumRule& rule) {
+  CheckRule(rule);
+  if (rule.accumulator.rounding.mode != Rounding::stochastic) return 0;
+  if (!IsUnit(rule)) return static_cast<std::int64_t>(Steps(rule).size());
+  const std::int64_t promote = rule.accumulator.unit->promote;
+  return 1 + (promote == 0 ? 1 : (rule.length + promote - 1) / promote);
+}
+
+void OracleSums(const SumRule& rule, const SumLines& lines) {
+  const Lines each(rule, lines);
+  parallel_for(lines.n, kGrain, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) each.Line(static_cast<std::size_t>(i));
+  });
+}
+
+}  // namespace cpd

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published dot products of a matrix unit, run again through an accumulator."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, accumulator, presets
+from cpd.numeric.formats import Format, format
+from cpd.ops import cast, gemm
+
+F32 = npt.NDArray[np.float32]
+
+_SHOWN = 5
+_KINDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3fn", "E5M2": "e5m2"}
+"""The operands' formats by the names of a file's arrays."""
+_LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
+"""GPUs whose units are those of another one."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A dot product whose published result is another one than the accumulator's."""
+
+    number: int
+    published: float
+    result: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One set of a file's dot products. NaN matches any NaN."""
+
+    name: str
+    accumulator: Accumulator
+    adds_c: bool
+    matches: int
+    total: int
+    first: tuple[Mismatch, ...]
+    """The first that differ, at most five."""
+    mutations: dict[str, int] = field(default_factory=dict)
+    """How many results of each changed rule differ from the published ones."""
+
+
+@dataclass(frozen=True)
+class _Set:
+    """Of n dot products of k terms: operands n x k, addends and results n."""
+
+    name: str
+    operands: tuple[Format, Format]
+    output: str
+    a: F32
+    b: F32
+    c: F32
+    results: F32
+    unit: Accumulator | None
+    """What the file's name or head says of the unit."""
+    adds_c: bool = True
+
+
+def replay(
+    path: Any,
+    acc: AccumulatorLike | None = None,
+    *,
+    operands: str | None = None,
+    output: str | None = None,
+    adds_c: bool | None = None,
+    mutations: bool = False,
+) -> list[Replay]:
+    """Compares a file's dot products with those of an accumulator, bit by bit.
+
+    Args:
+        path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and `KIND_d_fp16`
+            (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3, E5M2; or
+            `.csv` or `.jsonl` as `cpd.study.vectors` writes them, of operation dot or block_fma.
+        acc: an accumulator; a preset's name goes with any operands of the unit. Default: the preset
+            that the file's name is of (`H100.npz`), or what its head says.
+        operands, output: only sets of these operands (`E4M3` or `e4m3fn`), or with these results.
+        adds_c: whether the results hold the addends; default: they do, but for fp32 results of FP8
+            on H100 and H200, which hold a * b alone.
+        mutations: count what changed rules give: one fraction bit more and less, twice and half the
+            block, the other rounding.
+
+    Returns one `Replay` for each set. Raises ValueError for a file that does not hold such sets, or
+    none that fits the arguments, and OSError. Nothing in a file is executed.
+    """
+    found = [
+        one
+        for one in _sets(Path(path))
+        if output in (None, one.output)
+        and operands in (None, one.name.split(" ", 1)[0], str(one.operands[0]))
+    ]
+    made = [(one, _accumulator(one, acc)) for one in found]
+    if acc is not None and not _is_preset(acc):
+        made = [(one, unit) for one, unit in made if unit.format == format(one.output)]
+    if not made:
+        asked = [str(x) for x in (operands, output, acc) if x is not None]
+        raise ValueError(
+            f"{path} holds no dot products" + (f" of {', '.join(asked)}" * bool(asked))
+        )
+    return [_replayed(one, unit, adds_c, mutations) for one, unit in made]
+
+
+def _replayed(one: _Set, unit: Accumulator, adds_c: bool | None, mutations: bool) -> Replay:
+    adds_c = one.adds_c if adds_c is None else adds_c
+    c = cast(one.c, unit.format) if adds_c else np.zeros_like(one.c)
+    results = _run(one, c, unit)
+    differ = np.flatnonzero(_differing(results, one.results))
+    first = tuple(
+        Mismatch(int(i), float(one.results[i]), float(results[i])) for i in differ[:_SHOWN]
+    )
+    counts = {}
+    if mutations and unit.unit is not None:
+        for name, changed in _changed(unit.unit):
+            other = Accumulator(unit.format, unit=changed)
+            counts[name] = int(np.count_nonzero(_differing(_run(one, c, other), one.results)))
+    total = len(one.results)
+    return Replay(one.name, unit, adds_c, total - len(differ), total, first, counts)
+
+
+def _run(one: _Set, c: F32, unit: Accumulator) -> F32:
+    """A batch of 1 x k by k x 1."""
+    result: F32 = gemm(one.a[:, None, :], one.b[:, :, None], unit, c[:, None, None])
+    return result[:, 0, 0]
+
+
+def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
+    both_nan = np.isnan(x) & np.isnan(y)
+    different: npt.NDArray[np.bool_] = (x.view(np.uint32) != y.view(np.uint32)) & ~both_nan
+    return different
+
+
+def _changed(unit: BlockFma) -> Iterator[tuple[str, BlockFma]]:
+    """Rules that differ in one thing, as far as there are such."""
+    other = "toward_zero" if unit.rounding == "nearest_even" else "nearest_even"
+    changes: dict[str, dict[str, Any]] = {
+        "F - 1": {"fraction_bits": unit.fraction_bits - 1},
+        "F + 1": {"fraction_bits": unit.fraction_bits + 1},
+        "twice the block": {"block": 2 * unit.block},
+        "half the block": {"block": unit.block // 2},
+        other: {"rounding": other},
+    }
+    if unit.group:
+        changes["k ascending"] = {"group": 0, "stride": 4, "take": 2}
+    names = [one for one in BlockFma.__dataclass_fields__ if one not in ("text", "_held")]
+    for name, change in changes.items():
+        given = {one: getattr(unit, one) for one in names} | change
+        given["promote"] = math.lcm(given["promote"], given["block"]) if given["promote"] else 0
+        try:
+            yield name, BlockFma(**given)
+        except ValueError:
+            continue
+
+
+# ---- accumulators --------------------------------------------------------------------------------
+
+
+def _is_preset(acc: Any) -> bool:
+    return isinstance(acc, str) and acc.lower() in {one.name for one in presets()}
+
+
+def _accumulator(one: _Set, acc: AccumulatorLike | None) -> Accumulator:
+    if acc is None:
+        if one.unit is None:
+            raise ValueError(
+                f"no unit is known for {one.name} of this file: name an accumulator, such as "
+                "'h100-fp16'"
+            )
+        return one.unit
+    if isinstance(acc, str) and _is_preset(acc):
+        return Accumulator(one.output, preset=acc, operands=one.operands)
+    return accumulator(acc)
+
+
+def _unit_of(gpu: str, kind: str, output: str) -> str:
+    """The preset for a GPU's results, whether there is one or not."""
+    gpu = _LIKE.get(gpu, gpu)
+    if kind in ("E4M3", "E5M2"):
+        return "hopper-mma-fp8" if (gpu, output) == ("h100", "fp16") else f"{gpu}-fp8"
+    return gpu if kind == "fp16" and gpu in ("v100", "a100") else f"{gpu}-{kind}"
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def _sets(path: Path) -> Iterator[_Set]:
+    if path.suffix == ".npz":
+        yield from _published(path)
+    else:
+        yield _of_vectors(path)
+
+
+def _published(path: Path) -> Iterator[_Set]:
+    arrays = _load(path)
+    gpu = path.stem.split("-")[0].lower()
+    for name in sorted(arrays):
+        kind, is_result, output = name.partition("_d_")
+        if not is_result or kind not in _KINDS or output not in ("fp32", "fp16"):
+            continue
+        a, b, c, results = (
+            _patterns(path, arrays, f"{kind}_{part}") for part in ("a", "b", "c", f"d_{output}")
+        )
+        if a.shape != b.shape or {c.shape, results.shape} != {(len(a), 1)}:
+            shapes = ", ".join(str(x.shape) for x in (a, b, c, results))
+            raise ValueError(f"{path}: {kind}'s arrays must be n x k and n x 1, got {shapes}")
+        f = format(_KINDS[kind])
+        preset = _unit_of(gpu, kind, output)
+        known = preset in {one.name for one in presets()}
+        unit = Accumulator(output, preset=preset, operands=(f, f)) if known else None
+        holds_c = (_LIKE.get(gpu, gpu), preset, output) != ("h100", "h100-fp8", "fp32")
+        label = f"{kind} {output}"
+        yield _Set(label, (f, f), output, a, b, c[:, 0], results[:, 0], unit, holds_c)
+
+
+def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files if "_" in name}
+    except (ValueError, EOFError, MemoryError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
+        raise ValueError(f"{path} is no archive of arrays: {error}") from error
+
+
+def _patterns(path: Path, arrays: dict[str, npt.NDArray[Any]], name: str) -> F32:
+    x = arrays.get(name)
+    if x is None:
+        raise ValueError(f"{path} lacks {name}")
+    if x.dtype != np.uint32 or x.ndim != 2:
+        raise ValueError(f"{path}: {name} must be n x k of uint32, got {x.ndim}-d {x.dtype}")
+    return np.ascontiguousarray(x).view(np.float32)
+
+
+def _of_vectors(path: Path) -> _Set:
+    """A file that `cpd vectors` wrote."""
+    from cpd.study.vectors.files import File
+    from cpd.study.vectors.making import rule_of
+    from cpd.study.vectors.rules import values_of
+    from cpd.study.vectors.sums import SumRule
+
+    file = File(path)
+    rule = rule_of(file.head or {})
+    plain = ("a", "b", "c")
+    if not isinstance(rule, SumRule) or tuple(one.name for one in rule.inputs) != plain:
+        raise ValueError(f"{path} must hold sums of products a * b + c, without scales or draws")
+    formats = dict(zip((*plain, "result"), (*rule.formats, rule.result), strict=True))
+    batches = list(file.batches())
+    values = {
+        name: values_of(f, np.concatenate([one[name] for one in batches]).astype(np.uint32))
+        for name, f in formats.items()
+    }
+    n = len(values["result"])
+    a, b = (values[name].reshape(n, rule.length) for name in ("a", "b"))
+    return _Set(
+        name=f"{rule.formats[0]} {rule.result}",
+        operands=(rule.formats[0], rule.formats[1]),
+        output=str(rule.result),
+        a=a,
+        b=b,
+        c=values["c"],
+        results=values["result"],
+        unit=rule.accumulator,
+    )

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The points of a sweep: `Cell`, one choice of format, scales, rounding and accumulator; `grid`,
+all of them; `Losses`, what is measured of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cpd import ops
+from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
+from cpd.numeric.formats import Format, format, is_scaled
+from cpd.numeric.options import Options
+from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
+from cpd.study.sweeps.patterns import texts
+
+if TYPE_CHECKING:
+    from cpd.nn.recipe import Recipe
+
+SCALES = {
+    "none": "",
+    "tensor": "block=tensor scale=fp32",
+    "row": "block=row scale=fp32",
+    "mx": "32",
+    "nv": "16 scale=e4m3fn tensor_scale=fp32",
+}
+"""Names of scales, and what stands behind the element format in the text of `cpd.scaled`."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One choice: both operands of each product are cast to `operand`, and products are summed in
+    `accumulator`.
+
+    >>> Cell("mxfp4", "fp32").element
+    cpd.format('e2m1')
+    """
+
+    operand: str
+    """A format's or a scaled format's text."""
+    accumulator: str
+    rounding: str = "nearest_even"
+    """Of the cast: a mode of `cpd.cast`; `stochastic:8` with so many random bits, else 24."""
+    overflow: str = "saturate"
+    """Of the cast: `saturate` or `ieee`."""
+    seed: int = 0
+    """Of stochastic rounding."""
+
+    @cached_property
+    def format(self) -> Format | Scaled:
+        return format_or_scaled(self.operand)
+
+    @property
+    def element(self) -> Format:
+        """The format of the values, or of those below scales."""
+        return self.format.element if isinstance(self.format, Scaled) else self.format
+
+    @property
+    def total(self) -> str:
+        """The accumulator in short: of a plain sequential sum its format."""
+        return self.accumulator.removesuffix(" sequential")
+
+    @cached_property
+    def sum(self) -> Accumulator:
+        return Accumulator.parse(self.accumulator, seed=self.seed)
+
+    @cached_property
+    def options(self) -> Options:
+        """How the cast rounds. Raises ValueError."""
+        mode, colon, bits = self.rounding.partition(":")
+        if not colon:
+            return Options(mode, self.overflow, self.seed)
+        if mode != "stochastic" or not (bits.isascii() and bits.isdigit()):
+            raise ValueError(
+                "rounding must be a mode, or stochastic:N with N random bits, got "
+                f"{self.rounding!r}"
+            )
+        return Options(mode, self.overflow, self.seed, random_bits=int(bits))
+
+    @property
+    def cast(self) -> tuple[str, str, str, int]:
+        """What decides the cast: cells that have it in common differ in their accumulators."""
+        return self.operand, self.rounding, self.overflow, self.seed
+
+    def recipe(self, **others: Any) -> Recipe:
+        """The `cpd.Recipe` in which a model computes so: activations, weights and gradients in the
+        format, all sums in the accumulator. `others`: further arguments of the recipe."""
+        from cpd.nn.recipe import Recipe
+        from cpd.numeric.cast import CastSpec
+        from cpd.numeric.scaled_cast import ScaledCast
+
+        how = self.options._asdict()
+        q = self.format
+        spec: Any = ScaledCast(q, **how) if isinstance(q, Scaled) else CastSpec(q, **how)
+        given: dict[str, Any] = {"activation": spec, "weight": spec, "gradient": spec, **others}
+        return Recipe(self.sum, **given)
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rounding = "" if self.rounding == "nearest_even" else f" {self.rounding}"
+        return f"{self.operand}{rounding}, summed in {self.total}"
+
+
+def grid(
+    formats: Any,
+    accumulators: Any = "fp32",
+    rounding: Any = "nearest_even",
+    scales: Any = "none",
+    *,
+    bits: int | None = None,
+    overflow: str = "saturate",
+    seed: int = 0,
+) -> list[Cell]:
+    """Every combination, each once, formats slowest. A scaled format has its own scales and takes
+    no others. `bits`: element formats of so many bits only.
+
+    Raises ValueError or TypeError for what is no format, accumulator, rounding or scale.
+
+    >>> [cell.operand for cell in grid("e[2-3]m[2-3],mxfp8", scales="none,mx", bits=6)]
+    ['e2m3', 'mxfp6-e2m3', 'e3m2', 'mxfp6-e3m2']
+    """
+    named = texts("formats", formats)
+    operands = [
+        text
+        for name in named
+        for text in _operands(name, texts("scales", scales))
+        if bits is None or _bits(text) == bits
+    ]
+    if not operands:
+        raise ValueError(f"no format of {', '.join(named)} has {bits} bits")
+    sums = [_sum(text) for text in texts("accumulators", accumulators)]
+    modes = texts("rounding", rounding)
+    cells = [
+        Cell(operand, total, mode, overflow, seed)
+        for operand in operands
+        for mode in modes
+        for total in sums
+    ]
+    for cell in cells:
+        cell.options.check()
+    return list(dict.fromkeys(cells))
+
+
+def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
+    """The cells whose accumulators can multiply their operands, and a text for each pair of the
+    others: a matrix unit takes values of its own formats, below no scale but a tensor's.
+
+    Raises ValueError where no cell is left.
+    """
+    kept = [cell for cell in cells if multiplies(cell.sum.unit, cell.format)]
+    left = {
+        f"{cell.total} takes {_taken(cell.sum.unit)}, not {cell.operand}": None
+        for cell in cells
+        if not multiplies(cell.sum.unit, cell.format)
+    }
+    if not kept:
+        raise ValueError("; ".join(left))
+    return kept, list(left)
+
+
+def multiplies(unit: BlockFma | None, operand: Format | Scaled) -> bool:
+    """Whether a matrix unit (None: any sum) takes such operands."""
+    if unit is None:
+        return True
+    if isinstance(operand, Scaled):
+        whole = operand.block == "tensor" and operand.tensor_scale is None
+        return whole and multiplies(unit, operand.element)
+    return all(_within(operand, f) for f in (unit.a, unit.b))
+
+
+def _within(narrow: Format, wide: Format) -> bool:
+    """Whether a format holds all values of another."""
+    if narrow == wide or narrow.bits > _LISTED:
+        return narrow == wide
+    values = narrow.values()
+    return np.array_equal(ops.cast(values, wide), values)
+
+
+def _taken(unit: BlockFma | None) -> str:
+    if unit is None:
+        return "anything"
+    formats = str(unit.a) if unit.a == unit.b else f"{unit.a} and {unit.b}"
+    return f"{formats}, at most with one scale a tensor"
+
+
+_LISTED = 16
+"""Bits of formats whose values are compared one by one."""
+
+
+def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
+    """The canonical texts of a format under each of the scales."""
+    if is_scaled(name):
+        yield scaled(name).text
+        return
+    try:
+        element = format(name)
+    except ValueError as error:
+        raise ValueError(f"format {name!r}: {error}") from None
+    for scale in scales:
+        options = SCALES.get(scale, scale)
+        if not options:
+            yield element.name
+            continue
+        try:
+            yield scaled(f"{element.name} {options}").text
+        except ValueError as error:
+            known = ", ".join(SCALES)
+            raise ValueError(
+                f"scales {scale!r} with {element}: {error} (names of scales: {known}; or the text "
+                "behind an element format in cpd.scaled)"
+            ) from None
+
+
+def _sum(text: str) -> str:
+    """The canonical text of an accumulator; a matrix unit keeps its name."""
+    made = accumulator(text)
+    return made.text if made.unit is None else text
+
+
+def _bits(operand: str) -> int:
+    q = format_or_scaled(operand)
+    return q.element.bits if isinstance(q, Scaled) else q.bits
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a cell loses of a tensor, or of several: counts and sums, so that those of several
+    tensors add up. NaN and infinities of the inputs are left out.
+
+    >>> Losses(values=4, squares=100.0, errors=1.0).sqnr
+    20.0
+    """
+
+    values: int = 0
+    squares: float = 0.0
+    """The sum of the squares of the values."""
+    errors: float = 0.0
+    """The sum of the squares of the errors; inf where a finite value became none."""
+    absolute: float = 0.0
+    """The sum of the errors' magnitudes."""
+    worst: float = 0.0
+    """The largest magnitude of an error."""
+    underflows: int = 0
+    """Values that became 0."""
+    overflows: int = 0
+    """Magnitudes above the format's max (times the scale)."""
+    dots: int = 0
+    """Dot products."""
+    dot_squares: float = 0.0
+    """The sum of the squares of the dot products of the values as given, in binary64."""
+    dot_errors: float = 0.0
+    """The sum of the squared differences from those; inf where one is not finite."""
+
+    @property
+    def relative_rms(self) -> float:
+        """sqrt(sum (q - x)^2 / sum x^2)."""
+        return _root_share(self.errors, self.squares)
+
+    @property
+    def sqnr(self) -> float:
+        """sum x^2 / sum (q - x)^2 in dB; inf where nothing is lost, -inf where all is."""
+        share = self.relative_rms
+        if share in (0, math.inf):
+            return math.inf if share == 0 else -math.inf
+        return -20 * math.log10(share)
+
+    @property
+    def mean_error(self) -> float:
+        return self.absolute / self.values if self.values else 0.0
+
+    @property
+    def underflow(self) -> float:
+        """The share of values that became 0."""
+        return self.underflows / self.values if self.values else 0.0
+
+    @property
+    def overflow(self) -> float:
+        """The share of magnitudes above the max."""
+        return self.overflows / self.values if self.values else 0.0
+
+    @property
+    def dot_error(self) -> float | None:
+        """sqrt(sum (s - r)^2 / sum r^2) over dot products s of the cell against r of the values as
+        given; None where there are none."""
+        return _root_share(self.dot_errors, self.dot_squares) if self.dots else None
+
+    @property
+    def normalised(self) -> Losses:
+        """Of the tensor divided by its RMS, and with dot products divided by theirs."""
+        share, of_dots = _per(self.values, self.squares), _per(self.dots, self.dot_squares)
+        return replace(
+            self,
+            squares=self.squares * share,
+            errors=self.errors * share,
+            absolute=self.absolute * math.sqrt(share),
+            worst=self.worst * math.sqrt(share),
+            dot_squares=self.dot_squares * of_dots,
+            dot_errors=self.dot_errors * of_dots,
+        )
+
+    @classmethod
+    def total(cls, parts: Iterable[Losses]) -> Losses:
+        """Of several tensors, each divided by its RMS before: a small one counts as much as a large
+        one of as many values.
+
+        >>> Losses.total([Losses(2, 4e6, 4e4), Losses(2, 4e-6, 12e-8)]).errors
+        0.08
+        """
+        each = [part.normalised for part in parts]
+        sums = {one.name: sum(getattr(part, one.name) for part in each) for one in fields(cls)}
+        return cls(**sums | {"worst": max((part.worst for part in each), default=0.0)})
+
+    def json(self) -> dict[str, Any]:
+        """The sums, and what they come to; numbers that JSON has not are null."""
+        shown = ("relative_rms", "sqnr", "mean_error", "underflow", "overflow", "dot_error")
+        return asdict(self) | {name: getattr(self, name) for name in shown}
+
+
+def _per(count: int, squares: float) -> float:
+    return count / squares if squares else 1.0
+
+
+def _root_share(errors: float, squares: float) -> float:
+    if errors == 0:
+        return 0.0
+    return math.sqrt(errors / squares) if squares and math.isfinite(errors) else math.inf

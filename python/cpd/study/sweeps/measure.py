@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cells lose of tensors: every value is looked at, in pieces that stay in cache.
+
+Errors are differences in binary32, exact where a value was only rounded to a format, and their
+squares are summed in binary64.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cpd import ops
+from cpd.numeric.formats import Format
+from cpd.numeric.scaled import Scaled
+from cpd.study.sweeps.cells import Cell, Losses
+from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
+
+PIECE = 1 << 16
+"""Values in work at once, or somewhat more."""
+GROUP = 64
+"""Vectors that are multiplied with one vector, at most: as many as are fast."""
+NOISE = 2.0**-22
+"""Relative: how far a scale times the format's max may lie beside the largest value that the scale
+was made for: three roundings."""
+
+_THREADS = "CPD_NUM_THREADS"
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+Piece: TypeAlias = tuple[slice, slice]
+
+
+class Bench:
+    """A workload, ready to be measured: what cells have in common is made once."""
+
+    def __init__(self, work: Workload, with_dots: bool = True) -> None:
+        self._plans = [Plan(work, one, with_dots) for one in work.matrices]
+
+    def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
+        """Of each of some cells that share their cast, the losses of each tensor."""
+        with _one_thread():
+            by_tensor = [_losses(plan, cells) for plan in self._plans]
+        return [list(one) for one in zip(*by_tensor, strict=True)]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Pieces are too small for several threads; work is shared between processes. A number of
+    threads that the user has set stays."""
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+
+
+class Plan:
+    """How a matrix is looked at: in pieces of whole rows or, where a row is very long, of a part of
+    one. A piece is cut into vectors along the rows, in groups; the vectors of a group are
+    multiplied with one more: the first of the next group or, with a partner, one of its rows. What
+    is left of a row behind its vectors is in no dot product."""
+
+    def __init__(self, work: Workload, matrix: Matrix, with_dots: bool) -> None:
+        self.matrix = matrix
+        self.partner = None if matrix.partner is None else work.matrices[matrix.partner]
+        self.has_dots = with_dots and not matrix.is_partner
+        rows, columns = matrix.x.shape
+        whole = self.partner is not None
+        self.terms = columns if whole else columns // -(-columns // work.length)
+        self.width = min(columns, max(PIECE, GROUP * self.terms) // self.terms * self.terms)
+        height = 1
+        if self.width == columns:
+            height = max(PIECE // columns, -(-GROUP * self.terms // columns))
+        self.size = min(rows, height) * self.width
+        self.pieces: list[Piece] = [
+            (slice(row, row + height), slice(column, column + self.width))
+            for row in range(0, rows, height)
+            for column in range(0, columns, self.width)
+        ]
+
+    def products(self, number: int, piece: Any, probes: Any) -> list[tuple[Any, Any]]:
+        """Of a piece the factors of its dot products: … × 1 × K and … × N × K. `probes`: the
+        partner's rows, or None."""
+        each = piece.shape[1] // self.terms
+        vectors = piece[:, : each * self.terms].reshape(-1, self.terms)
+        size = min(GROUP, max(1, len(vectors) // 2))
+        groups = len(vectors) // size
+        whole = vectors[: size * groups].reshape(groups, size, self.terms)
+        if probes is None:
+            chosen = whole[(np.arange(groups) + 1) % groups, 0]
+        else:  # spread over the partner
+            place = (number * groups + np.arange(groups)) * _GOLDEN % 1
+            chosen = probes[(place * len(probes)).astype(np.int64)]
+        made = [(chosen[:, None], whole)]
+        if size * groups < len(vectors):
+            made.append((chosen[:1], vectors[size * groups :]))
+        return made
+
+    @cached_property
+    def references(self) -> list[Wide]:
+        """Of each piece the dot products of the values as given, in binary64."""
+        probes = None if self.partner is None else self.partner.x.astype(np.float64)
+        return [
+            _flat(
+                np.matmul(vectors, np.swapaxes(probe, -1, -2))
+                for probe, vectors in self.products(
+                    number, self.matrix.x[piece].astype(np.float64), probes
+                )
+            )
+            for number, piece in enumerate(self.pieces)
+        ]
+
+
+def _flat(parts: Any) -> Any:
+    return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
+    """Of one tensor."""
+    cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
+    plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
+    other = None
+    if plan.has_dots and plan.partner is not None:
+        other = _Cast(cells[0], plan.partner.x)
+    for number, piece in enumerate(plan.pieces):
+        y = cast.of(piece)
+        plain.add(cast.x[piece], y, cast.limit(piece))
+        for bare in {total.takes_elements for total in of_dots} if plan.has_dots else ():
+            probes = None if other is None else other.elements(other.whole, bare)
+            factors = plan.products(number, cast.elements(y, bare), probes)
+            scale = cast.scale(bare) * (cast if other is None else other).scale(bare)
+            for total in of_dots:
+                if total.takes_elements == bare:
+                    total.add(factors, scale, plan.references[number])
+    known = plain.known | {"values": plan.matrix.x.size, "squares": plan.matrix.squares}
+    return [Losses(**known, **total.known) for total in of_dots]
+
+
+class _Plain:
+    """What a cast loses value by value. Its arrays serve piece after piece."""
+
+    def __init__(self, size: int) -> None:
+        self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
+        self._is, self._too = np.empty(size, np.bool_), np.empty(size, np.bool_)
+        self._errors = self._absolute = self._worst = 0.0
+        self._underflows = self._overflows = 0
+
+    def add(self, x: Values, y: Values, limit: Any) -> None:
+        narrow, wide = self._narrow[: x.size].reshape(x.shape), self._wide[: x.size]
+        is_, too = self._is[: x.size].reshape(x.shape), self._too[: x.size].reshape(x.shape)
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.copyto(wide, np.subtract(y, x, out=narrow).reshape(-1))
+            self._errors += square(wide)
+            np.abs(wide, out=wide)
+            self._absolute += float(wide.sum())
+            self._worst = max(self._worst, _finite(float(wide.max())))
+        np.logical_and(np.equal(y, 0, out=is_), np.not_equal(x, 0, out=too), out=is_)
+        self._underflows += int(np.count_nonzero(is_))
+        np.greater(np.abs(x, out=narrow), limit, out=is_)
+        self._overflows += int(np.count_nonzero(is_))
+
+    @property
+    def known(self) -> dict[str, Any]:
+        return {
+            "errors": _finite(self._errors),
+            "absolute": _finite(self._absolute),
+            "worst": self._worst,
+            "underflows": self._underflows,
+            "overflows": self._overflows,
+        }
+
+
+class _Dots:
+    """What an accumulator makes of dot products. A matrix unit takes the elements below a tensor's
+    scale, and its result is multiplied by the scales."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._acc = cell.sum
+        self.takes_elements = cell.sum.unit is not None and isinstance(cell.format, Scaled)
+        self._count, self._squares, self._errors = 0, 0.0, 0.0
+
+    def add(self, factors: list[tuple[Values, Values]], scale: Any, references: Wide) -> None:
+        found = _flat(
+            ops.gemm(probe, np.swapaxes(vectors, -1, -2), self._acc) for probe, vectors in factors
+        )
+        if self.takes_elements:
+            found *= scale
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = found - references
+            self._errors += square(error)
+        self._squares += square(references)
+        self._count += references.size
+
+    @property
+    def known(self) -> dict[str, Any]:
+        return {
+            "dots": self._count,
+            "dot_squares": self._squares,
+            "dot_errors": _finite(self._errors),
+        }
+
+
+def _finite(error: float) -> float:
+    """Errors of what became NaN are without bound."""
+    return math.inf if math.isnan(error) else error
+
+
+class _Cast:
+    """A matrix after a cell's cast, piece by piece: the same bits as of the whole. A piece lies in
+    memory that the next one takes. `width` and `size`: of pieces, at most."""
+
+    def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
+        self.x, self._f = x, cell.format
+        self._options: dict[str, Any] = cell.options._asdict()
+        run = 0
+        if isinstance(self._f, Scaled):
+            if self._f.transform is not None:
+                self.x = ops.hadamard(x, self._f.transform)
+            self._f = self._f.untransformed()
+            run = int(self._f.block) if self._f.block.isdigit() else 0
+        # Random bits belong to places in the whole, scales of more than a run to all of it.
+        alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
+        cuts_runs = run > 0 and width < x.shape[1] and width % run > 0
+        self._in_pieces = alone and self._options["rounding"] != "stochastic" and not cuts_runs
+        self._out = np.empty(size if self._in_pieces else 0, np.float32)
+
+    @cached_property
+    def whole(self) -> Values:
+        y: Values = ops.cast(self.x, self._f, **self._options)
+        return y
+
+    def of(self, piece: Piece) -> Values:
+        if not self._in_pieces:
+            return self.whole[piece]
+        x = self.x[piece]
+        out = self._out[: x.size].reshape(x.shape)
+        y: Values = ops.cast(x, self._f, out=out, **self._options)
+        return y
+
+    def scale(self, bare: bool) -> Any:
+        """`bare`: what elements are multiplied by, a tensor's scale; else 1."""
+        return self._limits.scale if bare else np.float32(1)
+
+    def elements(self, y: Values, bare: bool) -> Values:
+        """`bare`: the elements below a tensor's scale; else the values themselves."""
+        scale = self.scale(bare)
+        if not bare or scale == 0:
+            return y
+        assert isinstance(self._f, Scaled)
+        x: Values = ops.cast(y / scale, self._f.element)  # which differs by a rounding
+        return x
+
+    def limit(self, piece: Piece) -> Any:
+        """Above which magnitudes the format overflows: of the format or, with scales, of each
+        value."""
+        if isinstance(self._f, Format):
+            return self._f.max
+        if self._in_pieces:
+            return _Limits(self.x[piece], self._f, self._options).whole
+        return self._limits.of(piece)
+
+    @cached_property
+    def _limits(self) -> _Limits:
+        assert isinstance(self._f, Scaled)
+        return _Limits(self.x, self._f, self._options)
+
+
+class _Limits:
+    """The largest magnitudes below the scales of a matrix, one a block. Values below a scale of 0
+    vanish, which is no overflow."""
+
+    def __init__(self, x: Values, q: Scaled, options: dict[str, Any]) -> None:
+        codes = ops.encode(x, q, **options)[1]
+        blocks, outer = (codes, None) if q.tensor_scale is None else codes
+        self._shape = x.shape
+        self._rows, self._columns = _extents(q.block, x.shape)
+        grid = (-(-x.shape[0] // self._rows), -(-x.shape[1] // self._columns))
+        scales: Any = ops.decode(blocks, q.scale, grid)
+        if q.tensor_scale is not None:
+            over: Any = ops.decode(
+                outer, q.tensor_scale, (x.shape[0] if q.outer == "row" else 1, 1)
+            )
+            if len(over) > 1:
+                scales, self._rows = np.repeat(scales, self._rows, 0)[: x.shape[0]], 1
+            scales = scales * over
+        self.scale = scales.reshape(-1)[0]
+        """The first, where a tensor has one."""
+        limits = scales * np.float32(q.element.max * (1 + NOISE))
+        self._grid = np.where(scales == 0, np.float32(math.inf), limits)
+
+    @property
+    def whole(self) -> Any:
+        return self.of((slice(0, self._shape[0]), slice(0, self._shape[1])))
+
+    def of(self, piece: Piece) -> Any:
+        """Of each value of a piece."""
+        found = self._grid
+        for axis, (part, each) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
+            if found.shape[axis] == 1:
+                continue  # it is broadcast
+            stop = min(part.stop, self._shape[axis])
+            first = part.start // each
+            found = found[_along(axis, first, -(-stop // each))]
+            if each > 1:
+                begin = first * each
+                found = np.repeat(found, each, axis)[_along(axis, part.start - begin, stop - begin)]
+        return found
+
+
+def _along(axis: int, start: int, stop: int) -> Piece:
+    """So many lines of a matrix along an axis."""
+    part = slice(start, stop)
+    return (part, slice(None)) if axis == 0 else (slice(None), part)
+
+
+def _extents(block: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a block."""
+    if block in ("tensor", "row"):
+        return (shape[0] if block == "tensor" else 1), shape[1]
+    rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))
+    return rows, columns

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One self-contained HTML page of a sweep: `sweep.html.j2`, filled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cpd import _core
+from cpd.study.hardware_cost import GATES, MODEL
+from cpd.study.pages import fill
+from cpd.study.svg import to_svg
+from cpd.study.sweeps.picture import NAMES, draw
+from cpd.study.sweeps.results import Row, Sweep, Tensor, share
+
+_PARTS = ["multiplier", "aligner", "adder", "normaliser", "exponent", "scales"]
+
+
+def render(found: Sweep) -> str:
+    """The whole page: fronts of errors against gates and against bits, all cells, the parts that
+    the costs are made of, and the tensors."""
+    fronts = [_front(found, cost) for cost in ("gates", "bits")]
+    head, rows = found.table()
+    least = found.front()
+    return fill(
+        Path(__file__).with_name("sweep.html.j2"),
+        title=f"{len(found)} choices on {len(found.tensors)} tensors",
+        found=found,
+        error=NAMES[found.error],
+        column=found.error.replace("_", " ").capitalize(),
+        cards=[(row.cell.operand, row.cell.total, _value(found, row)) for row in _few(least)],
+        fronts=fronts,
+        head=["Front", *head],
+        rows=[["●" if best else "", *texts] for texts, best in rows],
+        parts=[_parts(row) for row in least],
+        part_names=_PARTS,
+        gates=", ".join(f"{name} {each}" for name, each in GATES.items()),
+        model=MODEL,
+        tensors=[_tensor(one) for one in found.tensors],
+        by_tensor=_by_tensor(found, least),
+        version=_core.__version__,
+    )
+
+
+def _front(found: Sweep, cost: str) -> dict[str, Any]:
+    rows = found.front(cost=cost)
+    return {
+        "cost": NAMES[cost],
+        "svg": to_svg(draw(found, found.error, cost), f"{NAMES[found.error]} by {NAMES[cost]}"),
+        "rows": [
+            (
+                row.cell.operand,
+                row.cell.rounding,
+                row.cell.total,
+                f"{row.bits:.4g}",
+                f"{row.cost.gates:,.0f}",
+                _value(found, row),
+                f"{row.losses.sqnr:.1f}",
+            )
+            for row in rows
+        ],
+    }
+
+
+def _tensor(one: Tensor) -> list[str]:
+    shape = " × ".join(f"{count:,}" for count in one.shape)
+    sizes = f"{one.rms:.3g}", f"{one.amax:.3g}"
+    return [one.name, shape, *sizes, f"{one.zeros:,}", f"{one.nonfinite:,}"]
+
+
+def _value(found: Sweep, row: Row) -> str:
+    value = row.value(found.error)
+    return f"{value:.4f}" if found.error == "accuracy" else share(value)
+
+
+def _few(rows: list[Row], most: int = 4) -> list[Row]:
+    """Some, from the cheapest to the best."""
+    if len(rows) <= most:
+        return rows
+    return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]
+
+
+def _parts(row: Row) -> list[str]:
+    bits = [f"{getattr(row.cost, name):.3g}" for name in _PARTS]
+    return [row.cell.operand, row.cell.total, *bits, f"{row.cost.gates:,.0f}"]
+
+
+def _by_tensor(found: Sweep, rows: list[Row]) -> list[list[str]]:
+    """The SQNR of each tensor in the rows of the front."""
+    return [
+        [one.name, *(f"{row.tensors[place].sqnr:.1f}" for row in _few(rows))]
+        for place, one in enumerate(found.tensors)
+    ]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts with sets of numbers in brackets, as `e[2-5]m[1-3]`, and what they stand for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
+from cpd.numeric.formats import format_text
+from cpd.numeric.scaled import Scaled
+
+MOST = 10_000
+"""Texts that one pattern may give."""
+
+_SET = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+
+
+def expand(pattern: str) -> list[str]:
+    """What a pattern stands for, the last set fastest: each `[…]` is a set of integers, one by one
+    or from-to, between commas.
+
+    Raises ValueError for a pattern that is malformed or gives more than `MOST` texts.
+
+    >>> expand("e[2-3]m[1,3]")
+    ['e2m1', 'e2m3', 'e3m1', 'e3m3']
+    >>> expand("mxfp4")
+    ['mxfp4']
+    """
+    parts = _SET.split(pattern)
+    words, sets = parts[::2], [_integers(pattern, text) for text in parts[1::2]]
+    if any(bracket in word for word in words for bracket in "[]"):
+        raise ValueError(f"pattern {pattern!r}: a bracket is not closed, or not opened")
+    count = 1
+    for numbers in sets:
+        count *= len(numbers)
+    if count > MOST:
+        raise ValueError(f"pattern {pattern!r} gives {count} texts, at most {MOST} are taken")
+    return [
+        words[0] + "".join(f"{n}{word}" for n, word in zip(chosen, words[1:], strict=True))
+        for chosen in itertools.product(*sets)
+    ]
+
+
+def _integers(pattern: str, text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(
+                f"pattern {pattern!r}: '[{text}]' must hold integers or ranges of them, as [2-5] "
+                "or [1,3]"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ValueError(f"pattern {pattern!r}: the range {part.strip()} runs down")
+        numbers += range(first, last + 1)
+    return list(dict.fromkeys(numbers))
+
+
+def texts(what: str, given: Any) -> list[str]:
+    """The texts that one text, or several, stand for: patterns between commas, where these do not
+    stand in brackets or parentheses. What is no text is taken by its name.
+
+    Raises ValueError or TypeError.
+
+    >>> texts("formats", "e[2-3]m1, (4,3)")
+    ['e2m1', 'e3m1', '(4,3)']
+    """
+    found: list[str] = []
+    for one in _each(given):
+        if not isinstance(one, str):
+            found.append(_text(what, one))
+            continue
+        for pattern in re.split(r",(?![^(\[]*[)\]])", one):
+            if not pattern.strip():
+                raise ValueError(f"{what}: a name is missing in {one!r}")
+            found += expand(pattern.strip())
+    if not found:
+        raise ValueError(f"{what} must name at least one")
+    return list(dict.fromkeys(found))
+
+
+def _each(given: Any) -> Iterable[Any]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    pair = isinstance(given, tuple) and all(type(one) is int for one in given)
+    return given if several and not pair else (given,)
+
+
+def _text(what: str, value: Any) -> str:
+    """Of formats, scaled formats, accumulators and dtypes."""
+    if isinstance(value, BlockFma):
+        return accumulator(value).text
+    return value.text if isinstance(value, Scaled | Accumulator) else format_text(what, value)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picture of a sweep: each cell's error over its cost, and the Pareto front."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.ticker
+from matplotlib.figure import Figure
+
+from cpd.numeric.scaled import Scaled
+from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
+from cpd.study.sweeps.results import Row, Sweep
+
+NAMES = {
+    "dot_error": "relative error of dot products",
+    "relative_rms": "relative RMS error",
+    "mean_error": "mean error / RMS",
+    "worst": "largest error / RMS",
+    "underflow": "share of values that became 0",
+    "overflow": "share of magnitudes above the max",
+    "accuracy": "accuracy",
+    "gates": "gates for a multiply-accumulate (cpd-2026)",
+    "bits": "bits a value",
+    "multiplier": "bits of the multiplier (cpd-2026)",
+    "aligner": "bits of the aligner (cpd-2026)",
+    "adder": "bits of the adder (cpd-2026)",
+    "normaliser": "bits of the normaliser (cpd-2026)",
+}
+_SHARES = ("dot_error", "relative_rms", "underflow", "overflow")
+_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
+_MARKERS = "os^DvPX*"
+_APART = 0.045
+"""Of the picture: how far names of the front's rows are from each other, at least."""
+
+
+def write(path: Path, found: Sweep, error: str, cost: str) -> None:
+    """Writes the picture. Raises ValueError for an ending that is not drawn."""
+    check_plot_path(path)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "sweep"}):
+        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        draw(found, error, cost).savefig(path, dpi=160, metadata=metadata)
+
+
+def draw(found: Sweep, error: str, cost: str) -> Figure:
+    """The figure. Colours tell scales apart, markers accumulators; the front is a line, and its
+    rows are named where there is room. Cells with infinite errors are counted below."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.6, 5.2), layout="constrained")
+        axes = figure.subplots()
+        rows = [row for row in found.rows if math.isfinite(row.value(error))]
+        colour = _keys([_scale(row) for row in rows], _COLOURS)
+        marker = _keys([row.cell.total for row in rows], _MARKERS)
+        for row in rows:
+            axes.plot(
+                row.value(cost),
+                row.value(error),
+                marker[row.cell.total],
+                color=colour[_scale(row)],
+                ms=5,
+                alpha=0.75,
+                mew=0,
+            )
+        front = found.front(error, cost)
+        points = [(row.value(cost), row.value(error)) for row in front]
+        axes.plot(*zip(*points, strict=True), color=GREY, lw=1.4, zorder=1, drawstyle="steps-post")
+        _error_axis(axes, error, [row.value(error) for row in rows])
+        _name(axes, [row.cell.element.name for row in front], points)
+        axes.set_xlabel(NAMES[cost])
+        missing = len(found.rows) - len(rows)
+        axes.set_title(
+            f"{len(found.rows)} cells" + (f", {missing} with infinite errors" * bool(missing))
+        )
+        _legend(figure, colour, marker)
+        return figure
+
+
+def _name(axes: Any, names: list[str], points: list[tuple[float, float]]) -> None:
+    """Writes the names at their points, where there is room."""
+    to_picture = axes.transData + axes.transAxes.inverted()
+    last = (-1.0, -1.0)
+    for name, point in zip(names, points, strict=True):
+        x, y = to_picture.transform(point)
+        if abs(x - last[0]) > 2 * _APART or abs(y - last[1]) > _APART:
+            last = (x, y)
+            axes.annotate(name, point, xytext=(4, 4), textcoords="offset points", fontsize=8.5)
+
+
+def _scale(row: Row) -> str:
+    """How a cell scales its values, in short."""
+    q = row.cell.format
+    if not isinstance(q, Scaled):
+        return "no scales"
+    if q.block in ("tensor", "row"):
+        return f"{q.scale} a {q.block}"
+    return f"{q.scale} for {q.block}" + (" below a tensor's" if q.tensor_scale else "")
+
+
+def _keys(names: list[str], keys: Any) -> dict[str, Any]:
+    return {name: keys[place % len(keys)] for place, name in enumerate(dict.fromkeys(names))}
+
+
+def _error_axis(axes: Any, error: str, values: list[float]) -> None:
+    axes.set_ylabel(NAMES[error])
+    if error in _SHARES:
+        axes.yaxis.set_major_formatter(_per_cent)
+    positive = [value for value in values if value > 0]
+    if error == "accuracy" or not positive or max(positive) / min(positive) < 4:
+        return
+    axes.set_yscale(
+        "log" if len(positive) == len(values) else "symlog", **_linear(positive, values)
+    )
+    if error in _SHARES:
+        axes.yaxis.set_major_formatter(_per_cent)
+    axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+
+
+def _linear(positive: list[float], values: list[float]) -> dict[str, float]:
+    """Where some errors are 0, which have no logarithm."""
+    return {} if len(positive) == len(values) else {"linthresh": min(positive)}
+
+
+def _legend(figure: Figure, colour: dict[str, Any], marker: dict[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    def dot(shape: str, shade: str, label: str) -> Line2D:
+        return Line2D([], [], marker=shape, color=shade, ls="", label=label)
+
+    handles = [dot("o", shade, name) for name, shade in colour.items()]
+    if len(marker) > 1:
+        handles += [dot(shape, GREY, name) for name, shape in marker.items()]
+    handles.append(Line2D([], [], color=GREY, lw=1.4, label="Pareto front"))
+    figure.legend(handles=handles, loc="outside right upper")
+
+
+def _per_cent(share: float, _: object) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a sweep: from files or from memory, as matrices in binary32, each with the dot
+products that it is part of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.options import is_torch
+
+Values: TypeAlias = npt.NDArray[np.float32]
+Wide: TypeAlias = npt.NDArray[np.float64]
+TensorsLike: TypeAlias = "Mapping[str, Any] | str | Path | Iterable[str | Path] | Any"
+"""Arrays or tensors by their names, one alone, or the paths of files."""
+
+LENGTH = 1024
+"""Terms of a dot product, at most."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A tensor as the sweep looks at it: rows along its last dimension, of which sums and blocks
+    run; NaN and infinities, which are counted, are 0."""
+
+    name: str
+    x: Values
+    nonfinite: int = 0
+    partner: int | None = None
+    """The number of the tensor whose rows this one's are multiplied with; None: its own."""
+    is_partner: bool = False
+    """Of another tensor: it has no dot products of its own."""
+
+    @cached_property
+    def amax(self) -> float:
+        return float(np.abs(self.x).max()) if self.x.size else 0.0
+
+    @cached_property
+    def squares(self) -> float:
+        """The sum of squares."""
+        flat = self.x.reshape(-1)
+        parts = (flat[i : i + _PART].astype(np.float64) for i in range(0, flat.size, _PART))
+        return math.fsum(map(square, parts))
+
+    @property
+    def zeros(self) -> int:
+        return self.x.size - int(np.count_nonzero(self.x))
+
+
+_PART = 1 << 16
+
+
+def square(x: Wide) -> float:
+    """The sum of squares, by one thread: the same bits everywhere."""
+    return float(np.einsum("i,i->", x, x))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All tensors of a sweep.
+
+    `length`: terms of a dot product at most. `sample`: so many values of each tensor were taken at
+    most, in whole rows spread over it; None: all.
+    """
+
+    matrices: tuple[Matrix, ...]
+    length: int = LENGTH
+    sample: int | None = None
+
+    @property
+    def values(self) -> int:
+        return sum(one.x.size for one in self.matrices)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of names, shapes, values, and of what dot products are made of them."""
+        made = hashlib.sha256()
+        for one in self.matrices:
+            head = [one.name, one.x.shape, one.nonfinite, one.partner, one.is_partner]
+            made.update(json.dumps(head).encode())
+            made.update(np.ascontiguousarray(one.x).data)
+        made.update(json.dumps([self.length, self.sample]).encode())
+        return made.hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Writes what `load_workload` maps into memory."""
+        folder.mkdir(parents=True, exist_ok=True)
+        heads = []
+        for number, one in enumerate(self.matrices):
+            np.save(folder / f"{number}.npy", one.x)
+            heads.append([one.name, one.nonfinite, one.partner, one.is_partner])
+        text = json.dumps({"length": self.length, "sample": self.sample, "tensors": heads})
+        (folder / _HEAD).write_text(text, encoding="utf-8")
+
+
+_HEAD = "tensors.json"
+
+
+def load_workload(folder: Path) -> Workload:
+    """What `Workload.save` has written, its values mapped from their files."""
+    head = json.loads((folder / _HEAD).read_text(encoding="utf-8"))
+    matrices = tuple(
+        Matrix(name, np.load(folder / f"{number}.npy", "r", allow_pickle=False), *more)
+        for number, (name, *more) in enumerate(head["tensors"])
+    )
+    return Workload(matrices, head["length"], head["sample"])
+
+
+def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = None) -> Workload:
+    """The tensors of arrays or files.
+
+    A tensor is a matrix, its last dimension by all others; what is no floating-point tensor is left
+    out, and so is one without values. A tensor `NAME/activation`, as `capture` names them, whose
+    rows are as long as those of `NAME/weight`, is multiplied with that one.
+
+    Raises OSError for a file that cannot be opened, ValueError or TypeError for anything else.
+    """
+    for name, number in (("length", length), ("sample", sample)):
+        if number is not None and (type(number) is not int or number < 1):
+            raise ValueError(f"{name} must be an int of at least 1, got {number!r}")
+    named = {name: _matrix(name, value, sample) for name, value in _named(tensors).items()}
+    kept = [(name, *made) for name, made in named.items() if made is not None]
+    if not kept:
+        raise ValueError("there are no floating-point values in the tensors given")
+    places = {name: place for place, (name, _, _) in enumerate(kept)}
+    partners = {name: _partner(name, x, kept, places) for name, x, _ in kept}
+    matrices = tuple(
+        Matrix(name, x, nonfinite, partners[name], place in partners.values())
+        for place, (name, x, nonfinite) in enumerate(kept)
+    )
+    return Workload(matrices, length, sample)
+
+
+def _partner(
+    name: str, x: Values, kept: list[tuple[str, Values, int]], places: Mapping[str, int]
+) -> int | None:
+    layer, slash, role = name.rpartition("/")
+    place = places.get(f"{layer}{slash}weight") if role.split("#")[0] == "activation" else None
+    if place is None or kept[place][1].shape[1] != x.shape[1]:
+        return None
+    return place
+
+
+def _named(tensors: TensorsLike) -> dict[str, Any]:
+    if isinstance(tensors, str | Path):
+        tensors = [tensors]
+    if isinstance(tensors, Mapping):
+        return {str(name): value for name, value in tensors.items()}
+    if isinstance(tensors, np.ndarray) or is_torch(tensors):
+        return {"tensor": tensors}
+    if not isinstance(tensors, Iterable):
+        raise TypeError(
+            "tensors must be arrays by their names, an array, or paths of files, got "
+            f"{type(tensors).__name__}"
+        )
+    return _from_files(list(tensors))
+
+
+def _from_files(paths: list[Any]) -> dict[str, Any]:
+    """With several files, names begin with the file's."""
+    from cpd.study.gradient_files import read_arrays, shown
+
+    found: dict[str, Any] = {}
+    for path in paths:
+        if not isinstance(path, str | Path):
+            raise TypeError(f"a file must be a str or Path, got {type(path).__name__}")
+        for name, array in read_arrays(Path(path), leaves_out=True).items():
+            whole = shown(name) if len(paths) == 1 else f"{path}:{shown(name)}"
+            if whole in found:
+                raise ValueError(f"{path}: is given twice")
+            found[whole] = array
+    return found
+
+
+def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | None:
+    """A tensor's rows, and how many NaN and infinities it had; None for what has none."""
+    if is_torch(value):
+        if not value.is_floating_point():
+            return None
+        value = value.detach().float().cpu().numpy()
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"'{name}' must be a NumPy array or a torch tensor, got {_type(value)}")
+    array: npt.NDArray[Any] = np.asarray(value)
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8 or not array.size:
+        return None
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
+    x = _sampled(rows, sample)
+    with np.errstate(over="ignore"):
+        x = np.ascontiguousarray(x, np.float32)
+    finite = np.isfinite(x)
+    lost = x.size - int(np.count_nonzero(finite))
+    return (np.where(finite, x, np.float32(0)) if lost else x), lost
+
+
+def _sampled(rows: Any, sample: int | None) -> Any:
+    """Whole rows, evenly spread; of a single row its beginning."""
+    if sample is None or rows.size <= sample:
+        return rows
+    count = sample // rows.shape[1]
+    if count == 0:
+        return rows[:1, :sample]
+    return rows[np.arange(count) * rows.shape[0] // count]
+
+
+def _type(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Self-checking SystemVerilog test benches around vectors."""
+
+from cpd.study.testbench.files import write_testbench
+from cpd.study.testbench.units import Unit, unit_of
+
+__all__ = ["Unit", "unit_of", "write_testbench"]

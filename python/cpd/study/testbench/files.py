@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder with a test bench, its vectors and a Makefile that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cpd.study.testbench.bench import bench_text
+from cpd.study.testbench.units import unit_of
+
+_MAKEFILE = """\
+# SPDX-License-Identifier: Apache-2.0
+#
+# make icarus | make verilator; RTL: the sources under test, DEFINES: macros for them.
+RTL ?= {rtl}
+DEFINES ?=
+export OBJCACHE ?= $(shell command -v ccache)
+
+icarus: tb.vvp
+	vvp -n tb.vvp
+verilator: obj_dir/Vtb
+	obj_dir/Vtb
+tb.vvp: tb.sv $(RTL)
+	iverilog -g2012 -s tb $(addprefix -D,$(DEFINES)) -o $@ $^
+obj_dir/Vtb: tb.sv $(RTL)
+	verilator --binary --timing -Wno-fatal -Wno-WIDTH --top-module tb $(addprefix -D,$(DEFINES)) \\
+	  --Mdir obj_dir $^ >verilator.log 2>&1 || (cat verilator.log; false)
+clean:
+	rm -rf tb.vvp obj_dir verilator.log
+.PHONY: icarus verilator clean
+"""
+
+
+def write_testbench(
+    vectors: Any,
+    directory: str | Path,
+    rtl: Sequence[str | Path] = (),
+    module: str | None = None,
+) -> Path:
+    """Writes `tb.sv`, `vectors.hex` and a `Makefile` into a folder, which is made where it is
+    missing, and gives the folder. `make -C FOLDER icarus` or `verilator` then runs the bench: it
+    prints the lines that differ, and ends with `PASS` or `FAIL`, counts and an exit status.
+
+    `rtl`: the sources under test, kept in the Makefile as its variable `RTL`, which a call may
+    give instead (`make icarus RTL=…`). `module`: the module's name, where it is another than
+    `tests/rtl` has for the operation. Its ports have the names of the vectors' fields; beside
+    them it takes `rounding` (3 bits: ROUNDINGS) and, element-wise, `saturate`.
+
+    Errors: ValueError for vectors that no unit fits; OSError where files cannot be written.
+    """
+    unit = unit_of(vectors.head, vectors.fields, module)
+    folder = Path(directory)
+    sources = " ".join(str(Path(each).resolve()) for each in rtl)
+    folder.mkdir(parents=True, exist_ok=True)
+    vectors.write(folder / "vectors.hex", "readmemh")
+    title = f"{unit.name} against vectors of {vectors.head['operation']}."
+    text = bench_text(unit, vectors.fields, vectors.count, title=title)
+    (folder / "tb.sv").write_text(text, encoding="utf-8")
+    (folder / "Makefile").write_text(_MAKEFILE.format(rtl=sources), encoding="utf-8")
+    return folder

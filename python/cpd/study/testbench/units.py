@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module that a test bench holds against vectors: its name, parameters and constant inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.formats import Format
+from cpd.numeric.formats import format as format_of
+
+ROUNDINGS = (
+    "nearest_even",
+    "toward_zero",
+    "down",
+    "up",
+    "nearest_away",
+    "to_odd",
+    "stochastic",
+)
+"""A rounding's number at the port `rounding`: its place here (the first five are RISC-V's)."""
+
+ENCODINGS = ("ieee", "fn", "finite")
+"""An encoding's number as a parameter: its place here."""
+
+
+class Field(Protocol):
+    """A field of a line of vectors; `role` is `input`, `signal` or `output`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def role(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A module under test. `inputs` are driven by the fields of the same names, `constants` stay
+    as they are (name -> width, value), and `outputs` must equal the fields of theirs: those of role
+    `signal` only where there is no field `special`, or it is 0."""
+
+    name: str
+    parameters: Mapping[str, int]
+    inputs: tuple[Field, ...]
+    outputs: tuple[Field, ...]
+    constants: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+Head = Mapping[str, Any]
+
+
+def unit_of(head: Head, fields: Sequence[Field], module: str | None = None) -> Unit:
+    """The unit that vectors with this head and these fields are for; `module` is its name where
+    that is not the one that `tests/rtl` gives it.
+
+    Errors: ValueError for an operation, format or rounding that has no unit.
+    """
+    operation = head["operation"]
+    if operation not in _UNITS:
+        raise ValueError(f"no test bench for {operation!r}; there are {', '.join(_UNITS)}")
+    name, made = _UNITS[operation]
+    inputs = tuple(each for each in fields if each.role == "input")
+    outputs = tuple(each for each in fields if each.role != "input")
+    parameters, constants = made(head, {each.name: each.bits for each in inputs})
+    return Unit(module or name, parameters, inputs, outputs, constants)
+
+
+def format_parameters(given: Format, prefix: str = "") -> dict[str, int]:
+    """EXP, MAN and ENCODING of a format.
+
+    Errors: ValueError where the modules cannot have it: another encoding or bias, no subnormals,
+    unsigned, no mantissa.
+    """
+    plain = given.encoding in ENCODINGS and given.signed and given.subnormals
+    if not plain or given.man < 1 or given.exp < 2 or given.bias != 2 ** (given.exp - 1) - 1:
+        raise ValueError(
+            f"no test bench for the format {given}: it takes signed formats with subnormals, "
+            f"exp ≥ 2, man ≥ 1, the default bias and an encoding of {', '.join(ENCODINGS)}"
+        )
+    encoding = ENCODINGS.index(given.encoding)
+    return {f"{prefix}EXP": given.exp, f"{prefix}MAN": given.man, f"{prefix}ENCODING": encoding}
+
+
+Parts = tuple[dict[str, int], dict[str, tuple[int, int]]]
+
+
+def _elementwise(head: Head, widths: Mapping[str, int]) -> Parts:
+    """Parameters and constants of an element-wise operation."""
+    operand, *others = (format_of(name) for name in head["formats"])
+    if any(other != operand for other in others):
+        raise ValueError("a test bench takes operands of one format")
+    result = format_of(head["result"])
+    if result.encoding == "finite":
+        raise ValueError(f"no test bench for results in {result}, which has no NaN")
+    parameters = format_parameters(operand) | format_parameters(result, "OUT_")
+    constants = {
+        "rounding": (3, ROUNDINGS.index(head["rounding"])),
+        "saturate": (1, int(head["overflow"] == "saturate")),
+    }
+    if head.get("tininess", "after") != "after":
+        raise ValueError("a test bench takes tininess after rounding")
+    if head["operation"] in ("mul", "cast"):
+        parameters["RANDOM"] = widths.get("r", 1)
+        if "r" not in widths:
+            constants["r"] = (1, 0)
+    elif head["rounding"] == "stochastic":
+        raise ValueError(f"no test bench for {head['operation']} with stochastic rounding")
+    if head.get("variant", "A") != "A":
+        raise ValueError("a test bench takes stochastic rounding of variant A")
+    return parameters, constants
+
+
+def _block(head: Head, widths: Mapping[str, int]) -> Parts:
+    """Parameters and constants of one block of a matrix unit."""
+    accumulator = Accumulator(head["accumulator"])
+    unit = accumulator.unit
+    if unit is None or unit.promote or unit.dot != 1 or not unit.aligns_addend:
+        raise ValueError(
+            f"no test bench for {accumulator}: it takes units that align products and c"
+        )
+    if head["length"] != unit.block:
+        raise ValueError(f"a test bench takes one block: length {unit.block}, got {head['length']}")
+    operand, other, addend = (format_of(name) for name in head["formats"])
+    result, kept = format_of(accumulator.format), format_of(unit.sum)
+    if operand != other or addend != result or kept.exp != result.exp:
+        raise ValueError("a test bench takes a and b of one format, c of the result's")
+    parameters = {"PRODUCTS": unit.block, **format_parameters(operand)}
+    parameters |= {"F": unit.fraction_bits, "MIN_EXPONENT": unit.min_exponent}
+    if unit.scale is None:
+        wide, narrow = format_parameters(result), format_parameters(kept)
+        parameters |= {"OUT_EXP": wide["EXP"], "OUT_MAN": wide["MAN"], "SUM_MAN": narrow["MAN"]}
+    elif unit.scale_block != unit.block or {str(result), str(kept)} != {"fp32"}:
+        raise ValueError("a test bench takes units with a scale a block, and sums in fp32")
+    return parameters, {"rounding": (3, ROUNDINGS.index(unit.rounding))}
+
+
+_UNITS: dict[str, tuple[str, Callable[[Head, Mapping[str, int]], Parts]]] = {
+    "cast": ("fp_cast_sr", _elementwise),
+    "add": ("fp_add", _elementwise),
+    "mul": ("fp_mul", _elementwise),
+    "fma": ("fp_fma", _elementwise),
+    "block_fma": ("block_fma", _block),
+    "mma": ("mx_dot", _block),
+}

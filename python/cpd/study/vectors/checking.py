@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of others, checked line by line against oracle and kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.formats import Format
+from cpd.numeric.options import Options
+from cpd.study.vectors.corners import CORNERS, corner_of, count_corners, flags_text
+from cpd.study.vectors.fields import Field
+from cpd.study.vectors.files import File, VectorFileError
+from cpd.study.vectors.making import element_rule, rule_of
+from cpd.study.vectors.rules import NO_CODE, OPERANDS, ROUNDING_WORDS, ElementRule
+from cpd.study.vectors.sums import SumRule
+
+_SHOWN = 10
+_NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
+
+
+@dataclass
+class Check:
+    """What a file's lines are: `lines`, of which `wrong` differ in a result, a signal or a flag;
+    `other_nans` give a NaN of another code, which counts as right. `shown`: the first wrong ones.
+    `coverage`: what the lines are cases of."""
+
+    rule: ElementRule | SumRule
+    lines: int = 0
+    wrong: int = 0
+    other_nans: int = 0
+    wrong_in: Counter[str] = field(default_factory=Counter)
+    shown: list[str] = field(default_factory=list)
+    coverage: Counter[str] = field(default_factory=Counter)
+
+
+def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None) -> Check:
+    """Compares each line of a file with what oracle and kernels give for its inputs.
+
+    `kind`: of the file, default by its suffix. `rule`: of its lines; default what its head says, or
+    a TestFloat name such as e4m3_mul_rne.tv. Nothing in the file is executed.
+    Raises VectorFileError, which names the line, for a file that cannot be read; OSError.
+    """
+    given = rule or _rule_by_head(path, kind) or rule_by_name(path)
+    if given is None:
+        raise ValueError(f"{path} says neither in a head nor by its name what its lines are of")
+    file = File(path, kind, given.fields)
+    found = Check(given)
+    for columns in file.batches():
+        _compare(found, given, file, columns)
+    if not found.lines:
+        raise VectorFileError(f"{path}: no lines")
+    return found
+
+
+def _rule_by_head(path: Any, kind: str | None) -> ElementRule | SumRule | None:
+    file = File(path, kind, (Field("a", 1),))
+    if file.head is None:
+        return None
+    try:
+        return rule_of(file.head)
+    except ValueError as error:
+        raise VectorFileError(f"{path}:1: {error}") from None
+
+
+def rule_by_name(path: Any) -> ElementRule | None:
+    """Of a name such as e4m3_mul_rne.tv or fp16_e4m3_cast_rtz.tv; None of any other."""
+    stem = str(path).replace("\\", "/").rpartition("/")[2].partition(".")[0]
+    *formats, operation, word = stem.split("_") if stem.count("_") > 1 else ("", "")
+    modes = {word: mode for mode, word in ROUNDING_WORDS.items() if mode != "stochastic"}
+    if operation not in OPERANDS or word not in modes:
+        return None
+    options = Options(modes[word])
+    try:
+        return element_rule(operation, formats, None, options, "after")
+    except ValueError:
+        return None
+
+
+def _compare(
+    found: Check, rule: ElementRule | SumRule, file: File, columns: dict[str, Any]
+) -> None:
+    inputs = {f.name: columns[f.name] for f in rule.inputs}
+    right, corners = rule.results(inputs)
+    wrong = np.zeros(len(columns["line"]), bool)
+    names = [f.name for f in rule.fields if f.role != "input"]
+    for name in names:
+        differs = columns[name] != right[name]
+        if name == "result":
+            same = _both_nan(rule.result, columns[name], right[name]) & differs
+            found.other_nans += int(np.count_nonzero(same))
+            differs &= ~same
+        differs = differs if differs.ndim == 1 else differs.any(axis=1)
+        found.wrong_in[name] += int(np.count_nonzero(differs))
+        wrong |= differs
+    found.lines += len(wrong)
+    found.wrong += int(np.count_nonzero(wrong))
+    count_corners(found.coverage, right["flags"], corners)
+    for i in np.flatnonzero(wrong)[: max(0, _SHOWN - len(found.shown))]:
+        found.shown.append(_told(rule, file, columns, right, int(i)))
+
+
+def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """NaN in both; and whatever stands for a NaN without a code."""
+    nans = [
+        corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (given, right)
+    ]
+    return nans[0] & nans[1] | (right == NO_CODE)
+
+
+def _told(
+    rule: ElementRule | SumRule, file: File, columns: dict[str, Any], right: dict[str, Any], i: int
+) -> str:
+    given = " ".join(f"{f.name}={_hex(f, columns[f.name][i])}" for f in rule.inputs)
+    parts = []
+    for f in rule.fields:
+        if f.role == "input" or np.array_equal(columns[f.name][i], right[f.name][i]):
+            continue
+        here, there = columns[f.name][i], right[f.name][i]
+        texts = (
+            (flags_text(int(here)), flags_text(int(there)))
+            if f.name == "flags"
+            else (_hex(f, here), _hex(f, there))
+        )
+        parts.append(f"{f.name} is {texts[0]}, must be {texts[1]}")
+    return f"{file.path}:{columns['line'][i]}: {given}: {'; '.join(parts)}"
+
+
+def _hex(f: Field, value: Any) -> str:
+    elements = np.atleast_1d(value)
+    number = sum(int(x) << f.width * k for k, x in enumerate(elements))
+    return f"{number:0{f.digits}X}"

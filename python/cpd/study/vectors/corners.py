@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lines are cases of: counted, and printed with a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.formats import Format
+
+CORNERS = (
+    "exact",
+    "tie",
+    "carry",
+    "cancellation",
+    "subnormal_in",
+    "subnormal_out",
+    "positive_zero",
+    "negative_zero",
+    "zero_in",
+    "infinity_in",
+    "infinity_out",
+    "nan_in",
+    "nan_out",
+    "largest",
+)
+"""Bit i of a line's corners says that it is a case of the i-th."""
+
+FLAGS = ("NX", "UF", "OF", "DZ", "NV")
+"""Bit i of a line's flags: inexact, underflow, overflow, division by zero, invalid."""
+
+
+def flags_text(flags: int) -> str:
+    """`NX|UF`; `-` where none is raised."""
+    return "|".join(name for i, name in enumerate(FLAGS) if flags >> i & 1) or "-"
+
+
+def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
+    """Adds the lines of a batch, whose `corners` may be None."""
+    for names, bits in ((CORNERS, corners), (FLAGS, flags)):
+        if bits is None:
+            continue
+        counts = np.bincount(bits, minlength=1)
+        present = np.flatnonzero(counts)
+        for i, name in enumerate(names):
+            total[name] += int(counts[present[(present >> i) & 1 == 1]].sum())
+
+
+def largest_code(f: Format) -> int:
+    """The magnitude code of the largest finite value."""
+    size = 1 << (f.exp + f.man)
+    lacking = {"ieee": (1 << f.man) + 1, "fn": 2, "fnuz": 1, "finite": 1, "e8m0": 2}
+    return size - lacking.get(f.encoding, 2 if f.signed else 3)
+
+
+def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
+    """Of each code the corners that it is as an operand (`in`) or a result (`out`)."""
+    size = 1 << (f.exp + f.man)
+    magnitude = codes & (size - 1)
+    negative = codes >= size if f.signed else np.zeros(codes.shape, bool)
+    top = largest_code(f)
+    infinite = magnitude == top + 1 if f.encoding in ("ieee", "p3109") else magnitude > size
+    nan = (magnitude > top) & ~infinite
+    zero = magnitude == 0 if f.encoding != "e8m0" else np.zeros(codes.shape, bool)
+    if f.encoding in ("fnuz", "p3109") and f.signed:
+        nan |= zero & negative
+        zero &= ~negative
+    subnormal = ~zero & ~nan & (magnitude < 1 << f.man) & (f.encoding != "e8m0")
+    found = {f"infinity_{side}": infinite, f"nan_{side}": nan, f"subnormal_{side}": subnormal}
+    if side == "in":
+        found["zero_in"] = zero
+    else:
+        found |= {"positive_zero": zero & ~negative, "negative_zero": zero & negative}
+        found["largest"] = magnitude == top
+    corners = np.zeros(codes.shape, np.uint16)
+    for name, holds in found.items():
+        corners |= holds.astype(np.uint16) << CORNERS.index(name)
+    return corners

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fields of a line, and how their numbers become hexadecimal digits and back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
+
+_PAIRS = np.frombuffer("".join(f"{i:02X}" for i in range(256)).encode(), np.uint8).reshape(256, 2)
+_BAD = 255
+_NIBBLES = np.full(256, _BAD, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = range(16)
+_NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = range(10, 16)
+
+
+class Field(NamedTuple):
+    """One field: `count` elements of `bits / count` bits each, of which the first stands lowest.
+
+    `role`: `input`, `signal` (inside a unit), `output`. A signed element is in two's complement.
+    """
+
+    name: str
+    bits: int
+    count: int = 1  # type: ignore[assignment]  # tuple's method
+    role: str = "input"
+    signed: bool = False
+
+    @property
+    def digits(self) -> int:
+        """Hexadecimal digits of a line's number."""
+        return -(-self.bits // 4)
+
+    @property
+    def width(self) -> int:
+        """Bits of one element, 1…64."""
+        return self.bits // self.count
+
+    def describe(self) -> dict[str, Any]:
+        """As heads of files say it."""
+        return dict(self._asdict())
+
+
+def field_of(given: Any) -> Field:
+    """A field as a file's head describes it. Raises ValueError."""
+    if not isinstance(given, dict):
+        raise ValueError("a field must be an object with name and bits")
+    try:
+        made = Field(**given)
+    except TypeError:
+        raise ValueError(f"a field must be an object with name and bits, got {given}") from None
+    numbers = all(type(n) is int and n > 0 for n in (made.bits, made.count))
+    if type(made.name) is not str or not numbers or made.bits % made.count or made.width > 64:
+        raise ValueError(f"a field must have a name and positive numbers of bits, got {given}")
+    return made
+
+
+def to_digits(field: Field, values: Words) -> Bytes:
+    """n × digits ASCII bytes of n numbers, or of n × count elements."""
+    columns = values.reshape(len(values), field.count)[:, ::-1]
+    raw = np.ascontiguousarray(columns).astype(">u8").view(np.uint8).reshape(len(values), -1, 8)
+    if field.width % 4 == 0 or field.count == 1:
+        digits = -(-field.width // 4)
+        pairs = _PAIRS[raw[:, :, 8 - (digits + 1) // 2 :]].reshape(len(values), field.count, -1)
+        return np.ascontiguousarray(pairs[:, :, -digits:]).reshape(len(values), -1)
+    bits = np.unpackbits(raw, axis=2)[:, :, 64 - field.width :].reshape(len(values), -1)
+    pad = np.zeros((len(values), -field.bits % 8), np.uint8)
+    packed = np.packbits(np.concatenate([pad, bits], axis=1), axis=1)
+    return _PAIRS[packed].reshape(len(values), -1)[:, -field.digits :]
+
+
+def from_digits(field: Field, digits: Bytes) -> Words | None:
+    """The inverse; None where a byte is no digit or a number has more bits than the field."""
+    nibbles = _NIBBLES[digits]
+    if nibbles.max(initial=0) == _BAD:
+        return None
+    n = len(digits)
+    if field.count == 1 or field.width % 4 == 0:
+        each = nibbles.reshape(n, field.count, -1)
+        values = np.zeros((n, field.count), np.uint64)
+        for place in range(each.shape[2]):
+            values = values << np.uint64(4) | each[:, :, place]
+        if field.width < 64 and (values >> np.uint64(field.width)).any():
+            return None
+    else:
+        bits = np.unpackbits(nibbles[:, :, None], axis=2)[:, :, 4:].reshape(n, -1)
+        spare = bits.shape[1] - field.bits
+        if bits[:, :spare].any():
+            return None
+        columns = bits[:, spare:].reshape(n, field.count, field.width)
+        values = np.zeros((n, field.count), np.uint64)
+        for place in range(field.width):
+            values = values << np.uint64(1) | columns[:, :, place]
+    values = values[:, ::-1]
+    return np.ascontiguousarray(values[:, 0] if field.count == 1 else values)
+
+
+def from_number(field: Field, number: int) -> list[int]:
+    """The elements of one number."""
+    mask = (1 << field.width) - 1
+    return [number >> field.width * i & mask for i in range(field.count)]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of lines, read in batches. Nothing in a file is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from cpd.study.vectors.fields import Field, field_of
+from cpd.study.vectors.lines import LineReader, columns_of, head_in, kind_of
+
+_BLOCK = 1 << 22
+_LONGEST_LINE = 1 << 20
+_MOST_FIELDS = 1024
+
+
+class VectorFileError(ValueError):
+    """A file that cannot be read: its name, the line's number, what is wrong."""
+
+
+class File:
+    """The lines of a file, with what its head says.
+
+    `fields`: of a file without head; where both are given the head's must be these. Raises
+    VectorFileError, and OSError where the file cannot be opened.
+    """
+
+    def __init__(self, path: Any, kind: str | None = None, fields: Sequence[Field] = ()) -> None:
+        self.path = Path(path)
+        self.kind = kind_of(path, kind)
+        self.head = self._read_head()
+        self.fields = tuple(fields) or self._head_fields()
+
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """Field names → n numbers, or n × count elements; `line` → the numbers of the lines."""
+        reader = LineReader(self.kind, self.fields, whole=self.head is not None)
+        number = count = 0
+        with self.path.open("rb") as file:
+            for block in self._blocks(file):
+                columns = columns_of(self.kind, self.fields, block) if number else None
+                n = block.count(b"\n") + (not block.endswith(b"\n"))
+                if columns is None:
+                    columns = self._one_by_one(reader, block, number)
+                else:
+                    columns["line"] = np.arange(number + 1, number + n + 1)
+                number += n
+                count += len(columns["line"])
+                if len(columns["line"]):
+                    yield columns
+        expected = (self.head or {}).get("count")
+        if expected is not None and expected != count:
+            raise self._error(number, f"the head says {expected} lines, found {count}: truncated?")
+
+    def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
+        """Whole lines; the first block is what stands before the lines as they are written."""
+        rest = b""
+        first = True
+        number = 0
+        while data := file.read(_BLOCK):
+            rest += data
+            end = rest.rfind(b"\n") + 1
+            longest = len(rest) - end
+            if longest > _LONGEST_LINE:
+                line = number + rest.count(b"\n") + 1
+                raise self._error(line, f"longer than {_LONGEST_LINE} bytes")
+            block, rest = rest[:end], rest[end:]
+            number += block.count(b"\n")
+            if first and block:
+                # The head, and a row of names.
+                begin = 0
+                for _ in range(2 if self.kind == "csv" else 1):
+                    begin = block.find(b"\n", begin) + 1 or len(block)
+                yield block[:begin]
+                block, first = block[begin:], False
+            if block:
+                yield block
+        if rest:
+            yield rest
+
+    def _one_by_one(self, reader: LineReader, block: bytes, number: int) -> dict[str, Any]:
+        found: list[list[list[int]]] = []
+        numbers = []
+        for i, raw in enumerate(block.splitlines(), number + 1):
+            if len(raw) > _LONGEST_LINE:
+                raise self._error(i, f"longer than {_LONGEST_LINE} bytes")
+            try:
+                text = raw.decode("utf-8")
+                is_head = self.kind == "jsonl" and head_in(self.kind, text) is not None
+                line = None if is_head else reader.read(text)
+            except UnicodeDecodeError:
+                raise self._error(i, "not UTF-8 text") from None
+            except ValueError as error:
+                raise self._error(i, str(error)) from None
+            if line is not None:
+                found.append(line)
+                numbers.append(i)
+        columns: dict[str, Any] = {"line": np.array(numbers, np.int64)}
+        for place, field in enumerate(self.fields):
+            values = np.array([line[place] for line in found], np.uint64)
+            values = values.reshape(len(found), field.count)
+            columns[field.name] = values[:, 0] if field.count == 1 else values
+        return columns
+
+    def _read_head(self) -> dict[str, Any] | None:
+        with self.path.open("rb") as file:
+            raw = file.readline(_LONGEST_LINE)
+        try:
+            return head_in(self.kind, raw.decode("utf-8", "replace"))
+        except ValueError as error:
+            raise self._error(1, str(error)) from None
+
+    def _head_fields(self) -> tuple[Field, ...]:
+        given = (self.head or {}).get("fields")
+        if not isinstance(given, list) or not 0 < len(given) <= _MOST_FIELDS:
+            raise self._error(1, "no head that says the fields of a line")
+        try:
+            return tuple(map(field_of, given))
+        except ValueError as error:
+            raise self._error(1, str(error)) from None
+
+    def _error(self, line: int, text: str) -> VectorFileError:
+        return VectorFileError(f"{self.path}:{line}: {text}")

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs of lines: all there are, those near corners, and random ones.
+
+Random words are NumPy's PCG64 as they come, so that a seed means the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.formats import Format
+from cpd.study.vectors.corners import CORNERS, FLAGS, largest_code
+from cpd.study.vectors.fields import Field
+
+BATCH = 1 << 17
+"""Lines that are computed at a time."""
+MOST_LINES = 1 << 40
+_QUOTA = 128
+"""Lines of each corner that are picked from a pool."""
+
+Codes = npt.NDArray[np.uint32]
+Lines = dict[str, Codes]
+
+
+class Words:
+    """A stream of random 64-bit words."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.PCG64(seed)
+
+    def next(self, n: int) -> npt.NDArray[np.uint64]:
+        return np.asarray(self._bits.random_raw(n), np.uint64)
+
+    def below(self, limit: int, n: int) -> npt.NDArray[np.int64]:
+        """Integers in [0, limit), of which each is as likely to 2^-30 at least."""
+        high = self.next(n) >> np.uint64(32)
+        return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
+
+
+def exhaustive_lines(fields: Sequence[Field]) -> int:
+    return 1 << sum(field.bits for field in fields)
+
+
+def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
+    """Every combination, the last field's fastest."""
+    total = exhaustive_lines(fields)
+    for begin in range(0, total, BATCH):
+        number = np.arange(begin, min(begin + BATCH, total), dtype=np.uint64)
+        lines: Lines = {}
+        for field in reversed(fields):
+            mask = np.uint64((1 << field.bits) - 1)
+            lines[field.name] = (number & mask).astype(np.uint32)
+            number = number >> np.uint64(field.bits)
+        yield {field.name: lines[field.name] for field in fields}
+
+
+def corner_codes(f: Format) -> Codes:
+    """Zeros, the least and largest numbers, those around 1, infinities and NaN."""
+    size = 1 << f.bits
+    half = size >> 1 if f.signed else size
+    if f.encoding == "e8m0":
+        return np.array([0, 1, 2, 126, 127, 128, 253, 254, 255], np.uint32)
+    normal = 1 << f.man
+    one = f.bias << f.man
+    near = [0, 1, 2, normal - 1, normal, normal + 1, one - 1, one, one + 1, one + normal // 2]
+    near += [one + normal - 1, one + normal]
+    top = [half - 1, half - 2, half - 3, half - 4, half - normal, half - normal - 1]
+    top += [half - normal - 2, half - normal + 1, half - normal + normal // 2]
+    codes = {code for code in near + top if 0 <= code < half}
+    signs = {code + half for code in codes} if f.signed else set()
+    return np.array(sorted(codes | signs), np.uint32)
+
+
+def random_codes(f: Format, words: Words, n: int) -> Codes:
+    """Codes each as likely."""
+    return (words.next(n) >> np.uint64(64 - f.bits)).astype(np.uint32)
+
+
+def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
+    """Codes whose significands have few ones or few zeros, of these exponents where f has them."""
+    n = len(exponents)
+    mantissa = (words.next(n) >> np.uint64(40)).astype(np.int64) >> (24 - f.man)
+    kept = words.below(f.man + 1, n)
+    low = (1 << kept) - 1
+    style = words.below(4, n)
+    mantissa = np.where(style == 0, mantissa & ~low, mantissa)
+    mantissa = np.where(style == 1, mantissa | low, mantissa)
+    mantissa = np.where(style == 2, (1 << f.man) >> (kept + 1), mantissa)
+    field = np.clip(exponents + f.bias, 0, (1 << f.exp) - 1)
+    codes = (field << f.man) | mantissa
+    if f.signed:
+        codes |= words.below(2, n) << (f.exp + f.man)
+    return codes.astype(np.uint32)
+
+
+def _least(f: Format) -> int:
+    return 1 - f.bias
+
+
+def _greatest(f: Format) -> int:
+    return (1 << f.exp) - 1 - f.bias
+
+
+def _any_exponent(f: Format, words: Words, n: int) -> npt.NDArray[np.int64]:
+    return words.below(1 << f.exp, n) - f.bias
+
+
+def _near(f: Format, words: Words, n: int) -> npt.NDArray[np.int64]:
+    """Exponents around the least and the greatest of a result."""
+    low = _least(f) - f.man - 3 + words.below(f.man + 5, n)
+    high = _greatest(f) - 2 + words.below(4, n)
+    return np.where(words.below(2, n) == 0, low, high)
+
+
+def biased(
+    operation: str, formats: Sequence[Format], result: Format, words: Words, n: int
+) -> list[Codes]:
+    """Operands whose exact results lie near the result's corners, half of them; and operands of
+    sums that meet."""
+    first = _any_exponent(formats[0], words, n)
+    if operation in ("cast", "sqrt"):
+        wanted = np.where(words.below(2, n) == 0, first, _near(result, words, n))
+        return [biased_codes(formats[0], words, wanted)]
+    if operation == "add":
+        return _meeting(formats[:1], formats[1], result, words, [first])
+    if operation == "div":
+        free = _any_exponent(formats[1], words, n)
+        away = first - _near(result, words, n)
+        second = np.where(words.below(2, n) == 0, free, away)
+        pairs = zip(formats, (first, second), strict=True)
+        return [biased_codes(f, words, e) for f, e in pairs]
+    free = _any_exponent(formats[1], words, n)
+    second = np.where(words.below(2, n) == 0, free, _near(result, words, n) - first)
+    if operation == "mul":
+        pairs = zip(formats, (first, second), strict=True)
+        return [biased_codes(f, words, e) for f, e in pairs]
+    return _meeting(formats[:2], formats[2], result, words, [first, second])
+
+
+def _meeting(
+    factors: Sequence[Format],
+    addend: Format,
+    result: Format,
+    words: Words,
+    exponents: list[npt.NDArray[np.int64]],
+) -> list[Codes]:
+    """A product, or a number, and an addend within the precision of each other."""
+    n = len(exponents[0])
+    reach = result.man + 3
+    away = words.below(2 * reach + 1, n) - reach
+    close = words.below(3, n) - 1
+    last = sum(exponents) + np.where(words.below(2, n) == 0, away, close)
+    every = zip((*factors, addend), (*exponents, last), strict=True)
+    return [biased_codes(f, words, e) for f, e in every]
+
+
+def random_integers(bits: int, words: Words, n: int) -> Codes:
+    """Half of them anything, half of them ends and middles."""
+    anything = (words.next(n) >> np.uint64(64 - bits)).astype(np.uint32)
+    middle = 1 << (bits - 1)
+    ends = np.array([0, 1, middle - 1, middle, 2 * middle - 1], np.uint32)
+    return np.where(words.below(2, n) == 0, anything, ends[words.below(5, n)])
+
+
+def finite_codes(f: Format, codes: Codes) -> Codes:
+    """The codes, those of infinities and NaN replaced by the largest value's."""
+    size = 1 << (f.exp + f.man)
+    magnitude = np.minimum(codes & (size - 1), largest_code(f)).astype(np.uint32)
+    sign = codes & size if f.signed else np.uint32(0)
+    if f.encoding in ("fnuz", "p3109"):
+        sign = np.where(magnitude == 0, np.uint32(0), sign)
+    return magnitude | sign
+
+
+def sum_lines(rule: Any, words: Words, n: int) -> Lines:
+    """Random lines: of each four one with any finite codes, two with exponents that meet, one of
+    which cancels in pairs, and one with some corner codes among them."""
+    style = words.below(4, n)[:, None]
+    lines: Lines = {}
+    for field, f in zip(rule.inputs, (*rule.formats, *(rule.scale,) * 2), strict=False):
+        if field.name in ("a", "b", "c"):
+            lines[field.name] = _operand(f, field.count, style, field.name == "a", words)
+    if rule.scale is not None:
+        for name in ("a_scale", "b_scale"):
+            lines[name] = _scales(rule.scale, rule.scales, style, words)
+    if "c" in lines:
+        lines["c"] = lines["c"][:, 0]
+    if rule.draws:
+        bits = rule.accumulator.options.random_bits
+        lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
+    return lines
+
+
+def _operand(f: Format, count: int, style: Any, cancels: bool, words: Words) -> Codes:
+    n = len(style)
+    size = n * count
+    anything = finite_codes(f, random_codes(f, words, size)).reshape(n, count)
+    centre = words.below(1 << f.exp, n)[:, None] - f.bias
+    spread = words.below(8, size).reshape(n, count) - 4
+    near = biased_codes(f, words, (centre + spread).reshape(-1))
+    meeting = finite_codes(f, near).reshape(n, count)
+    if cancels and f.signed and count > 1:
+        opposite = meeting.copy()
+        pairs = count // 2
+        opposite[:, 1 : 2 * pairs : 2] = meeting[:, : 2 * pairs : 2] ^ np.uint32(
+            1 << (f.exp + f.man)
+        )
+        meeting = np.where(style == 2, finite_codes(f, opposite), meeting)
+    corners = corner_codes(f)
+    picked = corners[words.below(len(corners), size)].reshape(n, count)
+    rare = words.below(2 * count + 6, size).reshape(n, count) == 0
+    special = np.where(rare, picked, anything)
+    return np.where(style == 0, anything, np.where(style == 3, special, meeting))
+
+
+def _scales(f: Format, count: int, style: Any, words: Words) -> Codes:
+    n = len(style)
+    anything = finite_codes(f, random_codes(f, words, n * count)).reshape(n, count)
+    centre = words.below(1 << f.exp, n)[:, None] - f.bias
+    spread = words.below(5, n * count).reshape(n, count) - 2
+    near = finite_codes(f, biased_codes(f, words, (centre + spread).reshape(-1)))
+    corners = corner_codes(f)
+    picked = corners[words.below(len(corners), n * count)].reshape(n, count)
+    rare = words.below(4, n * count).reshape(n, count) == 0
+    special = np.where(rare, picked, anything)
+    close = near.reshape(n, count)
+    return np.where(style == 0, anything, np.where(style == 3, special, close))
+
+
+def element_lines(rule: Any, words: Words, n: int) -> Lines:
+    """Random lines: half of them codes each as likely, half of them near corners."""
+    anything = [random_codes(f, words, n) for f in rule.formats]
+    near = biased(rule.operation, rule.formats, rule.result, words, n)
+    choice = words.below(2, n) == 0
+    codes = [np.where(choice, x, y) for x, y in zip(anything, near, strict=True)]
+    lines = dict(zip("abc", codes, strict=False))
+    if rule.options.rounding == "stochastic":
+        lines["r"] = random_integers(rule.options.random_bits, words, n)
+    return lines
+
+
+def crossed(rule: Any, words: Words) -> Lines:
+    """Every combination of the formats' corner codes."""
+    grids = np.meshgrid(*(corner_codes(f) for f in rule.formats), indexing="ij")
+    lines = {name: grid.reshape(-1) for name, grid in zip("abc", grids, strict=False)}
+    if rule.options.rounding == "stochastic":
+        lines["r"] = random_integers(rule.options.random_bits, words, grids[0].size)
+    return lines
+
+
+def directed(rule: Any, seed: int) -> Iterator[Lines]:
+    """The corner codes crossed, of an operation of elements; then, of a pool of random lines, so
+    many of each corner and each flag."""
+    words = Words(seed)
+    yield from rule.corner_lines(words)
+    pool = rule.random_lines(words, rule.pool)
+    outputs, corners = rule.results(pool)
+    picked = _picked(corners, len(CORNERS)) | _picked(outputs["flags"], len(FLAGS))
+    yield {name: values[picked] for name, values in pool.items()}
+
+
+def _picked(bits: npt.NDArray[Any], kinds: int) -> npt.NDArray[np.bool_]:
+    chosen = np.zeros(len(bits), bool)
+    for kind in range(kinds):
+        chosen[np.flatnonzero(bits >> kind & 1)[:_QUOTA]] = True
+    return chosen
+
+
+def in_batches(rule: Any, n: int, seed: int) -> Iterator[Lines]:
+    """n random lines."""
+    words = Words(seed)
+    for begin in range(0, n, rule.batch):
+        yield rule.random_lines(words, min(rule.batch, n - begin))

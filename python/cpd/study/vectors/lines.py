@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of files: how a line is written, and read again, ours in bulk and any other's one by
+one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cpd.study.vectors.fields import Field, from_digits, from_number, to_digits
+
+KINDS = ("testfloat", "readmemh", "csv", "jsonl")
+SUFFIXES = {"testfloat": ".tv", "readmemh": ".hex", "csv": ".csv", "jsonl": ".jsonl"}
+
+_COMMENTS = {"testfloat": ("#", "//"), "readmemh": ("//",), "csv": ("#",), "jsonl": ()}
+_HEXADECIMAL = re.compile(r"[0-9A-Fa-f]+(?:_+[0-9A-Fa-f]+)*")
+_MOST_SHOWN = 40
+
+
+def kind_of(path: Any, kind: str | None = None) -> str:
+    """The kind that is asked for, or the one that a file's suffix says. Raises ValueError."""
+    if kind is not None:
+        if kind not in KINDS:
+            raise ValueError(f"a kind of file must be {', '.join(KINDS)}, got {kind!r}")
+        return kind
+    suffix = str(path)[str(path).rfind(".") :].lower()
+    known = {suffix: kind for kind, suffix in SUFFIXES.items()} | {".mem": "readmemh"}
+    if suffix not in known:
+        raise ValueError(f"{path}: no kind of file is known by this name; say --as")
+    return known[suffix]
+
+
+def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> str:
+    """What stands before the lines."""
+    said = json.dumps(head, ensure_ascii=True)
+    if kind == "jsonl":
+        return said + "\n"
+    names = ",".join(field.name for field in fields)
+    return f"{'//' if kind == 'readmemh' else '#'} {said}\n" + (
+        f"{names}\n" if kind == "csv" else ""
+    )
+
+
+def head_in(kind: str, line: str) -> dict[str, Any] | None:
+    """The head that a line holds, or None. Raises ValueError for a broken one."""
+    text = line.strip()
+    mark = next((m for m in _COMMENTS[kind] if text.startswith(m)), "")
+    said = text.removeprefix(mark).strip()
+    if not said.startswith('{"cpd"') or (kind != "jsonl" and not mark):
+        return None
+    try:
+        head = json.loads(said)
+    except (ValueError, RecursionError):
+        raise ValueError("the head is not JSON") from None
+    return head if isinstance(head, dict) else None
+
+
+# ---- lines of fixed width -----------------------------------------------------------------------
+
+
+def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
+    """What stands before each field's digits, and after the last."""
+    names = [field.name.encode() for field in fields]
+    if kind == "jsonl":
+        first, *rest = (b'"' + name + b'":"' for name in names)
+        return [b"{" + first, *(b'",' + name for name in rest), b'"}\n']
+    between = {"testfloat": b" ", "readmemh": b"_", "csv": b","}[kind]
+    return [b"", *(between for _ in names[1:]), b"\n"]
+
+
+def line_width(kind: str, fields: Sequence[Field]) -> int:
+    return sum(map(len, _literals(kind, fields))) + sum(field.digits for field in fields)
+
+
+def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> bytes:
+    """The lines of a batch."""
+    n = len(columns[fields[0].name])
+    made = np.empty((n, line_width(kind, fields)), np.uint8)
+    *literals, last = _literals(kind, fields)
+    at = 0
+    for literal, field in zip(literals, fields, strict=True):
+        made[:, at : at + len(literal)] = np.frombuffer(literal, np.uint8)
+        at += len(literal)
+        made[:, at : at + field.digits] = to_digits(field, columns[field.name])
+        at += field.digits
+    made[:, at:] = np.frombuffer(last, np.uint8)
+    return made.tobytes()
+
+
+def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:
+    """The inverse, for whole lines as `lines_of` writes them; None for any others."""
+    width = line_width(kind, fields)
+    if len(block) % width:
+        return None
+    lines = np.frombuffer(block, np.uint8).reshape(-1, width)
+    *literals, last = _literals(kind, fields)
+    columns: dict[str, Any] = {}
+    at = 0
+    for literal, field in zip([*literals, last], [*fields, None], strict=True):
+        if (lines[:, at : at + len(literal)] != np.frombuffer(literal, np.uint8)).any():
+            return None
+        at += len(literal)
+        if field is not None:
+            values = from_digits(field, lines[:, at : at + field.digits])
+            if values is None:
+                return None
+            columns[field.name] = values
+            at += field.digits
+    return columns
+
+
+# ---- lines of others ----------------------------------------------------------------------------
+
+
+class LineReader:
+    """Reads lines of one kind, of whatever spacing. `whole`: numbers have all their digits, as
+    where a head says the fields. Each line's error is a ValueError."""
+
+    def __init__(self, kind: str, fields: Sequence[Field], whole: bool = False) -> None:
+        self._kind = kind
+        self._whole = whole
+        self._fields = tuple(fields)
+        self._order: list[Field] | None = None if kind == "csv" else list(fields)
+        self._in_comment = False
+
+    def read(self, line: str) -> list[list[int]] | None:
+        """The elements of each field; None where the line holds none."""
+        text = self._bare(line)
+        if not text:
+            return None
+        if self._order is None:
+            self._order = self._named([name.strip() for name in text.split(",")])
+            return None
+        if self._kind == "jsonl":
+            return self._objects(text)
+        words = [text] if self._kind == "readmemh" else self._words(text)
+        if self._kind == "readmemh":
+            return self._word(words[0])
+        if len(words) != len(self._order):
+            names = " ".join(field.name for field in self._order)
+            raise ValueError(f"{len(words)} fields where {len(self._order)} are wanted: {names}")
+        found = {f.name: self._elements(f, w) for f, w in zip(self._order, words, strict=True)}
+        return [found[field.name] for field in self._fields]
+
+    def _bare(self, line: str) -> str:
+        """The line without comments."""
+        if self._kind == "readmemh":
+            line = self._without_blocks(line)
+        for mark in _COMMENTS[self._kind]:
+            line = line.partition(mark)[0]
+        return line.strip()
+
+    def _without_blocks(self, line: str) -> str:
+        kept = []
+        while line:
+            if self._in_comment:
+                _, end, line = line.partition("*/")
+                self._in_comment = not end
+            else:
+                before, begin, line = line.partition("/*")
+                kept.append(before)
+                self._in_comment = bool(begin)
+        return " ".join(kept)
+
+    def _words(self, text: str) -> list[str]:
+        return [w.strip() for w in text.split(",")] if self._kind == "csv" else text.split()
+
+    def _named(self, names: list[str]) -> list[Field]:
+        known = {field.name: field for field in self._fields}
+        if sorted(names) != sorted(known):
+            raise ValueError(f"columns must be {','.join(known)}, got {_shown(','.join(names))}")
+        return [known[name] for name in names]
+
+    def _word(self, text: str) -> list[list[int]]:
+        if text.startswith("@"):
+            raise ValueError("addresses (@) are not read: words must follow each other")
+        number = _number(text, "word")
+        digits = sum(field.digits for field in self._fields)
+        if self._whole and len(text.replace("_", "")) < digits:
+            raise ValueError(f"a word has {digits} digits, got {_shown(text)}")
+        found = []
+        for field in reversed(self._fields):
+            found.append(_checked(field, number & ((1 << 4 * field.digits) - 1)))
+            number >>= 4 * field.digits
+        if number:
+            raise ValueError(f"a word of more than {digits} digits")
+        return found[::-1]
+
+    def _elements(self, field: Field, word: str) -> list[int]:
+        digits = len(word.replace("_", ""))
+        if digits > field.digits or (self._whole and digits < field.digits):
+            wanted = f"{field.name} has {field.digits} hexadecimal digits"
+            raise ValueError(f"{wanted}, got {_shown(word)}")
+        return _checked(field, _number(word, field.name))
+
+    def _objects(self, text: str) -> list[list[int]]:
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError(f"not a JSON object: {_shown(text)}") from None
+        if not isinstance(given, dict):
+            raise ValueError(f"not a JSON object: {_shown(text)}")
+        found = []
+        for field in self._fields:
+            if field.name not in given:
+                raise ValueError(f"field {field.name} is missing")
+            word = given[field.name]
+            if not isinstance(word, str):
+                raise ValueError(f"field {field.name} must be hexadecimal digits in quotes")
+            found.append(self._elements(field, word))
+        return found
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…")
+
+
+def _number(word: str, name: str) -> int:
+    if not _HEXADECIMAL.fullmatch(word):
+        raise ValueError(f"{name} must be hexadecimal digits, got {_shown(word)}")
+    return int(word.replace("_", ""), 16)
+
+
+def _checked(field: Field, number: int) -> list[int]:
+    if number >> field.bits:
+        raise ValueError(f"{field.name} has {field.bits} bits, got {number:X}")
+    return from_number(field, number)

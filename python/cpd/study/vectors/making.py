@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From names to vectors, and from a file's head to the rule of its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cpd.numeric.accumulator import AccumulatorLike
+from cpd.numeric.accumulator import accumulator as to_accumulator
+from cpd.numeric.formats import Format, FormatLike, format
+from cpd.numeric.options import Options, integer
+from cpd.study.vectors.inputs import MOST_LINES, exhaustive_lines
+from cpd.study.vectors.rules import OPERANDS, ElementRule
+from cpd.study.vectors.sums import SUMS, SumRule
+from cpd.study.vectors.vectors import Vectors
+
+_EXHAUSTIVE_BITS = 20
+"""Up to so many bits of inputs all there are is the default."""
+_LONGEST = 4096
+"""Terms of a sum."""
+RANDOM = 10000
+"""Lines that `directed` is followed by where nothing is said."""
+
+
+def make(
+    operation: str,
+    formats: FormatLike | Sequence[FormatLike] = (),
+    result: FormatLike | None = None,
+    *,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    random_bits: int = 24,
+    variant: str = "A",
+    tininess: str = "after",
+    accumulator: AccumulatorLike | None = None,
+    length: int | None = None,
+    exhaustive: bool = False,
+    directed: bool = False,
+    random: int = 0,
+    seed: int = 0,
+) -> Vectors:
+    """The vectors of one operation, computed when they are read or written.
+
+    Args:
+        operation: `cast`, `add`, `mul`, `fma`, `div`, `sqrt`; of sums `dot` (an element of a matrix
+            product), `sum` (of terms), `block_fma` (dot by a matrix unit), `mma` (by one that takes
+            scales).
+        formats: of the operands a, b, c: one for all of them, or one each. Of sums: of a and b, one
+            for both, and of c, by default the accumulator's; of a unit by default its own.
+        result: default the first operand's. A cast of one format alone and without result is from
+            fp32; of two, from the first to the second.
+        rounding, overflow, random_bits, variant: as in `cpd.cast`. With `stochastic` the random
+            integer r is a field of each line.
+        tininess: `after` (rounding) or `before`: of the flag UF.
+        accumulator: of sums: what `cpd.gemm` takes; it says how they are rounded.
+        length: of sums: products or terms; default a unit's block, else 16.
+        exhaustive: every combination of input codes.
+        directed: the formats' corner codes crossed (zeros, least, largest, around 1, infinities,
+            NaN), then lines of each corner and flag.
+        random: so many random lines, half of them near corners; after the directed ones.
+        seed: of random lines.
+
+    Without exhaustive, directed and random: all up to 2^20 lines, else directed and 10,000 random.
+    Raises TypeError or ValueError.
+
+    >>> vectors = make("mul", "e4m3fn", exhaustive=True)
+    >>> [(field.name, field.bits) for field in vectors.fields]
+    [('a', 8), ('b', 8), ('result', 8), ('flags', 5)]
+    >>> batch = next(vectors.batches())
+    >>> [hex(batch[name][0x3A3A]) for name in ("a", "b", "result", "flags")]
+    ['0x3a', '0x3a', '0x3c', '0x1']
+    """
+    options = Options(rounding, overflow, 0, 0, random_bits, variant)
+    rule: ElementRule | SumRule
+    if operation in SUMS:
+        if result is not None or options != Options():
+            raise ValueError(f"the accumulator says how a {operation} is rounded, and into what")
+        rule = sum_rule(operation, formats, accumulator, length, tininess)
+    else:
+        if accumulator is not None or length is not None:
+            raise ValueError(f"accumulator and length are for sums, not for {operation}")
+        rule = element_rule(operation, formats, result, options, tininess)
+    if not 0 <= integer("seed", seed) < 1 << 64:
+        raise ValueError(f"seed must be 0…2^64 - 1, got {seed}")
+    return Vectors(rule, *_source(rule, exhaustive, directed, random), seed)
+
+
+def element_rule(
+    operation: str,
+    formats: FormatLike | Sequence[FormatLike],
+    result: FormatLike | None,
+    options: Options,
+    tininess: str,
+) -> ElementRule:
+    """Checked. Raises TypeError or ValueError."""
+    if operation not in OPERANDS:
+        known = ", ".join([*OPERANDS, *SUMS])
+        raise ValueError(f"the operation must be {known}, got {operation!r}")
+    _check_tininess(tininess)
+    options.check()
+    given = _formats(formats)
+    to = None if result is None else format(result)
+    if operation == "cast":
+        if to is None:
+            *given, to = given if len(given) > 1 else [format("fp32"), *given]
+    elif len(given) == 1:
+        given *= OPERANDS[operation]
+    if len(given) != OPERANDS[operation]:
+        needs = OPERANDS[operation]
+        raise ValueError(f"{operation} takes one format or {needs}, got {len(given)}")
+    return ElementRule(operation, tuple(given), to or given[0], options, tininess)
+
+
+def sum_rule(
+    operation: str,
+    formats: FormatLike | Sequence[FormatLike],
+    acc: AccumulatorLike | None,
+    length: int | None,
+    tininess: str,
+) -> SumRule:
+    """Checked. Raises TypeError or ValueError."""
+    _check_tininess(tininess)
+    if acc is None:
+        raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
+    made = to_accumulator(acc)
+    unit = made.unit
+    if operation in ("block_fma", "mma") and unit is None:
+        raise ValueError(f"{operation} is of matrix units, such as h100-fp8, got {made}")
+    if operation != "sum" and unit is not None and (unit.scale is None) == (operation == "mma"):
+        has = "takes no scales" if unit.scale is None else "takes scales: its operation is mma"
+        raise ValueError(f"the unit {has}")
+    own = [unit.a, unit.b] if unit is not None else []
+    given = _formats(formats or own)
+    if operation == "sum":
+        if len(given) != 1:
+            raise ValueError(f"sum takes one format, got {len(given)}")
+    else:
+        if len(given) == 1:
+            given *= 2
+        if len(given) == 2:
+            given.append(format(made.format))
+        if len(given) != 3:
+            raise ValueError(
+                f"{operation} takes one format, two, or three with c's, got {len(given)}"
+            )
+    default = 16 if unit is None else unit.block
+    label = acc if isinstance(acc, str) else ""
+    return SumRule(operation, tuple(given), made, _length(length, default), tininess, label)
+
+
+def _length(length: int | None, default: int) -> int:
+    number = default if length is None else integer("length", length)
+    if not 1 <= number <= _LONGEST:
+        raise ValueError(f"length must be 1…{_LONGEST}, got {number}")
+    return number
+
+
+def _check_tininess(tininess: str) -> None:
+    if tininess not in ("after", "before"):
+        raise ValueError(f"tininess must be after or before, got {tininess!r}")
+
+
+def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:
+    several = [given] if isinstance(given, str | Format) else list(given)
+    if not several:
+        raise ValueError("no format of the operands is given")
+    return [format(f) for f in several]
+
+
+def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:
+    """Which inputs, and how many random ones."""
+    random = integer("random", random)
+    if not 0 <= random <= MOST_LINES:
+        raise ValueError(f"random must be 0…2^40 lines, got {random}")
+    total = exhaustive_lines(rule.inputs)
+    if exhaustive:
+        if directed or random:
+            raise ValueError("exhaustive lines are all there are: leave out directed and random")
+        if total > MOST_LINES:
+            bits = total.bit_length() - 1
+            raise ValueError(f"2^{bits} lines are too many: take directed and random ones")
+        return "exhaustive", 0
+    if not directed and not random:
+        if total <= 1 << _EXHAUSTIVE_BITS:
+            return "exhaustive", 0
+        directed, random = True, RANDOM
+    return "+".join(["directed"] * directed + ["random"] * (random > 0)), random
+
+
+def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
+    """The rule of a file's lines, as its head describes it. Raises ValueError."""
+    try:
+        operation, tininess = head["operation"], head.get("tininess", "after")
+        if operation in SUMS:
+            acc, length = head["accumulator"], head["length"]
+            return sum_rule(operation, head["formats"], acc, length, tininess)
+        stochastic = head.get("random_bits", 24), head.get("variant", "A")
+        options = Options(head["rounding"], head.get("overflow", "ieee"), 0, 0, *stochastic)
+        return element_rule(
+            head["operation"],
+            head["formats"],
+            head["result"],
+            options,
+            head.get("tininess", "after"),
+        )
+    except KeyError as error:
+        raise ValueError(f"the head says no {error.args[0]}") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element-wise operations: their fields, and results that oracle and kernels agree on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.numeric.formats import Format
+from cpd.numeric.options import Options
+from cpd.ops import verbs
+from cpd.study.vectors import inputs as generated
+from cpd.study.vectors.fields import Field
+
+Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
+"""Field names → n numbers, or n × count elements."""
+
+NO_CODE = 0xFFFFFFFF
+"""A result without a code: NaN in a format that has none."""
+
+ROUNDING_WORDS = {
+    "nearest_even": "rne",
+    "nearest_away": "rna",
+    "toward_zero": "rtz",
+    "up": "rup",
+    "down": "rdn",
+    "to_odd": "rto",
+    "stochastic": "sr",
+}
+"""Of each mode, its word in file names."""
+
+OPERANDS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
+"""How many each element-wise operation takes."""
+
+
+class DisagreementError(RuntimeError):
+    """Oracle and kernel give different results: an error of CPD's own, and nothing is written."""
+
+
+@dataclass(frozen=True)
+class ElementRule:
+    """One rounding of x, x + y, x * y or x * y + z."""
+
+    operation: str
+    formats: tuple[Format, ...]
+    result: Format
+    options: Options
+    tininess: str = "after"
+
+    @property
+    def inputs(self) -> tuple[Field, ...]:
+        made = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
+        if self.options.rounding == "stochastic":
+            made.append(Field("r", self.options.random_bits))
+        return tuple(made)
+
+    @property
+    def outputs(self) -> tuple[Field, ...]:
+        return (
+            Field("result", self.result.bits, role="output"),
+            Field("flags", 5, role="output"),
+        )
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.inputs + self.outputs
+
+    @property
+    def stem(self) -> str:
+        """The name of a file of such lines, without suffix."""
+        names = list(dict.fromkeys([*(f.name for f in self.formats), self.result.name]))
+        mode = ROUNDING_WORDS[self.options.rounding]
+        return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
+
+    def describe(self) -> dict[str, Any]:
+        """What a file's head says, from which `rule_of` makes the rule again."""
+        made = {
+            "operation": self.operation,
+            "formats": [f.name for f in self.formats],
+            "result": self.result.name,
+            "rounding": self.options.rounding,
+            "overflow": self.options.overflow,
+            "tininess": self.tininess,
+        }
+        if self.options.rounding == "stochastic":
+            made |= {"random_bits": self.options.random_bits, "variant": self.options.variant}
+        return made
+
+    batch = generated.BATCH
+    pool = 1 << 15
+    """Random lines of which the directed ones are picked."""
+
+    def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
+        return generated.element_lines(self, words, n)
+
+    def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        yield generated.crossed(self, words)
+
+    def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
+        """The outputs of lines, and what they are cases of. Raises DisagreementError."""
+        operands = [given[name].astype(np.uint32) for name in "abc"[: len(self.formats)]]
+        random = given["r"].astype(np.uint32) if "r" in given else None
+        codes, flags, corners = _core.oracle_elements(
+            self.operation,
+            [f._native for f in self.formats],
+            self.result._native,
+            self.options.native(),
+            self.tininess,
+            operands,
+            random,
+        )
+        self._compare(operands, random, codes, flags)
+        return {"result": codes, "flags": flags}, corners
+
+    def _compare(self, operands: Sequence[Any], random: Any, codes: Any, flags: Any) -> None:
+        values = [values_of(f, x) for f, x in zip(self.formats, operands, strict=True)]
+        how = self.options._asdict() | {"random": random}
+        how |= {"flags": True, "tininess": self.tininess}
+        kernel, raised = getattr(verbs, self.operation)(*values, self.result, **how)
+        missing = codes == NO_CODE
+        expected = values_of(self.result, np.where(missing, np.uint32(0), codes))
+        same = np.where(
+            missing, np.isnan(kernel), kernel.view(np.uint32) == expected.view(np.uint32)
+        )
+        check_same(same, lambda i: self._line(operands, random, codes[i], kernel[i], i))
+        equal = flags == raised
+        check_same(equal, lambda i: self._line(operands, random, flags[i], raised[i], i))
+
+    def _line(self, operands: Sequence[Any], random: Any, oracle: Any, kernel: Any, i: int) -> str:
+        given = " ".join(f"{x[i]:X}" for x in (*operands, *([] if random is None else [random])))
+        return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
+
+
+def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
+    """Raises DisagreementError with the first line that is not the same."""
+    if not same.all():
+        first = int(np.argmin(same))
+        raise DisagreementError(
+            f"oracle and kernel differ at line {first} of a batch: {line(first)}"
+        )
+
+
+def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    """The values of codes of any shape, as binary32."""
+    if f.bits <= 16:
+        return _table(f)[codes]
+    return _decoded(f, codes.reshape(-1)).reshape(codes.shape)
+
+
+@functools.lru_cache(maxsize=64)
+def _table(f: Format) -> npt.NDArray[np.float32]:
+    return _decoded(f, np.arange(1 << f.bits, dtype=np.uint32))
+
+
+def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    values: npt.NDArray[np.float32] = verbs.decode(packed(codes, f.bits), f, codes.shape)
+    return values
+
+
+def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
+    """Codes as `cpd.decode` takes them."""
+    if bits in (8, 16, 32):
+        return codes.astype(f"<u{bits // 8}").view(np.uint8)
+    each = codes.astype("<u4").view(np.uint8).reshape(-1, 4)
+    wide = np.unpackbits(each, axis=1, bitorder="little")[:, :bits]
+    return np.packbits(wide.reshape(-1), bitorder="little")

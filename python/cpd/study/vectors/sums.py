@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums, sums of products and matrix units: their fields, signals inside, and results that oracle
+and kernels agree on."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.formats import Format, format
+from cpd.numeric.scaled import Scaled
+from cpd.ops import verbs
+from cpd.ops.encoded import Encoded
+from cpd.study.vectors import inputs as generated
+from cpd.study.vectors.corners import corner_of
+from cpd.study.vectors.fields import Field
+from cpd.study.vectors.rules import (
+    NO_CODE,
+    ROUNDING_WORDS,
+    Columns,
+    check_same,
+    packed,
+    values_of,
+)
+
+SUMS = ("dot", "sum", "block_fma", "mma")
+"""dot: an element of a matrix product; sum: of terms; block_fma: dot by a matrix unit; mma: by one
+that takes scales."""
+
+
+_BATCH_NUMBERS = 1 << 22
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class SumRule:
+    """One sum of `length` terms or products, and each rounding of it."""
+
+    operation: str
+    formats: tuple[Format, ...]
+    """Of the terms, or of a, b and c."""
+    accumulator: Accumulator
+    length: int
+    tininess: str = "after"
+    label: str = ""
+    """Of the accumulator in file names; default its text."""
+    _core_rule: Any = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        formats = [f._native for f in self.formats]
+        made = _core.SumRule(self.accumulator._seeded, formats, self.length, self.tininess)
+        object.__setattr__(self, "_core_rule", made)
+        self.signals  # noqa: B018 - raises ValueError where there are none
+
+    @property
+    def result(self) -> Format:
+        return format(self.accumulator.format)
+
+    @functools.cached_property
+    def draws(self) -> int:
+        """Random integers of a line."""
+        return int(self._core_rule.draws())
+
+    @property
+    def scale(self) -> Format | None:
+        unit = self.accumulator.unit
+        return None if unit is None or unit.scale is None else format(unit.scale)
+
+    @property
+    def scales(self) -> int:
+        """Scales of one operand of a line."""
+        unit = self.accumulator.unit
+        return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
+
+    @functools.cached_property
+    def inputs(self) -> tuple[Field, ...]:
+        names = ("a",) if self.operation == "sum" else ("a", "b")
+        made = [
+            Field(name, self.length * f.bits, self.length)
+            for name, f in zip(names, self.formats, strict=False)
+        ]
+        if self.operation != "sum":
+            made.append(Field("c", self.formats[2].bits))
+        if self.scale is not None:
+            bits = self.scales * self.scale.bits
+            made += [Field(f"{name}_scale", bits, self.scales) for name in names]
+        if self.draws:
+            bits = self.accumulator.options.random_bits
+            made.append(Field("r", self.draws * bits, self.draws))
+        return tuple(made)
+
+    @functools.cached_property
+    def signals(self) -> tuple[Field, ...]:
+        return tuple(
+            Field(s.name, s.bits * s.count, s.count, "signal", s.signed)
+            for s in self._core_rule.signals()
+        )
+
+    @property
+    def outputs(self) -> tuple[Field, ...]:
+        return (
+            Field("result", self.result.bits, role="output"),
+            Field("flags", 5, role="output"),
+        )
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.inputs + self.signals + self.outputs
+
+    @property
+    def stem(self) -> str:
+        names = list(dict.fromkeys(f.name for f in self.formats[:2]))
+        mode = ROUNDING_WORDS[self.accumulator.options.rounding]
+        label = self.label or str(self.accumulator)
+        text = "_".join([*names, self.operation, label, f"k{self.length}", mode])
+        return re.sub(r"[^\w.-]+", "-", text)[:_LONGEST_NAME]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "operation": self.operation,
+            "formats": [f.name for f in self.formats],
+            "accumulator": str(self.accumulator),
+            "length": self.length,
+            "tininess": self.tininess,
+        }
+
+    pool = 1 << 11
+
+    @property
+    def batch(self) -> int:
+        """Lines that are computed at a time."""
+        numbers = sum(field.count for field in self.fields)
+        return max(1, min(generated.BATCH, _BATCH_NUMBERS // numbers))
+
+    def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
+        return generated.sum_lines(self, words, n)
+
+    def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        return iter(())
+
+    def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
+        """Signals and outputs of lines, and what they are cases of. Raises DisagreementError."""
+        codes = {name: _codes(values) for name, values in given.items()}
+        n = len(codes["a"])
+        every = (codes.get(name) for name in ("a", "b", "c", "a_scale", "b_scale", "r"))
+        results, flags, signals = _core.oracle_sums(self._core_rule, n, *every)
+        self._compare(codes, results)
+        columns: Columns = {"result": results, "flags": flags}
+        at = 0
+        for signal in self.signals:
+            values = signals[:, at : at + signal.count]
+            columns[signal.name] = values[:, 0] if signal.count == 1 else values
+            at += signal.count
+        return columns, self._corners(codes, columns)
+
+    def _compare(self, codes: Columns, results: npt.NDArray[np.uint32]) -> None:
+        kernel = self._kernel(codes)
+        missing = results == NO_CODE
+        expected = values_of(self.result, np.where(missing, np.uint32(0), results))
+        equal = kernel.view(np.uint32) == expected.view(np.uint32)
+        check_same(missing | equal, lambda i: self._line(codes, results, kernel, i))
+
+    def _line(self, codes: Columns, results: Any, kernel: Any, i: int) -> str:
+        given = "; ".join(f"{name} {codes[name][i]}" for name in codes)
+        return f"{self.stem} of {given}: oracle {results[i]:X}, kernel {kernel[i]}"
+
+    def _kernel(self, codes: Columns) -> npt.NDArray[np.float32]:
+        random = codes.get("r")
+        a = values_of(self.formats[0], codes["a"])
+        if self.operation == "sum":
+            summed: npt.NDArray[np.float32] = verbs.sum(a, self.accumulator, 1, random=random)
+            return summed
+        c = values_of(self.formats[2], codes["c"])[:, None, None]
+        given = None if random is None else random.reshape(len(c), 1, 1, -1)
+        if self.scale is not None:
+            return self._scaled(codes, c)
+        b = values_of(self.formats[1], codes["b"])
+        product = verbs.gemm(
+            a[:, None, :], b[:, :, None], self.accumulator, c, dtype=np.float32, random=given
+        )
+        return np.ascontiguousarray(product[:, 0, 0])
+
+    def _scaled(self, codes: Columns, c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        unit = self.accumulator.unit
+        assert unit is not None
+        assert self.scale is not None
+        n, k = codes["a"].shape
+        operands = []
+        for name, f, shape, axis in (
+            ("a", self.formats[0], (n, 1, k), -1),
+            ("b", self.formats[1], (n, k, 1), -2),
+        ):
+            q = Scaled(f, unit.scale_block, self.scale)
+            scales = packed(codes[f"{name}_scale"].reshape(-1), self.scale.bits)
+            elements = packed(codes[name].reshape(-1), f.bits)
+            operands.append(Encoded(elements, scales, q, shape, axis))
+        product = verbs.gemm(*operands, self.accumulator, c, scales_at="block")
+        return np.ascontiguousarray(product[:, 0, 0])
+
+    def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:
+        corners = corner_of(self.result, columns["result"], "out")
+        corners |= np.where(columns["flags"] == 0, np.uint16(1), np.uint16(0))
+        for name, f in zip(("a", "b"), self.formats, strict=False):
+            if name in codes:
+                each = corner_of(f, codes[name], "in")
+                corners |= np.bitwise_or.reduce(each, axis=1)
+        return corners
+
+
+def _codes(values: Any) -> npt.NDArray[np.uint32]:
+    return np.ascontiguousarray(values, np.uint32)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors: inputs, and the results that oracle and kernels agree on, as batches and as files."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from cpd._core import __version__
+from cpd.study.files import STDOUT
+from cpd.study.vectors import inputs
+from cpd.study.vectors.corners import count_corners
+from cpd.study.vectors.fields import Field
+from cpd.study.vectors.lines import SUFFIXES, head_text, kind_of, lines_of
+from cpd.study.vectors.rules import NO_CODE, ElementRule
+from cpd.study.vectors.sums import SumRule
+from cpd.study.vectors.systemverilog import package_text
+
+_IN_MEMORY = 1 << 28
+
+
+class Vectors:
+    """Lines of one operation: which inputs, and the results of each.
+
+    `fields`: of a line, in their order. `source`: `exhaustive`, `directed`, `random` or
+    `directed+random`. `coverage` and `count` are those of the batches that were made; they are
+    complete when all have been. Lines whose result has no code (NaN in a format that has none) are
+    left out and counted in `left_out`.
+    """
+
+    def __init__(
+        self, rule: ElementRule | SumRule, source: str, random: int = 0, seed: int = 0
+    ) -> None:
+        self.rule = rule
+        self.source = source
+        self.random = random
+        self.seed = seed
+        self.fields: tuple[Field, ...] = rule.fields
+        self._clear()
+
+    def _clear(self) -> None:
+        self.count = 0
+        self.left_out = 0
+        self.coverage: Counter[str] = Counter()
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What a file's head says."""
+        return {
+            "cpd": __version__,
+            **self.rule.describe(),
+            "fields": [field.describe() for field in self.fields],
+            "source": self.source,
+            "seed": self.seed,
+            "count": self.count,
+            "coverage": dict(self.coverage),
+        }
+
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """Batches of lines: field names → n numbers, or n × count elements. Raises
+        DisagreementError where oracle and kernels differ."""
+        self._clear()
+        for given in self._inputs():
+            outputs, corners = self.rule.results(given)
+            columns = {**given, **outputs}
+            kept = columns["result"] != NO_CODE
+            if not kept.all():
+                self.left_out += int(np.count_nonzero(~kept))
+                columns = {name: values[kept] for name, values in columns.items()}
+                corners = corners[kept]
+            self.count += len(corners)
+            count_corners(self.coverage, columns["flags"], corners)
+            if len(corners):
+                yield columns
+
+    def _inputs(self) -> Iterator[dict[str, Any]]:
+        if self.source == "exhaustive":
+            yield from inputs.exhaustive(self.rule.inputs)
+        if "directed" in self.source:
+            yield from inputs.directed(self.rule, self.seed)
+        if self.random:
+            yield from inputs.in_batches(self.rule, self.random, self.seed)
+
+    def name(self, kind: str) -> str:
+        """The name of a file of these lines, such as e4m3_mul_rne.tv."""
+        return self.rule.stem + SUFFIXES[kind]
+
+    def write(self, path: Any, kind: str | None = None) -> Path:
+        """Writes a file, in place of the one that is there, when every line has been compared;
+        `-` is standard output. A folder gets a file of the lines' own name. With `readmemh` a
+        SystemVerilog package stands beside it. Gives the file's path. Raises ValueError for a
+        kind that is not known, OSError where it cannot be written."""
+        target = Path(path)
+        if target != STDOUT and target.is_dir():
+            target = target / self.name(kind_of(None, kind or "testfloat"))
+        kind = "testfloat" if kind is None and target == STDOUT else kind_of(target, kind)
+        if not target.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+            for columns in self.batches():
+                body.write(lines_of(kind, self.fields, columns))
+            body.seek(0)
+            head = head_text(kind, self.head, self.fields).encode()
+            if target == STDOUT:
+                _copy(head, body, sys.stdout.buffer)
+                return target
+            with target.open("wb") as file:
+                _copy(head, body, file)
+        if kind == "readmemh":
+            stem = target.with_suffix("").name
+            text = package_text(stem, self.fields, self.count)
+            target.with_name(f"{stem}_pkg.sv").write_text(text, encoding="utf-8")
+        return target
+
+
+def _copy(head: bytes, body: Any, file: BinaryIO) -> None:
+    file.write(head)
+    shutil.copyfileobj(body, file, 1 << 20)
+    file.flush()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotients and square roots over rational numbers, and the exceptions of an operation, written
+from their definitions. They continue `oracle`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from oracle import (
+    NAN,
+    Infinity,
+    NotANumber,
+    Number,
+    Options,
+    Spec,
+    Value,
+    _goes_away,
+    _round_magnitude,
+    add_values,
+    floor_log2,
+    multiply_values,
+    number,
+    power_of_two,
+    round_value,
+)
+
+NX, UF, OF, DZ, NV = 1, 2, 4, 8, 16
+COUNTS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
+_DIGITS = 400
+"""Of a root that has no end; no rounding asks for more than 1100 + 53 + 26 places."""
+
+
+def divide_values(a: Value, b: Value) -> Value:
+    if isinstance(a, NotANumber) or isinstance(b, NotANumber):
+        return NAN
+    negative = a.negative != b.negative
+    if isinstance(a, Infinity):
+        return NAN if isinstance(b, Infinity) else Infinity(negative)
+    if isinstance(b, Infinity):
+        return number(0, negative)
+    if b.value == 0:
+        return NAN if a.value == 0 else Infinity(negative)
+    return number(a.value / b.value, negative)
+
+
+def root_value(a: Value) -> Value:
+    """A root, or a number between the same two fractions of few digits as one that has no end."""
+    if isinstance(a, NotANumber) or (isinstance(a, Number) and a.value == 0):
+        return a
+    if a.negative:
+        return NAN
+    if isinstance(a, Infinity):
+        return a
+    scale = max(0, _DIGITS - floor_log2(a.value))
+    scaled = a.value * power_of_two(2 * scale)
+    whole = math.isqrt(math.floor(scaled))
+    ends = whole * whole == scaled
+    return number((whole if ends else whole + Fraction(1, 2)) / power_of_two(scale))
+
+
+def exact(operation: str, operands: Sequence[Value], o: Options) -> Value:
+    match operation, *operands:
+        case "cast", x:
+            return x
+        case "add", x, y:
+            return add_values(x, y, o)
+        case "mul", x, y:
+            return multiply_values(x, y)
+        case "fma", x, y, z:
+            return add_values(multiply_values(x, y), z, o)
+        case "div", x, y:
+            return divide_values(x, y)
+        case "sqrt", x:
+            return root_value(x)
+    raise ValueError(operation)
+
+
+def _is_nan(x: Value) -> bool:
+    return isinstance(x, NotANumber)
+
+
+def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) -> bool:
+    """Whether a magnitude that is not zero is: itself, or rounded with any exponent."""
+    if tininess == "before":
+        return x < power_of_two(spec.emin)
+    exponent = floor_log2(x)
+    places = x / power_of_two(exponent - spec.man)
+    below = math.floor(places)
+    first = 0 if spec.encoding == "e8m0" else 1  # the code of 2^emin, in units of 2^man
+    code = below + ((exponent - spec.emin + first - 1) << spec.man)
+    away = places != below and _goes_away(o, negative, places - below, code % 2 == 1)
+    return (below + away) * power_of_two(exponent - spec.man) < power_of_two(spec.emin)
+
+
+def result(
+    operation: str, operands: Sequence[Value], spec: Spec, o: Options, tininess: str = "after"
+) -> tuple[Value, int]:
+    """The value of one operation, rounded once, and its flags."""
+    x = exact(operation, operands, o)
+    made = round_value(spec, x, o)
+    if _is_nan(x):
+        given = any(map(_is_nan, operands))
+        return made, 0 if given and spec.has_nan else NV
+    if isinstance(x, Infinity):
+        if operation == "div" and isinstance(operands[0], Number):
+            return made, DZ
+        if x.negative and not spec.signed:
+            return made, NV if _is_nan(made) else NX
+        return made, 0 if made == x else OF | NX
+    if x.value < 0 and _is_nan(made) and not spec.signed:
+        return made, NV
+    flags = 0
+    if not isinstance(made, Number) or made.value != x.value:
+        flags |= NX
+    magnitude = abs(x.value)
+    if flags and magnitude and is_tiny(spec, magnitude, o, x.negative, tininess):
+        flags |= UF
+    exceeds = _round_magnitude(spec, magnitude, o, x.negative) > spec.max_code
+    if exceeds and (spec.signed or not x.negative):
+        flags |= OF
+    return made, flags

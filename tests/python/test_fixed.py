@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accumulators of scheme `fixed`: `cpd.gemm` and `cpd.sum` on every face against Python's integers;
+their texts and errors."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cpd
+import fixed_oracle
+import oracle
+from arrays import from_bits, spec_of, to_bits
+from cpd.numeric.accumulator import accumulator
+from faces import Call, Face, every_face
+
+F32 = npt.NDArray[np.float32]
+TO_UNITS = oracle.DETERMINISTIC_MODES
+
+
+def fixed(width: int, fraction: int, **more: Any) -> cpd.FixedPoint:
+    return cpd.FixedPoint(width=width, fraction=fraction, **more)
+
+
+def oracle_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
+    point = acc.fixed
+    assert point is not None
+    options = oracle.Options(acc.rounding, acc.overflow)
+    return fixed_oracle.Fixed(
+        spec_of(acc.format), point.width, point.fraction, point.saturates, point.rounding, options
+    )
+
+
+def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Call:
+    rows, columns = [to_bits(row) for row in a], [to_bits(column) for column in b.T]
+    start = None if c is None else [to_bits(row) for row in c]
+    expected = [
+        fixed_oracle.dot(row, column, start[i][j] if start else None, oracle_of(acc))
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+    ]
+    shaped = from_bits(expected).reshape(a.shape[0], b.shape[1])
+    return Call(cpd.gemm, (a, b, acc, c), {}, shaped)
+
+
+def sum_call(x: npt.NDArray[Any], acc: cpd.Accumulator) -> Call:
+    expected = [fixed_oracle.total(oracle_of(acc), map(float, column)) for column in x.T]
+    return Call(cpd.sum, (x, acc), {}, from_bits(expected).astype(x.dtype))
+
+
+def numbers(generator: random.Random, bits: int, low: int, high: int, count: int = 50) -> F32:
+    """Numbers of so many significant bits between 2^low and 2^high, some zeros."""
+    values = [0.0, -0.0]
+    for _ in range(count):
+        significand = generator.randrange(1 << (bits - 1), 1 << bits) * generator.choice((1, -1))
+        values.append(significand * 2.0 ** (generator.randint(low, high) + 1 - bits))
+    return np.array(values, np.float32)
+
+
+def matrix(generator: random.Random, pool: F32, rows: int, columns: int) -> F32:
+    chosen = [generator.randrange(len(pool)) for _ in range(rows * columns)]
+    return pool[chosen].reshape(rows, columns)
+
+
+# What integers the products are: whole and small, whole and large, with a fraction, far beyond.
+KINDS = {
+    "int8": (8, 0, 7, 0),
+    "int12": (12, 11, 11, 0),
+    "halves": (11, -6, 6, 4),
+    "binary32": (24, -6, 8, 12),
+    "wide": (24, -40, 40, 20),
+    "huge": (24, -120, 120, 100),
+}
+WIDTHS = (2, 7, 16, 31, 32, 33, 40, 53, 62, 63, 64, 65, 96, 127, 600, 1024)
+
+
+@cache
+def products(kind: str, width: int) -> list[Call]:
+    generator = random.Random(f"{kind} {width}")
+    bits, low, high, fraction = KINDS[kind]
+    pool = numbers(generator, bits, low, high)
+    if kind.startswith("int"):
+        pool = np.round(pool)
+    calls = []
+    for saturates in (False, True):
+        for rounding in generator.sample(TO_UNITS, 3):
+            point = fixed(width, fraction, saturates=saturates, rounding=rounding)
+            acc = cpd.Accumulator(
+                generator.choice(("fp32", "fp16", "e5m2", "e4m3fn", "binary8p4se", "e8m0")),
+                fixed=point,
+                rounding=generator.choice(TO_UNITS),
+                overflow=generator.choice(oracle.POLICIES),
+            )
+            depth = generator.choice((1, 7, 40))
+            a, b = matrix(generator, pool, 3, depth), matrix(generator, pool, depth, 4)
+            start = matrix(generator, pool, 3, 4) if generator.randrange(2) else None
+            calls.append(product_of(a, b, acc, start))
+    return calls
+
+
+@every_face(
+    {f"{kind} {width}": [(kind, width)] for kind in KINDS for width in WIDTHS},
+    compiled=("int8 32", "halves 40", "wide 127"),
+)
+def test_products(face: Face, cases: list[Any]) -> None:
+    calls = [call for case in cases for call in products(*case)]
+    if face.name == "cuda":
+        pytest.skip("accumulators of scheme fixed are for the CPU")
+    face.check(calls if face.few is None else calls[:2])
+
+
+@pytest.mark.parametrize("backend", cpd._core.backends())
+@pytest.mark.parametrize("kind", KINDS)
+def test_deep_products_on_every_backend(kind: str, backend: str) -> None:
+    """Several blocks of k, and tiles that the result does not fill."""
+    generator = random.Random(kind)
+    bits, low, high, fraction = KINDS[kind]
+    pool = numbers(generator, bits, low, high)
+    a, b = matrix(generator, pool, 11, 300), matrix(generator, pool, 300, 37)
+    c = matrix(generator, pool, 11, 37)
+    was = cpd._core.backend()
+    cpd._core.force_backend(backend)
+    try:
+        for width, saturates in ((32, False), (30, True), (64, True), (200, False)):
+            point = fixed(width, fraction, saturates=saturates, rounding="nearest_even")
+            acc = cpd.Accumulator("fp32", fixed=point)
+            got = to_bits(cpd.gemm(a, b, acc, c))
+            for _ in range(60):
+                i, j = generator.randrange(11), generator.randrange(37)
+                of = oracle_of(acc)
+                expected = fixed_oracle.dot(
+                    to_bits(a[i]), to_bits(b[:, j]), to_bits(c)[i * 37 + j], of
+                )
+                assert got[i * 37 + j] == expected, (i, j, str(acc))
+    finally:
+        cpd._core.force_backend(was)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[F32, F32, F32 | None, cpd.Accumulator]:
+    m, k, n = (draw(st.integers(0, 4)) for _ in range(3))
+    point = fixed(
+        draw(st.integers(2, 1024)),
+        draw(st.integers(-1024, 1024) | st.integers(-8, 60)),
+        saturates=draw(st.booleans()),
+        rounding=draw(st.sampled_from(TO_UNITS)),
+    )
+    acc = cpd.Accumulator(
+        draw(st.sampled_from(("fp32", "e4m3", "bf16", "e4m3fnuz", "e5m2:nosub", "e2m1"))),
+        fixed=point,
+        rounding=draw(st.sampled_from(TO_UNITS)),
+        overflow=draw(st.sampled_from(oracle.POLICIES)),
+    )
+    values = st.one_of(st.floats(-8, 8, width=16), st.floats(width=32), st.integers(-128, 127))
+
+    def fill(rows: int, columns: int) -> F32:
+        flat = draw(st.lists(values, min_size=rows * columns, max_size=rows * columns))
+        return np.array(flat, np.float32).reshape(rows, columns)
+
+    return fill(m, k), fill(k, n), fill(m, n) if draw(st.booleans()) else None, acc
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems())
+def test_any_product(problem: tuple[F32, F32, F32 | None, cpd.Accumulator]) -> None:
+    a, b, c, acc = problem
+    Face().check([product_of(a, b, acc, c)])
+
+
+@cache
+def sums(dtype: str) -> list[Call]:
+    generator = random.Random(dtype)
+    calls = []
+    for width in WIDTHS:
+        for low, high, fraction in ((-3, 7, 0), (-6, 6, 10), (-14, 14, 20), (-14, 14, -6)):
+            pool = numbers(generator, 8 if dtype == "bfloat16" else 11, low, high)
+            x = matrix(generator, pool, generator.choice((1, 2, 50)), 5)
+            if dtype == "float64":
+                factor = generator.choice((1.0, 2.0**-1000, 2.0**900, 1 + 2.0**-52))
+                x = x.astype(np.float64) * factor
+            point = fixed(
+                width,
+                fraction,
+                saturates=bool(generator.randrange(2)),
+                rounding=generator.choice(TO_UNITS),
+            )
+            acc = cpd.Accumulator("e4m3", fixed=point, rounding=generator.choice(TO_UNITS))
+            calls.append(sum_call(x if dtype == "float64" else x.astype(dtype), acc))
+    return calls
+
+
+@every_face(
+    {dtype: [(dtype,)] for dtype in ("float32", "float16", "float64")}, compiled=("float32",)
+)
+def test_sums(face: Face, cases: list[Any]) -> None:
+    calls = [call for case in cases for call in sums(*case)]
+    if face.name == "cuda":
+        pytest.skip("accumulators of scheme fixed are for the CPU")
+    face.check(calls if face.few is None else calls[:2])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(width=64), max_size=6),
+    st.integers(2, 1024),
+    st.integers(-1024, 1024),
+    st.booleans(),
+    st.sampled_from(TO_UNITS),
+)
+def test_any_sum(terms: list[float], width: int, fraction: int, saturates: bool, to: str) -> None:
+    acc = cpd.Accumulator("bf16", fixed=fixed(width, fraction, saturates=saturates, rounding=to))
+    x = np.array(terms, np.float64).reshape(-1, 1)
+    Face().check([sum_call(x, acc)])
+
+
+@pytest.mark.parametrize("scales_at", ["block", "epilogue"])
+@pytest.mark.parametrize("acc", ["int32", "fixed<20,2> sum_overflow=saturate"])
+def test_scaled_operands(acc: str, scales_at: str) -> None:
+    """Each block's sum starts anew."""
+    generator = np.random.default_rng(7)
+    q = "int8 32" if scales_at == "block" else "int8 row"
+    x = generator.standard_normal((9, 160)).astype(np.float32)
+    y = generator.standard_normal((160, 35)).astype(np.float32)
+    a = cpd.Encoded(*cpd.encode(x, q), q, x.shape)
+    b = cpd.Encoded(*cpd.encode(y, q, axis=0), q, y.shape, 0)
+    c = generator.standard_normal((9, 35)).astype(np.float32)
+    got = cpd.gemm(a, b, acc, c, scales_at=scales_at)
+    # Sums below 2^24 units of a quarter are whole: binary32's own sums, unless they saturate.
+    if acc == "int32":
+        assert_same = cpd.gemm(a, b, "fp32", c, scales_at=scales_at)
+        np.testing.assert_array_equal(got, assert_same)
+    else:
+        assert np.isfinite(got).all()
+
+
+SOME = [
+    "fp32 fixed width=32 fraction=0",
+    "fp16 fixed width=40 fraction=-12 sum_overflow=saturate",
+    "bf16 fixed width=1024 fraction=298 sum_rounding=nearest_even rounding=up overflow=saturate",
+]
+
+
+@pytest.mark.parametrize("text", SOME)
+def test_text_and_copies(text: str) -> None:
+    acc = cpd.Accumulator.parse(text)
+    assert str(acc) == text
+    assert acc.scheme == "fixed"
+    assert acc.product == "exact"
+    assert eval(repr(acc), {"cpd": cpd}) == acc
+    assert eval(repr(acc.fixed), {"FixedPoint": cpd.FixedPoint}) == acc.fixed
+    for same in (copy.deepcopy(acc), pickle.loads(pickle.dumps(acc)), dataclasses.replace(acc)):
+        assert same == acc
+        assert same.fixed == acc.fixed
+    assert pickle.loads(pickle.dumps(acc.fixed)) == acc.fixed
+    assert (acc.sum_draws(5), acc.gemm_draws(5)) == (0, 0)
+    made = cpd.Accumulator(
+        acc.format, "fixed", fixed=acc.fixed, rounding=acc.rounding, overflow=acc.overflow
+    )
+    assert made == acc
+
+
+def test_short_names() -> None:
+    plain = cpd.Accumulator(fixed=cpd.FixedPoint())
+    assert str(plain) == SOME[0]
+    for same in (
+        "int32",
+        "fixed<32,0>",
+        cpd.FixedPoint(),
+        "INT32",
+        "fixed<32,0> sum_overflow=wrap",
+    ):
+        assert cpd.Accumulator(same) == plain, same
+        assert accumulator(same) == plain
+    assert cpd.Accumulator("int1024").fixed == cpd.FixedPoint(1024)
+    assert cpd.Accumulator("fixed<40,-3>", rounding="up").fixed == cpd.FixedPoint(40, -3)
+    assert cpd.Accumulator("fixed<8,0> rounding=down").rounding == "down"
+    narrow = cpd.Accumulator("int8")  # a format, as ever
+    assert (narrow.scheme, narrow.format.name) == ("sequential", "int8")
+    assert str(cpd.Accumulator("int25")) == "int25 sequential"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: cpd.FixedPoint(1), ValueError, "fixed: width must be 2…1024, got 1"),
+        (lambda: cpd.FixedPoint(1025), ValueError, "fixed: width must be 2…1024, got 1025"),
+        (lambda: cpd.FixedPoint(8, 1025), ValueError, "fraction must be -1024…1024, got 1025"),
+        (lambda: cpd.FixedPoint(8, rounding="stochastic"), ValueError, "without random bits"),
+        (lambda: cpd.FixedPoint(8, rounding="even"), ValueError, "rounding must be nearest_even"),
+        (lambda: cpd.FixedPoint(8, rounding=1), TypeError, "rounding must be a str, got int"),
+        (lambda: cpd.FixedPoint(8, saturates=1), TypeError, "saturates must be a bool"),
+        (lambda: cpd.FixedPoint(8.0), TypeError, "width must be an int"),
+        (lambda: cpd.Accumulator("int1025"), ValueError, "width must be 2…1024, got 1025"),
+        (lambda: cpd.Accumulator("int99999999999"), ValueError, "width must be 2…1024"),
+        (lambda: cpd.Accumulator("int1"), ValueError, "no format 'int1'"),
+        (lambda: cpd.Accumulator("fixed<8>"), ValueError, "an integer is fixed<width,fraction>"),
+        (lambda: cpd.Accumulator("fixed<8,x>"), ValueError, "fraction must be an integer"),
+        (lambda: cpd.Accumulator("fixed<8,0"), ValueError, "an integer is fixed<width,fraction>"),
+        (lambda: cpd.Accumulator("int32 chunk=3"), ValueError, "chunk is for scheme chunked"),
+        (
+            lambda: cpd.Accumulator("int32 block=3"),
+            ValueError,
+            "unknown option 'block' of an integ",
+        ),
+        (lambda: cpd.Accumulator("int32 kahan"), ValueError, "options are name=value, got 'kahan'"),
+        (lambda: cpd.Accumulator("int32", "kahan"), ValueError, "goes with scheme 'fixed'"),
+        (lambda: cpd.Accumulator("int32", product="e4m3"), ValueError, "has exact products"),
+        (
+            lambda: cpd.Accumulator("int32", rounding="stochastic"),
+            ValueError,
+            "without random bits",
+        ),
+        (lambda: cpd.Accumulator("fp32", "fixed"), ValueError, "scheme 'fixed' needs fixed"),
+        (lambda: cpd.Accumulator(fixed="int32"), TypeError, "fixed must be a cpd.FixedPoint"),
+        (
+            lambda: cpd.Accumulator(preset="v100", fixed=cpd.FixedPoint()),
+            ValueError,
+            "goes with scheme 'fixed' and no matrix unit",
+        ),
+        (lambda: cpd.Accumulator("e4m3 width=8 kahan"), ValueError, "unknown option 'width'"),
+        (
+            lambda: cpd.ReduceSpec("e4m3", "int32"),
+            ValueError,
+            "must be sequential, kahan, chunked or pairwise, got 'fixed', which is for cpd.gemm and",
+        ),
+        (lambda: cpd.FixedPoint.kulisch("fp32", "fp32", 2**57), ValueError, None),
+        (lambda: cpd.FixedPoint.kulisch("fp32", "fp32", 0), ValueError, "terms must be at least 1"),
+    ],
+)
+def test_errors(make: Any, error: type[Exception], message: str | None) -> None:
+    if message is None:
+        assert make().width <= 1024
+        return
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize("a", ["e4m3fn", "e5m2", "fp16", "int8", "e2m1", "e8m0", "bf16"])
+@pytest.mark.parametrize("b", ["e4m3fn", "e3m2", "fp32"])
+@pytest.mark.parametrize("terms", [1, 2, 3, 1000, 2**40])
+def test_kulisch(a: str, b: str, terms: int) -> None:
+    """The greatest sum is there, in whole units, and hardly a bit is to spare."""
+    point = cpd.FixedPoint.kulisch(a, b, terms)
+    of_a, of_b = spec_of(cpd.format(a)), spec_of(cpd.format(b))
+    unit = oracle.power_of_two(-point.fraction)
+    greatest = of_a.max * of_b.max * terms / unit
+    least = [min(v for v in map(f.magnitude, range(3)) if v) for f in (of_a, of_b)]
+    assert (least[0] * least[1] / unit).denominator == 1
+    assert greatest.denominator == 1
+    assert greatest < 1 << (point.width - 1) <= 4 * greatest
+
+
+def test_what_hardware_does() -> None:
+    """int8 products in int32 wrap at 2^31; Kulisch's integer gives the exact sum."""
+    ones = np.full((1, 140_000), 127, np.float32)
+    exact = 127 * 127 * 140_000
+    assert cpd.gemm(ones, ones.T, "int32").item() == np.float32(exact - 2**32)
+    saturated = cpd.gemm(ones, ones.T, "int32 sum_overflow=saturate").item()
+    assert saturated == 2.0**31
+    x = cpd.cast(np.float32([[448, 2.0**-9, -448, 2.0**-9]]), "e4m3fn")
+    y = cpd.cast(np.float32([[448], [2.0**-9], [448], [2.0**-9]]), "e4m3fn")
+    assert cpd.gemm(x, y, cpd.FixedPoint.kulisch("e4m3fn", "e4m3fn", 4)).item() == 2.0**-17

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotients, square roots and exceptions of every operation of elements against rationals."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+import flags_oracle
+import oracle
+from arrays import STRIDED, boundary_bits, from_bits, layout, spec_of
+from faces import Call, Face, every_face
+from flags_oracle import DZ, NV, NX, OF, UF
+from test_float64 import operands as wide_operands
+
+NAMES = [
+    *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "binary8p4se"),
+    *("e5m2:nosub", "e4m3fn:unsigned", "e4m3:unsigned", "e2m1", "e1m3ieee", "int8", "e8m22"),
+    *("e2m1:unsigned", "e3m0:nosub", "binary8p1ue"),
+]
+VERBS = {name: getattr(cpd, name) for name in flags_oracle.COUNTS}
+
+
+def values_of(x: Any) -> list[oracle.Value]:
+    return [oracle.value_from_double(float(v)) for v in x]
+
+
+def arrays(f: cpd.Format, dtype: Any, n: int, seed: int) -> list[Any]:
+    """Operands of which many results lie beside a place where rounding or a flag changes."""
+    spec = spec_of(f)
+    if dtype == np.float64:
+        return list(wide_operands(spec, n, seed))
+    generator = random.Random(seed)
+    pool = boundary_bits(spec, codes=24, noise=20, seed=seed)
+    x, y, z = (from_bits(generator.choice(pool) for _ in range(n)) for _ in range(3))
+    with np.errstate(all="ignore"):
+        x[::4] = (z[::4] * y[::4]).astype(np.float32)  # x / y is nearly z
+        x[1::4] = (z[1::4] * z[1::4]).astype(np.float32)  # sqrt(x) is
+    return [x, y, z]
+
+
+def cases(
+    f: cpd.Format, rows: list[Any], o: list[oracle.Options], tininess: str, how: dict[str, Any]
+) -> list[Call]:
+    """Every operation, once for its values and once for its flags."""
+    made = []
+    values = [values_of(row) for row in rows]
+    for name, count in flags_oracle.COUNTS.items():
+        columns = zip(zip(*values[:count], strict=True), o, strict=True)
+        both = [flags_oracle.result(name, x, spec_of(f), one, tininess) for x, one in columns]
+        patterns = [oracle.bits_from_value(value) for value, _ in both]
+        expected = from_bits(patterns).astype(rows[0].dtype)
+        given = (*rows[:count], f)
+        raised = np.array([flags for _, flags in both], np.uint8)
+        more = how | {"flags": True, "tininess": tininess}
+        made.append(Call(VERBS[name], given, how, expected))
+        made.append(Call(value_and_flags, (name, *given), more, expected))
+        made.append(Call(flags_alone, (name, *given), more, raised))
+    return made
+
+
+def value_and_flags(name: str, *args: Any, **how: Any) -> Any:
+    return VERBS[name](*args, **how)[0]
+
+
+def flags_alone(name: str, *args: Any, **how: Any) -> Any:
+    return VERBS[name](*args, **how)[1]
+
+
+@cache
+def rounded_once(name: str, dtype: Any, rounding: str) -> list[Call]:
+    f = cpd.format(name)
+    n = 96
+    result = []
+    for i, overflow in enumerate(oracle.POLICIES):
+        o = [oracle.Options(rounding, overflow)] * n
+        tininess = ("after", "before")[(i + len(rounding)) % 2]
+        how = {"rounding": rounding, "overflow": overflow}
+        result += cases(f, arrays(f, dtype, n, 3 + i), o, tininess, how)
+    return result
+
+
+@every_face(
+    {
+        f"{name}-{dtype.__name__}": [(name, dtype, mode) for mode in oracle.DETERMINISTIC_MODES]
+        for name in NAMES
+        for dtype in (np.float32, np.float64)
+    },
+    compiled=("e4m3-float32", "e4m3fn:unsigned-float64"),
+)
+def test_one_operation_one_rounding(face: Face, cases: list[Any]) -> None:
+    every = [call for case in cases for call in rounded_once(*case)]
+    face.check(every if face.few is None else every[::11])
+
+
+@cache
+def stochastic(name: str, bits: int, variant: str, tininess: str) -> list[Call]:
+    f = cpd.format(name)
+    n = 120
+    r = cpd.random_integers(n, seed=4, stream=9, random_bits=bits)
+    o = [oracle.Options("stochastic", "ieee", variant, bits, int(k)) for k in r]
+    how: dict[str, Any] = {"rounding": "stochastic", "random_bits": bits, "variant": variant}
+    drawn = cases(f, arrays(f, np.float32, n, 5), o, tininess, how | {"seed": 4, "stream": 9})
+    return drawn + cases(f, arrays(f, np.float32, n, 5), o, tininess, how | {"random": r})[::2]
+
+
+@every_face(
+    {
+        f"{name}-{bits}": [(name, bits)]
+        for name in ("e4m3", "e5m2:nosub", "e3m0", "e8m22", "e4m3fn")
+        for bits in (1, 8, 24)
+    },
+    compiled=("e4m3-8",),
+)
+def test_stochastic(face: Face, cases: list[Any]) -> None:
+    every = [c for case in cases for v in "ABC" for c in stochastic(*case, v, "after")]
+    every += [c for case in cases for c in stochastic(*case, "A", "before")]
+    face.check(every if face.few is None else every[::9])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_is_what_numpy_divides_and_extracts(dtype: Any) -> None:
+    """In NumPy's own formats, of any operands."""
+    generator = np.random.default_rng(3)
+    unsigned = f"u{np.dtype(dtype).itemsize}"
+    x, y = (
+        generator.integers(0, 2 ** (8 * np.dtype(dtype).itemsize), 200_000).astype(unsigned)
+        for _ in range(2)
+    )
+    a, b = x.view(dtype), y.view(dtype)
+    with np.errstate(all="ignore"):
+        wanted, root = a / b, np.sqrt(a)
+    f = cpd.format(np.dtype(dtype).name)
+    for got, expected in ((cpd.div(a, b, f), wanted), (cpd.sqrt(a, f), root)):
+        numbers = ~np.isnan(expected)
+        assert (np.isnan(got) == ~numbers).all()
+        assert (got[numbers].view(unsigned) == expected[numbers].view(unsigned)).all()
+
+
+def test_named_exceptions(face: Face) -> None:
+    """Each flag where the standard names it."""
+    inf, nan = math.inf, math.nan
+    table: list[tuple[str, list[float], str, dict[str, Any], int]] = [
+        ("div", [1, 0], "e4m3", {}, DZ),
+        ("div", [0, 0], "e4m3", {}, NV),
+        ("div", [inf, inf], "e4m3", {}, NV),
+        ("div", [inf, 0], "e4m3", {}, 0),
+        ("sqrt", [-1], "e4m3", {}, NV),
+        ("sqrt", [-0.0], "e4m3", {}, 0),
+        ("sqrt", [2], "e4m3", {}, NX),
+        ("mul", [0, inf], "e4m3", {}, NV),
+        ("add", [inf, -inf], "e4m3", {}, NV),
+        ("fma", [0, inf, nan], "e4m3", {}, 0),
+        ("cast", [nan], "e4m3", {}, 0),
+        ("cast", [nan], "e2m1", {}, NV),
+        ("cast", [inf], "e4m3", {}, 0),
+        ("cast", [inf], "e4m3fn", {}, OF | NX),
+        ("cast", [1e9], "e4m3", {"rounding": "toward_zero"}, OF | NX),
+        ("cast", [1e9], "e4m3fn", {}, OF | NX),
+        ("cast", [1e-9], "e4m3", {}, UF | NX),
+        ("cast", [-1], "e4m3fn:unsigned", {}, NV),
+        ("cast", [float.fromhex("0x1.FFp-7")], "e4m3", {}, NX),
+        ("cast", [float.fromhex("0x1.FFp-7")], "e4m3", {"tininess": "before"}, UF | NX),
+    ]
+    calls = []
+    for name, given, f, more, wanted in table:
+        operands = [np.array([x], np.float32) for x in given]
+        how = {"flags": True} | more
+        calls.append(Call(flags_alone, (name, *operands, f), how, np.array([wanted], np.uint8)))
+    face.check(calls)
+
+
+def test_operands_broadcast_and_layouts(face: Face) -> None:
+    x, y = np.float32([[1.0], [2.0]]), np.float32([1.0, 3.0, 0.0])
+    table = np.array([[0, NX, DZ], [0, NX, DZ]], np.uint8)
+    result = [Call(flags_alone, ("div", x, y, "e4m3"), {"flags": True}, table)]
+    for name in list(STRIDED)[: face.few]:
+        x = layout(name)
+        plain = np.array(x, order="C")
+        for verb, count in flags_oracle.COUNTS.items():
+            wanted = VERBS[verb](*(plain,) * count, "e4m3", "stochastic", flags=True)
+            for pick, part in zip((value_and_flags, flags_alone), wanted, strict=True):
+                how = {"flags": True}
+                given = (verb, *(x,) * count, "e4m3", "stochastic")
+                result.append(Call(pick, given, how, part))
+    face.check(result)
+
+
+def test_out_is_written_after_the_flags(face: Face) -> None:
+    x = np.float32([1.0, 3.0, 0.0])
+    ones = np.ones(3, np.float32)
+    out = face.array(x.copy())
+    raised = face(flags_alone, "div", face.array(ones), out, "e4m3", flags=True, out=out)
+    assert raised.tolist() == [0, NX, DZ]
+    assert face.numpy(out).tolist() == [1.0, 0.34375, math.inf]
+
+
+def test_many_elements_on_several_threads() -> None:
+    x = np.random.default_rng(1).standard_normal(300_001).astype(np.float32)
+    values, flags = cpd.mul(x, x, "e4m3", "stochastic", flags=True, seed=3)
+    assert values.tobytes() == cpd.mul(x, x, "e4m3", "stochastic", seed=3).tobytes()
+    exact = x.astype(np.float64) * x
+    assert ((flags & NX != 0) == (values != exact)).all()
+    tiny = (np.abs(values) < 2.0**-6) & (flags & NX != 0)
+    assert ((flags & UF != 0) == tiny)[np.abs(values) < 2.0**-7].all()
+
+
+def test_errors(face: Face) -> None:
+    x = np.float32([1.0])
+    for verb, count in flags_oracle.COUNTS.items():
+        given = (*(x,) * count, "e4m3")
+        face.refuse(TypeError, "flags must be a bool, got int", VERBS[verb], *given, flags=1)
+        face.refuse(
+            ValueError,
+            "tininess must be after or before, got 'between'",
+            VERBS[verb],
+            *given,
+            flags=True,
+            tininess="between",
+        )
+    face.refuse(
+        ValueError, "flags are for formats without scales", cpd.cast, x, "mxfp8", flags=True
+    )
+    face.refuse(TypeError, "y must have x's type", cpd.div, x, x.astype(np.float64), "e4m3")
+    x, y = np.ones((3, 4), "f4"), np.ones((3, 3), "f4")
+    message = r"x, y must broadcast together.*\(3, 4\), \(3, 3\)"
+    face.refuse(ValueError, message, cpd.div, x, y, "e4m3", flags=True)

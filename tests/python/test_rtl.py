@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules of `tests/rtl` against `cpd vectors`, signals included, and against rational numbers,
+in Icarus and Verilator; their gates; what test benches say and refuse."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cpd
+import rtl_oracle
+from cpd.study.testbench import write_testbench
+from cpd.study.testbench.units import ROUNDINGS
+from cpd.study.vectors import make
+from rtl_oracle import Block
+from rtl_tools import RTL, SOURCES, call, needs
+from rtl_tools import make as run
+
+ICARUS = needs("iverilog", "make")
+VERILATOR = needs("verilator", "make", "g++")
+FEW = {"directed": True, "random": 40}
+
+
+def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
+    """The vectors of one block of a preset."""
+    accumulator = cpd.Accumulator(output, preset=name)
+    assert accumulator.unit is not None
+    operation = "block_fma" if accumulator.unit.scale is None else "mma"
+    return make(operation, accumulator=accumulator, **lines)
+
+
+def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
+    """How many lines a module was held against."""
+    failed, count, said = run(write_testbench(vectors, folder, SOURCES), simulator)
+    assert failed == 0, said
+    assert count == vectors.count
+    return count
+
+
+@pytest.mark.parametrize(
+    "module", ["fp_mul", "fp_add", "fp_fma", "fp_cast_sr", "block_fma", "mx_dot"]
+)
+@needs("verilator")
+def test_the_linter_has_nothing_to_say(module: str) -> None:
+    unused = [f"-Wno-{name}" for name in ("DECLFILENAME", "PINCONNECTEMPTY", "UNUSEDSIGNAL")]
+    done = call("verilator", "--lint-only", "-Wall", *unused, "--top-module", module, *SOURCES)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@ICARUS
+@pytest.mark.parametrize("operation", ["mul", "add"])
+def test_all_pairs(tmp_path: Path, operation: str) -> None:
+    """In every rounding; of 6 bits here, of 8 in the exhaustive tier."""
+    for rounding in ROUNDINGS[:-1]:
+        assert passes(tmp_path, make(operation, "e3m2ieee", rounding=rounding)) == 4096
+
+
+@ICARUS
+@pytest.mark.parametrize(
+    ("operation", "formats", "options"),
+    [
+        ("mul", "e4m3fn", {"exhaustive": True}),
+        ("mul", "e4m3fn", {"rounding": "stochastic", "random_bits": 5, "random": 4000}),
+        ("mul", "e5m2", {"result": "e4m3fn", "overflow": "saturate", "random": 4000}),
+        ("add", "fp16", {"result": "fp32", **FEW}),
+        ("add", "bf16", {"result": "e3m2ieee", "rounding": "to_odd", **FEW}),
+        ("fma", "e2m2", {"exhaustive": True}),
+        ("fma", "fp16", {"rounding": "down", "random": 4000}),
+        ("fma", "e4m3fn", {"result": "fp16", "rounding": "nearest_away", "random": 4000}),
+        ("cast", ("e5m2", "e3m2ieee"), {"rounding": "stochastic", "random_bits": 5}),
+        ("cast", ("fp32", "e4m3fn"), {"rounding": "stochastic", "random_bits": 8, **FEW}),
+        ("cast", ("fp16", "e5m2"), {"rounding": "up", "exhaustive": True}),
+    ],
+)
+def test_elementwise(tmp_path: Path, operation: str, formats: Any, options: Any) -> None:
+    assert passes(tmp_path, make(operation, formats, **options)) >= 4000 or "directed" in options
+
+
+@ICARUS
+@pytest.mark.parametrize(
+    ("name", "output"), [("h100-fp16", "fp32"), ("h100-fp16", "fp16"), ("ada-fp8", "fp32")]
+)
+def test_blocks_with_their_signals(tmp_path: Path, name: str, output: str) -> None:
+    assert passes(tmp_path, unit(name, output, random=200)) == 200
+
+
+@ICARUS
+def test_scaled_blocks_with_their_signals(tmp_path: Path) -> None:
+    assert passes(tmp_path, unit("rtx-blackwell-mxfp8", random=60)) == 60
+
+
+@ICARUS
+@pytest.mark.parametrize(
+    "block",
+    [
+        Block("bf16"),
+        Block("e4m3fn", fraction_bits=13),
+        Block("e2m1", 32, scales=True),
+    ],
+)
+def test_blocks_against_rational_numbers(tmp_path: Path, block: Block) -> None:
+    assert passes(tmp_path, rtl_oracle.blocks(block, 96)) == 96
+
+
+@VERILATOR
+def test_verilator(tmp_path: Path) -> None:
+    assert passes(tmp_path, make("mul", "e4m3fn", exhaustive=True), "verilator") == 1 << 16
+
+
+@ICARUS
+def test_the_package_of_the_vectors_compiles(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e3m2ieee"), tmp_path, SOURCES)
+    done = call("iverilog", "-g2012", "-o", tmp_path / "x", folder / "vectors_pkg.sv")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "simulator",
+    [pytest.param("icarus", marks=ICARUS), pytest.param("verilator", marks=VERILATOR)],
+)
+def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
+    vectors = make("add", "e3m2ieee", rounding="down")
+    folder = write_testbench(vectors, tmp_path, SOURCES)
+    failed, count, said = run(folder, simulator, ["MUT_ZERO_SIGN_DOWN"])
+    assert (failed, count) == (54, 4096)  # x - x of 27 finite magnitudes but 0, twice
+    assert "line 66: a=01 b=21\n  result: got 00, expected 20\n" in said
+    assert said.count("line ") == 10
+
+
+def test_another_module(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e3m2ieee"), tmp_path, ["mine.sv"], module="my_mul")
+    assert "  my_mul #(\n" in (folder / "tb.sv").read_text()
+    assert f"RTL ?= {Path('mine.sv').resolve()}\n" in (folder / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("vectors", "said"),
+    [
+        (lambda: make("sqrt", "e4m3fn"), "no test bench for 'sqrt'"),
+        (lambda: make("mul", ("e4m3fn", "e5m2"), random=9), "operands of one format"),
+        (lambda: make("mul", "e4m3fnuz"), "no test bench for the format e4m3fnuz"),
+        (lambda: make("mul", "e4m3:nosub"), "with subnormals"),
+        (lambda: make("mul", "e2m1"), "which has no NaN"),
+        (lambda: make("add", "e4m3", rounding="stochastic", random=9), "with stochastic rounding"),
+        (
+            lambda: make("cast", "e4m3", rounding="stochastic", variant="B", random=9),
+            "variant A",
+        ),
+        (lambda: make("mul", "e4m3", tininess="before"), "tininess after"),
+        (lambda: unit("h100-fp16", length=32, random=9), "one block: length 16, got 32"),
+        (lambda: unit("deepseek-promoted", random=9), "units that align products and c"),
+    ],
+)
+def test_what_has_no_test_bench(tmp_path: Path, vectors: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        write_testbench(vectors(), tmp_path / "bench", SOURCES)
+    assert not (tmp_path / "bench").exists()
+
+
+# ---- gates ---------------------------------------------------------------------------------------
+
+
+def gates() -> Any:
+    spec = importlib.util.spec_from_file_location("gates", RTL / "gates.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def listed() -> dict[str, int]:
+    return {row["name"]: row["gates"] for row in json.loads((RTL / "gates.json").read_text())["rows"]}
+
+
+def test_every_row_of_gates_is_listed() -> None:
+    counts = listed()
+    assert list(counts) == [row[0] for row in gates().rows()]
+    for module in ("fp_mul", "fp_add", "fp_fma"):
+        assert counts[f"{module} e2m1"] < counts[f"{module} e4m3"] < counts[f"{module} e5m10"]
+    assert counts["block_fma e4m3 F13"] < counts["block_fma e4m3 F25"]
+
+
+@needs("yosys")
+@pytest.mark.parametrize("name", ["fp_mul e4m3", "fp_add e3m2"])
+def test_gates_are_as_listed(name: str) -> None:
+    module = gates()
+    (row,) = [row for row in module.rows() if row[0] == name]
+    assert module.row(*row)["gates"] == pytest.approx(listed()[name], rel=0.05)
+
+
+# ---- exhaustive ----------------------------------------------------------------------------------
+
+
+@VERILATOR
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("operation", "format", "rounding"),
+    itertools.product(["mul", "add"], ["e4m3fn", "e5m2", "e4m3"], ROUNDINGS[:-1]),
+)
+def test_all_pairs_of_8_bits(tmp_path: Path, operation: str, format: str, rounding: str) -> None:
+    vectors = make(operation, format, rounding=rounding, exhaustive=True)
+    assert passes(tmp_path, vectors, "verilator") == 1 << 16
+
+
+@VERILATOR
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("format", ["e4m3fn", "e5m2", "fp16", "bf16"])
+def test_a_million_fused_operations(tmp_path: Path, format: str) -> None:
+    vectors = make("fma", format, directed=True, random=1_000_000)
+    assert passes(tmp_path, vectors, "verilator") > 1_000_000
+
+
+@VERILATOR
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("h100-fp16", "fp32"),
+        ("h100-fp16", "fp16"),
+        ("h100-bf16", "fp32"),
+        ("ada-fp8", "fp32"),
+        ("rtx-blackwell-mxfp8", "fp32"),
+    ],
+)
+def test_many_blocks(tmp_path: Path, name: str, output: str) -> None:
+    vectors = unit(name, output, directed=True, random=10_000)
+    assert passes(tmp_path, vectors, "verilator") > 10_000
+
+
+@VERILATOR
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rounding", ["nearest_even", "down"])
+def test_all_triples_of_6_bits(tmp_path: Path, rounding: str) -> None:
+    vectors = make("fma", "e3m2ieee", rounding=rounding, exhaustive=True)
+    assert passes(tmp_path, vectors, "verilator") == 1 << 18

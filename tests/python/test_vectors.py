@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors of element-wise operations: values and flags are those of rational numbers; which lines
+there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+import flags_oracle
+import oracle
+from arrays import spec_of
+from cpd.study.vectors import DisagreementError, Vectors, make
+from cpd.study.vectors.corners import CORNERS, corner_of, flags_text
+from cpd.study.vectors.rules import values_of
+
+
+def columns(made: Vectors) -> dict[str, Any]:
+    batches = list(made.batches())
+    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+
+
+def exact(f: cpd.Format, code: int) -> oracle.Value:
+    return oracle.value_from_double(float(values_of(f, np.uint32([code]))[0]))
+
+
+# ---- results ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tininess", ["after", "before"])
+@pytest.mark.parametrize(
+    ("operation", "name", "overflow"),
+    [
+        ("add", "e3m2ieee", "ieee"),
+        ("mul", "e2m3ieee", "ieee"),
+        ("mul", "e3m1:nosub", "saturate"),
+        ("div", "e3m2fnuz", "ieee"),
+        ("sqrt", "e4m3", "ieee"),
+        ("add", "e2m2fn:unsigned", "saturate"),
+        ("fma", "e2m1", "ieee"),
+        ("div", "e1m3ieee", "ieee"),
+        ("cast", "e4m3fnuz", "ieee"),
+        ("cast", "e8m0", "ieee"),
+    ],
+)
+def test_lines_are_those_of_rational_numbers(
+    operation: str, name: str, overflow: str, tininess: str
+) -> None:
+    f = cpd.format(name)
+    for mode in ("nearest_even", "down", "stochastic"):
+        how = {"rounding": mode, "overflow": overflow, "tininess": tininess, "random_bits": 3}
+        made = make(operation, f, random=150, seed=7, **how)
+        every = columns(made)
+        for i in range(made.count):
+            code, flags = rational(made, every, i)
+            assert every["flags"][i] == flags, (i, mode, flags_text(flags))
+            assert exact(f, every["result"][i]) == code, (i, mode)
+
+
+def rational(made: Vectors, every: dict[str, Any], i: int) -> tuple[oracle.Value, int]:
+    rule = made.rule
+    names = zip("abc", rule.formats, strict=False)
+    operands = [exact(f, every[n][i]) for n, f in names]
+    how = rule.options
+    random = int(every["r"][i]) if "r" in every else 0
+    o = oracle.Options(how.rounding, how.overflow, how.variant, how.random_bits, random)
+    return flags_oracle.result(rule.operation, operands, spec_of(rule.result), o, rule.tininess)
+
+
+def test_lines_by_hand() -> None:
+    every = columns(make("mul", "e4m3fn"))
+    lines = zip(*(every[n] for n in ("a", "b", "result", "flags")), strict=True)
+    known = {(a, b): (result, flags) for a, b, result, flags in lines}
+    assert known[0x38, 0x38] == (0x38, 0)  # 1 * 1
+    assert known[0x39, 0x39] == (0x3A, 1)  # 1.125² = 1.265625
+    assert known[0x7E, 0x7E] == (0x7F, 5)  # beyond 448 is NaN
+    assert known[0x01, 0x81] == (0x80, 3)  # -2^-18 is -0
+    assert known[0x01, 0x30] == (0x00, 3)  # a tie at half of the least number
+    assert known[0x7F, 0x00] == (0x7F, 0)  # a NaN operand raises nothing
+    every = columns(make("div", "e5m2"))
+    division = dict(zip(zip(every["a"], every["b"], strict=True), every["flags"], strict=True))
+    assert (division[0x3C, 0x00], division[0x00, 0x80], division[0x7C, 0xFC]) == (8, 16, 16)
+
+
+def test_the_operand_and_the_result_have_their_formats() -> None:
+    made = make("cast", ["fp16", "e4m3fn"])
+    assert [f.bits for f in made.fields] == [16, 8, 5]
+    assert make("cast", "e2m1").rule.formats == (cpd.format("fp32"),)
+    assert make("cast", "fp16", "e2m1").rule.result == cpd.format("e2m1")
+    mixed = make("fma", ["e4m3fn", "e5m2", "fp16"], "bf16", random=100)
+    assert [f.bits for f in mixed.fields] == [8, 8, 16, 16, 5]
+    assert columns(mixed)["result"].max() > 255
+
+
+def test_every_random_integer_is_a_line() -> None:
+    every = columns(make("cast", ["e3m2ieee", "e2m1"], rounding="stochastic", random_bits=4))
+    nan = corner_of(cpd.format("e3m2ieee"), np.arange(64), "in") & 1 << CORNERS.index("nan_in")
+    assert len(every["a"]) == 16 * np.count_nonzero(nan == 0)
+    one_and_an_eighth = every["a"] == 0x0C + 0  # 1.0: exact whatever r is
+    assert len(set(every["result"][one_and_an_eighth])) == 1
+
+
+def test_nan_without_a_code_is_left_out_and_counted() -> None:
+    made = make("cast", ["e5m2", "e2m1"])
+    every = columns(made)
+    assert (made.count, made.left_out) == (250, 6)
+    assert len(every["a"]) == 250
+
+
+# ---- which lines --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp32", "e6m9"])
+@pytest.mark.parametrize("operation", ["add", "mul", "fma", "div", "sqrt", "cast"])
+def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
+    made = make(operation, name, "e4m3" if operation == "cast" else name, directed=True)
+    columns(made)
+    lacking = {corner for corner, count in made.coverage.items() if count == 0}
+    impossible = {
+        "add": {"UF", "DZ"},
+        "mul": {"cancellation", "DZ"},
+        "fma": {"DZ"},
+        "div": {"cancellation"},
+        "sqrt": {"cancellation", "OF", "UF", "DZ", "subnormal_out", "largest", "carry", "tie"},
+        "cast": {"cancellation", "DZ", "NV"},
+    }
+    assert lacking <= impossible[operation], lacking
+
+
+def test_a_seed_means_the_same_lines() -> None:
+    first = columns(make("fma", "fp16", random=1000, seed=3))
+    again = columns(make("fma", "fp16", random=1000, seed=3))
+    other = columns(make("fma", "fp16", random=1000, seed=4))
+    assert all((first[name] == again[name]).all() for name in first)
+    assert (first["a"] != other["a"]).any()
+
+
+def test_the_default_is_all_up_to_a_million_lines() -> None:
+    assert make("mul", "e4m3fn").source == "exhaustive"
+    assert make("fma", "e3m2").source == "exhaustive"
+    assert make("mul", "fp16").source == "directed+random"
+    assert make("mul", "fp16", random=5).source == "random"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"operation": "mod", "formats": "e4m3"}, "operation must be"),
+        ({"operation": "mul"}, "no format"),
+        ({"operation": "mul", "formats": ["e4m3"] * 3}, "takes one format or 2"),
+        ({"operation": "mul", "formats": "e4m3", "rounding": "odd"}, "rounding must be"),
+        ({"operation": "mul", "formats": "e4m3", "tininess": "never"}, "tininess must be"),
+        ({"operation": "mul", "formats": "fp32", "exhaustive": True}, "2\\^64 lines"),
+        ({"operation": "mul", "formats": "e4m3", "exhaustive": True, "random": 1}, "all there are"),
+        ({"operation": "mul", "formats": "e4m3", "random": -1}, "random must be"),
+        ({"operation": "mul", "formats": "e4m3", "seed": -1}, "seed must be"),
+        ({"operation": "mul", "formats": "e4m3", "length": 3}, "are for sums"),
+        ({"operation": "dot", "formats": "e4m3"}, "needs an accumulator"),
+        ({"operation": "dot", "formats": "e4m3", "accumulator": "fp32", "length": 0}, "length"),
+        ({"operation": "mma", "accumulator": "h100-fp8"}, "takes no scales"),
+        ({"operation": "block_fma", "accumulator": "fp32"}, "of matrix units"),
+        ({"operation": "block_fma", "formats": "fp16", "accumulator": "h100-fp8"}, "operands are"),
+        ({"operation": "sum", "formats": "fp32", "accumulator": "h100-fp8"}, "sum"),
+    ],
+)
+def test_mistakes_are_told(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make(**given)
+
+
+# ---- oracle and kernels -------------------------------------------------------------------------
+
+
+def test_a_kernel_that_differs_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    from cpd.study.vectors import rules
+
+    right = rules.verbs.mul
+
+    def wrong(*operands: Any, **how: Any) -> Any:
+        values, flags = right(*operands, **how)
+        values[7] *= np.float32(2)
+        return values, flags
+
+    monkeypatch.setattr(rules.verbs, "mul", wrong)
+    file = tmp_path / "x.tv"
+    file.write_text("before")
+    with pytest.raises(DisagreementError, match="line 7 of a batch"):
+        make("mul", "fp16", random=50).write(file)
+    assert file.read_text() == "before"
+
+
+def test_flags_that_differ_stop_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cpd.study.vectors import rules
+
+    right = rules.verbs.add
+
+    def wrong(*operands: Any, **how: Any) -> Any:
+        values, flags = right(*operands, **how)
+        return values, flags ^ np.uint8(2)
+
+    monkeypatch.setattr(rules.verbs, "add", wrong)
+    with pytest.raises(DisagreementError, match="oracle"):
+        list(make("add", "e4m3").batches())

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors of sums and matrix units: the signals inside give the result, by other arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.study.vectors import Vectors, make
+from cpd.study.vectors.rules import values_of
+
+UNITS = [one.name for one in cpd.presets() if cpd.Accumulator(preset=one.name).unit is not None]
+
+
+def columns(made: Vectors) -> dict[str, Any]:
+    batches = list(made.batches())
+    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+
+
+# ---- ordered sums -------------------------------------------------------------------------------
+
+DOTS = [
+    ("e4m3fn", "e6m9", 16),
+    ("e4m3fn", "e6m9 kahan", 7),
+    ("e5m2", "e4m3 chunked chunk=3", 8),
+    ("fp16", "fp32 pairwise", 7),
+    ("e4m3fn", "e6m9 fma rounding=down", 5),
+    ("e5m2", "e6m5 chunked chunk=4 inner=e4m3 rounding=stochastic random_bits=6", 9),
+    ("e4m3", "e5m2 kahan rounding=stochastic random_bits=10", 4),
+    ("e4m3", "e5m2 pairwise rounding=stochastic random_bits=10", 7),
+    ("e5m2", "e4m3fn sequential product=e5m2 overflow=saturate rounding=up", 4),
+    ("fp16", "e2m1", 3),
+]
+SUMS = [
+    ("fp32", "e6m9 kahan", 6),
+    ("fp32", "e6m9", 1),
+    ("e5m2", "e6m9 chunked chunk=3 rounding=up", 8),
+    ("fp16", "e6m9 pairwise", 7),
+    ("fp16", "e6m9 pairwise rounding=stochastic random_bits=5", 7),
+    ("fp32", "e5m2 kahan rounding=stochastic random_bits=5", 5),
+    ("fp32", "e5m2 chunked chunk=2 rounding=stochastic random_bits=5", 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "case"), [*(("dot", d) for d in DOTS), *(("sum", s) for s in SUMS)]
+)
+def test_oracle_and_kernels_agree(operation: str, case: tuple[str, str, int]) -> None:
+    f, acc, length = case
+    made = make(operation, f, accumulator=acc, length=length, directed=True, random=300)
+    every = columns(made)
+    assert len(every["a"]) + made.left_out >= 300
+    assert all(each.name in every for each in made.fields)
+    assert every["flags"].max() < 32
+
+
+def each_step(f: cpd.Format, every: dict[str, Any]) -> dict[str, Any]:
+    return {n: values_of(f, v.astype(np.uint32)) for n, v in every.items() if n not in "abcrflags"}
+
+
+def test_the_signals_of_kahan_are_its_operations() -> None:
+    f = cpd.format("e6m9")
+    made = make("dot", "e4m3fn", accumulator="e6m9 kahan", length=6, random=500)
+    every = columns(made)
+    step = each_step(f, every)
+    s = step["start"]
+    compensation = np.zeros_like(s)
+    for k in range(6):
+        product = step["product"][:, k]
+        for name, expected in (
+            ("y", cpd.add(product, -compensation, f)),
+            ("t", cpd.add(s, step["y"][:, k], f)),
+            ("grown", cpd.add(step["t"][:, k], -s, f)),
+            ("compensation", cpd.add(step["grown"][:, k], -step["y"][:, k], f)),
+        ):
+            np.testing.assert_array_equal(step[name][:, k], expected)
+        s = step["t"][:, k]
+        compensation = np.where(np.isfinite(s), step["compensation"][:, k], np.float32(0))
+    np.testing.assert_array_equal(step["result"], s)
+
+
+def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
+    f = cpd.format("e6m9")
+    every = columns(make("dot", "e4m3fn", accumulator="e6m9 chunked chunk=4", length=6, random=300))
+    step = each_step(f, every)
+    t = np.zeros_like(step["start"])
+    s = step["start"]
+    for k in range(6):
+        t = cpd.add(np.zeros_like(t) if k == 4 else t, step["product"][:, k], f)
+        np.testing.assert_array_equal(step["partial"][:, k], t)
+        if k in (3, 5):
+            s = cpd.add(s, t, f)
+            np.testing.assert_array_equal(step["sum"][:, k // 4], s)
+    every = columns(make("sum", "fp16", accumulator="e6m9 pairwise", length=4, random=300))
+    step = each_step(f, every)
+    x = values_of(cpd.format("fp16"), every["a"])
+    left, right = cpd.add(x[:, 0], x[:, 1], f), cpd.add(x[:, 2], x[:, 3], f)
+    for i, expected in enumerate((left, right, cpd.add(left, right, f))):
+        np.testing.assert_array_equal(step["tree"][:, i], expected)
+
+
+def test_flags_are_those_of_all_roundings() -> None:
+    """Each rounding by itself, as the signals show its operands."""
+    f = cpd.format("e4m3")
+    every = columns(make("dot", "e5m2", accumulator="e4m3", length=3, random=2000))
+    step = each_step(f, every)
+    a, b = (values_of(cpd.format("e5m2"), every[n]) for n in "ab")
+    s, flags = cpd.cast(values_of(f, every["c"]), f, flags=True)
+    for k in range(3):
+        product, of_product = cpd.mul(a[:, k], b[:, k], f, flags=True)
+        np.testing.assert_array_equal(step["product"][:, k], product)
+        s, of_sum = cpd.add(s, product, f, flags=True)
+        flags |= of_product | of_sum
+    np.testing.assert_array_equal(every["flags"], flags)
+
+
+# ---- matrix units -------------------------------------------------------------------------------
+
+
+def signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+class Block:
+    """The signals of one block as numbers."""
+
+    def __init__(self, made: Vectors, every: dict[str, Any], line: int, block: int) -> None:
+        fields = {field.name: field for field in made.fields}
+        blocks = fields["special"].count
+        self.value: dict[str, list[int]] = {}
+        for name, field in fields.items():
+            if field.role != "signal" or name == "promoted":
+                continue
+            numbers = [int(x) for x in np.atleast_1d(every[name][line])]
+            if field.signed:
+                numbers = [signed(x, field.width) for x in numbers]
+            each = field.count // blocks
+            self.value[name] = numbers[block * each : (block + 1) * each]
+        self.width = {name: field.width for name, field in fields.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        numbers = self.__dict__["value"][name]
+        return numbers if name.startswith("p_") else numbers[0]
+
+
+def two(k: int) -> Fraction:
+    return Fraction(1 << k) if k >= 0 else Fraction(1, 1 << -k)
+
+
+def exact_terms(made: Vectors, every: dict[str, Any], line: int, block: int) -> list[Fraction]:
+    """Each term of a block, from the operands."""
+    unit = made.rule.accumulator.unit
+    a, b = (values_of(cpd.format(getattr(unit, n)), every[n][line]) for n in "ab")
+    k = range(block * unit.block, min((block + 1) * unit.block, len(a)))
+    products = [Fraction(float(a[i])) * Fraction(float(b[i])) for i in k]
+    if unit.scale is None:
+        return products
+    scale = cpd.format(unit.scale)
+    x, y = (values_of(scale, np.atleast_1d(every[f"{n}_scale"][line])) for n in "ab")
+    scales = [
+        abs(Fraction(float(x[i // unit.scale_block])) * Fraction(float(y[i // unit.scale_block])))
+        for i in k
+    ]
+    scaled = [p * s for p, s in zip(products, scales, strict=True)]
+    return [sum(scaled[i : i + unit.dot], Fraction(0)) for i in range(0, len(scaled), unit.dot)]
+
+
+def fraction_bits_of(made: Vectors) -> int:
+    unit = made.rule.accumulator.unit
+    a, b = cpd.format(unit.a), cpd.format(unit.b)
+    fraction = a.man + b.man
+    if unit.dot > 1:
+        fraction -= 1 - a.bias + 1 - b.bias
+    return fraction + (0 if unit.scale is None else 2 * cpd.format(unit.scale).man)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
+    """Operands → terms → shifted and cut → sum → normalised → rounded: each step by integers."""
+    unit = cpd.Accumulator(preset=name).unit
+    try:
+        made = make("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
+    except ValueError as error:
+        pytest.skip(f"no signals: {error}")
+    every = columns(made)
+    seen = 0
+    for line in range(made.count):
+        block = Block(made, every, line, 0)
+        if block.special:
+            continue
+        seen += 1
+        check_block(made, every, line, block)
+    assert seen > 60
+
+
+def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -> None:
+    unit = made.rule.accumulator.unit
+    f = fraction_bits_of(made)
+    terms = exact_terms(made, every, line, 0)
+    total, cuts = 0, 0
+    greatest = unit.min_exponent
+    for i, term in enumerate(terms):
+        e, significand = block.p_exp[i], block.p_sig[i]
+        assert abs(term) == significand * two(e - f)
+        assert block.p_sign[i] == (term < 0) or term == 0
+        greatest = max(greatest, e)
+        drop = block.p_shift[i] + f - unit.fraction_bits
+        assert block.p_shift[i] == block.max_exp - e
+        kept = significand >> drop if drop >= 0 else significand << -drop
+        cut = significand - (kept << drop) if drop > 0 else 0
+        assert block.p_cut[i] == cut
+        total += -kept if block.p_sign[i] else kept
+        cuts |= cut
+    man = cpd.format(unit.sum).man
+    c = (-1) ** block.c_sign * block.c_sig * two(block.c_exp - man)
+    exact = total * two(block.max_exp - unit.fraction_bits)
+    if unit.aligns_addend:
+        greatest = max(greatest, block.c_exp)
+        drop = block.c_shift + man - unit.fraction_bits
+        kept = block.c_sig >> drop if drop >= 0 else block.c_sig << -drop
+        cuts |= block.c_cut
+        assert block.c_cut == (block.c_sig - (kept << drop) if drop > 0 else 0)
+        total += -kept if block.c_sign else kept
+        exact = total * two(block.max_exp - unit.fraction_bits)
+    else:
+        exact += c
+    assert block.max_exp == greatest
+    assert block.sum == total
+    if exact:
+        width = block.width["n_sig"]
+        assert block.n_sig >> (width - 1) == 1
+        normalised = block.n_sig * two(block.n_exp - width + 1)
+        assert normalised <= abs(exact) < normalised + two(block.n_exp - width + 1)
+        assert unit.aligns_addend == (normalised == abs(exact)) or not unit.aligns_addend
+        assert block.n_sign == (exact < 0)
+    inexact = check_rounded(unit, exact, every["block_sum"][line])
+    if cuts or inexact:
+        assert every["flags"][line] & 1
+
+
+def check_rounded(unit: cpd.BlockFma, exact: Fraction, code: Any) -> bool:
+    """Whether the rounding of the block's sum is inexact; its result is a neighbour."""
+    f = cpd.format(unit.sum)
+    value = float(values_of(f, np.uint32([np.atleast_1d(code)[0]]))[0])
+    if not np.isfinite(value):
+        assert abs(exact) > f.max
+        return True
+    rounded, flags = cpd.cast(np.float64([float(exact)]), f, unit.rounding, flags=True)
+    assert rounded[0] == value or abs(exact) > f.max
+    return bool(flags[0] & 1)
+
+
+def test_blocks_follow_each_other() -> None:
+    """The running sum of a block is the one before's; c enters the first."""
+    made = make("block_fma", accumulator="v100", length=12, random=200)
+    every = columns(made)
+    sums = values_of(cpd.format("fp32"), every["block_sum"])
+    for line in range(made.count):
+        for block in (1, 2):
+            now = Block(made, every, line, block)
+            if now.special:
+                continue
+            c = (-1) ** now.c_sign * now.c_sig * two(now.c_exp - 23)
+            assert c == Fraction(float(sums[line, block - 1]))
+    np.testing.assert_array_equal(every["result"], every["block_sum"][:, -1])
+
+
+def test_promotion_adds_the_units_sum() -> None:
+    made = make("block_fma", accumulator="deepseek-promoted", length=256, random=60)
+    every = columns(made)
+    total = values_of(cpd.format("fp32"), every["c"])
+    unit = values_of(cpd.format("e8m13"), every["block_sum"])
+    for i in range(2):
+        total = cpd.add(total, unit[:, 4 * i + 3], "fp32")
+        promoted = values_of(cpd.format("fp32"), every["promoted"][:, i].astype(np.uint32))
+        np.testing.assert_array_equal(promoted, total)
+
+
+def test_a_unit_by_its_rule() -> None:
+    """Any operands, block and number of fraction bits; the addend aligned or not."""
+    for separate in (False, True):
+        unit = cpd.BlockFma(
+            "e5m2",
+            "e5m2",
+            block=16,
+            fraction_bits=9,
+            sum="e6m9",
+            aligns_addend=not separate,
+            rounding="nearest_even",
+            min_exponent=-20,
+        )
+        made = make("block_fma", accumulator=cpd.Accumulator("fp16", unit=unit), random=150)
+        every = columns(made)
+        for line in range(made.count):
+            block = Block(made, every, line, 0)
+            if not block.special:
+                check_block(made, every, line, block)
+
+
+def test_scales_below_every_normal_number() -> None:
+    """e8m0's least scale, 2^-127, has that exponent."""
+    made = make("mma", accumulator="rtx-blackwell-mxfp8", random=2000)
+    every = columns(made)
+    assert (every["a_scale"] == 0).any()

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A code's parts: it stands for (-1)^sign * significand * 2^(exponent - MAN). Subnormals have the
+// least exponent. ENCODING: 0 has Inf and NaN in the top exponent (ieee), 1 NaN alone, all ones
+// (fn), 2 neither (finite).
+module fp_unpack #(
+    parameter int EXP = 4,
+    parameter int MAN = 3,
+    parameter int ENCODING = 0,
+    parameter int EW = EXP + 1
+) (
+    input  logic [EXP+MAN:0] code,
+    output logic sign,
+    output logic signed [EW-1:0] exponent,
+    output logic [MAN:0] significand,
+    output logic infinite,
+    output logic nan
+);
+  localparam int BIAS = 2 ** (EXP - 1) - 1;
+
+  logic [EXP-1:0] field;
+  logic [MAN-1:0] fraction;
+  assign {sign, field, fraction} = code;
+
+  logic normal, top;
+  assign normal = |field;
+  assign top = &field;
+`ifdef MUT_FLUSH_SUBNORMALS
+  assign significand = normal ? {1'b1, fraction} : '0;
+`else
+  assign significand = {normal, fraction};
+`endif
+  assign exponent = $signed({{(EW - EXP) {1'b0}}, field}) - (normal ? EW'(BIAS) : EW'(BIAS - 1));
+
+  generate
+    if (ENCODING == 0) begin : gen_ieee
+      assign infinite = top & (fraction == 0);
+      assign nan = top & (fraction != 0);
+    end else begin : gen_finite
+      assign infinite = 1'b0;
+      assign nan = (ENCODING == 1) & top & (&fraction);
+    end
+  endgenerate
+endmodule

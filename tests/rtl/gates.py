@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Gates of two inputs (inverters apart) of the modules, counted by yosys: writes `gates.json`.
+
+Rounding is fixed, to nearest even or a matrix unit's own, and signals inside a unit are no outputs.
+
+Run: python tests/rtl/gates.py [PREFIX…]   (default: every row; else those whose name begins so)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+FORMATS = [(2, 1), (3, 2), (2, 3), (4, 3), (5, 2), (5, 10), (8, 7)]
+ELEMENTWISE = {"fp_mul": "ab", "fp_add": "ab", "fp_fma": "abc"}
+NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 6
+
+
+def rows() -> list[tuple[str, str, dict[str, int], int]]:
+    """Name, module, parameters, rounding."""
+    made = []
+    for exp, man in FORMATS:
+        parameters = {"EXP": exp, "MAN": man}
+        made += [(f"{m} e{exp}m{man}", m, parameters, NEAREST) for m in ELEMENTWISE]
+    for bits in (4, 8, 16):
+        to = {"EXP": 8, "MAN": 23, "OUT_EXP": 4, "OUT_MAN": 3, "OUT_ENCODING": 1, "RANDOM": bits}
+        made.append((f"fp_cast_sr e8m23 e4m3 {bits}", "fp_cast_sr", to, STOCHASTIC))
+    for exp, man, encoding, fraction in (
+        (4, 3, 1, 13), (5, 2, 0, 13), (4, 3, 1, 25), (5, 10, 0, 23), (5, 10, 0, 24), (5, 10, 0, 25),
+        (8, 7, 0, 25),
+    ):  # fmt: skip
+        unit = {"PRODUCTS": 16, "EXP": exp, "MAN": man, "ENCODING": encoding, "F": fraction}
+        if fraction == 13:
+            unit["SUM_MAN"] = 13
+        made.append((f"block_fma e{exp}m{man} F{fraction}", "block_fma", unit, TOWARD_ZERO))
+    for exp, man, encoding in ((2, 1, 2), (3, 2, 2), (2, 3, 2), (4, 3, 1), (5, 2, 0)):
+        unit = {"EXP": exp, "MAN": man, "ENCODING": encoding}
+        made.append((f"mx_dot e{exp}m{man}", "mx_dot", unit, TOWARD_ZERO))
+    return made
+
+
+def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
+    """A module `top` with the inputs of values, result and flags alone."""
+    wide = parameters["EXP"] + parameters["MAN"] + 1
+    out = parameters.get("OUT_EXP", parameters["EXP"]) + parameters.get("OUT_MAN", parameters["MAN"]) + 1
+    inputs = dict.fromkeys(ELEMENTWISE.get(module, "a"), wide)
+    fixed = {"rounding": f"3'd{rounding}", "saturate": "1'b0"}
+    if module == "fp_cast_sr":
+        inputs["r"] = parameters["RANDOM"]
+    elif module == "fp_mul":
+        fixed["r"] = "1'b0"
+    elif module in ("block_fma", "mx_dot"):
+        products = 16 if module == "block_fma" else 32
+        inputs, out = {"a": products * wide, "b": products * wide, "c": 32}, 32
+        inputs |= {"a_scale": 8, "b_scale": 8} if module == "mx_dot" else {}
+        del fixed["saturate"]
+    ports = [f"input logic [{bits - 1}:0] {name}" for name, bits in inputs.items()]
+    ports += [f"output logic [{out - 1}:0] result", "output logic [4:0] flags"]
+    names = [f".{name}({name})" for name in (*inputs, "result", "flags")]
+    names += [f".{name}({value})" for name, value in fixed.items()]
+    given = ", ".join(f".{name}({value})" for name, value in parameters.items())
+    return f"module top({', '.join(ports)});\n  {module} #({given}) unit({', '.join(names)});\nendmodule\n"
+
+
+def count(module: str, parameters: dict[str, int], rounding: int) -> dict[str, int]:
+    """Cells by their kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder, "top.sv")
+        top.write_text(wrapper(module, parameters, rounding))
+        sources = " ".join(map(str, [*sorted(FOLDER.glob("*.sv")), top]))
+        script = (
+            f"read_verilog -sv {sources}; hierarchy -check -top top; synth -flatten -top top; "
+            "abc -g AND,NAND,OR,NOR,XOR,XNOR; opt_clean; stat"
+        )
+        done = subprocess.run(["yosys", "-p", script], capture_output=True, text=True, check=True)
+    last = done.stdout.rsplit("Number of cells", 1)[1]
+    return {kind.lower(): int(n) for kind, n in re.findall(r"\$_(\w+)_ +(\d+)", last)}
+
+
+def row(name: str, module: str, parameters: dict[str, int], rounding: int) -> dict[str, Any]:
+    cells = count(module, parameters, rounding)
+    gates = sum(n for kind, n in cells.items() if kind != "not")
+    return {"name": name, "module": module, "parameters": parameters, "gates": gates, "cells": cells}
+
+
+def main(prefixes: list[str]) -> None:
+    version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout
+    made = []
+    for one in rows():
+        if not prefixes or one[0].startswith(tuple(prefixes)):
+            made.append(row(*one))
+            print(f"{made[-1]['gates']:7}  {one[0]}", flush=True)
+    text = {"tool": " ".join(version.split()[:2]), "rows": made}
+    (FOLDER / "gates.json").write_text(json.dumps(text, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
