@@ -282,6 +282,7 @@ def test_short_names() -> None:
         assert accumulator(same) == plain
     assert cpd.Accumulator("int1024").fixed == cpd.FixedPoint(1024)
     assert cpd.Accumulator("fixed<40,-3>", rounding="up").fixed == cpd.FixedPoint(40, -3)
+    assert cpd.Accumulator("fixed<8,-1> rounding=down").fixed == cpd.FixedPoint(8, -1)
     assert cpd.Accumulator("fixed<8,0> rounding=down").rounding == "down"
     narrow = cpd.Accumulator("int8")  # a format, as ever
     assert (narrow.scheme, narrow.format.name) == ("sequential", "int8")
@@ -369,3 +370,29 @@ def test_what_hardware_does() -> None:
     x = cpd.cast(np.float32([[448, 2.0**-9, -448, 2.0**-9]]), "e4m3fn")
     y = cpd.cast(np.float32([[448], [2.0**-9], [448], [2.0**-9]]), "e4m3fn")
     assert cpd.gemm(x, y, cpd.FixedPoint.kulisch("e4m3fn", "e4m3fn", 4)).item() == 2.0**-17
+
+
+def test_layers_take_integers() -> None:
+    """int8 layers summed in int32: what binary32's exact sums give."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(3)
+
+    def whole(*shape: int) -> Any:
+        return torch.randint(-128, 128, shape, generator=generator).float()
+
+    recipe = cpd.Recipe("int32", "int32", "int32")
+    layer, plain = cpd.nn.Linear(16, 5, recipe=recipe), torch.nn.Linear(16, 5)
+    convolution = cpd.nn.Conv2d(2, 3, 3, recipe=recipe)
+    plain_convolution = torch.nn.Conv2d(2, 3, 3)
+    for one in (layer, convolution):
+        for parameter in one.parameters():
+            parameter.data = whole(*parameter.shape)
+    plain.load_state_dict(layer.state_dict())
+    plain_convolution.load_state_dict(convolution.state_dict())
+    x, images = whole(7, 16), whole(2, 2, 6, 6)
+    assert torch.equal(layer(x), plain(x))
+    assert torch.equal(convolution(images), plain_convolution(images))
+    layer(x).sum().backward()
+    plain(x).sum().backward()
+    assert torch.equal(layer.weight.grad, plain.weight.grad)
+    assert torch.equal(layer.bias.grad, plain.bias.grad)
