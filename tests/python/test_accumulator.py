@@ -335,7 +335,7 @@ def test_errors(arguments, error, message):
             "adder must be aligned, exact, flushed_pairs, two_steps or",
         ),
         ({"adder": 1}, TypeError, "adder must be a str, got int"),
-        ({"adder": "exact", "scale": "e8m0"}, ValueError, "for units without a scale"),
+        ({"adder": "exact", "scale": "e8m0", "block": 32}, ValueError, "for units without a scale"),
         ({"adder": "two_steps"}, ValueError, "rounds to nearest_even, got fp32 and toward_zero"),
         ({"group": 8}, ValueError, "group must be a multiple of block and of stride"),
         ({"group": 128}, ValueError, "group must be 0…64, got 128"),
