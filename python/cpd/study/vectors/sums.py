@@ -151,7 +151,7 @@ class SumRule:
         codes = {name: _codes(values) for name, values in given.items()}
         n = len(codes["a"])
         every = (codes.get(name) for name in ("a", "b", "c", "a_scale", "b_scale", "r"))
-        results, flags, signals = _core.oracle_sums(self._core_rule, n, *every)
+        results, flags, inside, signals = _core.oracle_sums(self._core_rule, n, *every)
         self._compare(codes, results)
         columns: Columns = {"result": results, "flags": flags}
         at = 0
@@ -159,7 +159,7 @@ class SumRule:
             values = signals[:, at : at + signal.count]
             columns[signal.name] = values[:, 0] if signal.count == 1 else values
             at += signal.count
-        return columns, self._corners(codes, columns)
+        return columns, inside | self._corners(codes, columns)
 
     def _compare(self, codes: Columns, results: npt.NDArray[np.uint32]) -> None:
         kernel = self._kernel(codes)
