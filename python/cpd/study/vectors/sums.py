@@ -202,7 +202,8 @@ class SumRule:
             scales = packed(codes[f"{name}_scale"].reshape(-1), self.scale.bits)
             elements = packed(codes[name].reshape(-1), f.bits)
             operands.append(Encoded(elements, scales, q, shape, axis))
-        product = verbs.gemm(*operands, self.accumulator, c, scales_at="block")
+        a, b = operands
+        product: Any = verbs.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:
