@@ -137,7 +137,10 @@ def test_the_struct_of_the_vectors_package(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "simulator",
-    [pytest.param("icarus", marks=ICARUS), pytest.param("verilator", marks=VERILATOR)],
+    [
+        pytest.param("icarus", marks=ICARUS),
+        pytest.param("verilator", marks=[VERILATOR, pytest.mark.exhaustive]),
+    ],
 )
 def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
     vectors = make("add", "e3m2ieee", rounding="down")
