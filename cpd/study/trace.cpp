@@ -116,6 +116,7 @@ class Lines {
     const bool has_codes = std::ranges::find(record.codes, kNoCode) == record.codes.end();
     lines_.codes[i] = has_codes ? code : kNoCode;
     lines_.flags[i] = record.flags;
+    lines_.corners[i] = record.corners;
   }
 
  private:

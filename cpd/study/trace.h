@@ -65,6 +65,7 @@ struct SumLines {
   const std::uint32_t* random = nullptr;  ///< n × DrawsOf
   std::uint32_t* codes = nullptr;         ///< n; kNoCode where a rounding's NaN has no code
   std::uint8_t* flags = nullptr;
+  std::uint16_t* corners = nullptr;  ///< of any rounding: tie, carry, cancellation
   std::uint64_t* signals = nullptr;  ///< n × the elements of SignalsOf
 };
 

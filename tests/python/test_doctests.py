@@ -64,11 +64,11 @@ MODULES = (
     "cpd.study.costs",
     "cpd.study.hardware_cost",
     "cpd.study.reduce",
-    "cpd.study.vectors.making",
     "cpd.study.sweeps.cells",
     "cpd.study.sweeps.patterns",
     "cpd.study.sweeps.results",
     "cpd.study.sweeps.run",
+    "cpd.study.vectors.making",
 )
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
 """Rooms that need torch, but for what is in PLAIN."""

@@ -51,7 +51,9 @@ SUMS = [
 )
 def test_oracle_and_kernels_agree(operation: str, case: tuple[str, str, int]) -> None:
     f, acc, length = case
-    made = make(operation, f, accumulator=acc, length=length, directed=True, random=300)
+    how: dict[str, Any] = {"accumulator": acc, "length": length}
+    columns(make(operation, f, random=200, seed=5, tininess="before", **how))
+    made = make(operation, f, directed=True, random=300, **how)
     every = columns(made)
     assert len(every["a"]) + made.left_out >= 300
     assert all(each.name in every for each in made.fields)

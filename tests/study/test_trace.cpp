@@ -17,6 +17,7 @@ namespace {
 struct Line {
   std::uint32_t code = 0;
   std::uint8_t flags = 0;
+  std::uint16_t corners = 0;
   std::vector<std::uint64_t> signals;
 };
 
@@ -35,6 +36,7 @@ Line run(const SumRule& rule, const std::vector<std::uint32_t>& a,
   lines.random = random.empty() ? nullptr : random.data();
   lines.codes = &line.code;
   lines.flags = &line.flags;
+  lines.corners = &line.corners;
   lines.signals = line.signals.data();
   OracleSums(rule, lines);
   return line;
@@ -68,6 +70,7 @@ TEST(Trace, ShowsEveryRounding) {
   const Line line = run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58);
   EXPECT_EQ(line.code, 0x58u);
   EXPECT_EQ(line.flags, soft::kInexact);
+  EXPECT_EQ(line.corners, static_cast<std::uint16_t>(Corner::tie));
   EXPECT_EQ(signal(rule, line, "start"), (Words{0x58}));
   EXPECT_EQ(signal(rule, line, "product"), (Words{0x38, 0x38}));
   EXPECT_EQ(signal(rule, line, "sum"), (Words{0x58, 0x58}));

@@ -173,7 +173,8 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
     sign = codes & size if f.signed else np.uint32(0)
     if f.encoding in ("fnuz", "p3109"):
         sign = np.where(magnitude == 0, np.uint32(0), sign)
-    return magnitude | sign
+    made: Codes = magnitude | sign
+    return made
 
 
 def sum_lines(rule: Any, words: Words, n: int) -> Lines:
