@@ -151,6 +151,21 @@ def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
     assert said.count("line ") == 10
 
 
+@ICARUS
+def test_every_run_is_of_its_own_macros(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path, SOURCES)
+    found = [run(folder, "icarus", macros)[0] for macros in ([], ["MUT_TIES_AWAY"], [])]
+    assert found[0] == found[2] == 0 < found[1]
+
+
+@ICARUS
+def test_without_sources(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path)
+    done = call("make", "-s", "-C", folder, "icarus")
+    assert "give the sources under test: RTL='fp_mul.sv …'" in done.stderr
+    assert done.returncode != 0
+
+
 def test_another_module(tmp_path: Path) -> None:
     folder = write_testbench(make("mul", "e3m2ieee"), tmp_path, ["mine.sv"], module="my_mul")
     assert "  my_mul #(\n" in (folder / "tb.sv").read_text()

@@ -38,8 +38,12 @@ class Known:
         return f"{self.accumulator}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        c = None if dots.c is None else dots.c[:, None, None]
-        made: F32 = gemm(dots.a[:, None, :], dots.b[:, :, None], self.accumulator, c)[:, 0, 0]
+        return self.sums(dots.a, dots.b, dots.c)
+
+    def sums(self, a: F32, b: F32, c: F32 | None = None) -> F32:
+        """As a function that `probe` takes."""
+        addend = None if c is None else c[:, None, None]
+        made: F32 = gemm(a[:, None, :], b[:, :, None], self.accumulator, addend)[:, 0, 0]
         return made if self.result is None else cast(made, self.result)
 
 
@@ -205,16 +209,19 @@ def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
     if found:
         return found
     sets = set(flat)
-    for shape in shapes:
-        for order in _orders(shape[0], k):
-            made = Blocks(*shape, *order)
-            if frozenset(made.order(k)[: made.block]) in sets and made.tree(k, addend) == tree:
-                return [made]
+    for block in widths:
+        for order in _orders(block, k):
+            if frozenset(Blocks(block, 0, "aligned", *order).order(k)[:block]) not in sets:
+                continue
+            made = (Blocks(*shape, *order) for shape in shapes if shape[0] == block)
+            fitting = next((one for one in made if one.tree(k, addend) == tree), None)
+            if fitting is not None:
+                return [fitting]
     return []
 
 
 def _orders(block: int, k: int) -> Iterator[tuple[int, int, int]]:
     for group in range(2 * block, min(k, _WIDEST) + 1, block):
-        for stride in range(2, min(group, 32) + 1):
-            for take in range(1, stride):
-                yield group, stride, take
+        for stride in range(2, group + 1):
+            if group % stride == 0:
+                yield from ((group, stride, take) for take in range(stride - 1, 0, -1))
