@@ -27,7 +27,8 @@ verilator: sources
 		--Mdir obj_dir tb.sv $(RTL) >verilator.log 2>&1 || (cat verilator.log; false)
 	obj_dir/Vtb
 sources:
-	@test -n "$(strip $(RTL))" || (echo "give the sources under test: RTL='{module}.sv …'" >&2; false)
+	@test -n "$(strip $(RTL))" || \\
+		(echo "give the sources under test: RTL='{module}.sv …'" >&2; false)
 clean:
 	rm -rf tb.vvp obj_dir verilator.log
 .PHONY: icarus verilator sources clean
