@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
@@ -76,20 +77,25 @@ class OrderTree:
                 x, y = y, x
             if isinstance(y, int) and y != self.k:  # beside it a sum, the addend or a product
                 done = self._sum(x, dots)
-                return fma(dots.a[:, y], dots.b[:, y], done, self.format, self.rounding)
-        return add(self._sum(x, dots), self._sum(y, dots), self.format, self.rounding)
+                made: F32 = fma(dots.a[:, y], dots.b[:, y], done, self.format, self.rounding)
+                return made
+        made = add(self._sum(x, dots), self._sum(y, dots), self.format, self.rounding)
+        return made
 
     def _leaf(self, leaf: int, dots: Dots) -> F32:
         if leaf == self.k:
             assert dots.c is not None
-            return cast(dots.c, self.format, self.rounding)
+            made: F32 = cast(dots.c, self.format, self.rounding)
+            return made
         a, b = dots.a[:, leaf], dots.b[:, leaf]
-        return mul(a, b, self.product or self.format, self.rounding)
+        made = mul(a, b, self.product or self.format, self.rounding)
+        return made
 
 
-def same(x: F32, y: F32) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
     """Where two sums are the same value; zeros of either sign are, and NaN."""
-    return (x == y) | (np.isnan(x) & np.isnan(y))
+    alike: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
+    return alike
 
 
 # ---- trees of rules ------------------------------------------------------------------------------
