@@ -66,11 +66,11 @@ MODULES = (
     "cpd.study.probe.command",
     "cpd.study.probe.find",
     "cpd.study.reduce",
-    "cpd.study.vectors.making",
     "cpd.study.sweeps.cells",
     "cpd.study.sweeps.patterns",
     "cpd.study.sweeps.results",
     "cpd.study.sweeps.run",
+    "cpd.study.vectors.making",
 )
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
 """Rooms that need torch, but for what is in PLAIN."""

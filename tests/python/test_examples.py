@@ -202,6 +202,16 @@ def test_probe(capsys: pytest.CaptureFixture[str]) -> None:
     assert told[3][2] == "rule       fp32 sequential"
 
 
+def test_choose_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = main("21_choose_format")
+    said = capsys.readouterr().out
+    assert best.cell.element.bits == 6
+    assert f"least error: {best.cell}" in said
+    assert said.count("\n*") > 3  # the front
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    assert main("21_choose_format", tmp_path / "x.npy").losses.errors == 0
+
+
 def test_notebook() -> None:
     cells = json.loads((FOLDER / "14_model.ipynb").read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]

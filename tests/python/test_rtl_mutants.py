@@ -69,8 +69,6 @@ def test_a_mutant_is_caught(bench: Any, define: str, record_property: Any) -> No
 
 
 def test_every_planted_bug_is_listed() -> None:
-    planted = {
-        macro for path in SOURCES for macro in re.findall(r"\bMUT_\w+", path.read_text())
-    }
+    planted = {macro for path in SOURCES for macro in re.findall(r"\bMUT_\w+", path.read_text())}
     assert planted == set(MUTANTS)
     assert len(planted) >= 12

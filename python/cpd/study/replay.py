@@ -78,9 +78,10 @@ def replay(
     """Compares a file's dot products with those of an accumulator, bit by bit.
 
     Args:
-        path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and `KIND_d_fp16`
-            (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3, E5M2; or
-            `.csv` or `.jsonl` as `cpd.study.vectors` writes them, of operation dot or block_fma.
+        path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and
+            `KIND_d_fp16` (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3,
+            E5M2; or `.csv` or `.jsonl` as `cpd.study.vectors` writes them, of operation dot or
+            block_fma.
         acc: an accumulator; a preset's name goes with any operands of the unit. Default: the preset
             that the file's name is of (`H100.npz`), or what its head says.
         operands, output: only sets of these operands (`E4M3` or `e4m3fn`), or with these results.

@@ -26,7 +26,7 @@ tb.vvp: tb.sv $(RTL)
 	iverilog -g2012 -s tb $(addprefix -D,$(DEFINES)) -o $@ $^
 obj_dir/Vtb: tb.sv $(RTL)
 	verilator --binary --timing -Wno-fatal -Wno-WIDTH --top-module tb $(addprefix -D,$(DEFINES)) \\
-	  --Mdir obj_dir $^ >verilator.log 2>&1 || (cat verilator.log; false)
+		--Mdir obj_dir $^ >verilator.log 2>&1 || (cat verilator.log; false)
 clean:
 	rm -rf tb.vvp obj_dir verilator.log
 .PHONY: icarus verilator clean

@@ -47,7 +47,7 @@ def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None
     """
     given = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if given is None:
-        raise ValueError(f"{path} says neither in a head nor by its name what its lines are of")
+        raise VectorFileError(f"{path}:1: neither a head nor the name says what the lines are of")
     file = File(path, kind, given.fields)
     found = Check(given)
     for columns in file.batches():
