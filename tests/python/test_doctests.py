@@ -63,6 +63,8 @@ MODULES = (
     "cpd.study.choices",
     "cpd.study.costs",
     "cpd.study.hardware_cost",
+    "cpd.study.probe.command",
+    "cpd.study.probe.find",
     "cpd.study.reduce",
     "cpd.study.replay",
     "cpd.study.sweeps.cells",
