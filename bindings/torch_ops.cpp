@@ -24,6 +24,7 @@
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/exact.h"
+#include "cpd/ops/flagged.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
 #include "torch_tensors.h"
@@ -144,21 +145,43 @@ Tensor FlagsNew(const Tensor& x, const OptionalTensor& y, const OptionalTensor& 
   return flags;
 }
 
+/// x's shape without `dim`.
+std::vector<std::int64_t> SumShape(const Tensor& x, std::int64_t dim) {
+  if (dim < 0 || dim >= x.dim()) {
+    throw Error("dim must be 0…" + std::to_string(x.dim() - 1) + ", got " + std::to_string(dim));
+  }
+  std::vector<std::int64_t> shape(x.sizes().begin(), x.sizes().end());
+  shape.erase(shape.begin() + dim);
+  return shape;
+}
+
 Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
               const OptionalTensor& seed, const OptionalTensor& stream,
               const OptionalTensor& random) {
   const Text text(accumulator);
-  if (dim < 0 || dim >= x.dim()) {
-    throw Error("dim must be 0…" + std::to_string(x.dim() - 1) + ", got " + std::to_string(dim));
-  }
+  const auto shape = SumShape(x, dim);
   const OnDeviceOf guard(x);
-  std::vector<std::int64_t> shape(x.sizes().begin(), x.sizes().end());
-  shape.erase(shape.begin() + dim);
   const Tensor out = Empty(x, shape, x.scalar_type());
   const auto integers = Input(random);
   Sum(Input(x), static_cast<int>(dim), Taken<ParseAccumulator>(text, seed, stream, x), Output(out),
       integers ? &*integers : nullptr);
   return out;
+}
+
+/// The exceptions of SumNew's roundings.
+Tensor SumFlagsNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
+                   const OptionalTensor& seed, const OptionalTensor& stream,
+                   const OptionalTensor& random, StringHandle tininess) {
+  const Text text(accumulator), when(tininess);
+  const auto shape = SumShape(x, dim);
+  const OnDeviceOf guard(x);
+  const Tensor out = Empty(x, shape, x.scalar_type());
+  const Tensor flags = Empty(x, shape, ScalarType::Byte);
+  const auto integers = Input(random);
+  SumFlagged(Input(x), static_cast<int>(dim), Taken<ParseAccumulator>(text, seed, stream, x),
+             soft::ParseTininess(when.view()), Output(out), Output(flags),
+             integers ? &*integers : nullptr);
+  return flags;
 }
 
 /// … × M × K by … × K × N: the dimensions before the last two broadcast. What does not fit is left
@@ -198,6 +221,24 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, String
     Gemm(Input(a), Input(b), how, Output(out), from, integers ? &*integers : nullptr);
   }
   return out;
+}
+
+/// The exceptions of GemmNew's roundings.
+Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
+                    StringHandle accumulator, const OptionalTensor& seed,
+                    const OptionalTensor& stream, ScalarType dtype, const OptionalTensor& random,
+                    StringHandle tininess) {
+  const Text text(accumulator), when(tininess);
+  const OnDeviceOf guard(a);
+  const auto shape = ProductShape(a, b);
+  const Tensor out = Empty(a, shape, dtype);
+  const Tensor flags = Empty(a, shape, ScalarType::Byte);
+  const auto addend = Input(c), integers = Input(random);
+  const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
+  GemmFlagged(Input(a), Input(b), Taken<ParseAccumulator>(text, seed, stream, a),
+              soft::ParseTininess(when.view()), Output(out), Output(flags), pointer(addend),
+              pointer(integers));
+  return flags;
 }
 
 /// The elements' product below scales and factors (ops/gemm.h): block and lines say how many values
@@ -302,6 +343,10 @@ STABLE_TORCH_LIBRARY(cpd, m) {
                .append(kSum)
                .append(", Tensor? random) -> Tensor"));
   }
+  define(std::string("sum_flags(Tensor x, int dim, ") + kSum +
+         ", Tensor? random, str tininess) -> Tensor");
+  define(std::string("gemm_flags(Tensor a, Tensor b, Tensor? c, ") + kSum +
+         ", ScalarType dtype, Tensor? random, str tininess) -> Tensor");
   for (const std::string name : {"gemm", "gemm_plain"}) {
     define(std::string(name)
                .append("(Tensor a, Tensor b, Tensor? c, ")
@@ -353,6 +398,8 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("flags", TORCH_BOX(&Entered<&FlagsNew>::Run));
   m.impl("sum", TORCH_BOX(&Entered<&SumNew>::Run));
   m.impl("sum_plain", TORCH_BOX(&Entered<&SumNew>::Run));
+  m.impl("sum_flags", TORCH_BOX(&Entered<&SumFlagsNew>::Run));
+  m.impl("gemm_flags", TORCH_BOX(&Entered<&GemmFlagsNew>::Run));
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("gemm_plain", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("gemm_scaled", TORCH_BOX(&Entered<&GemmScaledNew>::Run));

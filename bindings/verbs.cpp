@@ -18,6 +18,7 @@
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/exact.h"
+#include "cpd/ops/flagged.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
@@ -159,6 +160,28 @@ void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accum
   const auto r = OptionalViewOf(random);
   WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
     Gemm(a, b, accumulator, out, addend ? &*addend : nullptr, r ? &*r : nullptr);
+  });
+}
+
+void SumFlaggedArray(const py::array& x, int dim, const Accumulator& accumulator,
+                     const std::string& tininess, const py::array& out, const py::array& flags,
+                     const OptionalArray& random) {
+  const auto r = OptionalViewOf(random);
+  const soft::Tininess when = soft::ParseTininess(tininess);
+  WithoutGil([&, x = ViewOf(x), out = ViewOf(out), flags = ViewOf(flags)] {
+    SumFlagged(x, dim, accumulator, when, out, flags, r ? &*r : nullptr);
+  });
+}
+
+void GemmFlaggedArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
+                       const std::string& tininess, const py::array& out, const py::array& flags,
+                       const OptionalArray& c, const OptionalArray& random) {
+  const auto addend = OptionalViewOf(c);
+  const auto r = OptionalViewOf(random);
+  const soft::Tininess when = soft::ParseTininess(tininess);
+  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out), flags = ViewOf(flags)] {
+    GemmFlagged(a, b, accumulator, when, out, flags, addend ? &*addend : nullptr,
+                r ? &*r : nullptr);
   });
 }
 
@@ -310,6 +333,10 @@ void BindOperations(py::module_& m) {
         no_array);
   m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
         py::arg("c"), no_array);
+  m.def("sum_flagged", &SumFlaggedArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"),
+        py::arg("tininess"), py::arg("out"), py::arg("flags"), no_array);
+  m.def("gemm_flagged", &GemmFlaggedArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"),
+        py::arg("tininess"), py::arg("out"), py::arg("flags"), py::arg("c"), no_array);
   m.def("gemm_scaled", &GemmScaledArrays, py::arg("a"), py::arg("a_scales"), py::arg("b"),
         py::arg("b_scales"), py::arg("accumulator"), py::arg("epilogue"), py::arg("out"),
         py::arg("c") = py::none(), no_array);

@@ -135,6 +135,7 @@ class Dot {
       case Scheme::pairwise:
         return Arithmetic::to_float(pairwise(start));
       case Scheme::block_fma:
+      case Scheme::fixed:
         break;
     }
     throw std::invalid_argument("scheme without ordered sum");

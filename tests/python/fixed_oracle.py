@@ -9,8 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from flags_oracle import NV, NX, OF, result
 from oracle import (
     NAN,
+    Infinity,
+    NotANumber,
     Number,
     Options,
     Spec,
@@ -19,12 +22,9 @@ from oracle import (
     multiply_values,
     number,
     power_of_two,
-    round_value,
     value_from_bits,
     value_from_double,
 )
-
-NX, UF, OF, NV = 1, 2, 4, 16
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,14 @@ class Fixed:
         return (s - self.least) % (1 << self.width) + self.least
 
 
-def sum_of(acc: Fixed, terms: Iterable[Value]) -> tuple[Value, int]:
-    """The sum, rounded into the format, and its exceptions but for those of the last rounding."""
-    s, flags = 0, 0
+def sum_of(acc: Fixed, terms: Iterable[Value], tininess: str = "after") -> tuple[Value, int]:
+    """The sum, rounded into the format, and its exceptions."""
+    s, flags, finite = 0, 0, True
     for term in terms:
         if not isinstance(term, Number):
-            return NAN, flags
+            finite = False
+            flags |= NV if isinstance(term, Infinity) else 0
+            continue
         units = acc.units(term.value)
         if units * power_of_two(-acc.fraction) != term.value:
             flags |= NX
@@ -87,19 +89,30 @@ def sum_of(acc: Fixed, terms: Iterable[Value]) -> tuple[Value, int]:
         s = acc.kept(exact)
         if s != exact:
             flags |= OF | NX
-    return round_value(acc.format, number(s * power_of_two(-acc.fraction)), acc.options), flags
+    total = number(s * power_of_two(-acc.fraction)) if finite else NAN
+    made, last = result("cast", (total,), acc.format, acc.options, tininess)
+    return made, flags | last
 
 
-def dot(a: Sequence[int], b: Sequence[int], c: int | None, acc: Fixed) -> int:
-    """One element of `cpd.gemm`, binary32 patterns in and out. A product with an infinity counts as
-    not finite, whatever the other operand is."""
+def product(x: Value, y: Value) -> Value:
+    """One with an infinity is infinite, whatever number the other operand is."""
+    if isinstance(x, NotANumber) or isinstance(y, NotANumber):
+        return NAN
+    finite = isinstance(x, Number) and isinstance(y, Number)
+    return multiply_values(x, y) if finite else Infinity(False)
+
+
+def dot(
+    a: Sequence[int], b: Sequence[int], c: int | None, acc: Fixed, tininess: str = "after"
+) -> tuple[int, int]:
+    """One element of `cpd.gemm`, binary32 patterns in and out, and its flags."""
     terms: list[Value] = [] if c is None else [value_from_bits(c)]
-    for x, y in zip(map(value_from_bits, a), map(value_from_bits, b), strict=True):
-        finite = isinstance(x, Number) and isinstance(y, Number)
-        terms.append(multiply_values(x, y) if finite else NAN)
-    return bits_from_value(sum_of(acc, terms)[0])
+    terms += map(product, map(value_from_bits, a), map(value_from_bits, b))
+    value, flags = sum_of(acc, terms, tininess)
+    return bits_from_value(value), flags
 
 
-def total(acc: Fixed, terms: Iterable[float]) -> int:
-    """`cpd.sum` of binary64 terms, as a binary32 pattern."""
-    return bits_from_value(sum_of(acc, map(value_from_double, terms))[0])
+def total(acc: Fixed, terms: Iterable[float], tininess: str = "after") -> tuple[int, int]:
+    """`cpd.sum` of binary64 terms, as a binary32 pattern, and its flags."""
+    value, flags = sum_of(acc, map(value_from_double, terms), tininess)
+    return bits_from_value(value), flags

@@ -163,7 +163,7 @@ def flags(
     return _ops.flags(*given, operation, *arguments, integers, tininess)
 
 
-def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
+def sum(x: Tensor, acc: Accumulator, dim: int, random: Any, tininess: str | None = None) -> Any:
     check("x", x, FLOATS)
     axis = dimension(dim, x.dim())
     check_carrier(name_of(x.dtype), acc.format.name)
@@ -173,12 +173,23 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any) -> Tensor:
         integers = given_draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
         if x.device.type == "cuda":
             raise ValueError("random is for sums on the CPU; CUDA tensors take seed and stream")
-    return call(*_sum, x, axis, acc.text, *random_numbers(acc, x), integers)
+    numbers = random_numbers(acc, x)
+    if tininess is None:
+        return call(*_sum, x, axis, acc.text, *numbers, integers)
+    raised = _ops.sum_flags(x, axis, acc.text, *numbers, integers, tininess)
+    return call(*_sum, x, axis, acc.text, *numbers, integers), raised
 
 
 def gemm(
-    a: Tensor, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, random: Any
-) -> Tensor:
+    a: Tensor,
+    b: Any,
+    acc: Accumulator,
+    c: Any,
+    dtype: Any,
+    blas: bool,
+    random: Any,
+    tininess: str | None = None,
+) -> Any:
     element = check_product(a, b, c, dtype, ("a", "b", "c"))
     check_result(name_of(element), acc.format.name)
     integers = None
@@ -188,7 +199,11 @@ def gemm(
         if a.device.type == "cuda":
             raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
     numbers = random_numbers(acc, a)
-    return call(*_gemm, a, b, c, acc.text, *numbers, element, blas, integers)
+    product = a, b, c, acc.text, *numbers, element
+    if tininess is None:
+        return call(*_gemm, *product, blas, integers)
+    raised = _ops.gemm_flags(*product, integers, tininess)
+    return call(*_gemm, *product, blas, integers), raised
 
 
 def hadamard(x: Tensor, transform: Hadamard, axis: Any, inverse: bool, out: Any) -> Tensor:
@@ -299,6 +314,16 @@ def _(x: Tensor, *args: Any) -> Tensor:
 @torch.library.register_fake("cpd::sum_plain")
 def _(x: Tensor, dim: int, *args: Any) -> Tensor:
     return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :])
+
+
+@torch.library.register_fake("cpd::sum_flags")
+def _(x: Tensor, dim: int, *args: Any) -> Tensor:
+    return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :], dtype=torch.uint8)
+
+
+@torch.library.register_fake("cpd::gemm_flags")
+def _(a: Tensor, b: Tensor, *args: Any) -> Tensor:
+    return a.new_empty(product_shape(a.shape, b.shape), dtype=torch.uint8)
 
 
 @torch.library.register_fake("cpd::encode")

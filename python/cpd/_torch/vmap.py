@@ -183,9 +183,9 @@ for _name in ("cast", "add", "mul", "fma", "div", "sqrt"):
     batched(_name, _widen_elements)
     batched(f"{_name}_plain", _widen_elements)
 batched("flags", _widen_elements)
-for _name in ("sum", "sum_plain"):
+for _name in ("sum", "sum_plain", "sum_flags"):
     batched(_name, _widen_sum, lambda given: sum_draws(given["accumulator"]))
-for _name in ("gemm", "gemm_plain"):
+for _name in ("gemm", "gemm_plain", "gemm_flags"):
     batched(_name, widen_product, lambda given: sum_draws(given["accumulator"]))
 for _name in ("hadamard", "hadamard_plain"):
     batched(_name, _widen_hadamard, lambda given: False)

@@ -197,7 +197,8 @@ def flags(
     return raised
 
 
-def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
+def sum(x: Any, acc: Accumulator, dim: int, random: Any, tininess: str | None = None) -> Any:
+    """With `tininess` a pair: the sum, and the flags of its roundings."""
     x = _array("x", x)
     axis = dimension(dim, x.ndim)
     check_carrier(_name(x.dtype), acc.format.name)
@@ -206,11 +207,25 @@ def sum(x: Any, acc: Accumulator, dim: int, random: Any) -> Array:
     if random is not None:
         integers = _draws(random, shape, acc, acc.sum_draws(x.shape[axis]))
     y = np.empty(shape, x.dtype)
-    _core.sum(x, axis, acc._native(), y, integers)
-    return y
+    if tininess is None:
+        _core.sum(x, axis, acc._native(), y, integers)
+        return y
+    raised = np.empty(shape, np.uint8)
+    _core.sum_flagged(x, axis, acc._native(), tininess, y, raised, integers)
+    return y, raised
 
 
-def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, random: Any) -> Array:
+def gemm(
+    a: Any,
+    b: Any,
+    acc: Accumulator,
+    c: Any,
+    dtype: Any,
+    blas: bool,
+    random: Any,
+    tininess: str | None = None,
+) -> Any:
+    """With `tininess` a pair: the product, and the flags of its roundings."""
     a = _array("a", a, NARROW_FLOATS, "a")
     b = _array("b", b, NARROW_FLOATS, "a")
     c = None if c is None else _array("c", c, NARROW_FLOATS, "a")
@@ -223,6 +238,10 @@ def gemm(a: Any, b: Any, acc: Accumulator, c: Any, dtype: Any, blas: bool, rando
     if random is not None:
         integers = _draws(random, shape, acc, acc.gemm_draws(a.shape[-1]))
     y = np.empty(shape, element)
+    if tininess is not None:
+        raised = np.empty(shape, np.uint8)
+        _core.gemm_flagged(a, b, acc._native(), tininess, y, raised, c, integers)
+        return y, raised
     if blas:
         _core.gemm_by_blas(a, b, acc._native(), y, c)
     else:

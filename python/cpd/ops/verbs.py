@@ -29,15 +29,17 @@ elements. Inputs are left alone unless `out=` says otherwise.
 apart from the inputs or be one of them. Returned as the result. It takes no part in autograd, in
 torch.func's transforms or in vmap (ValueError).
 
-**flags=True** (cast, add, mul, fma, div, sqrt; on the CPU) gives a pair: the values, and uint8
-numbers of their shape, each the sum of what its operation raises, as RISC-V and TestFloat number
-them: 1 NX, the result differs from the exact one; 2 UF, inexact and tiny; 4 OF, rounded without an
-upper bound it exceeds the largest finite value, whatever is delivered; 8 DZ, a finite number other
-than 0 divided by 0; 16 NV, NaN from operands that are none, or a NaN where the format has none.
-Tiny, `tininess="after"` (default): rounded to the format's precision with an exponent without
-bounds, it lies below the least normal number; `"before"`: the exact result does. A NaN operand and
-an infinity that the format has raise nothing; one that it has not, or that saturates, OF and NX.
-Flags have no derivatives.
+**flags=True** (cast, add, mul, fma, div, sqrt, sum, gemm; on the CPU) gives a pair: values, and
+uint8 numbers of their shape, each the sum of what its operation raises, as RISC-V and TestFloat
+number them: 1 NX, the result differs from the exact one; 2 UF, inexact and tiny; 4 OF, rounded
+without an upper bound it exceeds the largest finite value, whatever is delivered; 8 DZ, a finite
+number other than 0 divided by 0; 16 NV, NaN from operands that are none, or a NaN where the format
+has none. Tiny, `tininess="after"` (default): rounded to the format's precision with an exponent
+without bounds, it lies below the least normal number; `"before"`: the exact result does. A NaN
+operand and an infinity that the format has raise nothing; one that it has not, or that saturates,
+OF and NX. A sum or a product has those of all its roundings. In an integer a term that loses bits
+raises NX, a sum that wraps or saturates OF and NX, an infinite term NV; in a matrix unit a cut that
+drops a bit raises NX. Flags have no derivatives.
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. What the machine cannot do (no GPU, a library that is not there) is a
@@ -382,7 +384,15 @@ def _rounded(
     return run(*operands, to, options, out, random), raised
 
 
-def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0, *, random: ArrayT | None = None) -> ArrayT:
+def sum(
+    x: ArrayT,
+    acc: AccumulatorLike,
+    dim: int = 0,
+    *,
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
     """The ordered sum of `x` over dimension `dim`, index ascending, rounded at each step.
 
     `acc`: an `Accumulator`, or a format for its plain sequential sum. The sum starts from the first
@@ -407,7 +417,8 @@ def sum(x: ArrayT, acc: AccumulatorLike, dim: int = 0, *, random: ArrayT | None 
     >>> sum(np.float32([16, 1, 1]), acc, random=np.array([0, 1, 0])).item()
     18.0
     """
-    return _face(x).sum(x, sum_accumulator(acc), dim, random)  # type: ignore[no-any-return]
+    when = (tininess,) if flag("flags", flags) else ()
+    return _face(x).sum(x, sum_accumulator(acc), dim, random, *when)
 
 
 def gemm(
@@ -420,7 +431,9 @@ def gemm(
     blas: bool = False,
     scales_at: str | None = None,
     random: ArrayT | None = None,
-) -> ArrayT:
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
     """The matrix product of `a`, … × M × K, and `b`, … × K × N, each sum kept in `acc`.
 
     Element (i, j) starts from c[i, j], rounded (+0 where there is none), and takes the products
@@ -489,16 +502,20 @@ def gemm(
     >>> gemm(a, b, "fp32", np.float32([0.25])).item()
     32.25
     """
+    if flag("flags", flags) and blas:
+        raise ValueError("a BLAS says no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):
-        if flag("blas", blas):
-            raise ValueError("a BLAS takes no encoded operands")
+        if flag("blas", blas) or flags:
+            taker = "a BLAS takes" if blas else "flags are of"
+            raise ValueError(f"{taker} no encoded operands")
         codes = a.codes if isinstance(a, Encoded) else b.codes
         how = accumulator(acc), c, dtype, scales_at, random
         return gemm_encoded(_face(codes), a, b, *how)
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     options = accumulator(acc), c, dtype, flag("blas", blas), random
-    return _face(a).gemm(a, b, *options)  # type: ignore[no-any-return]
+    when = (tininess,) if flags else ()
+    return _face(a).gemm(a, b, *options, *when)
 
 
 def hadamard(

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums and matrix products with the exceptions of their roundings, on the CPU.
+#pragma once
+
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/soft_float.h"
+
+namespace cpd {
+
+/// Sum, and flags (u8, of out's shape): the exceptions of all roundings of an element's sum, or-ed
+/// (numeric/flagged_sums.h). Throws Error before anything is written, also for tensors on a GPU.
+CPD_API void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
+                        soft::Tininess tininess, const TensorView& out, const TensorView& flags,
+                        const TensorView* random = nullptr);
+
+/// Gemm, and flags likewise, c's rounding among them. Of matrix units: those whose adder is
+/// aligned.
+CPD_API void GemmFlagged(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+                         soft::Tininess tininess, const TensorView& out, const TensorView& flags,
+                         const TensorView* c = nullptr, const TensorView* random = nullptr);
+
+}  // namespace cpd
