@@ -108,8 +108,8 @@ inline Number aligned(const Number& a, const Number& b, bool subtracts, bool can
 /// The root of a number times 2^64, from its integer root and rest: one step of Zimmermann's
 /// recursion (Karatsuba Square Root, 1999), the digits that follow being zero. Needs root >= 2^31.
 inline void extend_root(Wide& root, Wide& rest) {
-  const Wide quotient = (rest << 32) / (root << 1);
-  const Wide left = ((rest << 32) - quotient * (root << 1)) << 32;
+  const Wide quotient = (rest << 31) / root;
+  const Wide left = ((rest << 31) - quotient * root) << 33;
   const Wide square = quotient * quotient;
   root = (root << 32) + quotient;
   if (left >= square) {
@@ -189,9 +189,9 @@ inline Number sqrt(const Number& a) {
   std::uint64_t digits = 0;
   std::uint64_t left = radicand;
   for (std::uint64_t bit = std::uint64_t{1} << 62; bit != 0; bit >>= 2) {
-    const bool fits = left >= (digits | bit);
-    left -= fits ? digits | bit : 0;
-    digits = digits >> 1 | (fits ? bit : 0);
+    const std::uint64_t fits = left >= (digits | bit) ? ~std::uint64_t{0} : 0;
+    left -= (digits | bit) & fits;
+    digits = digits >> 1 | (bit & fits);
   }
   Wide root = digits;
   Wide rest = left;

@@ -8,7 +8,9 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
+#include "cpd/base/plans.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/quotient.h"
 #include "cpd/ops/elementwise.h"
 
 namespace cpd {
@@ -92,6 +94,37 @@ void CheckCount(soft::Operation operation, const Operands& in) {
               " operands, got " + std::to_string(given));
 }
 
+/// Whether binary64 gives a quotient or a root rounded to odd, and a kernel rounds it.
+bool IsShort(soft::Operation operation, const Operands& in, const Format& format) {
+  const bool has_route = operation == soft::Operation::div || operation == soft::Operation::sqrt;
+  return has_route && !in.has(DType::f64) && !is_wide(format);
+}
+
+void ComputeShort(soft::Operation operation, const Operands& in, const Format& format,
+                  const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+  const RoundPlan plan = PlanOf(format, options);
+  parallel_for(out.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Reader<double> read_x(in.x);
+    Reader<double> read_y(in.y != nullptr ? *in.y : in.x);
+    Reader<std::uint32_t> read_random(random != nullptr ? *random : in.x);
+    Writer<double> writer(out);
+    for (std::int64_t i = begin; i < end; i += kStage) {
+      const std::int64_t n = std::min(kStage, end - i);
+      const double* x = read_x.Read(i, n);
+      double* values = writer.Target(i, n);
+      if (operation == soft::Operation::div) {
+        const double* y = read_y.Read(i, n);
+        for (std::int64_t k = 0; k < n; ++k) values[k] = quotient_to_odd(x[k], y[k]);
+      } else {
+        for (std::int64_t k = 0; k < n; ++k) values[k] = root_to_odd(x[k]);
+      }
+      const std::uint32_t* draws = random != nullptr ? read_random.Read(i, n) : nullptr;
+      Kernels().round_f64(plan, i, n, values, draws, values);
+      writer.Flush(i, n);
+    }
+  });
+}
+
 /// `what` is done on the CPU alone.
 void CheckOnCpu(const TensorView& x, const char* what) {
   if (x.device == Device::cpu) return;
@@ -103,6 +136,8 @@ void CheckOnCpu(const TensorView& x, const char* what) {
 void Compute(soft::Operation operation, const Operands& in, const Format& format,
              const RoundingOptions& options, const TensorView& out, const TensorView* random) {
   CheckOnCpu(in.x, "quotients, square roots and formats wider than binary32");
+  if (IsShort(operation, in, format))
+    return ComputeShort(operation, in, format, options, out, random);
   const soft::Target to = soft::target(format, options);
   parallel_for(out.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
     Stages stages(in, to, options, random);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations by numeric/soft_float.h, on the CPU: what no kernel has.
+// Element-wise operations that no kernel has, on the CPU: by numeric/soft_float.h, or, quotients
+// and roots of binary32 values, by binary64 (quotient.h) and a kernel that rounds.
 #pragma once
 
 #include "cpd/base/tensor.h"

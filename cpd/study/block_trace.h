@@ -6,12 +6,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -129,6 +128,33 @@ inline std::vector<Signal> unit_signals(const Accumulator& accumulator, std::int
   return signals;
 }
 
+/// A unit's signals, as unit_signals lists and names them.
+enum class Wire : std::uint8_t {
+  special,
+  p_sign,
+  p_exp,
+  p_sig,
+  p_shift,
+  p_cut,
+  c_sign,
+  c_exp,
+  c_sig,
+  c_shift,
+  c_cut,
+  max_exp,
+  sum,
+  n_sign,
+  n_exp,
+  n_sig,
+  n_sticky,
+  block_sum,
+  promoted,
+};
+inline constexpr std::array<std::string_view, 19> kWires{
+    "special", "p_sign", "p_exp",    "p_sig",     "p_shift", "p_cut", "c_sign",
+    "c_exp",   "c_sig",  "c_shift",  "c_cut",     "max_exp", "sum",   "n_sign",
+    "n_exp",   "n_sig",  "n_sticky", "block_sum", "promoted"};
+
 /// Where a line's signals stand, and the places of k: the same of every line.
 class UnitLayout {
  public:
@@ -141,17 +167,18 @@ class UnitLayout {
       : order(unit_order(accumulator.unit.value(), length)) {
     std::size_t first = 0;
     for (const Signal& signal : unit_signals(accumulator, length)) {
-      places_[signal.name] = {first, ~std::uint64_t{0} >> (64 - signal.bits)};
+      const auto wire = std::ranges::find(kWires, signal.name) - kWires.begin();
+      places_.at(static_cast<std::size_t>(wire)) = {first, ~std::uint64_t{0} >> (64 - signal.bits)};
       first += static_cast<std::size_t>(signal.count);
     }
   }
 
-  [[nodiscard]] Place at(std::string_view name) const { return places_.find(name)->second; }
+  [[nodiscard]] Place at(Wire wire) const { return places_[static_cast<std::size_t>(wire)]; }
 
   std::vector<std::int64_t> order;
 
  private:
-  std::map<std::string, Place, std::less<>> places_;
+  std::array<Place, kWires.size()> places_{};
 };
 
 /// |x| / 2^quantum, a whole number below 2^64.
@@ -170,8 +197,7 @@ class UnitTrace {
  public:
   UnitTrace(const Accumulator& accumulator, const UnitLayout& layout, Record& record,
             const Options& options)
-      : accumulator_(accumulator),
-        unit_(accumulator.unit.value()),
+      : unit_(accumulator.unit.value()),
         widths_(widths_of(unit_)),
         format_(spec_of(accumulator.format)),
         sum_(spec_of(unit_.sum)),
@@ -209,11 +235,10 @@ class UnitTrace {
       const bool any_nan = promoted.is_nan() || s.is_nan();
       promoted =
           record_.round(format_, record_.made(add_for(options_, promoted, s), any_nan), options_);
-      put("promoted", begin / stretch, record_.codes.back());
+      put(Wire::promoted, begin / stretch, record_.codes.back());
       s = exact_finite(false, 0, 0);
     }
     if (!promotes) record_.round(format_, s, options_);
-    check(x, c);
   }
 
  private:
@@ -233,15 +258,13 @@ class UnitTrace {
     record_.codes.push_back(code_of(sum_, s).value_or(kNoCode));
   }
 
-  void put(std::string_view name, std::size_t index, std::uint64_t value) {
-    const UnitLayout::Place place = layout_.at(name);
+  void put(Wire wire, std::size_t index, std::uint64_t value) {
+    const UnitLayout::Place place = layout_.at(wire);
     out_[place.first + index] = value & place.mask;
   }
-  void put_signed(std::string_view name, std::size_t index, std::int64_t value) {
-    put(name, index, static_cast<std::uint64_t>(value));
+  void put_signed(Wire wire, std::size_t index, std::int64_t value) {
+    put(wire, index, static_cast<std::uint64_t>(value));
   }
-
-  static bool counts(const Exact& x) { return x.kind == Exact::Kind::finite && !x.is_zero(); }
 
   Exact one_block(const BlockOperands& x, const Exact& addend, std::size_t block) {
     const std::vector<BlockTerm> terms =
@@ -251,8 +274,8 @@ class UnitTrace {
     for (const BlockTerm& term : terms) {
       special = special || term.value.kind != Exact::Kind::finite;
     }
-    put("special", block, special ? 1 : 0);
-    put("block_sum", block, code_of(sum_, result).value_or(kNoCode));
+    put(Wire::special, block, special ? 1 : 0);
+    put(Wire::block_sum, block, code_of(sum_, result).value_or(kNoCode));
     if (special) {
       record_special(x, addend, result);
       return result;
@@ -282,8 +305,8 @@ class UnitTrace {
     __extension__ using Wide = __int128;
     Wide total = 0;
     bool cuts = false;
-    const auto align = [&](const Exact& value, int exponent, int fraction,
-                           std::string_view shift_name, std::string_view cut_name, std::size_t at) {
+    const auto align = [&](const Exact& value, int exponent, int fraction, Wire shift_wire,
+                           Wire cut_wire, std::size_t at) {
       const std::uint64_t significand = whole_number(value, exponent - fraction);
       const int shift = greatest - exponent;
       const int drop = shift + fraction - unit_.fraction_bits;
@@ -291,8 +314,8 @@ class UnitTrace {
       const std::uint64_t dropped =
           drop >= 64 ? significand : significand & ((std::uint64_t{1} << std::max(drop, 0)) - 1);
       if (drop < 0) kept <<= -drop;
-      put(shift_name, at, static_cast<std::uint64_t>(shift));
-      put(cut_name, at, dropped);
+      put(shift_wire, at, static_cast<std::uint64_t>(shift));
+      put(cut_wire, at, dropped);
       cuts = cuts || dropped != 0;
       total += value.negative ? -static_cast<Wide>(kept) : static_cast<Wide>(kept);
     };
@@ -300,46 +323,50 @@ class UnitTrace {
     for (std::size_t t = 0; t < static_cast<std::size_t>(widths_.terms); ++t) {
       const BlockTerm term =
           t < terms.size() ? terms[t] : BlockTerm{exact_finite(false, 0, 0), unit_.min_exponent};
-      put("p_sign", first + t, term.value.negative ? 1 : 0);
-      put_signed("p_exp", first + t, term.exponent);
-      put("p_sig", first + t, whole_number(term.value, term.exponent - widths_.fraction));
-      align(term.value, term.exponent, widths_.fraction, "p_shift", "p_cut", first + t);
+      put(Wire::p_sign, first + t, term.value.negative ? 1 : 0);
+      put_signed(Wire::p_exp, first + t, term.exponent);
+      put(Wire::p_sig, first + t, whole_number(term.value, term.exponent - widths_.fraction));
+      align(term.value, term.exponent, widths_.fraction, Wire::p_shift, Wire::p_cut, first + t);
     }
-    put("c_sign", block, addend.negative ? 1 : 0);
-    put_signed("c_exp", block, c_exponent);
-    put("c_sig", block, whole_number(addend, c_exponent - unit_.sum.man));
+    put(Wire::c_sign, block, addend.negative ? 1 : 0);
+    put_signed(Wire::c_exp, block, c_exponent);
+    put(Wire::c_sig, block, whole_number(addend, c_exponent - unit_.sum.man));
     if (unit_.aligns_addend) {
-      align(addend, c_exponent, unit_.sum.man, "c_shift", "c_cut", block);
+      align(addend, c_exponent, unit_.sum.man, Wire::c_shift, Wire::c_cut, block);
     }
-    put_signed("max_exp", block, greatest);
-    put_signed("sum", block, static_cast<std::int64_t>(total));
+    put_signed(Wire::max_exp, block, greatest);
+    put_signed(Wire::sum, block, static_cast<std::int64_t>(total));
     const auto magnitude = static_cast<std::uint64_t>(total < 0 ? -total : total);
     Exact exact_total = exact_finite(total < 0, magnitude, greatest - unit_.fraction_bits);
     if (!unit_.aligns_addend) exact_total = add(exact_total, addend);
+    const bool far = exact_total.is_zero() ? greatest > unit_.min_exponent
+                                           : top_exponent(exact_total) <= greatest - 2;
+    if (far) record_.corners |= bit(Corner::cancellation);
     normalise(exact_total, block);
     end(exact_total, result, cuts);
   }
 
   void normalise(const Exact& total, std::size_t block) {
-    put("n_sign", block, total.negative ? 1 : 0);
+    put(Wire::n_sign, block, total.negative ? 1 : 0);
     if (total.is_zero()) {
-      put("n_exp", block, 0);
-      put("n_sig", block, 0);
-      if (!unit_.aligns_addend) put("n_sticky", block, 0);
+      put(Wire::n_exp, block, 0);
+      put(Wire::n_sig, block, 0);
+      if (!unit_.aligns_addend) put(Wire::n_sticky, block, 0);
       return;
     }
     const int width = unit_.aligns_addend ? widths_.sum - 1 : kLeadingBits;
     const int top = top_exponent(total);
-    put_signed("n_exp", block, top);
-    put("n_sig", block, whole_number(total, top - width + 1));
+    put_signed(Wire::n_exp, block, top);
+    put(Wire::n_sig, block, whole_number(total, top - width + 1));
     if (unit_.aligns_addend) return;
     const Exact below = add(total, negate(cut(total, top - width + 1)));
-    put("n_sticky", block, below.is_zero() ? 0 : 1);
+    put(Wire::n_sticky, block, below.is_zero() ? 0 : 1);
   }
 
   /// The flags of a block's rounding; its result must be the one rounding of the total.
   void end(const Exact& total, const Exact& result, bool cuts) {
     if (cuts) record_.flags |= soft::kInexact;
+    record_.corners |= rounding_corners(sum_, total, result);
     record_.flags |= flags_of(sum_, total, result, into_unit_, record_.tininess);
     const Exact rounded = round_exact(sum_, total, into_unit_);
     const bool same = result.kind != Exact::Kind::finite ||
@@ -348,20 +375,6 @@ class UnitTrace {
     if (!same) throw std::logic_error("a block's signals do not give its sum");
   }
 
-  /// The line's result is that of the slow oracle.
-  void check(const BlockOperands& x, float c) const {
-    Accumulator nearest = accumulator_;
-    if (accumulator_.rounding.mode == Rounding::stochastic) return;  // its integers are given
-    Draws draws(nearest.rounding, 0);
-    const float expected = dot_block_fma(nearest, x, c, draws);
-    const Exact value = value_of(format_, record_.codes.back());
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(to_float(value));
-    if (record_.codes.back() != kNoCode && bits != std::bit_cast<std::uint32_t>(expected)) {
-      throw std::logic_error("a unit's signals do not give its result");
-    }
-  }
-
-  const Accumulator& accumulator_;
   const BlockFma& unit_;
   UnitWidths widths_;
   Spec format_, sum_;

@@ -85,11 +85,7 @@ def flags_of(spec: Spec, exact: Value, o: Options) -> int:
     if isinstance(result, Number) and result.value == exact.value:
         return 0
     rounded = unbounded(spec, exact.value, o)
-    return (
-        NX
-        | (UF if rounded < power_of_two(spec.emin) else 0)
-        | (OF if rounded > spec.max else 0)
-    )
+    return NX | (UF if rounded < power_of_two(spec.emin) else 0) | (OF if rounded > spec.max else 0)
 
 
 def _exact(operation: str, x: Sequence[Value], o: Options) -> Value:
@@ -145,8 +141,11 @@ def elements(
         codes = itertools.product(*ranges)
     names = [*"abc"[:n], *["r"] * sr]
     widths = [a.bits] * n + [random_bits] * sr
-    fields = (*map(Field, names, widths), Field("result", result.bits, role="output"),
-              Field("flags", 5, role="output"))
+    fields = (
+        *map(Field, names, widths),
+        Field("result", result.bits, role="output"),
+        Field("flags", 5, role="output"),
+    )
     head = {
         "operation": operation,
         "formats": [format] * n,
@@ -205,7 +204,9 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
     """The result and its flags."""
     spec, out = SPECS[unit.operands], SPECS[unit.out]
     power = sum(scale - 127 for scale in scales)
-    products = [oracle.multiply_values(spec.decode(x), spec.decode(y)) for x, y in zip(a, b)]
+    products = [
+        oracle.multiply_values(spec.decode(x), spec.decode(y)) for x, y in zip(a, b, strict=True)
+    ]
     addend = out.decode(c)
     given = [spec.decode(x) for x in (*a, *b)] + [addend]
     if 255 in scales or any(isinstance(x, NotANumber) for x in given):
@@ -219,7 +220,7 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
         return code_of(out, total), 0
     terms = [
         (x.value * power_of_two(power), _exponent(spec, i) + _exponent(spec, j) + power)
-        for x, i, j in zip(products, a, b)
+        for x, i, j in zip(products, a, b, strict=True)
     ]
     terms.append((addend.value, _exponent(out, c)))
     greatest = max([unit.min_exponent, *(e for value, e in terms if value)])
@@ -236,7 +237,7 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
 
 
 def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
-    """Operands of like exponents, corners, the largest, the least; c of the sum's size, nothing, or any."""
+    """Operands of like exponents, corners, the largest, the least; c of the sum's size, or any."""
     spec, out = SPECS[unit.operands], SPECS[unit.out]
     draw = random.Random(seed)
     n = unit.products
@@ -281,8 +282,10 @@ def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
 
     for line in range(count):
         a, b = operands(line % 24), operands(line % 24)
-        scales = [draw.choice([0, 1, 126, 127, 128, 254, 255, draw.randrange(256)])
-                  for _ in range(2 * unit.scales)]
+        scales = [
+            draw.choice([0, 1, 126, 127, 128, 254, 255, draw.randrange(256)])
+            for _ in range(2 * unit.scales)
+        ]
         if line % 6 == 1:  # a sum that cancels, or nearly
             half = n // 2
             a[half:] = [x ^ 1 << (spec.bits - 1) for x in a[:half]]

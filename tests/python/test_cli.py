@@ -136,7 +136,7 @@ def test_a_mistake_points_to_the_commands_own_help(capsys, arguments):
 
 
 @pytest.mark.parametrize(
-    "command", ["format", "presets", "compress", "train", "roundoff", "demo", "report"]
+    "command", ["format", "presets", "replay", "compress", "train", "roundoff", "demo", "report"]
 )
 def test_help(capsys, command):
     assert run(command, "--help") == 0

@@ -16,6 +16,12 @@ from cpd.cli.scaled import SOURCES, largest, least
 
 # ---- cpd presets ---------------------------------------------------------------------------------
 
+WITH_FP16_RESULTS = (
+    *("v100", "turing-fp16", "a100", "ada-fp16", "ada-fp8", "h100-fp16", "hopper-mma-fp8"),
+    *("b200-fp16", "b200-fp8", "rtx-blackwell-fp16", "rtx-blackwell-fp8"),
+    *("b200-tcgen05-fp16", "b200-tcgen05-fp8"),
+)
+
 
 def test_presets_as_json(capsys, tmp_path):
     assert main(["presets", "--json"]) == 0
@@ -29,7 +35,12 @@ def test_presets_as_json(capsys, tmp_path):
         for name in ("block", "fraction_bits", "min_exponent", "rounding", "promote"):
             assert row[name] == getattr(acc.unit, name)
         assert cpd.format(row["sum"]) == acc.unit.sum
-        assert row["outputs"] == (["fp32", "fp16"] if row["operands"][0] == "fp16" else ["fp32"])
+        assert row["outputs"] == ["fp32", *["fp16"] * (one.name in WITH_FP16_RESULTS)]
+        is_amd = one.name.startswith("cdna")
+        nans = {} if is_amd else {"fp32": "7FFFFFFF", "fp16": "7FFF"}
+        assert row["nan"] == {name: nans[name] for name in row["outputs"] if name in nans}
+        assert row.get("adder", "aligned") == acc.unit.adder
+        assert is_amd == ("adder" in row)
     assert main(["presets", "--json", "-"]) == 0
     assert capsys.readouterr().out == text
     file = tmp_path / "presets.json"

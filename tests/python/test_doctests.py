@@ -63,12 +63,15 @@ MODULES = (
     "cpd.study.choices",
     "cpd.study.costs",
     "cpd.study.hardware_cost",
+    "cpd.study.probe.command",
+    "cpd.study.probe.find",
     "cpd.study.reduce",
-    "cpd.study.vectors.making",
+    "cpd.study.replay",
     "cpd.study.sweeps.cells",
     "cpd.study.sweeps.patterns",
     "cpd.study.sweeps.results",
     "cpd.study.sweeps.run",
+    "cpd.study.vectors.making",
 )
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
 """Rooms that need torch, but for what is in PLAIN."""
@@ -97,6 +100,8 @@ SHOWN_BY = {
     "Measurement": "Contributions",
     "Roundoff": "roundoff",
     "Source": "Contributions",
+    "Replay": "replay",
+    "Mismatch": "replay",
     "Sweep": "sweep",
     "Tensor": "sweep",
     "Row": "sweep",

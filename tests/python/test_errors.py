@@ -71,7 +71,7 @@ def test_options(face: Face, options, error, message, stochastic):
 @pytest.mark.parametrize(
     ("f", "error"),
     [
-        ("e9m3", ValueError),
+        ("e12m3", ValueError),
         ("", ValueError),
         ("e4m3 ", ValueError),
         (None, TypeError),
@@ -89,19 +89,21 @@ def test_formats(face: Face, f, error):
         lambda: cpd.format(f),
         lambda: cpd.Accumulator(f),
     ):
-        face.refuse(error, r"format|exp|name|e9m3", call)
+        face.refuse(error, r"format|exp|name|e12m3", call)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"exp": 0}, ValueError, "exp"),
-        ({"exp": 9}, ValueError, "exp must be 1…8, got 9"),
+        ({"exp": 12}, ValueError, "exp must be 1…8, got 12; .*exp up to 11"),
+        ({"exp": 9, "encoding": "fn"}, ValueError, "exp must be 1…8, got 9"),
         ({"exp": 4.0}, TypeError, "exp must be an int, got float"),
         ({"exp": True}, TypeError, "exp"),
         ({"exp": 2**40}, ValueError, "exp"),
         ({"man": -1}, ValueError, "man"),
-        ({"man": 24}, ValueError, "man must be 0…23, got 24"),
+        ({"man": 53}, ValueError, "man must be 0…23, got 53; .*man up to 52"),
+        ({"man": 24, "encoding": "fn"}, ValueError, "man must be 0…23, got 24"),
         ({"man": "3"}, TypeError, "man"),
         ({"bias": 400}, ValueError, "bias|binary32"),
         ({"bias": -400}, ValueError, "bias|binary32"),

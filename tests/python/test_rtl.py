@@ -112,24 +112,58 @@ def test_verilator(tmp_path: Path) -> None:
     assert passes(tmp_path, make("mul", "e4m3fn", exhaustive=True), "verilator") == 1 << 16
 
 
+_USES_PACKAGE = """\
+module use_package;
+  import vectors_pkg::*;
+  line_t line;
+  logic [BITS-1:0] lines[0:COUNT-1];
+  initial begin
+    $readmemh("vectors.hex", lines);
+    line = lines[COUNT-1];
+    $display("%0d %h %h %h %h", COUNT, line.a, line.b, line.result, line.flags);
+  end
+endmodule
+"""
+
+
 @ICARUS
-def test_the_package_of_the_vectors_compiles(tmp_path: Path) -> None:
+def test_the_struct_of_the_vectors_package(tmp_path: Path) -> None:
     folder = write_testbench(make("mul", "e3m2ieee"), tmp_path, SOURCES)
-    done = call("iverilog", "-g2012", "-o", tmp_path / "x", folder / "vectors_pkg.sv")
+    (folder / "use.sv").write_text(_USES_PACKAGE)
+    done = call("iverilog", "-g2012", "-o", "x", "vectors_pkg.sv", "use.sv", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
+    assert call("vvp", "-n", "x", cwd=folder).stdout == "4096 3f 3f 1e 00\n"
 
 
 @pytest.mark.parametrize(
     "simulator",
-    [pytest.param("icarus", marks=ICARUS), pytest.param("verilator", marks=VERILATOR)],
+    [
+        pytest.param("icarus", marks=ICARUS),
+        pytest.param("verilator", marks=[VERILATOR, pytest.mark.exhaustive]),
+    ],
 )
 def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
     vectors = make("add", "e3m2ieee", rounding="down")
     folder = write_testbench(vectors, tmp_path, SOURCES)
     failed, count, said = run(folder, simulator, ["MUT_ZERO_SIGN_DOWN"])
-    assert (failed, count) == (54, 4096)  # x - x of 27 finite magnitudes but 0, twice
-    assert "line 66: a=01 b=21\n  result: got 00, expected 20\n" in said
+    assert (failed, count) == (56, 4096)  # x - x of 28 finite magnitudes, twice
+    assert "line 33: a=00 b=20\n  result: got 00, expected 20\n" in said
     assert said.count("line ") == 10
+
+
+@ICARUS
+def test_every_run_is_of_its_own_macros(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path, SOURCES)
+    found = [run(folder, "icarus", macros)[0] for macros in ([], ["MUT_TIES_AWAY"], [])]
+    assert found[0] == found[2] == 0 < found[1]
+
+
+@ICARUS
+def test_without_sources(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path)
+    done = call("make", "-s", "-C", folder, "icarus")
+    assert "give the sources under test: RTL='fp_mul.sv …'" in done.stderr
+    assert done.returncode != 0
 
 
 def test_another_module(tmp_path: Path) -> None:
@@ -175,7 +209,9 @@ def gates() -> Any:
 
 
 def listed() -> dict[str, int]:
-    return {row["name"]: row["gates"] for row in json.loads((RTL / "gates.json").read_text())["rows"]}
+    return {
+        row["name"]: row["gates"] for row in json.loads((RTL / "gates.json").read_text())["rows"]
+    }
 
 
 def test_every_row_of_gates_is_listed() -> None:
@@ -201,7 +237,7 @@ def test_gates_are_as_listed(name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("operation", "format", "rounding"),
-    itertools.product(["mul", "add"], ["e4m3fn", "e5m2", "e4m3"], ROUNDINGS[:-1]),
+    list(itertools.product(["mul", "add"], ["e4m3fn", "e5m2", "e4m3"], ROUNDINGS[:-1])),
 )
 def test_all_pairs_of_8_bits(tmp_path: Path, operation: str, format: str, rounding: str) -> None:
     vectors = make(operation, format, rounding=rounding, exhaustive=True)

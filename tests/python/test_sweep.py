@@ -85,9 +85,8 @@ def test_cells_are_each_combination_once():
 def test_matrix_units_take_what_their_formats_hold():
     kept, left = fitting(grid("e4m3fn,e2m1,e5m2,mxfp4", "h100-fp8,fp32"))
     assert [c.operand for c in kept if c.accumulator == "h100-fp8"] == ["e4m3fn", "e2m1"]
-    takes = "h100-fp8 takes e4m3fn, at most with one scale a tensor, not"
-    assert left == [f"{takes} e5m2", f"{takes} mxfp4"]
-    with pytest.raises(ValueError, match=r"v100 takes fp16, .*, not fp32"):
+    assert left == ["h100-fp8 takes e4m3fn, at most with one scale a tensor; not e5m2, mxfp4"]
+    with pytest.raises(ValueError, match=r"v100 takes fp16, .*; not fp32"):
         fitting(grid("fp32", "v100"))
 
 
@@ -284,6 +283,16 @@ def test_a_sample_is_of_whole_rows_and_only_where_it_is_asked_for(tmp_path):
     assert again.digest == work.digest
 
 
+def test_integers_sum_elements_below_a_tensors_scale():
+    x = normal(24, 64, scale=1e-4)
+    found = sweep(x, "int8", "int32,fp32", scales="tensor,row")
+    assert [row.cell.total for row in found] == ["fp32 fixed width=32 fraction=0", "fp32", "fp32"]
+    assert "at most with one scale a tensor; not int8 row" in found.left_out[0]
+    by_integers, by_floats = (row.losses.dot_error for row in found.rows[:2])
+    assert by_integers == pytest.approx(by_floats, rel=1e-4)
+    assert by_integers < 0.05
+
+
 # ---- what is kept --------------------------------------------------------------------------------
 
 
@@ -294,7 +303,7 @@ def test_cells_are_taken_up(tmp_path):
     assert (len(count), first.reused) == (8, 0)
     assert len(list((tmp_path / "cells").iterdir())) == 8
     again = sweep(x, "e[2-4]m[1-2]", "fp32,fp16", folder=tmp_path, done=count.append)
-    assert (len(count), again.reused) == (12, 8)
+    assert (len(count), again.reused) == (8 + 12, 8)
     assert [r.losses for r in again.rows[:8]] == [r.losses for r in first.rows]
     for changed in (
         {"tensors": x + 1},
@@ -488,7 +497,7 @@ def test_pictures_and_pages(tmp_path):
     assert "&lt;a&gt;" in page
     assert "<a>" not in page
     assert all(name not in page for name in ("http:", "https:", "<script", "{{", "@import"))
-    assert "h100-fp8 takes e4m3fn, at most with one scale a tensor, not mxfp4" in page
+    assert "h100-fp8 takes e4m3fn, at most with one scale a tensor; not mxfp4" in page
     ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
     for name, error in (("a.png", None), ("b.svg", "underflow")):
@@ -503,3 +512,24 @@ def test_pictures_and_pages(tmp_path):
 def test_groups_share_a_cast():
     groups = run._groups(grid("e[2-3]m1", "fp32,fp16", "up,down"))
     assert [len(group) for group in groups] == [2, 2, 2, 2]
+
+
+def test_pages_of_sweeps_without_a_front(tmp_path):
+    """Where every cell overflows, or nothing is lost, or an accuracy is not a number."""
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("jinja2")
+    beyond = np.full((2, 4), 1e30, np.float32)
+    for number, found in enumerate(
+        (
+            sweep(beyond, "e4m3,e5m2", overflow="ieee"),
+            sweep(np.zeros((2, 4), np.float32), "e4m3"),
+            sweep(normal(2, 4), "e4m3", accuracy=lambda _: math.nan),
+            sweep(normal(2, 4), "e4m3", dots=False),
+        )
+    ):
+        found.report(tmp_path / f"{number}.html")
+        found.to_csv(tmp_path / f"{number}.csv")
+        found.to_json(tmp_path / f"{number}.json")
+        assert str(found)
+    with pytest.raises(ValueError, match="no cell has finite errors"):
+        sweep(beyond, "e4m3", overflow="ieee").best()

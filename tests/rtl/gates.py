@@ -49,7 +49,11 @@ def rows() -> list[tuple[str, str, dict[str, int], int]]:
 def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
     """A module `top` with the inputs of values, result and flags alone."""
     wide = parameters["EXP"] + parameters["MAN"] + 1
-    out = parameters.get("OUT_EXP", parameters["EXP"]) + parameters.get("OUT_MAN", parameters["MAN"]) + 1
+    out = (
+        parameters.get("OUT_EXP", parameters["EXP"])
+        + parameters.get("OUT_MAN", parameters["MAN"])
+        + 1
+    )
     inputs = dict.fromkeys(ELEMENTWISE.get(module, "a"), wide)
     fixed = {"rounding": f"3'd{rounding}", "saturate": "1'b0"}
     if module == "fp_cast_sr":
@@ -66,7 +70,8 @@ def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
     names = [f".{name}({name})" for name in (*inputs, "result", "flags")]
     names += [f".{name}({value})" for name, value in fixed.items()]
     given = ", ".join(f".{name}({value})" for name, value in parameters.items())
-    return f"module top({', '.join(ports)});\n  {module} #({given}) unit({', '.join(names)});\nendmodule\n"
+    unit = f"{module} #({given}) unit({', '.join(names)});"
+    return f"module top({', '.join(ports)});\n  {unit}\nendmodule\n"
 
 
 def count(module: str, parameters: dict[str, int], rounding: int) -> dict[str, int]:
@@ -87,7 +92,13 @@ def count(module: str, parameters: dict[str, int], rounding: int) -> dict[str, i
 def row(name: str, module: str, parameters: dict[str, int], rounding: int) -> dict[str, Any]:
     cells = count(module, parameters, rounding)
     gates = sum(n for kind, n in cells.items() if kind != "not")
-    return {"name": name, "module": module, "parameters": parameters, "gates": gates, "cells": cells}
+    return {
+        "name": name,
+        "module": module,
+        "parameters": parameters,
+        "gates": gates,
+        "cells": cells,
+    }
 
 
 def main(prefixes: list[str]) -> None:

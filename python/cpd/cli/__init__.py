@@ -15,6 +15,7 @@ from cpd.cli import (
     demo,
     format,
     presets,
+    probe,
     replay,
     report,
     roundoff,
@@ -75,8 +76,8 @@ def build_parser() -> Parser:
     commands: Commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    verbs = (format, presets, replay, vectors, sweep, compress, train, roundoff, demo, report)
-    for command in verbs:
+    studies = (replay, probe, vectors, sweep)
+    for command in (format, presets, *studies, compress, train, roundoff, demo, report):
         command.register(commands)
     return parser
 

@@ -130,7 +130,7 @@ def nodes_arguments(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup
     )
     group.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=300.0,
         metavar="S",
         help="seconds until a silent rank of a transport is lost; default 300",
@@ -161,7 +161,7 @@ def integers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"must be integers like 4,8,16, got {text!r}") from None
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -28,7 +28,7 @@ Values are rounded to binary32 first. Each tensor counts divided by its RMS. Sum
 and blocks run along the last dimension; each value is cast and multiplied.
 
 A pattern e[2-5]m[1-3] names all formats of these exponent and mantissa bits; so
-do int[4-8] and, for accumulators, e8m[7,10,13]. Several stand between commas.
+do int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Several stand between commas.
 Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
 below a tensor's fp32), or what stands behind the element of a scaled format, as
 '64 scale=e8m0'. Scaled formats such as mxfp4 have their own.
@@ -124,22 +124,22 @@ def _options(text: str) -> dict[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from cpd.study.sweeps.cells import fitting, grid
     from cpd.study.sweeps.run import sweep
 
     _check(options)
+    choices = options.formats, options.accumulators, options.rounding, options.scales
+    others = {name: getattr(options, name) for name in ("bits", "overflow", "seed")}
+    with users_mistakes():
+        total = len(fitting(grid(*choices, **others))[0])
     quiet = is_stdout(options.csv) or is_stdout(options.json)
     with new_progress(quiet=quiet, unit="cells") as progress:
-        bar = progress.add_task("measuring", total=None, note="")
+        bar = progress.add_task("measuring", total=total, note="")
         with users_mistakes():
             found = sweep(
                 _tensors(options),
-                options.formats,
-                options.accumulators,
-                options.rounding,
-                options.scales,
-                bits=options.bits,
-                overflow=options.overflow,
-                seed=options.seed,
+                *choices,
+                **others,
                 length=options.length,
                 dots=options.dots,
                 sample=options.sample,
@@ -174,6 +174,7 @@ def _check(options: argparse.Namespace) -> None:
         with users_mistakes():
             check_plot_path(options.plot or Path("front.png"))
     if options.out is not None:
+        importlib.import_module("cpd.study.sweeps.page")  # with what it needs
         with users_mistakes():
             options.out.mkdir(parents=True, exist_ok=True)
 

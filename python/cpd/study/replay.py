@@ -78,9 +78,10 @@ def replay(
     """Compares a file's dot products with those of an accumulator, bit by bit.
 
     Args:
-        path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and `KIND_d_fp16`
-            (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3, E5M2; or
-            `.csv` or `.jsonl` as `cpd.study.vectors` writes them, of operation dot or block_fma.
+        path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and
+            `KIND_d_fp16` (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3,
+            E5M2; or `.csv` or `.jsonl` as `cpd.study.vectors` writes them, of operation dot or
+            block_fma.
         acc: an accumulator; a preset's name goes with any operands of the unit. Default: the preset
             that the file's name is of (`H100.npz`), or what its head says.
         operands, output: only sets of these operands (`E4M3` or `e4m3fn`), or with these results.
@@ -91,6 +92,18 @@ def replay(
 
     Returns one `Replay` for each set. Raises ValueError for a file that does not hold such sets, or
     none that fits the arguments, and OSError. Nothing in a file is executed.
+
+    >>> import tempfile
+    >>> from cpd.study import vectors
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/unit.csv"
+    ...     made = vectors.make("block_fma", accumulator="v100", random=100)
+    ...     written = made.write(path, "csv")
+    ...     as_v100, as_a100 = replay(path), replay(path, "a100")
+    >>> as_v100[0].matches == as_v100[0].total
+    True
+    >>> as_a100[0].matches < as_a100[0].total
+    True
     """
     found = [
         one

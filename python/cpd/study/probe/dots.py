@@ -37,6 +37,9 @@ class Dots:
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Dots:
         return self.each(lambda x: x[which])
 
+    def shuffled(self, rng: np.random.Generator) -> Dots:
+        return self.rows(rng.permutation(len(self)))
+
 
 def joined(parts: list[Dots]) -> Dots:
     c = [one.c for one in parts if one.c is not None]
@@ -104,13 +107,18 @@ class Inputs:
         """Terms of random significands in one of `windows` each (sets of products), the greatest of
         an exponent in the given range; a few or all of them, near each other or far apart, often
         with one or two that cancel the greatest; the addend is 0, random, or cancels that too."""
-        active, first = self._active(rng, n, windows)
+        active, first, within = self._active(rng, n, windows)
         spread = rng.choice([0, 1, 3, 8, 16, 26, 34], n)
         low, high = exponents
         top = rng.integers(low, high + 1, n)
         e = top[:, None] - (rng.random((n, self.k)) * (spread[:, None] + 1)).astype(np.int64)
         e[np.arange(n), first] = top
+        carry = rng.random(n) < 0.25
+        e[carry] = top[carry, None]
+        e[carry, first[carry]] -= rng.integers(4, 28, np.count_nonzero(carry))
+        active[carry] = within[carry]
         x, y = self._significant(rng, np.clip(e, self.products.low, self.products.high))
+        x[carry], y[carry] = abs(x[carry]), abs(y[carry])
         a, b = np.where(active, x, np.float32(0)), np.where(active, y, np.float32(0))
         for _ in range(2):
             self._cancel(rng, a, b, active)
@@ -127,23 +135,26 @@ class Inputs:
         """Up to five terms, powers of two: the greatest of an exponent in the given range, others
         below it by one of `gaps` or by anything, some of them cancelling: ties and borrows."""
         dots = self.zeros(n)
-        low, high = self.products
+        terms = (n, 5)
+        used = rng.integers(2, 6, n)
+        below = np.where(
+            rng.random(terms) < 0.5, rng.choice(gaps, terms), rng.integers(0, 37, terms)
+        )
+        below[:, 0] = 0
+        signs = rng.choice([-1, 1], terms)
+        cancels = rng.random(n) < 0.5
+        below[cancels, 1], signs[cancels, 1] = 0, -signs[cancels, 0]
+        exponent = rng.integers(exponents[0], exponents[1] + 1, n)[:, None] - below
+        window = rng.integers(len(windows), size=n)
         for row in range(n):
-            window = windows[rng.integers(len(windows))]
-            places = rng.permutation(window)[: rng.integers(2, 6)].tolist()
-            top = int(rng.integers(exponents[0], exponents[1] + 1))
-            anywhere = rng.integers(0, 37, 5)
-            below = np.where(rng.random(5) < 0.5, rng.choice(gaps, 5), anywhere)
-            signs = rng.choice([-1, 1], 5)
-            below[0] = 0
-            if rng.random() < 0.5:
-                below[1], signs[1] = 0, -signs[0]
-            for place, gap, sign in zip(places, below.tolist(), signs.tolist(), strict=False):
-                self.put(dots, row, place, min(max(top - gap, low), high), sign)
-            if self.of_c is not None and rng.random() < 0.5:
-                gap = int(rng.choice([0, int(rng.choice(gaps)), int(anywhere[0])]))
-                e = min(max(top - gap, self.of_c.low), self.of_c.high)
-                self.put(dots, row, self.k, e, int(signs[-1]))
+            places = rng.permutation(windows[window[row]])[: used[row]].tolist()
+            some = np.clip(exponent[row], *self.products).tolist()
+            for place, e, sign in zip(places, some, signs[row].tolist(), strict=False):
+                self.put(dots, row, place, e, sign)
+        if self.of_c is not None:
+            e = np.clip(exponent[np.arange(n), rng.integers(5, size=n)], *self.of_c)
+            assert dots.c is not None
+            dots.c[:] = np.where(rng.random(n) < 0.5, signs[:, -1] * np.ldexp(1.0, e), 0)
         return dots
 
     def floors(self, places: list[int], low: int) -> Dots:
@@ -166,10 +177,61 @@ class Inputs:
             self.put(alone, row, self.k, self.of_c.low + row)
         return joined([dots, alone])
 
+    def cuts(self, places: list[int], high: int) -> Dots:
+        """Terms beside a great one, 2^high, that cancels: they are cut at some distance below it.
+        One of the three may be the addend."""
+        leaves = places[:3] if len(places) > 2 else []
+        some = [leaves] if leaves else []
+        if self.of_c is not None and len(places) > 1:
+            some += [[places[0], self.k, places[1]], [places[0], places[1], self.k]]
+        rows = [(one, gap, sign) for one in some for gap in range(40) for sign in (1, -1)]
+        dots = self.zeros(len(rows))
+        for row, ((up, down, rest), gap, sign) in enumerate(rows):
+            for leaf, e, signed in ((up, high, 1), (down, high, -1), (rest, high - gap, sign)):
+                powers = self.powers(leaf)
+                self.put(dots, row, leaf, min(max(e, powers.low), powers.high), signed)
+        return dots
+
+    def specials(self) -> Dots:
+        """Sums with Inf and NaN, as far as the formats have them."""
+        pairs = [(np.inf, 1), (-np.inf, 1), (np.inf, 0), (np.nan, 1), (1, np.inf), (1, np.nan)]
+        dots = self.zeros(3 * len(pairs) + 3)
+        dots.a[:, 1] = dots.b[:, 1] = 1
+        for row, (x, y) in enumerate(pairs):
+            dots.a[3 * row : 3 * row + 3, 0] = x
+            dots.b[3 * row : 3 * row + 3, 0] = y
+            if dots.c is not None:
+                dots.c[3 * row : 3 * row + 3] = 0, np.inf, np.nan
+        if dots.c is not None:
+            dots.c[-3:] = np.inf, -np.inf, np.nan
+        held = self._held(dots.a, self.a) & self._held(dots.b, self.b)
+        if self.c is not None and dots.c is not None:
+            held &= self._held(dots.c[:, None], self.c)
+        return dots.rows(np.flatnonzero(held))
+
+    def zeros_of_signs(self) -> Dots:
+        """Sums of zeros of both signs, and one that cancels."""
+        dots = self.zeros(9)
+        for row in range(9):
+            dots.a[row] = (0.0, -0.0, 1.0)[row % 3] if self.a.signed else 0.0
+            dots.b[row, 0] = 1
+            if row % 3 == 2 and self.a.signed:
+                dots.a[row, :2], dots.b[row, :2] = (1, -1), 1
+            if dots.c is not None:
+                dots.c[row] = (0.0, -0.0, 0.0)[row // 3]
+        return dots.rows(np.flatnonzero(self._held(dots.a, self.a)))
+
+    @staticmethod
+    def _held(x: F32, f: Format) -> npt.NDArray[np.bool_]:
+        """Which rows are values of the format."""
+        same = cast(x, f).view(np.uint32) == x.view(np.uint32)
+        held: npt.NDArray[np.bool_] = (same & ~(np.isnan(x) & (f.encoding == "finite"))).all(axis=1)
+        return held
+
     def _active(
         self, rng: np.random.Generator, n: int, windows: list[list[int]]
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp]]:
-        """Which products are not 0, and one of them."""
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+        """Which products are not 0, one of them, and which may be."""
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
             inside[number, window] = True
@@ -178,7 +240,7 @@ class Inputs:
         first = np.argmax(within * rng.random(within.shape), axis=1)
         active = within & (rng.random(within.shape) < few)
         active[np.arange(n), first] = True
-        return active, first
+        return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
         """Operands whose product's exponent is near e; a third are powers of two."""

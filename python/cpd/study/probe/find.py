@@ -14,10 +14,11 @@ from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import int32
 from cpd.study.probe import fit
 from cpd.study.probe.dots import F32, Dots, Inputs, joined
-from cpd.study.probe.rules import Known, Rule, same
-from cpd.study.probe.tree import Mask, NoTree, Node, Tree, text, tree_of
+from cpd.study.probe.rules import Known, Rule, nodes, same
+from cpd.study.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
 
 _MOST_TERMS = 1024
+_ROUNDS = 3
 _VERIFIED = 1500
 """Random dot products that a rule must give before it is told."""
 
@@ -59,6 +60,19 @@ class Probed:
     def unit(self) -> BlockFma | None:
         """The matrix unit, where the rule is one."""
         return None if self.accumulator is None else self.accumulator.unit
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        unit = None if self.unit is None else self.unit.__getstate__()
+        texts = {"accumulator": None if self.accumulator is None else str(self.accumulator)}
+        texts |= {name: str(getattr(self, name)) for name in ("a", "b")}
+        texts["c"] = None if self.c is None else str(self.c)
+        plain = {
+            name: list(value) if isinstance(value := getattr(self, name), tuple) else value
+            for name in ("k", "order", "rule", "unsure", "presets", "notes", "verified", "asked")
+        }
+        held = unit and {name: str(v) if isinstance(v, Format) else v for name, v in unit.items()}
+        return {**plain, **texts, "unit": held}
 
     def __str__(self) -> str:
         operands = str(self.a) if self.a == self.b else f"{self.a} and {self.b}"
@@ -127,6 +141,44 @@ def probe(
     return _Probe(function, Inputs(*formats, k), int32("seed", seed)).run()
 
 
+def dots_of_matmul(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
+    """Makes of a matrix product what `probe` takes: dot products, `size` at a time, become the rows
+    of a and the columns of b, and are the diagonal of the result.
+
+    `matmul(a, b, c)`, or without an addend `matmul(a, b)`, takes float32 arrays, (size, k), (k,
+    size) and (size, size), and gives an array or a tensor of the last shape.
+
+    >>> import numpy as np
+    >>> dots = dots_of_matmul(lambda a, b: a @ b, size=4)
+    >>> dots(np.float32([[1, 2], [3, 4]]), np.float32([[5, 6], [7, 8]])).tolist()
+    [17.0, 53.0]
+    """
+
+    def dots(a: F32, b: F32, c: F32 | None = None) -> F32:
+        sums = np.empty(len(a), np.float32)
+        for begin in range(0, len(a), size):
+            rows = slice(begin, begin + size)
+            given = [_padded(a[rows], size), _padded(b[rows], size).T]
+            if c is not None:
+                given.append(np.diag(_padded(c[rows, None], size)[:, 0]))
+            made = _array(matmul(*map(np.ascontiguousarray, given)))
+            if made.shape != (size, size):
+                raise ValueError(f"the product must be of shape ({size}, {size}), got {made.shape}")
+            sums[rows] = np.diagonal(made)[: len(a[rows])]
+        return sums
+
+    return dots
+
+
+def _padded(x: F32, size: int) -> F32:
+    return np.concatenate([x, np.zeros((size - len(x), x.shape[1]), np.float32)])
+
+
+def _array(given: Any) -> np.ndarray[Any, Any]:
+    """An array or a tensor of any device, as an array."""
+    return np.asarray(given.detach().float().cpu() if hasattr(given, "detach") else given)
+
+
 class _Probe:
     def __init__(self, function: Callable[..., Any], inputs: Inputs, seed: int) -> None:
         self.function, self.inputs = function, inputs
@@ -134,8 +186,10 @@ class _Probe:
         self.asked = 0
 
     def ask(self, dots: Dots) -> F32:
-        given = self.function(*(x for x in (dots.a, dots.b, dots.c) if x is not None))
-        sums = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if not len(dots):
+            return np.zeros(0, np.float32)
+        with np.errstate(all="ignore"):
+            sums = _array(self.function(*(x for x in (dots.a, dots.b, dots.c) if x is not None)))
         if sums.shape != (len(dots),) or sums.dtype.kind not in "fiV":
             raise ValueError(
                 f"the function must give {len(dots)} numbers for {len(dots)} dot products, got "
@@ -149,11 +203,17 @@ class _Probe:
         self._check_steady()
         tree, mask, order = self._tree()
         self.regimes = fit.Regimes(self.ask, self.inputs, mask, self._first_block(tree))
-        rules = self._rules(tree, mask)
-        rules, _ = fit.narrowed(rules, self.regimes, self.rng)
-        fresh = self.regimes.seen(self.regimes.mixed(self.rng, _VERIFIED))
-        rules = [rule for rule in rules if fresh.agrees(rule)]
-        return self._told(order, rules, len(fresh.dots))
+        more: list[fit.Seen] = []
+        for _ in range(_ROUNDS):
+            rules = fit.narrowed(self._rules(tree, mask, more), self.regimes, self.rng)
+            fresh = [self.regimes.seen(make(self.rng, _VERIFIED // 3)) for make in (
+                self.regimes.block, self.regimes.all, self.regimes.tiny
+            )]  # fmt: skip
+            left = [rule for rule in rules if all(seen.agrees(rule) for seen in fresh)]
+            if left or not rules:
+                break
+            more += fresh[:2]  # which show what no sums before have shown
+        return self._told(order, left, sum(len(seen.dots) for seen in fresh))
 
     def _check_steady(self) -> None:
         inputs = self.inputs
@@ -172,7 +232,7 @@ class _Probe:
             if inputs.c is not None:
                 leaves.insert(0, inputs.k)
             tree = tree_of(mask.sizes(), leaves)
-        except NoTree as reason:
+        except OrderError as reason:
             return None, mask, f"unknown: {reason}"
         return tree, mask, text(tree, inputs.k)
 
@@ -180,34 +240,38 @@ class _Probe:
         """The products of the first block, or what stands for one."""
         k = self.inputs.k
         if isinstance(tree, Node):
-            low = min(fit.nodes_of_two(tree), key=lambda node: (len(node.leaves), min(node.leaves)))
-            chosen = [leaf for leaf in sorted(low.leaves) if leaf != k]
+            flat = (
+                one for one in nodes(tree) if not any(isinstance(x, Node) for x in one.children)
+            )
+            first = min(flat, key=lambda node: min(node.leaves))
+            chosen = [leaf for leaf in sorted(first.leaves) if leaf != k]
             if len(chosen) > 1:
                 return chosen
         return list(range(min(k, 4)))
 
-    def _rules(self, tree: Tree | None, mask: Mask | None) -> list[Rule]:
+    def _rules(self, tree: Tree | None, mask: Mask | None, more: list[fit.Seen]) -> list[Rule]:
         regimes, rng = self.regimes, self.rng
         block, whole, bare = (
-            regimes.seen(make(rng, 240)) for make in (regimes.block, regimes.all, regimes.bare)
+            regimes.seen(make(rng, 360)) for make in (regimes.block, regimes.all, regimes.bare)
         )
         bits = [fit.significant_bits(some.sums) for some in (bare, whole)]
         regimes.gaps = sorted({*bits})
         passing, given = (mask.passing, mask.given) if mask else ([self.inputs.products],) * 2
         figures = fit.Figures(
-            fit.formats_of(bits[0], passing[:1], given[:1]), fit.formats_of(bits[1], passing, given)
+            fit.formats_of(bits[0], passing[:1], given[:1]),
+            fit.formats_of(bits[1], passing, given),
+            fit.formats_of(24, passing, given),
         )
-        seen = fit.interleaved(block, whole)
-        every = (fit.fitting(one, seen) for one in fit.stages(tree, self.inputs, figures))
-        rules = next(filter(None, every), [])
-        tiny = regimes.seen(joined([regimes.floors(), regimes.tiny(rng, 160)]))
-        found: list[Rule] = []
-        for rule in rules:
-            if not fit.has_unit(rule):
-                found.append(rule)
-                continue
-            found += fit.with_exponents(tiny.agrees, rule)
-        return found
+        cuts = regimes.seen(regimes.cuts())
+        seen = fit.mingled([block, whole, cuts, *more], rng)
+        tiny = regimes.seen(joined([regimes.edges(), regimes.tiny(rng, 160)]).shuffled(rng))
+        low = passing[0].low
+        for stage in fit.stages(tree, self.inputs, figures):
+            fitting = [rule for group in stage for rule in fit.fitting(group, seen)]
+            found = [one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, low)]
+            if found:
+                return found
+        return []
 
     def _told(self, order: str, rules: list[Rule], verified: int) -> Probed:
         inputs = self.inputs
@@ -219,9 +283,10 @@ class _Probe:
                           verified=0, asked=self.asked)  # fmt: skip
         rule = rules[0]
         pool = self.regimes.mixed(self.rng, _VERIFIED)
+        accumulator = rule.accumulator if isinstance(rule, Known) and not rule.result else None
         return Probed(
             **made,
-            accumulator=rule.accumulator if isinstance(rule, Known) else None,
+            accumulator=accumulator,
             rule=rule.text,
             unsure=tuple(fit.unsure(rules, pool)),
             presets=tuple(self._presets(rule, pool)),
@@ -235,4 +300,25 @@ class _Probe:
         return [name for name, acc in fit.presets_of(self.inputs) if sums.agrees(Known(acc))]
 
     def _notes(self, rule: Rule) -> list[str]:
-        return []
+        """Where the function is not as the rule says."""
+        kinds = {
+            "sums near and beyond the range": self.regimes.huge(self.rng, 256),
+            "sums of Inf and NaN": self.inputs.specials(),
+            "sums of zeros": self.inputs.zeros_of_signs(),
+        }
+        notes = []
+        for kind, dots in kinds.items():
+            if not len(dots):
+                continue
+            given, wanted = self.ask(dots), rule(dots)
+            wrong = ~same(given, wanted)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                notes.append(
+                    f"{kind}: {wrong.sum()} of {len(dots)} are not the rule's, such as "
+                    f"{given[row]:g} for {wanted[row]:g}"
+                )
+            signs = ~wrong & (given == 0) & (np.signbit(given) != np.signbit(wanted))
+            if signs.any():
+                notes.append(f"{kind}: {signs.sum()} of {len(dots)} are zeros of the other sign")
+        return notes

@@ -7,7 +7,6 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +20,12 @@ from cpd.study.probe.tree import Ask, Mask, Tree, is_binary
 STANDARD = ("fp32", "fp16", "bf16", "tf32")
 _ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")
 _FRACTIONS = range(1, 31)  # of BlockFma
-_FIRST = 48  # rows that every candidate meets
-_MOST_KEPT = 12  # candidates that are looked at further
+_UNCUT = ("exact", "flushed_pairs")  # adders to which neither these nor min_exponent matter
+_MOST_TOLD = 6  # other rules
+_FIRST = 32  # rows that every candidate meets
+_MOST_KEPT = 12  # candidates of a group that are looked at further
 _LEAST_EXPONENT, _MOST_EXPONENT = -400, 127  # of BlockFma
-_LEAST_SEEN = -200  # below, no binary32 sum tells
+_MOST_CUT = 48  # binades between the greatest min_exponent that may be and the least
 _USUAL_EXPONENT = -133
 _MOST_NEAR = 24  # values of min_exponent that are looked at further
 
@@ -39,7 +40,7 @@ class Seen(NamedTuple):
         """Whether a rule gives all of them; most wrong ones fail on the first rows already."""
         if rule is None:
             return False
-        for rows in (slice(_FIRST), slice(_FIRST, None)):
+        for rows in (slice(_FIRST), slice(_FIRST, 10 * _FIRST), slice(10 * _FIRST, None)):
             if not same(rule(self.dots.rows(rows)), self.sums[rows]).all():
                 return False
         return True
@@ -52,12 +53,13 @@ class Regimes:
         self.ask, self.inputs = ask, inputs
         products = inputs.products
         low, high = (mask.low, mask.high) if mask else products
-        limited = mask is not None and mask.passing[0].high < min(products.high, 127)
-        top = high - (inputs.k.bit_length() + 2 if limited else 0)
+        limited = mask is not None and mask.passing[0].high < products.high
+        self._most = 2.0**high if limited else np.finfo(np.float32).max
+        top = high - (2 if limited else 0)
         self._common = (low + high) // 2, max((low + high) // 2, top)
         self._tiny = max(products.low, low - 30), max(low, min(top, low + 25))
         self._huge = max(low, high - 3), products.high
-        self._low = low
+        self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
         """Where a sum's last bits lie."""
@@ -79,17 +81,23 @@ class Regimes:
     def huge(self, rng: np.random.Generator, n: int) -> Dots:
         return self._made(rng, n, self._all, self._huge)
 
-    def floors(self) -> Dots:
-        return self.inputs.floors(self._first[0], self._low)
+    def edges(self) -> Dots:
+        """Where terms are cut, below a great one and below the least sums."""
+        return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
+
+    def cuts(self) -> Dots:
+        return self.inputs.cuts(self._first[0], self._high)
 
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
-        """n random ones, and those for the least sums."""
+        """n random ones, and the edges."""
         random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
-        every = joined([*random, self.floors()])
-        return every.rows(rng.permutation(len(every)))
+        return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        return Seen(dots, self.ask(dots))
+        """What the dots give, but for sums near the end of the range and beyond."""
+        sums = self.ask(dots)
+        within = np.flatnonzero(np.abs(sums) <= self._most)
+        return Seen(dots.rows(within), sums[within])
 
     def _made(
         self,
@@ -101,7 +109,7 @@ class Regimes:
         dense = self.inputs.random(rng, n - n // 3, windows, exponents)
         gaps = [max(1, gap + shift) for gap in self.gaps for shift in (-2, -1, 0, 1, 2)]
         sparse = self.inputs.sparse(rng, n // 3, windows, exponents, gaps)
-        return joined([dense, sparse]).rows(rng.permutation(n))
+        return joined([dense, sparse]).shuffled(rng)
 
 
 def significant_bits(x: F32) -> int:
@@ -149,10 +157,12 @@ def _holds(f: Format, passing: Powers, ends: bool) -> bool:
 
 
 class Figures(NamedTuple):
-    """What the sums look like: formats that they may have within the first block, and of all."""
+    """What the sums look like: formats that they may have within the first block, and of all; and
+    the widest that may be meant, where short blocks do not fill it."""
 
     within: list[Format]
     of_all: list[Format]
+    widest: list[Format]
 
     @property
     def hidden(self) -> list[Format]:
@@ -161,28 +171,38 @@ class Figures(NamedTuple):
         return [f for f in map(format, STANDARD) if f.man > widest]
 
 
-def stages(tree: Tree | None, inputs: Inputs, figures: Figures) -> Iterator[Iterator[Rule]]:
-    """The rules of that order, the plainest first; a stage counts where those before it fail."""
+def stages(
+    tree: Tree | None, inputs: Inputs, figures: Figures
+) -> Iterator[Iterable[Iterator[Rule]]]:
+    """The rules of that order in groups, the plainest first; a stage counts where those before it
+    fail."""
     addend = inputs.c is not None
     schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
     shapes = [] if tree is None else units_of(tree, inputs.k, addend)
     plain, narrow = _products(inputs)
-    for products in (plain, narrow):
-        yield _chain(_floats(scheme, figures, products) for scheme in schemes)
-    sums = [*figures.of_all, *figures.within]
-    yield _chain(_units(shape, inputs, sums, figures.of_all) for shape in shapes)
+    inners = [*figures.within, *figures.hidden]
+    yield [_floats(scheme, figures, plain, inners) for scheme in schemes]
+    inners = [Format(8, man) for man in range(22, 1, -1)]
+    yield [_floats(scheme, figures, plain, inners) for scheme in schemes if "chunk" in scheme]
+    yield [_floats(scheme, figures, narrow, figures.of_all) for scheme in schemes]
+    kinds = [(shape, fields) for shape in shapes for fields in _adders(shape)]
+    results = [*figures.widest, *figures.of_all]
+    seen = max((f.man for f in figures.within), default=0)
+    filled = [Format(8, man) for man in range(seen + 1, min(seen + 7, 23))]
+    for sums in ([*results, *figures.within], filled):
+        yield [_units(*kind, inputs, sums, results) for kind in kinds]
     if tree is not None and not schemes and is_binary(tree):
         for products in (plain, narrow):
-            yield _trees(tree, inputs, figures, products)
+            yield [_trees(tree, inputs, figures, products)]
     if figures.hidden:
-        yield _chain(
-            _units(shape, inputs, [*figures.within, *figures.hidden], figures.of_all, narrower=True)
-            for shape in shapes
-        )
-        yield _chain(_hidden(scheme, figures) for scheme in schemes)
-    yield _floats({"scheme": "kahan"}, figures, plain)
-    yield _chain(_floats({"scheme": one}, figures, plain) for one in ("sequential", "pairwise"))
-    yield (Known(acc) for _, acc in presets_of(inputs))
+        sums = [*figures.within, *figures.hidden]
+        yield [_units(*kind, inputs, sums, figures.of_all, narrower=True) for kind in kinds]
+        yield [_hidden(scheme, figures) for scheme in schemes]
+        if tree is not None and not schemes and is_binary(tree):
+            yield [_hidden_trees(tree, inputs, figures)]
+    usual = ("kahan", "sequential", "pairwise")
+    yield [_floats({"scheme": one}, figures, plain, []) for one in usual]
+    yield [(Known(acc) for _, acc in presets_of(inputs))]
 
 
 def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
@@ -194,31 +214,45 @@ def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
                 yield (one.name if output == "fp32" else f"{one.name} in {output}"), acc
 
 
-_chain = chain.from_iterable
-
-
 def _floats(
-    scheme: dict[str, Any], figures: Figures, products: list[Format | str | None]
+    scheme: dict[str, Any],
+    figures: Figures,
+    products: list[Format | str | None],
+    inners: list[Format],
 ) -> Iterator[Rule]:
-    has_inner = scheme["scheme"] == "chunked"
-    inners = dict.fromkeys([*figures.within, *figures.hidden]) if has_inner else [None]
+    some = dict.fromkeys(inners) if "chunk" in scheme else [None]
     for f, inner, product, rounding in itertools.product(
-        figures.of_all, inners, products, _ROUNDINGS
+        figures.of_all, some, products, _ROUNDINGS
     ):
         yield Known(Accumulator(f, **scheme, inner=inner, product=product, rounding=rounding))
 
 
 def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
-    for f, result, product in itertools.product(figures.hidden, figures.of_all, (None, "exact")):
+    for f, result, product in _narrowed(figures):
         yield Known(Accumulator(f, **scheme, product=product), result)
+
+
+def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
+    """Formats of the sum, of the result, and of products."""
+    products = (None, "exact", *figures.of_all)
+    return itertools.product(figures.hidden, figures.of_all, products)
 
 
 def _trees(
     tree: Tree, inputs: Inputs, figures: Figures, products: list[Format | str | None]
 ) -> Iterator[Rule]:
     for f, product, rounding in itertools.product(figures.of_all, products, _ROUNDINGS):
-        rounded = None if product == "exact" else format(product or f)
-        yield OrderTree(tree, inputs.k, f, rounding, rounded)
+        yield OrderTree(tree, inputs.k, f, rounding, _rounded(product, f))
+
+
+def _hidden_trees(tree: Tree, inputs: Inputs, figures: Figures) -> Iterator[Rule]:
+    for f, result, product in _narrowed(figures):
+        yield OrderTree(tree, inputs.k, f, "nearest_even", _rounded(product, f), result)
+
+
+def _rounded(product: Format | str | None, f: Format) -> Format | None:
+    """What products are rounded into; None: they are exact."""
+    return None if product == "exact" else format(product or f)
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
@@ -231,6 +265,7 @@ def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | 
 
 def _units(
     shape: Blocks,
+    fields: dict[str, Any],
     inputs: Inputs,
     sums: list[Format],
     results: list[Format],
@@ -238,21 +273,20 @@ def _units(
 ) -> Iterator[Rule]:
     """`narrower`: the result is rounded into a format of its own."""
     wider = [format("fp32")] if shape.promote else []
-    for fields in _adders(shape):
-        fractions = [25] if fields.get("adder") in ("exact", "flushed_pairs") else _FRACTIONS
-        for total, rounding, fraction in itertools.product(
-            dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions
-        ):
-            unit = unit_of(
-                inputs, shape, sum=total, rounding=rounding, fraction_bits=fraction, **fields
-            )
-            if unit is None:
-                continue
-            if not (narrower or shape.promote):
-                yield Known(Accumulator(unit=unit))
-                continue
-            for f, last in itertools.product(results, ("nearest_even", "toward_zero")):
-                yield Known(Accumulator(f, unit=unit, rounding=last))
+    fractions = _FRACTIONS if fields.get("adder") not in _UNCUT else [24]
+    for total, rounding, fraction in itertools.product(
+        dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions
+    ):
+        unit = unit_of(
+            inputs, shape, sum=total, rounding=rounding, fraction_bits=fraction, **fields
+        )
+        if unit is None:
+            continue
+        if not (narrower or shape.promote):
+            yield Known(Accumulator(unit=unit))
+            continue
+        for f, last in itertools.product(dict.fromkeys(results), ("nearest_even", "toward_zero")):
+            yield Known(Accumulator(f, unit=unit, rounding=last))
 
 
 def _adders(shape: Blocks) -> list[dict[str, Any]]:
@@ -310,10 +344,10 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
 
 
 def least_exponents(
-    alike: Callable[[Rule | None], bool], rule: Rule, known: int | None = None
+    alike: Callable[[Rule | None], bool], rule: Rule, likely: Iterable[int]
 ) -> range:
     """The values of min_exponent with which a unit is alike: if the least one is, all up to some
-    value; else an interval, of which `known` is one."""
+    value; else an interval, in which one of the `likely` lies."""
 
     def good(exponent: int) -> bool:
         return alike(changed(rule, min_exponent=exponent))
@@ -321,8 +355,7 @@ def least_exponents(
     every = range(_LEAST_EXPONENT, _MOST_EXPONENT + 1)
     if good(every[0]):
         return range(every[0], every[0] + bisect_left(every, True, key=lambda e: not good(e)))
-    if known is None:
-        known = next(filter(good, range(_LEAST_SEEN, every[-1] + 1)), None)
+    known = next(filter(good, likely), None)
     if known is None:
         return range(0)
     first = next(e for e in range(known, every[0] - 1, -1) if not good(e - 1))
@@ -330,49 +363,42 @@ def least_exponents(
     return range(first, last + 1)
 
 
-def with_exponents(alike: Callable[[Rule | None], bool], rule: Rule) -> list[Rule]:
-    """The rule with each min_exponent that is alike; where all small ones are, with BlockFma's
-    default and the greatest."""
-    exponents = least_exponents(alike, rule)
+def with_exponents(alike: Callable[[Rule | None], bool], rule: Rule, low: int) -> list[Rule]:
+    """The rule, if it is alike; of a unit with each min_exponent that is: where all small ones are,
+    with BlockFma's default and the greatest. 2^low is the least product that is not cut."""
+    if not has_unit(rule) or unit_in(rule).adder in _UNCUT or unit_in(rule).scale is not None:
+        return [rule] if alike(rule) else []
+    most = low + unit_in(rule).fraction_bits  # else 2^low would have been cut
+    exponents = least_exponents(alike, rule, range(most, most - _MOST_CUT, -1))
     usual = [_USUAL_EXPONENT] if _USUAL_EXPONENT in exponents else []
-    made = (changed(rule, min_exponent=e) for e in dict.fromkeys([*usual, *exponents[-_MOST_NEAR:]]))
+    made = (
+        changed(rule, min_exponent=e) for e in dict.fromkeys([*usual, *exponents[-_MOST_NEAR:]])
+    )
     return [one for one in made if one is not None]
 
 
 def narrowed(
     rules: list[Rule], regimes: Regimes, rng: np.random.Generator, rows: int = 900
-) -> tuple[list[Rule], int]:
+) -> list[Rule]:
     """The rules that are left when the sums on which they differ have been asked for, until none
-    of random ones tells them apart; and how many were asked for."""
-    asked = 0
+    of random ones tells them apart."""
     while len(rules) > 1:
         pool = regimes.mixed(rng, rows)
         sums = [rule(pool) for rule in rules]
         differing = [np.flatnonzero(~same(sums[0], other))[:8] for other in sums[1:]]
         chosen = np.unique(np.concatenate(differing))
-        if not len(chosen):
+        left = list(filter(regimes.seen(pool.rows(chosen)).agrees, rules))
+        if len(left) == len(rules):
             break
-        seen = regimes.seen(pool.rows(chosen))
-        asked += len(chosen)
-        rules = [
-            rule
-            for rule, given in zip(rules, sums, strict=True)
-            if same(given[chosen], seen.sums).all()
-        ]
-    return rules, asked
+        rules = left
+    return rules
 
 
-def interleaved(one: Seen, other: Seen) -> Seen:
-    """Both, row by row."""
-    rows = np.argsort(np.concatenate([np.arange(len(x.dots)) for x in (one, other)]), kind="stable")
-    return Seen(joined([one.dots, other.dots]).rows(rows), np.concatenate([one.sums, other.sums])[rows])
-
-
-def nodes_of_two(tree: Node) -> list[Node]:
-    """Those nodes whose children are leaves."""
-    from cpd.study.probe.rules import nodes
-
-    return [node for node in nodes(tree) if all(isinstance(one, int) for one in node.children)]
+def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
+    """All, in any order."""
+    rows = rng.permutation(sum(len(one.dots) for one in some))
+    dots, sums = joined([one.dots for one in some]), np.concatenate([one.sums for one in some])
+    return Seen(dots.rows(rows), sums[rows])
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
@@ -380,7 +406,17 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
     lines = list(_unsure_unit(rule, alike)) if has_unit(rule) else []
-    return lines + [f"also {one.text}" for one in rules[1:] if not _one_field(rule, one)]
+    others = {_key(one): one.text for one in reversed(rules) if not _one_field(rule, one)}
+    others.pop(_key(rule), None)
+    told = [f"also {one}" for one in reversed(others.values())]
+    more = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
+    return lines + told[:_MOST_TOLD] + more
+
+
+def _key(rule: Rule) -> str:
+    """Of rules that differ in min_exponent alone, the same."""
+    one = changed(rule, min_exponent=0) if has_unit(rule) else rule
+    return (one or rule).text
 
 
 def _one_field(rule: Rule, other: Rule) -> bool:
@@ -394,12 +430,16 @@ def _one_field(rule: Rule, other: Rule) -> bool:
 
 def _unsure_unit(rule: Rule, alike: Callable[[Rule | None], bool]) -> Iterator[str]:
     unit = unit_in(rule)
-    exponents = least_exponents(alike, rule, unit.min_exponent)
+    if unit.adder in _UNCUT:
+        return
+    exponents = least_exponents(alike, rule, [unit.min_exponent])
     if exponents[0] == _LEAST_EXPONENT:
         yield f"min_exponent: any below {exponents[-1] + 1}"
     elif len(exponents) > 1:
         yield f"min_exponent: {exponents[0]}…{exponents[-1]}"
-    fractions = [f for f in _FRACTIONS if f != unit.fraction_bits and alike(changed(rule, fraction_bits=f))]
+    fractions = [
+        f for f in _FRACTIONS if f != unit.fraction_bits and alike(changed(rule, fraction_bits=f))
+    ]
     if fractions:
         yield f"fraction_bits: also {', '.join(map(str, fractions))}"
     other = "nearest_even" if unit.rounding == "toward_zero" else "toward_zero"

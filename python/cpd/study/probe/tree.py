@@ -21,7 +21,7 @@ Ask: TypeAlias = Callable[[Dots], npt.NDArray[np.float32]]
 _MOST_ROWS = 2**22  # values of an operand in one batch
 
 
-class NoTree(Exception):
+class OrderError(Exception):
     """Why the sums show no order."""
 
 
@@ -30,7 +30,7 @@ class Node:
     """A sum of subtrees: of two, rounded; of more, at once. `exact`: of so many terms that none is
     lost beside a greater one."""
 
-    children: "frozenset[Tree]"
+    children: frozenset[Tree]
     exact: bool = False
 
     @cached_property
@@ -74,7 +74,8 @@ def text(tree: Tree, addend: int) -> str:
     parts = sorted(tree.children, key=lambda one: _first(one, addend))
     if len(parts) == 2:
         return f"({text(parts[0], addend)} + {text(parts[1], addend)})"
-    shown, run = [], []
+    shown: list[str] = []
+    run: list[int] = []
     for one in [*parts, None]:
         if run and one != run[-1] + 1:
             shown.append(f"{run[0]}…{run[-1]}" if len(run) > 2 else " ".join(map(str, run)))
@@ -115,7 +116,7 @@ class Mask:
         same = (self.ask(dots) == wanted) & np.isfinite(wanted) & (wanted > 0)
         if not same.any():
             what = "an addend" if leaf == self.inputs.k else "a product"
-            raise NoTree(f"no power of two passes unchanged as {what} beside zeros")
+            raise OrderError(f"no power of two passes unchanged as {what} beside zeros")
         first, last = np.flatnonzero(same)[[0, -1]]
         return Powers(exponents[int(first)], exponents[int(last)])
 
@@ -147,7 +148,7 @@ class Mask:
                 left[unknown] = self._left(pairs[unknown], sign, unit)
         if (left < 0).any():
             i, j = pairs[np.argmax(left < 0)]
-            raise NoTree(
+            raise OrderError(
                 f"±2^{self.high} in products {i} and {j} do not cancel, whatever their signs: a "
                 f"sum keeps traces of 2^{self.low} beside 2^{self.high}"
             )
@@ -189,7 +190,7 @@ def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
     """The tree in which each two leaves meet in a node of that size."""
     made = _built(sizes, order)
     if not np.array_equal(_sizes_of(made, len(order)), sizes):
-        raise NoTree("what each two terms lose of the others fits no order of sums")
+        raise OrderError("what each two terms lose of the others fits no order of sums")
     return made
 
 
@@ -201,7 +202,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
         others = [leaf for leaf in leaves[1:] if to_first[leaf] == value]
         exact = value == size + 1
         if not exact and value != size + len(others):
-            raise NoTree("what the terms lose beside great ones fits no order of sums")
+            raise OrderError("what the terms lose beside great ones fits no order of sums")
         parts = [[one] for one in others] if exact else _parts(sizes, others, value)
         tree = join([tree, *(_built(sizes, part) for part in parts)], exact)
         size += len(others)

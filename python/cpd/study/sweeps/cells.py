@@ -26,7 +26,7 @@ SCALES = {
     "none": "",
     "tensor": "block=tensor scale=fp32",
     "row": "block=row scale=fp32",
-    "mx": "32",
+    "mx": "32 scale=e8m0",
     "nv": "16 scale=e4m3fn tensor_scale=fp32",
 }
 """Names of scales, and what stands behind the element format in the text of `cpd.scaled`."""
@@ -127,14 +127,10 @@ def grid(
     ['e2m3', 'mxfp6-e2m3', 'e3m2', 'mxfp6-e3m2']
     """
     named = texts("formats", formats)
-    operands = [
-        text
-        for name in named
-        for text in _operands(name, texts("scales", scales))
-        if bits is None or _bits(text) == bits
-    ]
-    if not operands:
+    wanted = [name for name in named if bits is None or _element(name).bits == bits]
+    if not wanted:
         raise ValueError(f"no format of {', '.join(named)} has {bits} bits")
+    operands = [text for name in wanted for text in _operands(name, texts("scales", scales))]
     sums = [_sum(text) for text in texts("accumulators", accumulators)]
     modes = texts("rounding", rounding)
     cells = [
@@ -149,30 +145,41 @@ def grid(
 
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose accumulators can multiply their operands, and a text for each pair of the
-    others: a matrix unit takes values of its own formats, below no scale but a tensor's.
+    """The cells whose accumulators can multiply their operands, and a text for each accumulator
+    with others: a matrix unit takes values of its own formats, and it and an integer accumulator no
+    scales but a tensor's.
 
     Raises ValueError where no cell is left.
     """
-    kept = [cell for cell in cells if multiplies(cell.sum.unit, cell.format)]
-    left = {
-        f"{cell.total} takes {_taken(cell.sum.unit)}, not {cell.operand}": None
-        for cell in cells
-        if not multiplies(cell.sum.unit, cell.format)
-    }
+    kept: list[Cell] = []
+    left: dict[str, list[str]] = {}
+    for cell in cells:
+        if multiplies(cell.sum, cell.format):
+            kept.append(cell)
+        else:
+            taken = f"{cell.total} takes {_taken(cell.sum.unit)}"
+            left.setdefault(taken, []).append(cell.operand)
+    told = [f"{taken}; not {', '.join(dict.fromkeys(names))}" for taken, names in left.items()]
     if not kept:
-        raise ValueError("; ".join(left))
-    return kept, list(left)
+        raise ValueError("; ".join(told))
+    return kept, told
 
 
-def multiplies(unit: BlockFma | None, operand: Format | Scaled) -> bool:
-    """Whether a matrix unit (None: any sum) takes such operands."""
-    if unit is None:
-        return True
+def takes_elements(total: Accumulator) -> bool:
+    """Whether an accumulator is of values with a fixed range: it sums products of elements, and its
+    result is multiplied by scales."""
+    return total.unit is not None or total.fixed is not None
+
+
+def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
+    """Whether an accumulator takes such operands."""
     if isinstance(operand, Scaled):
+        if not takes_elements(total):
+            return True
         whole = operand.block == "tensor" and operand.tensor_scale is None
-        return whole and multiplies(unit, operand.element)
-    return all(_within(operand, f) for f in (unit.a, unit.b))
+        return whole and multiplies(total, operand.element)
+    unit = total.unit
+    return unit is None or all(_within(operand, f) for f in (unit.a, unit.b))
 
 
 def _within(narrow: Format, wide: Format) -> bool:
@@ -184,9 +191,9 @@ def _within(narrow: Format, wide: Format) -> bool:
 
 
 def _taken(unit: BlockFma | None) -> str:
-    if unit is None:
-        return "anything"
-    formats = str(unit.a) if unit.a == unit.b else f"{unit.a} and {unit.b}"
+    formats = "any format" if unit is None else str(unit.a)
+    if unit is not None and unit.a != unit.b:
+        formats += f" and {unit.b}"
     return f"{formats}, at most with one scale a tensor"
 
 
@@ -199,10 +206,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
     if is_scaled(name):
         yield scaled(name).text
         return
-    try:
-        element = format(name)
-    except ValueError as error:
-        raise ValueError(f"format {name!r}: {error}") from None
+    element = _element(name)
     for scale in scales:
         options = SCALES.get(scale, scale)
         if not options:
@@ -224,9 +228,14 @@ def _sum(text: str) -> str:
     return made.text if made.unit is None else text
 
 
-def _bits(operand: str) -> int:
-    q = format_or_scaled(operand)
-    return q.element.bits if isinstance(q, Scaled) else q.bits
+def _element(name: str) -> Format:
+    """A format, or that of the elements of a scaled one."""
+    if is_scaled(name):
+        return scaled(name).element
+    try:
+        return format(name)
+    except ValueError as error:
+        raise ValueError(f"format {name!r}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from cpd import ops
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
-from cpd.study.sweeps.cells import Cell, Losses
+from cpd.study.sweeps.cells import Cell, Losses, takes_elements
 from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
@@ -180,12 +180,12 @@ class _Plain:
 
 
 class _Dots:
-    """What an accumulator makes of dot products. A matrix unit takes the elements below a tensor's
-    scale, and its result is multiplied by the scales."""
+    """What an accumulator makes of dot products. A matrix unit and an integer take the elements
+    below a tensor's scale, and the result is multiplied by the scales."""
 
     def __init__(self, cell: Cell) -> None:
         self._acc = cell.sum
-        self.takes_elements = cell.sum.unit is not None and isinstance(cell.format, Scaled)
+        self.takes_elements = takes_elements(cell.sum) and isinstance(cell.format, Scaled)
         self._count, self._squares, self._errors = 0, 0.0, 0.0
 
     def add(self, factors: list[tuple[Values, Values]], scale: Any, references: Wide) -> None:

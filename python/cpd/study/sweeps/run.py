@@ -69,8 +69,8 @@ def sweep(
         formats: texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or what `cpd.format` and
             `cpd.scaled` take, one or several. Scaled ones have scales of their own.
         accumulators: likewise, what `cpd.Accumulator` takes. A matrix unit goes with formats
-            whose values its own hold, without scales or with one a tensor, by which its result is
-            multiplied; other pairs are `left_out`.
+            whose values its own hold. With it and with an integer, `int32` or `fixed<40,12>`, go no
+            scales or one a tensor, by which the result is multiplied. Others are `left_out`.
         rounding: modes of `cpd.cast`; `stochastic:8` with 8 random bits.
         scales: `none`, `tensor` (one fp32 scale), `row`, `mx` (32 values, e8m0), `nv` (16 values,
             e4m3fn below a tensor's fp32), or what stands behind the element in a text of
@@ -92,7 +92,7 @@ def sweep(
         cluster: None, this machine; `slurm`, by submitit's job arrays, with `cluster_options` as
             its `update_parameters` takes them, in `folder`, which all nodes share; `local` and
             `debug`: submitit's jobs on this machine.
-        done: is called with each cell as it is measured.
+        done: is called with each cell: with those of the folder first, then as they are measured.
 
     Interrupted, it keeps in `folder` what is measured.
 
@@ -114,19 +114,20 @@ def sweep(
     if jobs is not None and (type(jobs) is not int or jobs < 1):
         raise ValueError(f"jobs must be an int of at least 1, got {jobs!r}")
     work = workload(tensors, length, sample)
-    tell = tell or _warn
+    tell, done = tell or _warn, done or _ignore
     with ExitStack() as open_:
         if folder is None:
             folder = open_.enter_context(tempfile.TemporaryDirectory(prefix="cpd-sweep-"))
-        context = (work.digest, str(dots), _label(accuracy))
-        store = Store(Path(folder) / _KEPT, context)
+        place = Path(folder).resolve()
+        store = Store(place / _KEPT, (work.digest, str(dots), _label(accuracy)))
         known = {cell: store.read(cell, tell) for cell in cells}
         missing = [cell for cell, measured in known.items() if measured is None]
-        runner = _Runner(Path(folder), store, work, dots, accuracy, jobs, cluster_options or {})
+        for kept in filter(None, known.values()):
+            done(kept)
+        runner = _Runner(place, store, work, dots, accuracy, jobs, cluster_options or {})
         for measured in runner.run(_groups(missing), cluster):
             known[measured.cell] = measured
-            if done is not None:
-                done(measured)
+            done(measured)
     found = [measured for measured in known.values() if measured is not None]
     return Sweep.of(work, found, reused=len(cells) - len(missing), left_out=tuple(left_out))
 
@@ -140,6 +141,10 @@ def _groups(cells: Iterable[Cell]) -> list[Group]:
 
 def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=3)
+
+
+def _ignore(_: Measured) -> None:
+    pass
 
 
 def _label(accuracy: Accuracy | None) -> str:

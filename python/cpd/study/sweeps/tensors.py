@@ -42,7 +42,7 @@ class Matrix:
 
     @cached_property
     def amax(self) -> float:
-        return float(np.abs(self.x).max()) if self.x.size else 0.0
+        return max(float(self.x.max()), -float(self.x.min()))
 
     @cached_property
     def squares(self) -> float:

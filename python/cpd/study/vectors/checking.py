@@ -47,7 +47,7 @@ def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None
     """
     given = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if given is None:
-        raise ValueError(f"{path} says neither in a head nor by its name what its lines are of")
+        raise VectorFileError(f"{path}:1: neither a head nor the name says what the lines are of")
     file = File(path, kind, given.fields)
     found = Check(given)
     for columns in file.batches():
@@ -109,7 +109,8 @@ def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> np
     nans = [
         corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (given, right)
     ]
-    return nans[0] & nans[1] | (right == NO_CODE)
+    both: npt.NDArray[np.bool_] = nans[0] & nans[1] | (right == NO_CODE)
+    return both
 
 
 def _told(

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses a 6-bit format for a tensor: the errors of all, with and without scales, what a
+multiply-accumulate in each costs, and which to take.
+
+Run: python examples/21_choose_format.py [FILE, such as a .npy or a checkpoint]
+"""
+
+import sys
+
+import numpy as np
+
+from cpd import study
+
+
+def main(arguments: list[str] | None = None) -> study.Row:
+    files = sys.argv[1:] if arguments is None else arguments
+    weights = np.random.default_rng(0).standard_t(5, (256, 1024)).astype(np.float32) / 64
+    found = study.sweep(
+        files or weights, "e[1-5]m[0-4],int6", "fp32,e6m9", scales="none,tensor,mx", bits=6
+    )
+    print(found)
+    best, frugal = found.best(), found.best(within=800)
+    print(f"least error: {best}\nwithin 800 gates: {frugal}")
+    return best
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a chosen accumulator to a passing simulation: vectors of the unit with all signals inside,
+a test bench around them, and a run in Verilator or Icarus against the RTL of `tests/rtl`.
+
+Run: python examples/22_verilator.py --accumulator h100-fp16   (else a line says what is missing)
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import cpd
+from cpd.study.testbench import write_testbench
+from cpd.study.vectors import make
+
+RTL = Path(__file__).resolve().parents[1] / "tests" / "rtl"
+PROGRAMS = {"verilator": "verilator", "icarus": "iverilog"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--accumulator", default="h100-fp16", help="a preset, or a text of one")
+    parser.add_argument("--simulator", choices=PROGRAMS, default="verilator")
+    parser.add_argument("--lines", type=int, default=1000, help="random lines")
+    parser.add_argument("--bug", default="", help="a macro of tests/rtl/mutants.toml")
+    options = parser.parse_args(arguments)
+    for program in ("make", PROGRAMS[options.simulator]):
+        if shutil.which(program) is None:
+            print(f"skipped: no {program} on this machine")
+            return 0
+    accumulator = cpd.Accumulator(options.accumulator)
+    unit = accumulator.unit
+    operation = "mma" if unit is not None and unit.scale is not None else "block_fma"
+    vectors = make(operation, accumulator=accumulator, random=options.lines)
+    with tempfile.TemporaryDirectory() as folder:
+        write_testbench(vectors, folder, sorted(RTL.glob("*.sv")))
+        print(f"{accumulator}: {', '.join(field.name for field in vectors.fields)}", flush=True)
+        command = ["make", "-s", "-C", folder, options.simulator, f"DEFINES={options.bug}"]
+        return int(subprocess.run(command).returncode != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command, such as a circuit's simulation, as a function of dot products.
+
+**The protocol.** For each batch the command is started anew. Its standard input holds one dot
+product a line: the codes of a's k values, of b's k values, and (where there is an addend) of c, in
+hexadecimal, separated by one blank, each as wide as its format: `3C00 0000 … 3C00 BF800000`. It
+writes one line for each, in order: the code of the result, in hexadecimal (`0x` may stand in
+front). Then it ends with status 0. Empty lines of its output count for nothing, and neither do
+those that begin with `#`, `//` or `- ` (what simulators say of their end). Where an argument of the
+command holds `{in}` or `{out}`, these are names of files, used in the place of standard input or
+output."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.formats import Format, FormatLike, format
+from cpd.ops import decode, encode
+from cpd.study.probe.dots import F32
+
+_CHUNK = 1 << 16
+_TOLD = 200  # characters of a line that an error shows
+_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+
+class CommandError(RuntimeError):
+    """What became of a command that gave no answers: it says which batch, and why.
+
+    >>> Command(["false"], "fp16")(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1))
+    Traceback (most recent call last):
+    ...
+    cpd.study.probe.command.CommandError: 'false' ended with status 1 after 0 of 1 answers
+    """
+
+
+class Command:
+    """A command as a function for `cpd.study.probe`: see this module's text for what it reads and
+    writes.
+
+    Args:
+        arguments: the program and its arguments; no shell reads them.
+        a, b, c: formats of the operands and of the addend (None: there is none), as for `probe`.
+        result: format of the results.
+        timeout: seconds that one batch may take.
+
+    Raises CommandError where the command does not start, takes too long, ends with a status other
+    than 0, or gives something else than one code a line. It is then ended, with all that it has
+    started.
+
+    >>> one = Command(["awk", "{ print $1 }"], "fp16", c=None, result="fp16")   # a0 for a sum
+    >>> one(np.float32([[2, 0.5]]), np.float32([[1, 1]])).tolist()
+    [2.0]
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        a: FormatLike,
+        b: FormatLike | None = None,
+        c: FormatLike | None = "fp32",
+        *,
+        result: FormatLike = "fp32",
+        timeout: float = 60.0,
+    ) -> None:
+        self.arguments = [str(one) for one in arguments]
+        if not self.arguments:
+            raise ValueError("a command must have a name")
+        if not timeout > 0:
+            raise ValueError(f"timeout must be seconds above 0, got {timeout}")
+        self.formats = [format(a), format(a if b is None else b)]
+        if c is not None:
+            self.formats.append(format(c))
+        self.result = format(result)
+        self.timeout = timeout
+        self.name = shlex.join(self.arguments)
+
+    def __call__(self, a: F32, b: F32, c: F32 | None = None) -> F32:
+        arrays = [a, b] if c is None else [a, b, np.reshape(c, (-1, 1))]
+        if len(arrays) != len(self.formats):
+            raise ValueError(f"{self.name!r} takes {len(self.formats)} operands, got {len(arrays)}")
+        columns = [_hex(x, f) for x, f in zip(arrays, self.formats, strict=True)]
+        lines = np.concatenate(columns, axis=1)
+        lines[:, -1] = ord("\n")
+        codes = self._codes(self._run(lines.tobytes(), len(lines)), len(lines))
+        return decode(_packed(codes, self.result.bits), self.result, (len(lines),))
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    def _codes(self, output: bytes, count: int) -> npt.NDArray[np.uint32]:
+        """The codes that the command gave."""
+        found = []
+        for number, line in enumerate(output.decode("ascii", "replace").splitlines(), 1):
+            word = line.strip()
+            if not word or word.startswith(("#", "//", "- ")):
+                continue
+            if not re.fullmatch("(0[xX])?[0-9a-fA-F]{1,8}", word):
+                raise self._wrong(number, line, "is no hexadecimal code")
+            code = int(word, 16)
+            if code >> self.result.bits:
+                raise self._wrong(number, line, f"has more than {self.result.bits} bits")
+            found.append(code)
+            if len(found) > count:
+                raise self._wrong(number, line, f"is one answer more than {count}")
+        if len(found) < count:
+            raise CommandError(f"{self.name!r} gave {len(found)} answers to {count} dot products")
+        return np.array(found, np.uint32)
+
+    def _wrong(self, number: int, line: str, what: str) -> CommandError:
+        return CommandError(f"{self.name!r}: line {number} of its output, {_short(line)}, {what}")
+
+    # ---- the process -----------------------------------------------------------------------------
+
+    def _run(self, lines: bytes, count: int) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="cpd-probe-") as folder:
+            names = {"{in}": f"{folder}/in", "{out}": f"{folder}/out"}
+            used = {mark for mark in names if any(mark in one for one in self.arguments)}
+            arguments = self.arguments
+            for mark in used:
+                arguments = [one.replace(mark, names[mark]) for one in arguments]
+            if "{in}" in used:
+                Path(names["{in}"]).write_bytes(lines)
+            output = self._talk(arguments, b"" if "{in}" in used else lines, count)
+            if "{out}" not in used:
+                return output
+            try:
+                return Path(names["{out}"]).read_bytes()
+            except OSError as error:
+                raise CommandError(f"{self.name!r} wrote no {{out}}: {error.strerror}") from error
+
+    def _talk(self, arguments: list[str], given: bytes, count: int) -> bytes:
+        try:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandError(f"{self.name!r} does not start: {error.strerror}") from error
+        try:
+            most = (self.result.bits // 4 + 64) * count + _CHUNK
+            output, said = self._exchanged(process, given, count, most)
+            status = process.wait(self.timeout)
+        except subprocess.TimeoutExpired:
+            raise self._late(output, count) from None
+        finally:
+            _end(process)
+        if status != 0:
+            last = said.decode(errors="replace").strip().splitlines()[-1:]
+            why = f": {_short(last[0])}" if last else ""
+            ended = (
+                f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            )
+            answered = len(output.splitlines())
+            raise CommandError(f"{self.name!r} {ended} after {answered} of {count} answers{why}")
+        return output
+
+    def _exchanged(
+        self, process: subprocess.Popen[bytes], given: bytes, count: int, most: int
+    ) -> tuple[bytes, bytes]:
+        """Writes what is given and reads, both at once, until both outputs have ended."""
+        assert process.stdin is not None
+        deadline = time.monotonic() + self.timeout
+        read: dict[IO[bytes] | None, bytearray] = {
+            process.stdout: bytearray(),
+            process.stderr: bytearray(),
+        }
+        left = memoryview(given)
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdin, selectors.EVENT_WRITE)
+            os.set_blocking(process.stdin.fileno(), False)
+            for stream in read:
+                assert stream is not None
+                ready.register(stream, selectors.EVENT_READ)
+            while any(stream in read for stream in _open(ready)):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise self._late(bytes(read[process.stdout]), count)
+                for key, _ in ready.select(remaining):
+                    if key.fileobj is process.stdin:
+                        left = self._written(ready, process.stdin, left)
+                        continue
+                    stream = key.fileobj  # type: ignore[assignment]
+                    some = os.read(key.fd, _CHUNK)
+                    if not some:
+                        ready.unregister(key.fileobj)
+                    read[stream] += some
+                    if stream is process.stderr:
+                        del read[stream][:-_CHUNK]
+                    elif len(read[stream]) > most:
+                        raise CommandError(
+                            f"{self.name!r} prints more than {most} bytes for {count} answers"
+                        )
+        return bytes(read[process.stdout]), bytes(read[process.stderr])
+
+    def _late(self, output: bytes, count: int) -> CommandError:
+        return CommandError(
+            f"{self.name!r} has not ended after {self.timeout:g} s; it gave "
+            f"{len(output.splitlines())} of {count} answers"
+        )
+
+    @staticmethod
+    def _written(ready: selectors.BaseSelector, stream: IO[bytes], left: memoryview) -> memoryview:
+        """Writes as much as the pipe takes; a command that reads no more may still answer."""
+        try:
+            left = left[os.write(stream.fileno(), left[:_CHUNK]) :] if left else left
+        except BrokenPipeError:
+            left = left[:0]
+        if not left:
+            ready.unregister(stream)
+            stream.close()
+        return left
+
+
+def _open(ready: selectors.BaseSelector) -> list[object]:
+    return [key.fileobj for key in ready.get_map().values()]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, if it runs, with all that it has started."""
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None and not stream.closed:
+            stream.close()
+    if process.returncode is None:  # not yet waited for: the group's number is still its own
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _short(line: str) -> str:
+    return repr(line if len(line) <= _TOLD else line[:_TOLD] + "…")
+
+
+# ---- codes ---------------------------------------------------------------------------------------
+
+
+def _hex(x: F32, f: Format) -> npt.NDArray[np.uint8]:
+    """The codes of a matrix as characters, each with a blank behind it."""
+    packed = np.unpackbits(encode(np.ascontiguousarray(x, np.float32), f), bitorder="little")
+    digits = -(-f.bits // 4)
+    bits = np.zeros((x.size, 4 * digits), np.uint8)
+    bits[:, : f.bits] = packed[: x.size * f.bits].reshape(x.size, f.bits)
+    nibbles = bits.reshape(x.size, digits, 4) @ np.array([1, 2, 4, 8], np.uint8)
+    shown = np.full((x.size, digits + 1), ord(" "), np.uint8)
+    shown[:, :digits] = _DIGITS[nibbles[:, ::-1]]
+    return shown.reshape(len(x), -1)
+
+
+def _packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
+    """Codes as `cpd.decode` takes them."""
+    each = codes[:, None] >> np.arange(bits, dtype=np.uint32) & 1
+    return np.packbits(each.astype(np.uint8).ravel(), bitorder="little")
