@@ -144,7 +144,7 @@ class SumRule:
         return generated.sum_lines(self, words, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        return iter(())
+        yield generated.alike(self, words)
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """Signals and outputs of lines, and what they are cases of. Raises DisagreementError."""
