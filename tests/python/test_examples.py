@@ -192,6 +192,16 @@ def test_qsvrg(capsys: pytest.CaptureFixture[str]) -> None:
         main("19_qsvrg", "--epochs", 1, "--steps", 1)
 
 
+def test_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    main("25_probe", "--k", 16)
+    told = [part.split("\n") for part in capsys.readouterr().out.split("--- ")[1:]]
+    assert [lines[0].split(":")[0] for lines in told] == [
+        "numpy.dot", "numpy.sum", "a unit", "a command",
+    ]  # fmt: skip
+    assert told[2][1] == "order      [c 0…15]"
+    assert told[3][2] == "rule       fp32 sequential"
+
+
 def test_choose_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     best = main("21_choose_format")
     said = capsys.readouterr().out

@@ -59,7 +59,7 @@ def outputs() -> list[tuple[str, str]]:
 
 QUICK = {
     ("v100", "fp32"), ("h100-fp16", "fp16"), ("a100-bf16", "fp32"), ("h100-fp8", "fp32"),
-    ("hopper-mma-fp8", "fp16"), ("cdna2-bf16", "fp32"), ("cdna3-fp8", "fp32"),
+    ("hopper-mma-fp8", "fp16"), ("cdna1-fp16", "fp32"), ("cdna3-fp8", "fp32"),
     ("rtx-blackwell-mxfp4", "fp32"),
 }  # fmt: skip
 
@@ -88,20 +88,13 @@ def test_presets(name: str, output: str) -> None:
         assert found.unit.promote == unit.promote
         assert found.unit.sum == unit.sum
         assert found.unit.rounding == unit.rounding
+        for field in ("group", "stride", "take"):
+            assert getattr(found.unit, field) == getattr(unit, field)
         if unit.adder not in ("exact", "flushed_pairs"):
             assert found.unit.fraction_bits == unit.fraction_bits
     if found.unit.min_exponent != unit.min_exponent and unit.adder == "aligned":
         told = [one for one in found.unsure if one.startswith("min_exponent: any below ")]
         assert unit.min_exponent < int(told[0].split()[-1])
-
-
-def test_the_order_of_k_is_found() -> None:
-    acc = cpd.Accumulator("fp16", preset="hopper-mma-fp8")
-    found = hidden(acc, "fp16", 64)
-    assert found.unit is not None
-    assert acc.unit is not None
-    for name in ("group", "stride", "take"):
-        assert getattr(found.unit, name) == getattr(acc.unit, name)
 
 
 # ---- random units --------------------------------------------------------------------------------
@@ -129,7 +122,7 @@ def random_unit(seed: int) -> tuple[cpd.Accumulator, str]:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(n, marks=() if n < 6 else pytest.mark.exhaustive) for n in range(60)],
+    [pytest.param(n, marks=() if n < 4 else pytest.mark.exhaustive) for n in range(60)],
 )
 def test_random_units(seed: int) -> None:
     acc, c = random_unit(seed)
@@ -179,8 +172,8 @@ def test_a_tree_that_is_no_scheme() -> None:
 
     found = probe(lanes, "fp16", c=None, k=32)
     assert found.accumulator is None
-    assert found.rule.startswith("fp32 ((((((0 + 8) + 16) + 24) + (((4 + 12) + 20) + 28))")
-    assert found.order in found.rule
+    assert found.rule == "fp32 in this order, product=fp32 rounding=nearest_even"
+    assert found.order.startswith("((((((0 + 8) + 16) + 24) + (((4 + 12) + 20) + 28))")
 
 
 def test_the_addend_at_the_end() -> None:
@@ -288,18 +281,15 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert np.array_equal(Command(served("{in}", "{out}"), "tf32")(dots.a, dots.b, dots.c), wanted)
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_command_line(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--json"] if as_json else []
-    status = main(["probe", "--a", "tf32", "--k", "8", *options, "--", *served()])
-    told = capsys.readouterr().out
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "found.json"
+    status = main(["probe", "--a", "tf32", "--k", "8", "--json", str(file), "--", *served()])
     assert status == 0
-    if as_json:
-        found = json.loads(told)
-        assert found["unit"]["block"] == 4
-        assert cpd.Accumulator(found["accumulator"]).unit is not None
-    else:
-        assert "rule       fp32 block_fma a=tf32 b=tf32 block=4 fraction_bits=24" in told
+    told = capsys.readouterr().out
+    assert "rule       fp32 block_fma a=tf32 b=tf32 block=4 fraction_bits=24" in told
+    found = json.loads(file.read_text())
+    assert found["unit"]["block"] == 4
+    assert cpd.Accumulator(found["accumulator"]).unit is not None
 
 
 def test_command_line_of_an_accumulator(capsys: pytest.CaptureFixture[str]) -> None:

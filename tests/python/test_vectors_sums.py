@@ -34,10 +34,16 @@ DOTS = [
     ("e4m3", "e5m2 pairwise rounding=stochastic random_bits=10", 7),
     ("e5m2", "e4m3fn sequential product=e5m2 overflow=saturate rounding=up", 4),
     ("fp16", "e2m1", 3),
+    ("int8", "int32", 16),
+    ("e4m3fn", "fixed<24,6> sum_overflow=saturate sum_rounding=nearest_even", 8),
+    ("e5m2", "fixed<16,4>", 4),
+    ("fp32", "fixed<64,30>", 4),
+    ("fp16", "fp16 fixed width=9 fraction=-3 rounding=up", 5),
 ]
 SUMS = [
     ("fp32", "e6m9 kahan", 6),
     ("fp32", "e6m9", 1),
+    ("fp16", "fixed<20,8>", 5),
     ("e5m2", "e6m9 chunked chunk=3 rounding=up", 8),
     ("fp16", "e6m9 pairwise", 7),
     ("fp16", "e6m9 pairwise rounding=stochastic random_bits=5", 7),

@@ -132,12 +132,24 @@ TEST(Trace, SumsTerms) {
   EXPECT_EQ(signal(rule, line, "tree"), (Words{0x58, 0x58}));
 }
 
+TEST(Trace, ShowsTermsAndSumsOfAnInteger) {
+  // 100 * 100 - 3 * 1, and c = 7.75, in 14 bits of units of 1/2: the first product wraps.
+  SumRule rule = dot_rule("fp32 fixed width=14 fraction=1", "int8", 2);
+  const Line line = run(rule, {100, 0x83}, {100, 1}, 0x40F80000);
+  EXPECT_EQ(signal(rule, line, "term"), (Words{15, 20000 % 16384, 16384 - 6}));
+  EXPECT_EQ(signal(rule, line, "sum"), (Words{15, 20015 % 16384, 20009 % 16384}));
+  EXPECT_EQ(line.flags, soft::kInexact | soft::kOverflow);
+  EXPECT_EQ(line.code, 0x44E2A000u);  // 3625 / 2
+  EXPECT_EQ(DrawsOf(rule), 0);
+}
+
 TEST(Trace, RefusesWhatHasNoSignals) {
   EXPECT_THROW(SignalsOf(dot_rule("v100", "bf16", 4)), Error);
   EXPECT_THROW(SignalsOf(dot_rule("e4m3 sequential", "e4m3", 0)), Error);
   SumRule rule = dot_rule("v100", "fp16", 4);
   rule.accumulator.unit->adder = Adder::two_steps;
   EXPECT_THROW(SignalsOf(rule), Error);
+  EXPECT_THROW(SignalsOf(dot_rule("fp32 fixed width=65", "int8", 4)), Error);
   rule = dot_rule("v100", "fp16", 4);
   rule.is_sum = true;
   EXPECT_THROW(SignalsOf(rule), Error);

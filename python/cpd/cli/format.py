@@ -4,7 +4,10 @@
 import argparse
 import json
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from rich.columns import Columns
@@ -13,8 +16,18 @@ from rich.table import Table
 
 from cpd.cli.compare import compare, comparison_rows
 from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.format_bench import (
+    STANDARDS,
+    Operation,
+    calculation_row,
+    calculation_table,
+    names_of,
+    neighbours_row,
+    neighbours_table,
+    number,
+)
 from cpd.cli.options import Commands, add_command
-from cpd.cli.output import exact, new_console, new_table, short
+from cpd.cli.output import check_writable, exact, new_console, new_table, short
 from cpd.cli.scaled import describe_scaled, find_format, notes, scaled_table
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
@@ -47,6 +60,31 @@ def register(commands: Commands) -> None:
         help="two formats side by side: figures, spacing, and the values that one alone has",
     )
     parser.add_argument(
+        "--tables",
+        choices=STANDARDS,
+        help="the formats of a standard: IEEE P3109's of 3 to 8 bits, or OCP's FP8 and MX",
+    )
+    parser.add_argument(
+        "--neighbours",
+        metavar="VALUE",
+        help="what each format holds beside a number: 0.3, 0x1.8p-3; --neighbours=-1 if negative",
+    )
+    parser.add_argument(
+        "--calc",
+        metavar="EXPR",
+        help="one operation, 7/3, 0.1 + 0.2, 3*5 or 'sqrt(2)': operands are rounded to the format, "
+        "and their exact result once",
+    )
+    parser.add_argument(
+        "--rounding", default="nearest_even", metavar="MODE", help="of --calc; default nearest_even"
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="number lines and the distances of values, as .png or .svg",
+    )
+    parser.add_argument(
         "--json", nargs="?", const="-", metavar="-", help="print JSON instead of tables"
     )
 
@@ -57,6 +95,10 @@ def _run(options: argparse.Namespace) -> int:
         names = [options.json, *names]  # `--json e4m3`: it stands before the names
     if options.compare is not None and names:
         raise UsageError(f"--compare takes two formats and no more, got {' '.join(names)} too")
+    if options.compare is not None and options.tables is not None:
+        raise UsageError("--compare takes two formats and no table")
+    if options.tables is not None:
+        names = [*names, *names_of(options.tables)]
     with users_mistakes():
         found = [find_format(name) for name in options.compare or names or _COMMON]
     listed = [f.element if isinstance(f, Scaled) else f for f in found]
@@ -70,6 +112,10 @@ def _run(options: argparse.Namespace) -> int:
     formats = [f for f in found if isinstance(f, Format)]
     if options.compare is not None and scaled:
         raise UsageError(f"--compare takes formats without scales, got {scaled[0]}")
+    worked = _worked(options, formats, scaled)
+    if options.json and worked:
+        print(json.dumps([row(f) for row, _ in worked for f in formats], indent=2, allow_nan=False))
+        return 0
     if options.json:
         rows: Any = [_describe(f, options.values) for f in found]
         if options.compare is not None:
@@ -79,6 +125,9 @@ def _run(options: argparse.Namespace) -> int:
     console = new_console()
     if options.compare is not None:
         compare(console, *formats)
+    elif worked:
+        for _, table in worked:
+            console.print(table(formats))
     elif formats:
         console.print(_format_table(formats))
     if scaled:
@@ -89,6 +138,44 @@ def _run(options: argparse.Namespace) -> int:
         for wire in listed:
             _print_values(console, wire)
     return 0
+
+
+_Worked: TypeAlias = list[
+    tuple[Callable[[Format], dict[str, Any]], Callable[[list[Format]], Table]]
+]
+
+
+def _worked(options: argparse.Namespace, formats: list[Format], scaled: list[Scaled]) -> _Worked:
+    """Draws the picture; gives what --neighbours and --calc tell, as a row and as a table."""
+    asked = {
+        name: getattr(options, name)
+        for name in ("picture", "neighbours", "calc")
+        if getattr(options, name) is not None
+    }
+    if asked and scaled:
+        raise UsageError(f"--{next(iter(asked))} takes formats without scales, got {scaled[0]}")
+    if "picture" in asked:
+        from cpd.cli.format_picture import draw
+
+        check_writable(options.picture)
+        with users_mistakes():
+            draw(options.picture, formats)
+    worked: _Worked = []
+    if "neighbours" in asked:
+        value = number(options.neighbours)
+        worked.append((partial(neighbours_row, value), partial(neighbours_table, value)))
+    if "calc" in asked:
+        operation = Operation.parse(options.calc)
+        with users_mistakes():
+            for f in formats:
+                operation.result(f, options.rounding)
+        worked.append(
+            (
+                lambda f: calculation_row(operation, f, options.rounding),
+                lambda some: calculation_table(operation, some, options.rounding),
+            )
+        )
+    return worked
 
 
 def _describe(f: Format | Scaled, values: bool) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from cpd.study.choices import (
 )
 from cpd.study.costs import DEFAULT_CHUNK, Cost, cost, transfer_time
 from cpd.study.hardware_cost import HardwareCost, hardware_cost
+from cpd.study.probe import Command, CommandError, Probed, dots_of_matmul, probe
 from cpd.study.reduce import (
     DRAWS,
     Contributions,
@@ -41,6 +42,8 @@ __all__ = [
     "DRAWS",
     "Cell",
     "Choice",
+    "Command",
+    "CommandError",
     "Contributions",
     "Cost",
     "HardwareCost",
@@ -49,6 +52,7 @@ __all__ = [
     "Measurement",
     "Mismatch",
     "PerRank",
+    "Probed",
     "Recommendation",
     "ReduceSpec",
     "Replay",
@@ -61,7 +65,9 @@ __all__ = [
     "check_recommended",
     "choose",
     "cost",
+    "dots_of_matmul",
     "hardware_cost",
+    "probe",
     "recommend",
     "recommend_over",
     "replay",

@@ -186,8 +186,10 @@ class _Probe:
         self.asked = 0
 
     def ask(self, dots: Dots) -> F32:
-        given = self.function(*(x for x in (dots.a, dots.b, dots.c) if x is not None))
-        sums = _array(given)
+        if not len(dots):
+            return np.zeros(0, np.float32)
+        with np.errstate(all="ignore"):
+            sums = _array(self.function(*(x for x in (dots.a, dots.b, dots.c) if x is not None)))
         if sums.shape != (len(dots),) or sums.dtype.kind not in "fiV":
             raise ValueError(
                 f"the function must give {len(dots)} numbers for {len(dots)} dot products, got "

@@ -198,6 +198,8 @@ def stages(
         sums = [*figures.within, *figures.hidden]
         yield [_units(*kind, inputs, sums, figures.of_all, narrower=True) for kind in kinds]
         yield [_hidden(scheme, figures) for scheme in schemes]
+        if tree is not None and not schemes and is_binary(tree):
+            yield [_hidden_trees(tree, inputs, figures)]
     usual = ("kahan", "sequential", "pairwise")
     yield [_floats({"scheme": one}, figures, plain, []) for one in usual]
     yield [(Known(acc) for _, acc in presets_of(inputs))]
@@ -226,16 +228,31 @@ def _floats(
 
 
 def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
-    for f, result, product in itertools.product(figures.hidden, figures.of_all, (None, "exact")):
+    for f, result, product in _narrowed(figures):
         yield Known(Accumulator(f, **scheme, product=product), result)
+
+
+def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
+    """Formats of the sum, of the result, and of products."""
+    products = (None, "exact", *figures.of_all)
+    return itertools.product(figures.hidden, figures.of_all, products)
 
 
 def _trees(
     tree: Tree, inputs: Inputs, figures: Figures, products: list[Format | str | None]
 ) -> Iterator[Rule]:
     for f, product, rounding in itertools.product(figures.of_all, products, _ROUNDINGS):
-        rounded = None if product == "exact" else format(product or f)
-        yield OrderTree(tree, inputs.k, f, rounding, rounded)
+        yield OrderTree(tree, inputs.k, f, rounding, _rounded(product, f))
+
+
+def _hidden_trees(tree: Tree, inputs: Inputs, figures: Figures) -> Iterator[Rule]:
+    for f, result, product in _narrowed(figures):
+        yield OrderTree(tree, inputs.k, f, "nearest_even", _rounded(product, f), result)
+
+
+def _rounded(product: Format | str | None, f: Format) -> Format | None:
+    """What products are rounded into; None: they are exact."""
+    return None if product == "exact" else format(product or f)
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
@@ -390,6 +407,7 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
     alike = Seen(pool, rule(pool)).agrees
     lines = list(_unsure_unit(rule, alike)) if has_unit(rule) else []
     others = {_key(one): one.text for one in reversed(rules) if not _one_field(rule, one)}
+    others.pop(_key(rule), None)
     told = [f"also {one}" for one in reversed(others.values())]
     more = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
     return lines + told[:_MOST_TOLD] + more

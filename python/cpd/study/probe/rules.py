@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
 from cpd.ops import add, cast, fma, gemm, mul
 from cpd.study.probe.dots import F32, Dots
-from cpd.study.probe.tree import Node, Tree, join, text
+from cpd.study.probe.tree import Node, Tree, join
 
 
 class Rule(Protocol):
@@ -50,22 +51,27 @@ class Known:
 @dataclass(frozen=True)
 class OrderTree:
     """Sums of two, each rounded into one format, in the order of a tree. A product is exact where
-    it is added to a sum (`product` is None), or is first rounded into a format."""
+    it is added to a sum (`product` is None), or is first rounded into a format. The result is
+    perhaps rounded once more."""
 
     tree: Tree
     k: int
     format: Format
     rounding: str
     product: Format | None
+    result: Format | None = None
 
     @property
     def text(self) -> str:
         product = "exact" if self.product is None else str(self.product)
-        order = text(self.tree, self.k)
-        return f"{self.format} {order} product={product} rounding={self.rounding}"
+        last = "" if self.result is None else f", the sum then rounded to {self.result}"
+        return f"{self.format} in this order, product={product} rounding={self.rounding}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        return self._sum(self.tree, dots)
+        made = self._sum(self.tree, dots)
+        if self.result is not None:
+            made = cast(made, self.result)
+        return made
 
     def _sum(self, tree: Tree, dots: Dots) -> F32:
         if not isinstance(tree, Node):
@@ -76,20 +82,24 @@ class OrderTree:
                 x, y = y, x
             if isinstance(y, int) and y != self.k:  # beside it a sum, the addend or a product
                 done = self._sum(x, dots)
-                return fma(dots.a[:, y], dots.b[:, y], done, self.format, self.rounding)
-        return add(self._sum(x, dots), self._sum(y, dots), self.format, self.rounding)
+                a, b = dots.a[:, y], dots.b[:, y]
+                return fma(a, b, done, self.format, self.rounding)  # type: ignore[no-any-return]
+        total = self._sum(x, dots), self._sum(y, dots)
+        return add(*total, self.format, self.rounding)  # type: ignore[no-any-return]
 
     def _leaf(self, leaf: int, dots: Dots) -> F32:
         if leaf == self.k:
             assert dots.c is not None
-            return cast(dots.c, self.format, self.rounding)
+            return cast(dots.c, self.format, self.rounding)  # type: ignore[no-any-return]
         a, b = dots.a[:, leaf], dots.b[:, leaf]
-        return mul(a, b, self.product or self.format, self.rounding)
+        product = self.product or self.format
+        return mul(a, b, product, self.rounding)  # type: ignore[no-any-return]
 
 
-def same(x: F32, y: F32) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
     """Where two sums are the same value; zeros of either sign are, and NaN."""
-    return (x == y) | (np.isnan(x) & np.isnan(y))
+    alike: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
+    return alike
 
 
 # ---- trees of rules ------------------------------------------------------------------------------

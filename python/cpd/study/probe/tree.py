@@ -74,7 +74,8 @@ def text(tree: Tree, addend: int) -> str:
     parts = sorted(tree.children, key=lambda one: _first(one, addend))
     if len(parts) == 2:
         return f"({text(parts[0], addend)} + {text(parts[1], addend)})"
-    shown, run = [], []
+    shown: list[str] = []
+    run: list[int] = []
     for one in [*parts, None]:
         if run and one != run[-1] + 1:
             shown.append(f"{run[0]}…{run[-1]}" if len(run) > 2 else " ".join(map(str, run)))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks how sums are added, by what they give: NumPy's dot product and its sum, a matrix unit whose
+rule is hidden, and a command, as a circuit's simulation would be one.
+
+Each is a tree of sums and how these are rounded; for the unit it is the text of an accumulator,
+which `cpd.gemm` takes. The command is this file with --answer: it reads a dot product a line, codes
+in hexadecimal, and writes the code of its sum.
+
+Run: python examples/25_probe.py
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+HIDDEN = "h100-fp16"
+
+
+def dots(a: Any, b: Any) -> Any:
+    """NumPy hands it to a BLAS."""
+    return np.array([np.dot(x, y) for x, y in zip(a, b, strict=True)])
+
+
+def sums(a: Any, b: Any) -> Any:
+    return (a * b).sum(axis=1)
+
+
+def answer() -> None:
+    """Products of float16 numbers are added to one float32 number, one by one."""
+    for line in sys.stdin:
+        *codes, c = line.split()
+        x = np.array([int(code, 16) for code in codes], np.uint16).view(np.float16)
+        total = np.array([int(c, 16)], np.uint32).view(np.float32)
+        for product in np.multiply(*np.split(x.astype(np.float32), 2)):
+            with np.errstate(all="ignore"):
+                total = total + product
+        print(f"{int(total.view(np.uint32)[0]):08X}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--answer", action="store_true", help="be the command")
+    parser.add_argument("--k", type=int, default=32, help="products of a dot product; default 32")
+    options = parser.parse_args(arguments)
+    if options.answer:
+        answer()
+        return
+
+    import cpd
+
+    def unit(a: Any, b: Any, c: Any) -> Any:
+        return cpd.gemm(a[:, None, :], b[:, :, None], HIDDEN, c[:, None, None])[:, 0, 0]
+
+    for name, function in (("numpy.dot", dots), ("numpy.sum", sums)):
+        print(f"--- {name}: {cpd.study.probe(function, 'fp16', c=None, k=options.k)}\n")
+    found = cpd.study.probe(unit, "fp16", k=options.k)
+    print(f"--- a unit: {found}\n")
+    assert found.unit == cpd.Accumulator(HIDDEN).unit
+    command = cpd.study.Command([sys.executable, __file__, "--answer"], "fp16")
+    print(f"--- a command: {cpd.study.probe(command, 'fp16', k=8)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd format --picture FILE`: formats as number lines, and the distances of their values."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.ticker
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cpd.cli.compare import binade, binades
+from cpd.numeric.formats import Format
+from cpd.study.plot import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
+
+_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
+_WIDE = 64
+"""Binades beyond which a format does not set the axis, if another has fewer."""
+_TICKS = 8
+"""Bits of a format up to which every value has a tick; above, a binade is a bar."""
+
+
+def draw(path: Path, formats: list[Format]) -> None:
+    """Writes the picture. Raises ValueError for another ending than .png or .svg."""
+    check_plot_path(path)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "format"}):
+        height = 2.6 + 0.42 * len(formats)
+        figure = Figure(figsize=(9.2, height + 3.2), layout="constrained")
+        panels: Any = figure.subplots(3, 1, height_ratios=[height / 2, height / 2, 3.2])
+        _near_zero(panels[0], formats)
+        _number_lines(panels[1], formats)
+        _distances(panels[2], formats)
+        panels[2].sharex(panels[1])
+        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def _colour(number: int) -> str:
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def _rows(axes: Axes, formats: list[Format]) -> None:
+    """A row for each format, the first on top."""
+    axes.set_yticks(range(len(formats)), [str(f) for f in formats])
+    axes.set_ylim(len(formats) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+
+
+def _near_zero(axes: Axes, formats: list[Format]) -> None:
+    """The values from -2 to 2, in their true distances."""
+    for row, f in enumerate(formats):
+        if f.bits > _TICKS:
+            axes.barh(row, 4, 0.62, left=-2, color=_colour(row), alpha=0.45)
+            continue
+        values = f.values()
+        values = values[np.abs(values) <= 2]
+        axes.vlines(values, row - 0.31, row + 0.31, color=_colour(row), lw=0.9)
+    axes.set_xlim(-2.04, 2.04)
+    axes.set_title("the number line from −2 to 2")
+    _rows(axes, formats)
+
+
+def _number_lines(axes: Axes, formats: list[Format]) -> None:
+    """All positive values by their logarithm: normal ones dark, subnormal ones pale."""
+    for row, f in enumerate(formats):
+        least = f.min_normal if f.min_normal is not None else np.inf
+        if f.bits <= _TICKS:
+            values = f.values()
+            values = values[values > 0].astype(np.float64)
+            for some, alpha in ((values[values >= least], 1.0), (values[values < least], 0.5)):
+                where = np.log2(some)
+                axes.vlines(where, row - 0.31, row + 0.31, color=_colour(row), lw=0.9, alpha=alpha)
+            continue
+        powers = binades(f)
+        first = int(np.log2(least))
+        spans = ((powers.start, first, 0.25), (first, powers.stop, 0.7))
+        for low, high, alpha in spans:
+            axes.barh(row, high - low, 0.62, left=low, color=_colour(row), alpha=alpha, lw=0)
+    axes.set_title("all positive values by magnitude; pale: subnormal")
+    axes.xaxis.set_major_formatter(_power)
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    _rows(axes, formats)
+
+
+def _distances(axes: Axes, formats: list[Format]) -> None:
+    """The distance from a value to the next one over the power of two below it."""
+    for number, f in enumerate(formats):
+        found = [(k, one) for k in binades(f) if (one := binade(f, k)) is not None]
+        edges = [k for k, _ in found] + [found[-1][0] + 1]
+        axes.stairs(
+            [one.spacing - k for k, one in found], edges, baseline=None, color=_colour(number),
+            lw=1.8, label=str(f), ls=("-", "--", ":")[number // len(_COLOURS) % 3],
+        )  # fmt: skip
+    spans = [binades(f) for f in formats]
+    narrow = [span for span in spans if len(span) < _WIDE] or spans
+    axes.set_xlim(min(s.start for s in narrow) - 1.5, max(s.stop for s in narrow) + 1.5)
+    axes.set_title("ulp map: the distance to the next value, relative to the power of two below")
+    axes.set_xlabel("magnitude")
+    axes.xaxis.set_major_formatter(_power)
+    axes.yaxis.set_major_formatter(_power)
+    axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    axes.legend(loc="upper right", fontsize=9)
+
+
+def _power(exponent: float, _: object) -> str:
+    return f"$2^{{{exponent:g}}}$"
