@@ -94,7 +94,8 @@ def quant_gemm(a: Tensor, b: Tensor, man: int = 23, exp: int = 8) -> Tensor:
     """
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, got {tuple(a.shape)}, {tuple(b.shape)}")
-    return ops.gemm(a, b, Accumulator(Format(exp, man), "kahan"))
+    product: Tensor = ops.gemm(a, b, Accumulator(Format(exp, man), "kahan"))
+    return product
 
 
 def sum_gradients(

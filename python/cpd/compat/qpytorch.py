@@ -33,6 +33,7 @@ from cpd import ops
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.options import integer
 from cpd.numeric.scaled import Scaled
+from cpd.ops.arguments import check_carrier
 
 __all__ = [
     "BlockFloatingPoint",
@@ -82,7 +83,9 @@ class FloatingPoint(Number):
     _format: Format = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_format", Format(self.exp, self.man))
+        made = Format(self.exp, self.man)
+        check_carrier("float32", made.name)
+        object.__setattr__(self, "_format", made)
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
         y = ops.cast(x, self._format, overflow="saturate", **_options(rounding))
