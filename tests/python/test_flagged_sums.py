@@ -106,7 +106,7 @@ def products(name: str, scheme: str) -> list[Call]:
         draws = rule.draws()
         given_integers = numbers.integers(0, 1 << acc.random_bits, (LINES, draws), np.uint32)
         integers = given_integers if draws else None
-        _, flags, _ = _core.oracle_sums(rule, LINES, a, b, c, random=integers)
+        flags = _core.oracle_sums(rule, LINES, a, b, c, random=integers)[1]
         how: dict[str, Any] = {"tininess": tininess}
         if draws:
             how["random"] = given_integers.reshape(LINES, 1, 1, draws)
@@ -141,7 +141,7 @@ def sums(name: str, scheme: str) -> list[Call]:
         a, x = codes_of(acc, f, numbers, LINES, length)
         draws = rule.draws()
         given_integers = numbers.integers(0, 1 << acc.random_bits, (LINES, draws), np.uint32)
-        _, flags, _ = _core.oracle_sums(rule, LINES, a, random=given_integers if draws else None)
+        flags = _core.oracle_sums(rule, LINES, a, random=given_integers if draws else None)[1]
         how: dict[str, Any] = {"random": given_integers} if draws else {}
         values = cpd.sum(x, acc, 1, **how)
         calls += calls_of(cpd.sum, x, acc, 1, flags=np.array(flags), values=values, **how)
