@@ -158,6 +158,16 @@ def test_sums_of_floats(text: str, c: str | None) -> None:
     assert str(acc) in alike
 
 
+@pytest.mark.parametrize(
+    ("text", "operand"),
+    [("int32", "int8"), ("fixed<26,3> sum_overflow=saturate", "int8"), ("fixed<40,12>", "fp16"),
+     ("fixed<24,8> sum_rounding=nearest_even", "e4m3fn")],
+)  # fmt: skip
+def test_sums_in_integers(text: str, operand: str) -> None:
+    acc = cpd.Accumulator(text)
+    assert probe(Known(acc).sums, operand, k=16).accumulator == acc
+
+
 def test_a_tree_that_is_no_scheme() -> None:
     """Eight lanes, added as a tree, as a vectorized sum does; in float32."""
 

@@ -13,7 +13,7 @@ from cpd.numeric.accumulator import Accumulator, BlockFma
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import int32
 from cpd.study.probe import fit
-from cpd.study.probe.dots import F32, Dots, Inputs, joined
+from cpd.study.probe.dots import F32, Dots, Inputs, Powers, joined
 from cpd.study.probe.rules import Known, Rule, nodes, same
 from cpd.study.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
 
@@ -261,6 +261,7 @@ class _Probe:
             fit.formats_of(bits[0], passing[:1], given[:1]),
             fit.formats_of(bits[1], passing, given),
             fit.formats_of(24, passing, given),
+            Powers(min(one.low for one in passing), max(one.high for one in passing)),
         )
         cuts = regimes.seen(regimes.cuts())
         seen = fit.mingled([block, whole, cuts, *more], rng)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpd.numeric.accumulator import Accumulator, BlockFma, presets
+from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, presets
 from cpd.numeric.formats import Format, format
 from cpd.study.probe.dots import F32, Dots, Inputs, Powers, joined
 from cpd.study.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
@@ -54,7 +54,7 @@ class Regimes:
         products = inputs.products
         low, high = (mask.low, mask.high) if mask else products
         limited = mask is not None and mask.passing[0].high < products.high
-        self._most = 2.0**high if limited else np.finfo(np.float32).max
+        self._most = 2.0 ** (high + 1) if limited else np.finfo(np.float32).max
         top = high - (2 if limited else 0)
         self._common = (low + high) // 2, max((low + high) // 2, top)
         self._tiny = max(products.low, low - 30), max(low, min(top, low + 25))
@@ -96,7 +96,7 @@ class Regimes:
     def seen(self, dots: Dots) -> Seen:
         """What the dots give, but for sums near the end of the range and beyond."""
         sums = self.ask(dots)
-        within = np.flatnonzero(np.abs(sums) <= self._most)
+        within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])
 
     def _made(
@@ -163,6 +163,8 @@ class Figures(NamedTuple):
     within: list[Format]
     of_all: list[Format]
     widest: list[Format]
+    passing: Powers
+    """The powers of two that pass unchanged, as products or as addends."""
 
     @property
     def hidden(self) -> list[Format]:
@@ -200,6 +202,7 @@ def stages(
         yield [_hidden(scheme, figures) for scheme in schemes]
         if tree is not None and not schemes and is_binary(tree):
             yield [_hidden_trees(tree, inputs, figures)]
+    yield [_integers(figures)]
     usual = ("kahan", "sequential", "pairwise")
     yield [_floats({"scheme": one}, figures, plain, []) for one in usual]
     yield [(Known(acc) for _, acc in presets_of(inputs))]
@@ -230,6 +233,18 @@ def _floats(
 def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
     for f, result, product in _narrowed(figures):
         yield Known(Accumulator(f, **scheme, product=product), result)
+
+
+def _integers(figures: Figures) -> Iterator[Rule]:
+    """Sums in integers, of which the greatest and the least power of two tell width and unit. One
+    that saturates may seem to hold the next power, to which its greatest value is rounded."""
+    low, high = figures.passing
+    results = dict.fromkeys([*figures.widest, *figures.of_all, format("fp32")])
+    kinds = [(high - low + 2, False), (high - low + 2, True), (high - low + 1, True)]
+    for f, (width, saturates), rounding in itertools.product(results, kinds, _ROUNDINGS):
+        with suppress(ValueError):
+            fixed = FixedPoint(width, -low, saturates=saturates, rounding=rounding)
+            yield Known(Accumulator(f, fixed=fixed))
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:

@@ -218,7 +218,9 @@ def alike(rule: Any, words: Words) -> Lines:
 
 def _extremes(f: Format) -> Codes:
     """Zero, the least number and the least normal one, 1 and the largest, and their negatives."""
-    magnitudes = np.array([0, 1, 1 << f.man, f.bias << f.man, largest_code(f)], np.uint32)
+    top = largest_code(f)
+    one = min(max(f.bias, 0) << f.man, top)  # or the nearest code where the format has no 1
+    magnitudes = np.array([0, 1, 1 << f.man, one, top], np.uint32)
     signs = [0, 1 << (f.exp + f.man)] if f.signed else [0]
     both = np.concatenate([magnitudes + np.uint32(sign) for sign in signs])
     return np.unique(finite_codes(f, both))
