@@ -38,9 +38,6 @@ def rows() -> list[tuple[str, str, dict[str, int], int]]:
         if fraction == 13:
             unit["SUM_MAN"] = 13
         made.append((f"block_fma e{exp}m{man} F{fraction}", "block_fma", unit, TOWARD_ZERO))
-    for exp, man, encoding in ((2, 1, 2), (4, 3, 1)):
-        unit = {"EXP": exp, "MAN": man, "ENCODING": encoding}
-        made.append((f"mx_dot e{exp}m{man}", "mx_dot", unit, TOWARD_ZERO))
     return made
 
 
@@ -58,10 +55,9 @@ def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
         inputs["r"] = parameters["RANDOM"]
     elif module == "fp_mul":
         fixed["r"] = "1'b0"
-    elif module in ("block_fma", "mx_dot"):
-        products = 16 if module == "block_fma" else 32
+    elif module == "block_fma":
+        products = parameters["PRODUCTS"]
         inputs, out = {"a": products * wide, "b": products * wide, "c": 32}, 32
-        inputs |= {"a_scale": 8, "b_scale": 8} if module == "mx_dot" else {}
         del fixed["saturate"]
     ports = [f"input logic [{bits - 1}:0] {name}" for name, bits in inputs.items()]
     ports += [f"output logic [{out - 1}:0] result", "output logic [4:0] flags"]
