@@ -126,7 +126,7 @@ def probe(
     >>> found.unit.block, found.unit.fraction_bits, found.unit.rounding
     (16, 25, 'toward_zero')
     >>> found.unsure[0]
-    'min_exponent: any below -22'
+    'min_exponent: any below -123'
     """
     if not callable(function):
         raise TypeError(f"function must be callable, got {type(function).__name__}")
