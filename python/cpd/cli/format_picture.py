@@ -100,7 +100,8 @@ def _distances(axes: Axes, formats: list[Format]) -> None:
     axes.xaxis.set_major_formatter(_power)
     axes.yaxis.set_major_formatter(_power)
     axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    axes.legend(loc="upper right", fontsize=9)
+    below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+    axes.legend(**below, ncols=min(len(formats), 6), fontsize=9)
 
 
 def _power(exponent: float, _: object) -> str:

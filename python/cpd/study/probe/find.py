@@ -266,10 +266,11 @@ class _Probe:
         cuts = regimes.seen(regimes.cuts())
         seen = fit.mingled([block, whole, cuts, *more], rng)
         tiny = regimes.seen(joined([regimes.edges(), regimes.tiny(rng, 160)]).shuffled(rng))
-        low = passing[0].low
         for stage in fit.stages(tree, self.inputs, figures):
             fitting = [rule for group in stage for rule in fit.fitting(group, seen)]
-            found = [one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, low)]
+            found = [
+                one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, passing)
+            ]
             if found:
                 return found
         return []
