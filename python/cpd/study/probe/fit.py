@@ -54,7 +54,7 @@ class Regimes:
         products = inputs.products
         low, high = (mask.low, mask.high) if mask else products
         limited = mask is not None and mask.passing[0].high < products.high
-        self._most = 2.0 ** (high + 1) if limited else np.finfo(np.float32).max
+        self._most = 2.0**high if limited else np.finfo(np.float32).max
         top = high - (2 if limited else 0)
         self._common = (low + high) // 2, max((low + high) // 2, top)
         self._tiny = max(products.low, low - 30), max(low, min(top, low + 25))
