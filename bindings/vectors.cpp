@@ -78,7 +78,7 @@ const std::uint32_t* DataOf(const std::optional<Codes>& codes, std::int64_t size
   return codes->data();
 }
 
-/// (codes, flags, signals) of each line.
+/// (codes, flags, corners, signals) of each line.
 py::tuple SumArrays(const SumRule& rule, std::int64_t n, const Codes& a,
                     const std::optional<Codes>& b, const std::optional<Codes>& c,
                     const std::optional<Codes>& a_scales, const std::optional<Codes>& b_scales,
@@ -100,12 +100,14 @@ py::tuple SumArrays(const SumRule& rule, std::int64_t n, const Codes& a,
   for (const Signal& signal : SignalsOf(rule)) width += signal.count;
   Codes codes(n);
   py::array_t<std::uint8_t> flags(n);
+  py::array_t<std::uint16_t> corners(n);
   py::array_t<std::uint64_t> signals({n, width});
   lines.codes = codes.mutable_data();
   lines.flags = flags.mutable_data();
+  lines.corners = corners.mutable_data();
   lines.signals = signals.mutable_data();
   WithoutGil([&] { OracleSums(rule, lines); });
-  return py::make_tuple(codes, flags, signals);
+  return py::make_tuple(codes, flags, corners, signals);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         if shutil.which(program) is None:
             print(f"skipped: no {program} on this machine")
             return 0
-    accumulator = cpd.accumulator(options.accumulator)
+    accumulator = cpd.Accumulator(options.accumulator)
     unit = accumulator.unit
     operation = "mma" if unit is not None and unit.scale is not None else "block_fma"
     vectors = make(operation, accumulator=accumulator, random=options.lines)

@@ -193,6 +193,20 @@ class ExactSum {
   double special_ = 0;
 };
 
+/// The sum in lanes, where that is exact: where `lost` is 0. Inf and NaN lose NaN.
+template <class R, class V, class Operands>
+CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
+                                   V& lost) {
+  lost = V{};
+  for (int k = 0; k < count; ++k) {
+    const V product = x.a(k) * x.b(k);
+    const V next = sum + product;
+    lost = lost + magnitude_of(error_of_sum(sum, product, next));
+    sum = next;
+  }
+  return round<R>(sum + V{}, Unsigned<V>{}, plan.sum);  // an exact zero is +0
+}
+
 /// x holds binary64 numbers, sum is one.
 template <class R, class Operands>
 CPD_FN constexpr double add_exactly(const BlockFmaPlan& plan, const Operands& x, int count,

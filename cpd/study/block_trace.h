@@ -266,8 +266,6 @@ class UnitTrace {
     put(wire, index, static_cast<std::uint64_t>(value));
   }
 
-  static bool counts(const Exact& x) { return x.kind == Exact::Kind::finite && !x.is_zero(); }
-
   Exact one_block(const BlockOperands& x, const Exact& addend, std::size_t block) {
     const std::vector<BlockTerm> terms =
         unit_.scale ? scaled_terms(unit_, x) : product_terms(unit_, x);
@@ -341,6 +339,9 @@ class UnitTrace {
     const auto magnitude = static_cast<std::uint64_t>(total < 0 ? -total : total);
     Exact exact_total = exact_finite(total < 0, magnitude, greatest - unit_.fraction_bits);
     if (!unit_.aligns_addend) exact_total = add(exact_total, addend);
+    const bool far = exact_total.is_zero() ? greatest > unit_.min_exponent
+                                           : top_exponent(exact_total) <= greatest - 2;
+    if (far) record_.corners |= bit(Corner::cancellation);
     normalise(exact_total, block);
     end(exact_total, result, cuts);
   }
@@ -365,6 +366,7 @@ class UnitTrace {
   /// The flags of a block's rounding; its result must be the one rounding of the total.
   void end(const Exact& total, const Exact& result, bool cuts) {
     if (cuts) record_.flags |= soft::kInexact;
+    record_.corners |= rounding_corners(sum_, total, result);
     record_.flags |= flags_of(sum_, total, result, into_unit_, record_.tininess);
     const Exact rounded = round_exact(sum_, total, into_unit_);
     const bool same = result.kind != Exact::Kind::finite ||

@@ -189,6 +189,7 @@ int cpd_dpi_sum(int number, uint32_t c, uint32_t* result, uint32_t* flags) {
     std::vector<std::uint64_t> signals(count);
     std::uint32_t code = 0;
     std::uint8_t raised = 0;
+    std::uint16_t corners = 0;
     SumLines lines;
     lines.n = 1;
     lines.a = dot.a.data();
@@ -200,6 +201,7 @@ int cpd_dpi_sum(int number, uint32_t c, uint32_t* result, uint32_t* flags) {
     }
     lines.codes = &code;
     lines.flags = &raised;
+    lines.corners = &corners;
     lines.signals = signals.data();
     OracleSums(dot.rule, lines);
     Put(code, raised, result, flags);

@@ -102,4 +102,22 @@ inline bool is_tie(const Spec& spec, const Exact& x) {
   return x.exponent + zeros == std::max(top_exponent(x), least_exponent(spec)) - spec.man - 1;
 }
 
+inline constexpr std::uint16_t bit(Corner corner) { return static_cast<std::uint16_t>(corner); }
+
+inline bool counts(const Exact& x) { return x.kind == Exact::Kind::finite && !x.is_zero(); }
+
+/// Whether a rounding was of a tie, and whether it carried.
+inline std::uint16_t rounding_corners(const Spec& spec, const Exact& x, const Exact& result) {
+  const bool carries = counts(x) && counts(result) && top_exponent(result) > top_exponent(x);
+  const bool ties = !result.is_nan() && is_tie(spec, x);
+  return static_cast<std::uint16_t>((carries ? bit(Corner::carry) : 0) |
+                                    (ties ? bit(Corner::tie) : 0));
+}
+
+/// Whether a sum is zero, or at least two binades below its greater term.
+inline bool cancels(const Exact& x, const Exact& y, const Exact& sum) {
+  if (!counts(x) || !counts(y) || x.negative == y.negative) return false;
+  return sum.is_zero() || top_exponent(sum) <= std::max(top_exponent(x), top_exponent(y)) - 2;
+}
+
 }  // namespace cpd::reference

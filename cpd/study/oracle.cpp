@@ -20,41 +20,30 @@ using soft::Operation;
 
 constexpr std::int64_t kGrain = 1024;
 
-std::uint16_t Bit(Corner corner) { return static_cast<std::uint16_t>(corner); }
-
 /// Of the operands and the result: zeros, subnormals, infinities, NaN.
 std::uint16_t CornersIn(const Spec& spec, const Exact& x) {
-  if (x.is_nan()) return Bit(Corner::nan_in);
-  if (x.is_infinite()) return Bit(Corner::infinity_in);
-  if (x.is_zero()) return Bit(Corner::zero_in);
-  return reference::top_exponent(x) < reference::least_exponent(spec) ? Bit(Corner::subnormal_in)
-                                                                      : std::uint16_t{0};
+  if (x.is_nan()) return reference::bit(Corner::nan_in);
+  if (x.is_infinite()) return reference::bit(Corner::infinity_in);
+  if (x.is_zero()) return reference::bit(Corner::zero_in);
+  return reference::top_exponent(x) < reference::least_exponent(spec)
+             ? reference::bit(Corner::subnormal_in)
+             : std::uint16_t{0};
 }
 
 std::uint16_t CornersOut(const Spec& spec, const Exact& exact, const Exact& result,
                          std::uint8_t flags) {
-  std::uint16_t corners = flags == 0 ? Bit(Corner::exact) : std::uint16_t{0};
-  if (result.is_nan()) return corners | Bit(Corner::nan_out);
-  if (result.is_infinite()) return corners | Bit(Corner::infinity_out);
+  std::uint16_t corners = flags == 0 ? reference::bit(Corner::exact) : std::uint16_t{0};
+  if (result.is_nan()) return corners | reference::bit(Corner::nan_out);
+  if (result.is_infinite()) return corners | reference::bit(Corner::infinity_out);
   if (result.is_zero()) {
-    corners |= Bit(result.negative ? Corner::negative_zero : Corner::positive_zero);
+    corners |= reference::bit(result.negative ? Corner::negative_zero : Corner::positive_zero);
   } else {
     const int top = reference::top_exponent(result);
-    if (top < reference::least_exponent(spec)) corners |= Bit(Corner::subnormal_out);
+    if (top < reference::least_exponent(spec)) corners |= reference::bit(Corner::subnormal_out);
     const Exact largest = reference::grid_value(spec, spec.max_code());
-    if (compare_magnitude(result, largest) == 0) corners |= Bit(Corner::largest);
-    const bool rounded = exact.kind == Exact::Kind::finite && !exact.is_zero();
-    if (rounded && top > reference::top_exponent(exact)) corners |= Bit(Corner::carry);
+    if (compare_magnitude(result, largest) == 0) corners |= reference::bit(Corner::largest);
   }
-  if (reference::is_tie(spec, exact)) corners |= Bit(Corner::tie);
-  return corners;
-}
-
-bool Cancels(const Exact& x, const Exact& y, const Exact& sum) {
-  const auto counts = [](const Exact& v) { return v.kind == Exact::Kind::finite && !v.is_zero(); };
-  if (!counts(x) || !counts(y) || x.negative == y.negative) return false;
-  const int top = std::max(reference::top_exponent(x), reference::top_exponent(y));
-  return sum.is_zero() || reference::top_exponent(sum) <= top - 2;
+  return corners | reference::rounding_corners(spec, exact, result);
 }
 
 /// What a rounding gives.
@@ -178,7 +167,7 @@ class Elements {
   static Exact Sum(const Exact& x, const Exact& y, const reference::Options& o,
                    std::uint16_t& corners) {
     const Exact sum = reference::add_for(o, x, y);
-    if (Cancels(x, y, sum)) corners |= Bit(Corner::cancellation);
+    if (reference::cancels(x, y, sum)) corners |= reference::bit(Corner::cancellation);
     return sum;
   }
 

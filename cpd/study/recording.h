@@ -22,12 +22,14 @@ struct Record {
   const std::uint32_t* random = nullptr;  ///< of each rounding, or null
   std::vector<std::uint32_t> codes;       ///< kNoCode for a NaN without one
   std::uint8_t flags = 0;
+  std::uint16_t corners = 0;  ///< tie, carry and cancellation, of any
 
   /// x rounded; the operands that made it are numbers where x is NaN, if `made`.
   Exact round(const Spec& spec, const Exact& x, Options o) {
     if (random != nullptr) o.random = random[codes.size()];
     const Exact result = round_exact(spec, x, o);
     flags |= flags_of(spec, x, result, o, tininess);
+    corners |= rounding_corners(spec, x, result);
     codes.push_back(code_of(spec, result).value_or(kNoCode));
     return result;
   }
@@ -49,7 +51,9 @@ struct RecordingArithmetic {
     return record->made(multiply(a, b), a.is_nan() || b.is_nan());
   }
   static Exact sum(const Exact& x, const Exact& y, const Options& o) {
-    return record->made(add_for(o, x, y), x.is_nan() || y.is_nan());
+    const Exact made = add_for(o, x, y);
+    if (cancels(x, y, made)) record->corners |= bit(Corner::cancellation);
+    return record->made(made, x.is_nan() || y.is_nan());
   }
   static Exact minus(const Exact& x) { return negate(x); }
   static Exact rounded(const Spec& spec, const Exact& x, const Options& o) {

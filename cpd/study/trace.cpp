@@ -10,6 +10,7 @@
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
 #include "cpd/study/block_trace.h"
+#include "cpd/study/integer_trace.h"
 #include "cpd/study/recording.h"
 
 namespace cpd {
@@ -22,6 +23,8 @@ constexpr std::int64_t kGrain = 4;
 constexpr std::int64_t kMostTerms = 1 << 20;
 
 bool IsUnit(const SumRule& rule) { return rule.accumulator.scheme == Scheme::block_fma; }
+
+bool IsInteger(const SumRule& rule) { return rule.accumulator.scheme == Scheme::fixed; }
 
 std::size_t Terms(const SumRule& rule) { return static_cast<std::size_t>(rule.length); }
 
@@ -46,9 +49,7 @@ void CheckRule(const SumRule& rule) {
   if (rule.length < 1 || rule.length > kMostTerms) {
     throw Error("length must be 1…2^20, got " + std::to_string(rule.length));
   }
-  if (rule.accumulator.scheme == Scheme::fixed) {
-    throw Error("signals of integer sums are not known: take another accumulator");
-  }
+  if (IsInteger(rule)) reference::CheckInteger(rule.accumulator.fixed.value());
   if (!IsUnit(rule)) return;
   if (rule.is_sum) throw Error("a matrix unit sums products, not terms");
   reference::CheckTrace(rule.accumulator.unit.value(), rule.length);
@@ -88,7 +89,7 @@ class Lines {
     for (const Signal& signal : SignalsOf(rule)) width_ += static_cast<std::size_t>(signal.count);
     if (IsUnit(rule)) {
       layout_.emplace(rule.accumulator, rule.length);
-    } else {
+    } else if (!IsInteger(rule)) {
       PlaceSteps();
     }
   }
@@ -109,6 +110,9 @@ class Lines {
     if (IsUnit(rule_)) {
       UnitLine(i, a, record, signals);
       code = record.codes.back();
+    } else if (IsInteger(rule_)) {
+      IntegerLine(i, a, record, signals);
+      code = record.codes.back();
     } else {
       code = OrderedLine(i, a, record);
       for (std::size_t t = 0; t < record.codes.size(); ++t) signals[places_[t]] = record.codes[t];
@@ -116,6 +120,7 @@ class Lines {
     const bool has_codes = std::ranges::find(record.codes, kNoCode) == record.codes.end();
     lines_.codes[i] = has_codes ? code : kNoCode;
     lines_.flags[i] = record.flags;
+    lines_.corners[i] = record.corners;
   }
 
  private:
@@ -149,6 +154,22 @@ class Lines {
         reference::Dot<reference::RecordingArithmetic>(rule_.accumulator, a, b, draws).from(c);
     const auto code = reference::encode(format, reference::exact(sum));
     return code ? static_cast<std::uint32_t>(*code) : kNoCode;
+  }
+
+  void IntegerLine(std::size_t i, const std::vector<float>& a, Record& record,
+                   std::uint64_t* signals) const {
+    reference::RecordingArithmetic::record = &record;
+    std::vector<reference::Exact> terms;
+    if (rule_.is_sum) {
+      for (const float x : a) terms.push_back(reference::exact(x));
+    } else {
+      const std::vector<float> b = ValuesOf(rule_.b, lines_.b + i * Terms(rule_), Terms(rule_));
+      terms.push_back(reference::exact(ValuesOf(rule_.c, lines_.c + i, 1)[0]));
+      for (std::size_t k = 0; k < a.size(); ++k) {
+        terms.push_back(reference::RecordingArithmetic::product(a[k], b[k]));
+      }
+    }
+    reference::IntegerTrace(rule_.accumulator, record, Options()).run(terms, signals);
   }
 
   void UnitLine(std::size_t i, const std::vector<float>& a, Record& record,
@@ -202,6 +223,10 @@ class Lines {
 std::vector<Signal> SignalsOf(const SumRule& rule) {
   CheckRule(rule);
   if (IsUnit(rule)) return reference::unit_signals(rule.accumulator, rule.length);
+  if (IsInteger(rule)) {
+    const int terms = static_cast<int>(rule.length) + (rule.is_sum ? 0 : 1);
+    return reference::integer_signals(rule.accumulator.fixed.value(), terms);
+  }
   std::vector<Signal> signals;
   for (const std::string& step : Steps(rule)) {
     const auto known = std::ranges::find(signals, step, &Signal::name);

@@ -41,6 +41,9 @@ struct Signal {
 /// term), `product`, `sum`, and Kahan's `y`, `t`, `grown`, `compensation`, the chunks' `partial`,
 /// the tree's `tree`.
 ///
+/// Of an integer (FixedPoint): each `term` in its units, modulo 2^width, c's first, and the `sum`
+/// after it; a term that is not finite is 0.
+///
 /// Of a matrix unit, for each block (of T terms): `special` (a term is not finite; the block's
 /// other signals are then 0), `p_sign`, `p_exp` (not normalised), `p_sig` (whole: of 2^(p_exp - f),
 /// f the operands' fraction bits), `p_shift` (below max_exp), `p_cut` (the low bits of p_sig that
@@ -65,6 +68,7 @@ struct SumLines {
   const std::uint32_t* random = nullptr;  ///< n × DrawsOf
   std::uint32_t* codes = nullptr;         ///< n; kNoCode where a rounding's NaN has no code
   std::uint8_t* flags = nullptr;
+  std::uint16_t* corners = nullptr;  ///< of any rounding: tie, carry, cancellation
   std::uint64_t* signals = nullptr;  ///< n × the elements of SignalsOf
 };
 

@@ -170,12 +170,12 @@ Accumulator ParseAccumulator(std::string_view text) {
   std::vector<std::string_view> words = Words(text);
   Accumulator accumulator;
   bool is_fma = false;
-  if (!words.empty() && NamesPreset(words[0])) {
-    accumulator = Preset(words[0]);
-    words.erase(words.begin());
-  } else if (!words.empty() && NamesFixed(words[0])) {
+  if (!words.empty() && NamesFixed(words[0])) {
     accumulator.scheme = Scheme::fixed;
     accumulator.fixed = FixedNamed(words[0]);
+    words.erase(words.begin());
+  } else if (!words.empty() && NamesPreset(words[0])) {
+    accumulator = Preset(words[0]);
     words.erase(words.begin());
   } else {
     const std::string_view format = words.empty() ? "" : words[0];

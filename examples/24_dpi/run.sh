@@ -13,6 +13,7 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export OBJCACHE=${OBJCACHE-$(command -v ccache || true)}
 verilator --binary --timing -Wno-fatal -Wno-PINMISSING --top-module tb --Mdir "$work" \
   -LDFLAGS "-L$library -lcpd -Wl,-rpath,$library" \
   "$here/cpd_dpi.sv" "$here/tb.sv" "$rtl"/*.sv >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }

@@ -229,25 +229,43 @@ CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
 
 // --- other adders --------------------------------------------------------------------------------
 
-/// The sums of V's lanes after one block.
-template <class R, class V>
-CPD_FN V add_with_adder(const BlockFmaPlan& plan, const PlainOperands<V>& x, int count, V sum) {
-  if constexpr (Lanes<V>::count == 1) {
-    if (plan.adder == Adder::exact) return add_exactly<R>(plan, x, count, sum);
+/// The sums of D's lanes after one block, Adder::exact: in lanes where binary64 holds every partial
+/// sum, else one by one.
+template <class R>
+CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x, int count,
+                            float* sum) {
+  constexpr int kWide = Lanes<D>::count;
+  D lost{};
+  const D before = load_f32<D>(sum);
+  const D after = add_in_binary64<R>(plan, x, count, before, lost);
+  double losses[kWide];
+  double starts[kWide];
+  store(losses, lost);
+  store(starts, before);
+  store_f32(sum, after);
+  for (int lane = 0; lane < kWide; ++lane) {
+    if (losses[lane] == 0) continue;
+    const PlainOperands<double> one{x.step, x.row, x.lane + lane};
+    sum[lane] = static_cast<float>(add_exactly<R>(plan, one, count, starts[lane]));
   }
-  if (plan.adder == Adder::flushed_pairs) return add_flushed_pairs<R>(plan, x, count, sum);
-  return add_in_two_steps<R>(plan, x, count, sum, plan.adder == Adder::two_steps_even);
 }
 
-/// One block, V's lanes at a time.
-template <class R, class V>
+/// One block, D's lanes at a time.
+template <class R>
 CPD_FN void add_block_with_adder(const BlockFmaPlan& plan, const Step& step) {
+  const auto count = static_cast<int>(step.count);
   for (int row = 0; row < kRows; ++row) {
-    for (int lane = 0; lane < kLanes; lane += Lanes<V>::count) {
+    for (int lane = 0; lane < kLanes; lane += Lanes<D>::count) {
       float* sum = step.sum + row * step.sum_row + lane;
-      const PlainOperands<V> operands{step, row, lane};
-      const auto count = static_cast<int>(step.count);
-      store_f32(sum, add_with_adder<R>(plan, operands, count, load_f32<V>(sum)));
+      const PlainOperands<D> x{step, row, lane};
+      if (plan.adder == Adder::exact) {
+        add_exact_block<R>(plan, x, count, sum);
+      } else if (plan.adder == Adder::flushed_pairs) {
+        store_f32(sum, add_flushed_pairs<R>(plan, x, count, load_f32<D>(sum)));
+      } else {
+        const bool halves = plan.adder == Adder::two_steps_even;
+        store_f32(sum, add_in_two_steps<R>(plan, x, count, load_f32<D>(sum), halves));
+      }
     }
   }
 }
@@ -351,13 +369,8 @@ CPD_BODY void add_scaled_products(const BlockFmaPlan* shared, const Step* step, 
 CPD_BODY void add_other_products(const BlockFmaPlan* shared, const Step* step, int64_t count) {
   const BlockFmaPlan plan = *shared;
   with_sum_rule(plan, [&]<class R>() {
-    add_blocks(plan, *step, count, [&](const Step& block) {
-      if (plan.adder == Adder::exact) {
-        add_block_with_adder<R, double>(plan, block);
-      } else {
-        add_block_with_adder<R, D>(plan, block);
-      }
-    });
+    add_blocks(plan, *step, count,
+               [&](const Step& block) { add_block_with_adder<R>(plan, block); });
   });
 }
 

@@ -182,9 +182,15 @@ class BlockFma:
         scale: str | None,
         scale_block: typing.SupportsInt | typing.SupportsIndex,
         dot: typing.SupportsInt | typing.SupportsIndex,
+        adder: str,
+        group: typing.SupportsInt | typing.SupportsIndex,
+        stride: typing.SupportsInt | typing.SupportsIndex,
+        take: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
     @property
     def a(self) -> Format: ...
+    @property
+    def adder(self) -> str: ...
     @property
     def aligns_addend(self) -> bool: ...
     @property
@@ -196,6 +202,8 @@ class BlockFma:
     @property
     def fraction_bits(self) -> int: ...
     @property
+    def group(self) -> int: ...
+    @property
     def min_exponent(self) -> int: ...
     @property
     def promote(self) -> int: ...
@@ -206,9 +214,36 @@ class BlockFma:
     @property
     def scale_block(self) -> int: ...
     @property
+    def stride(self) -> int: ...
+    @property
     def sum(self) -> Format: ...
     @property
+    def take(self) -> int: ...
+    @property
     def text(self) -> str: ...
+
+class FixedPoint:
+    @staticmethod
+    def kulisch(
+        a: Format, b: Format, terms: typing.SupportsInt | typing.SupportsIndex
+    ) -> FixedPoint: ...
+    def __init__(
+        self,
+        width: typing.SupportsInt | typing.SupportsIndex,
+        fraction: typing.SupportsInt | typing.SupportsIndex,
+        saturates: bool,
+        rounding: str,
+    ) -> None: ...
+    @property
+    def fraction(self) -> int: ...
+    @property
+    def rounding(self) -> str: ...
+    @property
+    def saturates(self) -> bool: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def width(self) -> int: ...
 
 class Accumulator:
     def __init__(
@@ -221,6 +256,7 @@ class Accumulator:
         preset: str | None = None,
         unit: str | None = None,
         operands: tuple[str, str] | None = None,
+        fixed: str | None = None,
         rounding: str = "nearest_even",
         overflow: str = "ieee",
         random_bits: typing.SupportsInt | typing.SupportsIndex = 24,
@@ -237,6 +273,8 @@ class Accumulator:
     ) -> Accumulator: ...
     @property
     def chunk(self) -> int: ...
+    @property
+    def fixed(self) -> FixedPoint | None: ...
     @property
     def format(self) -> Format: ...
     @property
@@ -453,6 +491,27 @@ class Cost:
     @property
     def steps(self) -> int: ...
 
+class Signal:
+    @property
+    def bits(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def signed(self) -> bool: ...
+
+class SumRule:
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        formats: collections.abc.Sequence[Format],
+        length: typing.SupportsInt | typing.SupportsIndex,
+        tininess: str,
+    ) -> None: ...
+    def draws(self) -> int: ...
+    def signals(self) -> list[Signal]: ...
+
 class Traffic:
     @property
     def bytes_received(self) -> int: ...
@@ -591,6 +650,14 @@ def decode_scaled(
     out: numpy.ndarray,
 ) -> None: ...
 def decode_stream(data: bytes) -> tuple[numpy.typing.NDArray[numpy.float32], StreamInfo]: ...
+def div(
+    x: numpy.ndarray,
+    y: numpy.ndarray,
+    format: Format,
+    options: RoundingOptions,
+    out: numpy.ndarray,
+    random: numpy.ndarray | None = None,
+) -> None: ...
 def divide_reference(
     sum: numpy.ndarray, divisor: typing.SupportsFloat | typing.SupportsIndex
 ) -> None: ...
@@ -615,6 +682,15 @@ def encode_scaled(
     random: numpy.ndarray | None = None,
 ) -> None: ...
 def end_other_calls(seconds: typing.SupportsFloat | typing.SupportsIndex = 5.0) -> bool: ...
+def flags(
+    operation: str,
+    operands: collections.abc.Sequence[numpy.ndarray],
+    format: Format,
+    options: RoundingOptions,
+    tininess: str,
+    flags: numpy.ndarray,
+    random: numpy.ndarray | None = None,
+) -> None: ...
 def fma(
     x: numpy.ndarray,
     y: numpy.ndarray,
@@ -639,6 +715,16 @@ def gemm_by_blas(
     accumulator: Accumulator,
     out: numpy.ndarray,
     c: numpy.ndarray | None,
+) -> None: ...
+def gemm_flagged(
+    a: numpy.ndarray,
+    b: numpy.ndarray,
+    accumulator: Accumulator,
+    tininess: str,
+    out: numpy.ndarray,
+    flags: numpy.ndarray,
+    c: numpy.ndarray | None,
+    random: numpy.ndarray | None = None,
 ) -> None: ...
 def gemm_scaled(
     a: numpy.ndarray,
@@ -701,8 +787,27 @@ def nccl_communicator(
     chunk: typing.SupportsInt | typing.SupportsIndex,
     breakable: bool = False,
 ) -> Communicator: ...
+def oracle_elements(
+    operation: str,
+    formats: collections.abc.Sequence[Format],
+    result: Format,
+    rounding: RoundingOptions,
+    tininess: str,
+    operands: collections.abc.Sequence[typing.Annotated[numpy.typing.ArrayLike, numpy.uint32]],
+    random: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
+) -> tuple: ...
+def oracle_sums(
+    rule: SumRule,
+    n: typing.SupportsInt | typing.SupportsIndex,
+    a: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+    b: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
+    c: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
+    a_scales: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
+    b_scales: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
+    random: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
+) -> tuple: ...
 def parse_format(name: str) -> Format: ...
-def presets() -> list[tuple[str, str, str]]: ...
+def presets() -> list[tuple[str, str, str, str]]: ...
 def python_communicator(
     implementation: typing.Any,
     timeout: typing.SupportsFloat | typing.SupportsIndex,
@@ -717,6 +822,13 @@ def set_fault_hook(
     hook: collections.abc.Callable[[str, int, int, collections.abc.Callable[[], None]], None]
     | None,
 ) -> None: ...
+def sqrt(
+    x: numpy.ndarray,
+    format: Format,
+    options: RoundingOptions,
+    out: numpy.ndarray,
+    random: numpy.ndarray | None = None,
+) -> None: ...
 def stream_of(
     purpose: str,
     step: typing.SupportsInt | typing.SupportsIndex,
@@ -729,6 +841,15 @@ def sum(
     dim: typing.SupportsInt | typing.SupportsIndex,
     accumulator: Accumulator,
     out: numpy.ndarray,
+    random: numpy.ndarray | None = None,
+) -> None: ...
+def sum_flagged(
+    x: numpy.ndarray,
+    dim: typing.SupportsInt | typing.SupportsIndex,
+    accumulator: Accumulator,
+    tininess: str,
+    out: numpy.ndarray,
+    flags: numpy.ndarray,
     random: numpy.ndarray | None = None,
 ) -> None: ...
 def time(
@@ -758,8 +879,16 @@ ROUNDINGS: tuple[str, ...] = (
     "to_odd",
     "stochastic",
 )
-SCHEMES: tuple[str, ...] = ("sequential", "kahan", "fma", "chunked", "pairwise", "block_fma")
+SCHEMES: tuple[str, ...] = (
+    "sequential",
+    "kahan",
+    "fma",
+    "chunked",
+    "pairwise",
+    "block_fma",
+    "fixed",
+)
 SCHEME_CHUNK: int
-SUM_SCHEMES: tuple[str, ...] = ("sequential", "kahan", "chunked", "pairwise")
+SUM_SCHEMES: tuple[str, ...] = ("sequential", "kahan", "chunked", "pairwise", "fixed")
 VARIANTS: tuple[str, ...] = ("A", "B", "C")
 __version__: str

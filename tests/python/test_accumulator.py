@@ -88,21 +88,42 @@ def test_a_text_a_preset_or_a_unit_alone_says_it_all():
         assert (cpd.gemm(a, b, acc) == 8).all()
 
 
-def test_refused_units_are_refused_alike():
+def test_units_that_are_not_known_are_refused_alike():
     a = np.ones((1, 1), np.float32)
     told = set()
     for call in (
-        lambda: cpd.Accumulator("b200-fp8"),
-        lambda: cpd.Accumulator(preset="b200-fp8"),
-        lambda: cpd.Accumulator.parse("b200-fp8"),
-        lambda: cpd.Accumulator.parse("B200-FP8 a=e5m2"),
-        lambda: cpd.gemm(a, a, "b200-fp8"),
-        lambda: cpd.Recipe("b200-fp8"),
+        lambda: cpd.Accumulator("b300-fp4"),
+        lambda: cpd.Accumulator(preset="b300-fp4"),
+        lambda: cpd.Accumulator.parse("b300-fp4"),
+        lambda: cpd.Accumulator.parse("b300-fp4 a=e5m2"),
+        lambda: cpd.gemm(a, a, "b300-fp4"),
+        lambda: cpd.Recipe("b300-fp4"),
     ):
-        with pytest.raises(ValueError, match="no known rule reproduces") as raised:
+        with pytest.raises(ValueError, match="unknown preset 'b300-fp4'; there are v100") as raised:
             call()
         told.add(str(raised.value))
     assert len(told) == 1
+
+
+def test_orders_of_k_and_adders():
+    half = cpd.Accumulator("fp16", preset="b200-fp8")
+    assert (half.unit.group, half.unit.stride, half.unit.take) == (32, 4, 2)
+    assert (half.unit.block, half.unit.promote, half.unit.min_exponent) == (16, 32, -21)
+    assert repr(half.unit).endswith("promote=32, group=32, stride=4, take=2)")
+    assert "adder" not in repr(half.unit)
+    amd = cpd.Accumulator(preset="cdna3-fp8").unit
+    assert amd.adder == "two_steps_even"
+    assert repr(amd).endswith("promote=0, adder='two_steps_even')")
+    for unit in (half.unit, amd):
+        assert pickle.loads(pickle.dumps(unit)) == unit
+        assert cpd.Accumulator.parse(str(cpd.Accumulator(unit=unit))).unit == unit
+    assert dataclasses.replace(amd, adder="two_steps").adder == "two_steps"
+    state = cpd.BlockFma("fp16", "fp16").__getstate__()
+    for name in ("adder", "group", "stride", "take"):  # pickled before there were such
+        del state[name]
+    old = object.__new__(cpd.BlockFma)
+    old.__setstate__(state)
+    assert old == cpd.BlockFma("fp16", "fp16")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +272,7 @@ WRONG = [
     ({"format": 8}, TypeError, "format must be"),
     ({"format": "v100", "scheme": "kahan"}, ValueError, "go with scheme 'block_fma', got 'kahan'"),
     ({"format": "v100", "rounding": "up"}, ValueError, "preset 'v100' says how it rounds"),
-    ({"format": "b200-fp8"}, ValueError, "no preset b200-fp8: no known rule"),
+    ({"format": "b200-fp4"}, ValueError, "unknown preset 'b200-fp4'"),
     ({"format": "h200-fp8"}, ValueError, "unknown preset 'h200-fp8'; there are v100"),
     ({"format": "h200"}, ValueError, "unknown format 'h200'.*a text such as.*cpd.presets"),
     ({"format": "e4m3 kahan", "rounding": "up"}, ValueError, "'e4m3 kahan' is a whole accumulator"),
@@ -282,7 +303,7 @@ WRONG = [
     ({"preset": "v100", "operands": ("fp16", None)}, TypeError, "operands must be a pair"),
     ({"preset": "v100", "format": "e4m3"}, ValueError, "output must be fp32 or fp16, got e4m3"),
     ({"preset": "h100-fp8", "format": "fp16"}, ValueError, "no known rule"),
-    ({"preset": "b200-fp8"}, ValueError, "no known rule"),
+    ({"preset": "b200-fp8", "format": "bf16"}, ValueError, "must be fp32 or fp16, got bf16"),
     ({"unit": "v100"}, TypeError, "unit must be a cpd.BlockFma, got str"),
     ({"unit": UNIT, "operands": ("fp16", "fp16")}, ValueError, "operands goes with preset"),
 ]
@@ -308,6 +329,18 @@ def test_errors(arguments, error, message):
         ({"aligns_addend": 1}, TypeError, "aligns_addend must be a bool"),
         ({"sum": "e8m0"}, ValueError, "sum must be"),
         ({"a": "e8m0"}, ValueError, "a must be a format with a zero"),
+        (
+            {"adder": "tree"},
+            ValueError,
+            "adder must be aligned, exact, flushed_pairs, two_steps or",
+        ),
+        ({"adder": 1}, TypeError, "adder must be a str, got int"),
+        ({"adder": "exact", "scale": "e8m0", "block": 32}, ValueError, "for units without a scale"),
+        ({"adder": "two_steps"}, ValueError, "rounds to nearest_even, got fp32 and toward_zero"),
+        ({"group": 8}, ValueError, "group must be a multiple of block and of stride"),
+        ({"group": 128}, ValueError, "group must be 0…64, got 128"),
+        ({"group": 8.0}, TypeError, "group must be an int"),
+        ({"take": 1}, ValueError, "stride and take are for units with a group"),
     ],
 )
 def test_unit_errors(arguments, error, message):
@@ -330,7 +363,7 @@ def test_text_that_does_not_parse(text):
     [
         ("h200", "unknown format 'h200'.*a text such as.*cpd.presets"),
         ("h200-fp8", "unknown preset 'h200-fp8'; there are v100"),
-        ("b200-fp8", "no known rule reproduces"),
+        ("b200-fp4", "unknown preset 'b200-fp4'; there are v100"),
         ("e9m3", "^exp must be 1…8, got 9$"),
     ],
 )

@@ -9,7 +9,7 @@ import dataclasses
 import pickle
 import random
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,13 @@ from faces import Call, Face, every_face
 
 F32 = npt.NDArray[np.float32]
 TO_UNITS = oracle.DETERMINISTIC_MODES
+
+
+made_of: Any = cpd.FixedPoint
+
+
+def floats(values: Any) -> F32:
+    return np.array(values, np.float32)
 
 
 def fixed(width: int, fraction: int, **more: Any) -> cpd.FixedPoint:
@@ -78,6 +85,7 @@ KINDS = {
     "int12": (12, 11, 11, 0),
     "halves": (11, -6, 6, 4),
     "binary32": (24, -6, 8, 12),
+    "spread": (24, -20, 20, 14),
     "wide": (24, -40, 40, 20),
     "huge": (24, -120, 120, 100),
 }
@@ -183,7 +191,7 @@ def sums(dtype: str) -> list[Call]:
     for width in WIDTHS:
         for low, high, fraction in ((-3, 7, 0), (-6, 6, 10), (-14, 14, 20), (-14, 14, -6)):
             pool = numbers(generator, 8 if dtype == "bfloat16" else 11, low, high)
-            x = matrix(generator, pool, generator.choice((1, 2, 50)), 5)
+            x: Any = matrix(generator, pool, generator.choice((1, 2, 50)), 5)
             if dtype == "float64":
                 factor = generator.choice((1.0, 2.0**-1000, 2.0**900, 1 + 2.0**-52))
                 x = x.astype(np.float64) * factor
@@ -223,23 +231,34 @@ def test_any_sum(terms: list[float], width: int, fraction: int, saturates: bool,
 
 
 @pytest.mark.parametrize("scales_at", ["block", "epilogue"])
-@pytest.mark.parametrize("acc", ["int32", "fixed<20,2> sum_overflow=saturate"])
-def test_scaled_operands(acc: str, scales_at: str) -> None:
-    """Each block's sum starts anew."""
+@pytest.mark.parametrize("most", [2**31 - 1, 2**17 - 1])
+def test_scaled_operands(most: int, scales_at: str) -> None:
+    """Each block's sum starts anew, from 0."""
     generator = np.random.default_rng(7)
-    q = "int8 32" if scales_at == "block" else "int8 row"
-    x = generator.standard_normal((9, 160)).astype(np.float32)
-    y = generator.standard_normal((160, 35)).astype(np.float32)
-    a = cpd.Encoded(*cpd.encode(x, q), q, x.shape)
-    b = cpd.Encoded(*cpd.encode(y, q, axis=0), q, y.shape, 0)
-    c = generator.standard_normal((9, 35)).astype(np.float32)
-    got = cpd.gemm(a, b, acc, c, scales_at=scales_at)
-    # Sums below 2^24 units of a quarter are whole: binary32's own sums, unless they saturate.
-    if acc == "int32":
-        assert_same = cpd.gemm(a, b, "fp32", c, scales_at=scales_at)
-        np.testing.assert_array_equal(got, assert_same)
-    else:
-        assert np.isfinite(got).all()
+    q = cpd.scaled("int8 32" if scales_at == "block" else "int8 row")
+    x: Any = generator.standard_normal((9, 160)).astype(np.float32)
+    y: Any = generator.standard_normal((160, 35)).astype(np.float32)
+    c: Any = generator.standard_normal((9, 35)).astype(np.float32)
+    encoded: Any = cpd.Encoded
+    a = encoded(*cpd.encode(x, q), q, x.shape)
+    b = encoded(*cpd.encode(y, q, axis=0), q, y.shape, 0)
+    point = fixed(most.bit_length() + 1, 0, saturates=True)
+    got = cpd.gemm(a, b, point, c, scales_at=scales_at)
+
+    elements = [cpd.decode(one.codes, q.element, one.shape).astype(np.int64) for one in (a, b)]
+    scales = [
+        cpd.decode(one.scales, q.scale, q.scales_shape(one.shape, axis))
+        for one, axis in ((a, -1), (b, 0))
+    ]
+    block = 32 if scales_at == "block" else 160
+    total: Any = np.zeros((9, 35), np.float32)
+    for k in range(0, 160, block):
+        s: Any = np.zeros((9, 35), np.int64)
+        for i in range(k, k + block):
+            s = np.clip(s + elements[0][:, i : i + 1] * elements[1][i : i + 1], -most - 1, most)
+        both = scales[0][:, k // block, None] * scales[1][k // block]
+        total = total + both * s.astype(np.float32)
+    np.testing.assert_array_equal(got, total + c)
 
 
 SOME = [
@@ -282,6 +301,7 @@ def test_short_names() -> None:
         assert accumulator(same) == plain
     assert cpd.Accumulator("int1024").fixed == cpd.FixedPoint(1024)
     assert cpd.Accumulator("fixed<40,-3>", rounding="up").fixed == cpd.FixedPoint(40, -3)
+    assert cpd.Accumulator("fixed<8,-1> rounding=down").fixed == cpd.FixedPoint(8, -1)
     assert cpd.Accumulator("fixed<8,0> rounding=down").rounding == "down"
     narrow = cpd.Accumulator("int8")  # a format, as ever
     assert (narrow.scheme, narrow.format.name) == ("sequential", "int8")
@@ -296,9 +316,9 @@ def test_short_names() -> None:
         (lambda: cpd.FixedPoint(8, 1025), ValueError, "fraction must be -1024…1024, got 1025"),
         (lambda: cpd.FixedPoint(8, rounding="stochastic"), ValueError, "without random bits"),
         (lambda: cpd.FixedPoint(8, rounding="even"), ValueError, "rounding must be nearest_even"),
-        (lambda: cpd.FixedPoint(8, rounding=1), TypeError, "rounding must be a str, got int"),
-        (lambda: cpd.FixedPoint(8, saturates=1), TypeError, "saturates must be a bool"),
-        (lambda: cpd.FixedPoint(8.0), TypeError, "width must be an int"),
+        (lambda: made_of(8, rounding=1), TypeError, "rounding must be a str, got int"),
+        (lambda: made_of(8, saturates=1), TypeError, "saturates must be a bool"),
+        (lambda: made_of(8.0), TypeError, "width must be an int"),
         (lambda: cpd.Accumulator("int1025"), ValueError, "width must be 2…1024, got 1025"),
         (lambda: cpd.Accumulator("int99999999999"), ValueError, "width must be 2…1024"),
         (lambda: cpd.Accumulator("int1"), ValueError, "no format 'int1'"),
@@ -320,7 +340,11 @@ def test_short_names() -> None:
             "without random bits",
         ),
         (lambda: cpd.Accumulator("fp32", "fixed"), ValueError, "scheme 'fixed' needs fixed"),
-        (lambda: cpd.Accumulator(fixed="int32"), TypeError, "fixed must be a cpd.FixedPoint"),
+        (
+            lambda: cpd.Accumulator(fixed=cast(Any, "int32")),
+            TypeError,
+            "fixed must be a cpd.FixedPoint, got str",
+        ),
         (
             lambda: cpd.Accumulator(preset="v100", fixed=cpd.FixedPoint()),
             ValueError,
@@ -366,6 +390,32 @@ def test_what_hardware_does() -> None:
     assert cpd.gemm(ones, ones.T, "int32").item() == np.float32(exact - 2**32)
     saturated = cpd.gemm(ones, ones.T, "int32 sum_overflow=saturate").item()
     assert saturated == 2.0**31
-    x = cpd.cast(np.float32([[448, 2.0**-9, -448, 2.0**-9]]), "e4m3fn")
-    y = cpd.cast(np.float32([[448], [2.0**-9], [448], [2.0**-9]]), "e4m3fn")
+    x = cpd.cast(floats([[448, 2.0**-9, -448, 2.0**-9]]), "e4m3fn")
+    y = cpd.cast(floats([[448], [2.0**-9], [448], [2.0**-9]]), "e4m3fn")
     assert cpd.gemm(x, y, cpd.FixedPoint.kulisch("e4m3fn", "e4m3fn", 4)).item() == 2.0**-17
+
+
+def test_layers_take_integers() -> None:
+    """int8 layers summed in int32: what binary32's exact sums give."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(3)
+
+    def whole(*shape: int) -> Any:
+        return torch.randint(-128, 128, shape, generator=generator).float()
+
+    recipe = cpd.Recipe("int32", "int32", "int32")
+    layer, plain = cpd.nn.Linear(16, 5, recipe=recipe), torch.nn.Linear(16, 5)
+    convolution = cpd.nn.Conv2d(2, 3, 3, recipe=recipe)
+    plain_convolution = torch.nn.Conv2d(2, 3, 3)
+    for one in (layer, convolution):
+        for parameter in one.parameters():
+            parameter.data = whole(*parameter.shape)
+    plain.load_state_dict(layer.state_dict())
+    plain_convolution.load_state_dict(convolution.state_dict())
+    x, images = whole(7, 16), whole(2, 2, 6, 6)
+    assert torch.equal(layer(x), plain(x))
+    assert torch.equal(convolution(images), plain_convolution(images))
+    layer(x).sum().backward()
+    plain(x).sum().backward()
+    assert torch.equal(layer.weight.grad, plain.weight.grad)
+    assert torch.equal(layer.bias.grad, plain.bias.grad)

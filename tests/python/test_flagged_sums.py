@@ -20,7 +20,7 @@ import oracle
 from arrays import to_bits
 from cpd import _core
 from faces import Call, Face, every_face
-from test_fixed import TO_UNITS, fixed, oracle_of
+from test_fixed import TO_UNITS, fixed, floats, oracle_of
 
 NX, UF, OF, NV = 1, 2, 4, 16
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise", "fma", "block_fma")
@@ -142,7 +142,7 @@ def sums(name: str, scheme: str) -> list[Call]:
         draws = rule.draws()
         given_integers = numbers.integers(0, 1 << acc.random_bits, (LINES, draws), np.uint32)
         _, flags, _ = _core.oracle_sums(rule, LINES, a, random=given_integers if draws else None)
-        how = {"random": given_integers} if draws else {}
+        how: dict[str, Any] = {"random": given_integers} if draws else {}
         values = cpd.sum(x, acc, 1, **how)
         calls += calls_of(cpd.sum, x, acc, 1, flags=np.array(flags), values=values, **how)
     return calls
@@ -186,8 +186,8 @@ def test_integers(
 ) -> None:
     point = fixed(width, fraction, saturates=saturates, rounding=to)
     acc = cpd.Accumulator(name, fixed=point, rounding=to)
-    a, b = np.float32([[x for x, _ in terms]]), np.float32([[y] for _, y in terms])
-    c = np.float32([[start]])
+    a, b = floats([[x for x, _ in terms]]), floats([[y] for _, y in terms])
+    c = floats([[start]])
     value, flags = cpd.gemm(a, b, acc, c, flags=True, tininess=tininess)
     of = oracle_of(acc)
     expected = fixed_oracle.dot(to_bits(a), to_bits(b), to_bits(c)[0], of, tininess)
@@ -215,8 +215,8 @@ def test_generated_integers_are_the_values_own() -> None:
 
 def test_layouts_batches_and_threads() -> None:
     generator = np.random.default_rng(6)
-    x = generator.standard_normal((4, 1, 6, 9)).astype(np.float32)
-    y = generator.standard_normal((3, 9, 8)).astype(np.float16)
+    x: Any = generator.standard_normal((4, 1, 6, 9)).astype(np.float32)
+    y: Any = generator.standard_normal((3, 9, 8)).astype(np.float16)
     c = generator.standard_normal((8,)).astype(np.float32)
     values, flags = cpd.gemm(x, y, "e4m3 kahan", c, flags=True)
     assert values.shape == flags.shape == (4, 3, 6, 8)
@@ -246,13 +246,13 @@ def test_named_exceptions() -> None:
     assert cpd.gemm(big, big.T, "e4m3", flags=True)[1] == OF | NX
     assert cpd.gemm(ones[:, :3] * 100, ones[:, :3].T, "fixed<8,0>", flags=True)[1] == OF | NX
     assert cpd.gemm(ones * 0.3, ones.T, "int32", flags=True)[1] == NX
-    infinite = np.float32([[np.inf, -np.inf]])
+    infinite = floats([[np.inf, -np.inf]])
     assert cpd.gemm(infinite, ones[:, :2].T, "e4m3", flags=True)[1] == NV
     assert cpd.gemm(infinite, ones[:, :2].T, "int32", flags=True)[1] == NV
     assert cpd.gemm(infinite * np.nan, ones[:, :2].T, "int32", flags=True)[1] == 0
-    tiny = np.float32([[2.0**-8]])
+    tiny = floats([[2.0**-8]])
     assert cpd.gemm(tiny, tiny, "e4m3", flags=True)[1] == NX | UF
-    units = cpd.cast(np.float32([[1, 2.0**-14, 2.0**-14]]), "fp16")
+    units = cpd.cast(floats([[1, 2.0**-14, 2.0**-14]]), "fp16")
     assert cpd.gemm(units, units.T, "v100", flags=True)[1] == NX  # cut
 
 

@@ -237,6 +237,7 @@ def test_types_of_no_format_are_refused_by_their_kind() -> None:
             ValueError, match=r"no format '\w+': of integers there are int2 … int25"
         ):
             cpd.format(bad)
+    for bad in (np.dtype("u2"), np.bool_, ml_dtypes.uint4, torch.uint16, torch.bool, "UINT4"):
         with pytest.raises(ValueError, match="of integers there are"):
             cpd.Accumulator(bad)
     for bad in (np.longdouble, np.dtype("c8"), torch.complex64, "float128", "LONGDOUBLE"):

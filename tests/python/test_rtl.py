@@ -137,7 +137,10 @@ def test_the_struct_of_the_vectors_package(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "simulator",
-    [pytest.param("icarus", marks=ICARUS), pytest.param("verilator", marks=VERILATOR)],
+    [
+        pytest.param("icarus", marks=ICARUS),
+        pytest.param("verilator", marks=[VERILATOR, pytest.mark.exhaustive]),
+    ],
 )
 def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
     vectors = make("add", "e3m2ieee", rounding="down")
@@ -146,6 +149,21 @@ def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
     assert (failed, count) == (56, 4096)  # x - x of 28 finite magnitudes, twice
     assert "line 33: a=00 b=20\n  result: got 00, expected 20\n" in said
     assert said.count("line ") == 10
+
+
+@ICARUS
+def test_every_run_is_of_its_own_macros(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path, SOURCES)
+    found = [run(folder, "icarus", macros)[0] for macros in ([], ["MUT_TIES_AWAY"], [])]
+    assert found[0] == found[2] == 0 < found[1]
+
+
+@ICARUS
+def test_without_sources(tmp_path: Path) -> None:
+    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path)
+    done = call("make", "-s", "-C", folder, "icarus")
+    assert "give the sources under test: RTL='fp_mul.sv …'" in done.stderr
+    assert done.returncode != 0
 
 
 def test_another_module(tmp_path: Path) -> None:
@@ -209,7 +227,7 @@ def test_every_row_of_gates_is_listed() -> None:
 def test_gates_are_as_listed(name: str) -> None:
     module = gates()
     (row,) = [row for row in module.rows() if row[0] == name]
-    assert module.row(*row)["gates"] == pytest.approx(listed()[name], rel=0.05)
+    assert module.count(*row[1:]) == pytest.approx(listed()[name], rel=0.05)
 
 
 # ---- exhaustive ----------------------------------------------------------------------------------

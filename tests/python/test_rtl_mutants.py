@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import cpd
 import rtl_oracle
 from cpd.study.testbench import write_testbench
+from cpd.study.vectors import make as make_vectors
 from rtl_oracle import Block
 from rtl_tools import RTL, SOURCES, make, needs
 
@@ -50,20 +52,58 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
-def run(folder: Path, *defines: str) -> tuple[int, int, str]:
-    (folder / "tb.vvp").unlink(missing_ok=True)
-    return make(folder, "icarus", defines)
-
-
 @pytest.mark.parametrize("name", sorted({mutant["vectors"] for mutant in MUTANTS.values()}))
 def test_nothing_is_found_where_nothing_is_wrong(bench: Any, name: str) -> None:
-    failed, count, said = run(bench(name))
+    failed, count, said = make(bench(name), "icarus")
     assert (failed, count > 90) == (0, True), said
 
 
 @pytest.mark.parametrize("define", MUTANTS)
 def test_a_mutant_is_caught(bench: Any, define: str, record_property: Any) -> None:
-    failed, count, _ = run(bench(MUTANTS[define]["vectors"]), define)
+    failed, count, _ = make(bench(MUTANTS[define]["vectors"]), "icarus", [define])
+    record_property("caught", f"{failed} of {count}")
+    assert 0 < failed < count
+
+
+PRESETS = {
+    "block": ("h100-fp16", "fp32"),
+    "block fp16": ("h100-fp16", "fp16"),
+    "mx": ("rtx-blackwell-mxfp8", "fp32"),
+}
+
+
+def library_vectors(name: str) -> Any:
+    """Of all pairs of 8 bits, or directed and random ones: what `cpd vectors` writes."""
+    if name in PRESETS:
+        preset, output = PRESETS[name]
+        accumulator = cpd.Accumulator(output, preset=preset)
+        operation = "mma" if name == "mx" else "block_fma"
+        return make_vectors(operation, accumulator=accumulator, directed=True, random=200)
+    operation, rounding = name.split()
+    if operation == "cast":
+        formats = ("fp16", "e4m3fn")
+        return make_vectors("cast", formats, rounding=rounding, random_bits=8, random=60_000)
+    if operation == "fma":
+        return make_vectors("fma", "e4m3", directed=True, random=60_000)
+    return make_vectors(operation, "e4m3", rounding=rounding, exhaustive=True)
+
+
+@pytest.fixture(scope="module")
+def library_bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    @functools.cache
+    def folder(name: str) -> Path:
+        made = tmp_path_factory.mktemp("bench")
+        return write_testbench(library_vectors(name), made, SOURCES)
+
+    return folder
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("define", MUTANTS)
+def test_a_mutant_is_caught_by_the_library(
+    library_bench: Any, define: str, record_property: Any
+) -> None:
+    failed, count, _ = make(library_bench(MUTANTS[define]["vectors"]), "icarus", [define])
     record_property("caught", f"{failed} of {count}")
     assert 0 < failed < count
 

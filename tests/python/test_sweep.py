@@ -512,3 +512,24 @@ def test_pictures_and_pages(tmp_path):
 def test_groups_share_a_cast():
     groups = run._groups(grid("e[2-3]m1", "fp32,fp16", "up,down"))
     assert [len(group) for group in groups] == [2, 2, 2, 2]
+
+
+def test_pages_of_sweeps_without_a_front(tmp_path):
+    """Where every cell overflows, or nothing is lost, or an accuracy is not a number."""
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("jinja2")
+    beyond = np.full((2, 4), 1e30, np.float32)
+    for number, found in enumerate(
+        (
+            sweep(beyond, "e4m3,e5m2", overflow="ieee"),
+            sweep(np.zeros((2, 4), np.float32), "e4m3"),
+            sweep(normal(2, 4), "e4m3", accuracy=lambda _: math.nan),
+            sweep(normal(2, 4), "e4m3", dots=False),
+        )
+    ):
+        found.report(tmp_path / f"{number}.html")
+        found.to_csv(tmp_path / f"{number}.csv")
+        found.to_json(tmp_path / f"{number}.json")
+        assert str(found)
+    with pytest.raises(ValueError, match="no cell has finite errors"):
+        sweep(beyond, "e4m3", overflow="ieee").best()

@@ -34,10 +34,16 @@ DOTS = [
     ("e4m3", "e5m2 pairwise rounding=stochastic random_bits=10", 7),
     ("e5m2", "e4m3fn sequential product=e5m2 overflow=saturate rounding=up", 4),
     ("fp16", "e2m1", 3),
+    ("int8", "int32", 16),
+    ("e4m3fn", "fixed<24,6> sum_overflow=saturate sum_rounding=nearest_even", 8),
+    ("e5m2", "fixed<16,4>", 4),
+    ("fp32", "fixed<64,30>", 4),
+    ("fp16", "fp16 fixed width=9 fraction=-3 rounding=up", 5),
 ]
 SUMS = [
     ("fp32", "e6m9 kahan", 6),
     ("fp32", "e6m9", 1),
+    ("fp16", "fixed<20,8>", 5),
     ("e5m2", "e6m9 chunked chunk=3 rounding=up", 8),
     ("fp16", "e6m9 pairwise", 7),
     ("fp16", "e6m9 pairwise rounding=stochastic random_bits=5", 7),
@@ -51,7 +57,9 @@ SUMS = [
 )
 def test_oracle_and_kernels_agree(operation: str, case: tuple[str, str, int]) -> None:
     f, acc, length = case
-    made = make(operation, f, accumulator=acc, length=length, directed=True, random=300)
+    how: dict[str, Any] = {"accumulator": acc, "length": length}
+    columns(make(operation, f, random=200, seed=5, tininess="before", **how))
+    made = make(operation, f, directed=True, random=300, **how)
     every = columns(made)
     assert len(every["a"]) + made.left_out >= 300
     assert all(each.name in every for each in made.fields)

@@ -17,6 +17,7 @@ namespace {
 struct Line {
   std::uint32_t code = 0;
   std::uint8_t flags = 0;
+  std::uint16_t corners = 0;
   std::vector<std::uint64_t> signals;
 };
 
@@ -35,6 +36,7 @@ Line run(const SumRule& rule, const std::vector<std::uint32_t>& a,
   lines.random = random.empty() ? nullptr : random.data();
   lines.codes = &line.code;
   lines.flags = &line.flags;
+  lines.corners = &line.corners;
   lines.signals = line.signals.data();
   OracleSums(rule, lines);
   return line;
@@ -68,6 +70,7 @@ TEST(Trace, ShowsEveryRounding) {
   const Line line = run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58);
   EXPECT_EQ(line.code, 0x58u);
   EXPECT_EQ(line.flags, soft::kInexact);
+  EXPECT_EQ(line.corners, static_cast<std::uint16_t>(Corner::tie));
   EXPECT_EQ(signal(rule, line, "start"), (Words{0x58}));
   EXPECT_EQ(signal(rule, line, "product"), (Words{0x38, 0x38}));
   EXPECT_EQ(signal(rule, line, "sum"), (Words{0x58, 0x58}));
@@ -129,12 +132,24 @@ TEST(Trace, SumsTerms) {
   EXPECT_EQ(signal(rule, line, "tree"), (Words{0x58, 0x58}));
 }
 
+TEST(Trace, ShowsTermsAndSumsOfAnInteger) {
+  // 100 * 100 - 3 * 1, and c = 7.75, in 14 bits of units of 1/2: the first product wraps.
+  SumRule rule = dot_rule("fp32 fixed width=14 fraction=1", "int8", 2);
+  const Line line = run(rule, {100, 0x83}, {100, 1}, 0x40F80000);
+  EXPECT_EQ(signal(rule, line, "term"), (Words{15, 20000 % 16384, 16384 - 6}));
+  EXPECT_EQ(signal(rule, line, "sum"), (Words{15, 20015 % 16384, 20009 % 16384}));
+  EXPECT_EQ(line.flags, soft::kInexact | soft::kOverflow);
+  EXPECT_EQ(line.code, 0x44E29000u);  // 3625 / 2
+  EXPECT_EQ(DrawsOf(rule), 0);
+}
+
 TEST(Trace, RefusesWhatHasNoSignals) {
   EXPECT_THROW(SignalsOf(dot_rule("v100", "bf16", 4)), Error);
   EXPECT_THROW(SignalsOf(dot_rule("e4m3 sequential", "e4m3", 0)), Error);
   SumRule rule = dot_rule("v100", "fp16", 4);
   rule.accumulator.unit->adder = Adder::two_steps;
   EXPECT_THROW(SignalsOf(rule), Error);
+  EXPECT_THROW(SignalsOf(dot_rule("fp32 fixed width=65", "int8", 4)), Error);
   rule = dot_rule("v100", "fp16", 4);
   rule.is_sum = true;
   EXPECT_THROW(SignalsOf(rule), Error);

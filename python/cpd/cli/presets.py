@@ -101,6 +101,7 @@ def _nans(preset: PresetInfo) -> dict[str, str]:
 def _table(presets: list[PresetInfo]) -> Table:
     table = new_table("Preset", "Oper-\nand", "Block", "Kept\nbits", "Sum", "Rounding", "Evidence")
     table.columns[0].no_wrap = True
+    table.collapse_padding = True
     for column in table.columns[4:]:
         column.justify = "left"
     for preset in presets:
@@ -140,4 +141,17 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
             lines.append(
                 f"{preset.name} takes {unit.scale} scales of {unit.scale_block} values of k."
             )
+    pairs = " and ".join(preset.name for preset in presets if _takes_pairs(preset))
+    lines.append(
+        f"With fp16 results {pairs} take 16 products at a time, of each 32 k first those with "
+        "k mod 4 < 2, and add the sum to one in fp16 every 32."
+    )
     return lines
+
+
+def _takes_pairs(preset: PresetInfo) -> bool:
+    """Whether its fp16 results come from another order of k."""
+    if "fp16" not in _outputs(preset):
+        return False
+    unit = Accumulator("fp16", preset=preset.name).unit
+    return unit is not None and unit.group > 0

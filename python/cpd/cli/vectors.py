@@ -27,6 +27,7 @@ line is written. Printed is what the lines are cases of.
   cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
   cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
   cpd vectors block_fma --acc h100-fp16 --random 5000 --as jsonl -o -
+  cpd vectors dot int8 --acc int32 --length 16 --testbench bench --rtl mac.sv
   cpd vectors --check e4m3_mul_rne.tv
 
 Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix product),

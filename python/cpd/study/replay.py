@@ -92,6 +92,18 @@ def replay(
 
     Returns one `Replay` for each set. Raises ValueError for a file that does not hold such sets, or
     none that fits the arguments, and OSError. Nothing in a file is executed.
+
+    >>> import tempfile
+    >>> from cpd.study import vectors
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/unit.csv"
+    ...     made = vectors.make("block_fma", accumulator="v100", random=100)
+    ...     written = made.write(path, "csv")
+    ...     as_v100, as_a100 = replay(path), replay(path, "a100")
+    >>> as_v100[0].matches == as_v100[0].total
+    True
+    >>> as_a100[0].matches < as_a100[0].total
+    True
     """
     found = [
         one

@@ -297,4 +297,4 @@ def _columns(found: Sweep) -> list[tuple[str, Callable[[Row], str]]]:
 
 def share(value: float) -> str:
     """Of 1, in per cent, in three digits."""
-    return "0 %" if value == 0 else f"{100 * value:.3g} %" if value >= 1e-4 else f"{value:.1e}"
+    return f"{100 * value:.3g} %"

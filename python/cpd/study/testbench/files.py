@@ -17,19 +17,21 @@ _MAKEFILE = """\
 RTL ?= {rtl}
 DEFINES ?=
 export OBJCACHE ?= $(shell command -v ccache)
+MACROS = $(addprefix -D,$(DEFINES))
 
-icarus: tb.vvp
+icarus: sources
+	iverilog -g2012 -s tb $(MACROS) -o tb.vvp tb.sv $(RTL)
 	vvp -n tb.vvp
-verilator: obj_dir/Vtb
+verilator: sources
+	verilator --binary --timing -Wno-fatal -Wno-WIDTH --top-module tb $(MACROS) \\
+		--Mdir obj_dir tb.sv $(RTL) >verilator.log 2>&1 || (cat verilator.log; false)
 	obj_dir/Vtb
-tb.vvp: tb.sv $(RTL)
-	iverilog -g2012 -s tb $(addprefix -D,$(DEFINES)) -o $@ $^
-obj_dir/Vtb: tb.sv $(RTL)
-	verilator --binary --timing -Wno-fatal -Wno-WIDTH --top-module tb $(addprefix -D,$(DEFINES)) \\
-		--Mdir obj_dir $^ >verilator.log 2>&1 || (cat verilator.log; false)
+sources:
+	@test -n "$(strip $(RTL))" || \\
+		(echo "give the sources under test: RTL='{module}.sv …'" >&2; false)
 clean:
 	rm -rf tb.vvp obj_dir verilator.log
-.PHONY: icarus verilator clean
+.PHONY: icarus verilator sources clean
 """
 
 
@@ -58,5 +60,7 @@ def write_testbench(
     title = f"{unit.name} against vectors of {vectors.head['operation']}."
     text = bench_text(unit, vectors.fields, vectors.count, title=title)
     (folder / "tb.sv").write_text(text, encoding="utf-8")
-    (folder / "Makefile").write_text(_MAKEFILE.format(rtl=sources), encoding="utf-8")
+    (folder / "Makefile").write_text(
+        _MAKEFILE.format(rtl=sources, module=unit.name), encoding="utf-8"
+    )
     return folder

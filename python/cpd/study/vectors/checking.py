@@ -109,7 +109,8 @@ def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> np
     nans = [
         corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (given, right)
     ]
-    return nans[0] & nans[1] | (right == NO_CODE)
+    both: npt.NDArray[np.bool_] = nans[0] & nans[1] | (right == NO_CODE)
+    return both
 
 
 def _told(

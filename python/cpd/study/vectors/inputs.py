@@ -173,7 +173,8 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
     sign = codes & size if f.signed else np.uint32(0)
     if f.encoding in ("fnuz", "p3109"):
         sign = np.where(magnitude == 0, np.uint32(0), sign)
-    return magnitude | sign
+    made: Codes = magnitude | sign
+    return made
 
 
 def sum_lines(rule: Any, words: Words, n: int) -> Lines:
@@ -193,6 +194,36 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
         bits = rule.accumulator.options.random_bits
         lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
     return lines
+
+
+def alike(rule: Any, words: Words) -> Lines:
+    """The extreme codes of a, each in all places, crossed with those of b; c is +0, scales are 1.
+    The longest carries and the least sums are among them."""
+    operands = [_extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
+    grid = [each.reshape(-1, 1) for each in np.meshgrid(*operands, indexing="ij")]
+    n = len(grid[0])
+    lines: Lines = {}
+    for field in rule.inputs:
+        if field.name in ("a", "b"):
+            lines[field.name] = np.repeat(grid["ab".index(field.name)], field.count, axis=1)
+        elif field.name == "c":
+            lines["c"] = np.zeros(n, np.uint32)
+        elif field.name == "r":
+            bits = rule.accumulator.options.random_bits
+            lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
+        else:
+            lines[field.name] = np.full((n, field.count), rule.scale.bias << rule.scale.man)
+    return {name: values.astype(np.uint32) for name, values in lines.items()}
+
+
+def _extremes(f: Format) -> Codes:
+    """Zero, the least number and the least normal one, 1 and the largest, and their negatives."""
+    top = largest_code(f)
+    one = min(max(f.bias, 0) << f.man, top)  # or the nearest code where the format has no 1
+    magnitudes = np.array([0, 1, 1 << f.man, one, top], np.uint32)
+    signs = [0, 1 << (f.exp + f.man)] if f.signed else [0]
+    both = np.concatenate([magnitudes + np.uint32(sign) for sign in signs])
+    return np.unique(finite_codes(f, both))
 
 
 def _operand(f: Format, count: int, style: Any, cancels: bool, words: Words) -> Codes:

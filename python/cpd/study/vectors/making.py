@@ -162,7 +162,8 @@ def _check_tininess(tininess: str) -> None:
 
 
 def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:
-    several = [given] if isinstance(given, str | Format) else list(given)
+    is_one = not isinstance(given, list | tuple) or (given and isinstance(given[0], int))
+    several: list[Any] = [given] if is_one else list(given)  # type: ignore[arg-type]
     if not several:
         raise ValueError("no format of the operands is given")
     return [format(f) for f in several]

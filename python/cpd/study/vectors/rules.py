@@ -80,7 +80,7 @@ class ElementRule:
 
     def describe(self) -> dict[str, Any]:
         """What a file's head says, from which `rule_of` makes the rule again."""
-        made = {
+        made: dict[str, Any] = {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
             "result": self.result.name,

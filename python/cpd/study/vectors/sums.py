@@ -144,49 +144,54 @@ class SumRule:
         return generated.sum_lines(self, words, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        return iter(())
+        yield generated.alike(self, words)
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """Signals and outputs of lines, and what they are cases of. Raises DisagreementError."""
         codes = {name: _codes(values) for name, values in given.items()}
         n = len(codes["a"])
         every = (codes.get(name) for name in ("a", "b", "c", "a_scale", "b_scale", "r"))
-        results, flags, signals = _core.oracle_sums(self._core_rule, n, *every)
-        self._compare(codes, results)
+        results, flags, inside, signals = _core.oracle_sums(self._core_rule, n, *every)
+        self._compare(codes, results, flags)
         columns: Columns = {"result": results, "flags": flags}
         at = 0
         for signal in self.signals:
             values = signals[:, at : at + signal.count]
             columns[signal.name] = values[:, 0] if signal.count == 1 else values
             at += signal.count
-        return columns, self._corners(codes, columns)
+        return columns, inside | self._corners(codes, columns)
 
-    def _compare(self, codes: Columns, results: npt.NDArray[np.uint32]) -> None:
-        kernel = self._kernel(codes)
+    def _compare(
+        self, codes: Columns, results: npt.NDArray[np.uint32], flags: npt.NDArray[np.uint8]
+    ) -> None:
+        kernel, raised = self._kernel(codes)
         missing = results == NO_CODE
         expected = values_of(self.result, np.where(missing, np.uint32(0), results))
         equal = kernel.view(np.uint32) == expected.view(np.uint32)
-        check_same(missing | equal, lambda i: self._line(codes, results, kernel, i))
+        check_same(missing | equal, lambda i: self._line(codes, results[i], kernel[i], i))
+        if raised is not None:
+            check_same(raised == flags, lambda i: self._line(codes, flags[i], raised[i], i))
 
-    def _line(self, codes: Columns, results: Any, kernel: Any, i: int) -> str:
+    def _line(self, codes: Columns, oracle: Any, kernel: Any, i: int) -> str:
         given = "; ".join(f"{name} {codes[name][i]}" for name in codes)
-        return f"{self.stem} of {given}: oracle {results[i]:X}, kernel {kernel[i]}"
+        return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
 
-    def _kernel(self, codes: Columns) -> npt.NDArray[np.float32]:
+    def _kernel(self, codes: Columns) -> tuple[Any, Any]:
+        """Values and flags; None for those of scaled operands."""
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
+        how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
         if self.operation == "sum":
-            summed: npt.NDArray[np.float32] = verbs.sum(a, self.accumulator, 1, random=random)
-            return summed
+            return verbs.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
         c = values_of(self.formats[2], codes["c"])[:, None, None]
-        given = None if random is None else random.reshape(len(c), 1, 1, -1)
         if self.scale is not None:
-            return self._scaled(codes, c)
+            return self._scaled(codes, c), None
         b = values_of(self.formats[1], codes["b"])
-        product = verbs.gemm(
-            a[:, None, :], b[:, :, None], self.accumulator, c, dtype=np.float32, random=given
-        )
-        return np.ascontiguousarray(product[:, 0, 0])
+        how |= {"dtype": np.float32}
+        if random is not None:
+            how["random"] = random.reshape(len(c), 1, 1, -1)
+        values, flags = verbs.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **how)
+        return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
 
     def _scaled(self, codes: Columns, c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         unit = self.accumulator.unit
@@ -202,7 +207,8 @@ class SumRule:
             scales = packed(codes[f"{name}_scale"].reshape(-1), self.scale.bits)
             elements = packed(codes[name].reshape(-1), f.bits)
             operands.append(Encoded(elements, scales, q, shape, axis))
-        product = verbs.gemm(*operands, self.accumulator, c, scales_at="block")
+        a, b = operands
+        product: Any = verbs.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Div, Sqrt, Flags and wide formats over tensors: the engine's values and exceptions, whatever the
+// element type, the layout, the number of threads and the backend; and the engine's values are
+// those of the kernels.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/exact.h"
+#include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/formats.h"
+#include "tests/testing/patterns.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+using soft::Operation;
+using testing::view_of;
+
+constexpr std::array kAll = {Operation::cast, Operation::add, Operation::mul,
+                             Operation::fma,  Operation::div, Operation::sqrt};
+
+/// Operands of which many quotients, roots and products lie on or beside a tie.
+template <class T>
+std::array<std::vector<T>, 3> operands(const Format& format, std::size_t n, std::uint64_t seed) {
+  const std::vector<float> pool =
+      testing::boundary_patterns(reference::spec_of(format), 20, 60, seed);
+  std::mt19937_64 generator(seed);
+  std::array<std::vector<T>, 3> made;
+  for (auto& x : made) {
+    for (std::size_t i = 0; i < n; ++i) x.push_back(pool[generator() % pool.size()]);
+  }
+  auto& [x, y, z] = made;
+  for (std::size_t i = 0; i + 1 < n; i += 4) {
+    x[i] = static_cast<T>(z[i] * y[i]);
+    x[i + 1] = static_cast<T>(z[i + 1] * z[i + 1]);
+  }
+  return made;
+}
+
+Operands views(Operation op, const std::array<TensorView, 3>& x) {
+  const int count = soft::operands_of(op);
+  return {x[0], count > 1 ? &x[1] : nullptr, count > 2 ? &x[2] : nullptr};
+}
+
+void run(Operation op, const Operands& in, const Format& format, const RoundingOptions& o,
+         const TensorView& out, const TensorView* random) {
+  switch (op) {
+    case Operation::cast:
+      return Cast(in.x, format, o, out, random);
+    case Operation::add:
+      return Add(in.x, *in.y, format, o, out, random);
+    case Operation::mul:
+      return Mul(in.x, *in.y, format, o, out, random);
+    case Operation::fma:
+      return Fma(in.x, *in.y, *in.z, format, o, out, random);
+    case Operation::div:
+      return Div(in.x, *in.y, format, o, out, random);
+    case Operation::sqrt:
+      return Sqrt(in.x, format, o, out, random);
+  }
+}
+
+template <class T>
+void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n,
+                   std::uint64_t seed, const std::string& backend) {
+  const auto x = operands<T>(format, n, seed);
+  const std::array<TensorView, 3> in = {view_of(x[0]), view_of(x[1]), view_of(x[2])};
+  std::vector<std::uint32_t> random(n);
+  if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, n);
+  const soft::Target target = soft::target(format, o, soft::Tininess::before);
+  for (const Operation op : kAll) {
+    std::vector<T> wanted, values(n);
+    std::vector<std::uint8_t> raised, flags(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const soft::Rounded y = soft::compute(op, x[0][i], x[1][i], x[2][i], target, random[i]);
+      wanted.push_back(static_cast<T>(y.value));
+      raised.push_back(y.flags);
+    }
+    run(op, views(op, in), format, o, view_of(values), nullptr);
+    Flags(op, views(op, in), format, o, soft::Tininess::before, view_of(flags));
+    const std::string about = backend + ", " + ToString(op) + ", " + testing::describe(format, o);
+    EXPECT_TRUE(testing::bits_equal(std::span<const T>(wanted), std::span<const T>(values),
+                                    [&](std::size_t i) { return " " + testing::hex(x[0][i]); }))
+        << about;
+    EXPECT_EQ(raised, flags) << about;
+  }
+}
+
+TEST(Exact, ValuesAreTheKernelsOnEveryBackend) {
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    std::uint64_t seed = 3;
+    for (const Format& format : testing::encoding_formats()) {
+      for (const std::size_t way : {seed % 6, (seed + 3) % 6}) {
+        const Overflow policy = testing::kPolicies[way % 2];
+        const RoundingOptions o = testing::options_of(testing::kDeterministicModes[way], policy);
+        expect_engine<float>(format, o, 48, seed, backend);
+      }
+      ++seed;
+      RoundingOptions o = testing::options_of(Rounding::stochastic);
+      o.variant = testing::kVariants[seed % 3];
+      o.random_bits = 1 + static_cast<int>(seed / 3 % 24);
+      o.seed = seed;
+      expect_engine<float>(format, o, 48, ++seed, backend);
+      expect_engine<double>(format, o, 48, ++seed, backend);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(Exact, WideFormats) {
+  std::uint64_t seed = 90;
+  for (const char* name : {"fp64", "e9m30", "e11m0", "e8m24:nosub", "e9m30:unsigned"}) {
+    const Format format = ParseFormat(name);
+    for (const Rounding mode : testing::kDeterministicModes) {
+      expect_engine<double>(format, testing::options_of(mode), 400, ++seed, "any");
+    }
+    expect_engine<double>(format, testing::options_of(Rounding::stochastic), 400, ++seed, "any");
+  }
+}
+
+TEST(Exact, ManyElementsAndThreadsGiveTheSame) {
+  const std::size_t n = 200001;
+  const auto x = operands<float>(kFp32, n, 5);
+  RoundingOptions o = testing::options_of(Rounding::stochastic);
+  o.seed = 8;
+  const Format e4m3 = ParseFormat("e4m3");
+  const auto random = testing::run_random_integers(o, n);
+  const TensorView given = view_of(random);
+  for (const Operation op : {Operation::div, Operation::sqrt}) {
+    const std::array<TensorView, 3> in = {view_of(x[0]), view_of(x[1]), view_of(x[2])};
+    std::vector<float> drawn(n), taken(n);
+    std::vector<std::uint8_t> flags(n), again(n);
+    run(op, views(op, in), e4m3, o, view_of(drawn), nullptr);
+    run(op, views(op, in), e4m3, o, view_of(taken), &given);
+    Flags(op, views(op, in), e4m3, o, soft::Tininess::after, view_of(flags));
+    Flags(op, views(op, in), e4m3, o, soft::Tininess::after, view_of(again), &given);
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(drawn), std::span<const float>(taken)));
+    EXPECT_EQ(flags, again);
+    const soft::Target target = soft::target(e4m3, o);
+    for (std::size_t i = 0; i < n; i += 997) {
+      const soft::Rounded y = soft::compute(op, x[0][i], x[1][i], 0, target, random[i]);
+      EXPECT_TRUE(testing::same_bits(drawn[i], static_cast<float>(y.value)));
+      EXPECT_EQ(flags[i], y.flags);
+    }
+  }
+}
+
+TEST(Exact, StridesAndNarrowTypes) {
+  const std::vector<float> x = {1, 2, 3, 4, 5, 6};
+  TensorView columns = View(x.data(), DType::f32, std::array<std::int64_t, 2>{2, 3});
+  std::swap(columns.shape[0], columns.shape[1]);
+  std::swap(columns.stride[0], columns.stride[1]);
+  const std::vector<float> two(1, 2.0F);
+  TensorView divisor = columns;
+  divisor.data = const_cast<float*>(two.data());
+  divisor.stride = {};
+  std::vector<std::uint16_t> out(6);
+  const TensorView y = View(out.data(), DType::bf16, std::array<std::int64_t, 2>{3, 2});
+  Div(columns, divisor, MakeFormat(8, 7), {}, y);
+  const std::vector<std::uint16_t> halves = {0x3F00, 0x4000, 0x3F80, 0x4020, 0x3FC0, 0x4040};
+  EXPECT_EQ(out, halves);
+  std::vector<std::uint8_t> flags(12, 7);  // every other byte
+  TensorView sparse = View(flags.data(), DType::u8, std::array<std::int64_t, 2>{3, 2});
+  sparse.stride[0] = 4;
+  sparse.stride[1] = 2;
+  Flags(Operation::sqrt, {columns}, ParseFormat("e4m3"), {}, soft::Tininess::after, sparse);
+  const std::vector<std::uint8_t> raised = {0, 7, 0, 7, 1, 7, 1, 7, 1, 7, 1, 7};
+  EXPECT_EQ(flags, raised);
+}
+
+TEST(Exact, RefusesWhatDoesNotFit) {
+  const std::vector<float> x(4, 1.0F);
+  std::vector<std::uint8_t> flags(4, 7);
+  std::vector<float> y(4, 7.0F);
+  const TensorView in = view_of(x);
+  const Format e4m3 = ParseFormat("e4m3"), wide = ParseFormat("e9m30");
+  const auto flags_into = [&](Operation op, const Operands& of, const TensorView& out) {
+    Flags(op, of, e4m3, {}, soft::Tininess::after, out);
+  };
+  EXPECT_THROW(flags_into(Operation::mul, {in}, view_of(flags)), Error);
+  EXPECT_THROW(flags_into(Operation::sqrt, {in, &in}, view_of(flags)), Error);
+  EXPECT_THROW(flags_into(Operation::sqrt, {in}, view_of(y)), Error);
+  EXPECT_THROW(flags_into(Operation::sqrt, {in}, View(flags.data(), DType::u8, 3)), Error);
+  EXPECT_THROW(Div(in, in, wide, {}, view_of(y)), Error);
+  EXPECT_THROW(Sqrt(in, wide, {}, view_of(y)), Error);
+  EXPECT_EQ(flags, std::vector<std::uint8_t>(4, 7));
+  EXPECT_EQ(y, std::vector<float>(4, 7.0F));
+}
+
+}  // namespace
+}  // namespace cpd
