@@ -129,7 +129,7 @@ def _run(options: argparse.Namespace) -> int:
         for _, table in worked:
             console.print(table(formats))
     elif formats:
-        console.print(_format_table(formats))
+        console.print(_format_table(formats, whole_names=options.tables is not None))
     if scaled:
         console.print(scaled_table(scaled))
         for note in notes(scaled):
@@ -209,10 +209,11 @@ def _describe_format(wire: Format, values: bool) -> dict[str, Any]:
     return described
 
 
-def _format_table(formats: list[Format]) -> Table:
+def _format_table(formats: list[Format], whole_names: bool = False) -> Table:
     table = new_table(
         "Format", "Bits", "e,m,bias", "Max", "Min\nnormal", "Min\nsubn.", "Eps", "Values"
     )
+    table.columns[0].no_wrap = whole_names
     for wire in formats:
         table.add_row(
             str(wire),

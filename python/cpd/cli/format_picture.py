@@ -28,10 +28,10 @@ def draw(path: Path, formats: list[Format]) -> None:
         height = 2.6 + 0.42 * len(formats)
         figure = Figure(figsize=(9.2, height + 3.2), layout="constrained")
         panels: Any = figure.subplots(3, 1, height_ratios=[height / 2, height / 2, 3.2])
+        panels[2].sharex(panels[1])
         _near_zero(panels[0], formats)
         _number_lines(panels[1], formats)
         _distances(panels[2], formats)
-        panels[2].sharex(panels[1])
         metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         figure.savefig(path, dpi=150, metadata=metadata)
 
@@ -100,7 +100,8 @@ def _distances(axes: Axes, formats: list[Format]) -> None:
     axes.xaxis.set_major_formatter(_power)
     axes.yaxis.set_major_formatter(_power)
     axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    axes.legend(loc="upper right", fontsize=9)
+    below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+    axes.legend(**below, ncols=min(len(formats), 6), fontsize=9)
 
 
 def _power(exponent: float, _: object) -> str:

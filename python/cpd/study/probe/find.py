@@ -126,7 +126,7 @@ def probe(
     >>> found.unit.block, found.unit.fraction_bits, found.unit.rounding
     (16, 25, 'toward_zero')
     >>> found.unsure[0]
-    'min_exponent: any below -22'
+    'min_exponent: any below -123'
     """
     if not callable(function):
         raise TypeError(f"function must be callable, got {type(function).__name__}")
@@ -266,10 +266,11 @@ class _Probe:
         cuts = regimes.seen(regimes.cuts())
         seen = fit.mingled([block, whole, cuts, *more], rng)
         tiny = regimes.seen(joined([regimes.edges(), regimes.tiny(rng, 160)]).shuffled(rng))
-        low = passing[0].low
         for stage in fit.stages(tree, self.inputs, figures):
             fitting = [rule for group in stage for rule in fit.fitting(group, seen)]
-            found = [one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, low)]
+            found = [
+                one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, passing)
+            ]
             if found:
                 return found
         return []

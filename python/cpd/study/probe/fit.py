@@ -54,7 +54,7 @@ class Regimes:
         products = inputs.products
         low, high = (mask.low, mask.high) if mask else products
         limited = mask is not None and mask.passing[0].high < products.high
-        self._most = 2.0 ** (high + 1) if limited else np.finfo(np.float32).max
+        self._most = 2.0**high if limited else np.finfo(np.float32).max
         top = high - (2 if limited else 0)
         self._common = (low + high) // 2, max((low + high) // 2, top)
         self._tiny = max(products.low, low - 30), max(low, min(top, low + 25))
@@ -378,13 +378,16 @@ def least_exponents(
     return range(first, last + 1)
 
 
-def with_exponents(alike: Callable[[Rule | None], bool], rule: Rule, low: int) -> list[Rule]:
+def with_exponents(
+    alike: Callable[[Rule | None], bool], rule: Rule, passing: Sequence[Powers]
+) -> list[Rule]:
     """The rule, if it is alike; of a unit with each min_exponent that is: where all small ones are,
-    with BlockFma's default and the greatest. 2^low is the least product that is not cut."""
+    with BlockFma's default and the greatest. The least powers that pass tell where to look."""
     if not has_unit(rule) or unit_in(rule).adder in _UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
-    most = low + unit_in(rule).fraction_bits  # else 2^low would have been cut
-    exponents = least_exponents(alike, rule, range(most, most - _MOST_CUT, -1))
+    mosts = [one.low + unit_in(rule).fraction_bits for one in passing]  # else they were cut
+    likely = [most - down for most in mosts for down in range(_MOST_CUT)]
+    exponents = least_exponents(alike, rule, dict.fromkeys(likely))
     usual = [_USUAL_EXPONENT] if _USUAL_EXPONENT in exponents else []
     made = (
         changed(rule, min_exponent=e) for e in dict.fromkeys([*usual, *exponents[-_MOST_NEAR:]])
