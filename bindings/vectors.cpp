@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cpd/numeric/error.h"
@@ -21,12 +22,15 @@ namespace cpd {
 namespace {
 
 using Codes = py::array_t<std::uint32_t, py::array::c_style>;
+using Flags = py::array_t<std::uint8_t>;
+using Corners = py::array_t<std::uint16_t>;
+using Signals = py::array_t<std::uint64_t>;
 
 /// (codes, flags, corners) of each line.
-py::tuple OracleArrays(const std::string& operation, const std::vector<Format>& formats,
-                       const Format& result, const RoundingOptions& rounding,
-                       const std::string& tininess, const std::vector<Codes>& operands,
-                       const std::optional<Codes>& random) {
+std::tuple<Codes, Flags, Corners> OracleArrays(
+    const std::string& operation, const std::vector<Format>& formats, const Format& result,
+    const RoundingOptions& rounding, const std::string& tininess,
+    const std::vector<Codes>& operands, const std::optional<Codes>& random) {
   if (formats.size() != operands.size() || operands.empty() || operands.size() > 3) {
     throw Error("the oracle takes a format for each of one to three operands");
   }
@@ -44,13 +48,13 @@ py::tuple OracleArrays(const std::string& operation, const std::vector<Format>& 
     lines.random = random->data();
   }
   Codes codes(lines.n);
-  py::array_t<std::uint8_t> flags(lines.n);
-  py::array_t<std::uint16_t> corners(lines.n);
+  Flags flags(lines.n);
+  Corners corners(lines.n);
   lines.codes = codes.mutable_data();
   lines.flags = flags.mutable_data();
   lines.corners = corners.mutable_data();
   WithoutGil([&] { OracleElements(rule, lines); });
-  return py::make_tuple(codes, flags, corners);
+  return {codes, flags, corners};
 }
 
 SumRule SumRuleOf(const Accumulator& accumulator, const std::vector<Format>& formats,
@@ -79,10 +83,12 @@ const std::uint32_t* DataOf(const std::optional<Codes>& codes, std::int64_t size
 }
 
 /// (codes, flags, corners, signals) of each line.
-py::tuple SumArrays(const SumRule& rule, std::int64_t n, const Codes& a,
-                    const std::optional<Codes>& b, const std::optional<Codes>& c,
-                    const std::optional<Codes>& a_scales, const std::optional<Codes>& b_scales,
-                    const std::optional<Codes>& random) {
+std::tuple<Codes, Flags, Corners, Signals> SumArrays(const SumRule& rule, std::int64_t n,
+                                                     const Codes& a, const std::optional<Codes>& b,
+                                                     const std::optional<Codes>& c,
+                                                     const std::optional<Codes>& a_scales,
+                                                     const std::optional<Codes>& b_scales,
+                                                     const std::optional<Codes>& random) {
   SumLines lines;
   lines.n = n;
   const bool is_product = !rule.is_sum;
@@ -99,15 +105,15 @@ py::tuple SumArrays(const SumRule& rule, std::int64_t n, const Codes& a,
   std::int64_t width = 0;
   for (const Signal& signal : SignalsOf(rule)) width += signal.count;
   Codes codes(n);
-  py::array_t<std::uint8_t> flags(n);
-  py::array_t<std::uint16_t> corners(n);
-  py::array_t<std::uint64_t> signals({n, width});
+  Flags flags(n);
+  Corners corners(n);
+  Signals signals({n, width});
   lines.codes = codes.mutable_data();
   lines.flags = flags.mutable_data();
   lines.corners = corners.mutable_data();
   lines.signals = signals.mutable_data();
   WithoutGil([&] { OracleSums(rule, lines); });
-  return py::make_tuple(codes, flags, corners, signals);
+  return {codes, flags, corners, signals};
 }
 
 }  // namespace

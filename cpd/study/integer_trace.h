@@ -80,7 +80,7 @@ class IntegerTrace {
     o.rounding = fixed_.rounding;
     const std::uint64_t units = round_magnitude(grid, x, o);
     if (compare_magnitude(grid_value(grid, units), x) != 0) record_.flags |= soft::kInexact;
-    return {static_cast<Wide>(units), std::bit_width(units)};
+    return {static_cast<Wide>(units), static_cast<int>(std::bit_width(units))};
   }
 
   /// Adds a finite term; gives it in units, modulo 2^64.

@@ -795,7 +795,11 @@ def oracle_elements(
     tininess: str,
     operands: collections.abc.Sequence[typing.Annotated[numpy.typing.ArrayLike, numpy.uint32]],
     random: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
-) -> tuple: ...
+) -> tuple[
+    numpy.typing.NDArray[numpy.uint32],
+    numpy.typing.NDArray[numpy.uint8],
+    numpy.typing.NDArray[numpy.uint16],
+]: ...
 def oracle_sums(
     rule: SumRule,
     n: typing.SupportsInt | typing.SupportsIndex,
@@ -805,7 +809,12 @@ def oracle_sums(
     a_scales: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
     b_scales: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
     random: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
-) -> tuple: ...
+) -> tuple[
+    numpy.typing.NDArray[numpy.uint32],
+    numpy.typing.NDArray[numpy.uint8],
+    numpy.typing.NDArray[numpy.uint16],
+    numpy.typing.NDArray[numpy.uint64],
+]: ...
 def parse_format(name: str) -> Format: ...
 def presets() -> list[tuple[str, str, str, str]]: ...
 def python_communicator(

@@ -150,8 +150,8 @@ class SumRule:
         """Signals and outputs of lines, and what they are cases of. Raises DisagreementError."""
         codes = {name: _codes(values) for name, values in given.items()}
         n = len(codes["a"])
-        every = (codes.get(name) for name in ("a", "b", "c", "a_scale", "b_scale", "r"))
-        results, flags, inside, signals = _core.oracle_sums(self._core_rule, n, *every)
+        others = [codes.get(name) for name in ("b", "c", "a_scale", "b_scale", "r")]
+        results, flags, inside, signals = _core.oracle_sums(self._core_rule, n, codes["a"], *others)
         self._compare(codes, results, flags)
         columns: Columns = {"result": results, "flags": flags}
         at = 0
