@@ -46,13 +46,13 @@ enum class Adder : std::uint8_t {
 /// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products: each is
 /// exact, with the exponent ea + eb of its operands (not normalised; subnormals keep emin); E is
 /// the greatest of them, of the addend's (if aligned) and of min_exponent; every term is cut toward
-/// zero to fraction_bits below 2^E; the sum of the cut terms is exact and rounded once into `sum`.
+/// zero to fraction_bits below 2^E; the sum of the cut terms is exact and rounded once into `sum`;
+/// beyond the range of `sum` it is Inf where that has Inf, also toward zero (adder aligned).
 ///
 /// A unit with scales multiplies each product by its two scales' magnitudes, exactly; a product's
 /// exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1 the terms are instead the
 /// exact sums of so many scaled products, and a term's exponent is that of the scales alone. A term
-/// that is zero has none; a scale that is NaN makes the sum NaN; a sum beyond the range of `sum` is
-/// Inf where that has Inf, also toward zero.
+/// that is zero has none; a scale that is NaN makes the sum NaN. k is ascending, the adder aligned.
 struct BlockFma {
   Format a{}, b{};            ///< what the operands hold: their emin decides exponents
   int block = 16;             ///< products per block, 1…64
@@ -111,8 +111,8 @@ CPD_API std::string ToString(const Accumulator& accumulator);
 CPD_API Accumulator ParseAccumulator(std::string_view text);
 
 /// A matrix unit by name (`v100`, `a100`, `h100-fp8`, …) with fp32 or fp16 output: an Accumulator
-/// of Scheme::block_fma. Throws Error for a name that is not known, and for units whose published
-/// results no known rule reproduces.
+/// of Scheme::block_fma. Throws Error for a name that is not known, and for results in a format
+/// for which the unit has no known rule.
 CPD_API Accumulator Preset(std::string_view name, const Format& output = kFp32);
 
 /// What a preset stands on.

@@ -19,14 +19,15 @@ constexpr std::array<std::string_view, 7> kSchemeWords{"sequential", "kahan", "c
                                                        "block_fma",  "fixed", "fma"};
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
 /// Options of the text form, those of a unit, then those of an integer, last.
-constexpr std::array<std::string_view, 22> kOptions{"product",      "inner",    "chunk",
-                                                    "rounding",     "overflow", "variant",
-                                                    "random_bits",  "a",        "b",
-                                                    "block",        "sum",      "fraction_bits",
-                                                    "min_exponent", "promote",  "sum_rounding",
-                                                    "addend",       "scale",    "scale_block",
-                                                    "dot",          "width",    "fraction",
-                                                    "sum_overflow"};
+constexpr std::array<std::string_view, 26> kOptions{"product",      "inner",       "chunk",
+                                                    "rounding",     "overflow",    "variant",
+                                                    "random_bits",  "a",           "b",
+                                                    "block",        "sum",         "fraction_bits",
+                                                    "min_exponent", "promote",     "sum_rounding",
+                                                    "addend",       "scale",       "scale_block",
+                                                    "dot",          "adder",       "group",
+                                                    "stride",       "take",        "width",
+                                                    "fraction",     "sum_overflow"};
 
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 
@@ -97,11 +98,12 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
                 "rounding and overflow" +
                 DidYouMean(name, kOptions));
   }
-  throw Error("unknown option " + Quoted(name) +
-              " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
-              "random_bits, and with block_fma a, b, block, fraction_bits, min_exponent, sum, "
-              "sum_rounding, addend, promote, scale, scale_block and dot" +
-              DidYouMean(name, kOptions));
+  throw Error(
+      "unknown option " + Quoted(name) +
+      " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
+      "random_bits, and with block_fma a, b, block, fraction_bits, min_exponent, sum, "
+      "sum_rounding, addend, promote, scale, scale_block, dot, adder, group, stride and take" +
+      DidYouMean(name, kOptions));
 }
 
 /// Takes the scheme out of the words behind a format: the first that is no option.

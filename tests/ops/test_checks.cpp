@@ -211,7 +211,7 @@ TEST_F(Checks, OptionsMadeByHand) {
 TEST_F(Checks, AccumulatorsMadeByHand) {
   Accumulator a;
   a.scheme = static_cast<Scheme>(11);
-  Each("scheme must be one of the 5", VerbsOf(a));
+  Each("scheme must be one of the 6", VerbsOf(a));
   a.scheme = Scheme::chunked;
   a.chunk = 0;
   Each("chunk must be at least 1", VerbsOf(a));

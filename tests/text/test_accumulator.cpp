@@ -166,8 +166,9 @@ TEST(Accumulator, TextErrorsSayWhatIsAllowed) {
   EXPECT_NE(parse_error("").find("a format, a scheme and options"), std::string::npos);
   EXPECT_NE(parse_error("fp32").find("got 'fp32'"), std::string::npos);
   EXPECT_NE(parse_error("fp33 kahan").find("unknown format 'fp33'"), std::string::npos);
-  EXPECT_EQ(parse_error("fp32 tree"),
-            "scheme must be sequential, kahan, chunked, pairwise, block_fma or fma, got 'tree'");
+  EXPECT_EQ(
+      parse_error("fp32 tree"),
+      "scheme must be sequential, kahan, chunked, pairwise, block_fma, fixed or fma, got 'tree'");
   EXPECT_NE(parse_error("fp32 kahan wat=1").find("unknown option 'wat'"), std::string::npos);
   EXPECT_NE(parse_error("fp32 kahan block=1").find("unknown option 'block'"), std::string::npos);
   EXPECT_NE(parse_error("fp32 kahan exact").find("name=value, got 'exact'"), std::string::npos);
