@@ -151,7 +151,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md"]
+    "name",
+    ["README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"],
 )
 def test_readme(name):
     pytest.importorskip("torch")
