@@ -69,7 +69,7 @@ def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["format", "e9m3"], "9"),
+        (["format", "e12m3"], "12"),
         (["format", "what"], "what"),
         (["format", "fp16", "--values"], "16"),
         (["train", "--format", "e4"], "e4"),
