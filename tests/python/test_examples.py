@@ -212,13 +212,27 @@ def test_choose_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main("21_choose_format", tmp_path / "x.npy").losses.errors == 0
 
 
-def test_notebook() -> None:
-    cells = json.loads((FOLDER / "14_model.ipynb").read_text())["cells"]
+def run_notebook(name: str) -> dict[str, Any]:
+    """What a notebook's cells have defined."""
+    cells = json.loads((FOLDER / name).read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
     names: dict[str, Any] = {}
     for cell in code:
         exec("".join(cell["source"]), names)
+    return names
+
+
+def test_notebook_of_hardware() -> None:
+    names = run_notebook("26_hardware.ipynb")
+    assert names["raised"].tolist() == [0, 5, 3, 0]
+    unit = names["rule"].accumulator.unit
+    assert (unit.block, unit.fraction_bits, str(unit.sum)) == (16, 13, "e8m13")
+    assert names["best"].dot_error < 0.05
+
+
+def test_notebook() -> None:
+    names = run_notebook("14_model.ipynb")
     assert min(names["accuracies"].values()) > 0.85
     assert type(names["model"][0]) is torch.nn.Linear
 
