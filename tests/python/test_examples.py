@@ -228,7 +228,7 @@ def test_notebook_of_hardware() -> None:
     assert names["raised"].tolist() == [0, 5, 3, 0]
     unit = names["rule"].accumulator.unit
     assert (unit.block, unit.fraction_bits, str(unit.sum)) == (16, 13, "e8m13")
-    assert names["best"].dot_error < 0.05
+    assert names["best"].value("dot_error") < 0.05
 
 
 def test_notebook() -> None:
