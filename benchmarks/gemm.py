@@ -51,6 +51,9 @@ SCHEMES = {
     "h100-fp8": Scheme(_preset("h100-fp8"), 1 / 40),
     "chunked64": Scheme(lambda f: cpd.Accumulator(f, "chunked", chunk=64)),
     "pairwise": Scheme(lambda f: cpd.Accumulator(f, "pairwise")),
+    "int32": Scheme(lambda _: cpd.Accumulator("int32")),
+    "int32-saturate": Scheme(lambda _: cpd.Accumulator.parse("int32 sum_overflow=saturate")),
+    "kulisch": Scheme(lambda f: cpd.Accumulator("fp32", fixed=cpd.FixedPoint.kulisch(f, f, 1024))),
     "blas": Scheme(cpd.Accumulator),
 }
 BARRED = tuple(name for name, scheme in SCHEMES.items() if scheme.bar is not None)
@@ -126,6 +129,9 @@ def cases() -> Iterator[Case]:
         ("chunked64", "e6m9"),
         ("pairwise", "e4m3"),
         ("sequential", "fp32"),
+        ("int32", "int8"),
+        ("int32-saturate", "int8"),
+        ("kulisch", "e4m3fn"),
         ("blas", "fp32"),
     ):
         yield Case(scheme, f, cube(512))

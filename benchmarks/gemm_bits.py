@@ -15,8 +15,9 @@ import cpd
 from cpd import _core
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+import fixed_oracle
 import gemm_oracle
-from arrays import accumulation_of
+from arrays import accumulation_of, fixed_of
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Right = Callable[[int, int], int]
@@ -84,6 +85,9 @@ def _samples(m: int, k: int, n: int, seed: int) -> Iterator[tuple[int, int]]:
 
 
 def _plain(acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, n: int) -> Right:
+    if acc.fixed is not None:
+        integer = fixed_of(acc)
+        return lambda i, j: fixed_oracle.dot(patterns(a[i]), patterns(b[:, j]), None, integer)[0]
     described = accumulation_of(acc)
     return lambda i, j: gemm_oracle.element(
         patterns(a[i]), patterns(b[:, j]), None, described, i * n + j

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import cpd
+import fixed_oracle
 import gemm_oracle
 import oracle
 
@@ -28,6 +29,16 @@ SPECIAL_BITS = [
 
 def spec_of(f: cpd.Format) -> oracle.Spec:
     return oracle.Spec(f.exp, f.man, f.bias, f.encoding, f.signed, f.subnormals)
+
+
+def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
+    """An accumulator of scheme `fixed` for its oracle."""
+    point = acc.fixed
+    assert point is not None
+    options = oracle.Options(acc.rounding, acc.overflow)
+    return fixed_oracle.Fixed(
+        spec_of(acc.format), point.width, point.fraction, point.saturates, point.rounding, options
+    )
 
 
 def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accumulation:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import cpd
 import fixed_oracle
 import oracle
-from arrays import from_bits, spec_of, to_bits
+from arrays import fixed_of, from_bits, spec_of, to_bits
 from cpd.numeric.accumulator import accumulator
 from faces import Call, Face, every_face
 
@@ -39,20 +39,11 @@ def fixed(width: int, fraction: int, **more: Any) -> cpd.FixedPoint:
     return cpd.FixedPoint(width=width, fraction=fraction, **more)
 
 
-def oracle_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
-    point = acc.fixed
-    assert point is not None
-    options = oracle.Options(acc.rounding, acc.overflow)
-    return fixed_oracle.Fixed(
-        spec_of(acc.format), point.width, point.fraction, point.saturates, point.rounding, options
-    )
-
-
 def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Call:
     rows, columns = [to_bits(row) for row in a], [to_bits(column) for column in b.T]
     start = None if c is None else [to_bits(row) for row in c]
     expected = [
-        fixed_oracle.dot(row, column, start[i][j] if start else None, oracle_of(acc))[0]
+        fixed_oracle.dot(row, column, start[i][j] if start else None, fixed_of(acc))[0]
         for i, row in enumerate(rows)
         for j, column in enumerate(columns)
     ]
@@ -61,7 +52,7 @@ def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Ca
 
 
 def sum_call(x: npt.NDArray[Any], acc: cpd.Accumulator) -> Call:
-    expected = [fixed_oracle.total(oracle_of(acc), map(float, column))[0] for column in x.T]
+    expected = [fixed_oracle.total(fixed_of(acc), map(float, column))[0] for column in x.T]
     return Call(cpd.sum, (x, acc), {}, from_bits(expected).astype(x.dtype))
 
 
@@ -145,7 +136,7 @@ def test_deep_products_on_every_backend(kind: str, backend: str) -> None:
             got = to_bits(cpd.gemm(a, b, acc, c))
             for _ in range(16):
                 i, j = generator.randrange(11), generator.randrange(37)
-                of = oracle_of(acc)
+                of = fixed_of(acc)
                 row, column, start = to_bits(a[i]), to_bits(b[:, j]), to_bits(c)[i * 37 + j]
                 expected, _ = fixed_oracle.dot(row, column, start, of)
                 assert got[i * 37 + j] == expected, (i, j, str(acc))
