@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -231,3 +232,27 @@ def test_errors(face: Face) -> None:
     x, y = np.ones((3, 4), "f4"), np.ones((3, 3), "f4")
     message = r"x, y must broadcast together.*\(3, 4\), \(3, 3\)"
     face.refuse(ValueError, message, cpd.div, x, y, "e4m3", flags=True)
+
+
+def test_flushing_and_threads_change_nothing() -> None:
+    """Subnormal operands and results, under FTZ and DAZ, and from eight threads at once."""
+    torch = pytest.importorskip("torch")
+    x, y = np.float32([2**-140, 1e-40, 3, 2**-149]), np.float32([3, 2**-20, 7, 0.5])
+    v, w = np.float64([5e-324, 1, 2**-1050, 3]), np.float64([3, 2**-1060, 2**30, 1e-310])
+
+    def results() -> list[bytes]:
+        made = (
+            *(*cpd.div(x, y, "e8m7", flags=True), *cpd.mul(x, y, "e8m7", flags=True)),
+            *(cpd.sqrt(x, "e8m10"), cpd.div(v, w, "e11m40"), cpd.mul(v, w, "fp64")),
+            *(cpd.gemm(x[None], y[:, None], acc) for acc in ("fixed<200,160>", "fixed<60,59>")),
+        )
+        return [one.tobytes() for one in made]
+
+    right = results()
+    torch.set_flush_denormal(True)
+    try:
+        assert results() == right
+    finally:
+        torch.set_flush_denormal(False)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(made == right for made in pool.map(lambda _: results(), range(200)))
