@@ -8,8 +8,8 @@
 
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/reference_quotients.h"
 #include "cpd/study/flagged.h"
-#include "cpd/study/quotients.h"
 
 namespace cpd {
 namespace {

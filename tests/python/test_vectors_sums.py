@@ -190,10 +190,11 @@ def fraction_bits_of(made: Vectors) -> int:
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
     """Operands → terms → shifted and cut → sum → normalised → rounded: each step by integers."""
     unit = cpd.Accumulator(preset=name).unit
-    try:
-        made = make("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
-    except ValueError as error:
-        pytest.skip(f"no signals: {error}")
+    if unit.adder != "aligned":
+        with pytest.raises(ValueError, match="this one adds otherwise"):
+            make("block_fma", accumulator=name, random=120)
+        return
+    made = make("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
     every = columns(made)
     seen = 0
     for line in range(made.count):
