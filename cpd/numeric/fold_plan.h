@@ -26,11 +26,14 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 /// value for the next few steps. Sums of given terms take plain, rounded and exact.
 enum class Split : std::uint8_t {
   none,
-  plain,       ///< binary32's own operations: the formats are fp32
-  rounded,     ///< products and sums to nearest-even
-  exact,       ///< exact products, sums to nearest-even
-  kahan,       ///< Kahan's sum of products, all to nearest-even
-  stochastic,  ///< products and sums, variant A
+  plain,        ///< binary32's own operations: the formats are fp32
+  rounded,      ///< products and sums to nearest-even
+  exact,        ///< exact products, sums to nearest-even
+  kahan,        ///< Kahan's sum of products, all to nearest-even
+  stochastic,   ///< products and sums, variant A
+  tree,         ///< pairwise sums of products, all to nearest-even
+  plain_kahan,  ///< binary32's own operations in Kahan's sum
+  plain_tree,   ///< and in a pairwise one
 };
 
 /// A format whose sums and products split.h rounds: an even significand is an even code, the grid

@@ -97,7 +97,7 @@ constexpr std::uint64_t first_draw(const RoundingOptions& options) {
 
 /// Whether the short roundings want the operands' logarithms.
 constexpr bool takes_logs(const SplitPlan& split) {
-  return split.kind == Split::rounded || split.kind == Split::kahan;
+  return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
 }
 
 /// Floats of state for each sum of `depth` products: the sum; Kahan's compensation; a tree's nodes
@@ -172,9 +172,11 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
                                     const RoundPlan& product_plan, const RoundPlan& sum_plan) {
   SplitPlan split;
   const bool even = options.mode == Rounding::nearest_even;
-  if (scheme == Scheme::sequential && even && options.overflow == Overflow::ieee && sum == kFp32 &&
+  if (even && options.overflow == Overflow::ieee && sum == kFp32 &&
       (exact_products || product == kFp32)) {
-    split.kind = Split::plain;
+    if (scheme == Scheme::sequential) split.kind = Split::plain;
+    if (scheme == Scheme::kahan && !exact_products) split.kind = Split::plain_kahan;
+    if (scheme == Scheme::pairwise && !exact_products) split.kind = Split::plain_tree;
     return split;
   }
   // Sums of multiples of the least spacing need no rounding at the grid's lower end, and binary32
@@ -194,6 +196,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   } else if (!exact_products && even && rounded && narrow) {
     if (scheme == Scheme::sequential) split.kind = Split::rounded;
     if (scheme == Scheme::kahan) split.kind = Split::kahan;
+    if (scheme == Scheme::pairwise) split.kind = Split::tree;
   }
   if (split.kind == Split::none) return split;
 
@@ -210,6 +213,11 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
     // A rounded sum lies no further from the exact one than the old sum does.
     split.steps = kRangeGroup;
     split.of_products = 2;
+  } else if (split.kind == Split::tree) {
+    // A group is three levels deep.
+    split.steps = kRangeGroup;
+    const double up = 1 + half_place;
+    split.of_products = static_cast<float>(up * up * up);
   } else {
     split.steps = kShortSteps;
     bound_growth(split, split.kind == Split::kahan ? half_place : 2 * half_place);

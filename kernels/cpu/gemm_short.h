@@ -46,19 +46,27 @@ struct BoundedTile {
   }
 };
 
-/// `count` values of k from number k of the block on, by the general route.
+/// `count` values of k from number k of the block on, by the general route; `last`: they end a
+/// pairwise sum.
 [[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, std::int64_t k,
-                                             std::int64_t count) {
+                                             std::int64_t count, bool last = false) {
   GemmBlock part = *bounded->block;
   part.first_k += k;
   part.count = count;
+  part.last = last;
   tile.at.a += k * kGemmRows;
   tile.at.b += k * kGemmColumns;
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
+/// Whether the hardware's own operations do it, of any values.
+constexpr bool is_plain(Split kind) {
+  return kind == Split::plain || kind == Split::plain_kahan || kind == Split::plain_tree;
+}
+
 /// The sums of kRows rows and kVectors vectors of columns, in registers.
-/// With kFits, exact sums are tried as binary32 numbers before they are taken to odd.
+/// kFits: of Split::exact, sums are tried as binary32 numbers before they are taken to odd; of
+/// Split::plain, products are exact.
 template <Split kKind, bool kFits, int kRows, int kVectors>
 class SplitTile {
  public:
@@ -74,7 +82,7 @@ class SplitTile {
   CPD_FN std::int64_t run(std::int64_t k) {
     Sums s;
     load_sums(s);
-    if constexpr (kKind == Split::plain) {
+    if constexpr (is_plain(kKind)) {
       steps<false>(s, k, block_.count - k);
       canonicalize(s);
       k = block_.count;
@@ -92,7 +100,7 @@ class SplitTile {
     F sum[kRows][kVectors];
     F lost[kRows][kVectors];
   };
-  static constexpr bool kHasCompensation = kKind == Split::kahan;
+  static constexpr bool kHasCompensation = kKind == Split::kahan || kKind == Split::plain_kahan;
   static constexpr bool kTakesLogs = kKind == Split::rounded || kKind == Split::kahan;
 
   /// Takes a few values of k, if nothing can overflow; returns how many.
@@ -173,7 +181,9 @@ class SplitTile {
   template <bool kSumsFit>
   CPD_FN void step(const Operands& x, F& sum, [[maybe_unused]] F& lost) const {
     if constexpr (kKind == Split::plain) {
-      sum = bounded_.plan->exact_products ? fma(x.a, x.b, sum) : sum + x.a * x.b;
+      sum = kFits ? fma(x.a, x.b, sum) : sum + x.a * x.b;
+    } else if constexpr (kKind == Split::plain_kahan) {
+      kahan_step(x.a * x.b, sum, lost, [](F y, F z) { return y + z; });
     } else if constexpr (kKind == Split::exact) {
       sum = split_fma<kSumsFit>(x.a, x.b, sum, sum_);
     } else if constexpr (kKind == Split::kahan) {
@@ -275,7 +285,8 @@ CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
 template <Split kKind, bool kFits = false>
 CPD_FN void split_tile(const BoundedTile& bounded) {
   // Kahan's sums take two registers each.
-  constexpr int kRows = kKind == Split::kahan ? kGemmRows / 2 : kGemmRows;
+  constexpr bool kTwo = kKind == Split::kahan || kKind == Split::plain_kahan;
+  constexpr int kRows = kTwo ? kGemmRows / 2 : kGemmRows;
   const std::int64_t rows = bounded.tile.rows;
   if (rows <= 2) {
     for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kFits, 1>(bounded, i);
