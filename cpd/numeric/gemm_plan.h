@@ -48,9 +48,14 @@ struct SplitPlan {
   /// product_quantum.
   std::int32_t steps = kShortSteps;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
-  float product_growth = 1, product_least = 0;  ///< the second is product_quantum
+  float product_growth = 1, product_least = 0;  ///< the second at least product_quantum
   float product_limit = 0;
+  bool guarded = false;    ///< man = 0: with the care for ties of split.h's guarded roundings
+  bool saturates = false;  ///< beyond the limits lies their largest value
 };
+
+/// What split.h's magnets stay below, with room: they lie 2^(23 - man) above a value.
+constexpr float kMostWithMagnets = 0x1p100F;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -167,6 +172,10 @@ constexpr void bound_growth(SplitPlan& split, double e) {
   split.of_products = static_cast<float>(bound[2]);
 }
 
+constexpr bool saturates(const RoundPlan& plan) {
+  return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
+}
+
 constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool exact_products,
                                     const Format& sum, const RoundingOptions& options,
                                     const RoundPlan& product_plan, const RoundPlan& sum_plan) {
@@ -183,12 +192,14 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   // sums may be rounded again (sum_is_exact_in_binary32).
   const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
   const bool narrow = product.precision() <= sum.precision() && 2 * sum.precision() + 2 <= 24;
-  const bool rounded = splits(sum, sum_plan) && splits(product, product_plan) && same_grid &&
-                       product.precision() <= sum.precision();
+  const bool rounded = takes_magnets(sum, sum_plan) && takes_magnets(product, product_plan) &&
+                       same_grid && product.precision() <= sum.precision();
+  split.guarded = sum.man == 0 || (!exact_products && product.man == 0);
   const bool stochastic = options.mode == Rounding::stochastic && options.variant == Variant::A;
-  if (scheme == Scheme::sequential && exact_products && even && splits(sum, sum_plan)) {
+  if (scheme == Scheme::sequential && exact_products && even && takes_magnets(sum, sum_plan)) {
     if (sum.precision() <= 11) split.kind = Split::exact;
-  } else if (scheme == Scheme::sequential && !exact_products && stochastic && rounded) {
+  } else if (scheme == Scheme::sequential && !exact_products && stochastic && rounded &&
+             !split.guarded) {
     split.kind = Split::stochastic;
     const int looked_at = sum.precision() + options.random_bits;
     split.in_binary64 = looked_at > 22;
@@ -196,7 +207,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   } else if (!exact_products && even && rounded && narrow) {
     if (scheme == Scheme::sequential) split.kind = Split::rounded;
     if (scheme == Scheme::kahan) split.kind = Split::kahan;
-    if (scheme == Scheme::pairwise) split.kind = Split::tree;
+    if (scheme == Scheme::pairwise && !split.guarded) split.kind = Split::tree;
   }
   if (split.kind == Split::none) return split;
 
@@ -204,7 +215,9 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   split.man_sum = sum.man;
   split.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
-  split.product_least = static_cast<float>(split.product_quantum);
+  // Subnormal, it would cost every bound an assist.
+  split.product_least =
+      static_cast<float>(split.product_quantum < 0x1p-120 ? 0x1p-120 : split.product_quantum);
   split.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
   const double half_place = Format::power_of_two(-sum.precision());
   split.product_growth =
@@ -222,12 +235,13 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
     split.steps = kShortSteps;
     bound_growth(split, split.kind == Split::kahan ? half_place : 2 * half_place);
   }
-  // Magnets, 2^(23 - man) above a value, are binary32 numbers.
-  const double most = Format::power_of_two(100);
+  const double most = kMostWithMagnets;
   split.limit = static_cast<float>(sum.max() < most ? sum.max() : most);
   split.product_limit = static_cast<float>(exact_products         ? most
                                            : product.max() < most ? product.max()
                                                                   : most);
+  const bool both_saturate = saturates(sum_plan) && (exact_products || saturates(product_plan));
+  split.saturates = both_saturate && sum.max() <= most && (exact_products || product.max() <= most);
   return split;
 }
 
