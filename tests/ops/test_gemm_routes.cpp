@@ -55,6 +55,17 @@ const std::vector<Case>& cases() {
       {"bf16 pairwise", "bf16", Split::tree},
       {"tf32 pairwise", "fp32", Split::tree},
       {"e2m1 pairwise overflow=saturate", "e2m1", Split::tree},
+      {"e3m0 sequential", "e3m0", Split::rounded},
+      {"e3m0 kahan overflow=saturate", "e3m0", Split::kahan},
+      {"e4m0 kahan", "e4m3", Split::kahan},
+      {"binary8p1se sequential product=exact", "e5m2", Split::exact},
+      {"e4m0 sequential product=exact overflow=saturate", "e4m0", Split::exact},
+      {"e3m2 sequential product=e2m0", "e3m2", Split::rounded},
+      {"e2m1 kahan", "e2m1", Split::kahan},
+      {"e2m1 sequential", "e2m1", Split::rounded},
+      {"e4m3 sequential overflow=saturate", "e4m3", Split::rounded},
+      {"e4m3 kahan overflow=saturate", "e4m3", Split::kahan},
+      {"e2m3 sequential product=exact", "e2m3", Split::exact},
       {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", Split::stochastic},
       {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", Split::stochastic},
       {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", Split::stochastic},
@@ -162,11 +173,11 @@ TEST(GemmRoutes, PlansTakeTheShortRoundings) {
     EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
   }
   for (const char* general :
-       {"e3m0 sequential", "e4m3:nosub sequential", "e8m12 sequential",
-        "e4m3 sequential rounding=up", "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
-        "e4m3 sequential rounding=stochastic variant=C", "fp32 sequential overflow=saturate",
-        "e4m3 pairwise product=exact", "fp32 kahan product=exact", "fp32 pairwise rounding=up",
-        "e8m12 pairwise"}) {
+       {"e3m0 pairwise", "e3m0 sequential rounding=stochastic", "e4m3:nosub sequential",
+        "e8m12 sequential", "e4m3 sequential rounding=up", "e4m3 sequential product=e5m2",
+        "e4m3 kahan product=exact", "e4m3 sequential rounding=stochastic variant=C",
+        "fp32 sequential overflow=saturate", "e4m3 pairwise product=exact",
+        "fp32 kahan product=exact", "fp32 pairwise rounding=up", "e8m12 pairwise"}) {
     const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(general), 100);
     EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(Split::none)) << general;
   }
