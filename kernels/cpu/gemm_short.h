@@ -52,6 +52,7 @@ struct BoundedTile {
   GemmBlock part = *bounded->block;
   part.first_k += k;
   part.count = count;
+  part.last = part.last && k + count == bounded->block->count;
   tile.at.a += k * kGemmRows;
   tile.at.b += k * kGemmColumns;
   general_tile(*bounded->plan, part, tile, bounded->binary32);
