@@ -25,7 +25,7 @@ struct SplitStochastic {
   V least;       ///< 1.5 * 2^mantissa spacings * 2^-N
   U kept_units;  ///< mask of what stays of a number of 2^-N spacings
   V max;
-  U overflow;  ///< the pattern of what takes the place of larger numbers
+  V overflow;  ///< what takes the place of larger numbers
   U sign;      ///< -0 where the format has it, else +0
 
   CPD_FN SplitStochastic(const StochasticFormat& format, int random_bits) {
@@ -39,20 +39,10 @@ struct SplitStochastic {
     least = splat<V>(static_cast<S>(1.5 * units * exact_power(Lanes<V>::mantissa)));
     kept_units = splat<U>(static_cast<E>(~E{0} << random_bits));
     max = splat<V>(static_cast<S>(format.max));
-    overflow = bits_as<U>(splat<V>(static_cast<S>(format.overflow)));
+    overflow = splat<V>(static_cast<S>(format.overflow));
     sign = splat<U>(format.has_negative_zero ? Pattern<V>::sign : E{0});
   }
 };
-
-/// y, or what the format has in place of larger numbers.
-template <class V>
-CPD_FN V bounded(V y, const SplitStochastic<V>& format) {
-  using U = Unsigned<V>;
-  using P = Pattern<V>;
-  const V magnitude = bits_as<V>(bits_as<U>(y) & splat<U>(P::magnitude));
-  const V beyond = bits_as<V>((bits_as<U>(y) & splat<U>(P::sign)) | format.overflow);
-  return select(magnitude > format.max, beyond, y);
-}
 
 /// t rounded; t is a multiple of the least spacing, truncated to p + N bits or more, Inf, or (man >
 /// 0) NaN.
@@ -60,25 +50,23 @@ template <class V>
 CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
   const U carried = bits_as<U>(t) + shift_left(random, format.shift);
-  return bounded(bits_as<V>(carried & format.kept), format);
+  return at_most(bits_as<V>(carried & format.kept), format.max, format.overflow);
 }
 
 /// t rounded, for any t truncated to p + N bits or more: 1.5 * 2^j of t's sign, j so that its last
 /// place is 2^-N of t's, takes t without leaving its binade. In binary32, where 2^j may not be
-/// finite, t then lies beyond max (StochasticPlan).
+/// finite, t then lies beyond max (stochastic_fits_binary32). Inf and NaN meet `least`, and stay.
 template <class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
   using P = Pattern<V>;
-  const U scaled = bits_as<U>(t * format.factor);
-  const U binade = (scaled & splat<U>(P::sign | P::infinity)) | splat<U>(P::implicit >> 1);
+  const U binade = merge_bits(bits_as<U>(t * format.factor), splat<U>(P::sign | P::infinity),
+                              splat<U>(P::implicit >> 1));
   const V m = at_least(bits_as<V>(binade), format.least);
   const U carried = bits_as<U>(t + m) + random;
   const V rounded = bits_as<V>(carried & format.kept_units) - m;
-  const V magnitude = bits_as<V>(bits_as<U>(t) & splat<U>(P::magnitude));
-  const V infinity = bits_as<V>(splat<U>(P::infinity));
-  const V y = select(magnitude < infinity, rounded, t);
-  return bounded(bits_as<V>(bits_as<U>(y) | (bits_as<U>(t) & format.sign)), format);
+  const V y = bits_as<V>(merge_bits(bits_as<U>(t), format.sign, bits_as<U>(rounded)));
+  return at_most(y, format.max, format.overflow);
 }
 
 }  // namespace CPD_ISA
