@@ -44,7 +44,7 @@ class CastOn : public ::testing::TestWithParam<const char*> {
   }
   void TearDown() override { ForceKernels(""); }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, CastOn, ::testing::Values("scalar", "avx2", "avx512"),
+INSTANTIATE_TEST_SUITE_P(Backends, CastOn, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(CastOn, TheForcedBackendRuns) {
