@@ -8,11 +8,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <mutex>
-#include <span>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -108,24 +105,33 @@ class Shares {
   std::int64_t piece_ = 0;
 };
 
-class Helper;
-
 /// Threads at work on one loop. The one that has made the call looks for a reason to leave it, also
 /// while it waits for the others, who then stop.
 class Team {
  public:
-  Team(std::span<const std::unique_ptr<Helper>> helpers, Shares& shares, const Body& body)
-      : helpers_(helpers), shares_(shares), body_(body) {}
-
-  /// All of the loop, on the calling thread.
-  void Lead();
-  /// A share, on helper `number`'s thread.
-  void Work(std::size_t number);
+  /// On one of the other threads.
+  void Work(Shares& shares, int thread, const Body& body) {
+    const StopWith stop(stop_);
+    Try([&] { shares.Run(thread, stop_, body); });
+    ++done_;
+  }
+  /// On the calling thread; waits for so many others.
+  void Lead(Shares& shares, int others, const Body& body) {
+    Try([&] { shares.Run(0, stop_, body); });
+    Try([&] {
+      for (int turns = 0; done_ < others; ++turns) {
+        CheckInterrupt();
+        if (turns < kYields) std::this_thread::yield();
+        if (turns >= kYields) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
+  }
+  void Rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
 
  private:
-  /// A helper wakes two others.
-  void Wake(std::size_t first);
-  [[nodiscard]] bool IsAlone();
+  static constexpr int kYields = 2000;  // about a millisecond
 
   template <class Part>
   void Try(const Part& part) {
@@ -140,141 +146,32 @@ class Team {
     g_inside = before;
   }
 
-  std::span<const std::unique_ptr<Helper>> helpers_;
-  Shares& shares_;
-  const Body& body_;
+  std::atomic<int> done_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::exception_ptr failure_;
 };
 
-/// How long a thread waits awake: loops often follow one another, and waking takes as long as a
-/// short one.
-class Patience {
- public:
-  /// False when it is time to sleep.
-  bool IsAwake() {
-    if (++turns_ % kTurns != 0) {
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#elif defined(__aarch64__)
-      __asm__ volatile("yield");
+/// Runs the shares, each in a thread of its own, the first in this one.
+void RunThreads(int count, Shares& shares, const Body& body) {
+  Team team;
+#ifdef CPD_THREADS_STD
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(static_cast<std::size_t>(count));
+    for (int i = 1; i < count; ++i) threads.emplace_back([&, i] { team.Work(shares, i, body); });
+    team.Lead(shares, count - 1, body);
+  }
+#else
+#pragma omp parallel num_threads(count)
+  {
+    const int thread = omp_get_thread_num();
+    if (thread == 0) team.Lead(shares, omp_get_num_threads() - 1, body);
+    if (thread > 0) team.Work(shares, thread, body);
+  }
 #endif
-      return true;
-    }
-    std::this_thread::yield();
-    return std::chrono::steady_clock::now() - begin_ < std::chrono::microseconds(100);
-  }
-
- private:
-  static constexpr int kTurns = 32;
-  int turns_ = 0;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
-
-/// A thread that helps one other thread with its loops. An offer that it has not yet taken may be
-/// withdrawn, so that nobody waits for a thread that the system does not let run.
-class Helper {
- public:
-  Helper() : thread_([this] { Serve(); }) {}
-  Helper(const Helper&) = delete;
-  Helper& operator=(const Helper&) = delete;
-  ~Helper() {
-    state_ = kEnds;
-    Wake();
-    thread_.join();
-  }
-
-  void Offer(Team& team, std::size_t number) {
-    team_ = &team;
-    number_ = number;
-    state_ = kOffered;
-  }
-  void Wake() { state_.notify_one(); }
-  /// Withdraws the offer, if it can; whether the helper has nothing to do.
-  bool IsFree() {
-    int offered = kOffered;
-    return state_.compare_exchange_strong(offered, kIdle) || offered == kIdle;
-  }
-
- private:
-  enum State : int { kIdle, kOffered, kWorking, kEnds };
-
-  void Serve() {
-    while (true) {
-      for (Patience patience; state_ == kIdle && patience.IsAwake();) {
-      }
-      state_.wait(kIdle);
-      if (state_ == kEnds) return;
-      int offered = kOffered;
-      if (!state_.compare_exchange_strong(offered, kWorking)) continue;
-      team_->Work(number_);
-      state_ = kIdle;
-    }
-  }
-
-  std::atomic<int> state_{kIdle};
-  Team* team_ = nullptr;
-  std::size_t number_ = 0;
-  std::thread thread_;
-};
-
-void Team::Lead() {
-  for (std::size_t i = 0; i < helpers_.size(); ++i) helpers_[i]->Offer(*this, i + 1);
-  Wake(0);
-  Try([&] { shares_.Run(0, stop_, body_); });
-  Try([&] {
-    for (Patience patience; !IsAlone();) {
-      CheckInterrupt();
-      if (!patience.IsAwake()) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  });
-  while (!IsAlone()) std::this_thread::yield();  // where the wait was left
-  if (failure_) std::rethrow_exception(failure_);
+  team.Rethrow();
 }
-
-void Team::Work(std::size_t number) {
-  Wake(2 * number);
-  const StopWith stop(stop_);
-  Try([&] { shares_.Run(static_cast<int>(number), stop_, body_); });
-}
-
-void Team::Wake(std::size_t first) {
-  const std::size_t end = std::min(first + 2, helpers_.size());
-  for (std::size_t i = first; i < end; ++i) helpers_[i]->Wake();
-}
-
-bool Team::IsAlone() {
-  bool alone = true;
-  for (const auto& helper : helpers_) alone &= helper->IsFree();
-  return alone;
-}
-
-/// A thread's helpers, kept from loop to loop.
-class Helpers {
- public:
-  Helpers() = default;
-  Helpers(const Helpers&) = delete;
-  Helpers& operator=(const Helpers&) = delete;
-  ~Helpers() {
-    if (getpid() == kFirstProcess) return;
-    for (auto& helper : all_) static_cast<void>(helper.release());  // a forked child has none
-  }
-
-  /// So many, or as many as the system gives.
-  std::span<const std::unique_ptr<Helper>> Take(std::size_t count) {
-    try {
-      while (all_.size() < count) all_.push_back(std::make_unique<Helper>());
-    } catch (const std::system_error&) {
-      count = all_.size();
-    }
-    return std::span(all_).first(count);
-  }
-
- private:
-  std::vector<std::unique_ptr<Helper>> all_;
-};
-thread_local Helpers g_helpers;
 
 /// Threads that a loop is worth: each has at least half of what one does alone.
 std::int64_t ThreadsFor(std::int64_t n, std::int64_t grain, std::int64_t serial_below) {
@@ -310,7 +207,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
   const auto threads = static_cast<int>(ThreadsFor(n, grain, serial_below));
   if (threads == 1) return RunPieces(n, grain, body);
   Shares shares(n, grain, serial_below / 4, threads);
-  Team(g_helpers.Take(static_cast<std::size_t>(threads) - 1), shares, body).Lead();
+  RunThreads(threads, shares, body);
 }
 
 }  // namespace cpd
