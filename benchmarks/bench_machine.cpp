@@ -28,6 +28,12 @@ namespace {
 using timing::Memory;
 using timing::Settings;
 
+#if defined(__clang__)
+constexpr const char* kCompiler = "Clang";
+#else
+constexpr const char* kCompiler = "GCC";
+#endif
+
 void PrintRate(const std::string& name, double value, const char* unit) {
   std::printf(R"({"name": "machine/%s", "value": %.3f, "unit": "%s"})"
               "\n",
@@ -180,6 +186,7 @@ int main(int argc, char** argv) {
       }
     }
     const Settings settings = timing::Parse(static_cast<int>(others.size()), others.data());
+    std::printf("{\"name\": \"machine/compiler\", \"value\": \"%s %s\"}\n", kCompiler, __VERSION__);
     PrintIssue(mixtures, settings.repeats);
     PrintMemory(settings);
     return true;
