@@ -188,14 +188,14 @@ def write(console: Console, options: argparse.Namespace, rows: list[Row], run: s
     path.write_text(store.dumped(run))
     console.print(f"rows in {options.out} and {path}")
     if options.store:
-        console.print(f"kept in {store.store(name, run)}; now: python benchmarks/table.py")
+        console.print(f"kept in {store.store(name, run)}; its tables: python benchmarks/table.py")
 
 
 def main() -> int:
     options = parse()
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)
+        console = Console(width=160)
     programs = options.programs or build(console)
     rows: list[Row] = []
     console.print(f"seed {options.seed}; bits first, then times")
