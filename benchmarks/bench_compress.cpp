@@ -141,7 +141,7 @@ class Layer {
   [[nodiscard]] double Moved(bool decodes) const {
     const auto codes = static_cast<double>(std::reduce(used_.begin(), used_.end()));
     const double again = codec_.measured() == cpd::Measured::nothing ? 0 : 4;
-    const double residual = state_ == nullptr ? 0 : 8;
+    const double residual = state_ == nullptr || state_->Kept().empty() ? 0 : 8;
     return 4 + codes / static_cast<double>(a_.n) + (decodes ? 0 : again + residual);
   }
   [[nodiscard]] std::vector<std::uint8_t> AllBytes() const {
