@@ -56,9 +56,38 @@ class Packer;
 template <class U>
 class Unpacker;
 
+/// Without vectors: group by group.
+template <>
+class Packer<std::uint32_t> {
+ public:
+  CPD_FN explicit Packer(int bits) : bits_(bits) {}
+  CPD_FN void pack(const std::uint32_t* codes, int count, std::uint8_t* packed) const {
+    for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
+      pack_group(codes + i, kCodesPerGroup, bits_, packed);
+    }
+  }
+
+ private:
+  int bits_;
+};
+template <>
+class Unpacker<std::uint32_t> {
+ public:
+  CPD_FN explicit Unpacker(int bits) : bits_(bits) {}
+  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+    for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
+      unpack_group(packed, kCodesPerGroup, bits_, codes + i);
+    }
+  }
+
+ private:
+  int bits_;
+};
+
 /// With vectors: neighbours are merged, a | b << n, until a piece has 8 or 16 … 32 bits. Pieces of
 /// 8 and 16 bits (and codes of 4) are stored as such; else every output word is the OR of at most
-/// three pieces, each moved by one permutation and one shift. U: 8 or 16 lanes of 32 bits.
+/// three pieces, each moved by one permutation and one shift. U: 4, 8 or 16 lanes of 32 bits; four
+/// of them end on a byte only where pieces are even, else codes go group by group.
 template <class U>
 class Packer {
  public:
@@ -77,6 +106,9 @@ class Packer {
   /// codes: `count` of them, overwritten; packed: count * bits / 8 bytes and kPackSlack more.
   CPD_FN void pack(std::uint32_t* codes, int count, std::uint8_t* packed) const {
     if (bits_ == 4) return narrow<store_nibbles<U>>(codes, count, 4, packed);
+    if constexpr (kLanes == 4) {
+      if (piece_ % 2 != 0) return Packer<std::uint32_t>(bits_).pack(codes, count, packed);
+    }
     int bits = bits_;
     for (int merge = 0; merge < merges_; ++merge, bits *= 2, count /= 2) {
       for (int i = 0; i < count; i += 2 * kLanes) {
@@ -110,7 +142,7 @@ class Packer {
 };
 
 /// The reverse: code j begins in word floor(j n / 32) at bit j n mod 32. Bytes and 16-bit words are
-/// widened as such.
+/// widened as such. Four lanes begin on a byte only where codes are even, else group by group.
 template <class U>
 class Unpacker {
  public:
@@ -129,6 +161,9 @@ class Unpacker {
   CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
     if (bits_ == 8) return widen<load_bytes<U>>(packed, count, codes);
     if (bits_ == 16) return widen<load_halves<U>>(packed, count, codes);
+    if constexpr (kLanes == 4) {
+      if (bits_ % 2 != 0) return Unpacker<std::uint32_t>(bits_).unpack(packed, count, codes);
+    }
     for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {
       const U x = load<U>(packed);
       store(
@@ -148,34 +183,6 @@ class Unpacker {
   int bits_;
   U mask_;
   U word_ = {}, next_ = {}, right_ = {}, left_ = {};
-};
-
-/// Without vectors: group by group.
-template <>
-class Packer<std::uint32_t> {
- public:
-  CPD_FN explicit Packer(int bits) : bits_(bits) {}
-  CPD_FN void pack(const std::uint32_t* codes, int count, std::uint8_t* packed) const {
-    for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
-      pack_group(codes + i, kCodesPerGroup, bits_, packed);
-    }
-  }
-
- private:
-  int bits_;
-};
-template <>
-class Unpacker<std::uint32_t> {
- public:
-  CPD_FN explicit Unpacker(int bits) : bits_(bits) {}
-  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
-    for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
-      unpack_group(packed, kCodesPerGroup, bits_, codes + i);
-    }
-  }
-
- private:
-  int bits_;
 };
 
 }  // namespace CPD_ISA

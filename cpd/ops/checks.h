@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
+#include "cpd/numeric/accumulator.h"
 #include "cpd/numeric/rounding.h"
 
 namespace cpd {
@@ -38,6 +39,22 @@ void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t dr
 /// c may be null.
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c);
+/// Throws Error unless the given integers, if any, are as many as the roundings take, `draws` an
+/// element, or where stochastic roundings have no numbers for all their random bits.
+void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
+                  const TensorView* random, std::int64_t draws);
+/// Throws Error for what only the CPU does.
+void CheckDevice(const Accumulator& accumulator, const TensorView& out);
+/// The first element of x, row-major, that is no value of a format; -1 where all are.
+struct Outside {
+  std::int64_t element = -1;
+  float value = 0;
+};
+/// Of a tensor on the CPU, in the default floating-point environment.
+[[nodiscard]] Outside FindOutside(const TensorView& x, const Format& format);
+[[noreturn]] void ThrowOutside(const Outside& found, const Format& format, const char* name);
+/// Throws Error unless all of x are values of `format`: what a unit's rule supposes.
+void CheckUnitOperand(const TensorView& x, const Format& format, const char* name);
 /// Throws Error unless x is an fp32 tensor on out's device, apart from it, whose last two
 /// dimensions are `shape` (or, where it broadcasts, 1) and whose others broadcast to out's.
 void CheckGrid(const TensorView& x, const TensorView& out, const char* name,

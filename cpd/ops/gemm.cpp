@@ -24,37 +24,6 @@ namespace {
 
 // --- checks --------------------------------------------------------------------------------------
 
-/// Throws Error unless the given integers, if any, are as many as the roundings take, `draws` an
-/// element, or where stochastic roundings have no numbers for all their random bits.
-void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
-                  const TensorView* random, std::int64_t draws) {
-  if (random != nullptr && out.device != Device::cpu) {
-    throw Error("random integers are for products on the CPU; a GPU's take seed and stream");
-  }
-  CheckDraws(random, out, draws, accumulator.rounding);
-  if (accumulator.rounding.mode != Rounding::stochastic) return;
-  if (out.size() > std::int64_t{1} << 40) {
-    throw Error("stochastic rounding numbers at most 2^40 elements, got " +
-                std::to_string(out.size()));
-  }
-  // Block numbers have 24 bits; a product takes at most five draws and, over a chunk, one more.
-  const auto per_block = static_cast<std::int64_t>(first_draw(accumulator.rounding));
-  const std::int64_t most = ((std::int64_t{1} << 24) - 2) * per_block / 6;
-  if (depth > most) {
-    throw Error("a stochastic product takes at most " + std::to_string(most) +
-                " values of k with these options, got " + std::to_string(depth));
-  }
-}
-
-/// Throws Error for what only the CPU does.
-void CheckDevice(const Accumulator& accumulator, const TensorView& out) {
-  if (out.device == Device::cpu) return;
-  if (accumulator.fixed) throw Error("accumulators of scheme fixed are for products on the CPU");
-  if (!accumulator.unit || accumulator.unit->adder == Adder::aligned) return;
-  throw Error("units with adder " + ToString(accumulator.unit->adder) +
-              " are for products on the CPU; a GPU's are aligned");
-}
-
 void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                const TensorView& out, const TensorView* c, const TensorView* random) {
   CheckProduct(a, b, out, c);
@@ -65,25 +34,10 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
   CheckNumbers(accumulator, out, depth, random, DrawsOfGemm(accumulator, depth));
 }
 
-/// Throws Error unless all of x are values of `format`: what a unit's rule supposes.
-void CheckOperands(const TensorView& x, const Format& format, const char* name) {
-  if (x.device == Device::cuda) return cuda::CheckInside(x, format, name);
-  Reader<float> reader(x);
-  for (std::int64_t i = 0; i < x.size(); i += kStage) {
-    const std::int64_t n = std::min(kStage, x.size() - i);
-    const float* values = reader.Read(i, n);
-    const std::int64_t found = FirstOutside(Kernels(), format, n, values);
-    if (i / kStage % 64 == 63) CheckInterrupt();
-    if (found < 0) continue;
-    throw Error(std::string(name) + " must hold values of " + ToString(format) + ", got " +
-                std::to_string(values[found]) + " at element " + std::to_string(i + found));
-  }
-}
-
 void CheckUnitOperands(const BlockFma& unit, const TensorView& a, const TensorView& b) {
   Guarded([&] {
-    CheckOperands(a, unit.a, "a");
-    CheckOperands(b, unit.b, "b");
+    CheckUnitOperand(a, unit.a, "a");
+    CheckUnitOperand(b, unit.b, "b");
   });
 }
 
@@ -146,7 +100,7 @@ void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side
     throw Error("the unit takes scales of " + std::to_string(unit.scale_block) +
                 " values of k, got blocks of " + std::to_string(given.block) + " of " + name);
   }
-  Guarded([&] { CheckOperands(*given.scales, *unit.scale, (name + "'s scales").c_str()); });
+  Guarded([&] { CheckUnitOperand(*given.scales, *unit.scale, (name + "'s scales").c_str()); });
 }
 
 void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/roster.h"
+#include "cpd/base/interrupt.h"
 #include "cpd/numeric/error.h"
+#include "cpd/numeric/philox.h"
 #include "cpd/ops/checks.h"
+#include "cpd/ops/elementwise.h"
+#include "cpd/ops/operands.h"
+#include "cpd/text/block_fma.h"
 
 namespace cpd {
 namespace {
@@ -112,6 +120,57 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
   CheckApart(a, out, "a");
   CheckApart(b, out, "b");
   if (c != nullptr) CheckApart(*c, out, "c");
+}
+
+void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
+                  const TensorView* random, std::int64_t draws) {
+  if (random != nullptr && out.device != Device::cpu) {
+    throw Error("random integers are for products on the CPU; a GPU's take seed and stream");
+  }
+  CheckDraws(random, out, draws, accumulator.rounding);
+  if (accumulator.rounding.mode != Rounding::stochastic) return;
+  if (out.size() > std::int64_t{1} << 40) {
+    throw Error("stochastic rounding numbers at most 2^40 elements, got " +
+                std::to_string(out.size()));
+  }
+  // Block numbers have 24 bits; a product takes at most five draws and, over a chunk, one more.
+  const auto per_block = static_cast<std::int64_t>(first_draw(accumulator.rounding));
+  const std::int64_t most = ((std::int64_t{1} << 24) - 2) * per_block / 6;
+  if (depth > most) {
+    throw Error("a stochastic product takes at most " + std::to_string(most) +
+                " values of k with these options, got " + std::to_string(depth));
+  }
+}
+
+void CheckDevice(const Accumulator& accumulator, const TensorView& out) {
+  if (out.device == Device::cpu) return;
+  if (accumulator.fixed) throw Error("accumulators of scheme fixed are for products on the CPU");
+  if (!accumulator.unit || accumulator.unit->adder == Adder::aligned) return;
+  throw Error("units with adder " + ToString(accumulator.unit->adder) +
+              " are for products on the CPU; a GPU's are aligned");
+}
+
+Outside FindOutside(const TensorView& x, const Format& format) {
+  Reader<float> reader(x);
+  for (std::int64_t i = 0; i < x.size(); i += kStage) {
+    const std::int64_t n = std::min(kStage, x.size() - i);
+    const float* values = reader.Read(i, n);
+    const std::int64_t found = FirstOutside(Kernels(), format, n, values);
+    if (i / kStage % 64 == 63) CheckInterrupt();
+    if (found >= 0) return {i + found, values[found]};
+  }
+  return {};
+}
+
+void ThrowOutside(const Outside& found, const Format& format, const char* name) {
+  throw Error(std::string(name) + " must hold values of " + ToString(format) + ", got " +
+              std::to_string(found.value) + " at element " + std::to_string(found.element));
+}
+
+void CheckUnitOperand(const TensorView& x, const Format& format, const char* name) {
+  if (x.device == Device::cuda) return cuda::CheckInside(x, format, name);
+  const Outside found = FindOutside(x, format);
+  if (found.element >= 0) ThrowOutside(found, format, name);
 }
 
 void CheckGrid(const TensorView& x, const TensorView& out, const char* name,

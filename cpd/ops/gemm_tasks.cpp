@@ -51,6 +51,7 @@ struct Buffers {
   std::vector<float> a, b, state, outer, total;
   std::vector<PanelRange> a_ranges, b_ranges;
   std::vector<std::int32_t> a_logs, b_logs;
+  ImageBuffer a_image, b_image;
 };
 thread_local Buffers g_buffers;
 constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< floats
@@ -182,7 +183,8 @@ class Worker {
  public:
   /// given: the draws of the result's first element and those after it.
   Worker(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
-         const ProductScales* scales, std::int64_t rows, std::int64_t columns)
+         const ProductScales* scales, const ProductImages& images, std::int64_t rows,
+         std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(product),
         plan_(plan),
@@ -190,6 +192,7 @@ class Worker {
         unit_(plan.unit),
         given_(given),
         scales_(scales),
+        images_(images),
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
         depth_(DepthStep(plan, product.depth)),
@@ -291,13 +294,20 @@ class Worker {
     plan_.chunk > 0 ? AddChunks(begin, end) : AddProducts(begin, end);
   }
 
+  [[nodiscard]] std::int64_t EndOfChunk(std::int64_t k, std::int64_t number,
+                                        std::int64_t end) const {
+    if (images_.chunk_ends.empty()) return std::min(end, k + plan_.chunk);
+    return images_.chunk_ends[static_cast<std::size_t>(number)];
+  }
+
   /// The chunks one after the other, each from +0, each added to the outer sums.
   void AddChunks(std::int64_t begin, std::int64_t end) {
     const std::uint64_t first_draw = sum_.first_draw;
-    for (std::int64_t k = begin; k < end; k += plan_.chunk) {
-      const std::int64_t stop = std::min(end, k + plan_.chunk);
-      const auto number = static_cast<std::uint64_t>((k - begin) / plan_.chunk);
-      sum_.first_draw = first_draw + number;
+    std::int64_t stop = 0;
+    for (std::int64_t k = begin, number = 0; k < end; k = stop, ++number) {
+      stop = EndOfChunk(k, number, end);
+      if (stop == k) continue;
+      sum_.first_draw = first_draw + static_cast<std::uint64_t>(number);
       std::fill_n(state_, plane_, 0.0F);
       AddProducts(k, stop);
       const auto draw =
@@ -342,12 +352,19 @@ class Worker {
     }
   }
 
+  [[nodiscard]] TensorView PartOf(const ProductOperand& x, const ImageOperand* image,
+                                  std::int64_t row, std::int64_t rows, std::int64_t column,
+                                  std::int64_t columns, ImageBuffer& buffer) const {
+    if (image == nullptr) return Part(product_, x, task_.batch, row, rows, column, columns);
+    return image->Read(task_.batch, row, rows, column, columns, buffer);
+  }
+
   /// The block's values of k from `k` on; those of a unit with an order in whole groups.
   void PackOperands(std::int64_t k, GemmBlock& block) {
     const TensorView a =
-        Part(product_, product_.a, task_.batch, task_.row, task_.rows, k, block.count);
-    const TensorView b =
-        Part(product_, product_.b, task_.batch, k, block.count, task_.column, task_.columns);
+        PartOf(product_.a, images_.a, task_.row, task_.rows, k, block.count, buffers_.a_image);
+    const TensorView b = PartOf(product_.b, images_.b, k, block.count, task_.column, task_.columns,
+                                buffers_.b_image);
     if (plan_.scheme == Scheme::block_fma && unit_.group > 0) {
       block.count = round_up(block.count, unit_.group);
       a_.PackInOrder(a, false, unit_, block.count);
@@ -470,6 +487,10 @@ class Worker {
   }
 
   void Store(const float* sums) {
+    if (images_.out != nullptr) {
+      return images_.out->Write(task_.batch, task_.row, task_.rows, task_.column, task_.columns,
+                                sums, state_columns_, buffers_.b_image);
+    }
     const TensorView out = Part(product_, product_.out, task_.batch, task_.row, task_.rows,
                                 task_.column, task_.columns);
     for (std::int64_t i = 0; i < task_.rows; ++i) {
@@ -490,6 +511,7 @@ class Worker {
   BlockFmaPlan unit_;  ///< the same
   GivenDraws given_;
   const ProductScales* scales_;
+  const ProductImages& images_;
   std::int64_t state_columns_, plane_, depth_;
   std::int64_t padded_rows_;
   std::int64_t origin_ = 0;  ///< the first k of the accumulator's sums
@@ -506,7 +528,7 @@ class Worker {
 }  // namespace
 
 void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
-                const ProductScales* scales) {
+                const ProductScales* scales, const ProductImages& images) {
   const std::int64_t batch = product.batch();
   std::int64_t rows = std::min(product.rows, kMostRows);
   std::int64_t columns = std::min(product.columns, kMostColumns);
@@ -523,7 +545,7 @@ void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, Given
   const std::int64_t down = (product.rows + rows - 1) / rows;
   const bool small = product.depth < (kSerialWork - 1) / (batch * product.rows * product.columns);
   parallel_for(tasks(), 1, small ? tasks() : 0, [&](std::int64_t begin, std::int64_t end) {
-    Worker worker(product, plan, given, scales, rows, columns);
+    Worker worker(product, plan, given, scales, images, rows, columns);
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t row = t / across % down * rows;
       const std::int64_t column = t % across * columns;

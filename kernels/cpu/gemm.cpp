@@ -5,6 +5,7 @@
 
 #include "cpd/numeric/gemm_plan.h"
 #include "kernels/cpu/gemm_short.h"
+#include "kernels/cpu/gemm_stochastic.h"
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/table.h"
 

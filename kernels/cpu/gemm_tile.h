@@ -50,39 +50,84 @@ CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
   }
 }
 
-template <class R, class V, bool kExactProducts, bool kGiven>
-CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, Place at, std::int64_t lanes) {
-  auto draws =
-      draws_of<R, V, kGiven>(plan, at, lanes, plan.first_draw + draws_before(plan, block.first_k));
-  GemmSums<R, V, kExactProducts, PackedOperands<V>, PlaneState<V>, decltype(draws)> sums(
-      plan, {at.a, at.b}, {at.state, block.plane}, draws);
-  switch (plan.scheme) {
-    case Scheme::kahan:
-      return sums.kahan(block.count);
-    case Scheme::pairwise:
-      return sums.pairwise(block.first_k, block.count, block.last);
-    default:
-      return sums.sequential(block.count);
-  }
-}
-
 /// One panel of rows by one of columns.
 struct Tile {
   std::int64_t rows, columns;
   Place at;
 };
 
+/// kVectors vectors of sums side by side, from row i and column j of a tile on.
+template <class R, class V, bool kExactProducts, bool kGiven, int kVectors>
+CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
+                      std::int64_t i, std::int64_t j) {
+  const auto at = [&](int vector) {
+    const std::int64_t column = j + vector * Lanes<V>::count;
+    const auto element = i * static_cast<std::int64_t>(block.index_row) + column;
+    const Place place{
+        tile.at.a + i, tile.at.b + column, tile.at.state + i * block.state_columns + column,
+        tile.at.index + static_cast<std::uint64_t>(element), tile.at.given.from(element)};
+    auto draws = draws_of<R, V, kGiven>(plan, place, tile.columns - column,
+                                        plan.first_draw + draws_before(plan, block.first_k));
+    return SumPlace<PackedOperands<V>, PlaneState<V>, decltype(draws)>{
+        {place.a, place.b}, {place.state, block.plane}, draws};
+  };
+  const auto add = [&](auto... places) {
+    using Draws = decltype(at(0).draws);
+    GemmSums<R, V, kExactProducts, PackedOperands<V>, PlaneState<V>, Draws, sizeof...(places)> sums(
+        plan, places...);
+    switch (plan.scheme) {
+      case Scheme::kahan:
+        return sums.kahan(block.count);
+      case Scheme::pairwise:
+        return sums.pairwise(block.first_k, block.count, block.last);
+      default:
+        return sums.sequential(block.count);
+    }
+  };
+  if constexpr (kVectors == 1) {
+    add(at(0));
+  } else if constexpr (kVectors == 2) {
+    add(at(0), at(1));
+  } else {
+    add(at(0), at(1), at(2), at(3));
+  }
+}
+
+/// Vectors of a row that are summed side by side: their operations overlap. Random words would
+/// leave no registers.
+template <class R, class V>
+constexpr int kSideBySide =
+    R::mode == Rounding::nearest_even && Lanes<V>::count > 1 ? kGemmColumns / Lanes<V>::count : 1;
+
 template <class R, class V, bool kExactProducts, bool kGiven = false>
 CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile* tile) {
+  constexpr int kMany = kSideBySide<R, V>;
   for (std::int64_t i = 0; i < tile->rows; ++i) {
-    for (std::int64_t j = 0; j < tile->columns; j += Lanes<V>::count) {
-      const auto element = i * static_cast<std::int64_t>(block->index_row) + j;
-      const Place at{tile->at.a + i, tile->at.b + j, tile->at.state + i * block->state_columns + j,
-                     tile->at.index + static_cast<std::uint64_t>(element),
-                     tile->at.given.from(element)};
-      sum_lanes<R, V, kExactProducts, kGiven>(*plan, *block, at, tile->columns - j);
+    std::int64_t j = 0;
+    for (; kMany > 1 && tile->columns - j > (kMany - 1) * Lanes<V>::count;
+         j += kMany * Lanes<V>::count) {
+      sum_lanes<R, V, kExactProducts, kGiven, kMany>(*plan, *block, *tile, i, j);
+    }
+    for (; j < tile->columns; j += Lanes<V>::count) {
+      sum_lanes<R, V, kExactProducts, kGiven, 1>(*plan, *block, *tile, i, j);
     }
   }
+}
+
+/// Calls run.operator()<rule>() for products and sums in binary32 lanes.
+template <Rounding mode, class Run>
+CPD_FN void with_sum_form(const GemmPlan& plan, Run run) {
+  if constexpr (mode == Rounding::nearest_even && Lanes<F>::count > 1) {
+    const Form product = plan.product.form;
+    const Form sum = plan.sum.form;
+    if (product == Form::addition && sum == Form::addition) {
+      return run.template operator()<Rule<mode, Form::addition>>();
+    }
+    if (is_addition(product) && is_addition(sum)) {
+      return run.template operator()<Rule<mode, Form::general_addition>>();
+    }
+  }
+  run.template operator()<Rule<mode, Form::general>>();
 }
 
 CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
@@ -91,7 +136,10 @@ CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Til
     using General = Rule<mode, Form::general>;
     if (plan.exact_products) return sum_tile<General, D, true>(&plan, &block, &tile);
     if constexpr (is_nearest(mode)) {
-      if (binary32) return sum_tile<General, F, false>(&plan, &block, &tile);
+      if (binary32) {
+        return with_sum_form<mode>(plan,
+                                   [&]<class R>() { sum_tile<R, F, false>(&plan, &block, &tile); });
+      }
     }
     sum_tile<General, D, false>(&plan, &block, &tile);
   });

@@ -29,7 +29,7 @@ CPD_FN void gather(int64_t bucket, int64_t buckets, int64_t count, const float* 
   }
 }
 
-#if defined(CPD_VECTORS)
+#if defined(__AVX2__)
 /// Four values of bucket b in the low half, of bucket b + 4 in the high half.
 CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float* x) {
   const auto four = [&](int64_t of) {
@@ -64,7 +64,7 @@ CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const f
 /// gather of eight values.
 CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                          float (*values)[kEight]) {
-#if defined(CPD_VECTORS)
+#if defined(__AVX2__)
   gather_four(bucket, buckets, x, residual, values);
   gather_four(bucket, buckets, x + 4, residual + 4, values + 4);
 #else

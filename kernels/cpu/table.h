@@ -26,6 +26,11 @@ using F = F32x8;
 using D = F64x4;
 constexpr int kGemmRows = 4;
 constexpr int kGemmColumns = 16;
+#elif defined(CPD_NEON)
+using F = F32x4;
+using D = F64x2;
+constexpr int kGemmRows = 4;
+constexpr int kGemmColumns = 16;
 #else
 using F = float;
 using D = double;

@@ -249,6 +249,8 @@ def test_unfolding_in_parts_changes_nothing(name, monkeypatch):
 
     case = CASES[name]._replace(x=(7, *CASES[name].x[1:]))
     wanted, _ = run(case, leaves_of(case), recipe=NARROW)
+    monkeypatch.setattr(torch_conv, "reads_images", lambda *operands: False)
+    assert same(run(case, leaves_of(case), recipe=NARROW)[0], wanted)
     monkeypatch.setattr(torch_conv, "_COLUMN_BYTES", 500)
     assert same(run(case, leaves_of(case), recipe=NARROW)[0], wanted)
 

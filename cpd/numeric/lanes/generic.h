@@ -39,13 +39,17 @@ using Signed = typename Lanes<V>::I;
 template <class V>
 using Scalar = typename Lanes<V>::Scalar;
 
+/// Whether T is a vector, else a scalar.
+template <class T>
+constexpr bool kIsVector = requires(T x) { x[0]; };
+
 /// The scalar in a lane of T, which is T itself for a scalar.
-template <class T, bool kIsScalar = sizeof(T) <= 8>
+template <class T, bool = kIsVector<T>>
 struct ElementOf {
   using type = T;
 };
 template <class T>
-struct ElementOf<T, false> {
+struct ElementOf<T, true> {
   using type = __typeof__(T{}[0] + T{}[0]);
 };
 
@@ -84,7 +88,7 @@ CPD_FN constexpr T splat(S x) {
 template <class U>
 CPD_FN constexpr U iota() {
   U x{};
-  if constexpr (sizeof(U) > 8) {
+  if constexpr (kIsVector<U>) {
     for (unsigned lane = 0; lane < sizeof(U) / sizeof(x[0]); ++lane) x[lane] = lane;
   }
   return x;
@@ -124,12 +128,12 @@ CPD_FN constexpr std::int32_t largest_lane(std::int32_t x) { return x; }
 /// plain operators leave undefined and every vector unit does by itself.
 template <class U>
 CPD_FN constexpr U shift_left(U a, U count) {
-  static_assert(sizeof(U) <= 8);
+  static_assert(!kIsVector<U>);
   return count < 8 * sizeof(U) ? a << count : U{};
 }
 template <class U>
 CPD_FN constexpr U shift_right(U a, U count) {
-  static_assert(sizeof(U) <= 8);
+  static_assert(!kIsVector<U>);
   return count < 8 * sizeof(U) ? a >> count : U{};
 }
 
@@ -137,12 +141,12 @@ CPD_FN constexpr U shift_right(U a, U count) {
 /// operation, from a scalar with two.)
 template <class U>
 CPD_FN constexpr U shift_left(U a, int count) {
-  if constexpr (sizeof(U) > 8) return shift_left(a, splat<U>(count));
+  if constexpr (kIsVector<U>) return shift_left(a, splat<U>(count));
   return a << count;
 }
 template <class U>
 CPD_FN constexpr U shift_right(U a, int count) {
-  if constexpr (sizeof(U) > 8) return shift_right(a, splat<U>(count));
+  if constexpr (kIsVector<U>) return shift_right(a, splat<U>(count));
   return a >> count;
 }
 
@@ -173,7 +177,7 @@ CPD_FN constexpr U join_lanes(SplitOf<U> even, SplitOf<U> odd) {
 /// The 64-bit product of each lane's low half with b.
 template <class Split>
 CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
-  static_assert(sizeof(Split) <= 8);
+  static_assert(!kIsVector<Split>);
   return (a & 0xFFFFFFFFU) * b;
 }
 
@@ -198,19 +202,19 @@ CPD_FN void store(S* to, T x) {
 /// store() past the caches where T is a whole vector; `to` is then aligned to sizeof(T).
 template <class T, class S>
 CPD_FN void store_streaming(S* to, T x) {
-  static_assert(sizeof(T) <= 8);
+  static_assert(!kIsVector<T>);
   store(to, x);
 }
 /// Orders streaming stores of V before what follows.
 template <class V>
 CPD_FN void fence_streaming() {
-  static_assert(sizeof(V) <= 8);
+  static_assert(!kIsVector<V>);
 }
 
 /// Lanes of another element type, converted value by value (exact in all uses here).
 template <class To, class From>
 CPD_FN constexpr To convert(From x) {
-  if constexpr (sizeof(To) > 8 || sizeof(From) > 8) {
+  if constexpr (kIsVector<To>) {
     return __builtin_convertvector(x, To);
   } else {
     return static_cast<To>(x);

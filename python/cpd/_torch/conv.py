@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of convolutions, of their input's and of their weight's gradients, as GEMMs of unfolded
-images, of any number of dimensions. The operators are in `cpd._torch.convolution`."""
+"""Sums of convolutions, of their input's and of their weight's gradients, as GEMMs of images, of any
+number of dimensions: on the CPU read where they lie, on a GPU unfolded. The operators are in
+`cpd._torch.convolution`."""
 
 # torch's tensors are partly untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.gemm import Ints, Sum, product
+from cpd._torch.library import ops
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28
@@ -108,6 +110,30 @@ class Moves(NamedTuple):
         return (images, w[1] * self.groups, *places)
 
 
+_TYPES = torch.float32, torch.bfloat16, torch.float16
+
+
+def reads_images(*operands: Tensor) -> bool:
+    """Whether products read images of these operands where they lie."""
+    return all(t.device.type == "cpu" and t.dtype in _TYPES for t in operands)
+
+
+def _convolved(
+    x: Tensor,
+    w: Tensor,
+    c: Tensor | None,
+    places: Ints,
+    along: tuple[Ints, ...],
+    how: Sum,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Weights w (groups x outputs x channels x the kernel) by windows at so many places. `along`:
+    step, dilation, before and spread of windows (`cpd/ops/image_operand.h`)."""
+    c = None if c is None else c.squeeze(-1)
+    y = ops.convolve(x, w, c, *along, places, how.text, how.seed, how.stream, how.into(dtype))
+    return y.to(dtype)
+
+
 def _last(*ranges: slice) -> tuple[Any, ...]:
     """Indices of the last dimensions."""
     return (..., *ranges)
@@ -143,6 +169,10 @@ def slide(
     """The kernel at each place of the padded image: k runs over (channel, place in the kernel)."""
     outputs, inputs, *kernel = w.shape
     groups = moves.groups
+    if reads_images(x, w):
+        weights = w.reshape(groups, outputs // groups, inputs, *kernel)
+        along = moves.stride, moves.dilation, moves.padding, (1,) * len(kernel)
+        return _convolved(x, weights, c, size[2:], along, how.swapped(), dtype)
     matrices = w.reshape(groups, outputs // groups, inputs * math.prod(kernel))
     x = _padded(x, moves, kernel, size[2:])
     return _convolve(x, matrices, c, moves.windows(kernel), how.swapped(), dtype).view(size)
@@ -157,18 +187,25 @@ def spread(
     outputs, inputs, *kernel = w.shape
     groups = moves.groups
     reach, image = moves.reach(kernel), moves.padded(size[2:])
+    late = how.is_stochastic()
+    cuts = _last(*(slice(p, n - p) for p, n in zip(moves.padding, image, strict=True)))
+    turned = w.flip(*range(2, w.dim())).reshape(groups, outputs // groups, inputs, *kernel)
+    turned = turned.transpose(1, 2)
+    if reads_images(g, w):
+        before = [r - (0 if late else p) for r, p in zip(reach, moves.padding, strict=True)]
+        along = (1,) * len(kernel), moves.dilation, before, moves.stride
+        places = image if late else size[2:]
+        y = _convolved(g, turned, c, places, along, how.swapped(), dtype)
+        return y[cuts].contiguous() if late else y
     if any(reach) or list(g.shape[2:]) != image:
         wide = g.new_zeros(*g.shape[:2], *(n + r for n, r in zip(image, reach, strict=True)))
         steps = (slice(r, None, s) for r, s in zip(reach, moves.stride, strict=True))
         wide[_last(*steps)][_last(*map(slice, g.shape[2:]))] = g
         g = wide
-    cuts = _last(*(slice(p, n - p) for p, n in zip(moves.padding, image, strict=True)))
-    late = how.is_stochastic()
     if not late:
         ends = zip(moves.padding, g.shape[2:], strict=True)
         g = g[_last(*(slice(p, n - p) for p, n in ends))]
-    turned = w.flip(*range(2, w.dim())).reshape(groups, outputs // groups, inputs, *kernel)
-    matrices = turned.transpose(1, 2).reshape(groups, inputs, outputs // groups * math.prod(kernel))
+    matrices = turned.reshape(groups, inputs, outputs // groups * math.prod(kernel))
     windows = Windows(kernel, (1,) * len(kernel), moves.dilation, groups)
     y = _convolve(g, matrices, c, windows, how.swapped(), dtype)
     if not late:
@@ -182,6 +219,10 @@ def correlate(
     """g at each place in the kernel, by the image under it: k runs over (image, window),
     row-major."""
     kernel, groups = size[2:], moves.groups
+    if reads_images(g, x):
+        along = kernel, moves.stride, moves.dilation, moves.padding
+        y = ops.correlate(g, x, groups, *along, how.text, how.seed, how.stream, torch.float32)
+        return y.to(dtype)
     windows = moves.windows(kernel)
     x = _padded(x, moves, kernel, g.shape[2:])
     step = _chained_images(x, windows, how)

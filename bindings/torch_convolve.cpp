@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operators of convolutions on the CPU: torch.ops.cpd.convolve and correlate (ops/convolve.h).
+// Lists have a number for each of an image's dimensions.
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/accumulator.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/convolve.h"
+#include "torch_tensors.h"
+
+namespace cpd {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+/// One field of each axis.
+void SetAxes(Windows& windows, std::int64_t WindowAxis::* field, std::span<const std::int64_t> of) {
+  if (static_cast<std::size_t>(windows.rank) != of.size()) {
+    throw Error("windows need " + std::to_string(windows.rank) +
+                " numbers, one for each dimension of the image, got " + std::to_string(of.size()));
+  }
+  for (std::size_t d = 0; d < of.size(); ++d) windows.axes[d].*field = of[d];
+}
+
+/// Windows of images x.
+Windows WindowsOf(const Tensor& x, const Ints& step, const Ints& dilation, const Ints& before) {
+  const std::int64_t rank = x.dim() - 2;
+  if (rank < 1 || rank > Windows::kMaxRank) {
+    throw Error("images must have 1…" + std::to_string(Windows::kMaxRank) +
+                " dimensions beside two, got " + std::to_string(rank));
+  }
+  Windows windows;
+  windows.rank = static_cast<int>(rank);
+  SetAxes(windows, &WindowAxis::step, step);
+  SetAxes(windows, &WindowAxis::dilation, dilation);
+  SetAxes(windows, &WindowAxis::before, before);
+  return windows;
+}
+
+/// w: groups x outputs x channels x the kernel's dimensions; c: groups x outputs.
+Tensor ConvolveNew(const Tensor& x, const Tensor& w, const OptionalTensor& c, const Ints& step,
+                   const Ints& dilation, const Ints& before, const Ints& spread, const Ints& places,
+                   StringHandle accumulator, const OptionalTensor& seed,
+                   const OptionalTensor& stream, ScalarType dtype) {
+  const Text text(accumulator);
+  Windows windows = WindowsOf(x, step, dilation, before);
+  SetAxes(windows, &WindowAxis::spread, spread);
+  SetAxes(windows, &WindowAxis::places, places);
+  const auto kernel = SizesOf(w);
+  if (kernel.size() < 3) throw Error("w must be groups x outputs x channels x a kernel");
+  SetAxes(windows, &WindowAxis::kernel, kernel.subspan(3));
+  Ints shape{x.size(0), w.size(0) * w.size(1)};
+  shape.insert(shape.end(), places.begin(), places.end());
+  const Tensor out = Empty(x, shape, dtype);
+  const auto addend = Input(c);
+  Convolve(Input(x), Input(w), addend ? &*addend : nullptr, windows,
+           Taken<ParseAccumulator>(text, seed, stream, x), Output(out));
+  return out;
+}
+
+/// kernel: its dimensions; the windows' places are those of g.
+Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const Ints& kernel,
+                    const Ints& step, const Ints& dilation, const Ints& before,
+                    StringHandle accumulator, const OptionalTensor& seed,
+                    const OptionalTensor& stream, ScalarType dtype) {
+  const Text text(accumulator);
+  Windows windows = WindowsOf(x, step, dilation, before);
+  SetAxes(windows, &WindowAxis::kernel, kernel);
+  if (g.dim() < 2) throw Error("g must be images x outputs x places");
+  SetAxes(windows, &WindowAxis::places, SizesOf(g).subspan(2));
+  if (groups < 1) throw Error("groups must be at least 1, got " + std::to_string(groups));
+  Ints shape{g.size(1), x.size(1) / groups};
+  shape.insert(shape.end(), kernel.begin(), kernel.end());
+  const Tensor out = Empty(x, shape, dtype);
+  Correlate(Input(g), Input(x), groups, windows, Taken<ParseAccumulator>(text, seed, stream, x),
+            Output(out));
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
+  m.def(
+      "convolve(Tensor x, Tensor w, Tensor? c, int[] step, int[] dilation, int[] before, "
+      "int[] spread, int[] places, str accumulator, Tensor? seed, Tensor? stream, "
+      "ScalarType dtype) -> Tensor");
+  m.def(
+      "correlate(Tensor g, Tensor x, int groups, int[] kernel, int[] step, int[] dilation, "
+      "int[] before, str accumulator, Tensor? seed, Tensor? stream, ScalarType dtype) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) {
+  m.impl("convolve", TORCH_BOX(&Entered<&ConvolveNew>::Run));
+  m.impl("correlate", TORCH_BOX(&Entered<&CorrelateNew>::Run));
+}
+
+}  // namespace
+}  // namespace cpd
