@@ -17,19 +17,20 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// The random integers of `blocks` blocks of words for a panel's columns, column by column.
+/// The random integers of `blocks` blocks of words for a panel's columns, column by column, without
+/// their last `spare` bits.
 template <int kPerWord>
-CPD_BODY void make_draws(const RoundPlan* plan, std::uint64_t index, std::uint64_t block,
+CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, std::uint64_t block,
                          std::int64_t blocks, std::uint32_t* to) {
   using U = Unsigned<F>;
-  const U mask = splat<U>((1U << plan->random_bits) - 1);
+  const U mask = splat<U>(((1U << plan->random_bits) - 1) >> spare);
   for (const std::uint64_t end = block + static_cast<std::uint64_t>(blocks); block < end; ++block) {
     for (int j = 0; j < kGemmColumns; j += Lanes<F>::count) {
       const Words<U> words =
           fold_words<U>(index + static_cast<std::uint64_t>(j), block, plan->seed, plan->stream);
 #pragma GCC unroll 16
       for (int q = 0; q < 4 * kPerWord; ++q) {
-        const U word = words.word[q / kPerWord] >> (q % kPerWord * (32 / kPerWord));
+        const U word = words.word[q / kPerWord] >> (q % kPerWord * (32 / kPerWord) + spare);
         store(to + q * kGemmColumns + j, word & mask);
       }
     }
@@ -44,7 +45,7 @@ class RandomRun {
   static constexpr int kDraws = 128;
 
   /// Draws first … first + count - 1 of element `index` and those beside it; count <= kDraws.
-  CPD_FN void make(const RoundPlan& plan, std::uint64_t index, std::uint64_t first,
+  CPD_FN void make(const RoundPlan& plan, int spare, std::uint64_t index, std::uint64_t first,
                    std::int64_t count) {
     const int per_word = draws_per_word(plan.random_bits);
     const int in_block = 4 * per_word;
@@ -54,11 +55,11 @@ class RandomRun {
     next_ = draws_ + skipped * kGemmColumns;
     switch (per_word) {
       case 1:
-        return make_draws<1>(&plan, index, block, blocks, draws_);
+        return make_draws<1>(&plan, spare, index, block, blocks, draws_);
       case 2:
-        return make_draws<2>(&plan, index, block, blocks, draws_);
+        return make_draws<2>(&plan, spare, index, block, blocks, draws_);
       default:
-        return make_draws<4>(&plan, index, block, blocks, draws_);
+        return make_draws<4>(&plan, spare, index, block, blocks, draws_);
     }
   }
   /// The next draw of each column.
@@ -73,28 +74,48 @@ class RandomRun {
   const std::uint32_t* next_ = draws_;
 };
 
+/// Values of k whose random integers are made together.
+constexpr std::int64_t steps_in_run(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kahan:
+      return 24;  // of five draws
+    case Scheme::pairwise:
+      return 32;  // as many products, sums, and log2 of all products
+    default:
+      return 64;
+  }
+}
+
+/// A run of k.
+struct StochasticRun {
+  std::int64_t k, count;
+  bool last;  ///< no value of k follows
+  int spare;  ///< bits of the random integers that cannot matter
+};
+
 /// The sums of one row and a panel's columns. kOnGrid: what is added are multiples of the sum's
 /// least spacing.
-template <class V, bool kExactProducts, bool kOnGrid>
+template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
 class StochasticRow {
  public:
-  CPD_FN StochasticRow(const BoundedTile& bounded, const Place& at, RandomRun& random)
+  CPD_FN StochasticRow(const BoundedTile& bounded, const Place& at, int spare, RandomRun& random)
       : plan_(*bounded.plan),
         block_(*bounded.block),
         at_(at),
+        spare_(spare),
         random_(random),
-        product_(plan_.stochastic.product, plan_.sum.random_bits),
-        sum_(plan_.stochastic.sum, plan_.sum.random_bits) {}
+        product_(plan_.stochastic.product, plan_.sum.random_bits - spare),
+        sum_(plan_.stochastic.sum, plan_.sum.random_bits - spare) {}
 
-  /// Takes `count` values of k from the block's number k on; the last one of all, if `last`.
-  CPD_FN void run(std::int64_t k, std::int64_t count, bool last) {
+  CPD_FN void take(const StochasticRun& run) {
     switch (plan_.scheme) {
       case Scheme::kahan:
-        return kahan(k, count);
+        return kahan(run.k, run.count);
       case Scheme::pairwise:
-        return pairwise(k, count, last);
+        if constexpr (kMayOverflow) pairwise(run.k, run.count, run.last);
+        return;
       default:
-        return sequential(k, count);
+        return sequential(run.k, run.count);
     }
   }
 
@@ -116,8 +137,8 @@ class StochasticRow {
 
   /// Random integers for the steps of k from number k on.
   CPD_FN void draw(std::int64_t k, std::int64_t count) {
-    random_.make(plan_.sum, at_.index, plan_.first_draw + draws_before(plan_, block_.first_k + k),
-                 count);
+    random_.make(plan_.sum, spare_, at_.index,
+                 plan_.first_draw + draws_before(plan_, block_.first_k + k), count);
   }
   CPD_FN static Unsigned<V> random(const std::uint32_t* draws, int j) {
     return load_u32<V>(draws + j * Lanes<V>::count);
@@ -135,7 +156,9 @@ class StochasticRow {
       return each([&](int j) { return of_a * b(k, j); });
     } else {
       const std::uint32_t* draws = random_.next();
-      return each([&](int j) { return round_any(of_a * b(k, j), random(draws, j), product_); });
+      return each([&](int j) {
+        return round_any<kMayOverflow>(of_a * b(k, j), random(draws, j), product_);
+      });
     }
   }
   /// The sum of x and the product of number k.
@@ -143,8 +166,9 @@ class StochasticRow {
     if constexpr (kExactProducts) {
       const V of_a = a(k);
       const std::uint32_t* draws = random_.next();
-      return each(
-          [&](int j) { return round_any(fma(of_a, b(k, j), x.of[j]), random(draws, j), sum_); });
+      return each([&](int j) {
+        return round_any<kMayOverflow>(fma(of_a, b(k, j), x.of[j]), random(draws, j), sum_);
+      });
     } else {
       return add(x, product(k));
     }
@@ -153,8 +177,8 @@ class StochasticRow {
     const std::uint32_t* draws = random_.next();
     return each([&](int j) {
       const V t = x.of[j] + y.of[j];
-      return kOnGrid ? round_on_grid(t, random(draws, j), sum_)
-                     : round_any(t, random(draws, j), sum_);
+      return kOnGrid ? round_on_grid<kMayOverflow>(t, random(draws, j), sum_)
+                     : round_any<kMayOverflow>(t, random(draws, j), sum_);
     });
   }
   CPD_FN static Row minus(const Row& x) {
@@ -176,31 +200,25 @@ class StochasticRow {
   // --- schemes -----------------------------------------------------------------------------------
 
   CPD_FN void sequential(std::int64_t k, std::int64_t count) {
-    constexpr int kInStep = kExactProducts ? 1 : 2;
     Row sum = load_plane(0);
-    for (std::int64_t end = k + count; k < end;) {
-      const std::int64_t stop = least(end, k + RandomRun::kDraws / kInStep);
-      draw(k, (stop - k) * kInStep);
-      for (; k < stop; ++k) sum = add_product(k, sum);
-    }
+    draw(k, count * (kExactProducts ? 1 : 2));
+    for (const std::int64_t end = k + count; k < end; ++k) sum = add_product(k, sum);
     store_plane(0, sum);
   }
 
   /// kahan_step (accumulate.h).
   CPD_FN void kahan(std::int64_t k, std::int64_t count) {
-    constexpr int kInStep = kExactProducts ? 4 : 5;
     Row sum = load_plane(0);
     Row lost = load_plane(1);
-    for (std::int64_t end = k + count; k < end;) {
-      const std::int64_t stop = least(end, k + RandomRun::kDraws / kInStep);
-      draw(k, (stop - k) * kInStep);
-      for (; k < stop; ++k) {
-        const Row y = add_product(k, minus(lost));
-        const Row t = add(sum, y);
-        lost = add(add(t, minus(sum)), minus(y));
+    draw(k, count * (kExactProducts ? 4 : 5));
+    for (const std::int64_t end = k + count; k < end; ++k) {
+      const Row y = add_product(k, minus(lost));
+      const Row t = add(sum, y);
+      lost = add(add(t, minus(sum)), minus(y));
+      if constexpr (kMayOverflow) {
         lost = each([&](int j) { return finite_or_zero(t.of[j], lost.of[j]); });
-        sum = t;
       }
+      sum = t;
     }
     store_plane(0, sum);
     store_plane(1, lost);
@@ -214,20 +232,16 @@ class StochasticRow {
 
   /// GemmSums::pairwise.
   CPD_FN void pairwise(std::int64_t k, std::int64_t count, bool last) {
-    constexpr std::int64_t kSteps = 32;  // as many products, sums, and log2 of all products
     const std::int64_t end = k + count;
-    while (k + 2 <= end) {
-      const std::int64_t stop = least(end, k + kSteps) & ~std::int64_t{1};
-      const std::uint64_t before = draws_before(plan_, block_.first_k + k);
-      const std::uint64_t after = draws_before(plan_, block_.first_k + stop);
-      draw(k, static_cast<std::int64_t>(after - before));
-      for (; k < stop; k += 2) {
-        Row node = add_product(k + 1, product(k));
-        int level = 1;
-        const std::int64_t number = block_.first_k + k;
-        for (; (number >> level & 1) != 0; ++level) node = add(load_plane(level), node);
-        store_plane(level, node);
-      }
+    const std::uint64_t before = draws_before(plan_, block_.first_k + k);
+    const std::uint64_t after = draws_before(plan_, block_.first_k + (end & ~std::int64_t{1}));
+    draw(k, static_cast<std::int64_t>(after - before));
+    for (; k + 2 <= end; k += 2) {
+      Row node = add_product(k + 1, product(k));
+      int level = 1;
+      const std::int64_t number = block_.first_k + k;
+      for (; (number >> level & 1) != 0; ++level) node = add(load_plane(level), node);
+      store_plane(level, node);
     }
     if (last && block_.first_k + end > 0) close(block_.first_k + end, k);
   }
@@ -250,35 +264,33 @@ class StochasticRow {
   const GemmPlan& plan_;
   const GemmBlock& block_;
   Place at_;
+  int spare_;
   RandomRun& random_;
   SplitStochastic<V> product_, sum_;
 };
 
-/// `count` values of k from the block's number k on, in an environment that rounds toward zero.
-template <class V, bool kExactProducts, bool kOnGrid>
-CPD_BODY void stochastic_rows(const BoundedTile* bounded, std::int64_t k, std::int64_t count,
-                              bool last) {
+/// In an environment that rounds toward zero.
+template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
+CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
   RandomRun random;
   Place at = bounded->tile.at;
   for (std::int64_t i = 0; i < bounded->tile.rows; ++i) {
-    StochasticRow<V, kExactProducts, kOnGrid>(*bounded, at, random).run(k, count, last);
+    StochasticRow<V, kExactProducts, kOnGrid, kMayOverflow>(*bounded, at, run->spare, random)
+        .take(*run);
     ++at.a;
     at.state += bounded->block->state_columns;
     at.index += bounded->block->index_row;
   }
 }
 
-template <class V>
-CPD_FN void stochastic_steps(const BoundedTile& bounded, std::int64_t k, std::int64_t count,
-                             bool last) {
-  const GemmPlan& plan = *bounded.plan;
+template <class V, bool kExactProducts>
+CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& run, bool steady) {
   const Environment environment(Environment::TowardZero{});
-  if (plan.exact_products) {
-    return plan.stochastic.on_grid ? stochastic_rows<V, true, true>(&bounded, k, count, last)
-                                   : stochastic_rows<V, true, false>(&bounded, k, count, last);
+  if (steady) return stochastic_rows<V, kExactProducts, true, false>(&bounded, &run);
+  if (bounded.plan->stochastic.on_grid) {
+    return stochastic_rows<V, kExactProducts, true, true>(&bounded, &run);
   }
-  return plan.stochastic.on_grid ? stochastic_rows<V, false, true>(&bounded, k, count, last)
-                                 : stochastic_rows<V, false, false>(&bounded, k, count, last);
+  stochastic_rows<V, kExactProducts, false, true>(&bounded, &run);
 }
 
 /// Whether the operands of k's group are finite.
@@ -288,22 +300,70 @@ CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   return a.largest < kInfinity && b.largest < kInfinity;
 }
 
-/// Groups of k with operands that are not finite take the general route.
+/// Whether binary32 holds the tile's products and all bits that meet the random integers without
+/// their spare ones.
+CPD_FN bool products_fit(const BoundedTile& bounded) {
+  const StochasticPlan& plan = bounded.plan->stochastic;
+  if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
+    return false;
+  }
+  const int met = bounded.plan->sum.random_bits - plan.spare_bits;
+  const auto least = static_cast<float>(plan.product.quantum * exact_power(-met));
+  for (std::int64_t k = 0; k < bounded.block->count; k += 2) {
+    if (!(bounded.least_bit(k) >= least)) return false;
+  }
+  return true;
+}
+
+/// Whether nothing comes near the plan's limit in a run (StochasticPlan).
+CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
+  const GemmPlan& plan = *bounded.plan;
+  const auto quantum = static_cast<float>(plan.stochastic.product.quantum);
+  float most = quantum * static_cast<float>(run.count);
+  for (std::int64_t k = run.k; k < run.k + run.count; k += kRangeGroup) {
+    most += bounded.a[k / kRangeGroup].largest * bounded.b[k / kRangeGroup].total;
+  }
+  F state{};
+  for (int plane = 0; plane < (plan.scheme == Scheme::kahan ? 2 : 1); ++plane) {
+    for (std::int64_t i = 0; i < bounded.tile.rows; ++i) {
+      const float* row =
+          bounded.tile.at.state + plane * bounded.block->plane + i * bounded.block->state_columns;
+      for (int j = 0; j < kGemmColumns; j += Lanes<F>::count) {
+        const F x = load<F>(row + j);
+        if (any((Signed<F>)(x != x))) return false;
+        state = larger_magnitude(state, x);
+      }
+    }
+  }
+  const float limit = plan.stochastic.limit / kSteadyGrowth - most;
+  return all_at_most(larger_magnitude(state, state), limit);
+}
+
+/// Runs of finite operands; groups of others take the general route.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
+  const GemmPlan& plan = *bounded.plan;
+  const StochasticPlan& way = plan.stochastic;
   const std::int64_t end = bounded.block->count;
+  const bool spares = way.spare_bits > 0 && products_fit(bounded);
   std::int64_t k = 0;
   do {
     const bool finite = k >= end || finite_operands(bounded, k);
+    const std::int64_t stop = least(end, k + steps_in_run(plan.scheme));
     std::int64_t next = k;
-    while (next < end && finite_operands(bounded, next) == finite) next += kRangeGroup;
+    while (next < stop && finite_operands(bounded, next) == finite) next += kRangeGroup;
     next = least(next, end);
-    const bool last = next == end && bounded.block->last;
+    const StochasticRun run{k, next - k, next == end && bounded.block->last,
+                            spares ? way.spare_bits : 0};
+    const bool steady = way.steady && finite && is_steady(bounded, run);
+    const bool narrow = way.in_binary32 || spares || (steady && way.fits_binary32);
     if (!finite) {
-      general_steps(&bounded, bounded.tile, k, next - k);
-    } else if (bounded.plan->stochastic.in_binary64) {
-      stochastic_steps<D>(bounded, k, next - k, last);
+      general_steps(&bounded, bounded.tile, k, run.count);
+    } else if (narrow) {
+      plan.exact_products ? stochastic_steps<F, true>(bounded, run, steady)
+                          : stochastic_steps<F, false>(bounded, run, steady);
     } else {
-      stochastic_steps<F>(bounded, k, next - k, last);
+      plan.exact_products ? stochastic_steps<D, true>(bounded, run, steady)
+                          : stochastic_steps<D, false>(bounded, run, steady);
     }
     k = next;
   } while (k < end);
