@@ -82,7 +82,7 @@ constexpr std::int64_t steps_in_run(Scheme scheme) {
     case Scheme::pairwise:
       return 32;  // as many products, sums, and log2 of all products
     default:
-      return 64;
+      return 32;
   }
 }
 
@@ -93,12 +93,19 @@ struct StochasticRun {
   int spare;  ///< bits of the random integers that cannot matter
 };
 
-/// The sums of one row and a panel's columns. kOnGrid: what is added are multiples of the sum's
+/// Rows of a tile that are summed side by side: four vectors, whose operations overlap.
+template <class V>
+constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
+
+/// The sums of a few rows and a panel's columns. kOnGrid: what is added are multiples of the sum's
 /// least spacing.
 template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
-class StochasticRow {
+class StochasticRows {
  public:
-  CPD_FN StochasticRow(const BoundedTile& bounded, const Place& at, int spare, RandomRun& random)
+  static constexpr int kRows = kStochasticRows<V>;
+
+  CPD_FN StochasticRows(const BoundedTile& bounded, const Place& at, int spare,
+                        RandomRun (&random)[kRows])
       : plan_(*bounded.plan),
         block_(*bounded.block),
         at_(at),
@@ -121,86 +128,99 @@ class StochasticRow {
 
  private:
   static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
-  struct Row {
-    V of[kVectors];
+  static constexpr int kAll = kRows * kVectors;
+  /// Row by row.
+  struct Sums {
+    V of[kAll];
   };
 
   template <class Of>
-  CPD_FN static Row each(Of of) {
-    Row row;
+  CPD_FN static Sums each(Of of) {
+    Sums sums;
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row.of[j] = of(j);
-    return row;
+    for (int j = 0; j < kAll; ++j) sums.of[j] = of(j);
+    return sums;
   }
 
   // --- operations --------------------------------------------------------------------------------
 
   /// Random integers for the steps of k from number k on.
   CPD_FN void draw(std::int64_t k, std::int64_t count) {
-    random_.make(plan_.sum, spare_, at_.index,
-                 plan_.first_draw + draws_before(plan_, block_.first_k + k), count);
+    const std::uint64_t first = plan_.first_draw + draws_before(plan_, block_.first_k + k);
+    for (int i = 0; i < kRows; ++i) {
+      const std::uint64_t row = static_cast<std::uint64_t>(i) * block_.index_row;
+      random_[i].make(plan_.sum, spare_, at_.index + row, first, count);
+    }
   }
-  CPD_FN static Unsigned<V> random(const std::uint32_t* draws, int j) {
-    return load_u32<V>(draws + j * Lanes<V>::count);
+  /// One random integer for each sum.
+  struct Draw {
+    const std::uint32_t* of_row[kRows];
+    CPD_FN Unsigned<V> operator()(int j) const {
+      return load_u32<V>(of_row[j / kVectors] + j % kVectors * Lanes<V>::count);
+    }
+  };
+  CPD_FN Draw next_draw() {
+    Draw draw;
+    for (int i = 0; i < kRows; ++i) draw.of_row[i] = random_[i].next();
+    return draw;
   }
-  CPD_FN V a(std::int64_t k) const {
-    return splat<V>(static_cast<Scalar<V>>(at_.a[k * kGemmRows]));
+  CPD_FN V a(std::int64_t k, int j) const {
+    return splat<V>(static_cast<Scalar<V>>(at_.a[k * kGemmRows + j / kVectors]));
   }
   CPD_FN V b(std::int64_t k, int j) const {
-    return load_f32<V>(at_.b + k * kGemmColumns + j * Lanes<V>::count);
+    return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
   /// The product of number k.
-  CPD_FN Row product(std::int64_t k) {
-    const V of_a = a(k);
+  CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
-      return each([&](int j) { return of_a * b(k, j); });
+      return each([&](int j) { return a(k, j) * b(k, j); });
     } else {
-      const std::uint32_t* draws = random_.next();
-      return each([&](int j) {
-        return round_any<kMayOverflow>(of_a * b(k, j), random(draws, j), product_);
-      });
+      const Draw random = next_draw();
+      return each(
+          [&](int j) { return round_any<kMayOverflow>(a(k, j) * b(k, j), random(j), product_); });
     }
   }
   /// The sum of x and the product of number k.
-  CPD_FN Row add_product(std::int64_t k, const Row& x) {
+  CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
-      const V of_a = a(k);
-      const std::uint32_t* draws = random_.next();
+      const Draw random = next_draw();
       return each([&](int j) {
-        return round_any<kMayOverflow>(fma(of_a, b(k, j), x.of[j]), random(draws, j), sum_);
+        return round_any<kMayOverflow>(fma(a(k, j), b(k, j), x.of[j]), random(j), sum_);
       });
     } else {
       return add(x, product(k));
     }
   }
-  CPD_FN Row add(const Row& x, const Row& y) {
-    const std::uint32_t* draws = random_.next();
+  CPD_FN Sums add(const Sums& x, const Sums& y) {
+    const Draw random = next_draw();
     return each([&](int j) {
       const V t = x.of[j] + y.of[j];
-      return kOnGrid ? round_on_grid<kMayOverflow>(t, random(draws, j), sum_)
-                     : round_any<kMayOverflow>(t, random(draws, j), sum_);
+      return kOnGrid ? round_on_grid<kMayOverflow>(t, random(j), sum_)
+                     : round_any<kMayOverflow>(t, random(j), sum_);
     });
   }
-  CPD_FN static Row minus(const Row& x) {
+  CPD_FN static Sums minus(const Sums& x) {
     return each([&](int j) { return -x.of[j]; });
   }
 
-  CPD_FN Row load_plane(std::int64_t plane) const {
-    const float* from = at_.state + plane * block_.plane;
-    return each([&](int j) { return load_f32<V>(from + j * Lanes<V>::count); });
+  CPD_FN float* plane(std::int64_t number, int j) const {
+    return at_.state + number * block_.plane + j / kVectors * block_.state_columns +
+           j % kVectors * Lanes<V>::count;
   }
-  CPD_FN void store_plane(std::int64_t plane, const Row& x) {
-    float* to = at_.state + plane * block_.plane;
+  CPD_FN Sums load_plane(std::int64_t number) const {
+    return each([&](int j) { return load_f32<V>(plane(number, j)); });
+  }
+  CPD_FN void store_plane(std::int64_t number, const Sums& x) {
     const V nan = bits_as<V>(splat<Unsigned<V>>(Pattern<V>::quiet_nan));
-    for (int j = 0; j < kVectors; ++j) {
-      store_f32(to + j * Lanes<V>::count, select(x.of[j] == x.of[j], x.of[j], nan));
+    for (int j = 0; j < kAll; ++j) {
+      store_f32(plane(number, j), select(x.of[j] == x.of[j], x.of[j], nan));
     }
   }
 
   // --- schemes -----------------------------------------------------------------------------------
 
   CPD_FN void sequential(std::int64_t k, std::int64_t count) {
-    Row sum = load_plane(0);
+    Sums sum = load_plane(0);
     draw(k, count * (kExactProducts ? 1 : 2));
     for (const std::int64_t end = k + count; k < end; ++k) sum = add_product(k, sum);
     store_plane(0, sum);
@@ -208,12 +228,12 @@ class StochasticRow {
 
   /// kahan_step (accumulate.h).
   CPD_FN void kahan(std::int64_t k, std::int64_t count) {
-    Row sum = load_plane(0);
-    Row lost = load_plane(1);
+    Sums sum = load_plane(0);
+    Sums lost = load_plane(1);
     draw(k, count * (kExactProducts ? 4 : 5));
     for (const std::int64_t end = k + count; k < end; ++k) {
-      const Row y = add_product(k, minus(lost));
-      const Row t = add(sum, y);
+      const Sums y = add_product(k, minus(lost));
+      const Sums t = add(sum, y);
       lost = add(add(t, minus(sum)), minus(y));
       if constexpr (kMayOverflow) {
         lost = each([&](int j) { return finite_or_zero(t.of[j], lost.of[j]); });
@@ -237,7 +257,7 @@ class StochasticRow {
     const std::uint64_t after = draws_before(plan_, block_.first_k + (end & ~std::int64_t{1}));
     draw(k, static_cast<std::int64_t>(after - before));
     for (; k + 2 <= end; k += 2) {
-      Row node = add_product(k + 1, product(k));
+      Sums node = add_product(k + 1, product(k));
       int level = 1;
       const std::int64_t number = block_.first_k + k;
       for (; (number >> level & 1) != 0; ++level) node = add(load_plane(level), node);
@@ -251,7 +271,7 @@ class StochasticRow {
     int level = 0;
     while ((depth >> level & 1) == 0) ++level;
     const bool odd = level == 0;
-    Row node = odd ? Row{} : load_plane(level);
+    Sums node = odd ? Sums{} : load_plane(level);
     bool first = odd;
     for (++level; depth >> level != 0; ++level) {
       if ((depth >> level & 1) == 0) continue;
@@ -265,21 +285,21 @@ class StochasticRow {
   const GemmBlock& block_;
   Place at_;
   int spare_;
-  RandomRun& random_;
+  RandomRun (&random_)[kRows];
   SplitStochastic<V> product_, sum_;
 };
 
 /// In an environment that rounds toward zero.
 template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
-  RandomRun random;
+  using Rows = StochasticRows<V, kExactProducts, kOnGrid, kMayOverflow>;
+  RandomRun random[Rows::kRows];
   Place at = bounded->tile.at;
-  for (std::int64_t i = 0; i < bounded->tile.rows; ++i) {
-    StochasticRow<V, kExactProducts, kOnGrid, kMayOverflow>(*bounded, at, run->spare, random)
-        .take(*run);
-    ++at.a;
-    at.state += bounded->block->state_columns;
-    at.index += bounded->block->index_row;
+  for (std::int64_t i = 0; i < bounded->tile.rows; i += Rows::kRows) {
+    Rows(*bounded, at, run->spare, random).take(*run);
+    at.a += Rows::kRows;
+    at.state += Rows::kRows * bounded->block->state_columns;
+    at.index += Rows::kRows * bounded->block->index_row;
   }
 }
 
@@ -344,7 +364,8 @@ CPD_FN void stochastic_tile(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const StochasticPlan& way = plan.stochastic;
   const std::int64_t end = bounded.block->count;
-  const bool spares = way.spare_bits > 0 && products_fit(bounded);
+  const bool alone = bounded.tile.rows == 1;  // half of two rows' work would be for nothing
+  const bool spares = !alone && way.spare_bits > 0 && products_fit(bounded);
   std::int64_t k = 0;
   do {
     const bool finite = k >= end || finite_operands(bounded, k);
@@ -355,7 +376,8 @@ CPD_FN void stochastic_tile(const BoundedTile& bounded) {
     const StochasticRun run{k, next - k, next == end && bounded.block->last,
                             spares ? way.spare_bits : 0};
     const bool steady = way.steady && finite && is_steady(bounded, run);
-    const bool narrow = way.in_binary32 || spares || (steady && way.fits_binary32);
+    const bool fits = way.in_binary32 || spares || (steady && way.fits_binary32);
+    const bool narrow = fits && !alone;
     if (!finite) {
       general_steps(&bounded, bounded.tile, k, run.count);
     } else if (narrow) {
