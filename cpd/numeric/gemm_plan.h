@@ -46,9 +46,14 @@ struct SplitPlan {
   /// product_quantum.
   std::int32_t steps = kShortSteps;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
-  float product_growth = 1, product_least = 0;  ///< the second is product_quantum
+  float product_growth = 1, product_least = 0;  ///< the second at least product_quantum
   float product_limit = 0;
+  bool guarded = false;    ///< man = 0: with the care for ties of split.h's guarded roundings
+  bool saturates = false;  ///< beyond the limits lies their largest value
 };
+
+/// What split.h's magnets stay below, with room: they lie 2^(23 - man) above a value.
+constexpr float kMostWithMagnets = 0x1p100F;
 
 /// A format that stochastic sums round into by split_stochastic.h.
 struct StochasticFormat {
@@ -60,8 +65,8 @@ struct StochasticFormat {
 };
 
 /// Where GemmPlan::split's kind is `stochastic`. Binary32 lanes have room for the rounding where
-/// nothing passes 2^100; sums and products are `steady` where for a few steps (kSteadySteps) none
-/// passes steady_limit / kSteadyGrowth before them.
+/// nothing passes 2^100. With `steady`, nothing passes `limit` in 64 steps (of Kahan's 24) before
+/// which the sums and all the products together are at most limit / kSteadyGrowth.
 struct StochasticPlan {
   bool fits_binary32 = false;
   bool in_binary32 = false;  ///< fits, and the formats end below 2^100
@@ -72,7 +77,6 @@ struct StochasticPlan {
   float limit = 0;
   StochasticFormat product, sum;
 };
-constexpr int kSteadySteps = 64;
 constexpr float kSteadyGrowth = 64;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -121,7 +125,7 @@ constexpr std::uint64_t first_draw(const RoundingOptions& options) {
 
 /// Whether the short roundings want the operands' logarithms.
 constexpr bool takes_logs(const SplitPlan& split) {
-  return split.kind == Split::rounded || split.kind == Split::kahan;
+  return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
 }
 
 /// Floats of state for each sum of `depth` products: the sum; Kahan's compensation; a tree's nodes
@@ -191,27 +195,35 @@ constexpr void bound_growth(SplitPlan& split, double e) {
   split.of_products = static_cast<float>(bound[2]);
 }
 
+constexpr bool saturates(const RoundPlan& plan) {
+  return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
+}
+
 constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool exact_products,
                                     const Format& sum, const RoundingOptions& options,
                                     const RoundPlan& product_plan, const RoundPlan& sum_plan) {
   SplitPlan split;
   const bool even = options.mode == Rounding::nearest_even;
-  if (scheme == Scheme::sequential && even && options.overflow == Overflow::ieee && sum == kFp32 &&
+  if (even && options.overflow == Overflow::ieee && sum == kFp32 &&
       (exact_products || product == kFp32)) {
-    split.kind = Split::plain;
+    if (scheme == Scheme::sequential) split.kind = Split::plain;
+    if (scheme == Scheme::kahan && !exact_products) split.kind = Split::plain_kahan;
+    if (scheme == Scheme::pairwise && !exact_products) split.kind = Split::plain_tree;
     return split;
   }
   // Sums of multiples of the least spacing need no rounding at the grid's lower end, and binary32
   // sums may be rounded again (sum_is_exact_in_binary32).
   const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
   const bool narrow = product.precision() <= sum.precision() && 2 * sum.precision() + 2 <= 24;
-  const bool rounded = splits(sum, sum_plan) && splits(product, product_plan) && same_grid &&
-                       product.precision() <= sum.precision();
-  if (scheme == Scheme::sequential && exact_products && even && splits(sum, sum_plan)) {
+  const bool rounded = takes_magnets(sum, sum_plan) && takes_magnets(product, product_plan) &&
+                       same_grid && product.precision() <= sum.precision();
+  split.guarded = sum.man == 0 || (!exact_products && product.man == 0);
+  if (scheme == Scheme::sequential && exact_products && even && takes_magnets(sum, sum_plan)) {
     if (sum.precision() <= 11) split.kind = Split::exact;
   } else if (!exact_products && even && rounded && narrow) {
     if (scheme == Scheme::sequential) split.kind = Split::rounded;
     if (scheme == Scheme::kahan) split.kind = Split::kahan;
+    if (scheme == Scheme::pairwise && !split.guarded) split.kind = Split::tree;
   }
   if (split.kind == Split::none) return split;
 
@@ -219,7 +231,9 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   split.man_sum = sum.man;
   split.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
-  split.product_least = static_cast<float>(split.product_quantum);
+  // Subnormal, it would cost every bound an assist.
+  split.product_least =
+      static_cast<float>(split.product_quantum < 0x1p-120 ? 0x1p-120 : split.product_quantum);
   split.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
   const double half_place = Format::power_of_two(-sum.precision());
   split.product_growth =
@@ -228,16 +242,22 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
     // A rounded sum lies no further from the exact one than the old sum does.
     split.steps = kRangeGroup;
     split.of_products = 2;
+  } else if (split.kind == Split::tree) {
+    // A group is three levels deep.
+    split.steps = kRangeGroup;
+    const double up = 1 + half_place;
+    split.of_products = static_cast<float>(up * up * up);
   } else {
     split.steps = kShortSteps;
     bound_growth(split, half_place);
   }
-  // Magnets, 2^(23 - man) above a value, are binary32 numbers.
-  const double most = Format::power_of_two(100);
+  const double most = kMostWithMagnets;
   split.limit = static_cast<float>(sum.max() < most ? sum.max() : most);
   split.product_limit = static_cast<float>(exact_products         ? most
                                            : product.max() < most ? product.max()
                                                                   : most);
+  const bool both_saturate = saturates(sum_plan) && (exact_products || saturates(product_plan));
+  split.saturates = both_saturate && sum.max() <= most && (exact_products || product.max() <= most);
   return split;
 }
 

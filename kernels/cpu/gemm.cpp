@@ -7,6 +7,7 @@
 #include "kernels/cpu/gemm_short.h"
 #include "kernels/cpu/gemm_stochastic.h"
 #include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_tree.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -47,7 +48,12 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
   if constexpr (Lanes<F>::count > 1) {
     switch (split_of(bounded)) {
       case Split::plain:
-        return split_tile<Split::plain>(bounded);
+        return plan.exact_products ? split_tile<Split::plain, true>(bounded)
+                                   : split_tile<Split::plain>(bounded);
+      case Split::plain_kahan:
+        return split_tile<Split::plain_kahan>(bounded);
+      case Split::plain_tree:
+        return tree_tile<Split::plain_tree>(bounded);
       case Split::rounded:
         return split_tile<Split::rounded>(bounded);
       case Split::exact:
@@ -55,6 +61,8 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
                                    : split_tile<Split::exact>(bounded);
       case Split::kahan:
         return split_tile<Split::kahan>(bounded);
+      case Split::tree:
+        return tree_tile<Split::tree>(bounded);
       case Split::stochastic:
         return stochastic_tile(bounded);
       case Split::none:

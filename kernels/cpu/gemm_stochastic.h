@@ -379,7 +379,7 @@ CPD_FN void stochastic_tile(const BoundedTile& bounded) {
     const bool fits = way.in_binary32 || spares || (steady && way.fits_binary32);
     const bool narrow = fits && !alone;
     if (!finite) {
-      general_steps(&bounded, bounded.tile, k, run.count);
+      general_steps(&bounded, bounded.tile, k, run.count, run.last);
     } else if (narrow) {
       plan.exact_products ? stochastic_steps<F, true>(bounded, run, steady)
                           : stochastic_steps<F, false>(bounded, run, steady);

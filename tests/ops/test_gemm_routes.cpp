@@ -47,6 +47,27 @@ const std::vector<Case>& cases() {
       {"fp16 kahan", "fp16", Split::kahan},
       {"fp32 sequential", "fp32", Split::plain},
       {"fp32 sequential product=exact", "fp32", Split::plain},
+      {"fp32 kahan", "fp32", Split::plain_kahan},
+      {"fp32 pairwise", "fp32", Split::plain_tree},
+      {"e4m3 pairwise", "e4m3", Split::tree},
+      {"e5m2 pairwise", "fp32", Split::tree},
+      {"e4m3fn pairwise", "e4m3fn", Split::tree},
+      {"e5m2fnuz pairwise", "e5m2fnuz", Split::tree},
+      {"fp16 pairwise", "fp16", Split::tree},
+      {"bf16 pairwise", "bf16", Split::tree},
+      {"tf32 pairwise", "fp32", Split::tree},
+      {"e2m1 pairwise overflow=saturate", "e2m1", Split::tree},
+      {"e3m0 sequential", "e3m0", Split::rounded},
+      {"e3m0 kahan overflow=saturate", "e3m0", Split::kahan},
+      {"e4m0 kahan", "e4m3", Split::kahan},
+      {"binary8p1se sequential product=exact", "e5m2", Split::exact},
+      {"e4m0 sequential product=exact overflow=saturate", "e4m0", Split::exact},
+      {"e3m2 sequential product=e2m0", "e3m2", Split::rounded},
+      {"e2m1 kahan", "e2m1", Split::kahan},
+      {"e2m1 sequential", "e2m1", Split::rounded},
+      {"e4m3 sequential overflow=saturate", "e4m3", Split::rounded},
+      {"e4m3 kahan overflow=saturate", "e4m3", Split::kahan},
+      {"e2m3 sequential product=exact", "e2m3", Split::exact},
       {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", Split::stochastic},
       {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", Split::stochastic},
       {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", Split::stochastic},
@@ -132,7 +153,6 @@ class Block {
     block_.rows = rows;
     block_.columns = columns;
     block_.count = count;
-    block_.last = true;
     block_.plane = lines * across;
     block_.state_columns = across;
     block_.index = (std::uint64_t{1} << 32) - 40;  // bits 32 and up change in the second row
@@ -141,10 +161,23 @@ class Block {
 
   /// The sums that start from `start`.
   std::vector<float> Sums(const GemmPlan& plan, float start) {
+    std::vector<float> state = Start(plan, block_.count, start);
+    Add(plan, 0, true, state);
+    return Results(state);
+  }
+
+  /// State of sums of `depth` products.
+  [[nodiscard]] std::vector<float> Start(const GemmPlan& plan, std::int64_t depth,
+                                         float start) const {
+    const std::int64_t planes = planes_of(plan.scheme, depth);
+    std::vector<float> state(static_cast<std::size_t>(planes * block_.plane));
+    std::fill_n(state.begin(), block_.plane, start);
+    return state;
+  }
+  void Add(const GemmPlan& plan, std::int64_t first_k, bool last, std::vector<float>& state) {
     GemmBlock block = block_;
-    const int planes = planes_of(plan.scheme, block.count);
-    std::vector<float> state(static_cast<std::size_t>(planes * block.plane));
-    std::fill_n(state.begin(), block.plane, start);
+    block.first_k = first_k;
+    block.last = last;
     block.a = a_.data();
     block.b = b_.data();
     block.a_range = a_range_.data();
@@ -153,10 +186,12 @@ class Block {
     block.b_logs = b_logs_.data();
     block.state = state.data();
     kernels_.gemm(plan, block);
+  }
+  [[nodiscard]] std::vector<float> Results(const std::vector<float>& state) const {
     std::vector<float> sums;
-    for (std::int64_t i = 0; i < block.rows; ++i) {
-      const auto row = state.begin() + i * block.state_columns;
-      sums.insert(sums.end(), row, row + block.columns);
+    for (std::int64_t i = 0; i < block_.rows; ++i) {
+      const auto row = state.begin() + i * block_.state_columns;
+      sums.insert(sums.end(), row, row + block_.columns);
     }
     return sums;
   }
@@ -177,10 +212,12 @@ TEST(GemmRoutes, PlansTakeTheShortRoundings) {
     }
   }
   for (const char* general :
-       {"e3m0 sequential", "e4m3:nosub sequential", "e8m12 sequential", "e4m3 pairwise",
-        "e4m3 sequential rounding=up", "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
+       {"e3m0 pairwise", "e4m3:nosub sequential", "e8m12 sequential", "e4m3 sequential rounding=up",
+        "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
         "e4m3 sequential rounding=stochastic variant=C",
-        "e4m3:nosub sequential rounding=stochastic", "fp32 sequential overflow=saturate"}) {
+        "e4m3:nosub sequential rounding=stochastic", "fp32 sequential overflow=saturate",
+        "e4m3 pairwise product=exact", "fp32 kahan product=exact", "fp32 pairwise rounding=up",
+        "e8m12 pairwise"}) {
     const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(general), 100);
     EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(Split::none)) << general;
   }
@@ -223,6 +260,43 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   }
   EXPECT_GT(finite, 100000);
   EXPECT_GT(infinite, 100000);
+}
+
+/// Sums of two blocks of k, of which the second may begin within a group.
+TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
+  std::mt19937_64 bits(23);
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const Case& c : cases()) {
+      const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 61);
+      GemmPlan general = plan.sum;
+      general.split = SplitPlan{};
+      for (const std::int64_t first : {36, 40, 48}) {
+        const std::int64_t second = 61 - first;
+        const auto part = [&](std::int64_t count) {
+          return Block(*kernels, 5, 37, count, values(5 * count, c.operands, 0.5, false, bits),
+                       values(37 * count, c.operands, 0.5, false, bits));
+        };
+        Block low = part(first);
+        Block high = part(second);
+        const auto sums = [&](const GemmPlan& route, float start) {
+          std::vector<float> state = low.Start(route, 61, start);
+          low.Add(route, 0, false, state);
+          high.Add(route, first, true, state);
+          return high.Results(state);
+        };
+        for (const float start : {0.0F, -0.0F, 1.0F}) {
+          const auto got = sums(plan.sum, start);
+          const auto expected = sums(general, start);
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
+                      std::bit_cast<std::uint32_t>(expected[i]))
+                << kernels->name << ", " << c.accumulator << ", blocks " << first << " and "
+                << second << ", start " << start << ", element " << i;
+          }
+        }
+      }
+    }
+  }
 }
 
 /// Every stochastic route: sums that overflow, special values among operands and at the start,

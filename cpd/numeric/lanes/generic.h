@@ -324,6 +324,17 @@ CPD_FN U merge_bits(U x, U mask, U set) {
   return (x & mask) | set;
 }
 
+/// x where |x| < most, elsewhere `most` with x's sign; most > 0, x is not NaN.
+template <class V>
+CPD_FN V clamped(V x, V most) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using E = typename ElementOf<U>::type;
+  const U magnitude = splat<U>(static_cast<E>(static_cast<E>(~E{0}) >> 1));
+  const I size = min((I)(bits_as<U>(x) & magnitude), bits_as<I>(most));
+  return bits_as<V>((U)size | (bits_as<U>(x) & ~magnitude));
+}
+
 /// x with the bits that t and `sign` share, -0 or +0.
 template <class V>
 CPD_FN V with_sign_of(V x, V t, V sign) {
