@@ -131,7 +131,7 @@ class Team {
   void Lead(Shares& shares, int others, const Body& body) {
     const auto begin = Clock::now();
     Try([&] { shares.Run(0, stop_, body); });
-    const auto worked = Clock::now();
+    worked_ = Clock::now() - begin;
     Try([&] {
       for (int turns = 0; done_ < others; ++turns) {
         CheckInterrupt();
@@ -139,9 +139,9 @@ class Team {
         if (turns >= kYields) std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
     });
-    const auto end = Clock::now();
-    if (!stop_ && end - worked > worked - begin) g_late = {others + 1, end + 10 * (end - worked)};
   }
+  /// How long the calling thread worked; of a loop that was left, for ever.
+  [[nodiscard]] Clock::duration worked() const { return stop_ ? Clock::duration::max() : worked_; }
   void Rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -162,6 +162,7 @@ class Team {
     g_inside = before;
   }
 
+  Clock::duration worked_{};
   std::atomic<int> done_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
@@ -179,12 +180,16 @@ void RunThreads(int count, Shares& shares, const Body& body) {
     team.Lead(shares, count - 1, body);
   }
 #else
+  const auto begin = Clock::now();
 #pragma omp parallel num_threads(count)
   {
     const int thread = omp_get_thread_num();
     if (thread == 0) team.Lead(shares, omp_get_num_threads() - 1, body);
     if (thread > 0) team.Work(shares, thread, body);
   }
+  const auto end = Clock::now();
+  const auto waited = end - begin - team.worked();
+  if (waited > team.worked()) g_late = {count, end + 10 * waited};
 #endif
   team.Rethrow();
 }
