@@ -52,6 +52,8 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }
 
  private:
+  std::int64_t EncodePart(const Piece& piece, CodecState* state, const float* x,
+                          std::uint8_t* to) const;
   struct State;
   class Sent;
 

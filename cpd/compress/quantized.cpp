@@ -23,7 +23,9 @@ namespace {
 using Kind = BlockShape::Kind;
 
 constexpr std::int64_t kStep = 4096;  // values at a time: codes of any width end on a byte
-constexpr std::int64_t kLong = 256;   // values of buckets that a kernel takes one by one
+/// Values of a piece from which pages are walked side by side.
+constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
+constexpr std::int64_t kLong = 256;  // values of buckets that a kernel takes one by one
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 
 std::int64_t BytesOf(const Format& format, std::int64_t n) { return (n * format.bits() + 7) / 8; }
@@ -59,14 +61,12 @@ constexpr std::array<float, kStep + 1> kOnes = [] {
   return ones;
 }();
 
-/// y[i] = elements[i] / scales[i], NaN as one.
-void Divide(std::int64_t n, const float* elements, const float* scales, float* y) {
-  Guarded([&] {
-    for (std::int64_t i = 0; i < n; ++i) {
-      const float value = elements[i] / scales[i];
-      y[i] = value == value ? value : std::numeric_limits<float>::quiet_NaN();
-    }
-  });
+/// y[i] = elements[i] / scale, NaN as one.
+void Divide(std::int64_t n, const float* elements, float scale, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = elements[i] / scale;
+    y[i] = value == value ? value : std::numeric_limits<float>::quiet_NaN();
+  }
 }
 
 /// Neighbours whose codes begin on a byte, `n` of them from the part's value `begin` on: below one
@@ -75,6 +75,16 @@ void Divide(std::int64_t n, const float* elements, const float* scales, float* y
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };
+
+/// Calls run(b, i, n) for the step's values i … i + n - 1 that lie in its bucket number b.
+template <class Run>
+void ForBuckets(const Step& step, std::int64_t bucket, Run run) {
+  for (std::int64_t b = 0, i = 0; i < step.n; ++b) {
+    const std::int64_t n = std::min(step.n - i, bucket - (b == 0 ? step.place : 0));
+    run(b, i, n);
+    i += n;
+  }
+}
 
 /// A number for each of the step's values, from one a bucket.
 void Spread(const Step& step, std::int64_t bucket, const float* each, float* all) {
@@ -231,7 +241,8 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
       }
     }
     Kernels().encode_blocks(plan_, route, run,
-                            to + part.elements + step.begin * scaled_.element.bits() / 8, false);
+                            to + part.elements + step.begin * scaled_.element.bits() / 8,
+                            piece.n >= kSideBySide);
   });
 }
 
@@ -275,12 +286,18 @@ void Quantized::DecodePart(const std::uint8_t* bytes, const Part& part, float* y
       ScaledRun run{.n = step.n, .run = step.run, .x = elements + step.begin};
       run.by = run.scale = scales + step.bucket;
       run.outer = kOnes.data();
-      if (step.run == 0 || name_ == Name::fp8_rows) {
+      if (name_ == Name::fp8_rows) {
+        return Guarded([&] {
+          ForBuckets(step, bucket_, [&](std::int64_t b, std::int64_t i, std::int64_t n) {
+            Divide(n, run.x + i, scales[step.bucket + b], to + i);
+          });
+        });
+      }
+      if (step.run == 0) {
         Spread(step, bucket_, scales, all);
         run.run = 1;
         run.by = run.scale = all;
       }
-      if (name_ == Name::fp8_rows) return Divide(step.n, run.x, all, to);
       Kernels().scale_blocks(plan_.wide_values, run, to);
     });
   }

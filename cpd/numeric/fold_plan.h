@@ -30,7 +30,7 @@ enum class Split : std::uint8_t {
   rounded,      ///< products and sums to nearest-even
   exact,        ///< exact products, sums to nearest-even
   kahan,        ///< Kahan's sum of products, all to nearest-even
-  stochastic,   ///< products and sums, variant A
+  stochastic,   ///< sums of products, variant A (split_stochastic.h)
   tree,         ///< pairwise sums of products, all to nearest-even
   plain_kahan,  ///< binary32's own operations in Kahan's sum
   plain_tree,   ///< and in a pairwise one

@@ -171,7 +171,7 @@ struct GuardedFormat {
   }
   template <bool kSaturates>
   CPD_FN V guard(V rounded, V& largest) const {
-    if constexpr (kSaturates) return at_most(rounded, most);
+    if constexpr (kSaturates) return clamped(rounded, most);
     largest = larger_magnitude(largest, rounded);
     return rounded;
   }

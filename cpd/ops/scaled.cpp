@@ -78,20 +78,15 @@ void CastJob(ScaledJob& job, const TensorView& out) {
 /// The least index of a NaN that has no code, of rows below scales that are none.
 class NanFinder {
  public:
-  explicit NanFinder(const ScaledJob& job) : job_(job), wanted_(!job.plan.element.has_nan) {}
-  void Look(const ScaledRun& run, std::int64_t first) {
+  explicit NanFinder(const Format& element) : wanted_(!element.has_nan()) {}
+  /// In a run's first row. places: for run.n.
+  void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (!wanted_) return;
-    for (std::int64_t r = 0; r < run.rows; ++r) {
-      const float* x = run.x + r * run.x_stride;
-      bool any = false;
-      for (std::int64_t i = 0; i < run.n; ++i) any |= x[i] != x[i];
-      for (std::int64_t i = 0; any && i < run.n; ++i) {
-        const float scale = run.scale[i / run.run];
-        if (x[i] != x[i] && scale == scale) {
-          Found(first + r * job_.layout.row_stride() + i);
-          break;
-        }
-      }
+    const std::int64_t nans =
+        Kernels().find_large(0x7FFFFFFF, 0x7F800001, run.n, run.x, nullptr, nullptr, places);
+    for (std::int64_t k = 0; k < nans; ++k) {
+      const float scale = run.scale[places[k] / run.run];
+      if (scale == scale) return Found(first + places[k]);
     }
   }
   void Throw(const Format& element) const {
@@ -107,7 +102,6 @@ class NanFinder {
     while (index < least && !first_.compare_exchange_weak(least, index)) {
     }
   }
-  const ScaledJob& job_;
   bool wanted_;
   std::atomic<std::int64_t> first_{kNone};
 };
@@ -140,19 +134,18 @@ void EncodeJob(ScaledJob& job, std::uint8_t* packed, NanFinder& nans) {
   ForStrips(strips, [&](std::int64_t begin, std::int64_t end) {
     StripWalk walk(job);
     std::vector<std::uint8_t> row;
+    std::vector<std::uint32_t> places;
     for (std::int64_t s = begin; s < end; ++s) {
       const Strip strip = strips[s];
       walk.Visit(strip, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
         std::int64_t first = job.layout.index(strip.p, strip.i, strip.t, strip.j + c);
-        nans.Look(run, first);
+        places.resize(static_cast<std::size_t>(run.n));
         row.resize(static_cast<std::size_t>((run.n * bits + 7) / 8));
         for (std::int64_t r = 0; r < run.rows; ++r, first += job.layout.row_stride()) {
-          if (on_bytes) {
-            Kernels().encode_blocks(job.plan, route, run, packed + first * bits / 8, streams);
-          } else {
-            Kernels().encode_blocks(job.plan, route, run, row.data(), false);
-            PutBits(packed, first * bits, row.data(), run.n * bits);
-          }
+          std::uint8_t* const to = on_bytes ? packed + first * bits / 8 : row.data();
+          nans.Look(run, first, places.data());
+          Kernels().encode_blocks(job.plan, route, run, to, streams);
+          if (!on_bytes) PutBits(packed, first * bits, row.data(), run.n * bits);
           run.x += run.x_stride;
           if (run.random != nullptr) run.random += run.n;
         }
@@ -255,7 +248,7 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   if (x.size() > 0) {
     const Inputs inputs(x, scaled, along);
     ScaledJob job = JobOf(inputs.view(), scaled, along, options, given, random);
-    NanFinder nans(job);
+    NanFinder nans(scaled.element);
     EncodeJob(job, static_cast<std::uint8_t*>(packed.data), nans);
     nans.Throw(scaled.element);
     outer = std::move(job.outer);

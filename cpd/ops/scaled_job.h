@@ -121,6 +121,11 @@ class StripIntegers {
         continue;
       }
       const std::int64_t before = first % kBlock;
+      if (before == 0) {
+        Kernels().random_integers(job_.options.random_bits, job_.options.seed, job_.options.stream,
+                                  first, count, to);
+        continue;
+      }
       made_.resize(static_cast<std::size_t>(before + count));
       Kernels().random_integers(job_.options.random_bits, job_.options.seed, job_.options.stream,
                                 first - before, before + count, made_.data());

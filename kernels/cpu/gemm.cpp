@@ -35,13 +35,7 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const Split kind = plan.split.kind;
   if constexpr (!kHasDirectedRounding<F>) {
-    if (kind == Split::stochastic) return Split::none;
     if (kind == Split::exact && !products_are_exact(bounded)) return Split::none;
-  }
-  if (kind == Split::stochastic) {
-    const uint64_t first = plan.first_draw + draws_before(plan, bounded.block->first_k);
-    const auto in_block = 4 * static_cast<uint64_t>(draws_per_word(plan.sum.random_bits));
-    if (first % in_block != 0) return Split::none;
   }
   return kind;
 }
@@ -70,10 +64,7 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
       case Split::tree:
         return tree_tile<Split::tree>(bounded);
       case Split::stochastic:
-        if constexpr (kHasDirectedRounding<F>) {
-          return plan.split.in_binary64 ? with_draws<D>(bounded) : with_draws<F>(bounded);
-        }
-        break;
+        return stochastic_tile(bounded);
       case Split::none:
         break;
     }

@@ -68,24 +68,43 @@ CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
   return each[0];
 }
 
-/// Blocks of kVectors whole vectors, as many at a time as a vector has lanes. The lines of the next
-/// strip are asked for.
+/// Blocks of kVectors whole vectors, as many at a time as a vector has lanes: neighbours, or where
+/// kSide of them lie in each of four pages side by side (pages.h). They are not asked for ahead:
+/// the pass over the elements of the strip before has done that.
+template <class V, bool kWithNan, int kVectors, int64_t kSide>
+CPD_FN void some_block_max(const float* x, float* largest) {
+  constexpr int kLanes = Lanes<V>::count;
+  constexpr int64_t kRunOf = int64_t{kVectors} * kLanes;
+  Signed<V> most[kLanes];
+#pragma GCC unroll 16
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const float* block = x + lane / kSide * kPage + lane % kSide * kRunOf;
+    most[lane] = counted<kWithNan>(load<V>(block));
+    for (int k = 1; k < kVectors; ++k) {
+      most[lane] = max(most[lane], counted<kWithNan>(load<V>(block + k * kLanes)));
+    }
+  }
+  const Signed<V> each = largest_lanes<V>(most);
+  for (int64_t page = 0; page * kSide < kLanes; ++page) {
+    copy(largest + page * (kPage / kRunOf), reinterpret_cast<const float*>(&each) + page * kSide,
+         kSide);
+  }
+}
+
 template <class V, bool kWithNan, int kVectors>
 CPD_FN int64_t short_block_max(int64_t blocks, const float* x, float* largest) {
   constexpr int kLanes = Lanes<V>::count;
-  int64_t b = 0;
-  for (; b + kLanes <= blocks; b += kLanes) {
-    Signed<V> most[kLanes];
-#pragma GCC unroll 16
-    for (int lane = 0; lane < kLanes; ++lane, x += kVectors * kLanes) {
-      most[lane] = counted<kWithNan>(load<V>(x));
-      prefetch_group(x);
-      for (int k = 1; k < kVectors; ++k) {
-        if (k * kLanes % kLine == 0) prefetch_group(x + k * kLanes);
-        most[lane] = max(most[lane], counted<kWithNan>(load<V>(x + k * kLanes)));
-      }
+  constexpr int64_t kSide = kLanes / kPages;
+  constexpr int64_t kRunOf = int64_t{kVectors} * kLanes;
+  const int64_t whole = blocks - blocks % (kGroup / kRunOf);
+  for (int64_t group = 0; group < whole; group += kGroup / kRunOf) {
+    for (int64_t b = group; b < group + kPage / kRunOf; b += kSide) {
+      some_block_max<V, kWithNan, kVectors, kSide>(x + b * kRunOf, largest + b);
     }
-    store(largest + b, largest_lanes<V>(most));
+  }
+  int64_t b = whole;
+  for (; b + kLanes <= blocks; b += kLanes) {
+    some_block_max<V, kWithNan, kVectors, kLanes>(x + b * kRunOf, largest + b);
   }
   return b;
 }
@@ -248,17 +267,21 @@ CPD_BODY void spread_body(int64_t run, int64_t n, const float* each, float* all)
 
 /// The scales of V's lanes from element i on (run 1), or of block i in each.
 template <class V>
-CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i) {
-  return {load_f32<V>(run.by + i), load_f32<V>(run.scale + i), load_f32<V>(run.outer + i)};
+CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i, bool inverts) {
+  const ElementScale<V> at{load_f32<V>(run.by + i), load_f32<V>(run.scale + i),
+                           load_f32<V>(run.outer + i)};
+  return inverts ? with_inverse(at) : at;
 }
 template <class V>
-CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i) {
-  return {splat<V>(run.by[i]), splat<V>(run.scale[i]), splat<V>(run.outer[i])};
+CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i, bool inverts = false) {
+  const ElementScale<V> at{splat<V>(run.by[i]), splat<V>(run.scale[i]), splat<V>(run.outer[i])};
+  return inverts ? with_inverse(at) : at;
 }
 
 /// one(x, scales, random, to) of the last elements, fewer than V's lanes, from i on.
 template <class R, class V, class T, class One>
-CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, One one) {
+CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, bool inverts,
+                          One one) {
   constexpr int kLanes = Lanes<V>::count;
   float in[4][kLanes] = {};
   uint32_t r[kLanes] = {};
@@ -271,29 +294,31 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
     in[3][k] = run.outer[at];
   }
   if constexpr (R::mode == Rounding::stochastic) copy(r, run.random + i, rest);
-  const ElementScale<V> at{load_f32<V>(in[1]), load_f32<V>(in[2]), load_f32<V>(in[3])};
+  const ScaledRun lanes{.by = in[1], .scale = in[2], .outer = in[3]};
+  const ElementScale<V> at = load_scale<V>(lanes, 0, inverts);
   one(load_f32<V>(in[0]), at, load_random<R, V>(r), out);
   copy(to + i, out, rest);
 }
 
-/// Calls one(x, scales, random, to) for each group of V's lanes; `to` takes a T for each.
+/// Calls one(x, scales, random, to) for each group of V's lanes; `to` takes a T for each. inverts:
+/// elements are divided below the wide route's scales.
 template <class R, class V, class T, class One>
-CPD_FN void for_elements(const ScaledRun run, T* to, One one) {
+CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   constexpr int kLanes = Lanes<V>::count;
   const int64_t whole = run.n - run.n % kLanes;
   const auto group = [&](int64_t i, ElementScale<V> at) {
     one(load_f32<V>(run.x + i), at, load_random<R, V>(run.random + i), to + i);
   };
   if (run.run == 1) {
-    for (int64_t i = 0; i < whole; i += kLanes) group(i, load_scale<V>(run, i));
+    for (int64_t i = 0; i < whole; i += kLanes) group(i, load_scale<V>(run, i, inverts));
   } else {
     for (int64_t begin = 0, b = 0; begin < whole; begin += run.run, ++b) {
-      const ElementScale<V> at = splat_scale<V>(run, b);
+      const ElementScale<V> at = splat_scale<V>(run, b, inverts);
       const int64_t end = least(begin + run.run, whole);
       for (int64_t i = begin; i < end; i += kLanes) group(i, at);
     }
   }
-  if (whole < run.n) last_elements<R, V>(run, whole, run.n - whole, to, one);
+  if (whole < run.n) last_elements<R, V>(run, whole, run.n - whole, to, inverts, one);
 }
 
 /// Calls body.operator()<R, route, V>() for the plan's rule.
@@ -313,28 +338,97 @@ CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
   });
 }
 
+template <ElementRoute kRoute>
+CPD_FN bool inverts(const ScaledPlan& plan) {
+  return kRoute == ElementRoute::wide && plan.arithmetic == Arithmetic::exact;
+}
+
+template <class R, ElementRoute kRoute, class V>
+CPD_FN auto value_below(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan) {
+  return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
+}
+
 template <class R, ElementRoute kRoute, class V, bool kStreaming>
 CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
-  for_elements<R, V>(run, y, [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
-    const V q = round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
-    const auto value = scaled_value(q, at);
-    if constexpr (kStreaming) {
-      store_streaming(to, value);
-    } else {
-      store(to, value);
+  for_elements<R, V>(run, y, inverts<kRoute>(plan),
+                     [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
+                       const auto value = value_below<R, kRoute>(x, at, random, plan);
+                       if constexpr (kStreaming) {
+                         store_streaming(to, value);
+                       } else {
+                         store(to, value);
+                       }
+                     });
+}
+
+/// Of a row in groups of pages, side by side (pages.h): the scales of the blocks in a group.
+/// run.run > 1; run.n: a multiple of kGroup.
+class PageScales {
+ public:
+  CPD_FN explicit PageScales(const ScaledRun& run)
+      : shift_(__builtin_ctzll(static_cast<unsigned long long>(least(run.run, kPage)))) {}
+  CPD_FN void enter_group(const ScaledRun& run, int64_t group) {
+    for (int64_t page = 0; page < kPages; ++page) first_[page] = (group + page * kPage) / run.run;
+  }
+  /// Of value i of a page.
+  CPD_FN ElementScale<F> of(const ScaledRun& run, int64_t page, int64_t i) const {
+    return splat_scale<F>(run, first_[page] + (i >> shift_));
+  }
+
+ private:
+  int shift_;
+  int64_t first_[kPages];
+};
+
+/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, a vector at a time, of
+/// which the first is element `at`; blocks in turn, whose next group's lines are asked for.
+template <class One>
+CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
+                            int64_t begin, int64_t end, One one) {
+  const int64_t step = least(run.run, 2 * kLine);
+  for (int64_t i = begin; i < end; i += step) {
+    for (int64_t page = 0; page < kPages; ++page) {
+      const ElementScale<F> below = scales.of(run, page, i);
+      for (int64_t k = i; k < i + step; k += Lanes<F>::count) {
+        const int64_t at = group + page * kPage + k;
+        if (k % kLine == 0) prefetch_group(run.x + at);
+        one(page, k, at, below);
+      }
     }
-  });
+  }
+}
+
+CPD_FN bool fits_pages(const ScaledRun& run) {
+  return run.rows == 1 && run.run > 1 && run.n % kGroup == 0;
+}
+
+/// Past the caches.
+template <class R, ElementRoute kRoute>
+CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
+  PageScales scales(run);
+  for (int64_t group = 0; group < run.n; group += kGroup) {
+    scales.enter_group(run, group);
+    for_page_blocks(run, scales, group, 0, kPage, [&](int64_t, int64_t, int64_t i, auto below) {
+      const auto random = load_random<R, F>(run.random + i);
+      store_streaming(y + i, value_below<R, kRoute>(load<F>(run.x + i), below, random, plan));
+    });
+  }
 }
 
 CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
                                 float* y, int64_t y_stride, bool streaming) {
   constexpr int kLanes = Lanes<F>::count;
   const bool stream = streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
+  const bool in_pages = stream && fits_pages(*all);
   ScaledRun run = *all;
   with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
+    constexpr bool kNarrow = kRoute != ElementRoute::wide;
+    if constexpr (kNarrow) {
+      if (in_pages) return round_pages<R, kRoute>(*plan, run, y);
+    }
     for (int64_t row = 0; row < all->rows; ++row) {
-      if (kRoute != ElementRoute::wide && stream) {
-        round_run<R, kRoute, V, kRoute != ElementRoute::wide>(*plan, run, y);
+      if (kNarrow && stream) {
+        round_run<R, kRoute, V, kNarrow>(*plan, run, y);
       } else {
         round_run<R, kRoute, V, false>(*plan, run, y);
       }
@@ -346,45 +440,81 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
   if (stream) fence_streaming<F>();
 }
 
-CPD_BODY void encode_blocks_body(const ScaledPlan* shared, ElementRoute route, const ScaledRun* run,
-                                 uint8_t* packed, bool streaming) {
-  const ScaledPlan plan = *shared;
-  const int bits = plan.element.bits;
-  const Packer<Unsigned<F>> packer(bits);
-  const bool stream = streaming && is_aligned(packed);
-  with_route(plan, route, [&]<class R, ElementRoute kRoute, class V>() {
-    for (int64_t i = 0; i < run->n; i += kRun) {
-      alignas(64) uint32_t codes[kRun];
-      alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
-      ScaledRun part = *run;
-      part.n = least(kRun, run->n - i);
-      part.x += i;
-      part.by += i / part.run;
-      part.scale += i / part.run;
-      part.outer += i / part.run;
-      if (part.random != nullptr) part.random += i;
-      if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
-      for_elements<R, V>(part, codes,
-                         [plan](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
-                           const V down = scaled_down<kRoute>(x, at, plan);
-                           store_u32<V>(to, round_to_whole_code<R>(down, random, plan.element));
-                         });
-      packer.pack(codes, kRun, bytes);
-      uint8_t* to = packed + i * bits / 8;
-      if (stream && part.n == kRun) {
-        copy_streaming(to, bytes, kRun * bits / 8);
+/// Codes of a run's elements, packed.
+template <class R, ElementRoute kRoute, class V>
+CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* packed) {
+  alignas(64) uint32_t codes[kRun];
+  alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
+  const Packer<Unsigned<F>> packer(plan.element.bits);
+  for (int64_t i = 0; i < run.n; i += kRun) {
+    ScaledRun part = run;
+    part.n = least(kRun, run.n - i);
+    part.x += i;
+    part.by += i / part.run;
+    part.scale += i / part.run;
+    part.outer += i / part.run;
+    if (part.random != nullptr) part.random += i;
+    if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
+    for_elements<R, V>(part, codes, inverts<kRoute>(plan),
+                       [&](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
+                         const V down = scaled_down<kRoute>(x, at, plan);
+                         store_u32<V>(to, round_to_whole_code<R>(down, random, plan.element));
+                       });
+    packer.pack(codes, kRun, bytes);
+    copy(packed + i * plan.element.bits / 8, bytes, (part.n * plan.element.bits + 7) / 8);
+  }
+}
+
+/// The same of whole groups of pages, side by side; past the caches where `packed` is aligned.
+template <class R, ElementRoute kRoute>
+CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* packed) {
+  constexpr int64_t kPart = 2 * kBlock;  // whole lines of codes of any width
+  alignas(64) uint32_t codes[kPages][kPart];
+  alignas(64) uint8_t bytes[4 * kPart + kPackSlack];
+  const int64_t bits = plan.element.bits;
+  const bool stream = is_aligned(packed);
+  const Packer<Unsigned<F>> packer(plan.element.bits);
+  PageScales scales(run);
+  for (int64_t part = 0; part < run.n / kPages; part += kPart) {
+    const int64_t begin = part % kPage;
+    const int64_t group = part / kPage * kGroup;
+    if (begin == 0) scales.enter_group(run, group);
+    for_page_blocks(run, scales, group, begin, begin + kPart,
+                    [&](int64_t page, int64_t k, int64_t i, auto below) {
+                      const F x = load<F>(run.x + i);
+                      const auto random = load_random<R, F>(run.random + i);
+                      const F down = scaled_down<kRoute>(x, below, plan);
+                      store(codes[page] + k - begin,
+                            round_to_whole_code<R>(down, random, plan.element));
+                    });
+    for (int64_t page = 0; page < kPages; ++page) {
+      packer.pack(codes[page], kPart, bytes);
+      uint8_t* const to = packed + (group + page * kPage + begin) * bits / 8;
+      if (stream) {
+        copy_streaming(to, bytes, kPart * bits / 8);
       } else {
-        copy(to, bytes, (part.n * bits + 7) / 8);
+        copy(to, bytes, kPart * bits / 8);
       }
     }
+  }
+}
+
+CPD_BODY void encode_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* run,
+                                 uint8_t* packed, bool streaming) {
+  const bool in_pages = streaming && fits_pages(*run);
+  with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
+    if constexpr (kRoute != ElementRoute::wide) {
+      if (in_pages) return encode_pages<R, kRoute>(*plan, *run, packed);
+    }
+    encode_run<R, kRoute, V>(*plan, *run, packed);
   });
-  fence_streaming<F>();
+  if (in_pages) fence_streaming<F>();
 }
 
 CPD_BODY void scale_blocks_body(bool wide, const ScaledRun* run, float* y) {
   using Plain = Rule<Rounding::nearest_even>;
   const auto all = [&]<class V>() {
-    for_elements<Plain, V>(*run, y, [](V x, ElementScale<V> at, Unsigned<V>, float* to) {
+    for_elements<Plain, V>(*run, y, false, [](V x, ElementScale<V> at, Unsigned<V>, float* to) {
       store(to, scaled_value(x, at));
     });
   };

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings (numeric/split.h) against the general route, in one kernel: the same packed
-// block with and without its SplitPlan. Data are chosen so that sums pass from one to the other.
+// The short roundings (numeric/split.h, split_stochastic.h) against the general route, in one
+// kernel: the same packed block with and without its SplitPlan. Data are chosen so that sums pass
+// from one to the other.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -71,6 +73,41 @@ const std::vector<Case>& cases() {
       {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", Split::stochastic},
       {"e6m9 sequential rounding=stochastic random_bits=13", "e6m9", Split::stochastic},
   };
+  return all;
+}
+
+/// Every scheme of stochastic sums, products rounded and exact, on formats with each of the traits
+/// that their roundings take care of, for bits that share a word and bits that binary32 cannot
+/// hold.
+const std::vector<Case>& stochastic_cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> cases;
+    int turn = 0;
+    for (const char* format :
+         {"fp32",        "tf32",         "bf16",          "fp16",        "e5m2",
+          "e4m3",        "e4m3fn",       "e4m3fnuz",      "e5m2fnuz",    "e3m0",
+          "e2m1",        "e3m2",         "e2m3",          "e4m3b11fnuz", "e6m9",
+          "e3m2ieee",    "e8m3",         "e5m12",         "binary8p1se", "binary8p3se",
+          "binary8p4sf", "e6m9:bias=60", "e5m2:bias=140", "e1m2",        "e4m0"}) {
+      for (const char* scheme : {" sequential", " sequential product=exact", " kahan",
+                                 " kahan product=exact", " pairwise", " pairwise product=exact"}) {
+        for (const int bits : {8, 24, 1 + turn++ % 24}) {
+          const std::string policy = turn % 3 == 0 ? " overflow=saturate" : "";
+          cases.push_back({format + (scheme + policy) +
+                               " rounding=stochastic random_bits=" + std::to_string(bits),
+                           turn % 4 == 0 ? "fp32" : format, Split::stochastic});
+        }
+      }
+    }
+    for (const char* product : {"e5m2", "e4m3", "e8m7", "e3m0", "e6m9"}) {
+      for (const char* scheme :
+           {"e5m7 sequential product=", "e4m3 kahan product=", "e8m3 pairwise product="}) {
+        cases.push_back({std::string(scheme) + product + " rounding=stochastic random_bits=9",
+                         "e5m7", Split::stochastic});
+      }
+    }
+    return cases;
+  }();
   return all;
 }
 
@@ -168,16 +205,19 @@ class Block {
 };
 
 TEST(GemmRoutes, PlansTakeTheShortRoundings) {
-  for (const Case& c : cases()) {
-    const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 100);
-    EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
+  for (const auto* some : {&cases(), &stochastic_cases()}) {
+    for (const Case& c : *some) {
+      const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 100);
+      EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
+    }
   }
   for (const char* general :
-       {"e3m0 pairwise", "e3m0 sequential rounding=stochastic", "e4m3:nosub sequential",
-        "e8m12 sequential", "e4m3 sequential rounding=up", "e4m3 sequential product=e5m2",
-        "e4m3 kahan product=exact", "e4m3 sequential rounding=stochastic variant=C",
-        "fp32 sequential overflow=saturate", "e4m3 pairwise product=exact",
-        "fp32 kahan product=exact", "fp32 pairwise rounding=up", "e8m12 pairwise"}) {
+       {"e3m0 pairwise", "e4m3:nosub sequential", "e8m12 sequential", "e4m3 sequential rounding=up",
+        "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
+        "e4m3 sequential rounding=stochastic variant=C",
+        "e4m3:nosub sequential rounding=stochastic", "fp32 sequential overflow=saturate",
+        "e4m3 pairwise product=exact", "fp32 kahan product=exact", "fp32 pairwise rounding=up",
+        "e8m12 pairwise"}) {
     const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(general), 100);
     EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(Split::none)) << general;
   }
@@ -257,6 +297,51 @@ TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
       }
     }
   }
+}
+
+/// Every stochastic route: sums that overflow, special values among operands and at the start,
+/// draws that begin within a block of words or a word, even and odd numbers of products.
+TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
+  constexpr std::int64_t kRows = 3;
+  constexpr std::int64_t kColumns = 37;
+  std::mt19937_64 bits(23);
+  int finite = 0;
+  int special = 0;
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const Case& c : stochastic_cases()) {
+      const Accumulator accumulator = ParseAccumulator(c.accumulator);
+      const double max = std::min(accumulator.format.max(), 0x1p120);
+      for (const double part : {0.01, 0.5, 4.0, -1.0}) {
+        const std::int64_t depth = std::array{1, 2, 8, 45, 150}[bits() % 5];
+        const double sums = part > 0 ? part * max : 4 * accumulator.format.min_subnormal();
+        const double size = std::sqrt(sums / std::sqrt(static_cast<double>(depth)));
+        const auto a = values(kRows * depth, c.operands, size, part == 0.5, bits);
+        const auto b = values(kColumns * depth, c.operands, size, false, bits);
+        Block block(*kernels, kRows, kColumns, depth, a, b);
+        const AccumulatorPlan plan = make_accumulator_plan(accumulator, depth);
+        GemmPlan taken = plan.sum;
+        taken.first_draw += bits() % 40;
+        GemmPlan general = taken;
+        general.split = SplitPlan{};
+        const auto largest = static_cast<float>(accumulator.format.max());
+        for (const float start : {0.0F, accumulator.format.has_negative_zero() ? -0.0F : -largest,
+                                  std::numeric_limits<float>::quiet_NaN(), largest}) {
+          const auto got = block.Sums(taken, start);
+          const auto expected = block.Sums(general, start);
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
+                      std::bit_cast<std::uint32_t>(expected[i]))
+                << kernels->name << ", " << c.accumulator << ", " << depth
+                << " products, sums about " << sums << ", start " << start << ", element " << i
+                << ": " << got[i] << " and " << expected[i];
+            (std::isfinite(got[i]) ? finite : special) += 1;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(finite, 100000);
+  EXPECT_GT(special, 100000);
 }
 
 /// Products next to powers of two, where a magnet's binade is told by logarithms: b is 2^j / a and
