@@ -371,8 +371,9 @@ class Worker {
       b_.PackInOrder(b, true, unit_, block.count);
       return;
     }
-    a_.Pack(a, false, sum_.exact_products);
-    b_.Pack(b, true, sum_.exact_products);
+    const bool last_bits = plan_.scheme == Scheme::fixed || sum_.split.kind == Split::exact;
+    a_.Pack(a, false, last_bits);
+    b_.Pack(b, true, last_bits);
   }
 
   /// The products of a block, some rows at a time.
