@@ -47,7 +47,7 @@ double ShortRoute(const GemmPlan& plan) {
     case Split::tree:
       return 15;
     case Split::stochastic:
-      return (plan.stochastic.in_binary64 ? 20 : 12) * RoundingsOf(plan);
+      return (plan.stochastic.in_binary32 ? 12 : 20) * RoundingsOf(plan);
     default:
       return 9 * care;
   }
