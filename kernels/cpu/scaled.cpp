@@ -440,13 +440,25 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
   if (stream) fence_streaming<F>();
 }
 
+template <class R, ElementRoute kRoute, class V>
+CPD_FN Unsigned<V> code_below(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan,
+                              bool is_uniform) {
+  if constexpr (kRoute == ElementRoute::wide && R::mode == Rounding::stochastic) {
+    Unsigned<V> codes;
+    if (is_uniform && uniform_codes<R>(x, at, random, plan.element, &codes)) return codes;
+  }
+  return round_to_whole_code<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
+}
+
 /// Codes of a run's elements, packed.
 template <class R, ElementRoute kRoute, class V>
 CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* packed) {
   alignas(64) uint32_t codes[kRun];
   alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
   const Packer<Unsigned<F>> packer(plan.element.bits);
+  const bool is_uniform = has_uniform_codes(plan);
   for (int64_t i = 0; i < run.n; i += kRun) {
+    for (int64_t k = 0; k < kRun; k += kLine) prefetch_group(run.x + i + k);
     ScaledRun part = run;
     part.n = least(kRun, run.n - i);
     part.x += i;
@@ -457,8 +469,7 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
     if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
     for_elements<R, V>(part, codes, inverts<kRoute>(plan),
                        [&](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
-                         const V down = scaled_down<kRoute>(x, at, plan);
-                         store_u32<V>(to, round_to_whole_code<R>(down, random, plan.element));
+                         store_u32<V>(to, code_below<R, kRoute>(x, at, random, plan, is_uniform));
                        });
     packer.pack(codes, kRun, bytes);
     copy(packed + i * plan.element.bits / 8, bytes, (part.n * plan.element.bits + 7) / 8);
@@ -481,11 +492,9 @@ CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* pa
     if (begin == 0) scales.enter_group(run, group);
     for_page_blocks(run, scales, group, begin, begin + kPart,
                     [&](int64_t page, int64_t k, int64_t i, auto below) {
-                      const F x = load<F>(run.x + i);
                       const auto random = load_random<R, F>(run.random + i);
-                      const F down = scaled_down<kRoute>(x, below, plan);
                       store(codes[page] + k - begin,
-                            round_to_whole_code<R>(down, random, plan.element));
+                            code_below<R, kRoute>(load<F>(run.x + i), below, random, plan, false));
                     });
     for (int64_t page = 0; page < kPages; ++page) {
       packer.pack(codes[page], kPart, bytes);
