@@ -317,7 +317,7 @@ class Benchmark {
     const double plain = 8.0 * static_cast<double>(model_.values()) * (World() - 1) / World();
     for (std::size_t i = 0; i < cases.size(); ++i) {
       PrintPair(cases.at(i).name, sides[i], sides.back(), against,
-                {{"bound", plain / cases.at(i).bytes}});
+                {{"fewer_bytes", plain / cases.at(i).bytes}});
     }
   }
 

@@ -105,10 +105,9 @@ void Run(const Row& row, const Arrays& a) {
   }
 }
 
-double BytesMoved(const Row& row, std::int64_t n) {
-  const auto floats = 4.0 * static_cast<double>(n);
-  if (row.verb == Verb::cast) return 2 * floats;
-  return floats + static_cast<double>(cpd::PackedBytes(row.format, n));
+timing::Element ElementOf(const Row& row) {
+  const double bytes = row.verb == Verb::cast ? 8 : 4 + row.format.bits() / 8.0;
+  return {bytes, bytes};
 }
 
 // --- bits ----------------------------------------------------------------------------------------
@@ -185,7 +184,7 @@ std::string CheckBits(const Row& row, const Arrays& a) {
 /// GB/s of the row and of memcpy, by turns.
 timing::Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
   const auto size = sizeof(float) * static_cast<std::size_t>(a.n);
-  const timing::Side work{[&] { Run(row, a); }, BytesMoved(row, a.n)};
+  const timing::Side work{[&] { Run(row, a); }, ElementOf(row).counted * static_cast<double>(a.n)};
   const timing::Side memcpy{[&] { std::memcpy(copy, a.x, size); }, 2 * static_cast<double>(size)};
   return timing::Time(work, memcpy, repeats);
 }
@@ -282,7 +281,8 @@ bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& setti
   cpd::ForceKernels(row.backend);
   Run(row, a);
   const std::string backend = cpd::Kernels().name;
-  timing::Print(row.name, "memcpy", backend, Time(row, a, copy, settings.repeats), row.bar);
+  timing::Print(row.name, "memcpy", backend, Time(row, a, copy, settings.repeats), row.bar,
+                ElementOf(row));
   cpd::ForceKernels("");
   return true;
 }

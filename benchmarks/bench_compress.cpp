@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -135,6 +136,14 @@ class Layer {
       codec_.Round(piece, state_.get(), a_.x + piece.begin, y + piece.begin);
     }
   }
+  /// Bytes an element that the last Encode, or Decode, had to move: values, a residual there and
+  /// back, once more the values where they are measured first, and codes.
+  [[nodiscard]] double Moved(bool decodes) const {
+    const auto codes = static_cast<double>(std::reduce(used_.begin(), used_.end()));
+    const double again = codec_.measured() == cpd::Measured::nothing ? 0 : 4;
+    const double residual = state_ == nullptr || state_->Kept().empty() ? 0 : 8;
+    return 4 + codes / static_cast<double>(a_.n) + (decodes ? 0 : again + residual);
+  }
   [[nodiscard]] std::vector<std::uint8_t> AllBytes() const {
     std::vector<std::uint8_t> all;
     for (std::int64_t k = 0; k < pieces_.count(); ++k) {
@@ -206,10 +215,12 @@ bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {
   if (!row.floats) {
     const timing::Side memcpy{[&] { std::memcpy(copy, a.x, size); }, 2 * static_cast<double>(size)};
     timing::Print(row.name, "memcpy", cpd::Kernels().name,
-                  timing::Time({work, memcpy.bytes}, memcpy, repeats), row.bar);
+                  timing::Time({work, memcpy.bytes}, memcpy, repeats), row.bar,
+                  {8, layer.Moved(row.decodes)});
   } else {
     timing::Print(row.name, "1 GB/s of floats", cpd::Kernels().name,
-                  timing::Alone({work, static_cast<double>(size)}, repeats), row.bar);
+                  timing::Alone({work, static_cast<double>(size)}, repeats), row.bar,
+                  {4, layer.Moved(row.decodes)});
   }
   return true;
 }

@@ -54,23 +54,7 @@ struct Row {
   std::optional<double> bar;
 };
 
-float g_plain;  ///< keeps a sum that nobody reads
 std::uint32_t g_checksum;
-
-/// Reads the array once, adding lane by lane.
-void PlainSum(const float* x, std::int64_t n) {
-  using Lanes = float __attribute__((vector_size(64)));
-  std::array<Lanes, 4> sums{};
-  for (std::int64_t i = 0; i + 64 <= n; i += 64) {
-    for (std::size_t j = 0; j < sums.size(); ++j) {
-      Lanes lanes;
-      std::memcpy(&lanes, x + i + 16 * j, sizeof(lanes));
-      sums[j] += lanes;
-    }
-  }
-  const Lanes all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  for (int lane = 0; lane < 16; ++lane) g_plain += all[lane];
-}
 
 // --- rows ----------------------------------------------------------------------------------------
 
@@ -123,11 +107,11 @@ void Run(const Row& row, const Arrays& a) {
   }
 }
 
-/// The bytes that a row counts: fold_packed those of its terms in fp32, so that rows compare.
-double BytesOf(const Row& row, std::int64_t n) {
-  const double floats = 4.0 * static_cast<double>(n);
-  const bool moves_codes = row.verb == Verb::pack || row.verb == Verb::unpack;
-  return floats + (moves_codes ? static_cast<double>(cpd::PackedBytes(row.format, n)) : 0);
+/// fold_packed counts its terms in fp32, so that rows compare.
+timing::Element ElementOf(const Row& row) {
+  const double code = row.format.bits() / 8.0;
+  if (row.verb == Verb::pack || row.verb == Verb::unpack) return {4 + code, 4 + code};
+  return {4, row.verb == Verb::fold_packed ? code : 4};
 }
 
 // --- data ----------------------------------------------------------------------------------------
@@ -329,14 +313,15 @@ bool Measure(const Row& row, const Arrays& a, const Memory& copy, const Settings
   }
   const auto bytes = sizeof(float) * static_cast<std::size_t>(a.n);
   const bool copies = row.verb == Verb::pack || row.verb == Verb::unpack;
-  timing::Side baseline{[&] { PlainSum(a.x, a.n); }, static_cast<double>(bytes)};
+  timing::Side baseline{[&] { timing::PlainSum(a.x, a.n); }, static_cast<double>(bytes)};
   if (copies) {
     baseline = {[&] { std::memcpy(copy.bytes(), a.x, bytes); }, 2 * static_cast<double>(bytes)};
   }
   Run(row, a);
-  const timing::Side work{[&] { Run(row, a); }, BytesOf(row, a.n)};
+  const timing::Element element = ElementOf(row);
+  const timing::Side work{[&] { Run(row, a); }, element.counted * static_cast<double>(a.n)};
   timing::Print(row.name, copies ? "memcpy" : "plain fp32 sum", cpd::Kernels().name,
-                timing::Time(work, baseline, settings.repeats), row.bar);
+                timing::Time(work, baseline, settings.repeats), row.bar, element);
   return true;
 }
 

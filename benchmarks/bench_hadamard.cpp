@@ -121,10 +121,11 @@ bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {
   }
   const auto size = cpd::SizeOf(row.dtype) * static_cast<std::size_t>(a.n);
   const auto bytes = 2 * static_cast<double>(size);
+  const double each = 2 * static_cast<double>(cpd::SizeOf(row.dtype));
   const timing::Side work{[&] { Run(row, a); }, bytes};
   const timing::Side memcpy{[&] { std::memcpy(copy, a.x, size); }, bytes};
   timing::Print(row.name, "memcpy", cpd::Kernels().name, timing::Time(work, memcpy, repeats),
-                row.bar);
+                row.bar, {each, each});
   return true;
 }
 

@@ -106,6 +106,17 @@ void Run(const Row& row, const Arrays& a) {
   cpd::Decode(codes, row.scaled, row.axis, scales, outer, y);
 }
 
+/// Bytes an element: a scale of the whole tensor wants the values twice.
+timing::Element ElementOf(const Row& row, std::int64_t n) {
+  using Kind = cpd::BlockShape::Kind;
+  const bool of_tensor = row.scaled.block.kind == Kind::tensor ||
+                         (row.scaled.tensor_scale && row.scaled.outer == Kind::tensor);
+  const std::vector<std::int64_t> shape{n / kColumns, kColumns};
+  const double code = BitsPerValue(row.scaled, shape, row.axis) / 8;
+  const double other = row.verb == Verb::cast ? 4 : code;
+  return {8, 4 + other + (of_tensor && row.verb != Verb::decode ? 4 : 0)};
+}
+
 /// Block g of an MX cast along rows: the power of two by its definition, elements by cpd::Cast.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   const std::int64_t size = row.scaled.block.columns;
@@ -166,7 +177,7 @@ bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {
   const timing::Side work{[&] { Run(row, a); }, 2 * static_cast<double>(size)};
   const timing::Side memcpy{[&] { std::memcpy(copy, a.x, size); }, 2 * static_cast<double>(size)};
   timing::Print(row.name, "memcpy", cpd::Kernels().name, timing::Time(work, memcpy, repeats),
-                row.bar);
+                row.bar, ElementOf(row, a.n));
   return true;
 }
 

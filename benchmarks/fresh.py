@@ -44,4 +44,4 @@ def rows(options: Namespace) -> Iterator[Row]:
                 yield {"name": name, "wrong": "the two results differ"}
                 continue
             row = timed(name, "GB/s", Side(make, moved), "out=", Side(into, moved), options.repeats)
-            yield row | {"bar": round(BAR, 3)}
+            yield row | {"bar": round(BAR, 3), "backend": cpd.backend(), "counted": 8}

@@ -30,9 +30,9 @@ class Scheme:
     bar: float | None = None
 
 
-def _stochastic(random_bits: int) -> Callable[[str], cpd.Accumulator]:
+def _stochastic(random_bits: int, scheme: str = "sequential") -> Callable[[str], cpd.Accumulator]:
     return lambda f: cpd.Accumulator(
-        f, rounding="stochastic", random_bits=random_bits, seed=SEED, stream=STREAM
+        f, scheme, rounding="stochastic", random_bits=random_bits, seed=SEED, stream=STREAM
     )
 
 
@@ -54,6 +54,9 @@ SCHEMES = {
     "int32": Scheme(lambda _: cpd.Accumulator("int32")),
     "int32-saturate": Scheme(lambda _: cpd.Accumulator.parse("int32 sum_overflow=saturate")),
     "kulisch": Scheme(lambda f: cpd.Accumulator("fp32", fixed=cpd.FixedPoint.kulisch(f, f, 1024))),
+    "stochastic8-kahan": Scheme(_stochastic(8, "kahan")),
+    "stochastic8-fma": Scheme(_stochastic(8, "fma")),
+    "stochastic8-pairwise": Scheme(_stochastic(8, "pairwise")),
     "blas": Scheme(cpd.Accumulator),
 }
 BARRED = tuple(name for name, scheme in SCHEMES.items() if scheme.bar is not None)
@@ -77,12 +80,14 @@ class Case:
     careful: bool = False
     threads: int = 1
     backend: str = ""  # empty: the one in use
+    group: str = ""  # of rows, in the name
 
     @property
     def name(self) -> str:
         m, k, n = self.shape
         size = str(m) if m == k == n else f"{m}x{k}x{n}"
-        name = f"gemm/{self.scheme}/{self.format}/{size}"
+        group = f"{self.group}/" if self.group else ""
+        name = f"gemm/{group}{self.scheme}/{self.format}/{size}"
         name += "/careful" if self.careful else ""
         name += f"/threads{self.threads}" if self.threads > 1 else ""
         return f"{self.backend}/{name}" if self.backend else name

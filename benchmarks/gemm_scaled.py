@@ -111,7 +111,7 @@ def row(case: Case, options: Namespace) -> Row:
         work = Side(lambda: scaled.multiply(scaled.a, scaled.b), macs)
         baseline = Side(lambda: case.plain.multiply(scaled.a, scaled.b), macs)
         made = timed(case.name, gemm.UNIT, work, "without scales", baseline, options.repeats)
-        made["backend"] = cpd.backend()
+        made |= {"backend": cpd.backend(), "like": case.plain.name}
     if case.bar is not None and made["backend"] == "avx512":
         made["bar"] = case.bar
     return made

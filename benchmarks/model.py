@@ -105,12 +105,13 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
         step(plain, x)
     work = counter.get_total_flops()
     base = Side(lambda: step(plain, x), work)
+    products = _native_rate(_products(plain, x))
     for full in wanted:
         if full == chunked:
             yield _chunked_row(case, plain, x, full, options)
             continue
         if full == peer:
-            yield _peer_row(case, plain, x, full, work, options)
+            yield _peer_row(case, plain, x, full, work, options) | products
             continue
         name = names[full]
         fault = wrong(case, plain, x, name)
@@ -119,7 +120,7 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
             continue
         model = converted(case, plain, name)
         side = Side(lambda model=model: step(model, x), work)  # type: ignore[misc]
-        row = timed(full, "GFLOP/s", side, "unconverted", base, options.repeats)
+        row = timed(full, "GFLOP/s", side, "unconverted", base, options.repeats) | products
         yield row if BARS[name] is None else {**row, "bar": BARS[name]}
 
 
@@ -169,7 +170,23 @@ def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Na
         "least": round(ratios[0], 4),
         "most": round(ratios[-1], 4),
         "bar": 0.9,
+        "bound": round(work / min(bare for bare, _ in turns) * 1e-9, 3),
+        "bound_is": "products",
     }
+
+
+def _native_rate(products: list[tuple[int, int, int]]) -> Row:
+    """A model's bound: its products alone by torch, in GFLOP/s."""
+    operands = [_operands(place % 3, shape) for place, shape in enumerate(products)]
+
+    def alone() -> None:
+        for a, b in operands:
+            torch.mm(a, b)
+
+    alone()
+    work = 2 * sum(m * k * n for m, k, n in products)
+    rate = work / min(seconds(alone) for _ in range(3)) * 1e-9
+    return {"bound": round(rate, 3), "bound_is": "products"}
 
 
 def _operands(which: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev bench [NAME]`: checks the bits, then times; prints a table and writes out/bench.json.
+"""`./dev bench [NAME]`: checks the bits, then times; prints tables, and writes out/bench.json and
+out/bench/<cpu>.json. With --store the rows also go to benchmarks/results, to those of this CPU.
 
 Exits 1 where bits are wrong. A missed bar is shown, but is no failure: times depend on the machine.
 """
@@ -12,12 +13,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import all_reduce
+import bounds
+import machine
+import report
+import store
 from rich.console import Console
-from rich.table import Table
 from timing import Row, Side, Work, timed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,144 +124,25 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
         return
     import fresh
     import gemm
+    import gemm_map
     import gemm_scaled
+    import gemm_sizes
     import model
     import overhead
     import scaled_peers
+    import threads
     import virtual_nodes
 
     yield from fresh.rows(options)
+    yield from threads.rows(options)
     yield from gemm.rows(options)
+    yield from gemm_sizes.rows(options)
+    yield from gemm_map.rows(options)
     yield from gemm_scaled.rows(options)
     yield from scaled_peers.rows(options)
     yield from overhead.rows(options)
     yield from virtual_nodes.rows(options)
     yield from model.rows(options)
-
-
-def verdict(row: Row) -> str:
-    if "wrong" in row:
-        return f"[bold red]WRONG: {row['wrong']}[/]"
-    if "skipped" in row:
-        return f"skipped: {row['skipped']}"
-    if "bar" not in row:
-        return ""
-    return "[green]met[/]" if row["ratio"] >= row["bar"] else "[yellow]missed[/]"
-
-
-def _digits(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Rows of one table: its title, and columns beside the usual ones (heading, key)."""
-
-    unit: str
-    title: str
-    mark: str = ""  # a key that its rows have
-    extra: tuple[tuple[str, str], ...] = ()
-
-    def takes(self, row: Row) -> bool:
-        return row.get("unit", _unit(row["name"])) == self.unit and (
-            not self.mark or self.mark in row
-        )
-
-    def cells(self, row: Row) -> tuple[str, ...]:
-        more = [_digits(row.get(key, "")) for _, key in self.extra]
-        if "ratio" not in row:
-            return row["name"], "", "", "", "", "", *more, verdict(row)
-        bar = f"{row['bar']:.3f}" if "bar" in row else ""
-        spread = f"{row['least']:.3f} … {row['most']:.3f}"
-        numbers = f"{row['value']:.2f}", f"{row['baseline']:.2f}", f"{row['ratio']:.3f}", spread
-        return row["name"], *numbers, bar, *more, verdict(row)
-
-
-KINDS = (
-    Kind(
-        "GB/s",
-        "one thread; GB/s read and written; ratio to memcpy in the same run"
-        " (fold, crc32c: to a plain fp32 sum; cast/fresh: to the cast with out=; peer: to torchao;"
-        " Elias, Huffman: to 1 GB/s of floats)",
-    ),
-    Kind(
-        "GMAC/s",
-        "one thread; 10⁹ multiply-accumulates a second; ratio to torch's sgemm"
-        " (threads2: to one thread; scaled: to the scheme without scales)",
-    ),
-    Kind(
-        "µs",
-        "a call of small arrays, in µs; ratio: torch's multiplication of 8 elements over it"
-        " (compiled: over what it costs above x + 0)",
-    ),
-    Kind(
-        "ms a step",
-        "256 virtual nodes, two threads; ratio: the time of 256 plain micro-batches over a step's",
-    ),
-    Kind(
-        "ms",
-        "Fig. 11 of the APS paper, phases in ms: e4m3 with APS (all of it overlapped; its phases"
-        " one after the other) against an fp16 ring",
-        "fold",
-        (("max exp.", "max_exponent"), ("exchange", "exchange"), ("fold", "fold")),
-    ),
-    Kind(
-        "ms",
-        "what is exchanged, against the alpha-beta model; bytes sent by a rank",
-        "steps",
-        (("steps", "steps"), ("bytes", "bytes")),
-    ),
-    Kind(
-        "ms",
-        "fp32 MPI_Allreduce by Open MPI's algorithms, against its own choice",
-        "algorithm",
-        (("link", "link"),),
-    ),
-    Kind(
-        "ms",
-        "all-reduce of ResNet-50 over 4 ranks; ms of the slowest; ratio: how many times faster"
-        " than the baseline; each side's share of its link",
-        extra=(("link", "link"), ("baseline's", "baseline_link"), ("bytes' bound", "bound")),
-    ),
-    Kind(
-        "GFLOP/s",
-        "two threads; forward and backward pass of a converted model, 10⁹ multiplications and"
-        " additions of the model a second; ratio to the unconverted one (chunked: to the products)",
-    ),
-    Kind("MB", "MB that a host's interface sent; ratio to what was counted, or its inverse"),
-)
-
-
-def show(console: Console, rows: list[Row]) -> None:
-    """A table for the rows of each kind."""
-    left = rows
-    for kind in KINDS:
-        shown = [row for row in left if kind.takes(row)]
-        left = [row for row in left if not kind.takes(row)]
-        if not shown:
-            continue
-        table = Table(title=kind.title)
-        table.add_column("name", no_wrap=True)
-        headings = (kind.unit, "baseline", "ratio", "least … most", "bar")
-        for column in (*headings, *(heading for heading, _ in kind.extra)):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("")
-        for row in shown:
-            table.add_row(*kind.cells(row))
-        console.print(table)
-
-
-def _unit(name: str) -> str:
-    """Of a row without a value."""
-    if name.startswith("all_reduce"):
-        return "ms"
-    if name.startswith("overhead"):
-        return "µs"
-    if name.startswith("model/virtual-nodes"):
-        return "ms a step"
-    if name.startswith("model"):
-        return "GFLOP/s"
-    return "GMAC/s" if "gemm" in name else "GB/s"
 
 
 def parse() -> argparse.Namespace:
@@ -272,45 +156,64 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="of data and drawn formats")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench.json")
     parser.add_argument("--programs", type=Path, default=None, help="folder of built benchmarks")
+    parser.add_argument("--store", action="store_true", help="keep the rows in benchmarks/results")
     options = parser.parse_args()
+    full = options.floats == parser.get_default("floats") and options.values == all_reduce.VALUES
+    if options.store and not full:
+        parser.error("--store keeps rows of full size: no --floats, no --values")
     if options.seed is None:
         options.seed = int.from_bytes(os.urandom(4), "little")
     return options
+
+
+def all_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
+    """Those whose names contain options.name, as they come."""
+    for program in ("bench_cast", "bench_sizes", "bench_hadamard", "bench_scaled"):
+        yield from native_rows(programs / program, options, options.name)
+    yield from native_rows(programs / "bench_compress", options, options.name)
+    yield from fold_rows(programs, options)
+    yield from other_rows(options)
+    yield from torch_rows(options)
+    yield from all_reduce.rows(options, programs)
+
+
+def write(console: Console, options: argparse.Namespace, rows: list[Row], run: store.Run) -> None:
+    """out/bench.json, the run's file under its CPU's name and, if asked, benchmarks/results."""
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    measured = [row for row in rows if "skipped" not in row]
+    options.out.write_text(json.dumps(measured, indent=1) + "\n")
+    name = machine.this_cpu().file
+    path = options.out.with_suffix("") / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(store.dumped(run))
+    console.print(f"rows in {options.out} and {path}")
+    if options.store:
+        console.print(f"kept in {store.store(name, run)}; its tables: python benchmarks/table.py")
 
 
 def main() -> int:
     options = parse()
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)
+        console = Console(width=160)
     programs = options.programs or build(console)
     rows: list[Row] = []
     console.print(f"seed {options.seed}; bits first, then times")
-    with console.status("…") as status:
-        sources = (
-            native_rows(programs / "bench_cast", options, options.name),
-            native_rows(programs / "bench_hadamard", options, options.name),
-            native_rows(programs / "bench_scaled", options, options.name),
-            native_rows(programs / "bench_compress", options, options.name),
-            fold_rows(programs, options),
-            other_rows(options),
-            torch_rows(options),
-            all_reduce.rows(options, programs),
+    with console.status("the machine") as status:
+        measured = machine.rates(
+            programs / "bench_machine", bounds.texts(), options.floats, options.repeats
         )
-        for source in sources:
-            for row in source:
-                rows.append(row)
-                status.update(f"{len(rows)} rows, last {row['name']}")
+        for row in all_rows(programs, options):
+            rows.append(bounds.with_bound(row, measured))
+            status.update(f"{len(rows)} rows, last {row['name']}")
     if not rows:
         sys.exit(f"no row's name contains '{options.name}'")
-    show(console, rows)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    measured = [row for row in rows if "skipped" not in row]
-    options.out.write_text(json.dumps(measured, indent=1) + "\n")
+    report.show(console, rows)
+    write(console, options, rows, store.made(machine.header(measured), rows))
     wrong = [row["name"] for row in rows if "wrong" in row]
     missed = [row["name"] for row in rows if "bar" in row and row["ratio"] < row["bar"]]
     barred = sum("bar" in row for row in rows)
-    console.print(f"bars met: {barred - len(missed)} of {barred}; rows in {options.out}")
+    console.print(f"bars met: {barred - len(missed)} of {barred}")
     if missed:
         console.print("[yellow]missed:[/] " + ", ".join(missed))
     if wrong:

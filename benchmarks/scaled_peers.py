@@ -57,4 +57,4 @@ def rows(options: Namespace) -> Iterator[Row]:
                 continue
             ours = Side(lambda text=text: cpd.cast(x, text), 8 * n)  # type: ignore[misc]
             row = timed(name, "GB/s", ours, "torchao", Side(peer, 8 * n), options.repeats)
-            yield row | {"bar": BAR}
+            yield row | {"bar": BAR, "counted": 8, "moved": 8}

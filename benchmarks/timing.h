@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -81,6 +82,25 @@ class Memory {
   std::unique_ptr<std::uint8_t, Free> data_;
 };
 
+inline volatile float g_plain;  ///< keeps a sum that nobody reads
+
+/// Reads the array once, adding lane by lane.
+inline void PlainSum(const float* x, std::int64_t n) {
+  using Lanes = float __attribute__((vector_size(64)));
+  std::array<Lanes, 4> sums{};
+  for (std::int64_t i = 0; i + 64 <= n; i += 64) {
+    for (std::size_t j = 0; j < sums.size(); ++j) {
+      Lanes lanes;
+      std::memcpy(&lanes, x + i + 16 * j, sizeof(lanes));
+      sums[j] += lanes;
+    }
+  }
+  const Lanes all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  float total = 0;
+  for (int lane = 0; lane < 16; ++lane) total += all[lane];
+  g_plain = total;
+}
+
 /// Code number i of packed ones.
 inline std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i) {
   std::uint32_t code = 0;
@@ -154,11 +174,18 @@ inline void FillNormal(std::uint64_t seed, std::int64_t n, float* x) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = i < drawn ? normal(bits) : x[i - drawn];
 }
 
+/// Bytes an element, in memory: those that a row's rate counts, and those that must move.
+struct Element {
+  double counted, moved;
+};
+
 inline void Print(const std::string& name, const char* against, const std::string& backend,
-                  const Timing& t, std::optional<double> bar) {
+                  const Timing& t, std::optional<double> bar, Element element) {
   std::printf(R"({"name": "%s", "value": %.3f, "unit": "GB/s", "against": "%s", )"
-              R"("baseline": %.3f, "ratio": %.4f, "least": %.4f, "most": %.4f, "backend": "%s")",
-              name.c_str(), t.rate, against, t.baseline, t.ratio, t.least, t.most, backend.c_str());
+              R"("baseline": %.3f, "ratio": %.4f, "least": %.4f, "most": %.4f, "backend": "%s", )"
+              R"("counted": %.4g, "moved": %.4g)",
+              name.c_str(), t.rate, against, t.baseline, t.ratio, t.least, t.most, backend.c_str(),
+              element.counted, element.moved);
   if (bar) std::printf(R"(, "bar": %.2f)", *bar);
   std::printf("}\n");
   std::fflush(stdout);

@@ -357,7 +357,7 @@ void BindOperations(py::module_& m) {
 
   m.def(
       "backend", [] { return std::string(Kernels().name); },
-      "The CPU kernels now in use: scalar, avx2 or avx512. CPD_BACKEND chooses them.");
+      "The CPU kernels now in use: scalar, avx2, avx512 or neon. CPD_BACKEND chooses them.");
   m.def("backends", [] {
     std::vector<std::string> names;
     for (const KernelTable* table : AvailableKernels()) names.emplace_back(table->name);

@@ -7,6 +7,11 @@
 
 #include "cpd/numeric/error.h"
 
+#ifdef CPD_BACKENDS_AARCH64
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace cpd {
 
 namespace scalar {
@@ -20,12 +25,19 @@ namespace avx512 {
 const KernelTable& kernel_table();
 }
 #endif
+#ifdef CPD_BACKENDS_AARCH64
+namespace neon {
+const KernelTable& kernel_table();
+}
+#endif
 
 namespace {
 
 std::vector<const KernelTable*> BuiltKernels() {
 #ifdef CPD_BACKENDS_X86
   return {&scalar::kernel_table(), &avx2::kernel_table(), &avx512::kernel_table()};
+#elif defined(CPD_BACKENDS_AARCH64)
+  return {&scalar::kernel_table(), &neon::kernel_table()};
 #else
   return {&scalar::kernel_table()};
 #endif
@@ -40,6 +52,9 @@ bool CanRun(std::string_view name) {
            __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
            __builtin_cpu_supports("avx512vl") != 0;
   }
+#endif
+#ifdef CPD_BACKENDS_AARCH64
+  if (name == "neon") return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
 #endif
   return name == "scalar";
 }

@@ -44,41 +44,82 @@ bool IsNested() {
   return g_inside;
 }
 
-/// Values between two questions whether to go on; the pieces of a loop over elements.
+/// Values between two questions whether to go on: the most of a piece of a loop over elements.
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;
 
 using Body = std::function<void(std::int64_t, std::int64_t)>;
 
+std::int64_t RoundUp(std::int64_t n, std::int64_t grain) { return (n + grain - 1) / grain * grain; }
+
 /// body(begin, end), piece by piece.
-void RunPieces(std::int64_t begin, std::int64_t end, std::int64_t grain, const Body& body) {
+void RunPieces(std::int64_t n, std::int64_t grain, const Body& body) {
   const Environment environment;
-  const std::int64_t piece = (kPiece + grain - 1) / grain * grain;
-  for (std::int64_t i = begin; i < end; i += piece) {
-    if (i > begin) CheckInterrupt();
-    body(i, std::min(end, i + piece));
+  const std::int64_t piece = RoundUp(kPiece, grain);
+  for (std::int64_t i = 0; i < n; i += piece) {
+    if (i > 0) CheckInterrupt();
+    body(i, std::min(n, i + piece));
   }
 }
+
+/// A loop's pieces, divided evenly among threads: the same for equal loops, so that a thread finds
+/// in its own caches and memory what it touched before. One that has done its own share goes on
+/// with what is left of the others', who may have been kept from theirs.
+class Shares {
+ public:
+  /// `least`: elements of a piece that are worth a call.
+  Shares(std::int64_t n, std::int64_t grain, std::int64_t least, int threads)
+      : shares_(static_cast<std::size_t>(threads)) {
+    const std::int64_t grains = (n + grain - 1) / grain;
+    for (int i = 0; i < threads; ++i) {
+      Share& share = shares_[static_cast<std::size_t>(i)];
+      share.next = grains * i / threads * grain;
+      share.end = std::min(n, grains * (i + 1) / threads * grain);
+    }
+    const std::int64_t even = n / threads / kPiecesOfShare;
+    piece_ = RoundUp(std::clamp<std::int64_t>(even, std::min(least, kPiece), kPiece), grain);
+    piece_ = std::max(piece_, grain);
+  }
+
+  void Run(int thread, const std::atomic<bool>& stop, const Body& body) {
+    const Environment environment;
+    const std::size_t count = shares_.size();
+    bool first = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      Share& share = shares_[(static_cast<std::size_t>(thread) + i) % count];
+      while (!stop && share.next < share.end) {
+        const std::int64_t begin = share.next.fetch_add(piece_);
+        if (begin >= share.end) break;
+        if (!std::exchange(first, false)) CheckInterrupt();
+        body(begin, std::min(share.end, begin + piece_));
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kPiecesOfShare = 8;
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+  std::vector<Share> shares_;
+  std::int64_t piece_ = 0;
+};
 
 /// Threads at work on one loop. The one that has made the call looks for a reason to leave it, also
 /// while it waits for the others, who then stop.
 class Team {
  public:
-  explicit Team(int parts) : left_(parts) {}
-
   /// On one of the other threads.
-  void Work(const std::function<void()>& part) {
+  void Work(Shares& shares, int thread, const Body& body) {
     const StopWith stop(stop_);
-    Try(part);
-    --left_;
+    Try([&] { shares.Run(thread, stop_, body); });
+    ++done_;
   }
-  /// On the calling thread.
-  void Lead(const std::function<void()>& part) {
-    Try(part);
-    --left_;
-  }
-  void AwaitOthers() {
+  /// On the calling thread; waits for so many others.
+  void Lead(Shares& shares, int others, const Body& body) {
+    Try([&] { shares.Run(0, stop_, body); });
     Try([&] {
-      for (int turns = 0; left_ > 0; ++turns) {
+      for (int turns = 0; done_ < others; ++turns) {
         CheckInterrupt();
         if (turns < kYields) std::this_thread::yield();
         if (turns >= kYields) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -92,7 +133,8 @@ class Team {
  private:
   static constexpr int kYields = 2000;  // about a millisecond
 
-  void Try(const std::function<void()>& part) {
+  template <class Part>
+  void Try(const Part& part) {
     const bool before = std::exchange(g_inside, true);
     try {
       part();
@@ -104,38 +146,39 @@ class Team {
     g_inside = before;
   }
 
-  std::atomic<int> left_;
+  std::atomic<int> done_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::exception_ptr failure_;
 };
 
-/// Runs part(0) … part(count - 1), each in a thread of its own, part(0) in this one.
-void RunThreads(int count, const std::function<void(int)>& part) {
-  Team team(count);
+/// Runs the shares, each in a thread of its own, the first in this one.
+void RunThreads(int count, Shares& shares, const Body& body) {
+  Team team;
 #ifdef CPD_THREADS_STD
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<std::size_t>(count));
-    for (int i = 1; i < count; ++i) {
-      threads.emplace_back([&, i] { team.Work([&] { part(i); }); });
-    }
-    team.Lead([&] { part(0); });
-    team.AwaitOthers();
+    for (int i = 1; i < count; ++i) threads.emplace_back([&, i] { team.Work(shares, i, body); });
+    team.Lead(shares, count - 1, body);
   }
 #else
 #pragma omp parallel num_threads(count)
   {
-    const int step = omp_get_num_threads();  // may be fewer
-    const int first = omp_get_thread_num();
-    for (int i = first; i < count; i += step) {
-      if (first == 0) team.Lead([&] { part(i); });
-      if (first > 0) team.Work([&] { part(i); });
-    }
-    if (first == 0) team.AwaitOthers();
+    const int thread = omp_get_thread_num();
+    if (thread == 0) team.Lead(shares, omp_get_num_threads() - 1, body);
+    if (thread > 0) team.Work(shares, thread, body);
   }
 #endif
   team.Rethrow();
+}
+
+/// Threads that a loop is worth: each has at least half of what one does alone.
+std::int64_t ThreadsFor(std::int64_t n, std::int64_t grain, std::int64_t serial_below) {
+  if (n <= serial_below || IsNested() || getpid() != kFirstProcess) return 1;
+  const std::int64_t worth = serial_below > 0 ? 2 * n / serial_below : n;
+  const std::int64_t grains = (n + grain - 1) / grain;
+  return std::min({static_cast<std::int64_t>(MaxThreads()), grains, worth});
 }
 
 }  // namespace
@@ -161,15 +204,10 @@ SharedHost::~SharedHost() { g_ranks_on_host = before_; }
 void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (n <= 0) return;
-  const std::int64_t grains = (n + grain - 1) / grain;
-  const bool serial = n <= serial_below || IsNested() || getpid() != kFirstProcess;
-  const auto threads = serial ? 1 : static_cast<int>(std::min<std::int64_t>(MaxThreads(), grains));
-  if (threads == 1) return RunPieces(0, n, grain, body);
-  RunThreads(threads, [&](int i) {
-    const std::int64_t begin = grains * i / threads * grain;
-    const std::int64_t end = std::min(n, grains * (i + 1) / threads * grain);
-    RunPieces(begin, end, grain, body);
-  });
+  const auto threads = static_cast<int>(ThreadsFor(n, grain, serial_below));
+  if (threads == 1) return RunPieces(n, grain, body);
+  Shares shares(n, grain, serial_below / 4, threads);
+  RunThreads(threads, shares, body);
 }
 
 }  // namespace cpd

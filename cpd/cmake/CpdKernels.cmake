@@ -5,13 +5,18 @@ set(CPD_ISAS scalar)
 set(CPD_ISA_FLAGS_scalar "")
 set(CPD_ISA_FLAGS_avx2 -mavx2 -mfma)
 set(CPD_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma)
+set(CPD_ISA_FLAGS_neon -march=armv8-a+crc -DCPD_NEON)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Its own intrinsics make an undefined register by `__m512i y = y` and then warn.
   list(APPEND CPD_ISA_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND NOT CPD_SANITIZE STREQUAL "fuzzer") # which wants them compiled soon
+if(CPD_SANITIZE STREQUAL "fuzzer") # which wants them compiled soon
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND CPD_ISAS avx2 avx512)
   target_compile_definitions(cpd_flags INTERFACE CPD_BACKENDS_X86)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  list(APPEND CPD_ISAS neon)
+  target_compile_definitions(cpd_flags INTERFACE CPD_BACKENDS_AARCH64)
 endif()
 
 # cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options.

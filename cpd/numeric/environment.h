@@ -13,7 +13,11 @@ inline namespace CPD_ISA {
 /// is for belongs behind a call that is not inlined, since compilers move arithmetic past it.
 class Environment {
  public:
+  /// The default but for rounding toward zero.
+  struct TowardZero {};
+
   CPD_FN Environment() : saved_(get()) { set(kDefault); }
+  CPD_FN explicit Environment(TowardZero) : saved_(get()) { set(kDefault | kTowardZero); }
   CPD_FN ~Environment() { set(saved_); }
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
@@ -24,12 +28,14 @@ class Environment {
  private:
 #if defined(__x86_64__)
   static constexpr unsigned kDefault = 0x1F80;  // MXCSR: all exceptions masked
-  static constexpr unsigned kSignals = 0x3F;    // the exceptions that have occurred
+  static constexpr unsigned kTowardZero = 0x6000;
+  static constexpr unsigned kSignals = 0x3F;  // the exceptions that have occurred
   CPD_FN static unsigned get() { return __builtin_ia32_stmxcsr(); }
   CPD_FN static void set(unsigned value) { __builtin_ia32_ldmxcsr(value); }
   unsigned saved_;
 #elif defined(__aarch64__)
   static constexpr std::uint64_t kDefault = 0;  // FPCR
+  static constexpr std::uint64_t kTowardZero = 0xC00000;
   static constexpr std::uint64_t kSignals = 0;  // in a register of their own
   CPD_FN static std::uint64_t get() {
     std::uint64_t value;

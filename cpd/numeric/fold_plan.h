@@ -26,19 +26,26 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 /// value for the next few steps. Sums of given terms take plain, rounded and exact.
 enum class Split : std::uint8_t {
   none,
-  plain,       ///< binary32's own operations: the formats are fp32
-  rounded,     ///< products and sums to nearest-even
-  exact,       ///< exact products, sums to nearest-even
-  kahan,       ///< Kahan's sum of products, all to nearest-even
-  stochastic,  ///< products and sums, variant A
+  plain,        ///< binary32's own operations: the formats are fp32
+  rounded,      ///< products and sums to nearest-even
+  exact,        ///< exact products, sums to nearest-even
+  kahan,        ///< Kahan's sum of products, all to nearest-even
+  stochastic,   ///< sums of products, variant A (split_stochastic.h)
+  tree,         ///< pairwise sums of products, all to nearest-even
+  plain_kahan,  ///< binary32's own operations in Kahan's sum
+  plain_tree,   ///< and in a pairwise one
 };
 
-/// A format whose sums and products split.h rounds: an even significand is an even code, the grid
-/// below 2^emin is there, and its magnets are binary32 numbers.
-constexpr bool splits(const Format& format, const RoundPlan& plan) {
-  const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.man >= 1;
+/// A format that split.h's magnets round: the grid below 2^emin is there, and they are binary32
+/// numbers.
+constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
+  const bool grid = format.is_signed && format.subnormals && format.has_zero();
   const int magnet = 24 + format.min_quantum_exponent();
   return grid && !plan.wide && magnet > -126 && magnet < 127;
+}
+/// The same without a care for ties: an even significand is an even code.
+constexpr bool splits(const Format& format, const RoundPlan& plan) {
+  return takes_magnets(format, plan) && format.man >= 1;
 }
 
 /// An ordered sum: how its steps are rounded and by which route.

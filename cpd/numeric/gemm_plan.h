@@ -18,8 +18,7 @@ namespace cpd {
 
 /// Values of k whose operands are bounded together.
 constexpr int kRangeGroup = 8;
-/// Steps between two checks of sums whose bound grows with them (Kahan, stochastic); divides
-/// kRangeGroup.
+/// Steps between two checks of sums whose bound grows with them (Kahan); divides kRangeGroup.
 constexpr int kShortSteps = 2;
 
 /// What is known of one group of k in one packed panel of an operand; NaN counts as the largest.
@@ -39,7 +38,6 @@ CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
 
 struct SplitPlan {
   Split kind = Split::none;
-  bool in_binary64 = false;  ///< stochastic: binary32 has too few bits
   std::int32_t man_product = 0, man_sum = 0;
   double product_quantum = 0, sum_quantum = 0;  ///< least spacings
   /// Sums up to s and compensations up to c stay within the format while `steps` rounded products
@@ -48,8 +46,29 @@ struct SplitPlan {
   /// product_quantum.
   std::int32_t steps = kShortSteps;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
-  float product_growth = 1, product_least = 0;  ///< the second is product_quantum
+  float product_growth = 1, product_least = 0;  ///< the second at least product_quantum
   float product_limit = 0;
+  bool guarded = false;    ///< man = 0: with the care for ties of split.h's guarded roundings
+  bool saturates = false;  ///< beyond the limits lies their largest value
+};
+
+/// What split.h's magnets stay below, with room: they lie 2^(23 - man) above a value.
+constexpr float kMostWithMagnets = 0x1p100F;
+
+/// A format that stochastic sums round into by split_stochastic.h.
+struct StochasticFormat {
+  std::int32_t man = 0;
+  double quantum = 0;  ///< least spacing
+  double max = 0;
+  double overflow = 0;  ///< what takes the place of larger numbers
+  bool has_negative_zero = true;
+};
+
+/// Where GemmPlan::split's kind is `stochastic`.
+struct StochasticPlan {
+  bool in_binary64 = false;  ///< binary32 has too few bits, or too little range
+  bool on_grid = false;      ///< rounded products are multiples of the sum's least spacing
+  StochasticFormat product, sum;
 };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -85,6 +104,7 @@ struct GemmPlan {
   int product_bits = 0;
   bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
   SplitPlan split;
+  StochasticPlan stochastic;
   /// The loop's first draw is number first_draw (philox.h); k takes the draws from
   /// first_draw + draws_before(k) on.
   std::uint64_t first_draw = 0;
@@ -97,7 +117,7 @@ constexpr std::uint64_t first_draw(const RoundingOptions& options) {
 
 /// Whether the short roundings want the operands' logarithms.
 constexpr bool takes_logs(const SplitPlan& split) {
-  return split.kind == Split::rounded || split.kind == Split::kahan;
+  return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
 }
 
 /// Floats of state for each sum of `depth` products: the sum; Kahan's compensation; a tree's nodes
@@ -167,33 +187,35 @@ constexpr void bound_growth(SplitPlan& split, double e) {
   split.of_products = static_cast<float>(bound[2]);
 }
 
+constexpr bool saturates(const RoundPlan& plan) {
+  return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
+}
+
 constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool exact_products,
                                     const Format& sum, const RoundingOptions& options,
                                     const RoundPlan& product_plan, const RoundPlan& sum_plan) {
   SplitPlan split;
   const bool even = options.mode == Rounding::nearest_even;
-  if (scheme == Scheme::sequential && even && options.overflow == Overflow::ieee && sum == kFp32 &&
+  if (even && options.overflow == Overflow::ieee && sum == kFp32 &&
       (exact_products || product == kFp32)) {
-    split.kind = Split::plain;
+    if (scheme == Scheme::sequential) split.kind = Split::plain;
+    if (scheme == Scheme::kahan && !exact_products) split.kind = Split::plain_kahan;
+    if (scheme == Scheme::pairwise && !exact_products) split.kind = Split::plain_tree;
     return split;
   }
   // Sums of multiples of the least spacing need no rounding at the grid's lower end, and binary32
   // sums may be rounded again (sum_is_exact_in_binary32).
   const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
   const bool narrow = product.precision() <= sum.precision() && 2 * sum.precision() + 2 <= 24;
-  const bool rounded = splits(sum, sum_plan) && splits(product, product_plan) && same_grid &&
-                       product.precision() <= sum.precision();
-  const bool stochastic = options.mode == Rounding::stochastic && options.variant == Variant::A;
-  if (scheme == Scheme::sequential && exact_products && even && splits(sum, sum_plan)) {
+  const bool rounded = takes_magnets(sum, sum_plan) && takes_magnets(product, product_plan) &&
+                       same_grid && product.precision() <= sum.precision();
+  split.guarded = sum.man == 0 || (!exact_products && product.man == 0);
+  if (scheme == Scheme::sequential && exact_products && even && takes_magnets(sum, sum_plan)) {
     if (sum.precision() <= 11) split.kind = Split::exact;
-  } else if (scheme == Scheme::sequential && !exact_products && stochastic && rounded) {
-    split.kind = Split::stochastic;
-    const int looked_at = sum.precision() + options.random_bits;
-    split.in_binary64 = looked_at > 22;
-    if (looked_at > 48) split.kind = Split::none;
   } else if (!exact_products && even && rounded && narrow) {
     if (scheme == Scheme::sequential) split.kind = Split::rounded;
     if (scheme == Scheme::kahan) split.kind = Split::kahan;
+    if (scheme == Scheme::pairwise && !split.guarded) split.kind = Split::tree;
   }
   if (split.kind == Split::none) return split;
 
@@ -201,7 +223,9 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   split.man_sum = sum.man;
   split.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
-  split.product_least = static_cast<float>(split.product_quantum);
+  // Subnormal, it would cost every bound an assist.
+  split.product_least =
+      static_cast<float>(split.product_quantum < 0x1p-120 ? 0x1p-120 : split.product_quantum);
   split.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
   const double half_place = Format::power_of_two(-sum.precision());
   split.product_growth =
@@ -210,17 +234,60 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
     // A rounded sum lies no further from the exact one than the old sum does.
     split.steps = kRangeGroup;
     split.of_products = 2;
+  } else if (split.kind == Split::tree) {
+    // A group is three levels deep.
+    split.steps = kRangeGroup;
+    const double up = 1 + half_place;
+    split.of_products = static_cast<float>(up * up * up);
   } else {
     split.steps = kShortSteps;
-    bound_growth(split, split.kind == Split::kahan ? half_place : 2 * half_place);
+    bound_growth(split, half_place);
   }
-  // Magnets, 2^(23 - man) above a value, are binary32 numbers.
-  const double most = Format::power_of_two(100);
+  const double most = kMostWithMagnets;
   split.limit = static_cast<float>(sum.max() < most ? sum.max() : most);
   split.product_limit = static_cast<float>(exact_products         ? most
                                            : product.max() < most ? product.max()
                                                                   : most);
+  const bool both_saturate = saturates(sum_plan) && (exact_products || saturates(product_plan));
+  split.saturates = both_saturate && sum.max() <= most && (exact_products || product.max() <= most);
   return split;
+}
+
+/// Whether split_stochastic.h rounds into a format: a grid down to zero, with signs.
+constexpr bool splits_stochastic(const Format& format) {
+  return format.is_signed && format.has_zero() && (format.subnormals || format.man == 0);
+}
+
+constexpr StochasticFormat stochastic_format(const Format& format, const RoundPlan& plan) {
+  const double overflow =
+      plan.overflow_is_nan ? std::numeric_limits<double>::quiet_NaN() : plan.overflow_value;
+  return {format.man, Format::power_of_two(format.min_quantum_exponent()), format.max(), overflow,
+          format.has_negative_zero()};
+}
+
+/// Binary32 holds p + N bits beside a magnet's leading two, spacings as normal numbers, and 2^-N
+/// spacings; its magnets are finite below 2^100.
+constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
+  const int quantum = format.min_quantum_exponent();
+  return format.precision() + random_bits <= 22 && format.max() < Format::power_of_two(100) &&
+         quantum >= -126 && quantum - random_bits >= -149;
+}
+
+constexpr StochasticPlan make_stochastic_plan(Scheme scheme, bool exact_products,
+                                              const Format& product, const Format& sum,
+                                              const RoundPlan& product_plan,
+                                              const RoundPlan& sum_plan) {
+  StochasticPlan plan;
+  plan.product = stochastic_format(product, product_plan);
+  plan.sum = stochastic_format(sum, sum_plan);
+  const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
+  plan.on_grid = sum.man > 0 && (exact_products || same_grid);
+  // A tree's first product stands alone: binary64 holds it exactly.
+  const bool alone = exact_products && scheme == Scheme::pairwise;
+  const int bits = sum_plan.random_bits;
+  plan.in_binary64 = alone || !stochastic_fits_binary32(sum, bits) ||
+                     !(exact_products || stochastic_fits_binary32(product, bits));
+  return plan;
 }
 
 /// Of one level: products rounded into `product` (or exact), summed in `sum`.
@@ -235,6 +302,12 @@ constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exa
   plan.first_draw = first_draw;
   plan.split =
       make_split_plan(scheme, product, exact_products, sum, options, plan.product, plan.sum);
+  if (options.mode == Rounding::stochastic && options.variant == Variant::A &&
+      splits_stochastic(sum) && (exact_products || splits_stochastic(product))) {
+    plan.split.kind = Split::stochastic;
+    plan.stochastic =
+        make_stochastic_plan(scheme, exact_products, product, sum, plan.product, plan.sum);
+  }
   if (exact_products) return plan;
   if (!plan.product.wide && product_fits_binary32(product, options.mode)) plan.product_bits = 24;
   plan.sum_in_binary32 =

@@ -1,59 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short stochastic roundings, variant A, under split.h's conditions: nothing overflows, operands
-// are finite, and no sum is -0.
+// Short stochastic roundings, variant A with N bits: the first N bits below the format's last place
+// are added to the random integer R < 2^N, and what is then below the last place is dropped. So a
+// number may first be truncated to p + N bits or more, and to multiples of 2^-N spacings.
+//
+// For an environment that rounds toward zero (environment.h): the sums and products here are
+// truncated by it. Overflow and its consequences (Inf, NaN) are taken care of; the caller knows
+// that operands are finite.
 #pragma once
 
-#include "cpd/numeric/exact.h"
+#include "cpd/numeric/gemm_plan.h"
 #include "cpd/numeric/round.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Stochastic rounding A with N bits: t cut to N bits beyond the format's last place, R added
-/// there, and the N bits dropped. The cut is exact for truncated t of man + N + 1 bits or more.
+/// The constants of one format in all lanes.
 template <class V>
 struct SplitStochastic {
   using U = Unsigned<V>;
-  int shift;     ///< of R to the first N bits that a sum drops; at least 2 (make_split_plan)
-  U kept;        ///< mask of a sum's bits that stay
-  V factor;      ///< 2^(23 - man - N)
-  V least;       ///< 1.5 * 2^23 spacings * 2^-N
+  int shift;     ///< of R to the first N bits that a number on the grid drops
+  U kept;        ///< mask of such a number's bits that stay
+  V factor;      ///< 2^(mantissa - man - N)
+  V least;       ///< 1.5 * 2^mantissa spacings * 2^-N
   U kept_units;  ///< mask of what stays of a number of 2^-N spacings
+  V max;
+  V overflow;  ///< what takes the place of larger numbers
+  U sign;      ///< -0 where the format has it, else +0
 
-  CPD_FN SplitStochastic(int man, int random_bits, double quantum) {
+  CPD_FN SplitStochastic(const StochasticFormat& format, int random_bits) {
     using S = Scalar<V>;
     using E = typename ElementOf<U>::type;
-    const int dropped = Lanes<V>::mantissa - man;
-    const double units = quantum * exact_power(-random_bits);
+    const int dropped = Lanes<V>::mantissa - format.man;
+    const double units = format.quantum * exact_power(-random_bits);
     shift = dropped - random_bits;
     kept = splat<U>(static_cast<E>(~E{0} << dropped));
-    kept_units = splat<U>(static_cast<E>(~E{0} << random_bits));
     factor = splat<V>(static_cast<S>(exact_power(shift)));
     least = splat<V>(static_cast<S>(1.5 * units * exact_power(Lanes<V>::mantissa)));
+    kept_units = splat<U>(static_cast<E>(~E{0} << random_bits));
+    max = splat<V>(static_cast<S>(format.max));
+    overflow = splat<V>(static_cast<S>(format.overflow));
+    sign = splat<U>(format.has_negative_zero ? Pattern<V>::sign : E{0});
   }
 };
 
-/// s + x rounded; both are multiples of the least spacing.
+/// t rounded; t is a multiple of the least spacing, truncated to p + N bits or more, Inf, or (man >
+/// 0) NaN.
 template <class V>
-CPD_FN V split_sum(V s, V x, Unsigned<V> random, const SplitStochastic<V>& format) {
+CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
-  const V t = add_toward_zero(s, x);
-  return bits_as<V>((bits_as<U>(t) + (random << format.shift)) & format.kept);
+  const U carried = bits_as<U>(t) + shift_left(random, format.shift);
+  return at_most(bits_as<V>(carried & format.kept), format.max, format.overflow);
 }
 
-/// a * b rounded: 1.5 * 2^j of t's sign, j so that its last place is 2^-N of t's, takes t,
-/// truncated, without leaving its binade.
+/// t rounded, for any t truncated to p + N bits or more: 1.5 * 2^j of t's sign, j so that its last
+/// place is 2^-N of t's, takes t without leaving its binade. In binary32, where 2^j may not be
+/// finite, t then lies beyond max (stochastic_fits_binary32). Inf and NaN meet `least`, and stay.
 template <class V>
-CPD_FN V split_product(V a, V b, V factor_b, Unsigned<V> random, const SplitStochastic<V>& format) {
+CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
   using P = Pattern<V>;
-  const V scaled = fma_toward<Toward::zero>(a, factor_b, V{});
-  const U binade =
-      (bits_as<U>(scaled) & splat<U>(P::sign | P::infinity)) | splat<U>(P::implicit >> 1);
+  const U binade = merge_bits(bits_as<U>(t * format.factor), splat<U>(P::sign | P::infinity),
+                              splat<U>(P::implicit >> 1));
   const V m = at_least(bits_as<V>(binade), format.least);
-  const U sum = bits_as<U>(fma_toward<Toward::zero>(a, b, m)) + random;
-  return bits_as<V>(sum & format.kept_units) - m;
+  const U carried = bits_as<U>(t + m) + random;
+  const V rounded = bits_as<V>(carried & format.kept_units) - m;
+  const V y = bits_as<V>(merge_bits(bits_as<U>(t), format.sign, bits_as<U>(rounded)));
+  return at_most(y, format.max, format.overflow);
 }
 
 }  // namespace CPD_ISA

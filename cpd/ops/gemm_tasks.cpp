@@ -10,16 +10,16 @@
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/fixed_number.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/gemm_grid.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kMostRows = 512;     ///< of a task's block of sums
-constexpr std::int64_t kMostColumns = 512;  ///< the same
-constexpr std::int64_t kMostDepth = 128;    ///< values of k packed at once
-constexpr std::int64_t kBand = 128;         ///< rows between two questions whether to go on
-constexpr std::int64_t kSerialWork = std::int64_t{1}
-                                     << 17;  ///< products that one thread does alone
+constexpr std::int64_t kMostLines = 512;  ///< rows, and columns, of a task's block of sums
+constexpr std::int64_t kMostDepth = 128;  ///< values of k packed at once
+constexpr std::int64_t kBand = 128;       ///< rows between two questions whether to go on
+/// Products that one thread does alone.
+constexpr std::int64_t kSerialWork = std::int64_t{1} << 17;
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -493,7 +493,13 @@ class Worker {
     }
     const TensorView out = Part(product_, product_.out, task_.batch, task_.row, task_.rows,
                                 task_.column, task_.columns);
+    const bool direct = out.dtype == DType::f32 && out.stride[1] == 1;
     for (std::int64_t i = 0; i < task_.rows; ++i) {
+      if (direct) {
+        float* to = static_cast<float*>(out.data) + i * out.stride[0];
+        std::copy_n(sums + i * state_columns_, task_.columns, to);
+        continue;
+      }
       for (std::int64_t j = 0; j < task_.columns; j += kStage) {
         const std::int64_t n = std::min(kStage, task_.columns - j);
         const TensorView part = RowOf(out, i, j, n);
@@ -529,28 +535,26 @@ class Worker {
 
 void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
                 const ProductScales* scales, const ProductImages& images) {
-  const std::int64_t batch = product.batch();
-  std::int64_t rows = std::min(product.rows, kMostRows);
-  std::int64_t columns = std::min(product.columns, kMostColumns);
-  const auto tasks = [&] {
-    return batch * ((product.rows + rows - 1) / rows) * ((product.columns + columns - 1) / columns);
-  };
-  const int threads = MaxThreads();
-  const int enough = threads == 1 ? 1 : 2 * threads;
-  while (tasks() < enough && rows > 4 * Kernels().gemm_rows) rows = round_up(rows / 2, 8);
-  while (tasks() < enough && columns > 4 * Kernels().gemm_columns) {
-    columns = round_up(columns / 2, 32);
-  }
-  const std::int64_t across = (product.columns + columns - 1) / columns;
-  const std::int64_t down = (product.rows + rows - 1) / rows;
-  const bool small = product.depth < (kSerialWork - 1) / (batch * product.rows * product.columns);
-  parallel_for(tasks(), 1, small ? tasks() : 0, [&](std::int64_t begin, std::int64_t end) {
-    Worker worker(product, plan, given, scales, images, rows, columns);
+  const std::int64_t sums = product.batch() * product.rows * product.columns;
+  const std::int64_t alone = (kSerialWork - 1) / std::max<std::int64_t>(1, product.depth);
+  const std::int64_t worth = sums <= alone ? 1 : 2 * sums / std::max<std::int64_t>(1, alone);
+  const GemmGrid grid = divided({product.batch(),
+                                 {product.rows, Kernels().gemm_rows, 1},
+                                 {product.columns, Kernels().gemm_columns, 1}},
+                                kMostLines, std::min<std::int64_t>(MaxThreads(), worth));
+  const std::int64_t tasks = grid.tasks();
+  const std::int64_t down = grid.rows.blocks;
+  const std::int64_t across = grid.columns.blocks;
+  const std::int64_t serial = sums <= alone ? tasks : tasks * alone / sums;
+  parallel_for(tasks, 1, serial, [&](std::int64_t begin, std::int64_t end) {
+    Worker worker(product, plan, given, scales, images, grid.rows.most(), grid.columns.most());
     for (std::int64_t t = begin; t < end; ++t) {
-      const std::int64_t row = t / across % down * rows;
-      const std::int64_t column = t % across * columns;
-      worker.Run({t / across / down, row, std::min(rows, product.rows - row), column,
-                  std::min(columns, product.columns - column)});
+      const std::int64_t i = t / across % down;
+      const std::int64_t j = t % across;
+      const std::int64_t row = grid.rows.begin(i);
+      const std::int64_t column = grid.columns.begin(j);
+      worker.Run({t / across / down, row, grid.rows.begin(i + 1) - row, column,
+                  grid.columns.begin(j + 1) - column});
     }
   });
 }

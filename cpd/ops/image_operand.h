@@ -31,8 +31,8 @@ struct Windows {
   int rank = 0;
   std::array<WindowAxis, kMaxRank> axes{};
 
-  [[nodiscard]] std::int64_t taps() const;
-  [[nodiscard]] std::int64_t places() const;
+  [[nodiscard]] CPD_API std::int64_t taps() const;
+  [[nodiscard]] CPD_API std::int64_t places() const;
 };
 
 /// What a thread reads images into.
@@ -41,7 +41,7 @@ struct ImageBuffer;
 /// Matrices of an image's elements. Their terms are (channel of a group, tap), their windows
 /// (image, place), both row-major; a matrix has the terms as rows and the windows as columns, or,
 /// `turned`, the other way round.
-class ImageOperand {
+class CPD_API ImageOperand {
  public:
   /// A batch's matrices: those of each group, windows of all images; or those of each image, and of
   /// each group in it.

@@ -7,6 +7,7 @@
 #include "kernels/cpu/gemm_short.h"
 #include "kernels/cpu/gemm_stochastic.h"
 #include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_tree.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -34,13 +35,7 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const Split kind = plan.split.kind;
   if constexpr (!kHasDirectedRounding<F>) {
-    if (kind == Split::stochastic) return Split::none;
     if (kind == Split::exact && !products_are_exact(bounded)) return Split::none;
-  }
-  if (kind == Split::stochastic) {
-    const uint64_t first = plan.first_draw + draws_before(plan, bounded.block->first_k);
-    const auto in_block = 4 * static_cast<uint64_t>(draws_per_word(plan.sum.random_bits));
-    if (first % in_block != 0) return Split::none;
   }
   return kind;
 }
@@ -53,7 +48,12 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
   if constexpr (Lanes<F>::count > 1) {
     switch (split_of(bounded)) {
       case Split::plain:
-        return split_tile<Split::plain>(bounded);
+        return plan.exact_products ? split_tile<Split::plain, true>(bounded)
+                                   : split_tile<Split::plain>(bounded);
+      case Split::plain_kahan:
+        return split_tile<Split::plain_kahan>(bounded);
+      case Split::plain_tree:
+        return tree_tile<Split::plain_tree>(bounded);
       case Split::rounded:
         return split_tile<Split::rounded>(bounded);
       case Split::exact:
@@ -61,11 +61,10 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
                                    : split_tile<Split::exact>(bounded);
       case Split::kahan:
         return split_tile<Split::kahan>(bounded);
+      case Split::tree:
+        return tree_tile<Split::tree>(bounded);
       case Split::stochastic:
-        if constexpr (kHasDirectedRounding<F>) {
-          return plan.split.in_binary64 ? with_draws<D>(bounded) : with_draws<F>(bounded);
-        }
-        break;
+        return stochastic_tile(bounded);
       case Split::none:
         break;
     }

@@ -46,19 +46,27 @@ struct BoundedTile {
   }
 };
 
-/// `count` values of k from number k of the block on, by the general route.
+/// `count` values of k from number k of the block on, by the general route; `last`: they end a
+/// pairwise sum.
 [[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, std::int64_t k,
-                                             std::int64_t count) {
+                                             std::int64_t count, bool last = false) {
   GemmBlock part = *bounded->block;
   part.first_k += k;
   part.count = count;
+  part.last = last;
   tile.at.a += k * kGemmRows;
   tile.at.b += k * kGemmColumns;
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
+/// Whether the hardware's own operations do it, of any values.
+constexpr bool is_plain(Split kind) {
+  return kind == Split::plain || kind == Split::plain_kahan || kind == Split::plain_tree;
+}
+
 /// The sums of kRows rows and kVectors vectors of columns, in registers.
-/// With kFits, exact sums are tried as binary32 numbers before they are taken to odd.
+/// kFits: of Split::exact, sums are tried as binary32 numbers before they are taken to odd; of
+/// Split::plain, products are exact.
 template <Split kKind, bool kFits, int kRows, int kVectors>
 class SplitTile {
  public:
@@ -68,14 +76,18 @@ class SplitTile {
         split_(bounded.plan->split),
         tile_(tile),
         product_(split_.man_product, split_.product_quantum, true),
-        sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero) {}
+        sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero),
+        guarded_product_(split_.man_product, split_.product_quantum, true,
+                         cut_off(split_.product_limit)),
+        guarded_sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero,
+                     cut_off(split_.limit)) {}
 
   /// Takes the values of k from k on, as long as nothing can overflow, and returns the next one.
   CPD_FN std::int64_t run(std::int64_t k) {
     Sums s;
     load_sums(s);
-    if constexpr (kKind == Split::plain) {
-      steps<false>(s, k, block_.count - k);
+    if constexpr (is_plain(kKind)) {
+      steps<How::bounded>(s, k, block_.count - k);
       canonicalize(s);
       k = block_.count;
     } else {
@@ -87,12 +99,38 @@ class SplitTile {
     return k;
   }
 
+  /// Takes `count` values of k from k on by the guarded roundings; where that cannot be told to be
+  /// right, nothing, and returns false.
+  CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
+    if (!(bounded_.products(k, count) <= kMostWithMagnets)) return false;
+    Sums s;
+    load_sums(s);
+    if (!are_ordinary(s)) return false;
+    steps<How::guarded>(s, k, count);
+    if (!split_.saturates && !(all_at_most(s.largest_product, split_.product_limit) &&
+                               all_at_most(s.largest_sum, split_.limit))) {
+      return false;
+    }
+    store_sums(s);
+    return true;
+  }
+
  private:
+  enum class How : std::uint8_t {
+    bounded,  ///< nothing can overflow
+    fits,     ///< and exact sums are binary32 numbers
+    guarded,
+  };
   struct Sums {
     F sum[kRows][kVectors];
     F lost[kRows][kVectors];
+    F largest_product{}, largest_sum{};  ///< guarded: of all roundings
   };
-  static constexpr bool kHasCompensation = kKind == Split::kahan;
+  /// Where guarded results are cut off: never, unless they saturate.
+  [[nodiscard]] CPD_FN float cut_off(float limit) const {
+    return split_.saturates ? limit : 0x1p127F;
+  }
+  static constexpr bool kHasCompensation = kKind == Split::kahan || kKind == Split::plain_kahan;
   static constexpr bool kTakesLogs = kKind == Split::rounded || kKind == Split::kahan;
 
   /// Takes a few values of k, if nothing can overflow; returns how many.
@@ -100,7 +138,7 @@ class SplitTile {
     const F most = weighed(s);
     if (kKind == Split::rounded && k == 0) {
       if (all_at_most(most, sum_limit(split_, bounded_.all_products()))) {
-        steps<false>(s, 0, block_.count);
+        steps<How::bounded>(s, 0, block_.count);
         return block_.count;
       }
     }
@@ -109,11 +147,11 @@ class SplitTile {
     if (!all_at_most(most, sum_limit(split_, products))) return 0;
     if constexpr (kFits) {
       if (all_at_most(most, exact_limit(split_, products, bounded_.least_bit(k)))) {
-        steps<true>(s, k, count);
+        steps<How::fits>(s, k, count);
         return count;
       }
     }
-    steps<false>(s, k, count);
+    steps<How::bounded>(s, k, count);
     return count;
   }
   /// What of SplitPlan's limit the sums take.
@@ -135,7 +173,7 @@ class SplitTile {
     return kRows > 1 ? larger_magnitude(of_row[0], of_row[1 % kRows]) : of_row[0];
   }
 
-  template <bool kSumsFit>
+  template <How kHow>
   CPD_FN void steps(Sums& s, std::int64_t k, std::int64_t count) {
     const float* a = tile_.at.a + k * kGemmRows;
     const float* b = tile_.at.b + k * kGemmColumns;
@@ -144,7 +182,7 @@ class SplitTile {
       Signed<F> log_b[kVectors] = {};
       for (int j = 0; j < kVectors; ++j) {
         of_b[j] = load<F>(b + j * Lanes<F>::count);
-        if constexpr (kTakesLogs) log_b[j] = log_of_b(b + j * Lanes<F>::count);
+        if constexpr (kTakesLogs) log_b[j] = log_of_b<kHow>(b + j * Lanes<F>::count);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
@@ -153,7 +191,12 @@ class SplitTile {
         if constexpr (kTakesLogs) log_a = splat<Signed<F>>(block_.a_logs[a + i - block_.a]);
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) {
-          step<kSumsFit>({of_a, of_b[j], log_a, log_b[j]}, s.sum[i][j], s.lost[i][j]);
+          const Operands x{of_a, of_b[j], log_a, log_b[j]};
+          if constexpr (kHow == How::guarded) {
+            guarded_step(x, s, s.sum[i][j], s.lost[i][j]);
+          } else {
+            step<kHow == How::fits>(x, s.sum[i][j], s.lost[i][j]);
+          }
         }
       }
     }
@@ -163,8 +206,11 @@ class SplitTile {
     F a, b;
     Signed<F> log_a, log_b;
   };
+  template <How kHow>
   CPD_FN Signed<F> log_of_b(const float* b) const {
-    return load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(product_.magnet);
+    const std::int32_t magnet =
+        kHow == How::guarded ? guarded_product_.log_magnet : product_.magnet;
+    return load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(magnet);
   }
   CPD_FN F product(const Operands& x) const {
     return split_product(x.a, x.b, x.log_a, x.log_b, product_);
@@ -173,13 +219,30 @@ class SplitTile {
   template <bool kSumsFit>
   CPD_FN void step(const Operands& x, F& sum, [[maybe_unused]] F& lost) const {
     if constexpr (kKind == Split::plain) {
-      sum = bounded_.plan->exact_products ? fma(x.a, x.b, sum) : sum + x.a * x.b;
+      sum = kFits ? fma(x.a, x.b, sum) : sum + x.a * x.b;
+    } else if constexpr (kKind == Split::plain_kahan) {
+      kahan_step(x.a * x.b, sum, lost, [](F y, F z) { return y + z; });
     } else if constexpr (kKind == Split::exact) {
       sum = split_fma<kSumsFit>(x.a, x.b, sum, sum_);
     } else if constexpr (kKind == Split::kahan) {
       split_kahan(product(x), sum, lost, sum_);
     } else {
       sum = split(sum + product(x), sum_);
+    }
+  }
+
+  CPD_FN void guarded_step(const Operands& x, Sums& s, F& sum, [[maybe_unused]] F& lost) const {
+    const auto round = [&](F t) { return guarded(t, guarded_sum_, s.largest_sum); };
+    if constexpr (kKind == Split::exact) {
+      sum = guarded_fma(x.a, x.b, sum, guarded_sum_, s.largest_sum);
+    } else {
+      const F product =
+          guarded_product(x.a, x.b, x.log_a, x.log_b, guarded_product_, s.largest_product);
+      if constexpr (kKind == Split::kahan) {
+        split_kahan(product, sum, lost, round);
+      } else {
+        sum = round(sum + product);
+      }
     }
   }
 
@@ -236,23 +299,36 @@ class SplitTile {
   const SplitPlan& split_;
   Tile tile_;
   SplitFormat<F> product_, sum_;
+  GuardedFormat<F> guarded_product_, guarded_sum_;
 };
 
 template <Split kKind, bool kFits, int kRows, int kVectors>
 CPD_BODY std::int64_t split_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k) {
   return SplitTile<kKind, kFits, kRows, kVectors>(*bounded, *tile).run(k);
 }
+template <Split kKind, int kRows, int kVectors>
+CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k,
+                            std::int64_t count) {
+  return SplitTile<kKind, false, kRows, kVectors>(*bounded, *tile).run_guarded(k, count);
+}
 
-/// Short roundings where nothing can overflow, else the general route for the rest of a group.
+/// Short roundings where nothing can overflow; else, for the rest of a group, guarded ones where
+/// nothing did; else the general route.
 template <Split kKind, bool kFits, int kRows, int kVectors>
 CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
   const std::int64_t end = bounded.block->count;
   for (std::int64_t k = 0; k < end;) {
-    k = split_steps<kKind, kFits, kRows, kVectors>(&bounded, &tile, k);
-    if (k == end) return;
-    const std::int64_t count = least(end - k, kRangeGroup - k % kRangeGroup);
-    general_steps(&bounded, tile, k, count);
-    k += count;
+    if (!bounded.plan->split.guarded) {
+      k = split_steps<kKind, kFits, kRows, kVectors>(&bounded, &tile, k);
+      if (k == end) return;
+    }
+    if constexpr (!is_plain(kKind)) {
+      const std::int64_t count = least(end - k, kRangeGroup - k % kRangeGroup);
+      if (!guarded_steps<kKind, kRows, kVectors>(&bounded, &tile, k, count)) {
+        general_steps(&bounded, tile, k, count);
+      }
+      k += count;
+    }
   }
 }
 
@@ -275,7 +351,8 @@ CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
 template <Split kKind, bool kFits = false>
 CPD_FN void split_tile(const BoundedTile& bounded) {
   // Kahan's sums take two registers each.
-  constexpr int kRows = kKind == Split::kahan ? kGemmRows / 2 : kGemmRows;
+  constexpr bool kTwo = kKind == Split::kahan || kKind == Split::plain_kahan;
+  constexpr int kRows = kTwo ? kGemmRows / 2 : kGemmRows;
   const std::int64_t rows = bounded.tile.rows;
   if (rows <= 2) {
     for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kFits, 1>(bounded, i);

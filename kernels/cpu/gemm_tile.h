@@ -96,8 +96,9 @@ CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& 
 /// Vectors of a row that are summed side by side: their operations overlap. Random words would
 /// leave no registers.
 template <class R, class V>
-constexpr int kSideBySide =
-    R::mode == Rounding::nearest_even && Lanes<V>::count > 1 ? kGemmColumns / Lanes<V>::count : 1;
+constexpr int kSideBySide = R::mode == Rounding::nearest_even && Lanes<V>::count > 1
+                                ? static_cast<int>(least(4, kGemmColumns / Lanes<V>::count))
+                                : 1;
 
 template <class R, class V, bool kExactProducts, bool kGiven = false>
 CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile* tile) {

@@ -367,12 +367,15 @@ void with_split(Split kind, Run run) {
   }
 }
 
+constexpr bool has_wide(Split kind) {
+  return kind == Split::plain || kind == Split::exact || kind == Split::kahan ||
+         kind == Split::rounded;
+}
+
 /// Whether a product may take this route: sums of a chunk end with a group.
 inline bool takes_wide(const AccumulatorPlan& plan) {
   const Split kind = plan.sum.split.kind;
-  if (plan.scheme == Scheme::block_fma || kind == Split::none || kind == Split::stochastic) {
-    return false;
-  }
+  if (plan.scheme == Scheme::block_fma || !has_wide(kind) || plan.sum.split.guarded) return false;
   if (kind != Split::plain && plan.sum.split.steps < steps_of(kind)) return false;
   return plan.chunk == 0 || (kind != Split::plain && plan.chunk % kGroup == 0);
 }

@@ -608,7 +608,7 @@ def add(
 def add_to_reference(x: numpy.ndarray, sum: numpy.ndarray) -> None: ...
 def backend() -> str:
     """
-    The CPU kernels now in use: scalar, avx2 or avx512. CPD_BACKEND chooses them.
+    The CPU kernels now in use: scalar, avx2, avx512 or neon. CPD_BACKEND chooses them.
     """
 
 def backends() -> list[str]: ...

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cfenv>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "cpd/base/parallel.h"
@@ -46,6 +52,63 @@ TEST(Parallel, ThrowsWhatABodyThrows) {
   int calls = 0;  // and works after
   parallel_for(10, 1, 100, [&](std::int64_t, std::int64_t) { ++calls; });
   EXPECT_EQ(calls, 1);
+}
+
+TEST(Parallel, TakesOverFromAThreadThatIsLate) {
+  const Threads set("2");
+  std::atomic<int> left{16};
+  std::atomic<bool> waits{false};
+  parallel_for(16, 1, 0, [&](std::int64_t, std::int64_t) {
+    --left;
+    if (waits.exchange(true)) return;
+    while (left > 0) std::this_thread::yield();  // until another thread has done the rest
+  });
+  EXPECT_EQ(left, 0);
+}
+
+TEST(Parallel, GivesEachThreadEnough) {
+  const Threads set("16");
+  for (const std::int64_t n : {100, 101, 250}) {
+    std::mutex mutex;
+    std::set<std::thread::id> ids;
+    std::int64_t least = n;
+    parallel_for(n, 1, 100, [&](std::int64_t begin, std::int64_t end) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      ids.insert(std::this_thread::get_id());
+      least = std::min(least, end - begin);
+    });
+    EXPECT_LE(static_cast<std::int64_t>(ids.size()), std::max<std::int64_t>(1, n / 50));
+    EXPECT_GT(least, 0);
+  }
+}
+
+TEST(Parallel, CallsOfManyThreadsAreEachWhole) {
+  const Threads set("3");
+  const auto calls = [] {
+    for (int i = 0; i < 200; ++i) {
+      std::atomic<std::int64_t> done{0};
+      parallel_for(1000, 8, 0, [&](std::int64_t begin, std::int64_t end) { done += end - begin; });
+      ASSERT_EQ(done, 1000);
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  for (int i = 0; i < 4; ++i) threads.emplace_back(calls);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Parallel, IsSerialInAForkedChild) {
+  const Threads set("2");
+  parallel_for(100, 1, 0, [](std::int64_t, std::int64_t) {});
+  const pid_t child = fork();
+  if (child == 0) {
+    int calls = 0;  // one thread's
+    parallel_for(100, 1, 0, [&](std::int64_t, std::int64_t) { ++calls; });
+    std::exit(calls == 1 ? 0 : 1);  // with all that ends with the thread
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Parallel, IsSerialInsideItself) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -18,9 +19,7 @@
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/feedback_calls.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "tests/testing/flushing.h"
 
 namespace cpd {
 namespace {
@@ -325,7 +324,7 @@ TEST(Feedback, Refused) {
                 MakeCodec("terngrad")->name() + "'");
 }
 
-#if defined(__x86_64__)
+#if defined(CPD_TEST_FLUSHES)
 TEST(Feedback, FlagsOfTheEnvironmentChangeNothing) {
   Values x = sent_values(900, 2);
   for (float& value : x) value *= 0x1p-126F;
@@ -342,10 +341,9 @@ TEST(Feedback, FlagsOfTheEnvironmentChangeNothing) {
       return std::pair(bytes, state->Kept());
     };
     const auto expected = call();
-    const unsigned saved = _mm_getcsr();
-    _mm_setcsr(saved | 0xE040);  // flush to zero, denormals are zero, toward zero
+    std::optional<testing::Flushing> flushing(std::in_place, true);
     const auto got = call();
-    _mm_setcsr(saved);
+    flushing.reset();
     EXPECT_EQ(got.first, expected.first) << text;
     EXPECT_TRUE(same(expected.second, got.second)) << text;
   }

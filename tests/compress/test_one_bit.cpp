@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -22,9 +23,7 @@
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/feedback_calls.h"
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "tests/testing/flushing.h"
 
 namespace cpd {
 namespace {
@@ -435,7 +434,7 @@ TEST(OneBit, BitFlipsAndTruncation) {
   }
 }
 
-#if defined(__x86_64__)
+#if defined(CPD_TEST_FLUSHES)
 TEST(OneBit, FlagsOfTheEnvironmentChangeNothing) {
   Values x = sent_values(900, 2);
   for (std::size_t i = 0; i < 400; ++i) x[i] *= 0x1p-130F;
@@ -451,11 +450,10 @@ TEST(OneBit, FlagsOfTheEnvironmentChangeNothing) {
     const testing::WithBackend with(backend);
     const auto expected = call();
     const auto expected_values = decoded_piece(*codec, layer_of(x), expected.first, -1, 3);
-    const unsigned saved = _mm_getcsr();
-    _mm_setcsr(saved | 0xE040);  // flush to zero, denormals are zero, toward zero
+    std::optional<testing::Flushing> flushing(std::in_place, true);
     const auto got = call();
     const auto values = decoded_piece(*codec, layer_of(x), expected.first, -1, 3);
-    _mm_setcsr(saved);
+    flushing.reset();
     EXPECT_EQ(got.first, expected.first);
     EXPECT_TRUE(same(expected.second, got.second));
     EXPECT_TRUE(same(expected_values, values));

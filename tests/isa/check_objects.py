@@ -5,9 +5,10 @@ An object must hold what tells its own ISA (its registers; the checksum's object
 for them, the crc32 instruction; the table's, which is pointers, neither) and nothing of a wider
 one, or forcing a backend would force nothing. Its weak symbols must belong to its own inline
 namespace: the linker keeps one copy of a weak symbol for the whole library, and a copy made with
-AVX-512 would crash an older CPU.
+AVX-512 would crash an older CPU. The environment's OBJDUMP and NM read another CPU's objects.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ FEATURES = {
     "scalar": (set(), {"ymm", "zmm", "crc32"}),
     "avx2": ({"ymm"}, {"zmm"}),
     "avx512": ({"zmm"}, set()),
+    "neon": ({"4s"}, set()),
 }
 CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")
 TABLE = re.compile(r"/table\.cpp\.o$")
@@ -32,7 +34,9 @@ def output(*command: str) -> str:
 def weak_symbols(path: str) -> list[str]:
     """Demangled names of the weak definitions in an object."""
     names = []
-    for line in output("nm", "--demangle", "--defined-only", path).splitlines():
+    for line in output(
+        os.environ.get("NM", "nm"), "--demangle", "--defined-only", path
+    ).splitlines():
         _, kind, name = line.split(maxsplit=2)
         if kind in WEAK and not HARMLESS.match(name):
             names.append(name)
@@ -41,9 +45,10 @@ def weak_symbols(path: str) -> list[str]:
 
 def features(path: str) -> set[str]:
     """Classes of registers, and crc32 where that instruction occurs."""
-    code = output("objdump", "--disassemble", "--no-show-raw-insn", path)
-    found = set(re.findall(r"%([xyz]mm)\d", code))
-    return found | ({"crc32"} if re.search(r"\tcrc32[bwlq]? ", code) else set())
+    objdump = os.environ.get("OBJDUMP", "objdump")
+    code = output(objdump, "--disassemble", "--no-show-raw-insn", path)
+    found = set(re.findall(r"%([xyz]mm)\d", code)) | set(re.findall(r"\bv\d+\.(4s)\b", code))
+    return found | ({"crc32"} if re.search(r"\tcrc32\w*\s", code) else set())
 
 
 def faults(isa: str, path: str) -> list[str]:

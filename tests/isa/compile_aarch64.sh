@@ -1,14 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The scalar kernels are plain C++: they compile for another architecture. Usage: compile_aarch64.sh SOURCE_ROOT
+# The scalar kernels are plain C++: they compile for another architecture. Those for NEON compile there too, and one of
+# them holds fused multiply-adds of four lanes. Usage: compile_aarch64.sh SOURCE_ROOT
 set -euo pipefail
 compiler=aarch64-linux-gnu-g++
 if ! command -v "$compiler" >/dev/null; then
   echo "[  SKIPPED ] isa.aarch64: no $compiler (Debian: g++-aarch64-linux-gnu)"
   exit 77
 fi
+# kernel ISA LEVEL ARGS…
+kernel() {
+  "$compiler" -std=c++20 "$2" -Wall -Wextra -Wno-psabi -Werror -ffp-contract=off -DCPD_ISA="$1" -I "$root" "${@:3}"
+}
+readonly root=$1
+readonly neon=(-march=armv8-a+crc -DCPD_NEON)
 for level in -O0 -O3; do
-  "$compiler" -std=c++20 "$level" -Wall -Wextra -Wno-psabi -Werror -ffp-contract=off -DCPD_ISA=scalar -I "$1" \
-    -fsyntax-only "$1"/kernels/cpu/*.cpp
+  kernel scalar "$level" -fsyntax-only "$root"/kernels/cpu/*.cpp
   echo "ok: kernels/cpu compiles for aarch64 at $level"
 done
+kernel neon -O3 "${neon[@]}" -fsyntax-only "$root"/kernels/cpu/*.cpp
+count=$(kernel neon -O3 "${neon[@]}" -S -o - "$root/kernels/cpu/fixed.cpp" | grep -cE 'fmla\s+v[0-9]+\.4s') ||
+  { echo "FAILED: kernels/cpu/fixed.cpp has no fmla of four lanes" && exit 1; }
+echo "ok: kernels/cpu compiles for neon; fixed.cpp holds $count times fmla of four lanes"

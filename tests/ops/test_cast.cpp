@@ -7,16 +7,14 @@
 #include <cfenv>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/flushing.h"
 #include "tests/testing/patterns.h"
 #include "tests/testing/run.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace cpd {
 namespace {
@@ -44,7 +42,7 @@ class CastOn : public ::testing::TestWithParam<const char*> {
   }
   void TearDown() override { ForceKernels(""); }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, CastOn, ::testing::Values("scalar", "avx2", "avx512"),
+INSTANTIATE_TEST_SUITE_P(Backends, CastOn, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(CastOn, TheForcedBackendRuns) {
@@ -282,19 +280,17 @@ TEST_P(CastOn, RoundingModeOfTheCallerDoesNotMatter) {
   }
 }
 
-#if defined(__x86_64__)
+#if defined(CPD_TEST_FLUSHES)
 TEST_P(CastOn, FlushToZeroDoesNotMatter) {
   const Format format = MakeFormat(8, 7);
   auto x = testing::mixed_values(reference::spec_of(format), 2000, 10);
   x[0] = testing::from_bits(0x00400000);
   const auto expected = testing::oracle_cast(x, format, {});
   ASSERT_EQ(testing::bits_of(expected[0]), 0x00400000u);
-  const unsigned saved = _mm_getcsr();
-  _mm_setcsr(saved | 0x8040);  // flush to zero, denormals are zero
+  std::optional<testing::Flushing> flushing(std::in_place);
   const auto y = testing::run_cast(x, format, {});
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(saved);
-  EXPECT_EQ(after & 0x8040, 0x8040u) << "the caller's flags are restored";
+  EXPECT_TRUE(testing::Flushing::is_on()) << "the caller's flags are restored";
+  flushing.reset();
   EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), y, x));
 }
 #endif

@@ -9,6 +9,7 @@
 #include <cfenv>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,13 +21,10 @@
 #include "cpd/scale/aps.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
+#include "tests/testing/flushing.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/reduce.h"
 #include "tests/testing/run.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace cpd {
 namespace {
@@ -344,18 +342,16 @@ void ExpectSame(const Results& expected, const Results& got, const std::string& 
   }
 }
 
-#if defined(__x86_64__)
+#if defined(CPD_TEST_FLUSHES)
 // First, so that what the library keeps from its first call is made under the flags as well.
 TEST(Environment, AFlushingProgramsResultsAreTheSame) {
-  const unsigned saved = _mm_getcsr();
-  _mm_setcsr(saved | 0x8040);  // flush to zero, denormals are zero
+  std::optional<testing::Flushing> flushing(std::in_place);
   volatile float least = std::bit_cast<float>(1U);
   volatile bool flushes = least == 0.0f;
   const Results flushed = Everything();
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(saved);
+  EXPECT_TRUE(testing::Flushing::is_on()) << "the program's flags are restored";
+  flushing.reset();
   EXPECT_TRUE(flushes);
-  EXPECT_EQ(after & 0x8040, 0x8040u) << "the program's flags are restored";
   ExpectSame(Everything(), flushed, "flushing");
 }
 #endif

@@ -265,9 +265,27 @@ class WithThreads {
   WithThreads& operator=(const WithThreads&) = delete;
 };
 
+/// A product's bits for each number of threads are those of one.
+void ThreadsChangeNothing(const Accumulator& accumulator, const Tensor& a, const Tensor& b,
+                          const std::vector<std::int64_t>& shape) {
+  std::size_t size = 1;
+  for (const std::int64_t n : shape) size *= static_cast<std::size_t>(n);
+  std::vector<float> first;
+  for (const char* threads : {"1", "2", "3", "5", "16"}) {
+    const WithThreads set(threads);
+    Tensor out(shape, std::vector<float>(size, -7.0f));
+    Gemm(a.view(), b.view(), accumulator, out.view());
+    const std::vector<float> got = out.read();
+    if (first.empty()) first = got;
+    ASSERT_TRUE(testing::bits_equal(std::span<const float>(first), std::span<const float>(got)))
+        << threads << " threads, " << testing::describe(accumulator);
+  }
+}
+
 TEST(Gemm, ThreadsChangeNothing) {
   const Format format = ParseFormat("e4m3");
-  const std::vector<Shape> shapes = {{150, 170, 160}, {3, 300, 300}, {600, 150, 2}};
+  const std::vector<Shape> shapes = {{150, 170, 160}, {3, 300, 300},  {600, 150, 2},
+                                     {513, 2, 545},   {33, 4500, 31}, {1, 2000, 100}};
   std::vector<Accumulator> all = schemes(format);
   all.push_back(Preset("h100-fp8"));
   for (const Shape& s : shapes) {
@@ -279,17 +297,23 @@ TEST(Gemm, ThreadsChangeNothing) {
     for (Accumulator accumulator : all) {
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
         accumulator.rounding.mode = mode;
-        std::vector<float> first;
-        for (const char* threads : {"1", "2", "5"}) {
-          const WithThreads set(threads);
-          Tensor out({s[0], s[2]}, std::vector<float>(size(0, 2), -7.0f));
-          Gemm(a.view(), b.view(), accumulator, out.view());
-          const std::vector<float> got = out.read();
-          if (first.empty()) first = got;
-          ASSERT_TRUE(
-              testing::bits_equal(std::span<const float>(first), std::span<const float>(got)))
-              << threads << " threads, " << testing::describe(accumulator);
-        }
+        ThreadsChangeNothing(accumulator, a, b, {s[0], s[2]});
+      }
+    }
+  }
+}
+
+TEST(Gemm, ThreadsChangeNothingInBatches) {
+  const Format format = ParseFormat("e4m3");
+  for (const std::int64_t batch : {3, 7, 64}) {
+    const std::vector<std::int64_t> shape{batch, 35, 37};
+    const auto n = static_cast<std::size_t>(batch);
+    const Tensor a({batch, 35, 40}, operands(Values::on_grid, format, n * 35 * 40, 1));
+    const Tensor b({batch, 40, 37}, operands(Values::on_grid, format, n * 40 * 37, 2));
+    for (Accumulator accumulator : schemes(format)) {
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+        accumulator.rounding.mode = mode;
+        ThreadsChangeNothing(accumulator, a, b, shape);
       }
     }
   }

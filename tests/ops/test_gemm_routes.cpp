@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings (numeric/split.h) against the general route, in one kernel: the same packed
-// block with and without its SplitPlan. Data are chosen so that sums pass from one to the other.
+// The short roundings (numeric/split.h, split_stochastic.h) against the general route, in one
+// kernel: the same packed block with and without its SplitPlan. Data are chosen so that sums pass
+// from one to the other.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -45,11 +47,67 @@ const std::vector<Case>& cases() {
       {"fp16 kahan", "fp16", Split::kahan},
       {"fp32 sequential", "fp32", Split::plain},
       {"fp32 sequential product=exact", "fp32", Split::plain},
+      {"fp32 kahan", "fp32", Split::plain_kahan},
+      {"fp32 pairwise", "fp32", Split::plain_tree},
+      {"e4m3 pairwise", "e4m3", Split::tree},
+      {"e5m2 pairwise", "fp32", Split::tree},
+      {"e4m3fn pairwise", "e4m3fn", Split::tree},
+      {"e5m2fnuz pairwise", "e5m2fnuz", Split::tree},
+      {"fp16 pairwise", "fp16", Split::tree},
+      {"bf16 pairwise", "bf16", Split::tree},
+      {"tf32 pairwise", "fp32", Split::tree},
+      {"e2m1 pairwise overflow=saturate", "e2m1", Split::tree},
+      {"e3m0 sequential", "e3m0", Split::rounded},
+      {"e3m0 kahan overflow=saturate", "e3m0", Split::kahan},
+      {"e4m0 kahan", "e4m3", Split::kahan},
+      {"binary8p1se sequential product=exact", "e5m2", Split::exact},
+      {"e4m0 sequential product=exact overflow=saturate", "e4m0", Split::exact},
+      {"e3m2 sequential product=e2m0", "e3m2", Split::rounded},
+      {"e2m1 kahan", "e2m1", Split::kahan},
+      {"e2m1 sequential", "e2m1", Split::rounded},
+      {"e4m3 sequential overflow=saturate", "e4m3", Split::rounded},
+      {"e4m3 kahan overflow=saturate", "e4m3", Split::kahan},
+      {"e2m3 sequential product=exact", "e2m3", Split::exact},
       {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", Split::stochastic},
       {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", Split::stochastic},
       {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", Split::stochastic},
       {"e6m9 sequential rounding=stochastic random_bits=13", "e6m9", Split::stochastic},
   };
+  return all;
+}
+
+/// Every scheme of stochastic sums, products rounded and exact, on formats with each of the traits
+/// that their roundings take care of, for bits that share a word and bits that binary32 cannot
+/// hold.
+const std::vector<Case>& stochastic_cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> cases;
+    int turn = 0;
+    for (const char* format :
+         {"fp32",        "tf32",         "bf16",          "fp16",        "e5m2",
+          "e4m3",        "e4m3fn",       "e4m3fnuz",      "e5m2fnuz",    "e3m0",
+          "e2m1",        "e3m2",         "e2m3",          "e4m3b11fnuz", "e6m9",
+          "e3m2ieee",    "e8m3",         "e5m12",         "binary8p1se", "binary8p3se",
+          "binary8p4sf", "e6m9:bias=60", "e5m2:bias=140", "e1m2",        "e4m0"}) {
+      for (const char* scheme : {" sequential", " sequential product=exact", " kahan",
+                                 " kahan product=exact", " pairwise", " pairwise product=exact"}) {
+        for (const int bits : {8, 24, 1 + turn++ % 24}) {
+          const std::string policy = turn % 3 == 0 ? " overflow=saturate" : "";
+          cases.push_back({format + (scheme + policy) +
+                               " rounding=stochastic random_bits=" + std::to_string(bits),
+                           turn % 4 == 0 ? "fp32" : format, Split::stochastic});
+        }
+      }
+    }
+    for (const char* product : {"e5m2", "e4m3", "e8m7", "e3m0", "e6m9"}) {
+      for (const char* scheme :
+           {"e5m7 sequential product=", "e4m3 kahan product=", "e8m3 pairwise product="}) {
+        cases.push_back({std::string(scheme) + product + " rounding=stochastic random_bits=9",
+                         "e5m7", Split::stochastic});
+      }
+    }
+    return cases;
+  }();
   return all;
 }
 
@@ -95,7 +153,6 @@ class Block {
     block_.rows = rows;
     block_.columns = columns;
     block_.count = count;
-    block_.last = true;
     block_.plane = lines * across;
     block_.state_columns = across;
     block_.index = (std::uint64_t{1} << 32) - 40;  // bits 32 and up change in the second row
@@ -104,9 +161,23 @@ class Block {
 
   /// The sums that start from `start`.
   std::vector<float> Sums(const GemmPlan& plan, float start) {
+    std::vector<float> state = Start(plan, block_.count, start);
+    Add(plan, 0, true, state);
+    return Results(state);
+  }
+
+  /// State of sums of `depth` products.
+  [[nodiscard]] std::vector<float> Start(const GemmPlan& plan, std::int64_t depth,
+                                         float start) const {
+    const std::int64_t planes = planes_of(plan.scheme, depth);
+    std::vector<float> state(static_cast<std::size_t>(planes * block_.plane));
+    std::fill_n(state.begin(), block_.plane, start);
+    return state;
+  }
+  void Add(const GemmPlan& plan, std::int64_t first_k, bool last, std::vector<float>& state) {
     GemmBlock block = block_;
-    std::vector<float> state(static_cast<std::size_t>(2 * block.plane));
-    std::fill_n(state.begin(), block.plane, start);
+    block.first_k = first_k;
+    block.last = last;
     block.a = a_.data();
     block.b = b_.data();
     block.a_range = a_range_.data();
@@ -115,10 +186,12 @@ class Block {
     block.b_logs = b_logs_.data();
     block.state = state.data();
     kernels_.gemm(plan, block);
+  }
+  [[nodiscard]] std::vector<float> Results(const std::vector<float>& state) const {
     std::vector<float> sums;
-    for (std::int64_t i = 0; i < block.rows; ++i) {
-      const auto row = state.begin() + i * block.state_columns;
-      sums.insert(sums.end(), row, row + block.columns);
+    for (std::int64_t i = 0; i < block_.rows; ++i) {
+      const auto row = state.begin() + i * block_.state_columns;
+      sums.insert(sums.end(), row, row + block_.columns);
     }
     return sums;
   }
@@ -132,14 +205,19 @@ class Block {
 };
 
 TEST(GemmRoutes, PlansTakeTheShortRoundings) {
-  for (const Case& c : cases()) {
-    const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 100);
-    EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
+  for (const auto* some : {&cases(), &stochastic_cases()}) {
+    for (const Case& c : *some) {
+      const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 100);
+      EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
+    }
   }
   for (const char* general :
-       {"e3m0 sequential", "e4m3:nosub sequential", "e8m12 sequential", "e4m3 pairwise",
-        "e4m3 sequential rounding=up", "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
-        "e4m3 sequential rounding=stochastic variant=C", "fp32 sequential overflow=saturate"}) {
+       {"e3m0 pairwise", "e4m3:nosub sequential", "e8m12 sequential", "e4m3 sequential rounding=up",
+        "e4m3 sequential product=e5m2", "e4m3 kahan product=exact",
+        "e4m3 sequential rounding=stochastic variant=C",
+        "e4m3:nosub sequential rounding=stochastic", "fp32 sequential overflow=saturate",
+        "e4m3 pairwise product=exact", "fp32 kahan product=exact", "fp32 pairwise rounding=up",
+        "e8m12 pairwise"}) {
     const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(general), 100);
     EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(Split::none)) << general;
   }
@@ -182,6 +260,88 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   }
   EXPECT_GT(finite, 100000);
   EXPECT_GT(infinite, 100000);
+}
+
+/// Sums of two blocks of k, of which the second may begin within a group.
+TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
+  std::mt19937_64 bits(23);
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const Case& c : cases()) {
+      const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 61);
+      GemmPlan general = plan.sum;
+      general.split = SplitPlan{};
+      for (const std::int64_t first : {36, 40, 48}) {
+        const std::int64_t second = 61 - first;
+        const auto part = [&](std::int64_t count) {
+          return Block(*kernels, 5, 37, count, values(5 * count, c.operands, 0.5, false, bits),
+                       values(37 * count, c.operands, 0.5, false, bits));
+        };
+        Block low = part(first);
+        Block high = part(second);
+        const auto sums = [&](const GemmPlan& route, float start) {
+          std::vector<float> state = low.Start(route, 61, start);
+          low.Add(route, 0, false, state);
+          high.Add(route, first, true, state);
+          return high.Results(state);
+        };
+        for (const float start : {0.0F, -0.0F, 1.0F}) {
+          const auto got = sums(plan.sum, start);
+          const auto expected = sums(general, start);
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
+                      std::bit_cast<std::uint32_t>(expected[i]))
+                << kernels->name << ", " << c.accumulator << ", blocks " << first << " and "
+                << second << ", start " << start << ", element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Every stochastic route: sums that overflow, special values among operands and at the start,
+/// draws that begin within a block of words or a word, even and odd numbers of products.
+TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
+  constexpr std::int64_t kRows = 3;
+  constexpr std::int64_t kColumns = 37;
+  std::mt19937_64 bits(23);
+  int finite = 0;
+  int special = 0;
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const Case& c : stochastic_cases()) {
+      const Accumulator accumulator = ParseAccumulator(c.accumulator);
+      const double max = std::min(accumulator.format.max(), 0x1p120);
+      for (const double part : {0.01, 0.5, 4.0, -1.0}) {
+        const std::int64_t depth = std::array{1, 2, 8, 45, 150}[bits() % 5];
+        const double sums = part > 0 ? part * max : 4 * accumulator.format.min_subnormal();
+        const double size = std::sqrt(sums / std::sqrt(static_cast<double>(depth)));
+        const auto a = values(kRows * depth, c.operands, size, part == 0.5, bits);
+        const auto b = values(kColumns * depth, c.operands, size, false, bits);
+        Block block(*kernels, kRows, kColumns, depth, a, b);
+        const AccumulatorPlan plan = make_accumulator_plan(accumulator, depth);
+        GemmPlan taken = plan.sum;
+        taken.first_draw += bits() % 40;
+        GemmPlan general = taken;
+        general.split = SplitPlan{};
+        const auto largest = static_cast<float>(accumulator.format.max());
+        for (const float start : {0.0F, accumulator.format.has_negative_zero() ? -0.0F : -largest,
+                                  std::numeric_limits<float>::quiet_NaN(), largest}) {
+          const auto got = block.Sums(taken, start);
+          const auto expected = block.Sums(general, start);
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
+                      std::bit_cast<std::uint32_t>(expected[i]))
+                << kernels->name << ", " << c.accumulator << ", " << depth
+                << " products, sums about " << sums << ", start " << start << ", element " << i
+                << ": " << got[i] << " and " << expected[i];
+            (std::isfinite(got[i]) ? finite : special) += 1;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(finite, 100000);
+  EXPECT_GT(special, 100000);
 }
 
 /// Products next to powers of two, where a magnet's binade is told by logarithms: b is 2^j / a and

@@ -362,7 +362,7 @@ TEST(GemmValues, SumsThatStayAtZero) {
     return values;
   };
   for (const char* name : {"e4m3", "e5m2", "e4m3fnuz", "e8m7", "e3m2:nosub", "e8m23"}) {
-    for (const std::int64_t k : {1, 2, 7}) {
+    for (const std::int64_t k : {1, 2, 7, 17}) {
       const auto depth = static_cast<std::size_t>(k);
       const Tensor a({9, k}, fill(9 * depth));
       const Tensor b({k, 66}, fill(66 * depth));

@@ -245,7 +245,7 @@ class ScaledOn : public ::testing::TestWithParam<const char*> {
   }
   void TearDown() override { ForceKernels(""); }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, ScaledOn, ::testing::Values("scalar", "avx2", "avx512"),
+INSTANTIATE_TEST_SUITE_P(Backends, ScaledOn, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 
 void ExpectMade(const Made& expected, const Made& got, const Floats& x, const std::string& about) {

@@ -10,7 +10,16 @@
 
 namespace cpd::testing {
 
-/// Backends that this CPU runs, slowest first.
+/// Backends that are built for this architecture, slowest first.
+#if defined(__x86_64__)
+inline constexpr const char* kBuiltBackends[] = {"scalar", "avx2", "avx512"};
+#elif defined(__aarch64__)
+inline constexpr const char* kBuiltBackends[] = {"scalar", "neon"};
+#else
+inline constexpr const char* kBuiltBackends[] = {"scalar"};
+#endif
+
+/// Those that this CPU runs.
 inline std::vector<std::string> backends() {
   std::vector<std::string> names;
   for (const KernelTable* table : AvailableKernels()) names.emplace_back(table->name);

@@ -216,6 +216,22 @@ CPD_FN F32x8 negative_fma(F32x8 a, F32x8 b, F32x8 c) {
       _mm256_fnmadd_ps(bits_as<__m256>(a), bits_as<__m256>(b), bits_as<__m256>(c)));
 }
 
+// maxps gives its second operand where the first is NaN.
+template <>
+CPD_FN F32x8 at_least(F32x8 x, F32x8 least) {
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  const __m256 v = bits_as<__m256>(x);
+  const __m256 larger = _mm256_max_ps(_mm256_andnot_ps(sign, v), bits_as<__m256>(least));
+  return bits_as<F32x8>(_mm256_or_ps(larger, _mm256_and_ps(sign, v)));
+}
+template <>
+CPD_FN F64x4 at_least(F64x4 x, F64x4 least) {
+  const __m256d sign = _mm256_set1_pd(-0.0);
+  const __m256d v = bits_as<__m256d>(x);
+  const __m256d larger = _mm256_max_pd(_mm256_andnot_pd(sign, v), bits_as<__m256d>(least));
+  return bits_as<F64x4>(_mm256_or_pd(larger, _mm256_and_pd(sign, v)));
+}
+
 template <>
 CPD_FN bool all_at_most(F32x8 x, float limit) {
   const __m256 above = _mm256_cmp_ps(bits_as<__m256>(x), _mm256_set1_ps(limit), _CMP_NLE_UQ);

@@ -107,6 +107,18 @@ CPD_FN F64x8 swap_lanes(F64x8 x) {
   return bits_as<F64x8>(_mm512_shuffle_f64x2(v, v, 0x4E));
 }
 
+constexpr int kMergeBits = 0xEA;
+template <>
+CPD_FN U32x16 merge_bits(U32x16 x, U32x16 mask, U32x16 set) {
+  return bits_as<U32x16>(_mm512_ternarylogic_epi32(bits_as<__m512i>(x), bits_as<__m512i>(mask),
+                                                   bits_as<__m512i>(set), kMergeBits));
+}
+template <>
+CPD_FN U64x8 merge_bits(U64x8 x, U64x8 mask, U64x8 set) {
+  return bits_as<U64x8>(_mm512_ternarylogic_epi64(bits_as<__m512i>(x), bits_as<__m512i>(mask),
+                                                  bits_as<__m512i>(set), kMergeBits));
+}
+
 template <>
 CPD_FN U64x8 mul_low(U64x8 a, std::uint32_t b) {
   return bits_as<U64x8>(
@@ -245,6 +257,26 @@ CPD_FN F32x16 at_least(F32x16 x, F32x16 least) {
 template <>
 CPD_FN F64x8 at_least(F64x8 x, F64x8 least) {
   return bits_as<F64x8>(_mm512_range_pd(bits_as<__m512d>(x), bits_as<__m512d>(least), 0b0011));
+}
+template <>
+CPD_FN F32x16 at_most(F32x16 x, F32x16 most) {
+  return bits_as<F32x16>(_mm512_range_ps(bits_as<__m512>(x), bits_as<__m512>(most), 0b0010));
+}
+template <>
+CPD_FN F32x16 at_most(F32x16 x, F32x16 most, F32x16 instead) {
+  const __m512 v = bits_as<__m512>(x);
+  const __mmask16 larger = _mm512_cmp_ps_mask(_mm512_abs_ps(v), bits_as<__m512>(most), _CMP_GT_OQ);
+  return bits_as<F32x16>(_mm512_mask_ternarylogic_epi32(bits_as<__m512i>(x), larger,
+                                                        _mm512_set1_epi32(INT32_MIN),
+                                                        bits_as<__m512i>(instead), kMergeBits));
+}
+template <>
+CPD_FN F64x8 at_most(F64x8 x, F64x8 most, F64x8 instead) {
+  const __m512d v = bits_as<__m512d>(x);
+  const __mmask8 larger = _mm512_cmp_pd_mask(_mm512_abs_pd(v), bits_as<__m512d>(most), _CMP_GT_OQ);
+  return bits_as<F64x8>(_mm512_mask_ternarylogic_epi64(bits_as<__m512i>(x), larger,
+                                                       _mm512_set1_epi64(INT64_MIN),
+                                                       bits_as<__m512i>(instead), kMergeBits));
 }
 // As float operations: compilers keep sums that change between float and integer types in memory.
 template <>

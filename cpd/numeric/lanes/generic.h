@@ -296,13 +296,43 @@ CPD_FN V larger_magnitude(V x, V y) {
   return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
 }
 
-/// x where |x| > least, elsewhere `least` with x's sign; least > 0, x is not NaN.
+/// x where |x| > least, elsewhere, also for NaN, `least` with x's sign; least > 0.
 template <class V>
 CPD_FN V at_least(V x, V least) {
   using U = Unsigned<V>;
   using E = typename ElementOf<U>::type;
-  const U sign = splat<U>(static_cast<E>(~(static_cast<E>(~E{0}) >> 1)));
-  return bits_as<V>(bits_as<U>(larger_magnitude(x, least)) | (bits_as<U>(x) & sign));
+  const U magnitude = splat<U>(static_cast<E>(static_cast<E>(~E{0}) >> 1));
+  const V size = bits_as<V>(bits_as<U>(x) & magnitude);
+  const U larger = bits_as<U>(select(size > least, size, least));
+  return bits_as<V>(larger | (bits_as<U>(x) & ~magnitude));
+}
+
+/// x where |x| <= most or x is NaN, elsewhere `instead`, which is not negative, with x's sign.
+template <class V>
+CPD_FN V at_most(V x, V most, V instead) {
+  using U = Unsigned<V>;
+  using E = typename ElementOf<U>::type;
+  const U magnitude = splat<U>(static_cast<E>(static_cast<E>(~E{0}) >> 1));
+  const V size = bits_as<V>(bits_as<U>(x) & magnitude);
+  const V with_sign = bits_as<V>(bits_as<U>(instead) | (bits_as<U>(x) & ~magnitude));
+  return select(size > most, with_sign, x);
+}
+
+/// (x & mask) | set, lane by lane.
+template <class U>
+CPD_FN U merge_bits(U x, U mask, U set) {
+  return (x & mask) | set;
+}
+
+/// x where |x| < most, elsewhere `most` with x's sign; most > 0, x is not NaN.
+template <class V>
+CPD_FN V at_most(V x, V most) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using E = typename ElementOf<U>::type;
+  const U magnitude = splat<U>(static_cast<E>(static_cast<E>(~E{0}) >> 1));
+  const I size = min((I)(bits_as<U>(x) & magnitude), bits_as<I>(most));
+  return bits_as<V>((U)size | (bits_as<U>(x) & ~magnitude));
 }
 
 /// x with the bits that t and `sign` share, -0 or +0.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of convolutions, of their input's and of their weight's gradients, as GEMMs of images, of any
-number of dimensions: on the CPU read where they lie, on a GPU unfolded. The operators are in
+"""Sums of convolutions, of their input's and of their weight's gradients, as GEMMs of images, of
+any number of dimensions: on the CPU read where they lie, on a GPU unfolded. The operators are in
 `cpd._torch.convolution`."""
 
 # torch's tensors are partly untyped.

@@ -89,7 +89,7 @@ def conv2d(
     × C/groups × kernel rows × kernel columns, bias out.
 
     `padding` may be "same" (stride 1) or "valid"; `padding_mode` is that of torch.nn.Conv2d. The
-    padding is written out: the sums take its products like any others.
+    padding counts: the sums take its products like any others.
 
     Each sum runs over (channel, kernel row, kernel column), row-major; that of the weight's
     gradient over (image, output row, output column). The input's gradient is a convolution too, of
@@ -97,9 +97,11 @@ def conv2d(
     sums run over (output channel, row, column) of that, wholly in the accumulator. It has no
     gradients of its gradients.
 
-    Images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on it:
-    with stochastic rounding, and for the weight's gradient with schemes other than `sequential` and
-    `chunked`. Only the input is kept for the backward pass.
+    On the CPU products read images where they lie: nothing is unfolded, padded or spread in memory,
+    and zeros between a spread gradient's elements are multiplied only where they change a bit. On a
+    GPU images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on
+    it: with stochastic rounding, and for the weight's gradient with schemes other than `sequential`
+    and `chunked`. Only the input is kept for the backward pass.
 
     Sums `"native"` unfold nothing: the result is torch.nn.functional.conv2d's of the cast operands,
     gradients are those of torch.ops.aten.convolution_backward, the bias's is torch's sum of what is

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the machine allows a row, and the row's share of it.
+
+`bound` stands in the row's unit; `bound_is` says what it is:
+- issue: the rate at which the machine issues the operations of the row's loop (operations.toml), on
+  registers;
+- bytes: those that must move, at the speed of memcpy, or of a plain sum where nothing is written;
+- link: the bytes that a host must send, at its link's rate;
+- products: the model's matrix products alone;
+- peer: none can be given; it is what the row is measured against.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from timing import Row
+
+FILE = Path(__file__).resolve().parent / "operations.toml"
+LANES = {"avx512": 16, "avx2": 8}
+KINDS = ("mul", "add", "integer", "shift", "directed", "wide")
+READS = ("memcpy", "plain fp32 sum")  # baselines that are a bandwidth
+TIMES = ("µs", "ms", "ms a step")  # units in which less is better
+LOW = 0.7  # of the bound: what lies below has a reason in reasons.toml
+
+Machine = Mapping[str, Any]
+Counts = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Operations for one vector of elements."""
+
+    name: str
+    rows: tuple[str, ...]
+    how: str
+    words: float  # of random bits for each lane
+    counts: Counts  # those of the words included
+
+    def on(self, isa: str) -> dict[str, float]:
+        """Counts with the operations that the instruction set has."""
+        counts = dict(self.counts)
+        if isa == "avx2":
+            directed = counts.pop("directed", 0)
+            for kind, each in _data()["directed_on_avx2"].items():
+                counts[kind] = counts.get(kind, 0) + directed * each
+        return {kind: counts[kind] for kind in KINDS if counts.get(kind)}
+
+    def text(self, isa: str) -> str:
+        """As bench_machine takes it."""
+        return " ".join(f"{kind}={count:g}" for kind, count in self.on(isa).items())
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(FILE.read_text())
+
+
+@cache
+def mixtures() -> tuple[Mixture, ...]:
+    """All entries of operations.toml."""
+
+    def made(entry: dict[str, Any]) -> Mixture:
+        words = entry.get("words", 0)
+        word = _data()["philox"]
+        counts = {kind: entry.get(kind, 0) + words * word.get(kind, 0) for kind in KINDS}
+        return Mixture(entry["name"], tuple(entry["rows"]), entry["how"], words, counts)
+
+    return tuple(made(entry) for entry in _data()["mixture"])
+
+
+def texts() -> list[str]:
+    """Every mixture that bench_machine is to measure, once."""
+    return list(dict.fromkeys(m.text(isa) for isa in LANES for m in mixtures()))
+
+
+def mixture_of(row: Row) -> Mixture | None:
+    """That of the row's loop; `like` names a row of the same operations."""
+    name = row.get("like", row["name"]).removeprefix(f"{row.get('backend')}/")
+    return next((m for m in mixtures() if any(fnmatchcase(name, p) for p in m.rows)), None)
+
+
+def threads_of(row: Row) -> int:
+    """Those that the row's name ends in, or one."""
+    digits = row["name"].rpartition("/threads")[2]
+    return int(digits) if digits.isdigit() and "/threads" in row["name"] else 1
+
+
+def issue_bound(row: Row, machine: Machine) -> float | None:
+    """10⁹ elements a second times what the row counts of each: a MAC, or bytes."""
+    mixture, isa = mixture_of(row), row.get("backend", "")
+    if mixture is None or isa not in LANES:
+        return None
+    rate = machine.get(f"{isa}/{mixture.text(isa)}")
+    if rate is None or (row["unit"] == "GB/s" and "counted" not in row):
+        return None
+    vectors = rate / sum(mixture.on(isa).values())
+    return float(vectors * LANES[isa] * threads_of(row) * row.get("counted", 1))
+
+
+def bytes_bound(row: Row, machine: Machine) -> float | None:
+    """GB/s in the row's counting."""
+    threads = threads_of(row)
+    if row["against"] in READS:
+        memory = row["baseline"]
+    else:
+        memory = machine.get("copy" if threads == 1 else f"copy/threads{threads}")
+    if memory is None:
+        return None
+    return float(memory * row.get("counted", 1) / row.get("moved", row.get("counted", 1)))
+
+
+def bound(row: Row, machine: Machine) -> tuple[float, str] | None:
+    """The least of the bounds that can be given, and what it is; None: this run measured too
+    little for one."""
+    if row["unit"] == "GB/s":
+        both = (bytes_bound(row, machine), "bytes"), (issue_bound(row, machine), "issue")
+        return min(((value, kind) for value, kind in both if value is not None), default=None)
+    if row["unit"] == "GMAC/s" and mixture_of(row) is not None and "device" not in row:
+        issue = issue_bound(row, machine)
+        return None if issue is None else (issue, "issue")
+    if "link" in row:
+        return row["value"] * row["link"], "link"
+    if "/exchange/" in row["name"]:
+        return row["baseline"], "link"  # the alpha-beta model
+    return row["baseline"], "peer"
+
+
+def with_bound(row: Row, machine: Machine) -> Row:
+    """The row with its bound and its share, where they can be given; those that it has stay."""
+    if "skipped" in row or "wrong" in row:
+        return row
+    if "bound" not in row:
+        found = bound(row, machine)
+        if found is None:
+            return row
+        row = row | {"bound": round(found[0], 3), "bound_is": found[1]}
+    share = row["value"] / row["bound"]
+    return row | {"share": round(1 / share if row["unit"] in TIMES else share, 3)}
+
+
+def is_low(row: Row) -> bool:
+    return bool(row.get("share", 1) < LOW)

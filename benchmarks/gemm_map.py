@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows `gemm/map/<scheme>/<format>/192`: every scheme in every named format, bits first, then
+beside torch's sgemm. None may be slower than 1/40 of it to nearest, 1/100 stochastic."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+
+import gemm
+from timing import Row
+
+SIZE = 192
+REPEATS = 5  # at most
+NEAREST, STOCHASTIC = 1 / 40, 1 / 100
+FORMATS = (
+    *("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e3m2", "e2m3"),
+    *("e4m3fnuz", "binary8p4se"),
+)
+SCHEMES = {
+    **dict.fromkeys(("sequential", "fma", "kahan", "chunked64", "pairwise"), NEAREST),
+    **dict.fromkeys(("stochastic8", "stochastic16", "stochastic24"), STOCHASTIC),
+    **dict.fromkeys(("stochastic8-kahan", "stochastic8-fma", "stochastic8-pairwise"), STOCHASTIC),
+}
+
+
+def cases() -> Iterator[gemm.Case]:
+    for scheme, bar in SCHEMES.items():
+        for f in FORMATS:
+            yield gemm.Case(scheme, f, gemm.cube(SIZE), bar, group="map")
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """The rows whose name contains options.name, in few turns."""
+    few = Namespace(**vars(options) | {"repeats": min(REPEATS, options.repeats)})
+    for case in cases():
+        if options.name in case.name:
+            yield gemm.cpu_row(case, few)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the tables that are made from data: of the README the principal rows, the reasons and the
+operations, in results/README.md all rows.
+
+    python benchmarks/table.py            writes them; names rows below 0.7 of their bound that no
+                                          reason of reasons.toml covers
+    python benchmarks/table.py --check    writes nothing; status 1 where something differs
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import bounds
+import store
+from timing import Row
+
+HERE = Path(__file__).resolve().parent
+VENDORS = {"amd": "AMD", "intel": "Intel"}
+
+PRINCIPAL = (
+    *("cast/nearest_even/e4m3", "cast/nearest_even/fp16", "cast/nearest_even/bf16"),
+    *("cast/nearest_even/bf16/subnormal", "cast/nearest_even/e4m3fn"),
+    *("cast/stochastic8/e4m3", "cast/stochastic16/e4m3", "cast/stochastic24/e4m3"),
+    *("encode/e4m3", "decode/e4m3", "pack/e4m3", "unpack/e4m3", "torch/encode/e4m3fn"),
+    *("fold/256", "fold/256/kahan", "scaled/cast/mxfp8", "scaled/cast/nvfp4", "hadamard/16"),
+    *("compress/encode/int8_rows", "compress/encode/qsgd_bits=4_bucket=512"),
+    *("gemm/sequential/e4m3/512", "gemm/sequential/e4m3/1024", "gemm/fma/e4m3/512"),
+    *("gemm/kahan/e4m3/512", "gemm/stochastic8/e4m3/512", "gemm/stochastic24/e4m3/512"),
+    *("gemm/h100-fp8/e4m3/512", "gemm/sequential/e4m3/1024/threads2", "gemm/sequential/fp32/512"),
+    *("avx2/gemm/sequential/e4m3/512", "gemm/batch/sequential/e4m3/64x64", "gemm/int32/int8/512"),
+    *("gemm/scaled/block128/e4m3/512", "overhead/numpy/cast", "overhead/torch/gemm"),
+    *(
+        "model/gpt/te-current",
+        "model/resnet18/te-current",
+        "model/virtual-nodes-gpt-block/one-pass",
+    ),
+    *("all_reduce/1gbps/e4m3", "all_reduce/1gbps/qsgd4", "all_reduce/loopback/e4m3"),
+)
+
+
+@dataclass(frozen=True)
+class Reason:
+    rows: tuple[str, ...]
+    text: str
+
+    def covers(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.rows)
+
+
+def reasons() -> list[Reason]:
+    entries = tomllib.loads((HERE / "reasons.toml").read_text())["reason"]
+    return [Reason(tuple(entry["rows"]), entry["text"]) for entry in entries]
+
+
+Rows = dict[str, dict[str, Row]]  # by name, then by vendor: the row of the latest date
+
+
+def stored(folder: Path = store.RESULTS) -> Rows:
+    rows: Rows = {}
+    for path in sorted(folder.glob("*.json")):
+        run = store.load(path)
+        assert run is not None
+        for row in run["rows"]:
+            of_name = rows.setdefault(row["name"], {})
+            before = of_name.get(run["vendor"])
+            if before is None or before["date"] <= row["date"]:
+                of_name[run["vendor"]] = row
+    return rows
+
+
+def low(rows: Rows) -> list[str]:
+    """Names of rows below bounds.LOW on some CPU."""
+    return [name for name, each in rows.items() if any(map(bounds.is_low, each.values()))]
+
+
+def reason_of(name: str) -> Reason | None:
+    return next((reason for reason in reasons() if reason.covers(name)), None)
+
+
+def uncovered(rows: Rows) -> list[str]:
+    """Names of low rows without a reason."""
+    return [name for name in low(rows) if reason_of(name) is None]
+
+
+# ---- Markdown -----------------------------------------------------------------------------------
+
+
+def _figure(row: Row | None) -> str:
+    """Value, and the share of the bound in brackets; bold below bounds.LOW."""
+    if row is None:
+        return "–"
+    value = f"{row['value']:.4g}" if row["value"] < 1000 else f"{row['value']:.0f}"
+    if "share" not in row:
+        return value
+    share = f"({row['share']:.2f})"
+    return f"{value} **{share}**" if bounds.is_low(row) else f"{value} {share}"
+
+
+def _ratio(row: Row | None) -> str:
+    return "–" if row is None else f"{row['ratio']:.3g}"
+
+
+def _line(name: str, each: dict[str, Row]) -> str:
+    cells = [each.get(vendor) for vendor in VENDORS]
+    row = next(row for row in reversed(cells) if row is not None)
+    is_what = dict.fromkeys(r["bound_is"] for r in cells if r is not None and "bound_is" in r)
+    peer = f"{row['against']}: {', '.join(map(_ratio, cells))}"
+    figures = [_figure(cell) for cell in cells]
+    columns = [f"`{name}`", row["unit"], *figures, ", ".join(is_what) or "–", peer]
+    return f"| {' | '.join(columns)} |"
+
+
+def table(rows: Rows, names: list[str]) -> str:
+    """Row, unit, AMD, Intel, bound, peer."""
+    head = ("row", "unit", *VENDORS.values(), "bound", "peer: AMD's ratio, Intel's")
+    lines = [_line(name, rows[name]) for name in names if name in rows]
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines])
+
+
+def reasons_table(rows: Rows) -> str:
+    """The reasons of the rows that are low now."""
+    names = low(rows)
+    lines = []
+    for reason in reasons():
+        count = sum(reason_of(name) == reason for name in names)
+        if count:
+            lines.append(
+                f"| {', '.join(f'`{p}`' for p in reason.rows)} | {count} | {reason.text} |"
+            )
+    return "\n".join(["| rows | low | where the rest goes |", "|---|---|---|", *lines])
+
+
+def operations_table() -> str:
+    """Counts for AVX-512; those of random words are in them."""
+    kinds = bounds.KINDS
+    lines = []
+    for mixture in bounds.mixtures():
+        counts = mixture.on("avx512")
+        cells = [f"{counts[kind]:g}" if kind in counts else "" for kind in kinds]
+        total = f"{sum(counts.values()):g}"
+        lines.append(f"| {mixture.name} | {' | '.join(cells)} | {total} | {mixture.how} |")
+    head = f"| loop | {' | '.join(kinds)} | all | how |"
+    return "\n".join([head, "|---" * (len(kinds) + 3) + "|", *lines])
+
+
+def _put(text: str, mark: str, made: str) -> str:
+    """The text with what stands between the marks of a table replaced."""
+    begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
+    assert pattern.search(text), f"no marks of {mark}"
+    return pattern.sub(lambda _: f"{begin}\n{made}\n{end}", text)
+
+
+def rendered() -> dict[Path, str]:
+    """Each file as it should be."""
+    rows = stored()
+    readme = HERE / "README.md"
+    text = _put(readme.read_text(), "rows", table(rows, list(PRINCIPAL)))
+    text = _put(text, "reasons", reasons_table(rows))
+    operations = HERE / "OPERATIONS.md"
+    every = store.RESULTS / "README.md"
+    return {
+        readme: text,
+        operations: _put(operations.read_text(), "operations", operations_table()),
+        every: _put(every.read_text(), "all rows", table(rows, sorted(rows))),
+    }
+
+
+def main() -> None:
+    checks = sys.argv[1:] == ["--check"]
+    stale = [path for path, text in rendered().items() if path.read_text() != text]
+    for path, text in rendered().items():
+        if not checks:
+            path.write_text(text)
+    missing = uncovered(stored())
+    for name in missing:
+        print(f"no reason of reasons.toml covers {name}")
+    for path in stale:
+        print(f"{path} {'is not' if checks else 'was not'} what the results say")
+    sys.exit(1 if missing or (checks and stale) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows `…/threads2` of streams: two threads beside one thread of the same call, by turns. Bits:
+both results are the same. Those of products are gemm.py's."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gemm
+import numpy as np
+from timing import Row, Side, timed
+
+import cpd
+
+THREADS = 2
+BAR = 1.7
+RANKS = 256
+COLUMNS = 4096
+CODECS = ("int8_rows", "qsgd bits=4 bucket=512", "one_bit", "top_k 0.01")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One row: the call, and bytes a value that its rate counts and that must move."""
+
+    name: str
+    work: Callable[[], Any]
+    counted: float
+    moved: float
+
+    @property
+    def row(self) -> str:
+        return f"{self.name}/threads{THREADS}"
+
+
+def calls(x: np.ndarray[Any, np.dtype[np.float32]]) -> Iterator[Call]:
+    """The verbs, on one array."""
+    out, codes = np.empty_like(x), cpd.encode(x, "e4m3")
+    stochastic = {"rounding": "stochastic", "random_bits": 8, "seed": 1, "stream": 2}
+    yield Call("cast/nearest_even/e4m3", lambda: cpd.cast(x, "e4m3", out=out), 8, 8)
+    yield Call("cast/nearest_even/bf16", lambda: cpd.cast(x, "bf16", out=out), 8, 8)
+    yield Call("cast/stochastic8/e4m3", lambda: cpd.cast(x, "e4m3", out=out, **stochastic), 8, 8)  # type: ignore[type-var]
+    yield Call("encode/e4m3", lambda: cpd.encode(x, "e4m3"), 5, 5)
+    yield Call("decode/e4m3", lambda: cpd.decode(codes, "e4m3", x.shape, out=out), 5, 5)
+    rows = x.reshape(-1, COLUMNS)
+    yield Call(
+        "scaled/cast/mxfp8", lambda: cpd.cast(rows, "mxfp8", out=out.reshape(rows.shape)), 8, 8
+    )
+    terms = x.reshape(RANKS, -1)
+    yield Call(f"fold/{RANKS}", lambda: cpd.sum(terms, "e4m3"), 4, 4)
+    yield Call("add/e4m3", lambda: cpd.add(x, x, "e4m3"), 8, 8)
+    for text in CODECS:
+        codec = cpd.compress.codec(text)
+        packet = codec.encode(x)
+        bytes_each = 4 + packet.bits_a_value / 8
+        name = text.replace(" ", "_")
+        yield Call(f"compress/encode/{name}", lambda c=codec: c.encode(x).data, 8, bytes_each)  # type: ignore[misc]
+        yield Call(
+            f"compress/decode/{name}",
+            lambda p=packet: cpd.compress.decode(p.data),  # type: ignore[misc]
+            8,
+            bytes_each,
+        )
+
+
+def names() -> list[str]:
+    return [call.row for call in calls(np.zeros(RANKS * COLUMNS, np.float32))]
+
+
+def wrong(call: Call) -> str:
+    """Whether the threads change a bit."""
+    results = []
+    for threads in (1, THREADS):
+        os.environ["CPD_NUM_THREADS"] = str(threads)
+        result = call.work()
+        results.append(result if isinstance(result, bytes) else result.tobytes())
+    return "" if results[0] == results[1] else f"{THREADS} threads differ from one"
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """The rows whose name contains options.name."""
+    wanted = [name for name in names() if options.name in name]
+    if not wanted:
+        return
+    if len(os.sched_getaffinity(0)) < THREADS:
+        yield from ({"name": name, "skipped": f"fewer than {THREADS} cores"} for name in wanted)
+        return
+    piece = RANKS * COLUMNS
+    n = max(1, options.floats // piece) * piece
+    rng = np.random.default_rng(options.seed)
+    x = np.resize(rng.standard_normal(1 << 20, dtype=np.float32), n)
+    with gemm.setting("", 1):
+        for call in calls(x):
+            if call.row in wanted:
+                yield row(call, n, options)
+
+
+def row(call: Call, n: int, options: Namespace) -> Row:
+    fault = wrong(call)
+    if fault:
+        return {"name": call.row, "wrong": fault}
+    amount = call.counted * n
+    work = Side(gemm.on_threads(THREADS, call.work), amount)
+    baseline = Side(gemm.on_threads(1, call.work), amount)
+    made = timed(call.row, "GB/s", work, "one thread", baseline, options.repeats)
+    more = {"backend": cpd.backend(), "bar": BAR, "counted": call.counted, "moved": call.moved}
+    return made | more

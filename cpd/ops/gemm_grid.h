@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the sums of a matrix product are divided among threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace cpd {
+
+/// Lines (rows or columns) in even blocks of whole panels.
+struct GridLines {
+  std::int64_t lines = 0, width = 1, blocks = 1;
+
+  [[nodiscard]] constexpr std::int64_t panels() const { return (lines + width - 1) / width; }
+  [[nodiscard]] constexpr std::int64_t begin(std::int64_t block) const {
+    return std::min(lines, panels() * block / blocks * width);
+  }
+  /// Of the largest block.
+  [[nodiscard]] constexpr std::int64_t most() const {
+    return std::min(lines, (panels() + blocks - 1) / blocks * width);
+  }
+};
+
+/// A batch of matrices of sums, each divided into blocks; a block is a task of one thread.
+struct GemmGrid {
+  std::int64_t batch = 1;
+  GridLines rows, columns;
+
+  [[nodiscard]] constexpr std::int64_t tasks() const {
+    return batch * rows.blocks * columns.blocks;
+  }
+};
+
+/// Packing a value for a block takes about as long as so many products do.
+constexpr std::int64_t kPackingCost = 8;
+
+/// What the slowest of so many threads has to do, for each value of k.
+constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
+  const std::int64_t rows = grid.rows.most();
+  const std::int64_t columns = grid.columns.most();
+  const std::int64_t turns = (grid.tasks() + threads - 1) / threads;
+  return turns * (rows * columns + kPackingCost * (rows + columns));
+}
+
+/// Divides a grid of single blocks: none larger than `most` x `most` sums, the threads' shares as
+/// even as whole panels allow, and little packed twice.
+constexpr GemmGrid divided(GemmGrid grid, std::int64_t most, std::int64_t threads) {
+  const auto least = [&](const GridLines& x) {
+    const std::int64_t panels_of_most = std::max<std::int64_t>(1, most / x.width);
+    return std::max<std::int64_t>(1, (x.panels() + panels_of_most - 1) / panels_of_most);
+  };
+  const std::int64_t tasks = threads == 1 ? 1 : 4 * threads;  // more are even enough
+  grid.rows.blocks = least(grid.rows);
+  grid.columns.blocks = least(grid.columns);
+  GemmGrid best = grid;
+  const auto try_columns = [&](GemmGrid tried) {
+    for (; tried.columns.blocks <= tried.columns.panels(); ++tried.columns.blocks) {
+      if (tried.tasks() > tasks) break;
+      if (cost_of(tried, threads) < cost_of(best, threads)) best = tried;
+    }
+  };
+  for (GemmGrid tried = grid; tried.rows.blocks <= tried.rows.panels(); ++tried.rows.blocks) {
+    if (tried.tasks() > tasks) break;
+    try_columns(tried);
+  }
+  return best;
+}
+
+}  // namespace cpd

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Convolutions of images that are read where they lie, against the oracle's products of unfolded
+// images.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/numeric/error.h"
+#include "cpd/ops/convolve.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/gemm_cases.h"
+#include "tests/testing/windows.h"
+
+namespace cpd {
+namespace {
+
+using testing::along;
+using testing::drawn_windows;
+using testing::Layout;
+using testing::one_of;
+using testing::operands;
+using testing::Shape;
+using testing::Tensor;
+using testing::unfolded;
+using testing::Values;
+
+const std::vector<const char*> kSums = {
+    "fp32 sequential",
+    "fp32 fma",
+    "e4m3 sequential",
+    "e4m3 fma",
+    "e5m2 chunked chunk=5 inner=e4m3",
+    "e6m9 chunked chunk=4 product=exact",
+    "bf16 kahan",
+    "e5m7 pairwise",
+    "e2m1 sequential",
+    "e4m3fnuz fma",
+    "e5m3 sequential rounding=toward_zero",
+    "e4m3 sequential rounding=down",
+    "e5m7 sequential rounding=stochastic random_bits=9",
+    "e4m3 chunked chunk=3 rounding=stochastic",
+    "fp32 fixed width=24 fraction=9",
+    "fp32 fixed width=12 fraction=4 sum_overflow=saturate",
+};
+
+/// The oracle's; of integers Gemm's.
+std::vector<float> product_of(const Tensor& a, const Tensor& b, const Accumulator& accumulator,
+                              const Shape& shape, const Tensor* c = nullptr) {
+  if (!accumulator.fixed) return testing::oracle_gemm(a, b, accumulator, shape, c);
+  const Tensor out(shape, std::vector<float>(static_cast<std::size_t>(testing::count_of(shape))));
+  const TensorView addend = c == nullptr ? TensorView{} : c->view();
+  Gemm(a.view(), b.view(), accumulator, out.view(), c == nullptr ? nullptr : &addend);
+  return out.read();
+}
+
+/// Operands of a convolution.
+struct Drawn {
+  std::mt19937 draw;
+  Windows windows;
+  std::int64_t groups = 1, images = 1, channels = 1, outputs = 1;
+  Shape image;
+  Accumulator accumulator;
+
+  Drawn(unsigned seed, bool spread) : draw(seed) {
+    const auto rank = static_cast<int>(one_of(draw, 1, 3));
+    windows = drawn_windows(draw, rank, spread);
+    groups = one_of(draw, 1, 2);
+    images = one_of(draw, 1, 3);
+    channels = one_of(draw, 1, 3);
+    outputs = one_of(draw, 1, 4);
+    image = {images, groups * channels};
+    for (int d = 0; d < rank; ++d) image.push_back(one_of(draw, 1, 5));
+    accumulator = ParseAccumulator(kSums[seed % kSums.size()]);
+    accumulator.rounding.seed = seed;
+    accumulator.rounding.stream = ~std::uint64_t{seed};
+  }
+  std::vector<float> values(const Shape& shape, unsigned seed) {
+    const Values kind = testing::kValues[draw() % testing::kValues.size()];
+    const auto n = static_cast<std::size_t>(testing::count_of(shape));
+    std::vector<float> found = operands(kind, accumulator.format, n, seed);
+    if (draw() % 2 == 0) {  // finite, and many zeros
+      for (float& x : found) x = draw() % 3 == 0 || !(x - x == 0.0f) ? 0.0f : x;
+    }
+    return found;
+  }
+  Layout layout() { return testing::kLayouts[draw() % testing::kLayouts.size()]; }
+};
+
+void check_convolve(unsigned seed, bool spread) {
+  Drawn d(seed, spread);
+  const Shape kernel = along(d.windows, &WindowAxis::kernel, {d.groups, d.outputs, d.channels});
+  const Tensor x(d.image, d.values(d.image, seed), d.layout());
+  const Tensor w(kernel, d.values(kernel, seed + 1), d.layout());
+  const Tensor c({d.groups, d.outputs}, d.values({d.groups, d.outputs}, seed + 2));
+  const bool given = d.draw() % 2 == 0;
+  const Tensor columns = unfolded(x, d.groups, d.windows);
+  const std::int64_t terms = columns.shape()[2];
+  const Shape product = {d.images, d.groups, d.outputs, d.windows.places()};
+  const Tensor rows({d.groups, d.outputs, terms}, w.values());
+  const Tensor start({d.groups, d.outputs, 1}, c.values());
+  const std::vector<float> wanted =
+      product_of(rows, columns, d.accumulator, product, given ? &start : nullptr);
+  const Shape shape = along(d.windows, &WindowAxis::places, {d.images, d.groups * d.outputs});
+  const Tensor out(shape, std::vector<float>(wanted.size(), -7.0f), d.layout());
+  const TensorView addend = c.view();
+  Convolve(x.view(), w.view(), given ? &addend : nullptr, d.windows, d.accumulator, out.view());
+  ASSERT_TRUE(testing::bits_equal<float>(wanted, out.read())) << testing::describe(d.accumulator);
+  ASSERT_TRUE(out.gaps_untouched());
+}
+
+TEST(Convolve, IsTheProductOfUnfoldedImages) {
+  for (unsigned seed = 0; seed < 320 && !HasFatalFailure(); ++seed) check_convolve(seed, false);
+}
+
+TEST(Convolve, IsTheProductOfSpreadImages) {
+  for (unsigned seed = 0; seed < 640 && !HasFatalFailure(); ++seed) check_convolve(seed, true);
+}
+
+TEST(Correlate, IsTheProductOfGatheredImages) {
+  for (unsigned seed = 0; seed < 320; ++seed) {
+    Drawn d(seed, false);
+    const Shape places = along(d.windows, &WindowAxis::places, {d.images, d.groups * d.outputs});
+    const Tensor x(d.image, d.values(d.image, seed), d.layout());
+    const Tensor g(places, d.values(places, seed + 1), d.layout());
+    const Tensor columns = unfolded(x, d.groups, d.windows);
+    const std::int64_t terms = columns.shape()[2];
+    const std::int64_t windows = d.windows.places();
+    const std::int64_t depth = d.images * windows;
+    std::vector<float> a;
+    std::vector<float> b;
+    for (std::int64_t row = 0; row < d.groups * d.outputs; ++row) {
+      for (std::int64_t k = 0; k < depth; ++k) {
+        const std::int64_t line = k / windows * d.groups * d.outputs + row;
+        a.push_back(g.values()[static_cast<std::size_t>(line * windows + k % windows)]);
+      }
+    }
+    for (std::int64_t group = 0; group < d.groups; ++group) {
+      for (std::int64_t k = 0; k < depth; ++k) {
+        for (std::int64_t term = 0; term < terms; ++term) {
+          const std::int64_t line = (k / windows * d.groups + group) * terms + term;
+          b.push_back(columns.values()[static_cast<std::size_t>(line * windows + k % windows)]);
+        }
+      }
+    }
+    const Tensor left({d.groups, d.outputs, depth}, a);
+    const Tensor right({d.groups, depth, terms}, b);
+    const std::vector<float> wanted =
+        product_of(left, right, d.accumulator, {d.groups, d.outputs, terms});
+    const Shape shape = along(d.windows, &WindowAxis::kernel, {d.groups * d.outputs, d.channels});
+    const Tensor out(shape, std::vector<float>(wanted.size(), -7.0f));
+    Correlate(g.view(), x.view(), d.groups, d.windows, d.accumulator, out.view());
+    ASSERT_TRUE(testing::bits_equal<float>(wanted, out.read()))
+        << seed << ", " << testing::describe(d.accumulator);
+  }
+}
+
+// --- zeros between elements ----------------------------------------------------------------------
+
+/// One image of one channel and a kernel of three, spread by two: places meet one or two elements.
+float first_place(const char* sums, const std::vector<float>& weights, float x) {
+  Windows windows;
+  windows.rank = 1;
+  windows.axes[0] = {3, 3, 1, 1, 2, 2};
+  const Tensor image({1, 1, 2}, {x, x});
+  const Tensor w({1, 1, 1, 3}, weights);
+  const Tensor out({1, 1, 3}, {-7, -7, -7});
+  Convolve(image.view(), w.view(), nullptr, windows, ParseAccumulator(sums), out.view());
+  return out.read()[0];
+}
+
+TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  // The first place's sum is 0 * w0 + 0 * w1 + x * w2; the last's zero comes after a product.
+  EXPECT_TRUE(first_place("fp32 sequential", {kInf, 1, 1}, 1) != 1.0f);
+  EXPECT_EQ(first_place("fp32 sequential", {2, 1, 1}, 3), 3.0f);
+  // An underflow to -0, alone, and after a +0.
+  EXPECT_EQ(testing::bits_of(first_place("e4m3 fma", {-1, -1, -0x1p-9f}, 0x1p-9f)), 0x80000000U);
+  EXPECT_EQ(testing::bits_of(first_place("e4m3 sequential", {-1, -1, -1}, 0)), 0U);
+}
+
+TEST(Convolve, AZeroAfterAnUnderflowIsPositive) {
+  Windows windows;
+  windows.rank = 1;
+  windows.axes[0] = {2, 2, 1, 1, 1, 2};  // the second place: element 0, then a zero
+  const Tensor image({1, 1, 1}, {0x1p-9f});
+  const Tensor out({1, 1, 2}, {-7, -7});
+  for (const float after : {1.0f, -1.0f}) {
+    const Tensor w({1, 1, 1, 2}, {-0x1p-9f, after});
+    Convolve(image.view(), w.view(), nullptr, windows, ParseAccumulator("e4m3 fma"), out.view());
+    EXPECT_EQ(testing::bits_of(out.read()[1]), after > 0 ? 0U : 0x80000000U);
+  }
+}
+
+// --- refusals ------------------------------------------------------------------------------------
+
+std::string refusal(const Tensor& x, const Tensor& w, const Tensor& out, const Windows& windows,
+                    const char* sums = "fp32 sequential") {
+  try {
+    Convolve(x.view(), w.view(), nullptr, windows, ParseAccumulator(sums), out.view());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Convolve, RefusesWhatDoesNotFit) {
+  Windows windows;
+  windows.rank = 1;
+  windows.axes[0] = {2, 3, 1, 1, 0, 1};
+  const auto zeros = [](Shape shape) {
+    return Tensor(shape, std::vector<float>(static_cast<std::size_t>(testing::count_of(shape))));
+  };
+  const Tensor x = zeros({1, 2, 4});
+  const Tensor w = zeros({1, 3, 2, 2});
+  const Tensor out = zeros({1, 3, 3});
+  EXPECT_EQ(refusal(x, w, out, windows), "");
+  EXPECT_EQ(refusal(x, w, zeros({1, 3, 4}), windows), "out must be 1 x 3 x 3");
+  EXPECT_EQ(refusal(x, zeros({1, 3, 1, 2}), out, windows), "w must be 1 x 3 x 2 x 2");
+  EXPECT_EQ(refusal(x, zeros({3, 1, 1, 2}), out, windows),
+            "groups must divide x's channels, got 3 and 2");
+  EXPECT_EQ(refusal(zeros({1, 2, 4, 1}), w, out, windows),
+            "images must have 1…8 dimensions beside two, and windows along each, got 4 and 1");
+  windows.axes[0].step = 0;
+  EXPECT_EQ(refusal(x, w, out, windows), "step, dilation and spread of windows must be at least 1");
+  windows.axes[0].step = 1;
+  const Tensor wide({1, 2, 4}, {0, 0, 0, 0, 0, 0, 0, 65});
+  EXPECT_EQ(refusal(wide, w, out, windows, "h100-fp8"),
+            "b must hold values of e4m3fn, got 65.000000 at element 11");
+}
+
+}  // namespace
+}  // namespace cpd
