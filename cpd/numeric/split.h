@@ -165,7 +165,7 @@ struct GuardedFormat {
   }
   CPD_FN V guard(V rounded, V& largest) const {
     largest = larger_magnitude(largest, rounded);
-    return at_most(rounded, most);
+    return clamped(rounded, most);
   }
 };
 

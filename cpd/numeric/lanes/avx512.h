@@ -259,7 +259,7 @@ CPD_FN F64x8 at_least(F64x8 x, F64x8 least) {
   return bits_as<F64x8>(_mm512_range_pd(bits_as<__m512d>(x), bits_as<__m512d>(least), 0b0011));
 }
 template <>
-CPD_FN F32x16 at_most(F32x16 x, F32x16 most) {
+CPD_FN F32x16 clamped(F32x16 x, F32x16 most) {
   return bits_as<F32x16>(_mm512_range_ps(bits_as<__m512>(x), bits_as<__m512>(most), 0b0010));
 }
 template <>

@@ -326,7 +326,7 @@ CPD_FN U merge_bits(U x, U mask, U set) {
 
 /// x where |x| < most, elsewhere `most` with x's sign; most > 0, x is not NaN.
 template <class V>
-CPD_FN V at_most(V x, V most) {
+CPD_FN V clamped(V x, V most) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using E = typename ElementOf<U>::type;
