@@ -9,8 +9,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The scales of one element. by: what it is multiplied by, or the inverse of what it is divided by
-/// (where the route is wide and the arithmetic exact, after with_inverse).
+/// The scales of one element. by: what it is multiplied by (ElementRoute::multiply) or divided by;
+/// below a wide route's exact scales unused, or their inverse (uniform_codes).
 template <class V>
 struct ElementScale {
   V by, scale, outer;
@@ -27,15 +27,12 @@ CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   if constexpr (kRoute == ElementRoute::multiply) {
     return x * at.by;
   } else if constexpr (kRoute == ElementRoute::divide) {
-    // Below a scale of 0, whose `by` is 2^-100, the quotient is no more than twice x * 2^-100.
-    const V divisor =
-        Lanes<V>::count > 1 ? at.scale : select(at.scale == V{}, splat<V>(0x1p100), at.scale);
-    return divide_to_odd(x, divisor, at.by);
+    return divide_to_odd(x, at.by);
   } else {
     if (plan.arithmetic != Arithmetic::exact) return to_binary32(x * at.by);
     const V both = at.scale * at.outer;
     const V zero = bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::sign));
-    return select((both == V{}) & (x == x), zero, divide_to_odd(x, both, at.by));
+    return select((both == V{}) & (x == x), zero, divide_to_odd(x, both));
   }
 }
 
@@ -89,12 +86,12 @@ CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   return select(y == y, y, nan);
 }
 
-/// ElementScale::by below a block's scale, for a route in binary32. Below a scale of 0 every
-/// element becomes 0.
+/// What elements are divided by, or multiplied by, below a block's scale, for a route in binary32.
+/// Below a scale of 0 every element becomes 0.
 template <class W>
 CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   if (route == ElementRoute::multiply) return block.factor;
-  return select(block.scale == W{}, splat<W>(0x1p-100), splat<W>(1) / block.scale);
+  return select(block.scale == W{}, splat<W>(0x1p100), block.scale);
 }
 
 /// Whether a scale of exact arithmetic lies where the route is exact (route_of). NaN does.

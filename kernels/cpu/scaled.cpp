@@ -301,7 +301,7 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
 }
 
 /// Calls one(x, scales, random, to) for each group of V's lanes; `to` takes a T for each. inverts:
-/// elements are divided below the wide route's scales.
+/// with_inverse.
 template <class R, class V, class T, class One>
 CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -338,11 +338,6 @@ CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
   });
 }
 
-template <ElementRoute kRoute>
-CPD_FN bool inverts(const ScaledPlan& plan) {
-  return kRoute == ElementRoute::wide && plan.arithmetic == Arithmetic::exact;
-}
-
 template <class R, ElementRoute kRoute, class V>
 CPD_FN auto value_below(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan) {
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
@@ -350,15 +345,14 @@ CPD_FN auto value_below(V x, ElementScale<V> at, Unsigned<V> random, const Scale
 
 template <class R, ElementRoute kRoute, class V, bool kStreaming>
 CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
-  for_elements<R, V>(run, y, inverts<kRoute>(plan),
-                     [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
-                       const auto value = value_below<R, kRoute>(x, at, random, plan);
-                       if constexpr (kStreaming) {
-                         store_streaming(to, value);
-                       } else {
-                         store(to, value);
-                       }
-                     });
+  for_elements<R, V>(run, y, false, [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
+    const auto value = value_below<R, kRoute>(x, at, random, plan);
+    if constexpr (kStreaming) {
+      store_streaming(to, value);
+    } else {
+      store(to, value);
+    }
+  });
 }
 
 /// Of a row in groups of pages, side by side (pages.h): the scales of the blocks in a group.
@@ -427,6 +421,10 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
       if (in_pages) return round_pages<R, kRoute>(*plan, run, y);
     }
     for (int64_t row = 0; row < all->rows; ++row) {
+      // Of the next strip; the CPU's own prefetcher finds the lines of longer rows.
+      for (int64_t k = 0; (all->rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
+        __builtin_prefetch(run.x + run.n + k);
+      }
       if (kNarrow && stream) {
         round_run<R, kRoute, V, kNarrow>(*plan, run, y);
       } else {
@@ -456,7 +454,7 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
   alignas(64) uint32_t codes[kRun];
   alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
   const Packer<Unsigned<F>> packer(plan.element.bits);
-  const bool is_uniform = has_uniform_codes(plan);
+  const bool is_uniform = kRoute == ElementRoute::wide && has_uniform_codes(plan);
   for (int64_t i = 0; i < run.n; i += kRun) {
     for (int64_t k = 0; k < kRun; k += kLine) prefetch_group(run.x + i + k);
     ScaledRun part = run;
@@ -467,7 +465,7 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
     part.outer += i / part.run;
     if (part.random != nullptr) part.random += i;
     if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
-    for_elements<R, V>(part, codes, inverts<kRoute>(plan),
+    for_elements<R, V>(part, codes, is_uniform,
                        [&](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
                          store_u32<V>(to, code_below<R, kRoute>(x, at, random, plan, is_uniform));
                        });

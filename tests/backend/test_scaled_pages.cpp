@@ -115,7 +115,9 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
     if (c.route == ElementRoute::divide && route_of(plan) != c.route) continue;
     const Floats scales = Scales(c.route, 7);
     Floats by(scales.size());
-    for (std::size_t i = 0; i < by.size(); ++i) by[i] = 1 / scales[i];
+    for (std::size_t i = 0; i < by.size(); ++i) {
+      by[i] = c.route == ElementRoute::divide ? scales[i] : 1 / scales[i];
+    }
     const std::size_t bytes = static_cast<std::size_t>(kN * plan.element.bits / 8);
     for (const std::int64_t run : kRuns) {
       ScaledRun all{.n = kN, .run = run, .x = x.data()};
