@@ -242,7 +242,7 @@ def cpu_row(case: Case, options: Namespace) -> Row:
             baseline = Side(lambda: torch.mm(a, b), case.macs)
         row = timed(case.name, UNIT, work, against, baseline, options.repeats)
     row["backend"] = backend
-    if case.bar is not None and backend == "avx512":
+    if case.bar is not None and backend == (case.backend or "avx512"):
         row["bar"] = round(case.bar, 4)
     return row
 

@@ -371,7 +371,8 @@ void BindAccumulators(py::module_& m) {
       .def("swapped", &Swapped)
       .def("of_terms", &OfTerms)
       .def("sum_draws", &DrawsOfSum, py::arg("terms"))
-      .def("gemm_draws", &DrawsOfGemm, py::arg("depth"));
+      .def("gemm_draws", &DrawsOfGemm, py::arg("depth"))
+      .def_property_readonly("slowdown", &SlowdownOf);
   BindRounding(made);
   m.attr("SCHEMES") = Tuple(SchemeNames());
   m.attr("SUM_SCHEMES") = Tuple(SumSchemeNames());

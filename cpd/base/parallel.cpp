@@ -47,6 +47,7 @@ bool IsNested() {
 /// Values between two questions whether to go on: the most of a piece of a loop over elements.
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;
 
+using Clock = std::chrono::steady_clock;
 using Body = std::function<void(std::int64_t, std::int64_t)>;
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t grain) { return (n + grain - 1) / grain * grain; }
@@ -105,6 +106,17 @@ class Shares {
   std::int64_t piece_ = 0;
 };
 
+/// The others of a loop that made this thread wait for longer than it had worked: cores are busy
+/// with something else. Until then loops of so many threads are one thread's, so that waits take a
+/// tenth of the time at most.
+struct Late {
+  int threads = 0;
+  Clock::time_point until;
+};
+thread_local Late g_late;
+
+bool AreLate(int threads) { return g_late.threads == threads && Clock::now() < g_late.until; }
+
 /// Threads at work on one loop. The one that has made the call looks for a reason to leave it, also
 /// while it waits for the others, who then stop.
 class Team {
@@ -117,7 +129,9 @@ class Team {
   }
   /// On the calling thread; waits for so many others.
   void Lead(Shares& shares, int others, const Body& body) {
+    const auto begin = Clock::now();
     Try([&] { shares.Run(0, stop_, body); });
+    worked_ = Clock::now() - begin;
     Try([&] {
       for (int turns = 0; done_ < others; ++turns) {
         CheckInterrupt();
@@ -126,6 +140,8 @@ class Team {
       }
     });
   }
+  /// How long the calling thread worked; of a loop that was left, for ever.
+  [[nodiscard]] Clock::duration worked() const { return stop_ ? Clock::duration::max() : worked_; }
   void Rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -146,6 +162,7 @@ class Team {
     g_inside = before;
   }
 
+  Clock::duration worked_{};
   std::atomic<int> done_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
@@ -163,12 +180,16 @@ void RunThreads(int count, Shares& shares, const Body& body) {
     team.Lead(shares, count - 1, body);
   }
 #else
+  const auto begin = Clock::now();
 #pragma omp parallel num_threads(count)
   {
     const int thread = omp_get_thread_num();
     if (thread == 0) team.Lead(shares, omp_get_num_threads() - 1, body);
     if (thread > 0) team.Work(shares, thread, body);
   }
+  const auto end = Clock::now();
+  const auto waited = end - begin - team.worked();
+  if (waited > team.worked()) g_late = {count, end + 10 * waited};
 #endif
   team.Rethrow();
 }
@@ -205,7 +226,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (n <= 0) return;
   const auto threads = static_cast<int>(ThreadsFor(n, grain, serial_below));
-  if (threads == 1) return RunPieces(n, grain, body);
+  if (threads == 1 || AreLate(threads)) return RunPieces(n, grain, body);
   Shares shares(n, grain, serial_below / 4, threads);
   RunThreads(threads, shares, body);
 }

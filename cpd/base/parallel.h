@@ -28,11 +28,12 @@ class CPD_API SharedHost {
 /// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
 /// where n is at most `serial_below`, inside another parallel region, and in a forked child
 /// (OpenMP hangs there); else each thread has at least half of `serial_below`. Equal loops have
-/// equal pieces on the same threads, but for pieces that a thread takes over from one that is late.
-/// body runs in the default floating-point environment. Results must not depend on the pieces.
-/// Between pieces, and while it waits for other threads, the calling thread
-/// asks CheckInterrupt (interrupt.h). An exception thrown by body or by it is thrown again here,
-/// when all threads have ended.
+/// equal pieces on the same threads, but for pieces that a thread takes over from one that is late;
+/// where the others keep it waiting for longer than it works, the calling thread works alone for a
+/// while. body runs in the default floating-point environment. Results must not depend on the
+/// pieces. Between pieces, and while it waits for other threads, the calling thread asks
+/// CheckInterrupt (interrupt.h). An exception thrown by body or by it is thrown again here, when
+/// all threads have ended.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);
 

@@ -64,12 +64,20 @@ struct StochasticFormat {
   bool has_negative_zero = true;
 };
 
-/// Where GemmPlan::split's kind is `stochastic`.
+/// Where GemmPlan::split's kind is `stochastic`. Binary32 lanes have room for the rounding where
+/// nothing passes 2^100. With `steady`, nothing passes `limit` in 64 steps (of Kahan's 24) before
+/// which the sums and all the products together are at most limit / kSteadyGrowth.
 struct StochasticPlan {
-  bool in_binary64 = false;  ///< binary32 has too few bits, or too little range
-  bool on_grid = false;      ///< rounded products are multiples of the sum's least spacing
+  bool fits_binary32 = false;
+  bool in_binary32 = false;  ///< fits, and the formats end below 2^100
+  /// Bits of R that binary32 does without where products are exact: 0 for none, or not at all.
+  std::int32_t spare_bits = 0;
+  bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
+  bool steady = false;
+  float limit = 0;
   StochasticFormat product, sum;
 };
+constexpr float kSteadyGrowth = 64;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -265,12 +273,23 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
           format.has_negative_zero()};
 }
 
-/// Binary32 holds p + N bits beside a magnet's leading two, spacings as normal numbers, and 2^-N
-/// spacings; its magnets are finite below 2^100.
+/// Binary32 holds p + N bits beside a magnet's leading two, 2^-N spacings, and the spacings as
+/// normal numbers unless they are its own.
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();
-  return format.precision() + random_bits <= 22 && format.max() < Format::power_of_two(100) &&
-         quantum >= -126 && quantum - random_bits >= -149;
+  return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&
+         quantum - random_bits >= -149;
+}
+
+/// Where sums have at most 22 bits from max to the least spacing, p + N' <= 22 bits of them are
+/// all, and R's last N - N' bits cannot matter; the same of products that are exact.
+constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
+  const int met = 22 - format.precision();
+  const bool all = 2 * format.max() <=
+                   Format::power_of_two(format.min_quantum_exponent() + format.precision() + met);
+  return all && met > 0 && met < random_bits && stochastic_fits_binary32(format, met)
+             ? random_bits - met
+             : 0;
 }
 
 constexpr StochasticPlan make_stochastic_plan(Scheme scheme, bool exact_products,
@@ -284,9 +303,20 @@ constexpr StochasticPlan make_stochastic_plan(Scheme scheme, bool exact_products
   plan.on_grid = sum.man > 0 && (exact_products || same_grid);
   // A tree's first product stands alone: binary64 holds it exactly.
   const bool alone = exact_products && scheme == Scheme::pairwise;
+  const double most = Format::power_of_two(100);
   const int bits = sum_plan.random_bits;
-  plan.in_binary64 = alone || !stochastic_fits_binary32(sum, bits) ||
-                     !(exact_products || stochastic_fits_binary32(product, bits));
+  plan.fits_binary32 = !alone && stochastic_fits_binary32(sum, bits) &&
+                       (exact_products || stochastic_fits_binary32(product, bits));
+  plan.in_binary32 =
+      plan.fits_binary32 && sum.max() < most && (exact_products || product.max() < most);
+  if (!exact_products && product == sum && plan.on_grid) {
+    plan.spare_bits = stochastic_spare_bits(sum, bits);
+  }
+  // A step's values are at most (1 + 8 * 2^-man) times the old ones and the product together.
+  const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
+  plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
+                (exact_products || product.man >= 7);
+  plan.limit = static_cast<float>(!plan.fits_binary32 || largest < most ? largest : most);
   return plan;
 }
 

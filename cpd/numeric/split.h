@@ -116,24 +116,30 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   }
 }
 
-/// accumulate_kahan of finite sums; round(t) is t rounded.
-template <class V, class Round>
-CPD_FN void split_kahan(V x, V& sum, V& compensation, Round round) {
-  const V y = round(x - compensation);
-  const V t = round(sum + y);
-  compensation = round(round(t - sum) - y);
-  sum = t;
+/// accumulate_kahan of kSums finite sums in step, so that none's operations wait for another's;
+/// round(t) is t rounded.
+template <int kSums, class V, class Round>
+CPD_FN void split_kahan(const V* x, V* sum, V* compensation, Round round) {
+  V y[kSums];
+  for (int i = 0; i < kSums; ++i) y[i] = round(x[i] - compensation[i]);
+  for (int i = 0; i < kSums; ++i) {
+    const V t = round(sum[i] + y[i]);
+    compensation[i] = t - sum[i];
+    sum[i] = t;
+  }
+  for (int i = 0; i < kSums; ++i) compensation[i] = round(compensation[i]);
+  for (int i = 0; i < kSums; ++i) compensation[i] = round(compensation[i] - y[i]);
 }
 template <class V>
 CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& format) {
-  split_kahan(x, sum, compensation, [&](V t) { return split(t, format); });
+  split_kahan<1>(&x, &sum, &compensation, [&](V t) { return split(t, format); });
 }
 
 // --- guarded -------------------------------------------------------------------------------------
 
 /// Roundings that keep in mind the largest result, so that their caller learns afterwards whether
-/// one left the format; where overflow saturates, they do. man = 0 as well. (t + M) - M with M =
-/// 1.5 * 2^23 spacings of t's binade; with man = 0 its last bit is the parity of the binade's
+/// one left the format, or, with kSaturates, cut it off there. man = 0 as well. (t + M) - M with M
+/// = 1.5 * 2^23 spacings of t's binade; with man = 0 its last bit is the parity of the binade's
 /// number, so that an even sum is an even code.
 template <class V>
 struct GuardedFormat {
@@ -143,9 +149,9 @@ struct GuardedFormat {
   std::int32_t log_magnet;  ///< turns a sum of fixed_logs into one's
   I parity;                 ///< 1 for man = 0, else 0
   V sign;                   ///< -0 where the format has it, else +0
-  V most;                   ///< where results are cut off
+  V most;                   ///< where results saturate
 
-  CPD_FN GuardedFormat(int man, double quantum, bool has_negative_zero, float cut_off) {
+  CPD_FN GuardedFormat(int man, double quantum, bool has_negative_zero, float saturates_at) {
     using S = Scalar<V>;
     constexpr int kMantissa = Lanes<V>::mantissa;
     const S least_magnet = static_cast<S>(1.5 * quantum * exact_power(kMantissa));
@@ -156,16 +162,18 @@ struct GuardedFormat {
     log_magnet = (127 + kMantissa - man) << kMantissa | odd;
     parity = splat<I>(man == 0 ? 1 : 0);
     sign = splat<V>(has_negative_zero ? static_cast<S>(-0.0) : S{0});
-    most = splat<V>(cut_off);
+    most = splat<V>(saturates_at);
   }
 
   /// The magnet of a pattern.
   CPD_FN V operator()(I pattern) const {
     return bits_as<V>(pattern ^ ((pattern >> Lanes<V>::mantissa) & parity));
   }
+  template <bool kSaturates>
   CPD_FN V guard(V rounded, V& largest) const {
+    if constexpr (kSaturates) return clamped(rounded, most);
     largest = larger_magnitude(largest, rounded);
-    return clamped(rounded, most);
+    return rounded;
   }
 };
 
@@ -175,26 +183,26 @@ CPD_FN Signed<V> exponent_pattern(V t) {
 }
 
 /// split.
-template <class V>
+template <bool kSaturates, class V>
 CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
   const V m = format(exponent_pattern(t) + format.magnet);
-  return format.guard((t + m) - m, largest);
+  return format.template guard<kSaturates>((t + m) - m, largest);
 }
 
 /// split_product; log_b is fixed_log(b) + log_magnet.
-template <class V>
+template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
   const V m = format(max(log_a + log_b, format.least));
-  return format.guard(m - negative_fma(a, b, m), largest);
+  return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
 /// split_fma.
-template <class V>
+template <bool kSaturates, class V>
 CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
   const V t = fma_to_odd(a, b, s);
   const V m = format(max(exponent_pattern(t) + format.magnet, format.least));
-  return format.guard(with_sign_of((t + m) - m, t, format.sign), largest);
+  return format.template guard<kSaturates>(with_sign_of((t + m) - m, t, format.sign), largest);
 }
 
 }  // namespace CPD_ISA

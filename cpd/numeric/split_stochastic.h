@@ -46,17 +46,18 @@ struct SplitStochastic {
 
 /// t rounded; t is a multiple of the least spacing, truncated to p + N bits or more, Inf, or (man >
 /// 0) NaN.
-template <class V>
+template <bool kMayOverflow, class V>
 CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
   const U carried = bits_as<U>(t) + shift_left(random, format.shift);
-  return at_most(bits_as<V>(carried & format.kept), format.max, format.overflow);
+  const V y = bits_as<V>(carried & format.kept);
+  return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
 
 /// t rounded, for any t truncated to p + N bits or more: 1.5 * 2^j of t's sign, j so that its last
 /// place is 2^-N of t's, takes t without leaving its binade. In binary32, where 2^j may not be
-/// finite, t then lies beyond max (stochastic_fits_binary32). Inf and NaN meet `least`, and stay.
-template <class V>
+/// finite, t then lies beyond 2^100 and max. Inf and NaN meet `least`, and stay.
+template <bool kMayOverflow, class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
   using P = Pattern<V>;
@@ -66,7 +67,7 @@ CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   const U carried = bits_as<U>(t + m) + random;
   const V rounded = bits_as<V>(carried & format.kept_units) - m;
   const V y = bits_as<V>(merge_bits(bits_as<U>(t), format.sign, bits_as<U>(rounded)));
-  return at_most(y, format.max, format.overflow);
+  return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
 
 }  // namespace CPD_ISA

@@ -122,8 +122,8 @@ class Matrices {
 Windows Elements(const TensorView& image) {
   Windows windows;
   windows.rank = image.rank - 2;
-  for (int d = 0; d < windows.rank; ++d) {
-    windows.axes[static_cast<std::size_t>(d)].places = image.shape[static_cast<std::size_t>(d + 2)];
+  for (std::size_t d = 0; d < static_cast<std::size_t>(windows.rank); ++d) {
+    windows.axes[d].places = image.shape[d + 2];
   }
   return windows;
 }

@@ -4,6 +4,8 @@
 // unfolded, padded or spread in memory. On the CPU only.
 #pragma once
 
+#include <cstdint>
+
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/accumulator.h"
 #include "cpd/ops/image_operand.h"

@@ -50,6 +50,11 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
 /// product of so many values of k. 0 where the accumulator's rounding is not stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
+/// About how many times as long Gemm takes on the CPU in use as a BLAS's fp32 product of the same
+/// shapes, for operands and sums that are normal numbers and neither small nor flat matrices: by
+/// the routes' figures, nothing is timed.
+CPD_API double SlowdownOf(const Accumulator& accumulator);
+
 /// Where the scales of a product of scaled operands come in.
 enum class ScalesAt : std::uint8_t {
   block,     ///< at the end of each block of k that shares them

@@ -18,8 +18,8 @@ namespace {
 constexpr std::int64_t kMostLines = 512;  ///< rows, and columns, of a task's block of sums
 constexpr std::int64_t kMostDepth = 128;  ///< values of k packed at once
 constexpr std::int64_t kBand = 128;       ///< rows between two questions whether to go on
-/// Products that one thread does alone.
-constexpr std::int64_t kSerialWork = std::int64_t{1} << 17;
+/// Products that one thread does alone, of the fast schemes; others take about four times as long.
+constexpr std::int64_t kSerialWork = std::int64_t{1} << 18;
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -371,8 +371,9 @@ class Worker {
       b_.PackInOrder(b, true, unit_, block.count);
       return;
     }
-    a_.Pack(a, false, sum_.exact_products);
-    b_.Pack(b, true, sum_.exact_products);
+    const bool last_bits = plan_.scheme == Scheme::fixed || sum_.split.kind == Split::exact;
+    a_.Pack(a, false, last_bits);
+    b_.Pack(b, true, last_bits);
   }
 
   /// The products of a block, some rows at a time.
@@ -531,12 +532,19 @@ class Worker {
   Task task_{};
 };
 
+/// The most sums that one thread does alone.
+std::int64_t SerialSums(const AccumulatorPlan& plan, std::int64_t depth) {
+  const bool fast = (plan.scheme == Scheme::sequential || plan.scheme == Scheme::chunked) &&
+                    plan.sum.sum.mode != Rounding::stochastic;
+  return kSerialWork / (std::max<std::int64_t>(1, depth) * (fast ? 1 : 4));
+}
+
 }  // namespace
 
 void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
                 const ProductScales* scales, const ProductImages& images) {
   const std::int64_t sums = product.batch() * product.rows * product.columns;
-  const std::int64_t alone = (kSerialWork - 1) / std::max<std::int64_t>(1, product.depth);
+  const std::int64_t alone = SerialSums(plan, product.depth);
   const std::int64_t worth = sums <= alone ? 1 : 2 * sums / std::max<std::int64_t>(1, alone);
   const GemmGrid grid = divided({product.batch(),
                                  {product.rows, Kernels().gemm_rows, 1},

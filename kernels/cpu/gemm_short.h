@@ -77,10 +77,9 @@ class SplitTile {
         tile_(tile),
         product_(split_.man_product, split_.product_quantum, true),
         sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero),
-        guarded_product_(split_.man_product, split_.product_quantum, true,
-                         cut_off(split_.product_limit)),
+        guarded_product_(split_.man_product, split_.product_quantum, true, split_.product_limit),
         guarded_sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero,
-                     cut_off(split_.limit)) {}
+                     split_.limit) {}
 
   /// Takes the values of k from k on, as long as nothing can overflow, and returns the next one.
   CPD_FN std::int64_t run(std::int64_t k) {
@@ -102,14 +101,20 @@ class SplitTile {
   /// Takes `count` values of k from k on by the guarded roundings; where that cannot be told to be
   /// right, nothing, and returns false.
   CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
-    if (!(bounded_.products(k, count) <= kMostWithMagnets)) return false;
+    for (std::int64_t group = k - k % kRangeGroup; group < k + count; group += kRangeGroup) {
+      if (!(bounded_.products(group, kRangeGroup) <= kMostWithMagnets)) return false;
+    }
     Sums s;
     load_sums(s);
     if (!are_ordinary(s)) return false;
-    steps<How::guarded>(s, k, count);
-    if (!split_.saturates && !(all_at_most(s.largest_product, split_.product_limit) &&
-                               all_at_most(s.largest_sum, split_.limit))) {
-      return false;
+    if (split_.saturates) {
+      steps<How::saturating>(s, k, count);
+    } else {
+      steps<How::guarded>(s, k, count);
+      if (!all_at_most(s.largest_product, split_.product_limit) ||
+          !all_at_most(s.largest_sum, split_.limit)) {
+        return false;
+      }
     }
     store_sums(s);
     return true;
@@ -117,20 +122,25 @@ class SplitTile {
 
  private:
   enum class How : std::uint8_t {
-    bounded,  ///< nothing can overflow
-    fits,     ///< and exact sums are binary32 numbers
-    guarded,
+    bounded,     ///< nothing can overflow
+    fits,        ///< and exact sums are binary32 numbers
+    guarded,     ///< what overflows is told afterwards
+    saturating,  ///< what overflows saturates
   };
+  static constexpr bool is_guarded(How how) {
+    return how == How::guarded || how == How::saturating;
+  }
   struct Sums {
     F sum[kRows][kVectors];
     F lost[kRows][kVectors];
     F largest_product{}, largest_sum{};  ///< guarded: of all roundings
   };
-  /// Where guarded results are cut off: never, unless they saturate.
-  [[nodiscard]] CPD_FN float cut_off(float limit) const {
-    return split_.saturates ? limit : 0x1p127F;
-  }
   static constexpr bool kHasCompensation = kKind == Split::kahan || kKind == Split::plain_kahan;
+  /// Rows whose long chains of operations are walked in step.
+  template <How kHow>
+  static constexpr int kTogether = kKind != Split::kahan || kRows == 1 ? 1
+                                   : is_guarded(kHow)                  ? kRows
+                                                                       : 2;
   static constexpr bool kTakesLogs = kKind == Split::rounded || kKind == Split::kahan;
 
   /// Takes a few values of k, if nothing can overflow; returns how many.
@@ -185,19 +195,17 @@ class SplitTile {
         if constexpr (kTakesLogs) log_b[j] = log_of_b<kHow>(b + j * Lanes<F>::count);
       }
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) {
-        const F of_a = splat<F>(a[i]);
-        Signed<F> log_a{};
-        if constexpr (kTakesLogs) log_a = splat<Signed<F>>(block_.a_logs[a + i - block_.a]);
-#pragma GCC unroll 4
-        for (int j = 0; j < kVectors; ++j) {
-          const Operands x{of_a, of_b[j], log_a, log_b[j]};
-          if constexpr (kHow == How::guarded) {
-            guarded_step(x, s, s.sum[i][j], s.lost[i][j]);
-          } else {
-            step<kHow == How::fits>(x, s.sum[i][j], s.lost[i][j]);
+      for (int i = 0; i < kRows; i += kTogether<kHow>) {
+        Operands x[kTogether<kHow> * kVectors];
+        for (int row = 0; row < kTogether<kHow>; ++row) {
+          const F of_a = splat<F>(a[i + row]);
+          Signed<F> log_a{};
+          if constexpr (kTakesLogs) log_a = splat<Signed<F>>(block_.a_logs[a + i + row - block_.a]);
+          for (int j = 0; j < kVectors; ++j) {
+            x[row * kVectors + j] = {of_a, of_b[j], log_a, log_b[j]};
           }
         }
+        step<kHow>(x, s, s.sum[i], s.lost[i]);
       }
     }
   }
@@ -208,40 +216,49 @@ class SplitTile {
   };
   template <How kHow>
   CPD_FN Signed<F> log_of_b(const float* b) const {
-    const std::int32_t magnet =
-        kHow == How::guarded ? guarded_product_.log_magnet : product_.magnet;
+    const std::int32_t magnet = is_guarded(kHow) ? guarded_product_.log_magnet : product_.magnet;
     return load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(magnet);
   }
-  CPD_FN F product(const Operands& x) const {
-    return split_product(x.a, x.b, x.log_a, x.log_b, product_);
-  }
-
-  template <bool kSumsFit>
-  CPD_FN void step(const Operands& x, F& sum, [[maybe_unused]] F& lost) const {
-    if constexpr (kKind == Split::plain) {
-      sum = kFits ? fma(x.a, x.b, sum) : sum + x.a * x.b;
-    } else if constexpr (kKind == Split::plain_kahan) {
-      kahan_step(x.a * x.b, sum, lost, [](F y, F z) { return y + z; });
-    } else if constexpr (kKind == Split::exact) {
-      sum = split_fma<kSumsFit>(x.a, x.b, sum, sum_);
-    } else if constexpr (kKind == Split::kahan) {
-      split_kahan(product(x), sum, lost, sum_);
+  template <How kHow>
+  CPD_FN F product(const Operands& x, [[maybe_unused]] Sums& s) const {
+    if constexpr (is_guarded(kHow)) {
+      return guarded_product<kHow == How::saturating>(x.a, x.b, x.log_a, x.log_b, guarded_product_,
+                                                      s.largest_product);
     } else {
-      sum = split(sum + product(x), sum_);
+      return split_product(x.a, x.b, x.log_a, x.log_b, product_);
+    }
+  }
+  template <How kHow>
+  CPD_FN F rounded(F t, [[maybe_unused]] Sums& s) const {
+    if constexpr (is_guarded(kHow)) {
+      return guarded<kHow == How::saturating>(t, guarded_sum_, s.largest_sum);
+    } else {
+      return split(t, sum_);
     }
   }
 
-  CPD_FN void guarded_step(const Operands& x, Sums& s, F& sum, [[maybe_unused]] F& lost) const {
-    const auto round = [&](F t) { return guarded(t, guarded_sum_, s.largest_sum); };
-    if constexpr (kKind == Split::exact) {
-      sum = guarded_fma(x.a, x.b, sum, guarded_sum_, s.largest_sum);
-    } else {
-      const F product =
-          guarded_product(x.a, x.b, x.log_a, x.log_b, guarded_product_, s.largest_product);
-      if constexpr (kKind == Split::kahan) {
-        split_kahan(product, sum, lost, round);
+  /// One value of k, of kSums sums of s.
+  template <How kHow, int kSums>
+  CPD_FN void step(const Operands (&x)[kSums], [[maybe_unused]] Sums& s, F* sum,
+                   [[maybe_unused]] F* lost) const {
+    const auto round = [&](F t) { return rounded<kHow>(t, s); };
+    if constexpr (kKind == Split::kahan) {
+      F products[kSums];
+      for (int i = 0; i < kSums; ++i) products[i] = product<kHow>(x[i], s);
+      return split_kahan<kSums>(products, sum, lost, round);
+    }
+    for (int i = 0; i < kSums; ++i) {
+      if constexpr (kKind == Split::plain) {
+        sum[i] = kFits ? fma(x[i].a, x[i].b, sum[i]) : sum[i] + x[i].a * x[i].b;
+      } else if constexpr (kKind == Split::plain_kahan) {
+        kahan_step(x[i].a * x[i].b, sum[i], lost[i], [](F y, F z) { return y + z; });
+      } else if constexpr (kKind == Split::exact && is_guarded(kHow)) {
+        sum[i] = guarded_fma<kHow == How::saturating>(x[i].a, x[i].b, sum[i], guarded_sum_,
+                                                      s.largest_sum);
+      } else if constexpr (kKind == Split::exact) {
+        sum[i] = split_fma<kHow == How::fits>(x[i].a, x[i].b, sum[i], sum_);
       } else {
-        sum = round(sum + product);
+        sum[i] = round(sum[i] + product<kHow>(x[i], s));
       }
     }
   }
@@ -312,8 +329,10 @@ CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::i
   return SplitTile<kKind, false, kRows, kVectors>(*bounded, *tile).run_guarded(k, count);
 }
 
-/// Short roundings where nothing can overflow; else, for the rest of a group, guarded ones where
-/// nothing did; else the general route.
+constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
+
+/// Short roundings where nothing can overflow; else, for a few groups, guarded ones where nothing
+/// did; else the general route.
 template <Split kKind, bool kFits, int kRows, int kVectors>
 CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
   const std::int64_t end = bounded.block->count;
@@ -323,7 +342,7 @@ CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
       if (k == end) return;
     }
     if constexpr (!is_plain(kKind)) {
-      const std::int64_t count = least(end - k, kRangeGroup - k % kRangeGroup);
+      const std::int64_t count = least(end - k, kGuardedSteps - k % kRangeGroup);
       if (!guarded_steps<kKind, kRows, kVectors>(&bounded, &tile, k, count)) {
         general_steps(&bounded, tile, k, count);
       }

@@ -17,19 +17,20 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// The random integers of `blocks` blocks of words for a panel's columns, column by column.
+/// The random integers of `blocks` blocks of words for a panel's columns, column by column, without
+/// their last `spare` bits.
 template <int kPerWord>
-CPD_BODY void make_draws(const RoundPlan* plan, std::uint64_t index, std::uint64_t block,
+CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, std::uint64_t block,
                          std::int64_t blocks, std::uint32_t* to) {
   using U = Unsigned<F>;
-  const U mask = splat<U>((1U << plan->random_bits) - 1);
+  const U mask = splat<U>(((1U << plan->random_bits) - 1) >> spare);
   for (const std::uint64_t end = block + static_cast<std::uint64_t>(blocks); block < end; ++block) {
     for (int j = 0; j < kGemmColumns; j += Lanes<F>::count) {
       const Words<U> words =
           fold_words<U>(index + static_cast<std::uint64_t>(j), block, plan->seed, plan->stream);
 #pragma GCC unroll 16
       for (int q = 0; q < 4 * kPerWord; ++q) {
-        const U word = words.word[q / kPerWord] >> (q % kPerWord * (32 / kPerWord));
+        const U word = words.word[q / kPerWord] >> (q % kPerWord * (32 / kPerWord) + spare);
         store(to + q * kGemmColumns + j, word & mask);
       }
     }
@@ -44,7 +45,7 @@ class RandomRun {
   static constexpr int kDraws = 128;
 
   /// Draws first … first + count - 1 of element `index` and those beside it; count <= kDraws.
-  CPD_FN void make(const RoundPlan& plan, std::uint64_t index, std::uint64_t first,
+  CPD_FN void make(const RoundPlan& plan, int spare, std::uint64_t index, std::uint64_t first,
                    std::int64_t count) {
     const int per_word = draws_per_word(plan.random_bits);
     const int in_block = 4 * per_word;
@@ -54,11 +55,11 @@ class RandomRun {
     next_ = draws_ + skipped * kGemmColumns;
     switch (per_word) {
       case 1:
-        return make_draws<1>(&plan, index, block, blocks, draws_);
+        return make_draws<1>(&plan, spare, index, block, blocks, draws_);
       case 2:
-        return make_draws<2>(&plan, index, block, blocks, draws_);
+        return make_draws<2>(&plan, spare, index, block, blocks, draws_);
       default:
-        return make_draws<4>(&plan, index, block, blocks, draws_);
+        return make_draws<4>(&plan, spare, index, block, blocks, draws_);
     }
   }
   /// The next draw of each column.
@@ -73,134 +74,171 @@ class RandomRun {
   const std::uint32_t* next_ = draws_;
 };
 
-/// The sums of one row and a panel's columns. kOnGrid: what is added are multiples of the sum's
+/// Values of k whose random integers are made together.
+constexpr std::int64_t steps_in_run(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kahan:
+      return 24;  // of five draws
+    case Scheme::pairwise:
+      return 32;  // as many products, sums, and log2 of all products
+    default:
+      return 32;
+  }
+}
+
+/// A run of k.
+struct StochasticRun {
+  std::int64_t k, count;
+  bool last;  ///< no value of k follows
+  int spare;  ///< bits of the random integers that cannot matter
+};
+
+/// Rows of a tile that are summed side by side: four vectors, whose operations overlap.
+template <class V>
+constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
+
+/// The sums of a few rows and a panel's columns. kOnGrid: what is added are multiples of the sum's
 /// least spacing.
-template <class V, bool kExactProducts, bool kOnGrid>
-class StochasticRow {
+template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
+class StochasticRows {
  public:
-  CPD_FN StochasticRow(const BoundedTile& bounded, const Place& at, RandomRun& random)
+  static constexpr int kRows = kStochasticRows<V>;
+
+  CPD_FN StochasticRows(const BoundedTile& bounded, const Place& at, int spare,
+                        RandomRun (&random)[kRows])
       : plan_(*bounded.plan),
         block_(*bounded.block),
         at_(at),
+        spare_(spare),
         random_(random),
-        product_(plan_.stochastic.product, plan_.sum.random_bits),
-        sum_(plan_.stochastic.sum, plan_.sum.random_bits) {}
+        product_(plan_.stochastic.product, plan_.sum.random_bits - spare),
+        sum_(plan_.stochastic.sum, plan_.sum.random_bits - spare) {}
 
-  /// Takes `count` values of k from the block's number k on; the last one of all, if `last`.
-  CPD_FN void run(std::int64_t k, std::int64_t count, bool last) {
+  CPD_FN void take(const StochasticRun& run) {
     switch (plan_.scheme) {
       case Scheme::kahan:
-        return kahan(k, count);
+        return kahan(run.k, run.count);
       case Scheme::pairwise:
-        return pairwise(k, count, last);
+        if constexpr (kMayOverflow) pairwise(run.k, run.count, run.last);
+        return;
       default:
-        return sequential(k, count);
+        return sequential(run.k, run.count);
     }
   }
 
  private:
   static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
-  struct Row {
-    V of[kVectors];
+  static constexpr int kAll = kRows * kVectors;
+  /// Row by row.
+  struct Sums {
+    V of[kAll];
   };
 
   template <class Of>
-  CPD_FN static Row each(Of of) {
-    Row row;
+  CPD_FN static Sums each(Of of) {
+    Sums sums;
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row.of[j] = of(j);
-    return row;
+    for (int j = 0; j < kAll; ++j) sums.of[j] = of(j);
+    return sums;
   }
 
   // --- operations --------------------------------------------------------------------------------
 
   /// Random integers for the steps of k from number k on.
   CPD_FN void draw(std::int64_t k, std::int64_t count) {
-    random_.make(plan_.sum, at_.index, plan_.first_draw + draws_before(plan_, block_.first_k + k),
-                 count);
+    const std::uint64_t first = plan_.first_draw + draws_before(plan_, block_.first_k + k);
+    for (int i = 0; i < kRows; ++i) {
+      const std::uint64_t row = static_cast<std::uint64_t>(i) * block_.index_row;
+      random_[i].make(plan_.sum, spare_, at_.index + row, first, count);
+    }
   }
-  CPD_FN static Unsigned<V> random(const std::uint32_t* draws, int j) {
-    return load_u32<V>(draws + j * Lanes<V>::count);
+  /// One random integer for each sum.
+  struct Draw {
+    const std::uint32_t* of_row[kRows];
+    CPD_FN Unsigned<V> operator()(int j) const {
+      return load_u32<V>(of_row[j / kVectors] + j % kVectors * Lanes<V>::count);
+    }
+  };
+  CPD_FN Draw next_draw() {
+    Draw draw;
+    for (int i = 0; i < kRows; ++i) draw.of_row[i] = random_[i].next();
+    return draw;
   }
-  CPD_FN V a(std::int64_t k) const {
-    return splat<V>(static_cast<Scalar<V>>(at_.a[k * kGemmRows]));
+  CPD_FN V a(std::int64_t k, int j) const {
+    return splat<V>(static_cast<Scalar<V>>(at_.a[k * kGemmRows + j / kVectors]));
   }
   CPD_FN V b(std::int64_t k, int j) const {
-    return load_f32<V>(at_.b + k * kGemmColumns + j * Lanes<V>::count);
+    return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
   /// The product of number k.
-  CPD_FN Row product(std::int64_t k) {
-    const V of_a = a(k);
+  CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
-      return each([&](int j) { return of_a * b(k, j); });
+      return each([&](int j) { return a(k, j) * b(k, j); });
     } else {
-      const std::uint32_t* draws = random_.next();
-      return each([&](int j) { return round_any(of_a * b(k, j), random(draws, j), product_); });
+      const Draw random = next_draw();
+      return each(
+          [&](int j) { return round_any<kMayOverflow>(a(k, j) * b(k, j), random(j), product_); });
     }
   }
   /// The sum of x and the product of number k.
-  CPD_FN Row add_product(std::int64_t k, const Row& x) {
+  CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
-      const V of_a = a(k);
-      const std::uint32_t* draws = random_.next();
-      return each(
-          [&](int j) { return round_any(fma(of_a, b(k, j), x.of[j]), random(draws, j), sum_); });
+      const Draw random = next_draw();
+      return each([&](int j) {
+        return round_any<kMayOverflow>(fma(a(k, j), b(k, j), x.of[j]), random(j), sum_);
+      });
     } else {
       return add(x, product(k));
     }
   }
-  CPD_FN Row add(const Row& x, const Row& y) {
-    const std::uint32_t* draws = random_.next();
+  CPD_FN Sums add(const Sums& x, const Sums& y) {
+    const Draw random = next_draw();
     return each([&](int j) {
       const V t = x.of[j] + y.of[j];
-      return kOnGrid ? round_on_grid(t, random(draws, j), sum_)
-                     : round_any(t, random(draws, j), sum_);
+      return kOnGrid ? round_on_grid<kMayOverflow>(t, random(j), sum_)
+                     : round_any<kMayOverflow>(t, random(j), sum_);
     });
   }
-  CPD_FN static Row minus(const Row& x) {
+  CPD_FN static Sums minus(const Sums& x) {
     return each([&](int j) { return -x.of[j]; });
   }
 
-  CPD_FN Row load_plane(std::int64_t plane) const {
-    const float* from = at_.state + plane * block_.plane;
-    return each([&](int j) { return load_f32<V>(from + j * Lanes<V>::count); });
+  CPD_FN float* plane(std::int64_t number, int j) const {
+    return at_.state + number * block_.plane + j / kVectors * block_.state_columns +
+           j % kVectors * Lanes<V>::count;
   }
-  CPD_FN void store_plane(std::int64_t plane, const Row& x) {
-    float* to = at_.state + plane * block_.plane;
+  CPD_FN Sums load_plane(std::int64_t number) const {
+    return each([&](int j) { return load_f32<V>(plane(number, j)); });
+  }
+  CPD_FN void store_plane(std::int64_t number, const Sums& x) {
     const V nan = bits_as<V>(splat<Unsigned<V>>(Pattern<V>::quiet_nan));
-    for (int j = 0; j < kVectors; ++j) {
-      store_f32(to + j * Lanes<V>::count, select(x.of[j] == x.of[j], x.of[j], nan));
+    for (int j = 0; j < kAll; ++j) {
+      store_f32(plane(number, j), select(x.of[j] == x.of[j], x.of[j], nan));
     }
   }
 
   // --- schemes -----------------------------------------------------------------------------------
 
   CPD_FN void sequential(std::int64_t k, std::int64_t count) {
-    constexpr int kInStep = kExactProducts ? 1 : 2;
-    Row sum = load_plane(0);
-    for (std::int64_t end = k + count; k < end;) {
-      const std::int64_t stop = least(end, k + RandomRun::kDraws / kInStep);
-      draw(k, (stop - k) * kInStep);
-      for (; k < stop; ++k) sum = add_product(k, sum);
-    }
+    Sums sum = load_plane(0);
+    draw(k, count * (kExactProducts ? 1 : 2));
+    for (const std::int64_t end = k + count; k < end; ++k) sum = add_product(k, sum);
     store_plane(0, sum);
   }
 
   /// kahan_step (accumulate.h).
   CPD_FN void kahan(std::int64_t k, std::int64_t count) {
-    constexpr int kInStep = kExactProducts ? 4 : 5;
-    Row sum = load_plane(0);
-    Row lost = load_plane(1);
-    for (std::int64_t end = k + count; k < end;) {
-      const std::int64_t stop = least(end, k + RandomRun::kDraws / kInStep);
-      draw(k, (stop - k) * kInStep);
-      for (; k < stop; ++k) {
-        const Row y = add_product(k, minus(lost));
-        const Row t = add(sum, y);
-        lost = add(add(t, minus(sum)), minus(y));
+    Sums sum = load_plane(0);
+    Sums lost = load_plane(1);
+    draw(k, count * (kExactProducts ? 4 : 5));
+    for (const std::int64_t end = k + count; k < end; ++k) {
+      const Sums y = add_product(k, minus(lost));
+      const Sums t = add(sum, y);
+      lost = add(add(t, minus(sum)), minus(y));
+      if constexpr (kMayOverflow) {
         lost = each([&](int j) { return finite_or_zero(t.of[j], lost.of[j]); });
-        sum = t;
       }
+      sum = t;
     }
     store_plane(0, sum);
     store_plane(1, lost);
@@ -214,20 +252,16 @@ class StochasticRow {
 
   /// GemmSums::pairwise.
   CPD_FN void pairwise(std::int64_t k, std::int64_t count, bool last) {
-    constexpr std::int64_t kSteps = 32;  // as many products, sums, and log2 of all products
     const std::int64_t end = k + count;
-    while (k + 2 <= end) {
-      const std::int64_t stop = least(end, k + kSteps) & ~std::int64_t{1};
-      const std::uint64_t before = draws_before(plan_, block_.first_k + k);
-      const std::uint64_t after = draws_before(plan_, block_.first_k + stop);
-      draw(k, static_cast<std::int64_t>(after - before));
-      for (; k < stop; k += 2) {
-        Row node = add_product(k + 1, product(k));
-        int level = 1;
-        const std::int64_t number = block_.first_k + k;
-        for (; (number >> level & 1) != 0; ++level) node = add(load_plane(level), node);
-        store_plane(level, node);
-      }
+    const std::uint64_t before = draws_before(plan_, block_.first_k + k);
+    const std::uint64_t after = draws_before(plan_, block_.first_k + (end & ~std::int64_t{1}));
+    draw(k, static_cast<std::int64_t>(after - before));
+    for (; k + 2 <= end; k += 2) {
+      Sums node = add_product(k + 1, product(k));
+      int level = 1;
+      const std::int64_t number = block_.first_k + k;
+      for (; (number >> level & 1) != 0; ++level) node = add(load_plane(level), node);
+      store_plane(level, node);
     }
     if (last && block_.first_k + end > 0) close(block_.first_k + end, k);
   }
@@ -237,7 +271,7 @@ class StochasticRow {
     int level = 0;
     while ((depth >> level & 1) == 0) ++level;
     const bool odd = level == 0;
-    Row node = odd ? Row{} : load_plane(level);
+    Sums node = odd ? Sums{} : load_plane(level);
     bool first = odd;
     for (++level; depth >> level != 0; ++level) {
       if ((depth >> level & 1) == 0) continue;
@@ -250,35 +284,33 @@ class StochasticRow {
   const GemmPlan& plan_;
   const GemmBlock& block_;
   Place at_;
-  RandomRun& random_;
+  int spare_;
+  RandomRun (&random_)[kRows];
   SplitStochastic<V> product_, sum_;
 };
 
-/// `count` values of k from the block's number k on, in an environment that rounds toward zero.
-template <class V, bool kExactProducts, bool kOnGrid>
-CPD_BODY void stochastic_rows(const BoundedTile* bounded, std::int64_t k, std::int64_t count,
-                              bool last) {
-  RandomRun random;
+/// In an environment that rounds toward zero.
+template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
+CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
+  using Rows = StochasticRows<V, kExactProducts, kOnGrid, kMayOverflow>;
+  RandomRun random[Rows::kRows];
   Place at = bounded->tile.at;
-  for (std::int64_t i = 0; i < bounded->tile.rows; ++i) {
-    StochasticRow<V, kExactProducts, kOnGrid>(*bounded, at, random).run(k, count, last);
-    ++at.a;
-    at.state += bounded->block->state_columns;
-    at.index += bounded->block->index_row;
+  for (std::int64_t i = 0; i < bounded->tile.rows; i += Rows::kRows) {
+    Rows(*bounded, at, run->spare, random).take(*run);
+    at.a += Rows::kRows;
+    at.state += Rows::kRows * bounded->block->state_columns;
+    at.index += Rows::kRows * bounded->block->index_row;
   }
 }
 
-template <class V>
-CPD_FN void stochastic_steps(const BoundedTile& bounded, std::int64_t k, std::int64_t count,
-                             bool last) {
-  const GemmPlan& plan = *bounded.plan;
+template <class V, bool kExactProducts>
+CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& run, bool steady) {
   const Environment environment(Environment::TowardZero{});
-  if (plan.exact_products) {
-    return plan.stochastic.on_grid ? stochastic_rows<V, true, true>(&bounded, k, count, last)
-                                   : stochastic_rows<V, true, false>(&bounded, k, count, last);
+  if (steady) return stochastic_rows<V, kExactProducts, true, false>(&bounded, &run);
+  if (bounded.plan->stochastic.on_grid) {
+    return stochastic_rows<V, kExactProducts, true, true>(&bounded, &run);
   }
-  return plan.stochastic.on_grid ? stochastic_rows<V, false, true>(&bounded, k, count, last)
-                                 : stochastic_rows<V, false, false>(&bounded, k, count, last);
+  stochastic_rows<V, kExactProducts, false, true>(&bounded, &run);
 }
 
 /// Whether the operands of k's group are finite.
@@ -288,22 +320,72 @@ CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   return a.largest < kInfinity && b.largest < kInfinity;
 }
 
-/// Groups of k with operands that are not finite take the general route.
+/// Whether binary32 holds the tile's products and all bits that meet the random integers without
+/// their spare ones.
+CPD_FN bool products_fit(const BoundedTile& bounded) {
+  const StochasticPlan& plan = bounded.plan->stochastic;
+  if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
+    return false;
+  }
+  const int met = bounded.plan->sum.random_bits - plan.spare_bits;
+  const auto least = static_cast<float>(plan.product.quantum * exact_power(-met));
+  for (std::int64_t k = 0; k < bounded.block->count; k += 2) {
+    if (!(bounded.least_bit(k) >= least)) return false;
+  }
+  return true;
+}
+
+/// Whether nothing comes near the plan's limit in a run (StochasticPlan).
+CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
+  const GemmPlan& plan = *bounded.plan;
+  const auto quantum = static_cast<float>(plan.stochastic.product.quantum);
+  float most = quantum * static_cast<float>(run.count);
+  for (std::int64_t k = run.k; k < run.k + run.count; k += kRangeGroup) {
+    most += bounded.a[k / kRangeGroup].largest * bounded.b[k / kRangeGroup].total;
+  }
+  F state{};
+  for (int plane = 0; plane < (plan.scheme == Scheme::kahan ? 2 : 1); ++plane) {
+    for (std::int64_t i = 0; i < bounded.tile.rows; ++i) {
+      const float* row =
+          bounded.tile.at.state + plane * bounded.block->plane + i * bounded.block->state_columns;
+      for (int j = 0; j < kGemmColumns; j += Lanes<F>::count) {
+        const F x = load<F>(row + j);
+        if (any((Signed<F>)(x != x))) return false;
+        state = larger_magnitude(state, x);
+      }
+    }
+  }
+  const float limit = plan.stochastic.limit / kSteadyGrowth - most;
+  return all_at_most(larger_magnitude(state, state), limit);
+}
+
+/// Runs of finite operands; groups of others take the general route.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
+  const GemmPlan& plan = *bounded.plan;
+  const StochasticPlan& way = plan.stochastic;
   const std::int64_t end = bounded.block->count;
+  const bool alone = bounded.tile.rows == 1;  // half of two rows' work would be for nothing
+  const bool spares = !alone && way.spare_bits > 0 && products_fit(bounded);
   std::int64_t k = 0;
   do {
     const bool finite = k >= end || finite_operands(bounded, k);
+    const std::int64_t stop = least(end, k + steps_in_run(plan.scheme));
     std::int64_t next = k;
-    while (next < end && finite_operands(bounded, next) == finite) next += kRangeGroup;
+    while (next < stop && finite_operands(bounded, next) == finite) next += kRangeGroup;
     next = least(next, end);
-    const bool last = next == end && bounded.block->last;
+    const StochasticRun run{k, next - k, next == end && bounded.block->last,
+                            spares ? way.spare_bits : 0};
+    const bool steady = way.steady && finite && is_steady(bounded, run);
+    const bool fits = way.in_binary32 || spares || (steady && way.fits_binary32);
+    const bool narrow = fits && !alone;
     if (!finite) {
-      general_steps(&bounded, bounded.tile, k, next - k, last);
-    } else if (bounded.plan->stochastic.in_binary64) {
-      stochastic_steps<D>(bounded, k, next - k, last);
+      general_steps(&bounded, bounded.tile, k, run.count, run.last);
+    } else if (narrow) {
+      plan.exact_products ? stochastic_steps<F, true>(bounded, run, steady)
+                          : stochastic_steps<F, false>(bounded, run, steady);
     } else {
-      stochastic_steps<F>(bounded, k, next - k, last);
+      plan.exact_products ? stochastic_steps<D, true>(bounded, run, steady)
+                          : stochastic_steps<D, false>(bounded, run, steady);
     }
     k = next;
   } while (k < end);

@@ -14,20 +14,30 @@ using std::int32_t;
 using std::int64_t;
 using std::uint32_t;
 
-/// The least last bit of n values; zeros have none (Inf), of NaN and Inf it means nothing.
+/// The patterns of the values' last bits: the least place that is set; Inf for zeros.
+template <class V>
+CPD_FN Signed<V> last_bit(V x) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const U magnitude = bits_as<U>(x) & splat<U>(P::magnitude);
+  // Without its last bit x is smaller by just that; a power of two is its own last bit.
+  const auto is_power = (magnitude & splat<U>(P::fraction)) == U{};
+  const U rest = select(is_power, U{}, magnitude & (magnitude - splat<U>(1)));
+  const I bit = bits_as<I>(bits_as<V>(magnitude) - bits_as<V>(rest));
+  return select(magnitude == U{}, splat<I>(P::infinity), bit);
+}
+
+/// The least last bit of n values; of NaN and Inf it means nothing.
 CPD_FN float least_bit_of(int64_t n, const float* x) {
-  using P = Pattern<float>;
-  auto least = static_cast<int32_t>(P::infinity);
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t magnitude = bits_as<uint32_t>(x[i]) & P::magnitude;
-    // Without its last bit x is smaller by just that; a power of two is its own last bit.
-    const float rest =
-        (magnitude & P::fraction) == 0 ? 0.0F : bits_as<float>(magnitude & (magnitude - 1));
-    const auto bit = static_cast<int32_t>(bits_as<uint32_t>(bits_as<float>(magnitude) - rest));
-    const int32_t counted = magnitude == 0 ? static_cast<int32_t>(P::infinity) : bit;
-    least = counted < least ? counted : least;
-  }
-  return bits_as<float>(least);
+  auto least = splat<Signed<F>>(Pattern<F>::infinity);
+  auto of_rest = static_cast<int32_t>(Pattern<float>::infinity);
+  for_lanes<F>(
+      n, [&](int64_t i) { least = min(least, last_bit(load<F>(x + i))); },
+      [&](int64_t i, int64_t count) {
+        for (int64_t j = i; j < i + count; ++j) of_rest = min(of_rest, last_bit(x[j]));
+      });
+  return bits_as<float>(min(of_rest, -largest_lane(-least)));
 }
 
 /// Copies one panel; lines beyond the last are +0.

@@ -40,6 +40,7 @@ from cpd.ops import (
     sqrt,
     sum,
 )
+from cpd.ops.slow import SlowProductWarning
 
 if TYPE_CHECKING:
     from cpd import comm as comm
@@ -78,6 +79,7 @@ __all__ = [
     "Scaled",
     "ScaledCast",
     "Schedule",
+    "SlowProductWarning",
     "StallWarning",
     "__version__",
     "add",

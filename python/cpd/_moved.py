@@ -36,7 +36,12 @@ MOVED: dict[str, tuple[str, ...]] = {
     "cpd.report.roundoff_plot": ("cpd.study.plot",),
     "cpd.schedule": ("cpd.comm.schedule",),
     "cpd.tensors": ("cpd.numeric.options", "cpd.ops.arguments"),
-    "cpd.torch_conv": ("cpd._torch.conv", "cpd._torch.convolution"),
+    "cpd.torch_conv": (
+        "cpd._torch.conv",
+        "cpd._torch.convolution",
+        "cpd._torch.moves",
+        "cpd._torch.unfolded",
+    ),
     "cpd.torch_derivatives": ("cpd._torch.derivatives",),
     "cpd.torch_gemm": ("cpd._torch.gemm",),
     "cpd.torch_library": ("cpd._torch.library",),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <set>
@@ -56,13 +57,15 @@ TEST(Parallel, ThrowsWhatABodyThrows) {
 
 TEST(Parallel, TakesOverFromAThreadThatIsLate) {
   const Threads set("2");
-  std::atomic<int> left{16};
+  std::atomic<std::int64_t> left{16};
   std::atomic<bool> waits{false};
-  parallel_for(16, 1, 0, [&](std::int64_t, std::int64_t) {
-    --left;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  parallel_for(16, 1, 0, [&](std::int64_t first, std::int64_t last) {
+    left -= last - first;
     if (waits.exchange(true)) return;
-    while (left > 0) std::this_thread::yield();  // until another thread has done the rest
+    while (left > 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   });
+  EXPECT_LT(std::chrono::steady_clock::now(), end) << "another thread has done the rest";
   EXPECT_EQ(left, 0);
 }
 

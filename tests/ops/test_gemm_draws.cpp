@@ -27,7 +27,8 @@ TEST(GemmDraws, StochasticRoundingTakesTheDocumentedDraws) {
   int failures = 0;
   std::uint64_t seed = 1;
   Turns turns;
-  for (const char* name : {"e4m3", "e5m2", "e6m9", "e5m10", "e8m7", "e8m23"}) {
+  for (const char* name : {"e4m3", "e5m2", "e6m9", "e5m10", "e8m7", "e8m23", "e3m0", "e2m1",
+                           "e4m3fnuz", "binary8p1se"}) {
     const Format format = ParseFormat(name);
     const Tensor a({2, 9, 19}, operands(Values::arbitrary, format, 2 * 9 * 19, 31));
     const Tensor b({2, 19, 37}, operands(Values::arbitrary, format, 2 * 19 * 37, 32));

@@ -302,7 +302,6 @@ TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
 /// Every stochastic route: sums that overflow, special values among operands and at the start,
 /// draws that begin within a block of words or a word, even and odd numbers of products.
 TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
-  constexpr std::int64_t kRows = 3;
   constexpr std::int64_t kColumns = 37;
   std::mt19937_64 bits(23);
   int finite = 0;
@@ -313,11 +312,12 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
       const double max = std::min(accumulator.format.max(), 0x1p120);
       for (const double part : {0.01, 0.5, 4.0, -1.0}) {
         const std::int64_t depth = std::array{1, 2, 8, 45, 150}[bits() % 5];
+        const auto rows = static_cast<std::int64_t>(1 + bits() % 3);
         const double sums = part > 0 ? part * max : 4 * accumulator.format.min_subnormal();
         const double size = std::sqrt(sums / std::sqrt(static_cast<double>(depth)));
-        const auto a = values(kRows * depth, c.operands, size, part == 0.5, bits);
+        const auto a = values(rows * depth, c.operands, size, part == 0.5, bits);
         const auto b = values(kColumns * depth, c.operands, size, false, bits);
-        Block block(*kernels, kRows, kColumns, depth, a, b);
+        Block block(*kernels, rows, kColumns, depth, a, b);
         const AccumulatorPlan plan = make_accumulator_plan(accumulator, depth);
         GemmPlan taken = plan.sum;
         taken.first_draw += bits() % 40;

@@ -107,9 +107,8 @@ TEST(ImageOperand, PutsResultsInPlace) {
                         kTypes[seed % kTypes.size()]);
     Windows windows;
     windows.rank = drawn.rank;
-    for (int d = 0; d < drawn.rank; ++d) {
-      windows.axes[static_cast<std::size_t>(d)].places =
-          drawn.shape[static_cast<std::size_t>(d + 2)];
+    for (std::size_t d = 0; d < static_cast<std::size_t>(drawn.rank); ++d) {
+      windows.axes[d].places = drawn.shape[d + 2];
     }
     constexpr auto kTerms = ImageOperand::Rows::terms;
     constexpr auto kGroups = ImageOperand::Batch::groups;

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cpd._torch import conv  # noqa: E402
-from cpd._torch.conv import Moves  # noqa: E402
+from cpd._torch import conv, unfolded  # noqa: E402
 from cpd._torch.gemm import Sum  # noqa: E402
+from cpd._torch.moves import Moves  # noqa: E402
 from tensors import same  # noqa: E402
 
 FLOATS = torch.float32, torch.bfloat16, torch.float16
@@ -166,8 +166,8 @@ def test_images_of_other_types_are_refused_as_before():
 
 
 def test_nothing_is_unfolded_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(conv, "product", None)
-    monkeypatch.setattr(conv, "_padded", None)
+    for name in ("slide_unfolded", "spread_unfolded", "correlate_unfolded"):
+        monkeypatch.setattr(unfolded, name, None)
     moves = Moves((2, 1), (1, 2), (1, 1), False, (0, 0), 1)
     x, w = torch.randn(2, 3, 6, 5), torch.randn(4, 3, 3, 2)
     for text in ("e4m3 kahan", "bf16 sequential rounding=stochastic"):

@@ -245,13 +245,13 @@ def test_stochastic_sums_draw_by_places_in_the_padded_result(name):
 
 @pytest.mark.parametrize("name", ["1d moved", "2d transposed, moved", "3d transposed"])
 def test_unfolding_in_parts_changes_nothing(name, monkeypatch):
-    from cpd._torch import conv as torch_conv
+    from cpd._torch import conv, unfolded
 
     case = CASES[name]._replace(x=(7, *CASES[name].x[1:]))
     wanted, _ = run(case, leaves_of(case), recipe=NARROW)
-    monkeypatch.setattr(torch_conv, "reads_images", lambda *operands: False)
+    monkeypatch.setattr(conv, "reads_images", lambda *operands: False)
     assert same(run(case, leaves_of(case), recipe=NARROW)[0], wanted)
-    monkeypatch.setattr(torch_conv, "_COLUMN_BYTES", 500)
+    monkeypatch.setattr(unfolded, "_COLUMN_BYTES", 500)
     assert same(run(case, leaves_of(case), recipe=NARROW)[0], wanted)
 
 

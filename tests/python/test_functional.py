@@ -254,7 +254,7 @@ def test_conv2d_one_by_one(moves):
     "recipe", [NARROW, "e4m3", cpd.Recipe(SOME, "e4m3", "e4m3 pairwise"), "h100-bf16"], ids=str
 )
 def test_unfolding_in_parts_changes_nothing(recipe, monkeypatch):
-    from cpd._torch import conv as torch_conv
+    from cpd._torch import conv, unfolded
 
     x, w, bias = (
         t.detach().bfloat16().float() for t in leaves_of((7, 4, 6, 5), (6, 4, 3, 2), (6,))
@@ -268,11 +268,11 @@ def test_unfolding_in_parts_changes_nothing(recipe, monkeypatch):
 
     wanted = run()
     calls = []
-    monkeypatch.setattr(torch_conv, "reads_images", lambda *operands: False)
+    monkeypatch.setattr(conv, "reads_images", lambda *operands: False)
     assert all(same(p, q) for p, q in zip(run(), wanted, strict=True))
-    monkeypatch.setattr(torch_conv, "_COLUMN_BYTES", 5000)
-    product = torch_conv.product
-    monkeypatch.setattr(torch_conv, "product", lambda *a: (calls.append(1), product(*a))[1])
+    monkeypatch.setattr(unfolded, "_COLUMN_BYTES", 5000)
+    product = unfolded.product
+    monkeypatch.setattr(unfolded, "product", lambda *a: (calls.append(1), product(*a))[1])
     assert all(same(p, q) for p, q in zip(run(), wanted, strict=True))
     assert len(calls) > 4
 

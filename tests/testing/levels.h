@@ -21,7 +21,11 @@
 namespace cpd::testing {
 
 __extension__ using Int128 = __int128;
+#if __LDBL_MANT_DIG__ == 113
+using Quad = long double;
+#else
 __extension__ using Quad = __float128;
+#endif
 
 /// |x| = significand * 2^exponent, significand in [2^23, 2^24) or 0.
 struct Parts {

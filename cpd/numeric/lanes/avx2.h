@@ -233,6 +233,11 @@ CPD_FN F64x4 at_least(F64x4 x, F64x4 least) {
 }
 
 template <>
+CPD_FN F32x8 clamped(F32x8 x, F32x8 most) {
+  const __m256 from_above = _mm256_min_ps(bits_as<__m256>(x), bits_as<__m256>(most));
+  return bits_as<F32x8>(_mm256_max_ps(from_above, bits_as<__m256>(-most)));
+}
+template <>
 CPD_FN bool all_at_most(F32x8 x, float limit) {
   const __m256 above = _mm256_cmp_ps(bits_as<__m256>(x), _mm256_set1_ps(limit), _CMP_NLE_UQ);
   return _mm256_movemask_ps(above) == 0;

@@ -231,16 +231,6 @@ CPD_FN F64x8 fma_toward(F64x8 a, F64x8 b, F64x8 c) {
   return bits_as<F64x8>(_mm512_fmadd_round_pd(bits_as<__m512d>(a), bits_as<__m512d>(b),
                                               bits_as<__m512d>(c), kRoundingOf<toward>));
 }
-template <>
-CPD_FN F32x16 add_toward_zero(F32x16 a, F32x16 b) {
-  return bits_as<F32x16>(
-      _mm512_add_round_ps(bits_as<__m512>(a), bits_as<__m512>(b), kRoundingOf<Toward::zero>));
-}
-template <>
-CPD_FN F64x8 add_toward_zero(F64x8 a, F64x8 b) {
-  return bits_as<F64x8>(
-      _mm512_add_round_pd(bits_as<__m512d>(a), bits_as<__m512d>(b), kRoundingOf<Toward::zero>));
-}
 
 template <>
 CPD_FN F32x16 larger_magnitude(F32x16 x, F32x16 y) {

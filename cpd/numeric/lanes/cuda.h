@@ -37,11 +37,6 @@ CPD_FN float fma_toward([[maybe_unused]] float a, [[maybe_unused]] float b, floa
 #endif
 }
 
-template <>
-CPD_FN float add_toward_zero(float a, float b) {
-  return fma_toward<Toward::zero>(a, 1.0F, b);
-}
-
 }  // namespace CPD_ISA
 }  // namespace cpd
 

@@ -282,10 +282,6 @@ enum class Toward : std::uint8_t { zero, down, up };
 template <Toward toward, class V>
 V fma_toward(V a, V b, V c) = delete;
 
-/// a + b rounded toward zero. Only where kHasDirectedRounding.
-template <class V>
-V add_toward_zero(V a, V b) = delete;
-
 /// The larger of |x| and |y|; neither is NaN.
 template <class V>
 CPD_FN V larger_magnitude(V x, V y) {

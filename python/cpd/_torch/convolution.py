@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd._torch.conv import Moves, correlate, slide, spread
+from cpd._torch.conv import correlate, slide, spread
 from cpd._torch.derivatives import Tangents, differentiable, saved, total
 from cpd._torch.gemm import (
     NATIVE,
@@ -33,6 +33,7 @@ from cpd._torch.gemm import (
     taken,
 )
 from cpd._torch.library import ops
+from cpd._torch.moves import Moves
 from cpd._torch.operands import (
     FORWARD_ACTIVATION,
     FORWARD_WEIGHT,

@@ -40,6 +40,7 @@ from cpd.numeric.accumulator import parsed
 from cpd.numeric.compiling import constant
 from cpd.numeric.streams import stream_tag
 from cpd.ops.arguments import holds, product_shape
+from cpd.ops.slow import warn_if_slow
 
 GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = "grad_input", "grad_weight", "grad_bias"
 CAST_ACTIVATION, CAST_WEIGHT = "cast_activation", "cast_weight"
@@ -112,6 +113,8 @@ def product(
     """gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or torch's."""
     if how.is_native():
         return native_product(a, b, c, dtype)
+    if not blas and a.device.type == "cpu":
+        warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
     y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
     return y.to(dtype)
 

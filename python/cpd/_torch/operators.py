@@ -73,6 +73,7 @@ from cpd.ops.arguments import (
     transform_axis,
 )
 from cpd.ops.arguments import Region as Region
+from cpd.ops.slow import warn_if_slow
 
 _cast_out = _ops.cast_out.default, _ops.cast_out_plain.default
 _decode_out = _ops.decode_out.default, _ops.decode_out_plain.default
@@ -198,6 +199,8 @@ def gemm(
         integers = given_draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
         if a.device.type == "cuda":
             raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
+    if not blas and a.device.type == "cpu" and not torch.compiler.is_compiling():
+        warn_if_slow(acc, a.shape, b.shape, 4)
     numbers = random_numbers(acc, a)
     product = a, b, c, acc.text, *numbers, element
     if tininess is None:

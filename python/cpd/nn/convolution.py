@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cpd._torch.conv import Moves
 from cpd._torch.convolution import cast_images, cast_kernels, has_tiles
 from cpd._torch.derivatives import call
 from cpd._torch.gemm import CAST_ACTIVATION, CAST_WEIGHT
 from cpd._torch.library import ops
+from cpd._torch.moves import Moves
 from cpd._torch.operands import cast_operand
 from cpd.nn.arguments import (
     Arguments,

@@ -45,6 +45,7 @@ from cpd.ops.arguments import (
     shape_of,
     transform_axis,
 )
+from cpd.ops.slow import warn_if_slow
 
 
 def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
@@ -237,6 +238,8 @@ def gemm(
     integers = None
     if random is not None:
         integers = _draws(random, shape, acc, acc.gemm_draws(a.shape[-1]))
+    if not blas:
+        warn_if_slow(acc, a.shape, b.shape, 4)
     y = np.empty(shape, element)
     if tininess is not None:
         raised = np.empty(shape, np.uint8)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a kernel moves over the images of a convolution of any number of dimensions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cpd._torch.gemm import Ints
+
+
+class Moves(NamedTuple):
+    """What torch.ops.aten.convolution takes beside its operands, in its order."""
+
+    stride: Ints
+    padding: Ints
+    dilation: Ints
+    transposed: bool
+    output_padding: Ints
+    groups: int
+
+    def reach(self, kernel: Ints) -> list[int]:
+        """How far the last element of a kernel is from its first."""
+        return [d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True)]
+
+    def padded(self, image: Ints) -> list[int]:
+        return [n + 2 * p for n, p in zip(image, self.padding, strict=True)]
+
+    def places(self, image: Ints, kernel: Ints) -> tuple[int, ...]:
+        """How many windows an image, padded already, has along each of its dimensions."""
+        along = zip(image, self.reach(kernel), self.stride, strict=True)
+        return tuple((n - reach - 1) // s + 1 for n, reach, s in along)
+
+    def size(self, x: Ints, w: Ints) -> tuple[int, ...]:
+        """The shape of the result, from those of the operands."""
+        images, _, *image = x
+        kernel = w[2:]
+        if not self.transposed:
+            return (images, w[0], *self.places(self.padded(image), kernel))
+        along = zip(
+            image, self.stride, self.padding, self.reach(kernel), self.output_padding, strict=True
+        )
+        places = [(n - 1) * s - 2 * p + reach + 1 + more for n, s, p, reach, more in along]
+        return (images, w[1] * self.groups, *places)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sums of `cpd._torch.conv` as products of unfolded images: on a GPU."""
+
+# torch's tensors are partly untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cpd._torch.gemm import Ints, Sum, product
+from cpd._torch.moves import Moves
+from cpd.numeric.accumulator import parsed
+
+_COLUMN_BYTES = 1 << 28
+"""Of images unfolded at a time, where the result does not depend on it."""
+
+
+class Windows(NamedTuple):
+    """How the kernel of a convolution moves over an image (padded already)."""
+
+    kernel: Ints
+    stride: Ints
+    dilation: Ints
+    groups: int
+
+    def places(self, image: Ints) -> tuple[int, ...]:
+        """How many windows an image has along each of its dimensions."""
+        return tuple(
+            (n - d * (k - 1) - 1) // s + 1
+            for n, k, s, d in zip(image, self.kernel, self.stride, self.dilation, strict=True)
+        )
+
+    def columns(self, x: Tensor) -> Tensor:
+        """images x groups x (channel, place in the kernel) x windows, row-major."""
+        images, _, *image = x.shape
+        return self._view(x).reshape(
+            images, self.groups, self.terms(x), math.prod(self.places(image))
+        )
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """groups x (image, window) x (channel, place in the kernel)."""
+        images, _, *image = x.shape
+        first = 3 + len(image)
+        ordered = self._view(x).permute(*range(1, first), 0, *range(first, first + len(image)))
+        return ordered.reshape(
+            self.groups, self.terms(x), images * math.prod(self.places(image))
+        ).mT
+
+    def terms(self, x: Tensor) -> int:
+        """How many products each sum of a group takes."""
+        return x.shape[1] // self.groups * math.prod(self.kernel)
+
+    def bytes(self, x: Tensor) -> int:
+        """Of the columns of one image."""
+        places = math.prod(self.places(x.shape[2:]))
+        return self.groups * self.terms(x) * places * x.element_size()
+
+    def _view(self, x: Tensor) -> Tensor:
+        """images x groups x channels x the kernel's dimensions x the windows'."""
+        images, channels, *image = x.shape
+        n, c, *steps = x.stride()
+        channels //= self.groups
+        within = [a * d for a, d in zip(steps, self.dilation, strict=True)]
+        between = [a * s for a, s in zip(steps, self.stride, strict=True)]
+        return x.as_strided(
+            (images, self.groups, channels, *self.kernel, *self.places(image)),
+            (n, c * channels, c, *within, *between),
+            x.storage_offset(),
+        )
+
+
+def last(*ranges: slice) -> tuple[Any, ...]:
+    """Indices of the last dimensions."""
+    return (..., *ranges)
+
+
+def _windows(moves: Moves, kernel: Ints) -> Windows:
+    return Windows(kernel, moves.stride, moves.dilation, moves.groups)
+
+
+def _images(x: Tensor, windows: Windows) -> int:
+    """How many images to unfold at a time."""
+    return max(1, _COLUMN_BYTES // max(1, windows.bytes(x)))
+
+
+def _convolve(
+    x: Tensor, w: Tensor, c: Tensor | None, windows: Windows, how: Sum, dtype: torch.dtype
+) -> Tensor:
+    """Matrices w (groups x outputs x terms) by the columns of x: images x groups x outputs x
+    windows. Random bits hang on places in the whole result, which is then computed at once."""
+    step = max(1, x.shape[0]) if how.is_stochastic() else _images(x, windows)
+    parts = [product(w, windows.columns(part), c, how, dtype) for part in x.split(step)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
+    """The image within its padding, as far as the windows of these places reach."""
+    edges = [p for p in reversed(moves.padding) for _ in (0, 1)]
+    x = F.pad(x, edges) if any(edges) else x
+    reach = moves.reach(kernel)
+    ends = [(n - 1) * s + r + 1 for n, s, r in zip(places, moves.stride, reach, strict=True)]
+    return x[last(*(slice(end) for end in ends))]
+
+
+def slide_unfolded(
+    x: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
+) -> Tensor:
+    """That of `conv`; w: groups x outputs x channels x the kernel."""
+    groups, outputs, inputs, *kernel = w.shape
+    matrices = w.reshape(groups, outputs, inputs * math.prod(kernel))
+    x = _padded(x, moves, kernel, size[2:])
+    return _convolve(x, matrices, c, _windows(moves, kernel), how, dtype).view(size)
+
+
+def spread_unfolded(
+    g: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
+) -> Tensor:
+    """That of `conv`; w: groups x outputs x channels x the kernel, turned; with random bits the
+    whole padded image, else what `moves` leave of it."""
+    groups, outputs, inputs, *kernel = w.shape
+    reach, image = moves.reach(kernel), moves.padded(size[2:])
+    if any(reach) or list(g.shape[2:]) != image:
+        wide = g.new_zeros(*g.shape[:2], *(n + r for n, r in zip(image, reach, strict=True)))
+        steps = (slice(r, None, s) for r, s in zip(reach, moves.stride, strict=True))
+        wide[last(*steps)][last(*map(slice, g.shape[2:]))] = g
+        g = wide
+    if not how.is_stochastic():
+        ends = zip(moves.padding, g.shape[2:], strict=True)
+        g = g[last(*(slice(p, n - p) for p, n in ends))]
+        image = list(size[2:])
+    matrices = w.reshape(groups, outputs, inputs * math.prod(kernel))
+    windows = Windows(kernel, (1,) * len(kernel), moves.dilation, groups)
+    return _convolve(g, matrices, c, windows, how, dtype).view(*size[:2], *image)
+
+
+def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum) -> Tensor:
+    """That of `conv`, in float32."""
+    kernel, groups = size[2:], moves.groups
+    windows = _windows(moves, kernel)
+    x = _padded(x, moves, kernel, g.shape[2:])
+    step = _chained_images(x, windows, how)
+    total: Tensor | None = None
+    for of_g, of_x in zip(g.split(step), x.split(step), strict=True):
+        images, outputs, *places = of_g.shape
+        rows = of_g.reshape(images, groups, outputs // groups, math.prod(places))
+        rows = rows.permute(1, 2, 0, 3).flatten(2)
+        total = product(rows, windows.gathered(of_x), total, how, torch.float32)
+    assert total is not None  # split gives at least one part
+    return total.view(size)
+
+
+def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
+    """How many images to sum over at a time: a sum that goes on from what is there gives the same
+    bits only if it is in order, and cut between chunks."""
+    acc = parsed(how.text)
+    if how.is_stochastic() or acc.scheme not in ("sequential", "chunked"):
+        return max(1, x.shape[0])
+    places = math.prod(windows.places(x.shape[2:]))
+    unit = acc.chunk // math.gcd(acc.chunk, places) if acc.scheme == "chunked" else 1
+    return math.ceil(_images(x, windows) / unit) * unit

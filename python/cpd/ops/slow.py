@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products whose emulation takes hundreds of times as long as the machine's own."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+from cpd.numeric.accumulator import Accumulator
+
+SLOW = 100
+"""`Accumulator.slowdown` from which on a product is warned of."""
+MANY = 1 << 22
+"""Multiply-accumulates from which on it is: fewer are done in milliseconds."""
+
+_warned: set[str] = set()
+
+
+class SlowProductWarning(UserWarning):
+    """A product on the CPU takes more than a hundred times as long as a BLAS's in fp32."""
+
+
+def warn_if_slow(acc: Accumulator, a: Sequence[int], b: Sequence[int], stacklevel: int) -> None:
+    """Warns, once for each accumulator, of a large product of these shapes by a slow route."""
+    if math.prod(a) * b[-1] < MANY or acc.slowdown <= SLOW or acc.text in _warned:
+        return
+    _warned.add(acc.text)
+    warnings.warn(
+        f"a product in {acc} takes about {acc.slowdown:.0f} times as long as a BLAS's in fp32 on "
+        "this CPU. benchmarks/README.md says what each scheme costs; fewer random_bits, a plain "
+        "or chunked sum, or a GPU are faster",
+        SlowProductWarning,
+        stacklevel=stacklevel,
+    )

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings of products by slow routes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.ops import slow
+
+SLOW = "e5m12 kahan"
+FAST = "e4m3", "fp32 kahan", "bf16 pairwise", "int32", "h100-fp8", "e4m3 chunked"
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(slow, "_warned", set())
+    monkeypatch.setattr(slow, "MANY", 1000)
+    yield
+
+
+def caught(a: object, b: object, acc: cpd.Accumulator, **options: object) -> list[str]:
+    """The files that are named by warnings of a slow product."""
+    with warnings.catch_warnings(record=True) as all_of_them:
+        warnings.simplefilter("always")
+        cpd.gemm(a, b, acc, **options)  # type: ignore[type-var]
+    return [w.filename for w in all_of_them if w.category is cpd.SlowProductWarning]
+
+
+def operands(n: int, face: str) -> tuple[object, object]:
+    x = np.ones((n, n), np.float32)
+    if face == "numpy":
+        return x, x
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(x), torch.from_numpy(x)
+
+
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_a_slow_product_is_warned_of_once_where_it_is_called(face: str) -> None:
+    a, b = operands(10, face)
+    acc = cpd.Accumulator(SLOW)
+    assert caught(a, b, acc) == [__file__]
+    assert caught(a, b, acc) == []
+    assert caught(a, b, cpd.Accumulator(SLOW)) == []
+    assert caught(a, b, cpd.Accumulator("e5m13 kahan")) == [__file__]
+
+
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_a_small_product_is_not(face: str) -> None:
+    assert caught(*operands(9, face), cpd.Accumulator(SLOW)) == []
+
+
+@pytest.mark.parametrize("text", FAST)
+def test_a_fast_one_is_not(text: str) -> None:
+    if cpd.backend() == "scalar":
+        pytest.skip("scalar: every product is slow")
+    assert caught(*operands(10, "numpy"), cpd.Accumulator(text)) == []
+
+
+def test_a_blas_is_not() -> None:
+    try:
+        assert caught(*operands(10, "numpy"), cpd.Accumulator("fp32"), blas=True) == []
+    except OSError as error:
+        pytest.skip(f"no BLAS: {error}")
+
+
+def test_layers_warn_too() -> None:
+    torch = pytest.importorskip("torch")
+    import cpd.nn.functional
+
+    x = torch.ones(10, 10)
+    with pytest.warns(cpd.SlowProductWarning, match="e5m12 kahan takes about"):
+        cpd.nn.functional.linear(x, x, recipe=cpd.Recipe(accumulator=SLOW))
+
+
+def test_slowdowns_grow_with_what_is_rounded_and_drawn() -> None:
+    def slowdown(text: str) -> float:
+        return cpd.Accumulator(text).slowdown
+
+    stochastic = " rounding=stochastic random_bits="
+    assert slowdown("e4m3") < slowdown("e4m3 kahan") < slowdown("e4m3 kahan" + stochastic + "8")
+    assert slowdown("e4m3" + stochastic + "8") < slowdown("e4m3" + stochastic + "24")
+    assert slowdown("e8m9") < slowdown("e8m12")
+    assert slowdown("fixed<64,12>") < slowdown("fixed<640,300>")
+    assert slowdown("h100-fp8") < slowdown("cdna2-fp16")
