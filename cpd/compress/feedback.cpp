@@ -2,7 +2,8 @@
 #include "cpd/compress/feedback.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -30,9 +31,10 @@ void AddEach(std::int64_t n, const float* x, const float* y, float* sum) {
 
 /// v - decoded, or 0 where that is no finite number.
 void TakeErrors(std::int64_t n, const float* v, const float* decoded, float* errors) {
+  constexpr std::uint32_t kInfinity = 0x7F800000;
   for (std::int64_t i = 0; i < n; ++i) {
-    const float error = v[i] - decoded[i];
-    errors[i] = std::isfinite(error) ? error : 0;
+    const auto error = std::bit_cast<std::uint32_t>(v[i] - decoded[i]);
+    errors[i] = std::bit_cast<float>((error & kInfinity) == kInfinity ? 0 : error);
   }
 }
 

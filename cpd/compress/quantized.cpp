@@ -23,7 +23,8 @@ namespace {
 using Kind = BlockShape::Kind;
 
 constexpr std::int64_t kStep = 4096;  // values at a time: codes of any width end on a byte
-/// Values of a piece from which pages are walked side by side.
+/// Values of a piece from which pages are walked side by side, where the largest of each bucket
+/// have not been found so.
 constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::int64_t kLong = 256;  // values of buckets that a kernel takes one by one
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
@@ -242,7 +243,7 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
     }
     Kernels().encode_blocks(plan_, route, run,
                             to + part.elements + step.begin * scaled_.element.bits() / 8,
-                            piece.n >= kSideBySide);
+                            piece.n >= kSideBySide && bucket_ < kStep);
   });
 }
 

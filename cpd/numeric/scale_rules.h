@@ -42,20 +42,6 @@ CPD_FN V divide_to_odd(V x, V y) {
   return toward_odd(quotient, negative_fma(quotient, y, x));
 }
 
-/// The same where `inverse` is 1 / y rounded once, or in a wider type first. x * inverse errs by
-/// less than two units in the last place, and corrected once by less than one (Markstein 1990): of
-/// such a quotient the remainder, exact likewise, tells which neighbour is odd. Where the quotient
-/// overflows it stays infinite or beyond 2^126. One lane divides.
-template <class V>
-CPD_FN V divide_to_odd(V x, V y, V inverse) {
-  if constexpr (Lanes<V>::count == 1) return divide_to_odd(x, y);
-  const V near = x * inverse;
-  V quotient = fma(negative_fma(near, y, x), inverse, near);
-  quotient = select(quotient == quotient, quotient, near);
-  quotient = with_sign_of(quotient, x, splat<V>(Scalar<V>{-0.0F}));  // the sum makes -0 +0
-  return toward_odd(quotient, negative_fma(quotient, y, x));
-}
-
 /// Rounded to binary32.
 template <class W>
 CPD_FN W to_binary32(W x) {

@@ -21,6 +21,10 @@ namespace {
 /// cache.
 constexpr std::int64_t kWhole = std::int64_t{1} << 17;
 
+/// Neighbours whose largest magnitude a kernel finds without asking for memory ahead, as the pass
+/// over the elements of the strip before has.
+constexpr std::int64_t kPart = 128;
+
 /// The largest |x| of each of a strip's blocks.
 void LargestOf(const BlockLayout& layout, bool with_nan, const Strip& strip, const StripRows& rows,
                Floats& columns, float* largest) {
@@ -228,10 +232,23 @@ void StripWalk::FindScales(const Strip& strip, const StripRows& rows) {
     std::copy_n(job_.decode.data() + first, count, above_.decode.data());
     return;
   }
-  LargestOf(layout, job_.plan.poisons, strip, rows, columns_, above_.largest.data());
+  LargestOfBlocks(layout, strip, rows);
   FormScales(above_, 1);
   if (job_.choose != ScaleChoice::none) ChooseScales(strip, rows);
   std::copy_n(above_.scale.data(), count, job_.scale.data() + first);
+}
+
+void StripWalk::LargestOfBlocks(const BlockLayout& layout, const Strip& strip,
+                                const StripRows& rows) {
+  float* const largest = above_.largest.data();
+  const bool poisons = job_.plan.poisons;
+  const std::int64_t run = std::min(layout.columns, strip.count);
+  if (strip.rows > 1 || run <= kPart || run % kPart != 0 || strip.count % run != 0) {
+    return LargestOf(layout, poisons, strip, rows, columns_, largest);
+  }
+  columns_.resize(static_cast<std::size_t>(strip.count / kPart));
+  Kernels().block_max(poisons, kPart, strip.count, rows.at, columns_.data());
+  Kernels().block_max(true, run / kPart, strip.count / kPart, columns_.data(), largest);
 }
 
 void StripWalk::FormScales(StripScales& above, double share) const {

@@ -195,6 +195,9 @@ class StripWalk {
 
   void FindScales(const Strip& strip, const StripRows& rows);
 
+  /// LargestOf strips that are looked at one after the other.
+  void LargestOfBlocks(const BlockLayout& layout, const Strip& strip, const StripRows& rows);
+
   void FormScales(StripScales& above, double share) const;
 
   /// The other candidate, where it is better.

@@ -127,10 +127,8 @@ CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, i
   alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
   alignas(64) uint32_t run[kRun + kBlock] = {};  // zeros where nothing is random
   const int64_t lead = first % kBlock;
-  // Short steps, so that memory does not wait for the integers.
-  const int64_t step = lead == 0 ? kBlock : kRun;
-  for (int64_t i = 0; i < n; i += step) {
-    const int64_t count = least(step, n - i);
+  for (int64_t i = 0; i < n; i += kRun) {
+    const int64_t count = least(kRun, n - i);
     const uint32_t* random = given + i;
     if (given == nullptr) {
       random = run + lead;
@@ -139,11 +137,11 @@ CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, i
                    (lead + count + kBlock - 1) / kBlock * kBlock, run);
       }
     }
-    if (count < step) __builtin_memset(codes, 0, sizeof(codes));
+    if (count < kRun) __builtin_memset(codes, 0, sizeof(codes));
     for_buckets(plan.bucket, norms, before + i, count, [&](float norm, int64_t j, int64_t part) {
       code_by_norm<kIntervals, kHasNan>(coder, norm, part, x + i + j, random + j, codes + j);
     });
-    packer.pack(codes, static_cast<int>(step), bytes);
+    packer.pack(codes, kRun, bytes);
     copy(packed + i * plan.bits / 8, bytes, (count * plan.bits + 7) / 8);
   }
 }

@@ -301,7 +301,7 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
 }
 
 /// Calls one(x, scales, random, to) for each group of V's lanes; `to` takes a T for each. inverts:
-/// elements are divided below the wide route's scales.
+/// with_inverse.
 template <class R, class V, class T, class One>
 CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -338,11 +338,6 @@ CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
   });
 }
 
-template <ElementRoute kRoute>
-CPD_FN bool inverts(const ScaledPlan& plan) {
-  return kRoute == ElementRoute::wide && plan.arithmetic == Arithmetic::exact;
-}
-
 template <class R, ElementRoute kRoute, class V>
 CPD_FN auto value_below(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan) {
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
@@ -350,15 +345,14 @@ CPD_FN auto value_below(V x, ElementScale<V> at, Unsigned<V> random, const Scale
 
 template <class R, ElementRoute kRoute, class V, bool kStreaming>
 CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
-  for_elements<R, V>(run, y, inverts<kRoute>(plan),
-                     [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
-                       const auto value = value_below<R, kRoute>(x, at, random, plan);
-                       if constexpr (kStreaming) {
-                         store_streaming(to, value);
-                       } else {
-                         store(to, value);
-                       }
-                     });
+  for_elements<R, V>(run, y, false, [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
+    const auto value = value_below<R, kRoute>(x, at, random, plan);
+    if constexpr (kStreaming) {
+      store_streaming(to, value);
+    } else {
+      store(to, value);
+    }
+  });
 }
 
 /// Of a row in groups of pages, side by side (pages.h): the scales of the blocks in a group.
@@ -427,6 +421,10 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
       if (in_pages) return round_pages<R, kRoute>(*plan, run, y);
     }
     for (int64_t row = 0; row < all->rows; ++row) {
+      // Of the next strip; the CPU's own prefetcher finds the lines of longer rows.
+      for (int64_t k = 0; (all->rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
+        __builtin_prefetch(run.x + run.n + k);
+      }
       if (kNarrow && stream) {
         round_run<R, kRoute, V, kNarrow>(*plan, run, y);
       } else {
@@ -440,13 +438,25 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
   if (stream) fence_streaming<F>();
 }
 
+template <class R, ElementRoute kRoute, class V>
+CPD_FN Unsigned<V> code_below(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan,
+                              bool is_uniform) {
+  if constexpr (kRoute == ElementRoute::wide && R::mode == Rounding::stochastic) {
+    Unsigned<V> codes;
+    if (is_uniform && uniform_codes<R>(x, at, random, plan.element, &codes)) return codes;
+  }
+  return round_to_whole_code<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
+}
+
 /// Codes of a run's elements, packed.
 template <class R, ElementRoute kRoute, class V>
 CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* packed) {
   alignas(64) uint32_t codes[kRun];
   alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
   const Packer<Unsigned<F>> packer(plan.element.bits);
+  const bool is_uniform = kRoute == ElementRoute::wide && has_uniform_codes(plan);
   for (int64_t i = 0; i < run.n; i += kRun) {
+    for (int64_t k = 0; k < kRun; k += kLine) prefetch_group(run.x + i + k);
     ScaledRun part = run;
     part.n = least(kRun, run.n - i);
     part.x += i;
@@ -455,10 +465,9 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
     part.outer += i / part.run;
     if (part.random != nullptr) part.random += i;
     if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
-    for_elements<R, V>(part, codes, inverts<kRoute>(plan),
+    for_elements<R, V>(part, codes, is_uniform,
                        [&](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
-                         const V down = scaled_down<kRoute>(x, at, plan);
-                         store_u32<V>(to, round_to_whole_code<R>(down, random, plan.element));
+                         store_u32<V>(to, code_below<R, kRoute>(x, at, random, plan, is_uniform));
                        });
     packer.pack(codes, kRun, bytes);
     copy(packed + i * plan.element.bits / 8, bytes, (part.n * plan.element.bits + 7) / 8);
@@ -481,11 +490,9 @@ CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* pa
     if (begin == 0) scales.enter_group(run, group);
     for_page_blocks(run, scales, group, begin, begin + kPart,
                     [&](int64_t page, int64_t k, int64_t i, auto below) {
-                      const F x = load<F>(run.x + i);
                       const auto random = load_random<R, F>(run.random + i);
-                      const F down = scaled_down<kRoute>(x, below, plan);
                       store(codes[page] + k - begin,
-                            round_to_whole_code<R>(down, random, plan.element));
+                            code_below<R, kRoute>(load<F>(run.x + i), below, random, plan, false));
                     });
     for (int64_t page = 0; page < kPages; ++page) {
       packer.pack(codes[page], kPart, bytes);

@@ -92,7 +92,7 @@ TEST(Feedback, CallsAreTheInnerCodecsOfWhatIsFedBack) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend with(backend);
     for (const char* text : kInner) {
-      for (const std::size_t n : {0, 1, 5000}) {
+      for (const std::size_t n : {0, 1, 5000, 20011}) {
         SCOPED_TRACE(backend + ", " + text + ", n " + std::to_string(n));
         const SharedCodec inner = MakeCodec(text, {.seed = 3});
         const Feedback codec(inner);
@@ -121,14 +121,14 @@ TEST(Feedback, CallsAreTheInnerCodecsOfWhatIsFedBack) {
   }
 }
 
-TEST(Feedback, PiecesOfALayer) {
-  const Values x = sent_values(5000, 7);
+void CheckPieces(std::size_t n) {
+  const Values x = sent_values(n, 7);
   for (const char* text : kInner) {
     SCOPED_TRACE(text);
     const SharedCodec inner = MakeCodec(text, {.seed = 3});
     const Feedback codec(inner);
-    const auto state = codec.MakeState(5000);
-    Values before = sent_values(5000, 8);
+    const auto state = codec.MakeState(static_cast<std::int64_t>(n));
+    Values before = sent_values(n, 8);
     for (float& value : before) value *= 0x1p-6F;
     state->Restore(before);
     const Call expected(*inner, x, 0, 9, before);
@@ -155,6 +155,9 @@ TEST(Feedback, PiecesOfALayer) {
     }
   }
 }
+
+TEST(Feedback, PiecesOfALayer) { CheckPieces(5000); }
+TEST(Feedback, PiecesOfManyBlocks) { CheckPieces(60000); }
 
 TEST(Feedback, RoundInPlace) {
   for (const char* text : kInner) {
