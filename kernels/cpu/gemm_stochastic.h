@@ -97,12 +97,20 @@ struct StochasticRun {
 template <class V>
 constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
 
+/// What is known of the sizes in a run.
+enum class Range : std::uint8_t {
+  steady,   ///< nothing overflows (is_steady)
+  watched,  ///< no product does; sums are watched, and left as they were where one does
+  any,
+};
+
 /// The sums of a few rows and a panel's columns. kOnGrid: what is added are multiples of the sum's
 /// least spacing.
-template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
+template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 class StochasticRows {
  public:
   static constexpr int kRows = kStochasticRows<V>;
+  static constexpr bool kMayOverflow = kRange == Range::any;
 
   CPD_FN StochasticRows(const BoundedTile& bounded, const Place& at, int spare,
                         RandomRun (&random)[kRows])
@@ -114,13 +122,14 @@ class StochasticRows {
         product_(plan_.stochastic.product, plan_.sum.random_bits - spare),
         sum_(plan_.stochastic.sum, plan_.sum.random_bits - spare) {}
 
-  CPD_FN void take(const StochasticRun& run) {
+  /// False where a sum that is watched overflows; the sums are then as before.
+  CPD_FN bool take(const StochasticRun& run) {
     switch (plan_.scheme) {
       case Scheme::kahan:
         return kahan(run.k, run.count);
       case Scheme::pairwise:
         if constexpr (kMayOverflow) pairwise(run.k, run.count, run.last);
-        return;
+        return true;
       default:
         return sequential(run.k, run.count);
     }
@@ -184,20 +193,40 @@ class StochasticRows {
   CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
       const Draw random = next_draw();
-      return each([&](int j) {
+      return watched(each([&](int j) {
         return round_any<kMayOverflow>(fma(a(k, j), b(k, j), x.of[j]), random(j), sum_);
-      });
+      }));
     } else {
       return add(x, product(k));
     }
   }
   CPD_FN Sums add(const Sums& x, const Sums& y) {
     const Draw random = next_draw();
-    return each([&](int j) {
+    return watched(each([&](int j) {
       const V t = x.of[j] + y.of[j];
       return kOnGrid ? round_on_grid<kMayOverflow>(t, random(j), sum_)
                      : round_any<kMayOverflow>(t, random(j), sum_);
-    });
+    }));
+  }
+  CPD_FN Sums watched(const Sums& x) {
+    if constexpr (kRange == Range::watched) {
+      for (int j = 0; j < kAll; ++j) most_[j] = larger_magnitude(most_[j], x.of[j]);
+    }
+    return x;
+  }
+  /// Whether a sum that was watched left the format.
+  CPD_FN bool overflowed() const {
+    if constexpr (kRange != Range::watched) return false;
+    V most = most_[0];
+    for (int j = 1; j < kAll; ++j) most = larger_magnitude(most, most_[j]);
+    return !all_at_most(most, static_cast<Scalar<V>>(plan_.stochastic.sum.max));
+  }
+  /// Whether sums stand near the format's end, where they would overflow again and again.
+  CPD_FN bool are_at_end(const Sums& x) const {
+    if constexpr (kRange != Range::watched) return false;
+    V most = larger_magnitude(x.of[0], x.of[0]);
+    for (int j = 1; j < kAll; ++j) most = larger_magnitude(most, x.of[j]);
+    return !all_at_most(most, static_cast<Scalar<V>>(0.75 * plan_.stochastic.sum.max));
   }
   CPD_FN static Sums minus(const Sums& x) {
     return each([&](int j) { return -x.of[j]; });
@@ -219,17 +248,21 @@ class StochasticRows {
 
   // --- schemes -----------------------------------------------------------------------------------
 
-  CPD_FN void sequential(std::int64_t k, std::int64_t count) {
+  CPD_FN bool sequential(std::int64_t k, std::int64_t count) {
     Sums sum = load_plane(0);
+    if (are_at_end(sum)) return false;
     draw(k, count * (kExactProducts ? 1 : 2));
     for (const std::int64_t end = k + count; k < end; ++k) sum = add_product(k, sum);
+    if (overflowed()) return false;
     store_plane(0, sum);
+    return true;
   }
 
   /// kahan_step (accumulate.h).
-  CPD_FN void kahan(std::int64_t k, std::int64_t count) {
+  CPD_FN bool kahan(std::int64_t k, std::int64_t count) {
     Sums sum = load_plane(0);
     Sums lost = load_plane(1);
+    if (are_at_end(sum)) return false;
     draw(k, count * (kExactProducts ? 4 : 5));
     for (const std::int64_t end = k + count; k < end; ++k) {
       const Sums y = add_product(k, minus(lost));
@@ -240,8 +273,10 @@ class StochasticRows {
       }
       sum = t;
     }
+    if (overflowed()) return false;
     store_plane(0, sum);
     store_plane(1, lost);
+    return true;
   }
   /// x where t is finite, else +0.
   CPD_FN static V finite_or_zero(V t, V x) {
@@ -287,16 +322,21 @@ class StochasticRows {
   int spare_;
   RandomRun (&random_)[kRows];
   SplitStochastic<V> product_, sum_;
+  V most_[kAll] = {};  ///< of what is watched
 };
 
 /// In an environment that rounds toward zero.
-template <class V, bool kExactProducts, bool kOnGrid, bool kMayOverflow>
+template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
-  using Rows = StochasticRows<V, kExactProducts, kOnGrid, kMayOverflow>;
+  using Rows = StochasticRows<V, kExactProducts, kOnGrid, kRange>;
   RandomRun random[Rows::kRows];
-  Place at = bounded->tile.at;
+  BoundedTile part = *bounded;
+  Place& at = part.tile.at;
   for (std::int64_t i = 0; i < bounded->tile.rows; i += Rows::kRows) {
-    Rows(*bounded, at, run->spare, random).take(*run);
+    part.tile.rows = least(Rows::kRows, bounded->tile.rows - i);
+    if (!Rows(part, at, run->spare, random).take(*run)) {
+      stochastic_rows<V, kExactProducts, kOnGrid, Range::any>(&part, run);
+    }
     at.a += Rows::kRows;
     at.state += Rows::kRows * bounded->block->state_columns;
     at.index += Rows::kRows * bounded->block->index_row;
@@ -304,13 +344,18 @@ CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* r
 }
 
 template <class V, bool kExactProducts>
-CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& run, bool steady) {
+CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& run, Range range) {
   const Environment environment(Environment::TowardZero{});
-  if (steady) return stochastic_rows<V, kExactProducts, true, false>(&bounded, &run);
-  if (bounded.plan->stochastic.on_grid) {
-    return stochastic_rows<V, kExactProducts, true, true>(&bounded, &run);
+  if (range == Range::steady) {
+    return stochastic_rows<V, kExactProducts, true, Range::steady>(&bounded, &run);
   }
-  stochastic_rows<V, kExactProducts, false, true>(&bounded, &run);
+  if (!bounded.plan->stochastic.on_grid) {
+    return stochastic_rows<V, kExactProducts, false, Range::any>(&bounded, &run);
+  }
+  if (range == Range::watched) {
+    return stochastic_rows<V, kExactProducts, true, Range::watched>(&bounded, &run);
+  }
+  stochastic_rows<V, kExactProducts, true, Range::any>(&bounded, &run);
 }
 
 /// Whether the operands of k's group are finite.
@@ -359,6 +404,26 @@ CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   return all_at_most(larger_magnitude(state, state), limit);
 }
 
+/// Whether no rounded product of a run overflows: rounding at most doubles it, or adds a spacing.
+CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) {
+  const StochasticFormat& format = bounded.plan->stochastic.product;
+  if (bounded.plan->exact_products) return true;
+  const auto limit = static_cast<float>((format.max - format.quantum) / 2);
+  for (std::int64_t k = run.k; k < run.k + run.count; k += kRangeGroup) {
+    const float largest = bounded.a[k / kRangeGroup].largest * bounded.b[k / kRangeGroup].largest;
+    if (!(largest <= limit)) return false;
+  }
+  return true;
+}
+
+/// What is known of a run of finite operands.
+CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
+  const GemmPlan& plan = *bounded.plan;
+  if (plan.stochastic.steady && is_steady(bounded, run)) return Range::steady;
+  const bool watches = plan.scheme != Scheme::pairwise && products_stay(bounded, run);
+  return watches ? Range::watched : Range::any;
+}
+
 /// Runs of finite operands; groups of others take the general route.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
@@ -375,17 +440,18 @@ CPD_FN void stochastic_tile(const BoundedTile& bounded) {
     next = least(next, end);
     const StochasticRun run{k, next - k, next == end && bounded.block->last,
                             spares ? way.spare_bits : 0};
-    const bool steady = way.steady && finite && is_steady(bounded, run);
+    const Range range = finite ? range_of(bounded, run) : Range::any;
+    const bool steady = range == Range::steady;
     const bool fits = way.in_binary32 || spares || (steady && way.fits_binary32);
     const bool narrow = fits && !alone;
     if (!finite) {
       general_steps(&bounded, bounded.tile, k, run.count, run.last);
     } else if (narrow) {
-      plan.exact_products ? stochastic_steps<F, true>(bounded, run, steady)
-                          : stochastic_steps<F, false>(bounded, run, steady);
+      plan.exact_products ? stochastic_steps<F, true>(bounded, run, range)
+                          : stochastic_steps<F, false>(bounded, run, range);
     } else {
-      plan.exact_products ? stochastic_steps<D, true>(bounded, run, steady)
-                          : stochastic_steps<D, false>(bounded, run, steady);
+      plan.exact_products ? stochastic_steps<D, true>(bounded, run, range)
+                          : stochastic_steps<D, false>(bounded, run, range);
     }
     k = next;
   } while (k < end);
