@@ -39,7 +39,7 @@ enum class Split : std::uint8_t {
 /// A format that split.h's magnets round: the grid below 2^emin is there, and they are binary32
 /// numbers.
 constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
-  const bool grid = format.is_signed && format.subnormals && format.has_zero();
+  const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.max() > 0;
   const int magnet = 24 + format.min_quantum_exponent();
   return grid && !plan.wide && magnet > -126 && magnet < 127;
 }

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "cpd/numeric/format.h"
+#include "cpd/numeric/lanes/isa.h"
 #include "cpd/numeric/rounding.h"
 
 namespace cpd {
@@ -29,7 +30,7 @@ enum class Form : std::uint8_t {
   general_addition,  ///< general, with zero and subnormals, else as `addition`
 };
 
-constexpr bool is_addition(Form form) {
+CPD_FN constexpr bool is_addition(Form form) {
   return form == Form::addition || form == Form::general_addition;
 }
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ import numpy as np
 
 import cpd
 from cpd.comm import Communicator, LocalGroup
+
+warnings.simplefilter("ignore", cpd.SlowProductWarning)  # what is slow is what is wanted
 
 DELAY = 0.7  # seconds until Ctrl-C
 SPEC = cpd.ReduceSpec("e4m3")

@@ -412,8 +412,7 @@ class Accumulator:
 
     @cached_property
     def slowdown(self) -> float:
-        """About how many times as long `cpd.gemm` takes on this CPU as a BLAS's product in fp32 of
-        the same shapes, where sums are normal numbers: by its route's figures, nothing is timed.
+        """About how many times as long `cpd.gemm` takes on this CPU as a BLAS in fp32; not timed.
 
         >>> Accumulator("e4m3").slowdown < 100 < Accumulator("e5m12", "kahan").slowdown
         True
