@@ -64,6 +64,10 @@ constexpr bool is_plain(Split kind) {
   return kind == Split::plain || kind == Split::plain_kahan || kind == Split::plain_tree;
 }
 
+/// What guarded roundings begin with, sums and a group's products: no sum of a run then has a
+/// magnet that binary32 does not hold, 2^23 above it.
+constexpr float kMostGuarded = 0x1p96F;
+
 /// The sums of kRows rows and kVectors vectors of columns, in registers.
 /// kFits: of Split::exact, sums are tried as binary32 numbers before they are taken to odd; of
 /// Split::plain, products are exact.
@@ -102,11 +106,12 @@ class SplitTile {
   /// right, nothing, and returns false.
   CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
     for (std::int64_t group = k - k % kRangeGroup; group < k + count; group += kRangeGroup) {
-      if (!(bounded_.products(group, kRangeGroup) <= kMostWithMagnets)) return false;
+      if (!(bounded_.products(group, kRangeGroup) <= kMostGuarded)) return false;
     }
     Sums s;
     load_sums(s);
-    if (!are_ordinary(s)) return false;
+    if (!are_ordinary(s) || !all_at_most(largest(s.sum), kMostGuarded)) return false;
+    if (kHasCompensation && !all_at_most(largest(s.lost), kMostGuarded)) return false;
     if (split_.saturates) {
       steps<How::saturating>(s, k, count);
     } else {

@@ -262,6 +262,32 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   EXPECT_GT(infinite, 100000);
 }
 
+/// Sums that start anywhere in the range, beyond what magnets reach too.
+TEST(GemmRoutes, SumsStartAnywhere) {
+  std::mt19937_64 bits(29);
+  for (const KernelTable* kernels : AvailableKernels()) {
+    for (const Case& c : cases()) {
+      const Accumulator accumulator = ParseAccumulator(c.accumulator);
+      const AccumulatorPlan plan = make_accumulator_plan(accumulator, 20);
+      GemmPlan general = plan.sum;
+      general.split = SplitPlan{};
+      Block block(*kernels, 3, 37, 20, values(3 * 20, c.operands, 1, false, bits),
+                  values(37 * 20, c.operands, 1, false, bits));
+      for (int exponent = accumulator.format.emin(); exponent <= accumulator.format.emax();
+           ++exponent) {
+        const float start = std::ldexp(bits() % 2 == 0 ? 1.0F : -1.0F, exponent);
+        const auto got = block.Sums(plan.sum, start);
+        const auto expected = block.Sums(general, start);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))
+              << kernels->name << ", " << c.accumulator << ", start " << start << ", element " << i
+              << ": " << got[i] << " and " << expected[i];
+        }
+      }
+    }
+  }
+}
+
 /// Sums of two blocks of k, of which the second may begin within a group.
 TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   std::mt19937_64 bits(23);
