@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What products cost, by the route that they take. The figures are those of a Xeon with AVX-512 at
-// 128 x 128 x 128 (benchmarks/README.md), in units of a BLAS's multiply-accumulate; other CPUs with
-// vectors differ by less than half.
+// What products cost, by the route that they take. The figures are those of a Xeon with AVX-512
+// (benchmarks/GEMM.md), in units of a BLAS's multiply-accumulate; AVX2's are up to three times as
+// many where sums of exact products, or random bits, take more operations there.
 #include <string_view>
 
 #include "cpd/backend/roster.h"

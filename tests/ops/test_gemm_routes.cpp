@@ -18,6 +18,7 @@
 #include "cpd/numeric/accumulator_plan.h"
 #include "cpd/numeric/fold_plan.h"
 #include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/philox.h"
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
 
@@ -131,6 +132,9 @@ std::vector<float> values(std::int64_t n, const std::string& format, double size
 /// One packed block and its sums.
 class Block {
  public:
+  /// Of the first element; bits 32 and up change in the second row of many columns.
+  static constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 40;
+
   Block(const KernelTable& kernels, std::int64_t rows, std::int64_t columns, std::int64_t count,
         const std::vector<float>& a, const std::vector<float>& b)
       : kernels_(kernels) {
@@ -155,7 +159,7 @@ class Block {
     block_.count = count;
     block_.plane = lines * across;
     block_.state_columns = across;
-    block_.index = (std::uint64_t{1} << 32) - 40;  // bits 32 and up change in the second row
+    block_.index = kIndex;
     block_.index_row = static_cast<std::uint64_t>(columns);
   }
 
@@ -260,6 +264,37 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   }
   EXPECT_GT(finite, 100000);
   EXPECT_GT(infinite, 100000);
+}
+
+/// The last bits of R decide where a product's first 24 bits below the last place, which R meets,
+/// are just 2^24 - R: binary32 lanes, which spare those bits, may not take such products.
+TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
+  const Accumulator accumulator = ParseAccumulator("e4m3 sequential rounding=stochastic");
+  const double quantum = accumulator.format.min_subnormal();
+  AccumulatorPlan plan = make_accumulator_plan(accumulator, 1);
+  ASSERT_GT(plan.sum.stochastic.spare_bits, 0);
+  const auto first = static_cast<std::uint32_t>(Block::kIndex);
+  int products = 0;
+  for (std::uint64_t seed = 0; products < 20; ++seed) {
+    plan.sum.sum.seed = seed;
+    std::vector<float> a;
+    for (std::uint32_t row = 0; row < 2; ++row) {
+      const std::uint32_t random =
+          fold_draw(24, seed, 0, first + row, Block::kIndex + row, plan.sum.first_draw);
+      const std::uint32_t rest = (1U << 24) - random;
+      a.push_back(static_cast<float>(rest * quantum * 0x1p-24));
+      if (rest >> 21 != 0 || rest % 64 == 0) a.clear();  // too many bits, or none that are spared
+      if (a.empty()) break;
+    }
+    if (a.empty()) continue;
+    for (const KernelTable* kernels : AvailableKernels()) {
+      Block block(*kernels, 2, 1, 1, a, {1.0F});
+      for (const float sum : block.Sums(plan.sum, 0.0F)) {
+        ASSERT_EQ(sum, static_cast<float>(quantum)) << kernels->name << ", seed " << seed;
+      }
+    }
+    ++products;
+  }
 }
 
 /// Sums that start anywhere in the range, beyond what magnets reach too.

@@ -113,7 +113,7 @@ def product(
     """gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or torch's."""
     if how.is_native():
         return native_product(a, b, c, dtype)
-    if not blas and a.device.type == "cpu":
+    if a.device.type == "cpu":
         warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
     y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
     return y.to(dtype)

@@ -199,7 +199,7 @@ def gemm(
         integers = given_draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
         if a.device.type == "cuda":
             raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
-    if not blas and a.device.type == "cpu" and not torch.compiler.is_compiling():
+    if a.device.type == "cpu" and not torch.compiler.is_compiling():
         warn_if_slow(acc, a.shape, b.shape, 4)
     numbers = random_numbers(acc, a)
     product = a, b, c, acc.text, *numbers, element

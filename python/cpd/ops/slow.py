@@ -28,8 +28,8 @@ def warn_if_slow(acc: Accumulator, a: Sequence[int], b: Sequence[int], stackleve
     _warned.add(acc.text)
     warnings.warn(
         f"a product in {acc} takes about {acc.slowdown:.0f} times as long as a BLAS's in fp32 on "
-        "this CPU. benchmarks/README.md says what each scheme costs; fewer random_bits, a plain "
-        "or chunked sum, or a GPU are faster",
+        "this CPU (benchmarks/GEMM.md says why). Fewer random_bits, a narrower format, a plain or "
+        "chunked sum, or a GPU are faster",
         SlowProductWarning,
         stacklevel=stacklevel,
     )
