@@ -7,7 +7,7 @@
 
 #include "cpd/numeric/error.h"
 
-#ifdef CPD_BACKENDS_AARCH64
+#ifdef CPD_ISA_NEON
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -17,34 +17,35 @@ namespace cpd {
 namespace scalar {
 const KernelTable& kernel_table();
 }
-#ifdef CPD_BACKENDS_X86
 namespace avx2 {
 const KernelTable& kernel_table();
 }
 namespace avx512 {
 const KernelTable& kernel_table();
 }
-#endif
-#ifdef CPD_BACKENDS_AARCH64
 namespace neon {
 const KernelTable& kernel_table();
 }
-#endif
 
 namespace {
 
+/// Narrower lanes first.
 std::vector<const KernelTable*> BuiltKernels() {
-#ifdef CPD_BACKENDS_X86
-  return {&scalar::kernel_table(), &avx2::kernel_table(), &avx512::kernel_table()};
-#elif defined(CPD_BACKENDS_AARCH64)
-  return {&scalar::kernel_table(), &neon::kernel_table()};
-#else
-  return {&scalar::kernel_table()};
+  std::vector<const KernelTable*> built{&scalar::kernel_table()};
+#ifdef CPD_ISA_AVX2
+  built.push_back(&avx2::kernel_table());
 #endif
+#ifdef CPD_ISA_AVX512
+  built.push_back(&avx512::kernel_table());
+#endif
+#ifdef CPD_ISA_NEON
+  built.push_back(&neon::kernel_table());
+#endif
+  return built;
 }
 
 bool CanRun(std::string_view name) {
-#ifdef CPD_BACKENDS_X86
+#if defined(CPD_ISA_AVX2) || defined(CPD_ISA_AVX512)
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   if (name == "avx2") return avx2;
   if (name == "avx512") {
@@ -53,7 +54,7 @@ bool CanRun(std::string_view name) {
            __builtin_cpu_supports("avx512vl") != 0;
   }
 #endif
-#ifdef CPD_BACKENDS_AARCH64
+#ifdef CPD_ISA_NEON
   if (name == "neon") return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
 #endif
   return name == "scalar";

@@ -50,15 +50,18 @@ template <class R, class Map>
 CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                         const uint32_t* random, float* y, Map map) {
   PageIntegers<R> integers(plan, first, n, random);
+  PageValues values(y);
   for_blocks(n, [&](int64_t block) {
+    values.enter_block(block);
     for_lines(integers, block, [&](int64_t page, int64_t line, const uint32_t* r) {
       const int64_t at = block + page * kPage + line;
       prefetch_group(x + at);
       for (int64_t i = 0; i < kLine; i += Lanes<F>::count) {
         const F v = map(load<F>(x + at + i));
-        store_streaming(y + at + i, round<R>(v, load_random<R, F>(r + i), plan));
+        values.put(block, page, line + i, round<R>(v, load_random<R, F>(r + i), plan));
       }
     });
+    values.leave_block(block);
   });
 }
 
@@ -68,7 +71,7 @@ CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const 
                          const uint32_t* random, float* y, bool streaming, Map map) {
   int64_t done = 0;
   if constexpr (Lanes<V>::mantissa == 23) {
-    if (streaming && is_aligned(y)) {
+    if (streaming && holds_floats(y)) {
       done = n - n % kGroup;
       with_rule(plan, [&]<class R>() { round_pages<R>(plan, first, done, x, random, y, map); });
       fence_streaming<F>();

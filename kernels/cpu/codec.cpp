@@ -113,7 +113,7 @@ CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const floa
 template <class V, class Map>
 CPD_FN int64_t encode_floats(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
                              const uint32_t* random, uint8_t* packed, bool streaming, Map map) {
-  const int64_t whole = streaming && is_aligned(packed) ? n - n % kGroup : 0;
+  const int64_t whole = streaming ? n - n % kGroup : 0;
   int64_t nan = -1;
   if (whole > 0) {
     with_rule(plan, [&]<class R>() {
@@ -185,9 +185,11 @@ CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed
 template <class R, class Map>
 CPD_FN void decode_pages(RoundPlan plan, int64_t n, const uint8_t* packed, float* y, Map map) {
   alignas(64) uint32_t codes[kPages][kBlock];
+  PageValues values(y);
   const Unpacker<Unsigned<F>> unpacker(plan.bits);
   const int64_t bytes = kBlock * plan.bits / 8;
   for_blocks(n, [&](int64_t block) {
+    values.enter_block(block);
     for (int64_t page = 0; page < kPages; ++page) {
       const uint8_t* from = packed + (block + page * kPage) * plan.bits / 8;
       for (int64_t i = 0; i < bytes; i += 64)
@@ -195,12 +197,12 @@ CPD_FN void decode_pages(RoundPlan plan, int64_t n, const uint8_t* packed, float
       unpacker.unpack(from, kBlock, codes[page]);
     }
     for_lines(0, kBlock, [&](int64_t page, int64_t line) {
-      float* to = y + block + page * kPage + line;
       for (int64_t i = 0; i < kLine; i += Lanes<F>::count) {
         const auto code = load_u32<F>(codes[page] + line + i);
-        store_streaming(to + i, map(value_of_code<R, F>(code, plan)));
+        values.put(block, page, line + i, map(value_of_code<R, F>(code, plan)));
       }
     });
+    values.leave_block(block);
   });
 }
 
@@ -209,7 +211,7 @@ CPD_FN void decode_narrow(const RoundPlan& plan, int64_t n, const uint8_t* packe
                           bool streaming, Map map) {
   constexpr int64_t kBehind = 8 * kPackSlack;  // codes enough for what the unpacker reads beyond
   int64_t done = 0;
-  if (streaming && is_aligned(y) && n > kBehind) {
+  if (streaming && holds_floats(y) && n > kBehind) {
     done = (n - kBehind) / kGroup * kGroup;
     with_codes(plan, [&]<class R>() { decode_pages<R>(plan, done, packed, y, map); });
     fence_streaming<F>();

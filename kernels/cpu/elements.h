@@ -18,11 +18,23 @@ constexpr std::int64_t kRun = 4 * kBlock;  ///< elements whose codes or random i
 
 CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
 
-/// Copies whole blocks past the caches: size is a multiple of 64, both aligned.
-CPD_FN void copy_streaming(std::uint8_t* to, const std::uint8_t* from, std::int64_t size) {
-  for (std::int64_t i = 0; i < size; i += static_cast<std::int64_t>(sizeof(F))) {
-    store_streaming(to + i, load<F>(from + i));
+/// Copies n values past the caches, but for those of lines that `to` begins or ends within.
+template <class T>
+CPD_FN void copy_streaming(T* to, const T* from, std::int64_t n) {
+  constexpr std::int64_t kStep = sizeof(F) / sizeof(T);
+  constexpr std::int64_t kCacheLine = 64 / sizeof(T);
+  std::int64_t i = 0;
+  if (!is_aligned(to)) {
+    const auto within =
+        static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to) % 64 / sizeof(T));
+    i = least(kCacheLine - within, n);
+    copy(to, from, i);
   }
+  for (; i + kCacheLine <= n; i += kCacheLine) {
+    for (std::int64_t k = i; k < i + kCacheLine; k += kStep)
+      store_streaming(to + k, load<F>(from + k));
+  }
+  copy(to + i, from + i, n - i);
 }
 
 // --- random integers -----------------------------------------------------------------------------

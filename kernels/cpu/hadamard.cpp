@@ -4,6 +4,7 @@
 // columns, one in each lane.
 #include "cpd/numeric/hadamard_stages.h"
 #include "kernels/cpu/elements.h"
+#include "kernels/cpu/pages.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -11,38 +12,56 @@ namespace {
 
 using std::int64_t;
 
-template <bool kStreaming, class V>
-CPD_FN void put(float* y, V v) {
-  if constexpr (kStreaming) {
-    store_streaming(y, convert<typename Narrow<V>::F32>(v));
-  } else {
-    store_f32(y, v);
-  }
+template <int kSize, class V>
+constexpr int kUnit = kHadamardCount<kSize, true, V> * Lanes<V>::count;
+
+/// kUnit values side by side, whole groups, as store(k, v) for values k, k + 1, …
+template <int kSize, class V, class Store>
+CPD_FN void transform_unit(const HadamardPlan& plan, const float* x, Store store) {
+  constexpr int kLanes = Lanes<V>::count;
+  constexpr int kCount = kUnit<kSize, V> / kLanes;
+  V v[kCount];
+  CPD_UNROLLED for (int k = 0; k < kCount; ++k) v[k] = load_f32<V>(x + k * kLanes);
+  hadamard<kSize, true>(v, plan);
+  CPD_UNROLLED for (int k = 0; k < kCount; ++k) store(k * kLanes, v[k]);
 }
 
 /// n values side by side, whole groups.
-template <int kSize, class V, bool kStreaming>
+template <int kSize, class V>
 CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
-  constexpr int kLanes = Lanes<V>::count;
-  constexpr int kCount = kHadamardCount<kSize, true, V>;
-  constexpr int kUnit = kCount * kLanes;
-  const auto transform = [&](const float* from, auto store) {
-    V v[kCount];
-    CPD_UNROLLED for (int k = 0; k < kCount; ++k) v[k] = load_f32<V>(from + k * kLanes);
-    hadamard<kSize, true>(v, plan);
-    CPD_UNROLLED for (int k = 0; k < kCount; ++k) store(k * kLanes, v[k]);
-  };
+  constexpr int64_t kStep = kUnit<kSize, V>;
   int64_t i = 0;
-  for (; i + kUnit <= n; i += kUnit) {
-    if constexpr (kStreaming) __builtin_prefetch(reinterpret_cast<const char*>(x + i) + 2048);
-    transform(x + i, [&](int k, V v) { put<kStreaming>(y + i + k, v); });
+  for (; i + kStep <= n; i += kStep) {
+    transform_unit<kSize, V>(plan, x + i, [&](int k, V v) { store_f32(y + i + k, v); });
   }
   if (i < n) {  // fewer groups than the lanes hold
-    float rest[kUnit] = {};
+    float rest[kStep] = {};
     copy(rest, x + i, n - i);
-    transform(rest, [&](int k, V v) { store_f32(rest + k, v); });
+    transform_unit<kSize, V>(plan, rest, [&](int k, V v) { store_f32(rest + k, v); });
     copy(y + i, rest, n - i);
   }
+}
+
+/// The same, n a multiple of kGroup, past the caches.
+template <int kSize, class V>
+CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
+  constexpr int64_t kStep = kUnit<kSize, V>;
+  constexpr int64_t kVisit = kStep < kLine ? kLine : kStep;
+  static_assert(kBlock % kVisit == 0 && kVisit % kStep == 0);
+  PageValues values(y);
+  for_blocks(n, [&](int64_t block) {
+    values.enter_block(block);
+    for_lines<kVisit>(0, kBlock, [&](int64_t page, int64_t begin) {
+      const float* const from = x + block + page * kPage;
+      for (int64_t i = begin; i < begin + kVisit; i += kLine) prefetch_group(from + i);
+      for (int64_t i = begin; i < begin + kVisit; i += kStep) {
+        transform_unit<kSize, V>(plan, from + i, [&](int k, V v) {
+          values.put(block, page, i + k, convert<typename Narrow<V>::F32>(v));
+        });
+      }
+    });
+    values.leave_block(block);
+  });
 }
 
 /// One group in each of `count` columns.
@@ -82,10 +101,11 @@ CPD_FN void transform(const HadamardPlan& shared, int64_t groups, int64_t count,
         transform_columns<kSize, V>(plan, count, stride, x + g * kSize * stride,
                                     y + g * kSize * stride);
       }
-    } else if (streaming) {
-      transform_along<kSize, V, true>(plan, groups * kSize, x, y);
     } else {
-      transform_along<kSize, V, false>(plan, groups * kSize, x, y);
+      const int64_t n = groups * kSize;
+      const int64_t whole = streaming && holds_floats(y) ? n - n % kGroup : 0;
+      transform_pages<kSize, V>(plan, whole, x, y);
+      transform_along<kSize, V>(plan, n - whole, x + whole, y + whole);
     }
   });
 }
@@ -93,13 +113,12 @@ CPD_FN void transform(const HadamardPlan& shared, int64_t groups, int64_t count,
 CPD_BODY void hadamard_body(const HadamardPlan* plan, int64_t groups, int64_t count, int64_t stride,
                             const float* x, float* y, bool streaming) {
   if (count == 0) return;
-  const bool past_caches = streaming && is_aligned(y);
   if (plan->to_bf16) {
-    transform<D>(*plan, groups, count, stride, x, y, past_caches);
+    transform<D>(*plan, groups, count, stride, x, y, streaming);
   } else {
-    transform<F>(*plan, groups, count, stride, x, y, past_caches);
+    transform<F>(*plan, groups, count, stride, x, y, streaming);
   }
-  if (past_caches) fence_streaming<F>();
+  if (streaming) fence_streaming<F>();
 }
 
 }  // namespace

@@ -51,6 +51,73 @@ CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
 /// Asks for the line that lies one group behind p.
 CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup); }
 
+CPD_FN bool holds_floats(const float* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % sizeof(float) == 0;
+}
+
+/// Where the values of a walk go, past the caches: to y itself where it begins with a cache line,
+/// else block by block through the first cache, from which whole lines are written. Lines in which
+/// a page begins are then written in two parts, and asked for before.
+class PageValues {
+ public:
+  /// holds_floats(y).
+  CPD_FN explicit PageValues(float* y) : y_(y) {
+    const auto address = reinterpret_cast<std::uintptr_t>(y);
+    head_ = static_cast<std::int64_t>((64 - address % 64) % 64 / sizeof(float));
+  }
+
+  CPD_FN void enter_block(std::int64_t block) {
+    if (head_ == 0 || block % kPage != 0) return;
+    for (std::int64_t page = 0; page <= kPages; ++page) {
+      __builtin_prefetch(y_ + block + page * kPage, 1);
+    }
+  }
+  /// Values i, i + 1, … of the block of one page.
+  template <class V>
+  CPD_FN void put(std::int64_t block, std::int64_t page, std::int64_t i, V v) {
+    if (head_ == 0) {
+      store_streaming(y_ + block + page * kPage + i, v);
+    } else {
+      store(rows_[page] + kLine + i, v);
+    }
+  }
+  CPD_FN void leave_block(std::int64_t block) {
+    if (head_ == 0) return;
+    for (std::int64_t page = 0; page < kPages; ++page) {
+      leave(rows_[page], y_ + block + page * kPage, block % kPage);
+    }
+  }
+
+ private:
+  /// A block of one page, number `i` in it, whose first value belongs at `to`. Before it in the row
+  /// lies the last line of the block before.
+  CPD_FN void leave(float* row, float* to, std::int64_t i) const {
+    if (i == 0) copy_few(to, row + kLine, head_);
+    for (std::int64_t k = i == 0 ? kLine : 0; k < kBlock; k += kLine) {
+      copy_line(to + head_ + k - kLine, row + head_ + k);
+    }
+    if (i + kBlock == kPage) {
+      copy_few(to + head_ + kBlock - kLine, row + head_ + kBlock, kLine - head_);
+    } else {
+      for (std::int64_t k = 0; k < kLine; k += Lanes<F>::count) {
+        store(row + k, load<F>(row + kBlock + k));
+      }
+    }
+  }
+  CPD_FN static void copy_line(float* to, const float* from) {
+    for (std::int64_t k = 0; k < kLine; k += Lanes<F>::count) {
+      store_streaming(to + k, load<F>(from + k));
+    }
+  }
+  CPD_FN static void copy_few(float* to, const float* from, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
+  }
+
+  float* y_;
+  std::int64_t head_;  ///< values before the first line that y begins
+  alignas(64) float rows_[kPages][kLine + kBlock];
+};
+
 /// The random integers of a walk: given ones, or fresh ones of a plan, which are drawn a block
 /// ahead so that arithmetic fills the time that memory takes. For other modes there are none.
 template <class R>

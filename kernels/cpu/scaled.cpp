@@ -399,21 +399,28 @@ CPD_FN bool fits_pages(const ScaledRun& run) {
 /// Past the caches.
 template <class R, ElementRoute kRoute>
 CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
+  PageValues values(y);
   PageScales scales(run);
   for (int64_t group = 0; group < run.n; group += kGroup) {
     scales.enter_group(run, group);
-    for_page_blocks(run, scales, group, 0, kPage, [&](int64_t, int64_t, int64_t i, auto below) {
-      const auto random = load_random<R, F>(run.random + i);
-      store_streaming(y + i, value_below<R, kRoute>(load<F>(run.x + i), below, random, plan));
-    });
+    for (int64_t begin = 0; begin < kPage; begin += kBlock) {
+      values.enter_block(group + begin);
+      for_page_blocks(run, scales, group, begin, begin + kBlock,
+                      [&](int64_t page, int64_t k, int64_t i, auto below) {
+                        const auto random = load_random<R, F>(run.random + i);
+                        values.put(group + begin, page, k - begin,
+                                   value_below<R, kRoute>(load<F>(run.x + i), below, random, plan));
+                      });
+      values.leave_block(group + begin);
+    }
   }
 }
 
 CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
                                 float* y, int64_t y_stride, bool streaming) {
   constexpr int kLanes = Lanes<F>::count;
+  const bool in_pages = streaming && holds_floats(y) && fits_pages(*all);
   const bool stream = streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
-  const bool in_pages = stream && fits_pages(*all);
   ScaledRun run = *all;
   with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
     constexpr bool kNarrow = kRoute != ElementRoute::wide;
@@ -435,7 +442,7 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
       y += y_stride;
     }
   });
-  if (stream) fence_streaming<F>();
+  if (stream || in_pages) fence_streaming<F>();
 }
 
 template <class R, ElementRoute kRoute, class V>
@@ -474,14 +481,13 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
   }
 }
 
-/// The same of whole groups of pages, side by side; past the caches where `packed` is aligned.
+/// The same of whole groups of pages, side by side, past the caches.
 template <class R, ElementRoute kRoute>
 CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* packed) {
   constexpr int64_t kPart = 2 * kBlock;  // whole lines of codes of any width
   alignas(64) uint32_t codes[kPages][kPart];
   alignas(64) uint8_t bytes[4 * kPart + kPackSlack];
   const int64_t bits = plan.element.bits;
-  const bool stream = is_aligned(packed);
   const Packer<Unsigned<F>> packer(plan.element.bits);
   PageScales scales(run);
   for (int64_t part = 0; part < run.n / kPages; part += kPart) {
@@ -496,12 +502,7 @@ CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* pa
                     });
     for (int64_t page = 0; page < kPages; ++page) {
       packer.pack(codes[page], kPart, bytes);
-      uint8_t* const to = packed + (group + page * kPage + begin) * bits / 8;
-      if (stream) {
-        copy_streaming(to, bytes, kPart * bits / 8);
-      } else {
-        copy(to, bytes, kPart * bits / 8);
-      }
+      copy_streaming(packed + (group + page * kPage + begin) * bits / 8, bytes, kPart * bits / 8);
     }
   }
 }

@@ -14,6 +14,7 @@
 
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
+#include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
@@ -271,7 +272,9 @@ void ThreadsChangeNothing(const Accumulator& accumulator, const Tensor& a, const
   std::size_t size = 1;
   for (const std::int64_t n : shape) size *= static_cast<std::size_t>(n);
   std::vector<float> first;
-  for (const char* threads : {"1", "2", "3", "5", "16"}) {
+  const auto some =
+      testing::kSanitized ? std::vector{"1", "3"} : std::vector{"1", "2", "3", "5", "16"};
+  for (const char* threads : some) {
     const WithThreads set(threads);
     Tensor out(shape, std::vector<float>(size, -7.0f));
     Gemm(a.view(), b.view(), accumulator, out.view());
