@@ -2,12 +2,14 @@
 #include "cpd/ops/arithmetic.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <vector>
 
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
+#include "cpd/base/kernel_table.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/error.h"
@@ -100,13 +102,13 @@ TensorView Slice(const TensorView& x, int dim, std::int64_t k) {
   return slice;
 }
 
-void Step(const Accumulator& accumulator, std::int64_t k, std::int64_t first, std::int64_t n,
-          const float* terms, FoldState state) {
-  FoldStep(accumulator, kFp32, k, first, n, terms, state);
+void Steps(const Accumulator& accumulator, std::int64_t k, std::int64_t count, std::int64_t first,
+           std::int64_t n, const float* const* terms, FoldState state) {
+  FoldSteps(accumulator, kFp32, k, count, first, n, terms, state);
 }
-void Step(const Accumulator& accumulator, std::int64_t k, std::int64_t first, std::int64_t n,
-          const double* terms, FoldState64 state) {
-  FoldStep(accumulator, k, first, n, terms, state);
+void Steps(const Accumulator& accumulator, std::int64_t k, std::int64_t count, std::int64_t first,
+           std::int64_t n, const double* const* terms, FoldState64 state) {
+  FoldSteps(accumulator, k, count, first, n, terms, state);
 }
 void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
          FoldState state) {
@@ -120,23 +122,97 @@ void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first,
                       state.planes);
 }
 
+/// By how many elements of memory those of x lie apart, or 0 where not all do so evenly.
+std::int64_t EvenStride(const TensorView& x) {
+  if (x.rank == 0) return 0;
+  for (int d = 0; d + 1 < x.rank; ++d) {
+    if (x.stride[d] != x.shape[d + 1] * x.stride[d + 1]) return 0;
+  }
+  return x.stride[x.rank - 1];
+}
+
+/// A sum's terms, many at a time, for some elements at a time: those whose terms do not lie side by
+/// side are copied, few enough to stay in cache.
+template <class T>
+class Terms {
+ public:
+  static constexpr std::int64_t kMost = 64;
+
+  Terms(const TensorView& x, int dim)
+      : first_(static_cast<std::uint8_t*>(x.data)),
+        stride_(x.stride[dim] * static_cast<std::int64_t>(SizeOf(x.dtype))),
+        slice_(Slice(x, dim, 0)),
+        reader_(slice_) {
+    if (reader_.is_direct()) return;
+    copies_.resize(kMost * kRow);
+    const bool along = x.stride[dim] == 1 && SizeOf(x.dtype) == sizeof(T);
+    row_stride_ = along ? EvenStride(slice_) : 0;
+  }
+  Terms(const Terms&) = delete;
+  Terms& operator=(const Terms&) = delete;
+
+  /// Elements whose terms are read at once.
+  [[nodiscard]] std::int64_t elements() const { return copies_.empty() ? kStage : kBlock; }
+  /// Terms k … k + count - 1 of elements i … i + n - 1; valid until the next call.
+  const T* const* Read(std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      terms_[static_cast<std::size_t>(j)] = copies_.data() + j * kRow;
+    }
+    if (row_stride_ != 0) {
+      Transpose(k, count, i, n);
+      return terms_.data();
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      slice_.data = first_ + (k + j) * stride_;
+      const T* const values = reader_.Read(i, n);
+      if (copies_.empty()) {
+        terms_[static_cast<std::size_t>(j)] = values;
+      } else {
+        std::copy_n(values, n, copies_.data() + j * kRow);
+      }
+    }
+    return terms_.data();
+  }
+
+ private:
+  /// Not a power of two, whose multiples share a cache's sets.
+  static constexpr std::int64_t kRow = kBlock + 16;
+
+  void Transpose(std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
+    const T* row = reinterpret_cast<const T*>(first_) + i * row_stride_ + k;
+    for (std::int64_t e = 0; e < n; ++e, row += row_stride_) {
+      T* to = copies_.data() + e;
+      for (std::int64_t j = 0; j < count; ++j, to += kRow) *to = row[j];
+    }
+  }
+
+  std::uint8_t* first_;
+  std::int64_t stride_;  ///< bytes from term to term
+  TensorView slice_;
+  Reader<T> reader_;
+  std::int64_t row_stride_ = 0;  ///< from element to element, of which each has its terms in a row
+  std::vector<T> copies_;
+  std::array<const T*, kMost> terms_{};
+};
+
 /// T: float, or double for terms of binary64. given: of out's first element.
 template <class T>
 void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
            GivenDraws given) {
   const std::int64_t terms = x.shape[dim];
   const auto planes = static_cast<std::size_t>(FoldPlanes(accumulator, terms));
-  parallel_for(out.size(), kBlock, kStage, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t serial_below = SerialBelow(terms);
+  parallel_for(out.size(), kBlock, serial_below, [&](std::int64_t begin, std::int64_t end) {
     Writer<T> writer(out);
+    Terms<T> all(x, dim);
     std::vector<T> state(planes * static_cast<std::size_t>(kStage));
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
+    for (std::int64_t i = begin; i < end; i += all.elements()) {
+      const std::int64_t n = std::min(all.elements(), end - i);
       const FoldStateOf<T> sums{state.data(), kStage, given.from(i)};
-      for (std::int64_t k = 0; k < terms; ++k) {
-        if (k % 64 == 63) CheckInterrupt();
-        const TensorView slice = Slice(x, dim, k);
-        Reader<T> reader(slice);
-        Step(accumulator, k, i, n, reader.Read(i, n), sums);
+      for (std::int64_t k = 0; k < terms; k += Terms<T>::kMost) {
+        CheckInterrupt();
+        const std::int64_t count = std::min(Terms<T>::kMost, terms - k);
+        Steps(accumulator, k, count, i, n, all.Read(k, count, i, n), sums);
       }
       End(accumulator, terms, i, n, sums);
       std::copy_n(state.data(), n, writer.Target(i, n));

@@ -17,6 +17,10 @@ namespace cpd {
 constexpr std::int64_t kStage = 4096;
 /// Elements below which one thread works alone.
 constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
+/// The same of sums of so many terms each.
+[[nodiscard]] constexpr std::int64_t SerialBelow(std::int64_t terms) {
+  return terms < 1 ? kSerialBelow : kSerialBelow / terms;
+}
 /// Elements from which results bypass the caches.
 constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 

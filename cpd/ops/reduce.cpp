@@ -173,15 +173,15 @@ void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64
   Steps(accumulator, terms_in, k, 1, first, n, &terms, state);
 }
 
-void FoldStep(const Accumulator& accumulator, std::int64_t k, std::int64_t first, std::int64_t n,
-              const double* terms, FoldState64 state) {
-  Steps(accumulator, kFp32, k, 1, first, n, &terms, state);
-}
-
 void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                std::int64_t count, std::int64_t first, std::int64_t n, const float* const* terms,
                FoldState state) {
   Steps(accumulator, terms_in, k, count, first, n, terms, state);
+}
+
+void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int64_t count,
+               std::int64_t first, std::int64_t n, const double* const* terms, FoldState64 state) {
+  Steps(accumulator, kFp32, k, count, first, n, terms, state);
 }
 
 void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,

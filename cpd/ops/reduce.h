@@ -46,9 +46,10 @@ CPD_API void FoldSteps(const Accumulator& accumulator, const Format& terms_in, s
 CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
                      std::int64_t first, std::int64_t n, FoldState state);
 
-/// FoldStep and FoldEnd for terms that are any binary64 values: the same sums, kept as binary64.
-CPD_API void FoldStep(const Accumulator& accumulator, std::int64_t k, std::int64_t first,
-                      std::int64_t n, const double* terms, FoldState64 state);
+/// FoldSteps and FoldEnd for terms that are any binary64 values: the same sums, kept as binary64.
+CPD_API void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int64_t count,
+                       std::int64_t first, std::int64_t n, const double* const* terms,
+                       FoldState64 state);
 CPD_API void FoldEnd(const Accumulator& accumulator, std::int64_t terms, std::int64_t first,
                      std::int64_t n, FoldState64 state);
 

@@ -56,7 +56,7 @@ template <class T>
 void SumIn(const TensorView& x, std::int64_t terms, std::int64_t stride, const FixedPlan& plan,
            const TensorView& out) {
   const std::int64_t step = stride * static_cast<std::int64_t>(SizeOf(x.dtype));
-  parallel_for(out.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(out.size(), kBlock, SerialBelow(terms), [&](std::int64_t begin, std::int64_t end) {
     Writer<T> writer(out);
     Integers sums(plan, kStage);
     std::vector<double> values(static_cast<std::size_t>(kStage));

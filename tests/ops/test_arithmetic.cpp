@@ -358,6 +358,64 @@ TEST(Sum, EveryDimensionOfATensor) {
   }
 }
 
+/// Terms side by side, in rows, in rows of rows that leave gaps, and anyhow; more than are read at
+/// once, of more elements.
+TEST(Sum, LayoutsOfManyTerms) {
+  constexpr std::int64_t kTerms = 150, kRows = 3, kColumns = 100, kGap = 7;
+  const Format format = ParseFormat("e5m7");
+  const Spec spec = reference::spec_of(format);
+  const std::vector<float> x =
+      testing::moderate_values(spec, static_cast<std::size_t>(kTerms * kRows * kColumns), 5);
+  constexpr std::array<std::int64_t, 2> kept{kRows, kColumns};
+  const std::array<std::array<std::int64_t, 3>, 5> strides{
+      {{kRows * kColumns, kColumns, 1},
+       {1, kColumns * kTerms, kTerms},
+       {1, kColumns * (kTerms + kGap), kTerms + kGap},
+       {1, kTerms * (kColumns + kGap), kTerms},
+       {kRows, 1, kTerms * kRows}}};
+  for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+    for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
+      Accumulator a;
+      a.format = format;
+      a.scheme = scheme;
+      a.rounding.mode = mode;
+      std::vector<float> expected;
+      for (const auto& [by_term, by_row, by_column] : strides) {
+        const std::int64_t size =
+            (kTerms - 1) * by_term + (kRows - 1) * by_row + (kColumns - 1) * by_column + 1;
+        std::vector<float> laid(static_cast<std::size_t>(size));
+        for (std::int64_t i = 0; i < kTerms * kRows * kColumns; ++i) {
+          const std::int64_t column = i % kColumns, row = i / kColumns % kRows;
+          const std::int64_t at =
+              i / kColumns / kRows * by_term + row * by_row + column * by_column;
+          laid[static_cast<std::size_t>(at)] = x[static_cast<std::size_t>(i)];
+        }
+        TensorView view =
+            View(laid.data(), DType::f32, std::array<std::int64_t, 3>{kRows, kColumns, kTerms});
+        view.stride = {by_row, by_column, by_term};
+        for (const std::string& backend : testing::backends()) {
+          const testing::WithBackend forced(backend);
+          std::vector<float> out(kRows * kColumns);
+          Sum(view, 2, a, View(out.data(), DType::f32, kept));
+          if (expected.empty()) expected = out;
+          EXPECT_TRUE(
+              testing::bits_equal(std::span<const float>(expected), std::span<const float>(out)))
+              << backend << ", " << ToString(a) << ", strides " << by_row << ", " << by_column
+              << ", " << by_term;
+        }
+      }
+      if (mode != Rounding::nearest_even || scheme == Scheme::pairwise) continue;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        std::vector<float> column;
+        for (std::size_t k = i; k < x.size(); k += expected.size()) column.push_back(x[k]);
+        const float sum = scheme == Scheme::kahan ? reference::sum_kahan(spec, column)
+                                                  : reference::sum_sequential(spec, column);
+        EXPECT_EQ(testing::bits_of(sum), testing::bits_of(expected[i])) << i;
+      }
+    }
+  }
+}
+
 TEST(Sum, EmptySumIsZeroAndEmptyOutputIsFine) {
   std::vector<float> x;
   std::vector<float> out(3, 7.0f);
