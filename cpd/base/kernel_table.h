@@ -74,6 +74,9 @@ struct KernelTable {
                     const std::uint32_t* random, float* y, bool streaming);
   void (*round_f64)(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                     const std::uint32_t* random, double* y);
+  /// Of bf16's patterns, for a plan whose values bf16 holds and that is not wide.
+  void (*round_bf16)(const RoundPlan& plan, std::int64_t first, std::int64_t n,
+                     const std::uint16_t* x, const std::uint32_t* random, std::uint16_t* y);
   /// y[i] = round(x[i] * 2^shift), |shift| <= 600.
   void (*round_scaled)(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
                        const float* x, const std::uint32_t* random, float* y, bool streaming);

@@ -48,6 +48,28 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
   });
 }
 
+/// Whether x, out and given integers lie side by side, x and out in bf16: one pass of one kernel
+/// then.
+bool IsPlainBf16(const TensorView& x, const RoundPlan& plan, const TensorView& out,
+                 const TensorView* random) {
+  const auto is_plain = [](const TensorView& t) {
+    return t.dtype == DType::bf16 && t.is_contiguous();
+  };
+  return is_plain(x) && is_plain(out) && !plan.wide &&
+         (random == nullptr || random->is_contiguous());
+}
+
+void CastBf16(const TensorView& x, const RoundPlan& plan, const TensorView& out,
+              const TensorView* random) {
+  const auto* from = static_cast<const std::uint16_t*>(x.data);
+  const auto* integers = random == nullptr ? nullptr : static_cast<std::uint32_t*>(random->data);
+  auto* to = static_cast<std::uint16_t*>(out.data);
+  parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Kernels().round_bf16(plan, begin, end - begin, from + begin,
+                         integers == nullptr ? nullptr : integers + begin, to + begin);
+  });
+}
+
 /// What given integers are for, their type and place.
 void CheckIntegers(const TensorView& random, const TensorView& x, const RoundingOptions& options) {
   Check(random, "random");
@@ -130,6 +152,7 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   const bool along_memory = options.mode != Rounding::stochastic && FillAlike(x, out);
   const TensorView from = along_memory ? AlongMemory(x) : x;
   const TensorView to = along_memory ? AlongMemory(out) : out;
+  if (IsPlainBf16(from, plan, to, random)) return CastBf16(from, plan, to, random);
   if (x.dtype == DType::f64) return CastAs<double>(from, plan, to, random);
   CastAs<float>(from, plan, to, random);
 }

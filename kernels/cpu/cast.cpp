@@ -93,6 +93,12 @@ CPD_BODY void round_f64_body(const RoundPlan* plan, int64_t first, int64_t n, co
   round_all<D>(*plan, first, n, x, random, y, Identity{});
 }
 
+CPD_BODY void round_bf16_body(const RoundPlan* plan, int64_t first, int64_t n,
+                              const std::uint16_t* x, const uint32_t* random, std::uint16_t* y) {
+  round_all<F>(*plan, first, n, reinterpret_cast<const Bf16*>(x), random,
+               reinterpret_cast<Bf16*>(y), Identity{});
+}
+
 CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
                                 const float* x, const uint32_t* random, float* y, bool streaming) {
   with_scale(*plan, shift, [&]<class V>(auto map) {
@@ -167,6 +173,11 @@ void round_f32(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
 void round_f64(const RoundPlan& plan, int64_t first, int64_t n, const double* x,
                const uint32_t* random, double* y) {
   enter<round_f64_body>(&plan, first, n, x, random, y);
+}
+
+void round_bf16(const RoundPlan& plan, int64_t first, int64_t n, const std::uint16_t* x,
+                const uint32_t* random, std::uint16_t* y) {
+  enter<round_bf16_body>(&plan, first, n, x, random, y);
 }
 
 void round_scaled(const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,

@@ -23,6 +23,7 @@ constexpr KernelTable kTable = {
     .calls = calls,
     .round_f32 = round_f32,
     .round_f64 = round_f64,
+    .round_bf16 = round_bf16,
     .round_scaled = round_scaled,
     .encode_f32 = encode_f32,
     .encode_f64 = encode_f64,

@@ -91,11 +91,38 @@ CPD_FN void store_value(double* y, V v) {
   store(y, v);
 }
 
+/// Memory of bf16, binary32's upper halves.
+struct Bf16 {
+  std::uint16_t half;
+};
+
+template <class V>
+CPD_FN V load_value(const Bf16* x) {
+  using U = Unsigned<V>;
+  if constexpr (Lanes<V>::count == 1) {
+    return bits_as<V>(static_cast<U>(x->half) << 16);
+  } else {
+    return bits_as<V>(load_halves<U>(reinterpret_cast<const std::uint8_t*>(x)) << 16);
+  }
+}
+/// v: values that bf16 holds.
+template <class V>
+CPD_FN void store_value(Bf16* y, V v) {
+  const auto half = bits_as<Unsigned<V>>(v) >> 16;
+  if constexpr (Lanes<V>::count == 1) {
+    y->half = static_cast<std::uint16_t>(half);
+  } else {
+    store_halves(reinterpret_cast<std::uint8_t*>(y), half);
+  }
+}
+
 /// KernelTable's members of these names.
 void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const float* x,
                const std::uint32_t* random, float* y, bool streaming);
 void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                const std::uint32_t* random, double* y);
+void round_bf16(const RoundPlan& plan, std::int64_t first, std::int64_t n, const std::uint16_t* x,
+                const std::uint32_t* random, std::uint16_t* y);
 void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
                   const float* x, const std::uint32_t* random, float* y, bool streaming);
 std::int64_t encode_f32(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,

@@ -213,23 +213,31 @@ TEST_P(CastOn, EverySixteenBitInput) {
     const Spec carrier_spec = reference::spec_of(carrier);
     std::vector<std::uint16_t> x(65536);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint16_t>(i);
-    for (const char* name : {"e4m3", "e5m2", "e4m3fn", "e2m1", "e3m0", "e4m3fnuz"}) {
+    std::vector<const char*> names{"e4m3", "e5m2", "e4m3fn", "e2m1", "e3m0", "e4m3fnuz"};
+    if (dtype == DType::bf16) names.insert(names.end(), {"bf16", "e8m3", "e8m0"});
+    for (const char* name : names) {
       const Format format = ParseFormat(name);
       const Spec spec = reference::spec_of(format);
-      for (const Rounding mode : {Rounding::nearest_even, Rounding::toward_zero}) {
+      for (const Rounding mode :
+           {Rounding::nearest_even, Rounding::toward_zero, Rounding::stochastic}) {
         RoundingOptions o;
         o.mode = mode;
+        o.random_bits = 8;
+        std::vector<std::uint32_t> random(x.size());
+        if (mode == Rounding::stochastic) random = testing::run_random_integers(o, x.size(), 0);
         std::vector<std::uint16_t> expected(x.size());
         for (std::size_t i = 0; i < x.size(); ++i) {
           const auto rounded = reference::round_exact(spec, reference::value_of(carrier_spec, i),
-                                                      testing::oracle_options(o));
+                                                      testing::oracle_options(o, random[i]));
           expected[i] = static_cast<std::uint16_t>(*reference::encode(carrier_spec, rounded));
         }
-        std::vector<std::uint16_t> got(x.size());
-        Cast(view_of(x, dtype), format, o, view_of(got, dtype));
-        EXPECT_TRUE(testing::bits_equal(std::span<const std::uint16_t>(expected),
-                                        std::span<const std::uint16_t>(got)))
-            << ToString(dtype) << ", " << testing::describe(format, o);
+        for (const std::size_t n : {x.size(), x.size() - 5}) {
+          std::vector<std::uint16_t> got(n);
+          Cast(View(x.data(), dtype, static_cast<std::int64_t>(n)), format, o, view_of(got, dtype));
+          EXPECT_TRUE(testing::bits_equal(std::span<const std::uint16_t>(expected).first(n),
+                                          std::span<const std::uint16_t>(got)))
+              << ToString(dtype) << ", " << testing::describe(format, o);
+        }
       }
     }
   }
