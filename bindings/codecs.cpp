@@ -152,31 +152,44 @@ py::bytes EncodeLayer(const BoundCodec& bound, const Floats& x, const Given& giv
   if (given.random) {
     options.random = {given.random->data(), static_cast<std::size_t>(given.random->size())};
   }
-  std::vector<std::uint8_t> bytes;
+  py::object held;  // bytes, made as long as they may be and cut
+  const auto memory = [&](std::int64_t most) {
+    const AcquireGil gil;
+    held = py::reinterpret_steal<py::object>(PyBytes_FromStringAndSize(nullptr, most));
+    if (!held) throw py::error_already_set();
+    return reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(held.ptr()));
+  };
+  std::int64_t size = 0;
   WithoutGil([&] {
     const SharedCodec codec = CodecOfRows(bound.codec, given.row, x.size());
     CodecState* const state =
         given.states == nullptr ? nullptr : given.states->Of(*codec, {0, given.number}, x.size());
-    bytes =
-        EncodeStream(bound.codec, state, options, {x.data(), static_cast<std::size_t>(x.size())});
+    size = EncodeStream(bound.codec, state, options, {x.data(), static_cast<std::size_t>(x.size())},
+                        memory);
   });
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  PyObject* bytes = held.release().ptr();
+  if (_PyBytes_Resize(&bytes, size) != 0) throw py::error_already_set();
+  return py::reinterpret_steal<py::bytes>(bytes);
 }
 
 std::pair<Floats, StreamInfo> DecodeLayer(const py::bytes& data) {
   const std::string_view text = data;
-  DecodedStream decoded;
+  Floats values;
+  const auto memory = [&](std::int64_t n) {
+    const AcquireGil gil;
+    values = Floats(n);
+    return values.mutable_data();
+  };
+  StreamInfo info;
   try {
     WithoutGil([&] {
-      decoded = DecodeStream({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+      info =
+          DecodeStream({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, memory);
     });
   } catch (const DamagedBytes& damaged) {
     throw py::value_error(damaged.what());
   }
-  // The array owns the vector.
-  auto* const kept = new std::vector<float>(std::move(decoded.values));
-  const py::capsule owner(kept, [](void* p) { delete static_cast<std::vector<float>*>(p); });
-  return {Floats(static_cast<py::ssize_t>(kept->size()), kept->data(), owner), decoded.info};
+  return {values, info};
 }
 
 std::string ToString(Measured measured) {

@@ -203,6 +203,17 @@ SharedCodec CodecOfRows(const SharedCodec& codec, std::int64_t row, std::int64_t
 
 std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* state,
                                        const StreamOptions& options, std::span<const float> x) {
+  std::vector<std::uint8_t> bytes;
+  const auto memory = [&](std::int64_t most) {
+    bytes.resize(static_cast<std::size_t>(most));
+    return bytes.data();
+  };
+  bytes.resize(static_cast<std::size_t>(EncodeStream(codec, state, options, x, memory)));
+  return bytes;
+}
+
+std::int64_t EncodeStream(const SharedCodec& codec, CodecState* state, const StreamOptions& options,
+                          std::span<const float> x, const Memory<std::uint8_t>& memory) {
   const auto count = static_cast<std::int64_t>(x.size());
   const std::string name = codec->name();
   if (name.size() > kMostName) throw Error("a codec's name is too long for a stream: " + name);
@@ -224,8 +235,9 @@ std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* sta
             .sizes = used->is_fixed() ? 0 : static_cast<std::uint32_t>(sizes.size())};
   const std::size_t before = sizeof(Head) + name.size() + head.sizes * sizeof(std::uint32_t);
   const auto most = static_cast<std::size_t>(used->MostBytes(blocks.block));
-  std::vector<std::uint8_t> bytes(before + sizes.size() * most + sizeof(std::uint32_t));
-  std::uint8_t* const begin = bytes.data() + before;
+  std::uint8_t* const bytes =
+      memory(static_cast<std::int64_t>(before + sizes.size() * most + sizeof(std::uint32_t)));
+  std::uint8_t* const begin = bytes + before;
   blocks.ForEach([&](std::int64_t k) {
     Piece piece = layer;
     piece.begin = k * blocks.block;
@@ -240,16 +252,27 @@ std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* sta
     if (end != begin + k * most) std::memmove(end, begin + k * most, sizes[k]);
   }
   head.bytes = end - begin;
-  Put(sizes.data(), head.sizes, Put(name.data(), name.size(), Put(&head, 1, bytes.data())));
-  const std::uint32_t crc = Crc32c(0, end - bytes.data(), bytes.data());
-  bytes.resize(static_cast<std::size_t>(Put(&crc, 1, end) - bytes.data()));
+  Put(sizes.data(), head.sizes, Put(name.data(), name.size(), Put(&head, 1, bytes)));
+  const std::uint32_t crc = Crc32c(0, end - bytes, bytes);
+  end = Put(&crc, 1, end);
   if (state != nullptr && count > 0) state->Commit();
-  return bytes;
+  return end - bytes;
 }
 
 StreamInfo ReadStream(std::span<const std::uint8_t> bytes) { return Open(bytes).info; }
 
 DecodedStream DecodeStream(std::span<const std::uint8_t> bytes, std::int64_t most_values) {
+  DecodedStream decoded;
+  const auto memory = [&](std::int64_t most) {
+    decoded.values.resize(static_cast<std::size_t>(most));
+    return decoded.values.data();
+  };
+  decoded.info = DecodeStream(bytes, memory, most_values);
+  return decoded;
+}
+
+StreamInfo DecodeStream(std::span<const std::uint8_t> bytes, const Memory<float>& memory,
+                        std::int64_t most_values) {
   const Opened opened = Open(bytes);
   const StreamInfo& info = opened.info;
   if (info.count > most_values) {
@@ -258,17 +281,17 @@ DecodedStream DecodeStream(std::span<const std::uint8_t> bytes, std::int64_t mos
   }
   const Codec& codec = *opened.codec;
   const Blocks blocks(codec, info.count);
-  DecodedStream decoded{info, std::vector<float>(static_cast<std::size_t>(info.count))};
+  float* const values = memory(info.count);
   const bool in_units = codec.measured() == Measured::shared;
   blocks.ForEach([&](std::int64_t k) {
     const std::int64_t n = blocks.ValuesOf(k);
-    float* const y = decoded.values.data() + k * blocks.block;
+    float* const y = values + k * blocks.block;
     codec.Decode(opened.Block(k), n, in_units ? 0 : -info.shift, 1, y);
     if (!in_units) return;
     for (std::int64_t i = 0; i < n; ++i) y[i] *= info.scale;
     Unscale(-info.shift, 1, n, y, y);
   });
-  return decoded;
+  return info;
 }
 
 }  // namespace cpd

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -49,6 +50,11 @@ struct DecodedStream {
   std::vector<float> values;
 };
 
+/// Gives memory for `most` elements of a result; called once, on the thread of the call. What it
+/// throws, the call throws.
+template <class T>
+using Memory = std::function<T*(std::int64_t most)>;
+
 /// The codec of a layer whose rows have `row` values (0: the layer is one row of `count`): codec
 /// itself, unless it goes by rows.
 CPD_API SharedCodec CodecOfRows(const SharedCodec& codec, std::int64_t row, std::int64_t count);
@@ -59,6 +65,11 @@ CPD_API SharedCodec CodecOfRows(const SharedCodec& codec, std::int64_t row, std:
 CPD_API std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* state,
                                                const StreamOptions& options,
                                                std::span<const float> x);
+/// The same in the caller's memory, of as many bytes as the stream may have; returns how many it
+/// has.
+CPD_API std::int64_t EncodeStream(const SharedCodec& codec, CodecState* state,
+                                  const StreamOptions& options, std::span<const float> x,
+                                  const Memory<std::uint8_t>& memory);
 
 /// What the stream says; all of it is checked but the blocks' contents. Throws DamagedBytes.
 CPD_API StreamInfo ReadStream(std::span<const std::uint8_t> bytes);
@@ -69,6 +80,11 @@ CPD_API StreamInfo ReadStream(std::span<const std::uint8_t> bytes);
 /// holds more than most_values.
 CPD_API DecodedStream
 DecodeStream(std::span<const std::uint8_t> bytes,
+             std::int64_t most_values = std::numeric_limits<std::int64_t>::max());
+/// The same in the caller's memory, of as many values as the stream holds, asked for when all of it
+/// is checked but the blocks' contents.
+CPD_API StreamInfo
+DecodeStream(std::span<const std::uint8_t> bytes, const Memory<float>& memory,
              std::int64_t most_values = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace cpd

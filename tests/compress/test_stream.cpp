@@ -53,6 +53,18 @@ std::vector<float> expected_of(const Codec& codec, const StreamOptions& options,
   return y;
 }
 
+/// The stream, in memory where nothing is 0 before.
+Bytes InOwnMemory(const SharedCodec& codec, const StreamOptions& options,
+                  const std::vector<float>& x) {
+  Bytes bytes;
+  const auto memory = [&](std::int64_t most) {
+    bytes.assign(static_cast<std::size_t>(most), 0xA5);
+    return bytes.data();
+  };
+  bytes.resize(static_cast<std::size_t>(EncodeStream(codec, nullptr, options, x, memory)));
+  return bytes;
+}
+
 std::string what_of(auto&& run) {
   try {
     run();
@@ -94,6 +106,7 @@ TEST(Stream, HoldsWhatTheCodecGives) {
       for (const int shift : {0, 3}) {
         const StreamOptions options{.stream = 12, .shift = shift, .row = n == 10000 ? 100 : 0};
         const Bytes bytes = EncodeStream(codec, nullptr, options, x);
+        EXPECT_EQ(InOwnMemory(codec, options, x), bytes);
         const DecodedStream got = DecodeStream(bytes, static_cast<std::int64_t>(n));
         const SharedCodec used = CodecOfRows(codec, options.row, static_cast<std::int64_t>(n));
         EXPECT_TRUE(same(expected_of(*used, options, x), got.values));
