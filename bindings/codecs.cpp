@@ -256,6 +256,13 @@ void BindCodec(py::module_& m) {
       .def_readonly("bytes", &StreamInfo::bytes)
       .def_readonly("scale", &StreamInfo::scale);
   m.def("decode_stream", &DecodeLayer, py::arg("data"));
+  m.def(
+      "read_stream",
+      [](const py::bytes& data) {
+        const std::string_view text = data;
+        return ReadStream({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+      },
+      py::arg("data"));
   m.def("compressors", [] {
     std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
     for (const CodecInfo& one : Compressors()) {

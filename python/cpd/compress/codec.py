@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +25,35 @@ Stream: TypeAlias = bytes
 """Of one layer; it says what it is."""
 
 
-class Packet(NamedTuple):
+@dataclass(frozen=True)
+class Packet:
     """A layer that was encoded."""
 
     data: Stream
     """What `decode` takes."""
-    values: Any
-    """What it decodes to, float32, of the layer's kind and shape."""
     bytes: int
     """Of the codec's part of `data`: what a message holds."""
+    shape: tuple[int, ...]
+    """The layer's."""
+    _lie: Lie = field(repr=False)
+    _of_torch: bool = field(repr=False)
+
+    @functools.cached_property
+    def values(self) -> Any:
+        """What it decodes to, float32, of the layer's kind and shape; decoded when first asked
+        for."""
+        flat, _ = _core.decode_stream(self.data)
+        values = self._lie.restored(flat, self.shape)
+        if not self._of_torch:
+            return values
+        import torch
+
+        return torch.from_numpy(values)
 
     @property
     def size(self) -> int:
         """How many values."""
-        return math.prod(self.values.shape)
+        return math.prod(self.shape)
 
     @property
     def bits_a_value(self) -> float:
@@ -149,8 +165,8 @@ class Codec:
                 row=lie.row,
             )
             data = self._held.encode_stream(host_values(lie.move(x)), given)
-        flat, told = _core.decode_stream(data)
-        return Packet(data, _like(lie.restored(flat, tuple(x.shape)), x), told.bytes)
+        told = _core.read_stream(data)
+        return Packet(data, told.bytes, tuple(x.shape), lie, is_torch(x))
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
         """`decode` of a stream that this codec made. Raises ValueError for another's."""
@@ -246,11 +262,3 @@ def _decoded(data: bytes, shape: Shape | None, by: Codec | None) -> npt.NDArray[
 
 def _stream(stream: Any) -> int:
     return number("stream", stream)
-
-
-def _like(values: npt.NDArray[np.float32], x: Any) -> Any:
-    if not is_torch(x):
-        return values
-    import torch
-
-    return torch.from_numpy(values)
