@@ -147,7 +147,9 @@ Floats DecodeBytes(const BoundCodec& bound, const py::bytes& data, std::int64_t 
   return values;
 }
 
-py::bytes EncodeLayer(const BoundCodec& bound, const Floats& x, const Given& given) {
+/// The stream, and how many bytes of it are the codec's.
+std::pair<py::bytes, std::int64_t> EncodeLayer(const BoundCodec& bound, const Floats& x,
+                                               const Given& given) {
   StreamOptions options{given.stream, given.shift, given.row, given.scale, {}};
   if (given.random) {
     options.random = {given.random->data(), static_cast<std::size_t>(given.random->size())};
@@ -159,7 +161,7 @@ py::bytes EncodeLayer(const BoundCodec& bound, const Floats& x, const Given& giv
     if (!held) throw py::error_already_set();
     return reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(held.ptr()));
   };
-  std::int64_t size = 0;
+  StreamSize size;
   WithoutGil([&] {
     const SharedCodec codec = CodecOfRows(bound.codec, given.row, x.size());
     CodecState* const state =
@@ -168,8 +170,8 @@ py::bytes EncodeLayer(const BoundCodec& bound, const Floats& x, const Given& giv
                         memory);
   });
   PyObject* bytes = held.release().ptr();
-  if (_PyBytes_Resize(&bytes, size) != 0) throw py::error_already_set();
-  return py::reinterpret_steal<py::bytes>(bytes);
+  if (_PyBytes_Resize(&bytes, size.all) != 0) throw py::error_already_set();
+  return {py::reinterpret_steal<py::bytes>(bytes), size.blocks};
 }
 
 std::pair<Floats, StreamInfo> DecodeLayer(const py::bytes& data) {
@@ -256,13 +258,6 @@ void BindCodec(py::module_& m) {
       .def_readonly("bytes", &StreamInfo::bytes)
       .def_readonly("scale", &StreamInfo::scale);
   m.def("decode_stream", &DecodeLayer, py::arg("data"));
-  m.def(
-      "read_stream",
-      [](const py::bytes& data) {
-        const std::string_view text = data;
-        return ReadStream({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-      },
-      py::arg("data"));
   m.def("compressors", [] {
     std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
     for (const CodecInfo& one : Compressors()) {

@@ -208,12 +208,12 @@ std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* sta
     bytes.resize(static_cast<std::size_t>(most));
     return bytes.data();
   };
-  bytes.resize(static_cast<std::size_t>(EncodeStream(codec, state, options, x, memory)));
+  bytes.resize(static_cast<std::size_t>(EncodeStream(codec, state, options, x, memory).all));
   return bytes;
 }
 
-std::int64_t EncodeStream(const SharedCodec& codec, CodecState* state, const StreamOptions& options,
-                          std::span<const float> x, const Memory<std::uint8_t>& memory) {
+StreamSize EncodeStream(const SharedCodec& codec, CodecState* state, const StreamOptions& options,
+                        std::span<const float> x, const Memory<std::uint8_t>& memory) {
   const auto count = static_cast<std::int64_t>(x.size());
   const std::string name = codec->name();
   if (name.size() > kMostName) throw Error("a codec's name is too long for a stream: " + name);
@@ -256,7 +256,7 @@ std::int64_t EncodeStream(const SharedCodec& codec, CodecState* state, const Str
   const std::uint32_t crc = Crc32c(0, end - bytes, bytes);
   end = Put(&crc, 1, end);
   if (state != nullptr && count > 0) state->Commit();
-  return end - bytes;
+  return {end - bytes, head.bytes};
 }
 
 StreamInfo ReadStream(std::span<const std::uint8_t> bytes) { return Open(bytes).info; }

@@ -50,6 +50,12 @@ struct DecodedStream {
   std::vector<float> values;
 };
 
+/// Bytes of a stream.
+struct StreamSize {
+  std::int64_t all = 0;
+  std::int64_t blocks = 0;  ///< of its blocks, as in StreamInfo
+};
+
 /// Gives memory for `most` elements of a result; called once, on the thread of the call. What it
 /// throws, the call throws.
 template <class T>
@@ -65,11 +71,10 @@ CPD_API SharedCodec CodecOfRows(const SharedCodec& codec, std::int64_t row, std:
 CPD_API std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* state,
                                                const StreamOptions& options,
                                                std::span<const float> x);
-/// The same in the caller's memory, of as many bytes as the stream may have; returns how many it
-/// has.
-CPD_API std::int64_t EncodeStream(const SharedCodec& codec, CodecState* state,
-                                  const StreamOptions& options, std::span<const float> x,
-                                  const Memory<std::uint8_t>& memory);
+/// The same in the caller's memory, of as many bytes as the stream may have.
+CPD_API StreamSize EncodeStream(const SharedCodec& codec, CodecState* state,
+                                const StreamOptions& options, std::span<const float> x,
+                                const Memory<std::uint8_t>& memory);
 
 /// What the stream says; all of it is checked but the blocks' contents. Throws DamagedBytes.
 CPD_API StreamInfo ReadStream(std::span<const std::uint8_t> bytes);

@@ -61,7 +61,9 @@ Bytes InOwnMemory(const SharedCodec& codec, const StreamOptions& options,
     bytes.assign(static_cast<std::size_t>(most), 0xA5);
     return bytes.data();
   };
-  bytes.resize(static_cast<std::size_t>(EncodeStream(codec, nullptr, options, x, memory)));
+  const StreamSize size = EncodeStream(codec, nullptr, options, x, memory);
+  bytes.resize(static_cast<std::size_t>(size.all));
+  EXPECT_EQ(size.blocks, ReadStream(bytes).bytes);
   return bytes;
 }
 

@@ -41,6 +41,17 @@ def test_a_format_as_codec_casts(name, make):
     assert len(packet.data) > packet.bytes == round(packet.bits_a_value * X.size / 8)
 
 
+def test_packets_are_copied_decoded_or_not(make):
+    for decoded in (False, True):
+        packet = compress.codec("int8_rows").encode(make(X.T))
+        if decoded:
+            assert packet.values is packet.values
+        for twin in (copy.deepcopy(packet), pickle.loads(pickle.dumps(packet))):
+            assert type(twin.values) is type(make(X))
+            assert np.array_equal(np.asarray(twin.values), np.asarray(packet.values))
+            assert (twin.data, twin.bytes, twin.shape) == (packet.data, packet.bytes, X.T.shape)
+
+
 @pytest.mark.parametrize("outer", ["feedback", "quantized", "top_k 1 feedback=off"])
 def test_a_scaled_format_saturates_within_a_codec(outer):
     inner = compress.codec("mxfp8").encode(X).values

@@ -10,14 +10,19 @@
 
 namespace cpd::testing {
 
-/// Backends that are built for this architecture, slowest first.
-#if defined(__x86_64__)
-inline constexpr const char* kBuiltBackends[] = {"scalar", "avx2", "avx512"};
-#elif defined(__aarch64__)
-inline constexpr const char* kBuiltBackends[] = {"scalar", "neon"};
-#else
-inline constexpr const char* kBuiltBackends[] = {"scalar"};
+/// Backends that are built in this tree, slowest first.
+inline constexpr const char* kBuiltBackends[] = {
+    "scalar",
+#ifdef CPD_ISA_AVX2
+    "avx2",
 #endif
+#ifdef CPD_ISA_AVX512
+    "avx512",
+#endif
+#ifdef CPD_ISA_NEON
+    "neon",
+#endif
+};
 
 /// Those that this CPU runs.
 inline std::vector<std::string> backends() {

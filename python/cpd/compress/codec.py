@@ -164,9 +164,8 @@ class Codec:
                 random=None if random is None else self._integers(random, x, lie),
                 row=lie.row,
             )
-            data = self._held.encode_stream(host_values(lie.move(x)), given)
-        told = _core.read_stream(data)
-        return Packet(data, told.bytes, tuple(x.shape), lie, is_torch(x))
+            data, of_blocks = self._held.encode_stream(host_values(lie.move(x)), given)
+        return Packet(data, of_blocks, tuple(x.shape), lie, is_torch(x))
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
         """`decode` of a stream that this codec made. Raises ValueError for another's."""
