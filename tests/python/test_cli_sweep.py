@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,6 +154,34 @@ def test_functions_of_ones_own(tmp_path, capsys, monkeypatch):
     assert [one["name"] for one in found["tensors"]] == ["activation", "weight", "gradient"]
     assert [one["accuracy"] for one in found["cells"]] == [0.1, 0.2]
     assert found["error"] == "accuracy"
+
+
+def workers_of(pid):
+    """Processes of a sweep that have begun, be it only to import."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [c for c in children if b"popen_loky" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize("after", [0, 0.02, 0.1, 0.4])
+def test_interrupted_while_processes_start(tmp_path, after):
+    """They say nothing: one line tells of it."""
+    np.save(tmp_path / "x.npy", np.zeros((256, 1024), np.float32))
+    command = [
+        *(sys.executable, "-m", "cpd", "sweep", str(tmp_path / "x.npy")),
+        *("--formats=e[2-6]m[1-10]", "--jobs=2", "-o", str(tmp_path / "out"), "--json=-"),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as program:
+        while not workers_of(program.pid):
+            assert program.poll() is None, program.stderr.read()
+            time.sleep(0.001)
+        time.sleep(after)
+        os.killpg(program.pid, signal.SIGINT)
+        said = program.communicate(timeout=60)[1]
+    assert program.returncode in (130, -signal.SIGINT), said
+    assert said.splitlines()[-1] == "cpd sweep: interrupted", said
+    assert "Traceback" not in said, said
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

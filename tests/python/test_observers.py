@@ -410,11 +410,15 @@ def test_data_parallel():
         with cpd.observe(ddp, every=1) as watch:
             for _ in range(2):
                 ddp(normal(4, 8)).sum().backward()
+        left = hooks(ddp)
+        del (
+            ddp
+        )  # torch 2.13 may wait for itself for ever where the wrapper is the group's last owner
     finally:
         dist.destroy_process_group()
     assert {row.layer for row in watch} == {"0", "3"}
     assert sum(row.role == "gradient" for row in watch) == 4
-    assert hooks(ddp) == 0
+    assert left == 0
 
 
 def test_compiled_models():

@@ -8,10 +8,12 @@ import hashlib
 import inspect
 import os
 import shutil
+import signal
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -202,8 +204,12 @@ class _Runner:
             how = Path(values), self._dots, self._store
             with parallel_config("loky", inner_max_num_threads=1):
                 pool = Parallel(jobs, return_as="generator_unordered", batch_size=1)
-                for found in pool(delayed(_part)(*how, [g], self._accuracy) for g in groups):
-                    yield from found
+                with ExitStack() as ending:
+                    with _interruptions_held():
+                        parts = pool(delayed(_part)(*how, [g], self._accuracy) for g in groups)
+                        ending.callback(_end, parts)
+                    for found in parts:
+                        yield from found
 
     def _by_cluster(self, groups: list[Group], cluster: str) -> Iterator[Measured]:
         from submitit import AutoExecutor
@@ -219,6 +225,27 @@ class _Runner:
             jobs = [executor.submit(_part, *how, part, self._accuracy) for part in parts]
         for job in jobs:
             yield from job.result()
+
+
+@contextmanager
+def _interruptions_held() -> Iterator[None]:
+    """Ctrl-C waits until the end. Processes started meanwhile never hear of it, not even while they
+    import what they need: who started them ends them.
+
+    multiprocessing's own process is started before: until Python 3.12 that lifts the mask."""
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(parts: Generator[Any, None, None]) -> None:
+    """Ends the processes, if the parts are not all there; joblib's advice then helps nobody."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*tasks which were still being processed", UserWarning)
+        parts.close()
 
 
 def _memory(size: int) -> Path | None:
