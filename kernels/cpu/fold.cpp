@@ -26,6 +26,7 @@ using std::uint64_t;
 template <class T>
 struct StepsOf {
   int64_t draw, first, n, count;
+  int64_t next;  ///< of the terms after those, at most `count`, that are asked for ahead
   const T* const* terms;
   int64_t begin;  ///< the first element's place in each of `terms`
   T* sum;
@@ -243,6 +244,9 @@ CPD_FN bool fold_group(Short<kKind> rounding, const Steps& steps) {
     const float* terms = steps.terms[j] + steps.begin;
     for (int v = 0; v < kVectors; ++v) {
       const F x = load<F>(terms + v * Lanes<F>::count);
+      if (j < steps.next) {
+        __builtin_prefetch(steps.terms[steps.count + j] + steps.begin + v * Lanes<F>::count, 0, 2);
+      }
       if constexpr (kKahan) {
         const F y = rounding.sum_of_term(x, -lost[v]);
         const F t = rounding.sum(sums[v], y);
@@ -312,6 +316,7 @@ CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
   int64_t left = all->count;
   while (left > 0) {
     steps.count = starts && plan->kind != Split::none ? 1 : least(left, together(*plan));
+    steps.next = least(left - steps.count, steps.count);
     fold_some(*plan, starts, steps);
     const int64_t draws = plan->scheme == Scheme::kahan ? 4 * steps.count : steps.count;
     steps.draw += draws - (starts && plan->scheme == Scheme::kahan ? 3 : 0);
@@ -325,14 +330,14 @@ CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
 
 void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n, int64_t count,
           const float* const* terms, float* sum, float* compensation, GivenDraws given) {
-  const Steps steps{draw, first, n, count, terms, 0, sum, compensation, given};
+  const Steps steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
   enter<fold_body>(&plan, starts, &steps);
 }
 
 void fold_f64(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n,
               int64_t count, const double* const* terms, double* sum, double* compensation,
               GivenDraws given) {
-  const StepsOf<double> steps{draw, first, n, count, terms, 0, sum, compensation, given};
+  const StepsOf<double> steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
   enter<fold_f64_body>(&plan, starts, &steps);
 }
 

@@ -27,9 +27,9 @@ def warn_if_slow(acc: Accumulator, a: Sequence[int], b: Sequence[int], stackleve
         return
     _warned.add(acc.text)
     warnings.warn(
-        f"a product in {acc} takes about {acc.slowdown:.0f} times as long as a BLAS's in fp32 on "
-        "this CPU (benchmarks/GEMM.md says why). Fewer random_bits, a narrower format, a plain or "
-        "chunked sum, or a GPU are faster",
+        f"a product in {acc} takes about {acc.slowdown:.0f} times as long as a BLAS's in fp32 "
+        "(on an Intel Xeon; benchmarks/GEMM.md says why). Fewer random_bits, a narrower format, a "
+        "plain or chunked sum, or a GPU are faster",
         SlowProductWarning,
         stacklevel=stacklevel,
     )
