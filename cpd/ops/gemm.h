@@ -52,7 +52,7 @@ CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t de
 
 /// About how many times as long Gemm takes on the CPU in use as a BLAS's fp32 product of the same
 /// shapes, for operands and sums that are normal numbers and neither small nor flat matrices: by
-/// the routes' figures on a Xeon, nothing is timed. EPYCs take less than half as many.
+/// the routes' figures on a Xeon with AVX-512; nothing is timed.
 CPD_API double SlowdownOf(const Accumulator& accumulator);
 
 /// Where the scales of a product of scaled operands come in.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -158,14 +159,18 @@ def test_functions_of_ones_own(tmp_path, capsys, monkeypatch):
 
 def workers_of(pid):
     """Processes of a sweep that have begun, be it only to import."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [c for c in children if b"popen_loky" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    found = []
+    with contextlib.suppress(OSError):  # what has ended meanwhile
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
 
 
 @pytest.mark.parametrize("after", [0, 0.02, 0.1, 0.4])
 def test_interrupted_while_processes_start(tmp_path, after):
     """They say nothing: one line tells of it."""
-    np.save(tmp_path / "x.npy", np.zeros((256, 1024), np.float32))
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2048, 1024), np.float32))
     command = [
         *(sys.executable, "-m", "cpd", "sweep", str(tmp_path / "x.npy")),
         *("--formats=e[2-6]m[1-10]", "--jobs=2", "-o", str(tmp_path / "out"), "--json=-"),
