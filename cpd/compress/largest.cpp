@@ -2,14 +2,19 @@
 #include "cpd/compress/largest.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <span>
+#include <utility>
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
+#include "cpd/base/parallel.h"
 
 namespace cpd {
 namespace {
@@ -17,6 +22,7 @@ namespace {
 constexpr std::uint32_t kMagnitude = 0x7FFFFFFF;  // magnitudes ascend with these bits
 constexpr std::uint32_t kInfinity = 0x7F800000;
 constexpr std::int64_t kStep = 4096;
+constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
 constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // values that are worth a sample
 
 std::uint32_t PatternOf(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitude; }
@@ -84,17 +90,35 @@ void Append(std::int64_t first, std::span<const std::uint32_t> found, const floa
   }
 }
 
-/// Appends values that reach `least`, until there are more than `most`; all sums are written.
-void Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
-  std::uint32_t found[kStep];
-  for (std::int64_t i = 0; i < of.n; i += kStep) {
-    const float* r = of.r == nullptr ? nullptr : of.r + i;
-    float* sum = of.r == nullptr ? nullptr : of.sum + i;
-    const std::int64_t count =
-        Kernels().find_large(kMagnitude, least, std::min(kStep, of.n - i), of.x + i, r, sum, found);
-    if (static_cast<std::int64_t>(to.places.size()) > most) continue;
-    Append(i, {found, static_cast<std::size_t>(count)}, sum == nullptr ? of.x + i : sum, to);
-  }
+void Append(const Selection& part, Selection& to) {
+  to.places.insert(to.places.end(), part.places.begin(), part.places.end());
+  to.values.insert(to.values.end(), part.values.begin(), part.values.end());
+}
+
+/// How many values reach `least`; these are appended where they are at most `most`. All sums are
+/// written.
+std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
+  std::map<std::int64_t, Selection> parts;  // by where they begin
+  std::mutex mutex;
+  std::atomic<std::int64_t> total = 0;
+  parallel_for(of.n, kStep, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Selection part;
+    std::uint32_t found[kStep];
+    for (std::int64_t i = begin; i < end; i += kStep) {
+      const float* r = of.r == nullptr ? nullptr : of.r + i;
+      float* sum = of.r == nullptr ? nullptr : of.sum + i;
+      const std::int64_t count = Kernels().find_large(kMagnitude, least, std::min(kStep, end - i),
+                                                      of.x + i, r, sum, found);
+      total += count;
+      if (total > most) continue;
+      Append(i, {found, static_cast<std::size_t>(count)}, sum == nullptr ? of.x + i : sum, part);
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    parts.emplace(begin, std::move(part));
+  });
+  if (total > most) return total;
+  for (const auto& [begin, part] : parts) Append(part, to);
+  return total;
 }
 
 /// Takes away what a limit leaves out.
@@ -122,8 +146,7 @@ void Within(std::int64_t n, const float* v, Limit limit, Selection& to) {
     const auto equals = std::ranges::count(part.values, limit.pattern, PatternOf);
     Shrink(limit, part);
     limit.equals -= std::min<std::int64_t>(limit.equals, equals);
-    to.places.insert(to.places.end(), part.places.begin(), part.places.end());
-    to.values.insert(to.values.end(), part.values.begin(), part.values.end());
+    Append(part, to);
   }
 }
 
@@ -135,8 +158,7 @@ void FindLargest(const Summands& of, std::int64_t k, Selection& largest) {
   if (of.n == 0) return;
   const std::uint32_t least = of.n < kSampled ? 1 : GuessOf(of, k);
   const std::int64_t most = 4 * k + kStep;
-  Reaching(of, least, most, largest);
-  const auto count = static_cast<std::int64_t>(largest.places.size());
+  const std::int64_t count = Reaching(of, least, most, largest);
   const auto limit_of = [k](std::int64_t n, const float* v) {
     return WithNonFinite(LimitOf(n, k, [v](std::int64_t i) { return PatternOf(v[i]); }));
   };

@@ -14,6 +14,7 @@
 #include "cpd/compress/largest.h"
 #include "cpd/compress/packed.h"
 #include "cpd/compress/places.h"
+#include "cpd/compress/residual.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
@@ -26,14 +27,14 @@ constexpr std::array<std::string_view, 2> kFeedback{"on", "off"};
 
 }  // namespace
 
-/// A layer's residual and, of a call, the values that are kept and what is left of all others.
-struct TopK::Sending final : CodecState {
+/// A layer's residual, where there is one, and of a call the values that are sent; what is left of
+/// all others is what comes next.
+struct TopK::Sending final : Residual {
   Sending(const TopK& codec, std::int64_t size)
-      : feeds_back(codec.feeds_back_), codec(codec.inner_), n(size), count(codec.Count(size)) {
-    if (!feeds_back) return;
-    residual.resize(static_cast<std::size_t>(size));
-    left.resize(residual.size());
-  }
+      : Residual(codec.feeds_back_ ? size : 0),
+        codec(codec.inner_),
+        n(size),
+        count(codec.Count(size)) {}
 
   void Begin(const Piece& layer, const float* x) override {
     std::vector<float> shifted;
@@ -43,59 +44,49 @@ struct TopK::Sending final : CodecState {
       x = shifted.data();
     }
     Summands of{.n = n, .x = x};
-    if (feeds_back) {
-      of.r = residual.data();
-      of.sum = left.data();
+    if (size() > 0) {
+      of.r = kept(0);
+      of.sum = next(0);
     }
-    FindLargest(of, count, kept);
-    inner = codec->MakeState(static_cast<std::int64_t>(kept.values.size()));
-    if (inner != nullptr) inner->Begin(InnerOf(layer), kept.values.data());
+    FindLargest(of, count, sent);
+    inner = codec->MakeState(static_cast<std::int64_t>(sent.values.size()));
+    if (inner != nullptr) inner->Begin(InnerOf(layer), sent.values.data());
   }
   void Commit() override {
-    residual.swap(left);
+    Residual::Commit();
     if (inner != nullptr) inner->Commit();
-  }
-  [[nodiscard]] std::vector<float> Kept() const override { return residual; }
-  void Restore(std::span<const float> kept) override {
-    if (kept.size() != residual.size()) {
-      throw Error("top_k keeps " + std::to_string(residual.size()) + " values of this layer, got " +
-                  std::to_string(kept.size()));
-    }
-    residual.assign(kept.begin(), kept.end());
   }
 
   /// The inner codec's layer.
   [[nodiscard]] Piece InnerOf(const Piece& layer) const {
-    const auto size = static_cast<std::int64_t>(kept.values.size());
+    const auto values = static_cast<std::int64_t>(sent.values.size());
     return {.layer = layer.layer,
-            .n = size,
+            .n = values,
             .stream = layer.stream,
-            .size = size,
+            .size = values,
             .scale = layer.scale};
   }
 
-  bool feeds_back;
   SharedCodec codec;
   std::int64_t n, count;
-  std::vector<float> residual, left;
-  Selection kept;
+  Selection sent;
   std::unique_ptr<CodecState> inner;
 };
 
 /// What a piece keeps.
 struct TopK::Run {
   Run(const Piece& of, CodecState* state) : sending(dynamic_cast<Sending&>(*state)) {
-    const auto first = std::ranges::lower_bound(sending.kept.places, of.begin);
-    const auto last = std::ranges::lower_bound(sending.kept.places, of.begin + of.n);
+    const auto first = std::ranges::lower_bound(sending.sent.places, of.begin);
+    const auto last = std::ranges::lower_bound(sending.sent.places, of.begin + of.n);
     piece = sending.InnerOf(of);
-    piece.begin = first - sending.kept.places.begin();
+    piece.begin = first - sending.sent.places.begin();
     piece.n = last - first;
     places = {first, last};
     if (of.random == nullptr) return;
     for (const std::int64_t place : places) random.push_back(of.random[place - of.begin]);
     piece.random = random.data();
   }
-  [[nodiscard]] const float* values() const { return sending.kept.values.data() + piece.begin; }
+  [[nodiscard]] const float* values() const { return sending.sent.values.data() + piece.begin; }
   [[nodiscard]] std::int64_t before() const { return piece.begin % sending.codec->bucket(); }
 
   /// Takes down what is left of values that are decoded so.
@@ -106,7 +97,7 @@ struct TopK::Run {
         const float v = values()[k];
         const float sent = decoded[k] * unit;
         const float left = std::isfinite(sent) ? v - sent : v;
-        sending.left[places[k]] = std::isfinite(v) ? left : 0;
+        *sending.next(places[k]) = std::isfinite(v) ? left : 0;
       }
     });
   }
@@ -168,7 +159,7 @@ std::int64_t TopK::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
 
 float TopK::Measure(const Piece& layer, CodecState* state, const float* /*x*/) const {
   const auto& sending = dynamic_cast<const Sending&>(*state);
-  return inner_->Measure(sending.InnerOf(layer), sending.inner.get(), sending.kept.values.data());
+  return inner_->Measure(sending.InnerOf(layer), sending.inner.get(), sending.sent.values.data());
 }
 
 std::int64_t TopK::Encode(const Piece& piece, CodecState* state, const float* /*x*/,

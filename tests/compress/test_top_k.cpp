@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -121,6 +122,31 @@ TEST(Largest, EveryInstructionSetAndSums) {
     }
   }
   ForceKernels("");
+}
+
+TEST(Largest, DoNotDependOnThePieces) {
+  // Few and many of them, none that a sample finds, equals on both sides of a piece.
+  Values rare(300007), equal(300007, 2);
+  for (std::size_t i = 0; i < rare.size(); i += 50021) rare[i] = kInf;
+  for (std::size_t i = 0; i < equal.size(); i += 3) equal[i] = 1;
+  for (const Values& x : {normal(300007, 3), rare, equal}) {
+    const Values r = normal(x.size(), 5);
+    Values sums(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) sums[i] = x[i] + r[i];
+    const Places order = sorted(x), order_of_sums = sorted(sums);
+    for (const char* threads : {"1", "2", "5"}) {
+      setenv("CPD_NUM_THREADS", threads, 1);
+      for (const std::int64_t k : {1, 3000, 150000}) {
+        EXPECT_EQ(largest(x, k), first_of(order, x, k)) << threads << " threads, " << k;
+        Selection found;
+        Values sum(x.size());
+        FindLargest({.n = 300007, .x = x.data(), .r = r.data(), .sum = sum.data()}, k, found);
+        EXPECT_EQ(found.places, first_of(order_of_sums, sums, k)) << threads << " threads, " << k;
+        EXPECT_TRUE(same(sums, sum));
+      }
+    }
+  }
+  unsetenv("CPD_NUM_THREADS");
 }
 
 /// A rank's calls.
