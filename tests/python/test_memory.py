@@ -17,7 +17,9 @@ torch = pytest.importorskip("torch")
 
 import cpd.functional as F  # noqa: E402
 
-CALLS = 10_000
+CALLS = 4_000
+"""In two rounds: of malloc's least chunk, 32 bytes, a round's calls would keep four times the
+spare ones."""
 ALL_CALLS = 100_000
 SPARE_BYTES = 16 * 1024
 """What a heap may grow by chance, however many the calls: less than 17 bytes for each of them."""
@@ -183,12 +185,12 @@ pytestmark = pytest.mark.skipif(not has_mallinfo2(), reason="this C library has 
 
 @pytest.mark.parametrize("verb", list(forward()))
 def test_calls_keep_no_memory(verb):
-    check(forward()[verb], CALLS // 5 if verb in ("linear", "conv2d") else CALLS)
+    check(forward()[verb], CALLS // 2 if verb in ("linear", "conv2d") else CALLS)
 
 
 @pytest.mark.parametrize("verb", list(backward()))
 def test_gradients_keep_no_memory(verb):
-    check(backward()[verb], CALLS // (20 if verb in LONG else 5))
+    check(backward()[verb], CALLS // (8 if verb in LONG else 2))
 
 
 def test_refused_calls_keep_no_memory():
@@ -199,7 +201,7 @@ def test_refused_calls_keep_no_memory():
         with pytest.raises(ValueError, match="NaN"):
             cpd.encode(x, "e2m1")
 
-    check(run, CALLS // 2)
+    check(run, CALLS)
 
 
 def test_the_heap_is_watched():
