@@ -58,19 +58,21 @@ def reasons() -> list[Reason]:
     return [Reason(tuple(entry["rows"]), entry["text"]) for entry in entries]
 
 
-Rows = dict[str, dict[str, Row]]  # by name, then by vendor: the row of the latest date
+Rows = dict[str, dict[str, Row]]  # by name, then by vendor: the row of its newest CPU
+
+
+def _generation(run: store.Run) -> tuple[int, ...]:
+    return tuple(int(n) if n.isdecimal() else -1 for n in (run["family"], run["model"]))
 
 
 def stored(folder: Path = store.RESULTS) -> Rows:
+    """Of each vendor the CPU of the highest family and model counts; others have the rows that it
+    lacks."""
     rows: Rows = {}
-    for path in sorted(folder.glob("*.json")):
-        run = store.load(path)
-        assert run is not None
+    runs = [store.load(path) for path in folder.glob("*.json")]
+    for run in sorted((run for run in runs if run is not None), key=_generation):
         for row in run["rows"]:
-            of_name = rows.setdefault(row["name"], {})
-            before = of_name.get(run["vendor"])
-            if before is None or before["date"] <= row["date"]:
-                of_name[run["vendor"]] = row
+            rows.setdefault(row["name"], {})[run["vendor"]] = row
     return rows
 
 

@@ -190,7 +190,16 @@ def test_new_rows_take_the_places_of_old_ones(tmp_path):
     assert ["date" in row for row in kept["rows"]] == [False, True, True]
 
 
-def test_a_table_shows_the_latest_row_of_each_vendor():
+def test_a_vendors_newest_cpu_counts(tmp_path):
+    for family, model, names in (("26", "2", "a"), ("25", "unknown", "abc"), ("25", "17", "ab")):
+        header = {"vendor": "amd", "family": family, "model": model}
+        run = store.made(header, [row(name, against=family + model) for name in names])
+        store.store(f"{family}-{model}.json", run, tmp_path)
+    against = {name: each["amd"]["against"] for name, each in table.stored(tmp_path).items()}
+    assert against == {"a": "262", "b": "2517", "c": "25unknown"}
+
+
+def test_a_table_shows_a_row_of_each_vendor():
     def made(vendor, **more):
         return row("a", ratio=0.5, bound=20.0, bound_is="bytes", share=0.5, **more)
 
