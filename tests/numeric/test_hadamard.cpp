@@ -32,7 +32,7 @@ TEST(HadamardGroup, TheColumnsAreSylvestersWithSigns) {
           const bool negative = (std::popcount(i & j) % 2 != 0) != flipped;
           float entry = static_cast<float>(plan.scale);
           if (h.to_bf16)
-            entry = testing::from_bits(testing::bits_of(entry) + 0x8000U & 0xFFFF0000U);
+            entry = testing::from_bits((testing::bits_of(entry) + 0x8000U) & 0xFFFF0000U);
           EXPECT_EQ(v[i], negative ? -entry : entry) << ToString(h) << " at " << i << ", " << j;
         }
       }
