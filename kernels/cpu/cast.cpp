@@ -55,7 +55,7 @@ CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x
     values.enter_block(block);
     for_lines(integers, block, [&](int64_t page, int64_t line, const uint32_t* r) {
       const int64_t at = block + page * kPage + line;
-      prefetch_group(x + at);
+      prefetch_line(x + at, block);
       for (int64_t i = 0; i < kLine; i += Lanes<F>::count) {
         const F v = map(load<F>(x + at + i));
         values.put(block, page, line + i, round<R>(v, load_random<R, F>(r + i), plan));

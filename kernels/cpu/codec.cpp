@@ -92,7 +92,7 @@ CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const floa
     Signed<V> largest{};
     for_lines(integers, block, [&](int64_t page, int64_t line, const uint32_t* r) {
       const int64_t at = block + page * kPage + line;
-      prefetch_group(x + at);
+      prefetch_line(x + at, block);
       for (int64_t i = 0; i < kLine; i += Lanes<V>::count) {
         code_lanes<R, V>(plan, x + at + i, r + i, codes[page] + line + i, largest, map);
       }

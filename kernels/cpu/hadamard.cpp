@@ -53,7 +53,7 @@ CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x,
     values.enter_block(block);
     for_lines<kVisit>(0, kBlock, [&](int64_t page, int64_t begin) {
       const float* const from = x + block + page * kPage;
-      for (int64_t i = begin; i < begin + kVisit; i += kLine) prefetch_group(from + i);
+      for (int64_t i = begin; i < begin + kVisit; i += kLine) prefetch_line(from + i, block);
       for (int64_t i = begin; i < begin + kVisit; i += kStep) {
         transform_unit<kSize, V>(plan, from + i, [&](int k, V v) {
           values.put(block, page, i + k, convert<typename Narrow<V>::F32>(v));

@@ -68,7 +68,7 @@ CPD_FN void code_bucket(const LevelPlan& plan, const LevelLanes<V, kFine>& rule,
   for_lanes<V>(
       n,
       [&](int64_t i) {
-        __builtin_prefetch(x + i + ahead);
+        __builtin_prefetch(x + i + ahead, 0, 2);
         code(x + i, random + i, codes + i);
       },
       [&](int64_t i, int64_t rest) {

@@ -2,14 +2,15 @@
 //
 // How loops walk arrays far larger than the caches: groups of four pages of 4 KiB side by side, a
 // cache line of each in turn, which keeps more of the memory's banks at work than one stream does.
-// What is read is asked for one group ahead, results go past the caches, and blocks of each page
-// are done with one after the other, so that arithmetic fills the time that memory takes:
+// What is read is asked for one group ahead into the second cache and one block ahead into the
+// first, results go past the caches, and blocks of each page are done with one after the other, so
+// that arithmetic fills the time that memory takes:
 //
 //   const std::int64_t whole = n - n % kGroup;
 //   for_blocks(whole, [&](std::int64_t block) {
 //     for_lines(0, kBlock, [&](std::int64_t page, std::int64_t i) {
 //       const std::int64_t at = block + page * kPage + i;  // of kLine values
-//       prefetch_group(x + at);
+//       prefetch_line(x + at, block);
 //       …
 //     });
 //   });
@@ -48,8 +49,22 @@ CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   }
 }
 
-/// Asks for the line that lies one group behind p.
-CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup); }
+/// The block that a walk comes to after this one, or would if its last group were not the last.
+CPD_FN std::int64_t next_block(std::int64_t block) {
+  const std::int64_t next = block + kBlock;
+  return next % kPage == 0 ? next + kGroup - kPage : next;
+}
+
+/// Asks for the line that lies one group behind p, into the second cache: the first of some CPUs
+/// has no room for two groups, whose pages take the same sets of it.
+CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup, 0, 2); }
+
+/// Of a walk in `block`, which comes to the line at p: asks for the one a group behind it, and for
+/// that of the next block, which came to the second cache by then, into the first.
+CPD_FN void prefetch_line(const float* p, std::int64_t block) {
+  prefetch_group(p);
+  __builtin_prefetch(p + (next_block(block) - block));
+}
 
 CPD_FN bool holds_floats(const float* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(float) == 0;
@@ -145,10 +160,8 @@ class PageIntegers {
   /// Draws those of the next block of one page.
   CPD_FN void draw_ahead(std::int64_t block, std::int64_t page) {
     if (!kFresh || given_ != nullptr) return;
-    const std::int64_t next = block + kBlock;
-    const bool is_last = next % kPage == 0;
-    const std::int64_t begin = is_last ? next + kGroup - kPage : next;
-    if (begin < n_) draw(begin, page);
+    const std::int64_t next = next_block(block);
+    if (next < n_) draw(next, page);
   }
 
  private:

@@ -31,7 +31,7 @@ CPD_FN Signed<F> largest_in_pages(int64_t n, const float* x) {
   for_blocks(n, [&](int64_t block) {
     for_lines(0, kBlock, [&](int64_t page, int64_t i) {
       const float* line = x + block + page * kPage + i;
-      prefetch_group(line);
+      prefetch_line(line, block);
       for (int64_t k = 0; k < kVectors; ++k) {
         const F v = load<F>(line + k * Lanes<F>::count);
         most[page] = max(most[page], counted<kWithNan>(v));
