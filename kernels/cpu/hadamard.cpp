@@ -46,8 +46,7 @@ CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x,
 template <int kSize, class V>
 CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
   constexpr int64_t kStep = kUnit<kSize, V>;
-  // two lines of a page or more: one at a time, groups of 16 take 1.4 times as long on Zen 4
-  constexpr int64_t kVisit = kStep < 2 * kLine ? 2 * kLine : kStep;
+  constexpr int64_t kVisit = kStep < kLine ? kLine : kStep;
   static_assert(kBlock % kVisit == 0 && kVisit % kStep == 0);
   PageValues values(y);
   for_blocks(n, [&](int64_t block) {

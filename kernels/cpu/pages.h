@@ -39,13 +39,22 @@ CPD_FN void for_blocks(std::int64_t n, Body body) {
   }
 }
 
-/// Calls visit(page, i) for i = begin, begin + kStep, … below end, of each i for all pages in turn.
-/// kStep: a multiple of kLine.
+/// Where a page is when the first one is at i: further on in the same block, in a circle. A store
+/// and a load that lie 4 KiB, 8 KiB, … apart look the same to a CPU at first, and the load of one
+/// page would wait for the store of another.
+template <std::int64_t kStep = kLine>
+CPD_FN constexpr std::int64_t in_turn(std::int64_t page, std::int64_t i) {
+  constexpr std::int64_t kAhead = kStep < kBlock / kPages ? kBlock / kPages : kStep;
+  return i - i % kBlock + (i + page * kAhead) % kBlock;
+}
+
+/// Calls visit(page, in_turn(page, i)) for i = begin, begin + kStep, … below end, of each i for all
+/// pages. kStep: a multiple of kLine.
 template <std::int64_t kStep = kLine, class Visit>
 CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   for (std::int64_t i = begin; i < end; i += kStep) {
 #pragma GCC unroll 4
-    for (std::int64_t page = 0; page < kPages; ++page) visit(page, i);
+    for (std::int64_t page = 0; page < kPages; ++page) visit(page, in_turn<kStep>(page, i));
   }
 }
 

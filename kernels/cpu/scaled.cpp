@@ -374,16 +374,18 @@ class PageScales {
   int64_t first_[kPages];
 };
 
-/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, a vector at a time, of
-/// which the first is element `at`; blocks in turn, whose next group's lines are asked for.
+/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, whole blocks of a walk, a
+/// vector at a time, of which the first is element `at`; scaled blocks in turn, whose next group's
+/// lines are asked for.
 template <class One>
 CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
                             int64_t begin, int64_t end, One one) {
   const int64_t step = least(run.run, 2 * kLine);
   for (int64_t i = begin; i < end; i += step) {
     for (int64_t page = 0; page < kPages; ++page) {
-      const ElementScale<F> below = scales.of(run, page, i);
-      for (int64_t k = i; k < i + step; k += Lanes<F>::count) {
+      const int64_t first = in_turn<2 * kLine>(page, i);
+      const ElementScale<F> below = scales.of(run, page, first);
+      for (int64_t k = first; k < first + step; k += Lanes<F>::count) {
         const int64_t at = group + page * kPage + k;
         if (k % kLine == 0) prefetch_group(run.x + at);
         one(page, k, at, below);
