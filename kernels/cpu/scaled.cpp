@@ -374,9 +374,9 @@ class PageScales {
   int64_t first_[kPages];
 };
 
-/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, whole blocks of a walk, a
-/// vector at a time, of which the first is element `at`; scaled blocks in turn, whose next group's
-/// lines are asked for.
+/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, whole blocks of a
+/// walk, a vector at a time, of which the first is element `at`; scaled blocks in turn, whose next
+/// group's lines are asked for.
 template <class One>
 CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
                             int64_t begin, int64_t end, One one) {
