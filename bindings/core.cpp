@@ -9,10 +9,15 @@
 #include "gil.h"
 #include "views.h"
 
+namespace cpd {
+extern const char* const kVersion;  // parts.cpp, which CMake writes
+extern const char* const kParts;
+}  // namespace cpd
+
 PYBIND11_MODULE(_core, m) {
   m.doc() = "CPD's core: see the package cpd, whose functions check their arguments.";
-  m.attr("__version__") = CPD_VERSION;
-  m.attr("PARTS") = CPD_PARTS;
+  m.attr("__version__") = cpd::kVersion;
+  m.attr("PARTS") = cpd::kParts;
   cpd::BindInterrupt(m);
   cpd::BindSpecs(m);
   cpd::BindOperations(m);

@@ -22,12 +22,12 @@ namespace cpd {
 namespace {
 
 using Codes = py::array_t<std::uint32_t, py::array::c_style>;
-using Flags = py::array_t<std::uint8_t>;
+using FlagArray = py::array_t<std::uint8_t>;
 using Corners = py::array_t<std::uint16_t>;
 using Signals = py::array_t<std::uint64_t>;
 
 /// (codes, flags, corners) of each line.
-std::tuple<Codes, Flags, Corners> OracleArrays(
+std::tuple<Codes, FlagArray, Corners> OracleArrays(
     const std::string& operation, const std::vector<Format>& formats, const Format& result,
     const RoundingOptions& rounding, const std::string& tininess,
     const std::vector<Codes>& operands, const std::optional<Codes>& random) {
@@ -48,7 +48,7 @@ std::tuple<Codes, Flags, Corners> OracleArrays(
     lines.random = random->data();
   }
   Codes codes(lines.n);
-  Flags flags(lines.n);
+  FlagArray flags(lines.n);
   Corners corners(lines.n);
   lines.codes = codes.mutable_data();
   lines.flags = flags.mutable_data();
@@ -83,7 +83,7 @@ const std::uint32_t* DataOf(const std::optional<Codes>& codes, std::int64_t size
 }
 
 /// (codes, flags, corners, signals) of each line.
-std::tuple<Codes, Flags, Corners, Signals> SumArrays(const SumRule& rule, std::int64_t n,
+std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(const SumRule& rule, std::int64_t n,
                                                      const Codes& a, const std::optional<Codes>& b,
                                                      const std::optional<Codes>& c,
                                                      const std::optional<Codes>& a_scales,
@@ -105,7 +105,7 @@ std::tuple<Codes, Flags, Corners, Signals> SumArrays(const SumRule& rule, std::i
   std::int64_t width = 0;
   for (const Signal& signal : SignalsOf(rule)) width += signal.count;
   Codes codes(n);
-  Flags flags(n);
+  FlagArray flags(n);
   Corners corners(n);
   Signals signals({n, width});
   lines.codes = codes.mutable_data();

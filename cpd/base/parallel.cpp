@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/base/parallel.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,30 +13,30 @@
 #include <vector>
 
 #include "cpd/base/interrupt.h"
+#include "cpd/base/pool.h"
 #include "cpd/numeric/environment.h"
 #include "cpd/numeric/error.h"
 
-#ifndef CPD_THREADS_STD
+#ifdef CPD_OPENMP
 #include <omp.h>
 #endif
 
 namespace cpd {
 namespace {
 
-const pid_t kFirstProcess = getpid();
 thread_local bool g_inside = false;
 thread_local int g_ranks_on_host = 1;
 
 int HardwareThreads() {
-#ifdef CPD_THREADS_STD
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-#else
+#ifdef CPD_OPENMP
   return omp_get_max_threads();
+#else
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 #endif
 }
 
 bool IsNested() {
-#ifndef CPD_THREADS_STD
+#ifdef CPD_OPENMP
   if (omp_in_parallel() != 0) return true;
 #endif
   return g_inside;
@@ -109,29 +107,21 @@ class Shares {
 /// while it waits for the others, who then stop.
 class Team {
  public:
-  /// On one of the other threads.
-  void Work(Shares& shares, int thread, const Body& body) {
-    const StopWith stop(stop_);
-    Try([&] { shares.Run(thread, stop_, body); });
-    ++done_;
-  }
-  /// On the calling thread; waits for so many others.
-  void Lead(Shares& shares, int others, const Body& body) {
-    Try([&] { shares.Run(0, stop_, body); });
-    Try([&] {
-      for (int turns = 0; done_ < others; ++turns) {
-        CheckInterrupt();
-        if (turns < kYields) std::this_thread::yield();
-        if (turns >= kYields) std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
+  Team(Shares& shares, const Body& body) : shares_(shares), body_(body) {}
+
+  /// In this thread, and in as many others of the pool as are free.
+  void Run(int threads) {
+    Helpers helpers(threads - 1, [this](int thread) {
+      const StopWith stop(stop_);
+      Try([&] { shares_.Run(thread, stop_, body_); });
     });
-  }
-  void Rethrow() const {
+    Try([&] { shares_.Run(0, stop_, body_); });
+    while (!helpers.Finish(kLookAround)) Try(CheckInterrupt);
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
-  static constexpr int kYields = 2000;  // about a millisecond
+  static constexpr std::chrono::milliseconds kLookAround{10};
 
   template <class Part>
   void Try(const Part& part) {
@@ -146,36 +136,16 @@ class Team {
     g_inside = before;
   }
 
-  std::atomic<int> done_{0};
+  Shares& shares_;
+  const Body& body_;
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::exception_ptr failure_;
 };
 
-/// Runs the shares, each in a thread of its own, the first in this one.
-void RunThreads(int count, Shares& shares, const Body& body) {
-  Team team;
-#ifdef CPD_THREADS_STD
-  {
-    std::vector<std::jthread> threads;
-    threads.reserve(static_cast<std::size_t>(count));
-    for (int i = 1; i < count; ++i) threads.emplace_back([&, i] { team.Work(shares, i, body); });
-    team.Lead(shares, count - 1, body);
-  }
-#else
-#pragma omp parallel num_threads(count)
-  {
-    const int thread = omp_get_thread_num();
-    if (thread == 0) team.Lead(shares, omp_get_num_threads() - 1, body);
-    if (thread > 0) team.Work(shares, thread, body);
-  }
-#endif
-  team.Rethrow();
-}
-
 /// Threads that a loop is worth: each has at least half of what one does alone.
 std::int64_t ThreadsFor(std::int64_t n, std::int64_t grain, std::int64_t serial_below) {
-  if (n <= serial_below || IsNested() || getpid() != kFirstProcess) return 1;
+  if (n <= serial_below || IsNested()) return 1;
   const std::int64_t worth = serial_below > 0 ? 2 * n / serial_below : n;
   const std::int64_t grains = (n + grain - 1) / grain;
   return std::min({static_cast<std::int64_t>(MaxThreads()), grains, worth});
@@ -207,7 +177,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
   const auto threads = static_cast<int>(ThreadsFor(n, grain, serial_below));
   if (threads == 1) return RunPieces(n, grain, body);
   Shares shares(n, grain, serial_below / 4, threads);
-  RunThreads(threads, shares, body);
+  Team(shares, body).Run(threads);
 }
 
 }  // namespace cpd

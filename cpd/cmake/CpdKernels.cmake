@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# kernels/cpu/*.cpp, compiled once for each ISA. These are the only ISA flags in the tree.
+# kernels/cpu/*.cpp, compiled once for each ISA. These are the only ISA flags in the tree, and kernels alone are worth -O3.
 
 set(CPD_ISAS scalar)
 set(CPD_ISA_FLAGS_scalar "")
@@ -17,18 +17,17 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   list(APPEND CPD_ISAS neon)
 endif()
 option(CPD_WIDEST_ISA "Besides scalar kernels only those of this CPU's widest ISA" OFF)
-if(CPD_WIDEST_ISA AND "avx512" IN_LIST CPD_ISAS)
+if((CPD_WIDEST_ISA OR CPD_NATIVE) AND "avx512" IN_LIST CPD_ISAS)
   file(STRINGS /proc/cpuinfo has_avx512 REGEX "avx512dq" LIMIT_COUNT 1)
-  if(has_avx512)
-    list(REMOVE_ITEM CPD_ISAS avx2)
-  else()
+  if(NOT has_avx512)
     list(REMOVE_ITEM CPD_ISAS avx512)
+    message(STATUS "CPD: kernels for ${CPD_ISAS}; this CPU cannot run avx512")
+  elseif(CPD_WIDEST_ISA)
+    list(REMOVE_ITEM CPD_ISAS avx2)
   endif()
 endif()
-foreach(isa IN LISTS CPD_ISAS)
-  string(TOUPPER "${isa}" upper)
-  target_compile_definitions(cpd_flags INTERFACE CPD_ISA_${upper})
-endforeach()
+list(TRANSFORM CPD_ISAS TOUPPER OUTPUT_VARIABLE CPD_ISA_DEFINITIONS) # which tables are there, for the one who asks
+list(TRANSFORM CPD_ISA_DEFINITIONS PREPEND CPD_ISA_)
 
 # cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options.
 file(GLOB CPD_KERNEL_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp")
@@ -37,6 +36,6 @@ function(cpd_add_kernels prefix)
     add_library(${prefix}_${isa} OBJECT EXCLUDE_FROM_ALL ${CPD_KERNEL_SOURCES})
     target_link_libraries(${prefix}_${isa} PRIVATE cpd_flags)
     target_compile_definitions(${prefix}_${isa} PRIVATE CPD_ISA=${isa})
-    target_compile_options(${prefix}_${isa} PRIVATE ${CPD_ISA_FLAGS_${isa}} ${ARGN})
+    target_compile_options(${prefix}_${isa} PRIVATE $<$<CONFIG:Release>:-O3> ${CPD_ISA_FLAGS_${isa}} ${ARGN})
   endforeach()
 endfunction()

@@ -37,6 +37,8 @@ cpd_part(NCCL "Transport over NCCL (libcpd_nccl)")
 cpd_part(TORCH "PyTorch operators (libcpd_torch)")
 cpd_part(PYTHON "Python module (_core)")
 cpd_part(TESTS "C++ tests (target cpd_tests)")
+cpd_part(OPENMP "The number of threads by OpenMP, so that torch.set_num_threads counts")
+option(CPD_NATIVE "Only what this machine can run: CUDA where there is a GPU, kernels of this CPU's ISAs" OFF)
 
 set(CPD_SANITIZE "" CACHE STRING "Sanitizers of every target: empty, 'address' (with undefined), 'thread' or 'fuzzer' (with both)")
 set_property(CACHE CPD_SANITIZE PROPERTY STRINGS "" address thread fuzzer)
@@ -47,8 +49,8 @@ endif()
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# No -O2 hidden behind a build type: what Release means is written here. Assertions stay out of Release alone.
-set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+# What Release means is written here. Assertions stay out of Release alone.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -102,20 +104,59 @@ if(NOT CPD_SANITIZE)
 else()
   target_compile_options(cpd_flags INTERFACE ${sanitizers})
   target_link_options(cpd_flags INTERFACE ${sanitizers})
-  target_compile_definitions(cpd_flags INTERFACE CPD_SANITIZE_BUILD)
 endif()
 
-# Threads behind cpd/base/parallel.h: OpenMP, or std::thread where OpenMP would give false reports (TSan).
-option(CPD_THREADS_STD "Use std::thread instead of OpenMP" OFF)
+# Threads behind cpd/base/parallel.h; OpenMP says how many.
 find_package(Threads REQUIRED)
 add_library(cpd_threads INTERFACE)
 target_link_libraries(cpd_threads INTERFACE Threads::Threads)
-if(CPD_THREADS_STD)
-  target_compile_definitions(cpd_threads INTERFACE CPD_THREADS_STD)
-else()
+set(found FALSE)
+set(detail "the compiler has none: as many threads as cores, or CPD_NUM_THREADS")
+if(NOT CPD_OPENMP STREQUAL "OFF")
   find_package(OpenMP COMPONENTS CXX)
-  if(NOT OpenMP_CXX_FOUND)
-    message(FATAL_ERROR "the compiler has no OpenMP; configure with -DCPD_THREADS_STD=ON to use std::thread")
+  if(OpenMP_CXX_FOUND)
+    set(found TRUE)
+    set(detail "OpenMP ${OpenMP_CXX_VERSION}")
   endif()
-  target_link_libraries(cpd_threads INTERFACE OpenMP::OpenMP_CXX)
 endif()
+cpd_decide(OPENMP "${found}" "${detail}")
+if(CPD_WITH_OPENMP)
+  target_link_libraries(cpd_threads INTERFACE OpenMP::OpenMP_CXX)
+  target_compile_definitions(cpd_threads INTERFACE CPD_OPENMP)
+endif()
+
+# Precompiled headers save a third of the library's compiling. Sanitizer trees go without, so that a source whose first
+# header needs another one before it fails there.
+if(NOT CPD_SANITIZE)
+  set(CPD_STANDARD_HEADERS
+      <algorithm>
+      <array>
+      <atomic>
+      <chrono>
+      <cmath>
+      <cstdint>
+      <cstring>
+      <functional>
+      <map>
+      <memory>
+      <mutex>
+      <numeric>
+      <optional>
+      <span>
+      <string>
+      <string_view>
+      <thread>
+      <utility>
+      <variant>
+      <vector>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # which forgets thereby what of a warning is about its own headers
+    set(CPD_PCH_FLAGS $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overflow> $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>)
+  endif()
+endif()
+# cpd_precompile(TARGET HEADER...): with the standard headers.
+function(cpd_precompile target)
+  if(CPD_STANDARD_HEADERS)
+    target_precompile_headers(${target} PRIVATE ${CPD_STANDARD_HEADERS} ${ARGN})
+    target_compile_options(${target} PRIVATE ${CPD_PCH_FLAGS})
+  endif()
+endfunction()

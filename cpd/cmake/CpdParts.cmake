@@ -3,9 +3,12 @@
 
 # ---- CUDA: a compiler that CMake's own check accepts
 set(found FALSE)
-if(NOT CPD_CUDA STREQUAL "OFF")
+file(GLOB gpus /dev/nvidia[0-9]* /dev/dxg) # the latter under WSL
+if(CPD_NATIVE AND CPD_CUDA STREQUAL "AUTO" AND NOT gpus)
+  set(detail "no GPU here; CPD_CUDA=ON builds it")
+elseif(NOT CPD_CUDA STREQUAL "OFF")
   include(CheckLanguage)
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES 80 90)
   endif()
   # The runtime within the library: it then loads where there is no driver.

@@ -19,7 +19,7 @@ CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& pl
   if constexpr (Lanes<V>::mantissa == 23) {
     return round<R>(a + b, random, plan);
   } else {
-    return round<R>(exact_sum<R::mode>(a, b), random, plan);
+    return round<R>(exact_sum(a, b, R::is_down(plan)), random, plan);
   }
 }
 

@@ -199,7 +199,7 @@ template <class R, class V>
 CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
   const V unit = power_of_two<V>(e - splat<I>(plan.fraction_bits));
-  if (!plan.aligns_addend) return exact_sum<R::mode>(units * unit, sum);
+  if (!plan.aligns_addend) return exact_sum(units * unit, sum, false);
   return (units + truncate(sum * alignment<V>(e, plan))) * unit;
 }
 

@@ -61,7 +61,7 @@ template <>
 class Packer<std::uint32_t> {
  public:
   CPD_FN explicit Packer(int bits) : bits_(bits) {}
-  CPD_FN void pack(const std::uint32_t* codes, int count, std::uint8_t* packed) const {
+  CPD_CALL void pack(const std::uint32_t* codes, int count, std::uint8_t* packed) const {
     for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
       pack_group(codes + i, kCodesPerGroup, bits_, packed);
     }
@@ -74,7 +74,7 @@ template <>
 class Unpacker<std::uint32_t> {
  public:
   CPD_FN explicit Unpacker(int bits) : bits_(bits) {}
-  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+  CPD_CALL void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
     for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
       unpack_group(packed, kCodesPerGroup, bits_, codes + i);
     }
@@ -91,7 +91,7 @@ class Unpacker<std::uint32_t> {
 template <class U>
 class Packer {
  public:
-  CPD_FN explicit Packer(int bits) : bits_(bits), piece_(bits) {
+  CPD_CALL explicit Packer(int bits) : bits_(bits), piece_(bits) {
     for (; piece_ < 16 && piece_ != 8; piece_ *= 2) ++merges_;
     for (int word = 0; word < kLanes; ++word) {
       const int first = 32 * word / piece_;
@@ -104,7 +104,7 @@ class Packer {
   }
 
   /// codes: `count` of them, overwritten; packed: count * bits / 8 bytes and kPackSlack more.
-  CPD_FN void pack(std::uint32_t* codes, int count, std::uint8_t* packed) const {
+  CPD_CALL void pack(std::uint32_t* codes, int count, std::uint8_t* packed) const {
     if (bits_ == 4) return narrow<store_nibbles<U>>(codes, count, 4, packed);
     if constexpr (kLanes == 4) {
       if (piece_ % 2 != 0) return Packer<std::uint32_t>(bits_).pack(codes, count, packed);
@@ -146,7 +146,7 @@ class Packer {
 template <class U>
 class Unpacker {
  public:
-  CPD_FN explicit Unpacker(int bits)
+  CPD_CALL explicit Unpacker(int bits)
       : bits_(bits), mask_(splat<U>((std::uint64_t{1} << bits) - 1)) {
     for (int j = 0; j < kLanes; ++j) {
       const int word = j * bits / 32;
@@ -158,7 +158,7 @@ class Unpacker {
   }
 
   /// packed: count * bits / 8 bytes, readable kPackSlack bytes further.
-  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+  CPD_CALL void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
     if (bits_ == 8) return widen<load_bytes<U>>(packed, count, codes);
     if (bits_ == 16) return widen<load_halves<U>>(packed, count, codes);
     if constexpr (kLanes == 4) {

@@ -45,18 +45,15 @@ CPD_FN constexpr V add_to_odd(V a, V b) {
   return toward_odd(s, error_of_sum(a, b, s));
 }
 
-/// a + b as the mode sees it: round-to-odd, and IEEE 754's sign of an exact zero sum (6.3): -0 when
-/// rounding down, unless both are +0.
-template <Rounding mode, class V>
-CPD_FN constexpr V exact_sum(V a, V b) {
+/// a + b rounded to odd, with IEEE 754's sign of an exact zero sum (6.3): where the sum will be
+/// rounded `down`, -0 unless both are +0.
+template <class V>
+CPD_FN constexpr V exact_sum(V a, V b, bool down) {
   const V s = add_to_odd(a, b);
-  if constexpr (mode == Rounding::down) {
-    using U = Unsigned<V>;
-    const U sign = (bits_as<U>(a) | bits_as<U>(b)) & splat<U>(Pattern<V>::sign);
-    return select(s == V{}, bits_as<V>(sign), s);
-  } else {
-    return s;
-  }
+  if (!down) return s;
+  using U = Unsigned<V>;
+  const U sign = (bits_as<U>(a) | bits_as<U>(b)) & splat<U>(Pattern<V>::sign);
+  return select(s == V{}, bits_as<V>(sign), s);
 }
 
 /// a * b + c in V, rounded to odd, not NaN. Rounded down and rounded up, an inexact sum gives an

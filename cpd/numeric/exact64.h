@@ -47,9 +47,9 @@ CPD_FN constexpr auto are_finite(V a, V b) {
 
 /// a + b. TwoSum has no underflow. Where a step of it overflows although the sum does not, the sum
 /// is near 2^1024, and its last bit does not count.
-template <Rounding mode, class V>
-CPD_FN constexpr V sum_as_seen(V a, V b) {
-  const V s = exact_sum<mode>(a, b);
+template <class V>
+CPD_FN constexpr V sum_as_seen(V a, V b, bool down) {
+  const V s = exact_sum(a, b, down);
   const auto finite = are_finite(a, b);
   const auto overflowed = (magnitude(s) > splat<V>(kGreatest)) & finite;
   return select(overflowed, sized(kGreatest, s), s);
@@ -84,8 +84,8 @@ CPD_FN constexpr V fused_sum(V p, V e, V z) {
 /// way (z, if not zero, is 2^-474 or more), and the result's sign is all that counts. A product or
 /// z above 2^1000 is scaled down by 2^1100, exactly where the two may cancel; a sum that is not
 /// zero stays above 2^890, and its sign is all that counts.
-template <Rounding mode, class V>
-CPD_FN V fma_as_seen(V a, V b, V z) {
+template <class V>
+CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
   using U = Unsigned<V>;
   const V whole = a * b;
   const V one = splat<V>(1.0);
@@ -106,7 +106,7 @@ CPD_FN V fma_as_seen(V a, V b, V z) {
   const V seen = select(tiny & !beside, sized(kLeastSeen, s), select(huge, sized(kGreatest, s), s));
   // The signs of an exact zero: both terms', or of terms that cancel IEEE 754's (6.3).
   const U signs_of[2] = {bits_as<U>(whole), bits_as<U>(z)};
-  const U sign = mode == Rounding::down ? signs_of[0] | signs_of[1] : signs_of[0] & signs_of[1];
+  const U sign = down ? signs_of[0] | signs_of[1] : signs_of[0] & signs_of[1];
   const V zero = bits_as<V>(sign & splat<U>(Pattern<V>::sign));
   const auto factors = are_finite(a, b);
   const auto finite = is_finite(z) & factors;
@@ -116,7 +116,7 @@ CPD_FN V fma_as_seen(V a, V b, V z) {
 /// a + b rounded once, of any binary64 values.
 template <class R, class V>
 CPD_FN constexpr V rounded_sum64(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
-  return round<R>(sum_as_seen<R::mode>(a, b), random, plan);
+  return round<R>(sum_as_seen(a, b, R::is_down(plan)), random, plan);
 }
 
 }  // namespace CPD_ISA

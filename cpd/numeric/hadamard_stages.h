@@ -10,11 +10,13 @@
 namespace cpd {
 
 /// In front of a loop over a group's values, which stay in registers where they are few: with more
-/// copies the compiler takes minutes.
+/// copies the compiler takes minutes. Without vectors there are too few registers.
 #if defined(__CUDACC__)
 #define CPD_UNROLLED _Pragma("unroll 32")
-#else
+#elif defined(__AVX2__) || defined(CPD_NEON)
 #define CPD_UNROLLED _Pragma("GCC unroll 32")
+#else
+#define CPD_UNROLLED
 #endif
 
 inline namespace CPD_ISA {

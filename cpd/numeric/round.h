@@ -48,6 +48,11 @@ CPD_FN constexpr bool is_simple(Form form) {
   return form != Form::general && form != Form::general_addition;
 }
 
+/// In a rule: any mode but nearest-even and stochastic; the plan says which when the kernel runs.
+/// One loop serves these five; its branches go the same way each time. (It has the value of one of
+/// them, since nvcc takes no template argument that is not an enumerator.)
+constexpr Rounding kOtherMode = Rounding::to_odd;
+
 /// What the compiler knows of a plan: its mode and its form, so that the common formats' loops have
 /// neither branches nor spare operations.
 template <Rounding kMode, Form kForm = Form::general>
@@ -55,30 +60,32 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool simple = is_simple(kForm);
-  /// A mode in which overflow may give the largest finite value although the policy is `ieee`.
-  static constexpr bool may_clip = kMode == Rounding::toward_zero || kMode == Rounding::to_odd ||
-                                   kMode == Rounding::up || kMode == Rounding::down;
+
+  CPD_FN static constexpr Rounding mode_of(const RoundPlan& plan) {
+    return kMode == kOtherMode ? plan.mode : kMode;
+  }
+  /// Whether an exact zero sum of numbers with different signs is -0 (IEEE 754, 6.3).
+  CPD_FN static constexpr bool is_down(const RoundPlan& plan) {
+    return mode_of(plan) == Rounding::down;
+  }
 };
 
-/// Calls run.operator()<mode>().
+/// Calls run.operator()<mode>() with nearest_even, stochastic or kOtherMode.
 template <class Run>
 CPD_FN constexpr void with_mode(Rounding mode, Run run) {
-  switch (mode) {
-    case Rounding::nearest_even:
-      return run.template operator()<Rounding::nearest_even>();
-    case Rounding::nearest_away:
-      return run.template operator()<Rounding::nearest_away>();
-    case Rounding::toward_zero:
-      return run.template operator()<Rounding::toward_zero>();
-    case Rounding::up:
-      return run.template operator()<Rounding::up>();
-    case Rounding::down:
-      return run.template operator()<Rounding::down>();
-    case Rounding::to_odd:
-      return run.template operator()<Rounding::to_odd>();
-    case Rounding::stochastic:
-      return run.template operator()<Rounding::stochastic>();
+  if (mode == Rounding::nearest_even) {
+    run.template operator()<Rounding::nearest_even>();
+  } else if (mode == Rounding::stochastic) {
+    run.template operator()<Rounding::stochastic>();
+  } else {
+    run.template operator()<kOtherMode>();
   }
+}
+
+/// A mode in which overflow may give the largest finite value although the policy is `ieee`.
+CPD_FN constexpr bool may_clip(Rounding mode) {
+  return mode != Rounding::nearest_even && mode != Rounding::stochastic &&
+         mode != Rounding::nearest_away;
 }
 
 /// Calls run.operator()<Rule<mode, form>>(), of the forms that the mode has.
@@ -136,27 +143,20 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
+  const Rounding mode = R::mode_of(plan);
+  if (mode == Rounding::stochastic) return divide_stochastic<V>(sig, cut_wanted, random, plan);
+  if (mode == Rounding::nearest_even) return divide_nearest_even<V>(sig, (U)cut_wanted, parity);
   const U one = splat<U>(1);
   // Beyond mantissa + 2 nothing changes, and the sums below cannot overflow.
   const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
-  if constexpr (R::mode == Rounding::stochastic) {
-    return divide_stochastic<V>(sig, cut_wanted, random, plan);
-  } else if constexpr (R::mode == Rounding::nearest_even) {
-    return divide_nearest_even<V>(sig, (U)cut_wanted, parity);
-  } else if constexpr (R::mode == Rounding::nearest_away) {
-    return ((sig << 1) + (one << cut)) >> (cut + one);
-  } else if constexpr (R::mode == Rounding::up || R::mode == Rounding::down) {
-    const U ceiling = (one << cut) - one;
-    const U addend =
-        R::mode == Rounding::up ? select(negative, U{}, ceiling) : select(negative, ceiling, U{});
-    return (sig + addend) >> cut;
-  } else if constexpr (R::mode == Rounding::to_odd) {
-    const U floor = sig >> cut;
-    const U even = (floor + parity + one) & one;
-    return floor + select((floor << cut) == sig, U{}, even);
-  } else {
-    return sig >> cut;
-  }
+  const U ceiling = (one << cut) - one;
+  if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
+  if (mode == Rounding::down) return (sig + select(negative, ceiling, U{})) >> cut;
+  if (mode == Rounding::nearest_away) return ((sig << 1) + (one << cut)) >> (cut + one);
+  const U floor = sig >> cut;
+  if (mode == Rounding::toward_zero) return floor;
+  const U even = (floor + parity + one) & one;  // to odd
+  return floor + select((floor << cut) == sig, U{}, even);
 }
 
 /// Whether the rule's form rounds V: then there are a short code and a short magnitude.
@@ -331,11 +331,12 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   const U u = bits_as<U>(x);
   const I a = (I)(u & splat<U>(P::magnitude));
   Outcome<Mask> outcome{code > most, Mask{}, a > splat<I>(P::infinity)};
-  if constexpr (R::may_clip) {
+  const Rounding mode = R::mode_of(plan);
+  if (may_clip(mode)) {
     // Inward of a finite overflow lies the largest finite value.
     Mask inward = a < splat<I>(P::infinity);
-    if constexpr (R::mode == Rounding::up) inward = inward & ((I)u < I{});
-    if constexpr (R::mode == Rounding::down) inward = inward & ((I)u >= I{});
+    if (mode == Rounding::up) inward = inward & ((I)u < I{});
+    if (mode == Rounding::down) inward = inward & ((I)u >= I{});
     outcome.clipped = outcome.overflowed & inward;
     outcome.overflowed = outcome.overflowed & !inward;
   }
@@ -394,7 +395,7 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   const auto rounds_to_zero = take_zero<R>(x, size, plan);
   if constexpr (!kIsShort<R, V>) y = magnitude_of<R, V>(size, plan);
   y = select(outcome.overflowed, splat<V>(plan.overflow_value), y);
-  if constexpr (R::may_clip) y = select(outcome.clipped, splat<V>(plan.max_value), y);
+  if (may_clip(R::mode)) y = select(outcome.clipped, splat<V>(plan.max_value), y);
   const U nan = splat<U>(P::quiet_nan);
   const U negative = plan.negative_is_nan ? nan : bits_as<U>(splat<V>(plan.lowest_value));
   const U sign = bits_as<U>(x) & splat<U>(P::sign);
@@ -413,7 +414,7 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   const auto outcome = outcome_of<R>(x, code, splat<I>(plan.max_code), plan);
   const auto rounds_to_zero = take_zero<R>(x, code, plan);
   code = select(outcome.overflowed, splat<I>(plan.overflow_code), code);
-  if constexpr (R::may_clip) code = select(outcome.clipped, splat<I>(plan.max_code), code);
+  if (may_clip(R::mode)) code = select(outcome.clipped, splat<I>(plan.max_code), code);
   const U nan = splat<U>(plan.nan_code);
   const U negative = plan.negative_is_nan ? nan : U{};
   const U sign = shift_left(bits_as<U>(x) >> (P::width - 1), plan.bits - 1);

@@ -13,17 +13,17 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint64_t;
 
-/// x op y (op z) as R's mode sees it, of binary32 values or, with kAny, of any.
-template <Operation op, class R, bool kAny, class V>
-CPD_FN V exact_operation(V x, V y, V z) {
+/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any; `down`: exact_sum's.
+template <Operation op, bool kAny, class V>
+CPD_FN V exact_operation(V x, V y, V z, bool down) {
   if constexpr (kAny && op == Operation::fma) {
-    return fma_as_seen<R::mode>(x, y, z);
+    return fma_as_seen(x, y, z, down);
   } else if constexpr (op == Operation::mul) {
     return kAny ? product_as_seen(x, y) : exact_product(x, y);
   } else if constexpr (op == Operation::fma) {
-    return exact_sum<R::mode>(exact_product(x, y), z);
+    return exact_sum(exact_product(x, y), z, down);
   } else {
-    return kAny ? sum_as_seen<R::mode>(x, y) : exact_sum<R::mode>(x, y);
+    return kAny ? sum_as_seen(x, y, down) : exact_sum(x, y, down);
   }
 }
 
@@ -34,7 +34,8 @@ CPD_FN void operate(const RoundPlan& plan, int64_t n, const T* x, const T* y, co
   const auto one = [&](const T* a, const T* b, const T* c, const uint32_t* r, T* to) {
     D third{};
     if constexpr (op == Operation::fma) third = load_value<D>(c);
-    const D exact = exact_operation<op, R, kAny>(load_value<D>(a), load_value<D>(b), third);
+    const D exact = exact_operation<op, kAny>(load_value<D>(a), load_value<D>(b), third,
+                                              R::is_down(plan));
     store_value(to, round<R>(exact, load_random<R, D>(r), plan));
   };
   for_lanes<D>(
@@ -73,16 +74,14 @@ CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t fir
                               const float* x, const float* y, const float* z,
                               const uint32_t* random, float* out) {
   const RoundPlan plan = *shared;
-  with_rule(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
+  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
 }
 
 CPD_BODY void arithmetic_f64_body(Operation op, const RoundPlan* shared, int64_t first, int64_t n,
                                   const double* x, const double* y, const double* z,
                                   const uint32_t* random, double* out) {
   const RoundPlan plan = *shared;
-  with_mode(plan.mode, [&]<Rounding mode>() {
-    operate_all<Rule<mode>>(op, plan, first, n, x, y, z, random, out);
-  });
+  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
 }
 
 }  // namespace

@@ -318,7 +318,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
         D exact = load_f32<D>(sum);
         if (adds) {
           float* unit = sum + block->plane;
-          exact = exact_sum<R::mode>(exact, load_f32<D>(unit));
+          exact = exact_sum(exact, load_f32<D>(unit), R::is_down(plan->promoted));
           store_f32(unit, D{});
         }
         store_f32(sum, round<R>(exact, random, plan->promoted));

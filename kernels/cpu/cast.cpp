@@ -38,7 +38,7 @@ template <class V, class T, class Map>
 CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T* x,
                       const uint32_t* random, T* y, Map map) {
   const RoundPlan plan = shared;  // a local copy that stores to y cannot change
-  with_rule(plan, [&]<class R>() {
+  with_rule<V>(plan, [&]<class R>() {
     with_random<R>(plan, first, n, random, n, [&](int64_t i, int64_t count, const uint32_t* r) {
       round_span<R, V>(plan, count, x + i, r, y + i, map);
     });
@@ -73,7 +73,7 @@ CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const 
   if constexpr (Lanes<V>::mantissa == 23) {
     if (streaming && holds_floats(y)) {
       done = n - n % kGroup;
-      with_rule(plan, [&]<class R>() { round_pages<R>(plan, first, done, x, random, y, map); });
+      with_rule<V>(plan, [&]<class R>() { round_pages<R>(plan, first, done, x, random, y, map); });
       fence_streaming<F>();
     }
   }

@@ -43,7 +43,7 @@ CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* ran
 
 /// The least i with x[i] NaN, or -1, where the largest |x| patterns are known.
 template <class V, class T>
-CPD_FN int64_t find_nan(Signed<V> largest, int64_t n, const T* x) {
+CPD_CALL int64_t find_nan(Signed<V> largest, int64_t n, const T* x) {
   Scalar<V> lanes[Lanes<V>::count];
   store(lanes, largest);
   bool any = false;
@@ -60,7 +60,7 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
   const RoundPlan plan = shared;
   const Packer<Unsigned<F>> packer(plan.bits);
   int64_t nan = -1;
-  with_rule(plan, [&]<class R>() {
+  with_rule<V>(plan, [&]<class R>() {
     with_random<R>(plan, first, n, random, kRun, [&](int64_t i, int64_t count, const uint32_t* r) {
       alignas(64) uint32_t codes[kRun];
       alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
@@ -79,7 +79,7 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
 }
 
 /// The same for whole groups of pages (n is a multiple of kGroup), past the caches.
-template <class R, class V, class Map>
+template <class R, class Map>
 CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                             const uint32_t* random, uint8_t* packed, Map map) {
   alignas(64) uint32_t codes[kPages][kBlock];
@@ -89,12 +89,12 @@ CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const floa
   int64_t nan = -1;
   PageIntegers<R> integers(plan, first, n, random);
   for_blocks(n, [&](int64_t block) {
-    Signed<V> largest{};
+    Signed<F> largest{};
     for_lines(integers, block, [&](int64_t page, int64_t line, const uint32_t* r) {
       const int64_t at = block + page * kPage + line;
       prefetch_line(x + at, block);
-      for (int64_t i = 0; i < kLine; i += Lanes<V>::count) {
-        code_lanes<R, V>(plan, x + at + i, r + i, codes[page] + line + i, largest, map);
+      for (int64_t i = 0; i < kLine; i += Lanes<F>::count) {
+        code_lanes<R, F>(plan, x + at + i, r + i, codes[page] + line + i, largest, map);
       }
     });
     const bool second = block / kBlock % 2 == 1;
@@ -103,7 +103,7 @@ CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const floa
       packer.pack(codes[page], kBlock, bytes[page] + (second ? half : 0));
       if (second) copy_streaming(packed + begin * plan.bits / 8 - half, bytes[page], 2 * half);
       if (plan.has_nan) continue;
-      const int64_t found = find_nan<V>(largest, kBlock, x + begin);
+      const int64_t found = find_nan<F>(largest, kBlock, x + begin);
       if (found >= 0 && (nan < 0 || begin + found < nan)) nan = begin + found;
     }
   });
@@ -113,13 +113,16 @@ CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const floa
 template <class V, class Map>
 CPD_FN int64_t encode_floats(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
                              const uint32_t* random, uint8_t* packed, bool streaming, Map map) {
-  const int64_t whole = streaming ? n - n % kGroup : 0;
+  int64_t whole = 0;
   int64_t nan = -1;
-  if (whole > 0) {
-    with_rule(plan, [&]<class R>() {
-      nan = encode_pages<R, V>(plan, first, whole, x, random, packed, map);
-    });
-    fence_streaming<F>();
+  if constexpr (Lanes<V>::mantissa == 23) {
+    if (streaming) {
+      whole = n - n % kGroup;
+      with_rule<V>(plan, [&]<class R>() {
+        nan = encode_pages<R>(plan, first, whole, x, random, packed, map);
+      });
+      fence_streaming<F>();
+    }
   }
   if (whole == n) return nan;
   const uint32_t* rest = random == nullptr ? random : random + whole;

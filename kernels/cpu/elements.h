@@ -20,7 +20,7 @@ CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(
 
 /// Copies n values past the caches, but for those of lines that `to` begins or ends within.
 template <class T>
-CPD_FN void copy_streaming(T* to, const T* from, std::int64_t n) {
+CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
   constexpr std::int64_t kStep = sizeof(F) / sizeof(T);
   constexpr std::int64_t kCacheLine = 64 / sizeof(T);
   std::int64_t i = 0;
@@ -40,7 +40,7 @@ CPD_FN void copy_streaming(T* to, const T* from, std::int64_t n) {
 // --- random integers -----------------------------------------------------------------------------
 
 /// The integers of elements i … i + n - 1; both are multiples of kBlock.
-CPD_FN void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
+CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                        std::int64_t n, std::uint32_t* out) {
   using U = Unsigned<F>;
   const int draws = draws_per_word(bits);
@@ -68,16 +68,17 @@ CPD_FN void with_random(const RoundPlan& plan, std::int64_t first, std::int64_t 
                         const std::uint32_t* random, std::int64_t step, Body body) {
   if constexpr (R::mode != Rounding::stochastic) {
     for (std::int64_t i = 0; i < n; i += step) body(i, least(step, n - i), nullptr);
-  } else if (random != nullptr) {
-    for (std::int64_t i = 0; i < n; i += step) body(i, least(step, n - i), random + i);
   } else {
     alignas(64) std::uint32_t run[kRun];
-    const std::int64_t most = least(step, kRun);
+    const bool fresh = random == nullptr;
+    const std::int64_t most = fresh ? least(step, kRun) : step;
     for (std::int64_t i = 0; i < n; i += most) {
       const std::int64_t count = least(most, n - i);
-      random_run(plan.random_bits, plan.seed, plan.stream, first + i,
-                 (count + kBlock - 1) / kBlock * kBlock, run);
-      body(i, count, run);
+      if (fresh) {
+        random_run(plan.random_bits, plan.seed, plan.stream, first + i,
+                   (count + kBlock - 1) / kBlock * kBlock, run);
+      }
+      body(i, count, fresh ? run : random + i);
     }
   }
 }

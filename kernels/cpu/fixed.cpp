@@ -361,6 +361,25 @@ CPD_BODY void end_tile(const Tile* tile) {
 
 // --- the loops -----------------------------------------------------------------------------------
 
+/// Calls run.operator()<mode>() with the rounding of a fixed-point number.
+template <class Run>
+CPD_FN void with_point_rounding(Rounding mode, Run run) {
+  switch (mode) {
+    case Rounding::nearest_even:
+      return run.template operator()<Rounding::nearest_even>();
+    case Rounding::nearest_away:
+      return run.template operator()<Rounding::nearest_away>();
+    case Rounding::up:
+      return run.template operator()<Rounding::up>();
+    case Rounding::down:
+      return run.template operator()<Rounding::down>();
+    case Rounding::to_odd:
+      return run.template operator()<Rounding::to_odd>();
+    default:
+      return run.template operator()<Rounding::toward_zero>();
+  }
+}
+
 CPD_FN void add_tile(const Tile& tile, Route route) {
   switch (route) {
     case Route::whole32:
@@ -374,10 +393,8 @@ CPD_FN void add_tile(const Tile& tile, Route route) {
     default:
       break;
   }
-  with_mode(tile.plan.point.rounding, [&]<Rounding mode>() {
-    if constexpr (mode != Rounding::stochastic) {
-      route == Route::rounded ? add_rounded<mode>(&tile) : add_saturating<mode>(&tile);
-    }
+  with_point_rounding(tile.plan.point.rounding, [&]<Rounding mode>() {
+    route == Route::rounded ? add_rounded<mode>(&tile) : add_saturating<mode>(&tile);
   });
 }
 

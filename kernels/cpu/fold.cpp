@@ -164,12 +164,12 @@ CPD_BODY void fold_any(const FoldPlan* shared, bool starts, const Steps* given) 
   if (plan.round.mode == Rounding::stochastic && steps.given.random != nullptr) {
     return fold_span<Rule<Rounding::stochastic>, D, Given<D>>(plan, starts, steps);
   }
-  with_rule(plan.round, [&]<class R>() {
-    if constexpr (is_nearest(R::mode)) {
-      if (plan.in_binary32) return fold_span<R, F>(plan, starts, steps);
-    }
-    fold_span<R, D>(plan, starts, steps);
-  });
+  if (plan.in_binary32) {
+    return with_rule<F>(plan.round, [&]<class R>() {
+      if constexpr (R::mode != Rounding::stochastic) fold_span<R, F>(plan, starts, steps);
+    });
+  }
+  with_rule<D>(plan.round, [&]<class R>() { fold_span<R, D>(plan, starts, steps); });
 }
 
 CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<double>* given) {
@@ -178,8 +178,7 @@ CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<d
   if (plan.round.mode == Rounding::stochastic && steps.given.random != nullptr) {
     return fold_span<Rule<Rounding::stochastic>, D, Given<D>>(plan, starts, steps);
   }
-  with_mode(plan.round.mode,
-            [&]<Rounding mode>() { fold_span<Rule<mode>, D>(plan, starts, steps); });
+  with_rule<D>(plan.round, [&]<class R>() { fold_span<R, D>(plan, starts, steps); });
 }
 
 // --- short roundings -----------------------------------------------------------------------------

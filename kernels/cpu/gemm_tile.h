@@ -136,7 +136,7 @@ CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Til
   with_mode(plan.sum.mode, [&]<Rounding mode>() {
     using General = Rule<mode, Form::general>;
     if (plan.exact_products) return sum_tile<General, D, true>(&plan, &block, &tile);
-    if constexpr (is_nearest(mode)) {
+    if constexpr (mode != Rounding::stochastic) {
       if (binary32) {
         return with_sum_form<mode>(plan,
                                    [&]<class R>() { sum_tile<R, F, false>(&plan, &block, &tile); });

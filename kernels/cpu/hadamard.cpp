@@ -26,19 +26,26 @@ CPD_FN void transform_unit(const HadamardPlan& plan, const float* x, Store store
   CPD_UNROLLED for (int k = 0; k < kCount; ++k) store(k * kLanes, v[k]);
 }
 
+/// n values side by side, a multiple of kUnit.
+template <int kSize, class V>
+CPD_CALL void transform_units(const HadamardPlan& shared, int64_t n, const float* x, float* y) {
+  const HadamardPlan plan = shared;  // a local copy that stores to y cannot change
+  for (int64_t i = 0; i < n; i += kUnit<kSize, V>) {
+    transform_unit<kSize, V>(plan, x + i, [&](int k, V v) { store_f32(y + i + k, v); });
+  }
+}
+
 /// n values side by side, whole groups.
 template <int kSize, class V>
 CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
   constexpr int64_t kStep = kUnit<kSize, V>;
-  int64_t i = 0;
-  for (; i + kStep <= n; i += kStep) {
-    transform_unit<kSize, V>(plan, x + i, [&](int k, V v) { store_f32(y + i + k, v); });
-  }
-  if (i < n) {  // fewer groups than the lanes hold
+  const int64_t whole = n - n % kStep;
+  transform_units<kSize, V>(plan, whole, x, y);
+  if (whole < n) {  // fewer groups than the lanes hold
     float rest[kStep] = {};
-    copy(rest, x + i, n - i);
-    transform_unit<kSize, V>(plan, rest, [&](int k, V v) { store_f32(rest + k, v); });
-    copy(y + i, rest, n - i);
+    copy(rest, x + whole, n - whole);
+    transform_units<kSize, V>(plan, kStep, rest, rest);
+    copy(y + whole, rest, n - whole);
   }
 }
 
@@ -64,31 +71,33 @@ CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x,
   });
 }
 
+/// One group in each of `count` columns, a multiple of V's lanes.
+template <int kSize, class V>
+CPD_CALL void transform_vectors(const HadamardPlan& shared, int64_t count, int64_t stride,
+                                const float* x, float* y) {
+  const HadamardPlan plan = shared;
+  for (int64_t j = 0; j < count; j += Lanes<V>::count) {
+    V v[kSize];
+    CPD_UNROLLED for (int k = 0; k < kSize; ++k) v[k] = load_f32<V>(x + k * stride + j);
+    hadamard<kSize, false>(v, plan);
+    CPD_UNROLLED for (int k = 0; k < kSize; ++k) store_f32(y + k * stride + j, v[k]);
+  }
+}
+
 /// One group in each of `count` columns.
 template <int kSize, class V>
 CPD_FN void transform_columns(const HadamardPlan& plan, int64_t count, int64_t stride,
                               const float* x, float* y) {
-  for_lanes<V>(
-      count,
-      [&](int64_t j) {
-        V v[kSize];
-        CPD_UNROLLED for (int k = 0; k < kSize; ++k) v[k] = load_f32<V>(x + k * stride + j);
-        hadamard<kSize, false>(v, plan);
-        CPD_UNROLLED for (int k = 0; k < kSize; ++k) store_f32(y + k * stride + j, v[k]);
-      },
-      [&](int64_t j, int64_t rest) {
-        V v[kSize];
-        float lanes[Lanes<V>::count] = {};
-        for (int k = 0; k < kSize; ++k) {
-          copy(lanes, x + k * stride + j, rest);
-          v[k] = load_f32<V>(lanes);
-        }
-        hadamard<kSize, false>(v, plan);
-        for (int k = 0; k < kSize; ++k) {
-          store_f32(lanes, v[k]);
-          copy(y + k * stride + j, lanes, rest);
-        }
-      });
+  constexpr int64_t kLanes = Lanes<V>::count;
+  const int64_t whole = count - count % kLanes;
+  transform_vectors<kSize, V>(plan, whole, stride, x, y);
+  if (whole < count) {
+    float rest[kSize * kLanes] = {};
+    const int64_t left = count - whole;
+    for (int k = 0; k < kSize; ++k) copy(rest + k * kLanes, x + k * stride + whole, left);
+    transform_vectors<kSize, V>(plan, kLanes, kLanes, rest, rest);
+    for (int k = 0; k < kSize; ++k) copy(y + k * stride + whole, rest + k * kLanes, left);
+  }
 }
 
 template <class V>

@@ -105,7 +105,7 @@ class PageValues {
       store(rows_[page] + kLine + i, v);
     }
   }
-  CPD_FN void leave_block(std::int64_t block) {
+  CPD_CALL void leave_block(std::int64_t block) {
     if (head_ == 0) return;
     for (std::int64_t page = 0; page < kPages; ++page) {
       leave(rows_[page], y_ + block + page * kPage, block % kPage);

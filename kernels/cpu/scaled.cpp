@@ -329,7 +329,7 @@ CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
       body.template operator()<Rule<mode>, ElementRoute::wide, D>();
     });
   }
-  with_rule(plan.element, [&]<class R>() {
+  with_rule<F>(plan.element, [&]<class R>() {
     if (route == ElementRoute::multiply) {
       body.template operator()<R, ElementRoute::multiply, F>();
     } else {

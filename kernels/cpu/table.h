@@ -53,10 +53,19 @@ CPD_FN auto enter(Args... args) {
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Calls run.operator()<Rule<…>>() for what the plan says.
-template <class Run>
+/// Calls run.operator()<Rule<…>>() for what the plan says, to round V. In binary64 lanes no form is
+/// shorter than `simple`.
+template <class V, class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
-  with_mode(plan.mode, [&]<Rounding mode>() { with_form<mode>(plan.form, run); });
+  with_mode(plan.mode, [&]<Rounding mode>() {
+    if constexpr (Lanes<V>::mantissa == 23) {
+      with_form<mode>(plan.form, run);
+    } else if (mode != kOtherMode && is_simple(plan.form)) {
+      run.template operator()<Rule<mode, Form::simple>>();
+    } else {
+      run.template operator()<Rule<mode, Form::general>>();
+    }
+  });
 }
 
 template <class T>

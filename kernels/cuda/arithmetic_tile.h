@@ -9,12 +9,12 @@
 
 namespace cpd::cuda {
 
-/// x op y (op z) as the mode sees it, of binary32 values or, with kAny, of any.
-template <Rounding mode, bool kAny>
-CPD_FN double exact_result(Operation op, double x, double y, double z) {
+/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any; `down`: exact_sum's.
+template <bool kAny>
+CPD_FN double exact_result(Operation op, double x, double y, double z, bool down) {
   if (op == Operation::mul) return kAny ? product_as_seen(x, y) : exact_product(x, y);
-  if (op == Operation::add) return kAny ? sum_as_seen<mode>(x, y) : exact_sum<mode>(x, y);
-  return kAny ? fma_as_seen<mode>(x, y, z) : exact_sum<mode>(exact_product(x, y), z);
+  if (op == Operation::add) return kAny ? sum_as_seen(x, y, down) : exact_sum(x, y, down);
+  return kAny ? fma_as_seen(x, y, z, down) : exact_sum(exact_product(x, y), z, down);
 }
 
 /// A thread's share of an operation, number `thread` of so many. kAny: an operand is binary64.
@@ -28,7 +28,7 @@ CPD_FN void operate(const ArithmeticCall& call, std::int64_t thread, std::int64_
       const auto x = load_element<double>(call.x, i);
       const auto y = load_element<double>(call.y, i);
       const double z = call.op == Operation::fma ? load_element<double>(call.z, i) : 0.0;
-      const double exact = exact_result<mode, kAny>(call.op, x, y, z);
+      const double exact = exact_result<kAny>(call.op, x, y, z, Rule<mode>::is_down(plan));
       store_element(call.out, i, round<mode>(exact, std::uint64_t{random}, plan));
     });
   }

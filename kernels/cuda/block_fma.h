@@ -134,7 +134,8 @@ class UnitSum {
     const auto random =
         draw<R, double>(plan.promoted, key_, plan.first_draw + span_.draws + number);
     const double unit = unit_;
-    const double exact = adds ? exact_sum<mode>(static_cast<double>(sum_), unit) : unit;
+    const bool down = R::is_down(plan.promoted);
+    const double exact = adds ? exact_sum(static_cast<double>(sum_), unit, down) : unit;
     const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
     (adds ? sum_ : unit_) = rounded;
     if (adds) unit_ = 0.0F;

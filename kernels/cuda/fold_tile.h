@@ -12,12 +12,6 @@
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/strided.h"
 
-/// A sum that is called from several places in one kernel.
-#ifdef __CUDACC__
-#define CPD_CALL __host__ __device__ __noinline__
-#else
-#define CPD_CALL inline
-#endif
 namespace cpd::cuda {
 
 /// Open trees of fewer than 2^40 terms.
@@ -74,13 +68,14 @@ class ElementPlanes {
   /// a + b, or b alone as the first term, rounded once.
   CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     if constexpr (sizeof(T) == sizeof(double)) {
-      return round<R>(starts ? b : sum_as_seen<mode>(a, b), std::uint64_t{random}, plan.round);
+      return round<R>(starts ? b : sum_as_seen(a, b, R::is_down(plan.round)), std::uint64_t{random}, plan.round);
     } else {
-      if constexpr (is_nearest(mode)) {
+      if constexpr (mode != Rounding::stochastic) {
         if (plan.in_binary32) return round<R>(starts ? b : a + b, random, plan.round);
       }
-      const double exact = starts ? static_cast<double>(b)
-                                  : exact_sum<mode>(static_cast<double>(a), static_cast<double>(b));
+      const double second = b;
+      const bool down = R::is_down(plan.round);
+      const double exact = starts ? second : exact_sum(static_cast<double>(a), second, down);
       return convert_value<float>(round<R>(exact, std::uint64_t{random}, plan.round));
     }
   }

@@ -266,7 +266,7 @@ class OrderedSum {
                            int count, std::uint64_t chunk, bool narrow) {
     const GemmPlan& plan = call.plan.sum;
     if (plan.exact_products) return add_as<double, true>(call, a, b, k, count, chunk);
-    if constexpr (is_nearest(mode)) {
+    if constexpr (mode != Rounding::stochastic) {
       if (narrow) return add_as<float, false>(call, a, b, k, count, chunk);
     }
     add_as<double, false>(call, a, b, k, count, chunk);

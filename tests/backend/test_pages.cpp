@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, Pages,
 TEST_P(Pages, EveryLengthAroundThem) {
   for (const RoundingOptions& o : kOptions) {
     const Case c = make_case(GetParam(), o, 0, 512);
-    for (const KernelTable* kernels : AvailableKernels()) {
+    for (const KernelTable* kernels : testing::kernel_tables()) {
       for (const int n : kLengths) {
         const bool is_random = o.mode == Rounding::stochastic;
         check(*kernels, c, static_cast<std::size_t>(n), 0, false);
@@ -171,7 +171,7 @@ TEST_P(Pages, EveryLengthAroundThem) {
 TEST_P(Pages, UnalignedMemory) {
   for (const RoundingOptions& o : kOptions) {
     const Case c = make_case(GetParam(), o, 0, 0);
-    for (const KernelTable* kernels : AvailableKernels()) {
+    for (const KernelTable* kernels : testing::kernel_tables()) {
       for (const std::size_t offset : {1, 4, 8, 15, 16}) {
         check(*kernels, c, kMost, offset, false);
         if (HasFatalFailure()) return;
@@ -184,7 +184,7 @@ TEST_P(Pages, Scaled) {
   for (const RoundingOptions& o : kOptions) {
     for (const int shift : testing::thinned<int>({3, -3, 100, -100, 126, -126, 127, -127})) {
       const Case c = make_case(GetParam(), o, shift, 256);
-      for (const KernelTable* kernels : AvailableKernels()) {
+      for (const KernelTable* kernels : testing::kernel_tables()) {
         check(*kernels, c, kMost, 0, false);
         if (HasFatalFailure()) return;
       }
@@ -205,7 +205,7 @@ TEST(PagesOf, TheLeastNanIsFound) {
     Placed<float> x(kMost, 0, 1.0F);
     Placed<std::uint8_t> packed(kMost, 0, 0);
     for (const std::int64_t i : places) x.data()[i] = std::nanf("");
-    for (const KernelTable* kernels : AvailableKernels()) {
+    for (const KernelTable* kernels : testing::kernel_tables()) {
       const std::int64_t found =
           kernels->encode_f32(plan, 0, 0, n, x.data(), nullptr, packed.data(), true);
       EXPECT_EQ(found, *std::min_element(places.begin(), places.end())) << kernels->name;

@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, ScaledPages,
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
-  const auto tables = AvailableKernels();
+  const auto tables = testing::kernel_tables();
   const Floats x = Values(3);
   const Floats ones(static_cast<std::size_t>(kN), 1);
   std::vector<std::uint32_t> random(static_cast<std::size_t>(kN));
@@ -152,7 +152,7 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
 
 TEST(ScaledPagesOf, LargestMagnitudes) {
   const Floats x = Values(11);
-  for (const KernelTable* table : AvailableKernels()) {
+  for (const KernelTable* table : testing::kernel_tables()) {
     for (const bool with_nan : {false, true}) {
       for (const std::int64_t run : {8, 16, 32, 64, 128, 256, 100}) {
         for (const std::int64_t n : {kN, kN - 1024, std::int64_t{4096}, kN - 77}) {

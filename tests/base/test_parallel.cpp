@@ -100,18 +100,24 @@ TEST(Parallel, CallsOfManyThreadsAreEachWhole) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Parallel, IsSerialInAForkedChild) {
-  const Threads set("2");
-  parallel_for(100, 1, 0, [](std::int64_t, std::int64_t) {});
-  const pid_t child = fork();
-  if (child == 0) {
-    int calls = 0;  // one thread's
-    parallel_for(100, 1, 0, [&](std::int64_t, std::int64_t) { ++calls; });
-    std::exit(calls == 1 ? 0 : 1);  // with all that ends with the thread
+TEST(Parallel, IsWholeInAForkedChild) {
+  const Threads set("3");
+  const auto sum_of_calls = [] {
+    std::atomic<std::int64_t> done{0};
+    for (int i = 0; i < 100; ++i) {
+      parallel_for(100, 1, 0, [&](std::int64_t begin, std::int64_t end) { done += end - begin; });
+    }
+    return done.load();
+  };
+  EXPECT_EQ(sum_of_calls(), 10'000);  // the parent's threads are asleep or between two calls
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) std::exit(sum_of_calls() == 10'000 ? 0 : 1);  // with all that ends with it
+    int status = -1;
+    waitpid(child, &status, 0);
+    ASSERT_EQ(status, 0);
+    ASSERT_EQ(sum_of_calls(), 10'000);
   }
-  int status = -1;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
 }
 
 TEST(Parallel, IsSerialInsideItself) {

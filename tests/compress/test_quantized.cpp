@@ -17,6 +17,7 @@
 #include "cpd/numeric/error.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/scaled.h"
+#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
 
@@ -203,7 +204,7 @@ TEST(Quantized, EveryInstructionSetHasTheSameBits) {
   for (const char* text : {"fp8_rows row=27", "int8_rows row=576", "int8_rows row=33 stochastic",
                            "int4 stochastic", "quantized mxfp8", "int4 bucket=7"}) {
     std::vector<float> expected;
-    for (const KernelTable* table : AvailableKernels()) {
+    for (const KernelTable* table : testing::kernel_tables()) {
       ForceKernels(table->name);
       const auto y = coded(text, x);
       if (expected.empty()) expected = y;

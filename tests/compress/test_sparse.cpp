@@ -15,6 +15,7 @@
 #include "cpd/compress/places.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/numeric/error.h"
+#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 
 namespace cpd {
@@ -142,7 +143,7 @@ TEST(Sparse, KeepsEveryBitButNansPayload) {
   const Sparse codec;
   std::vector<float> expected = x;
   expected[502] = nan;
-  for (const KernelTable* table : AvailableKernels()) {
+  for (const KernelTable* table : testing::kernel_tables()) {
     ForceKernels(table->name);
     EXPECT_TRUE(same(expected, decoded(codec, encoded(codec, x), x.size()))) << table->name;
   }

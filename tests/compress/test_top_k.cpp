@@ -21,6 +21,7 @@
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/top_k.h"
 #include "cpd/numeric/error.h"
+#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 
 namespace cpd {
@@ -107,7 +108,7 @@ TEST(Largest, AreThoseOfASort) {
 }
 
 TEST(Largest, EveryInstructionSetAndSums) {
-  for (const KernelTable* table : AvailableKernels()) {
+  for (const KernelTable* table : testing::kernel_tables()) {
     ForceKernels(table->name);
     const Values x = normal(70003, 1);
     const Values r = normal(70003, 2);

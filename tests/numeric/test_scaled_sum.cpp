@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "cpd/backend/roster.h"
 #include "cpd/numeric/reference_gemm.h"
+#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
 
@@ -24,7 +24,7 @@ TEST(ScaledSum, EveryBackend) {
   std::vector<float> values = testing::mixed_values(reference::Spec{}, 64 * 64, 1);
   const std::vector<float> special = testing::special_values();
   std::copy(special.begin(), special.end(), values.begin());
-  for (const KernelTable* table : AvailableKernels()) {
+  for (const KernelTable* table : testing::kernel_tables()) {
     const auto columns = static_cast<std::size_t>(table->gemm_columns);
     const std::size_t stride = columns + 16;  // what lies between the rows stays
     const std::size_t rows = values.size() / columns;

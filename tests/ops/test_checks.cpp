@@ -317,7 +317,7 @@ TEST_F(Checks, CodesLayersAndRanksTooManyToCount) {
   Each("a layer's size must be 0…2^56", {{"VirtualReduce", [] { VirtualReduce({}, 2, {kMost}); }},
                                          {"VirtualReduce", [] { VirtualReduce({}, 2, {-1}); }}});
   // What can be counted and is not there is another matter.
-  if constexpr (!testing::kSanitized) {  // AddressSanitizer ends the program instead
+  if (!testing::kSanitized) {  // AddressSanitizer ends the program instead
     EXPECT_THROW(VirtualReduce({}, 2, {std::int64_t{1} << 56}), std::bad_alloc);
   }
 }

@@ -234,7 +234,7 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   std::mt19937_64 bits(20);
   int finite = 0;
   int infinite = 0;
-  for (const KernelTable* kernels : AvailableKernels()) {
+  for (const KernelTable* kernels : testing::kernel_tables()) {
     for (const Case& c : cases()) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p60);
@@ -287,7 +287,7 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
       if (a.empty()) break;
     }
     if (a.empty()) continue;
-    for (const KernelTable* kernels : AvailableKernels()) {
+    for (const KernelTable* kernels : testing::kernel_tables()) {
       Block block(*kernels, 2, 1, 1, a, {1.0F});
       for (const float sum : block.Sums(plan.sum, 0.0F)) {
         ASSERT_EQ(sum, static_cast<float>(quantum)) << kernels->name << ", seed " << seed;
@@ -300,7 +300,7 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
 /// Sums that start anywhere in the range, beyond what magnets reach too.
 TEST(GemmRoutes, SumsStartAnywhere) {
   std::mt19937_64 bits(29);
-  for (const KernelTable* kernels : AvailableKernels()) {
+  for (const KernelTable* kernels : testing::kernel_tables()) {
     for (const Case& c : cases()) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const AccumulatorPlan plan = make_accumulator_plan(accumulator, 20);
@@ -326,7 +326,7 @@ TEST(GemmRoutes, SumsStartAnywhere) {
 /// Sums of two blocks of k, of which the second may begin within a group.
 TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   std::mt19937_64 bits(23);
-  for (const KernelTable* kernels : AvailableKernels()) {
+  for (const KernelTable* kernels : testing::kernel_tables()) {
     for (const Case& c : cases()) {
       const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 61);
       GemmPlan general = plan.sum;
@@ -367,7 +367,7 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   std::mt19937_64 bits(23);
   int finite = 0;
   int special = 0;
-  for (const KernelTable* kernels : AvailableKernels()) {
+  for (const KernelTable* kernels : testing::kernel_tables()) {
     for (const Case& c : stochastic_cases()) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p120);
@@ -409,7 +409,7 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
 /// its neighbours, also where the format's last places end.
 TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   std::mt19937_64 bits(22);
-  for (const KernelTable* kernels : AvailableKernels()) {
+  for (const KernelTable* kernels : testing::kernel_tables()) {
     for (const char* name : {"fp16 sequential", "e6m9 sequential", "bf16 sequential",
                              "e4m3 sequential", "e5m2 kahan", "tf32 sequential"}) {
       const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(name), 1);
@@ -447,7 +447,7 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
 /// around it to the general route and no others.
 TEST(GemmRoutes, OneLargeOperandAmongMany) {
   std::mt19937_64 bits(21);
-  for (const KernelTable* kernels : AvailableKernels()) {
+  for (const KernelTable* kernels : testing::kernel_tables()) {
     for (const Case& c : cases()) {
       for (std::int64_t at = 0; at < 40; at += 3) {
         auto a = values(std::int64_t{9} * 40, c.operands, 0.1, false, bits);

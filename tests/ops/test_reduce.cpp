@@ -213,15 +213,15 @@ TEST(Reduce, TinyTermsBreakTies) {
 
 TEST(Reduce, LargeFoldsDoNotDependOnPiecesOrBackend) {
   const Spec spec = reference::spec_of(ParseFormat("e4m3"));
-  constexpr std::size_t kLength = testing::kSanitized ? 20'000 : 70'000;
+  const std::size_t length = testing::kSanitized ? 20'000 : 70'000;
   Terms terms;
-  for (std::uint64_t k = 0; k < 5; ++k) terms.push_back(testing::moderate_values(spec, kLength, k));
+  for (std::uint64_t k = 0; k < 5; ++k) terms.push_back(testing::moderate_values(spec, length, k));
   for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
     for (const Accumulator& a : accumulators(ParseFormat("e4m3"), options_of(mode, 10))) {
       std::vector<float> first;
       for (const std::string& backend : testing::backends()) {
         const testing::WithBackend forced(backend);
-        for (const std::size_t piece : {kLength, std::size_t{256 * 7}, std::size_t{12'345}}) {
+        for (const std::size_t piece : {length, std::size_t{256 * 7}, std::size_t{12'345}}) {
           const std::vector<float> sums = fold(a, kFp32, terms, piece, piece % 4);
           if (first.empty()) first = sums;
           EXPECT_TRUE(

@@ -237,10 +237,8 @@ Made Definition(const Floats& x, const Case& c, const Scaled& scaled, const Roun
 class ScaledOn : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const auto names = testing::backends();
-    if (std::find(names.begin(), names.end(), GetParam()) == names.end()) {
-      GTEST_SKIP() << "this CPU has no " << GetParam();
-    }
+    const std::string reason = testing::reason_without(GetParam());
+    if (!reason.empty()) GTEST_SKIP() << reason;
     ForceKernels(GetParam());
   }
   void TearDown() override { ForceKernels(""); }

@@ -3,7 +3,10 @@
 // Running the same assertions on every CPU backend.
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cpd/backend/roster.h"
@@ -24,11 +27,30 @@ inline constexpr const char* kBuiltBackends[] = {
 #endif
 };
 
-/// Those that this CPU runs.
+/// The tables of kernels that this run tests, slowest first: those that this CPU runs. With
+/// CPD_TEST_BACKENDS=vectors scalar ones are left out where there are others: they are tested under
+/// a sanitizer.
+inline std::vector<const KernelTable*> kernel_tables() {
+  std::vector<const KernelTable*> tables = AvailableKernels();
+  const char* wanted = std::getenv("CPD_TEST_BACKENDS");
+  const bool vectors = wanted != nullptr && std::string_view(wanted) == "vectors";
+  if (vectors && tables.size() > 1) tables.erase(tables.begin());
+  return tables;
+}
+
+/// Their names.
 inline std::vector<std::string> backends() {
   std::vector<std::string> names;
-  for (const KernelTable* table : AvailableKernels()) names.emplace_back(table->name);
+  for (const KernelTable* table : kernel_tables()) names.emplace_back(table->name);
   return names;
+}
+
+/// Why a backend that is built is not tested in this run; empty where it is.
+inline std::string reason_without(std::string_view name) {
+  const auto is_named = [name](const KernelTable* table) { return name == table->name; };
+  if (std::ranges::any_of(kernel_tables(), is_named)) return "";
+  const bool runs = std::ranges::any_of(AvailableKernels(), is_named);
+  return (runs ? "tested under a sanitizer: " : "this CPU has no ") + std::string(name);
 }
 
 /// Forces a backend for as long as it lives.

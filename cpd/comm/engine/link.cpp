@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "cpd/base/backoff.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/comm/transport/fault.h"
 #include "cpd/ops/reduce.h"
@@ -27,21 +28,6 @@ std::string Tenths(double seconds) {
   const std::int64_t tenths = std::llround(seconds * 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
-
-/// Lets others run while waiting: at first only a moment, so that short messages are not late.
-class Backoff {
- public:
-  void Wait() {
-    if (++turns_ < 50) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  }
-
- private:
-  int turns_ = 0;
-};
 
 struct Header {
   std::uint64_t length = 0;
@@ -277,10 +263,10 @@ void Link::Wait(Pending& pending) {
   const double longest = timeout_ - Grace(timeout_);
   const auto begin = Clock::now();
   double next_look = 2 * kLookAround;
-  Backoff pause;
+  Backoff backoff;
   while (!Poll(pending)) {
     CheckInterrupt();
-    pause.Wait();
+    backoff.Wait();
     const double waited = Seconds(Clock::now() - begin).count();
     if (waited < next_look) continue;
     next_look = waited + kLookAround;

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,9 +31,6 @@ inline Clock::time_point After(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(
                             std::chrono::duration<double>(std::clamp(seconds, 0.0, most)));
 }
-
-/// Between two looks at what a rank waits for.
-inline void Pause() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
 
 inline std::string Seconds(double seconds) {
   std::array<char, 32> text{};

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "cpd/base/backoff.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/numeric/error.h"
 
@@ -67,6 +68,7 @@ std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<
           "MPI_Isend");
     MPI_Request_free(&request);
   }
+  Backoff backoff;
   while (std::ranges::find(joined, false) != joined.end() && Clock::now() <= deadline) {
     try {
       CheckInterrupt();
@@ -82,7 +84,7 @@ std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<
       joins[i] = theirs;
       joined[i] = true;
     });
-    Pause();
+    backoff.Wait();
   }
   std::vector<int> lost;
   for (std::size_t i = 0; i < world.size(); ++i) {

@@ -13,11 +13,11 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <thread>
 
+#include "cpd/base/backoff.h"
 #include "cpd/base/interrupt.h"
+#include "cpd/base/quiet_thread.h"
 #include "cpd/comm/transport/mpi/attendance.h"
-#include "cpd/comm/transport/mpi/quiet_thread.h"
 #include "cpd/comm/transport/transport.h"
 #include "cpd/numeric/error.h"
 
@@ -84,8 +84,9 @@ int InitThread(double timeout) {
   });
   const Clock::time_point deadline = After(timeout - Grace(timeout));
   const char* heard = nullptr;
+  Backoff backoff;
   while (!start.done) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    backoff.Wait();
     OrTell(CheckInterrupt, [] { attendance.GiveUp(); });
     if (attendance.HasGivenUp()) heard = "another rank gave up";
     if (heard == nullptr && Clock::now() < deadline) continue;
@@ -153,8 +154,9 @@ class Farewells {
   [[noreturn]] void Fail(const std::string& why, double timeout) {
     Tell();
     const Clock::time_point deadline = After(Grace(timeout));
+    Backoff backoff;
     do {
-      Pause();
+      backoff.Wait();
       Heard();
     } while (Clock::now() < deadline);  // MPI moves only while it is called
     std::vector<int> lost;
@@ -189,6 +191,7 @@ void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time
   MPI_Request request = MPI_REQUEST_NULL;
   Check(MPI_Comm_idup(MPI_COMM_WORLD, copy, &request), "MPI_Comm_idup");
   int done = 0;
+  Backoff backoff;
   while (true) {
     {
       const MpiCall call;
@@ -198,7 +201,7 @@ void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time
     OrTell(CheckInterrupt, [&] { farewells.Tell(); });
     if (farewells.Heard()) farewells.Fail("another rank gave up", timeout);
     if (Clock::now() > deadline) farewells.Fail("no answer for " + Seconds(timeout), timeout);
-    Pause();
+    backoff.Wait();
   }
   Check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }

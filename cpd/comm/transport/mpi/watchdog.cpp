@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "cpd/comm/transport/mpi/quiet_thread.h"
+#include "cpd/base/quiet_thread.h"
 
 namespace cpd {
 

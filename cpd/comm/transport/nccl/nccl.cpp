@@ -20,10 +20,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "cpd/base/backoff.h"
 #include "cpd/comm/transport/libraries.h"
 #include "cpd/numeric/error.h"
 
@@ -247,8 +247,9 @@ class Channel {
         Clock::now() + std::chrono::duration_cast<Clock::duration>(
                            std::chrono::duration<double>(std::clamp(timeout, 0., most)));
     ncclResult_t state = RawState();
+    Backoff backoff;
     while (state == ncclInProgress && Clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      backoff.Wait();
       state = RawState();
     }
     return state;

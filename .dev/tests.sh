@@ -1,0 +1,130 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# ./dev test and ./dev gpu.
+
+readonly kResults=build/results
+
+# ctest_tree TREE LABELS: runs the tests of some labels (a|b) in one build tree; keeps their JUnit file for the summary.
+ctest_tree() {
+  local results=$PWD/$kResults/ctest-$1-${2%%|*}.xml
+  ctest --test-dir "build/$1" -L "^($2)\$" --no-tests=error --output-on-failure --parallel "$(jobs)" \
+    --output-junit "$results" || die "stage failed: C++ tests ($1, $2)"
+}
+
+compile_tests() { logged build-tests cmake --build build/release --target cpd_tests; }
+
+# cpp_tests LABELS
+cpp_tests() {
+  step "compile: C++ tests" compile_tests
+  step "C++ tests, $1" ctest_tree release "$1"
+}
+
+# preset_tests NAME OPTION...: the quick C++ tests in the tree of a CMake preset.
+preset_tests() {
+  logged "configure-$1" cmake --preset "$1" "${@:2}" -DPython_EXECUTABLE="$PWD/$kVenv/bin/python"
+  step "compile: $1" logged "build-$1" cmake --build --preset "$1"
+  step "C++ tests under $1" ctest_tree "$1" quick
+}
+
+# The release programs with a library under AddressSanitizer and UndefinedBehaviorSanitizer, which has scalar kernels and
+# those of this CPU's widest ISA; what tests inline code is compiled with both. With --all everything is, for every ISA.
+sanitized_tests() {
+  if ((kAll)); then
+    preset_tests asan -DCPD_WIDEST_ISA=OFF -DCPD_TESTED_PROGRAMS=
+  else
+    preset_tests asan -DCPD_WIDEST_ISA=ON -DCPD_TESTED_PROGRAMS="$PWD/build/release/tests"
+  fi
+}
+
+aarch64_tests() {
+  if type aarch64-linux-gnu-g++ qemu-aarch64 &>/dev/null; then
+    preset_tests aarch64
+  else
+    warn "skipped: C++ tests for aarch64 (Debian: g++-aarch64-linux-gnu, qemu-user)"
+  fi
+}
+
+can_fuzz() {
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++ -x c++ -fsanitize=fuzzer,address,undefined -o build/can_fuzz - 2>/dev/null
+}
+
+# fuzz_tests LABELS: decoders under libFuzzer.
+fuzz_tests() {
+  if ! can_fuzz; then
+    warn "skipped: decoders under libFuzzer (no clang++ that links it; Debian: clang, libclang-rt-dev)"
+    return
+  fi
+  logged configure-fuzz cmake --preset fuzz
+  step "compile: fuzz" logged build-fuzz cmake --build --preset fuzz
+  step "decoders under libFuzzer, $1" ctest_tree fuzz "$1"
+}
+
+# python_tests NAME ARGS: to pytest; NAME is the JUnit file's.
+python_tests() {
+  local results=$kResults/pytest-$1.xml
+  step "Python tests, $1" "$kVenv/bin/python" -m pytest --junitxml="$results" "${@:2}" ||
+    die "stage failed: Python tests"
+}
+
+# What did not run in this run, why, how much did, and what was slow.
+summary() {
+  "$kVenv/bin/python" tests/testing/summary.py "$kResults"/*.xml build/*/Testing/gtest/*.xml
+}
+
+test_() {
+  local changed='' only_python=()
+  kAll=0
+  while (($#)); do
+    case $1 in
+      --all) kAll=1 ;;
+      --changed) changed=main ;;
+      --changed=*) changed=${1#*=} ;;
+      *) only_python+=("$1") ;;
+    esac
+    shift
+  done
+  step "system packages" test_packages
+  build whole
+  step "Python packages" oracle_group
+  rm -rf "$kResults" build/*/Testing/gtest
+  mkdir -p "$kResults"
+  if ((${#only_python[@]})); then
+    python_tests some "${only_python[@]}"
+  elif [[ -n $changed ]]; then
+    changed_tests "$changed"
+  else
+    every_test
+  fi
+}
+
+every_test() {
+  local parallel=(--numprocesses "$(jobs)" --dist loadscope)
+  if ((!kAll)); then export CPD_TEST_BACKENDS=vectors; fi
+  cpp_tests 'quick|gpu' # without a GPU these skip, and say so
+  unset CPD_TEST_BACKENDS
+  sanitized_tests
+  fuzz_tests quick
+  python_tests quick -m 'not exhaustive' "${parallel[@]}"
+  if ((kAll)); then
+    python_tests exhaustive -m exhaustive # one after the other: they measure memory, and some need the machine
+    logged configure-tests cmake -DCPD_EVERY_HEADER=ON build/release
+    cpp_tests exhaustive
+    preset_tests tsan
+    fuzz_tests exhaustive
+    aarch64_tests
+  fi
+  summary
+  [[ -n ${CPD_TIMES:-} ]] || "$kVenv/bin/python" tests/testing/times.py "$kTimes"
+  say "all stages passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
+}
+
+gpu() {
+  step "system packages" test_packages
+  CPD_CUDA=ON build whole
+  export CPD_REQUIRE_GPU=1
+  rm -rf "$kResults"
+  mkdir -p "$kResults"
+  cpp_tests gpu
+  python_tests gpu -m gpu
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace cpd {
+
+/// How a thread waits for another thread or process that cannot wake it, by looking again and
+/// again: for 50 µs it only yields its core, so that what comes soon is not late; then it sleeps an
+/// eighth of the time waited so far, 50 µs to 1 ms, so that it does not keep the other one waiting.
+class Backoff {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr Clock::duration kSpin = std::chrono::microseconds(50);
+  static constexpr Clock::duration kLongestSleep = std::chrono::milliseconds(1);
+
+  /// Between two looks.
+  void Wait() {
+    const auto waited = Clock::now() - begin_;
+    if (waited < kSpin) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 8, kSpin, kLongestSleep));
+    }
+  }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+};
+
+}  // namespace cpd

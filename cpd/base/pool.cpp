@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/base/pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "cpd/base/backoff.h"
+#include "cpd/base/quiet_thread.h"
+
+namespace cpd {
+namespace {
+
+using Clock = Backoff::Clock;
+
+/// A word that threads wait for.
+class Signal {
+ public:
+  void Set(std::uint64_t value) {
+    word_ = value;
+    if (sleepers_ == 0) return;
+    { const std::lock_guard<std::mutex> lock(mutex_); }
+    wakes_.notify_all();
+  }
+  /// From one value to another, if it has that one; wakes nobody.
+  bool Change(std::uint64_t from, std::uint64_t to) {
+    return word_.compare_exchange_strong(from, to);
+  }
+  [[nodiscard]] std::uint64_t Get() const { return word_; }
+
+  /// Waits until ready(word), at most so long; true when it is.
+  template <class Ready>
+  bool Await(Clock::duration longest, Ready ready) {
+    const auto end = Clock::now() + longest;
+    const auto end_of_spin = std::min(end, Clock::now() + Backoff::kSpin);
+    while (Clock::now() < end_of_spin) {
+      if (ready(Get())) return true;
+      std::this_thread::yield();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++sleepers_;  // before it reads the word; Set reads it after it has written the word
+    const bool is_ready = wakes_.wait_until(lock, end, [&] { return ready(Get()); });
+    --sleepers_;
+    return is_ready;
+  }
+
+ private:
+  std::atomic<std::uint64_t> word_{0};
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+};
+
+/// What a thread does, in the low bits of its word; above them the number of its call.
+enum Phase : std::uint64_t {
+  kFree,
+  kTaken,   ///< a caller writes down its call
+  kCalled,  ///< not yet begun; the caller may take the call back
+  kAtWork,
+};
+constexpr std::uint64_t kPhases = 4;
+
+Phase PhaseOf(std::uint64_t word) { return static_cast<Phase>(word % kPhases); }
+
+}  // namespace
+
+class PoolThread {
+ public:
+  /// The thread's own loop.
+  void Serve() {
+    for (;;) {
+      const auto is_called = [](std::uint64_t word) { return PhaseOf(word) == kCalled; };
+      if (!state_.Await(std::chrono::hours(1), is_called)) continue;
+      const std::uint64_t word = state_.Get();
+      if (PhaseOf(word) != kCalled || !state_.Change(word, word - kCalled + kAtWork)) continue;
+      (*work_)(number_);
+      state_.Set(word - kCalled + kFree);
+    }
+  }
+
+  /// Takes the thread for a call, if it is free; the call's number, or 0.
+  std::uint64_t Call(const std::function<void(int)>& work, int number) {
+    const std::uint64_t word = state_.Get();
+    const std::uint64_t call = word + kPhases;
+    if (PhaseOf(word) != kFree || !state_.Change(word, call + kTaken)) return 0;
+    work_ = &work;
+    number_ = number;
+    state_.Set(call + kCalled);
+    return call;
+  }
+  /// The call does not begin any more, if it has not.
+  void TakeBack(std::uint64_t call) { state_.Change(call + kCalled, call + kFree); }
+  /// Until a call that was begun has returned, at most so long; true when it has.
+  bool AwaitEnd(std::uint64_t call, Clock::duration longest) {
+    return state_.Await(longest, [call](std::uint64_t word) { return word != call + kAtWork; });
+  }
+
+ private:
+  Signal state_;
+  const std::function<void(int)>* work_ = nullptr;
+  int number_ = 0;
+};
+
+namespace {
+
+/// All threads of a process. They sleep until it ends, so nothing is ever taken apart.
+class Pool {
+ public:
+  static constexpr int kMost = 4096;
+
+  static Pool& OfProcess() {
+    Pool* pool = g_pool;
+    if (pool != nullptr) return *pool;
+    auto* made = new Pool;
+    if (g_pool.compare_exchange_strong(pool, made)) return *made;
+    delete made;  // another thread was first
+    return *pool;
+  }
+
+  /// Thread number i, which is started where it does not exist yet (all before it do); null where
+  /// the system starts no more.
+  PoolThread* At(int i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (PoolThread* thread = threads_[at]; thread != nullptr) return thread;
+    const std::lock_guard<std::mutex> lock(starting_);
+    if (threads_[at] == nullptr) threads_[at] = Started();
+    return threads_[at];
+  }
+
+ private:
+  static PoolThread* Started() {
+    auto thread = std::make_unique<PoolThread>();
+    try {
+      StartQuietThread([served = thread.get()] { served->Serve(); });
+    } catch (const std::system_error&) {
+      return nullptr;
+    }
+    return thread.release();
+  }
+
+  static std::atomic<Pool*> g_pool;
+
+  /// A forked child has none of its parent's threads.
+  static void Forget() { g_pool = nullptr; }
+  static const int kAtFork;
+
+  std::mutex starting_;
+  std::array<std::atomic<PoolThread*>, kMost> threads_{};
+};
+
+std::atomic<Pool*> Pool::g_pool{nullptr};
+[[maybe_unused]] const int Pool::kAtFork = pthread_atfork(nullptr, nullptr, &Pool::Forget);
+
+}  // namespace
+
+Helpers::Helpers(int wanted, std::function<void(int)> work) : work_(std::move(work)) {
+  static const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  calls_.reserve(static_cast<std::size_t>(wanted));
+  Pool& pool = Pool::OfProcess();
+  const int most = std::min(std::max(wanted, cores - 1), Pool::kMost);
+  for (int i = 0; i < most && static_cast<int>(calls_.size()) < wanted; ++i) {
+    PoolThread* const thread = pool.At(i);
+    if (thread == nullptr) break;
+    const std::uint64_t call = thread->Call(work_, static_cast<int>(calls_.size()) + 1);
+    if (call != 0) calls_.push_back({thread, call});
+  }
+}
+
+Helpers::~Helpers() {
+  while (!Finish(std::chrono::hours(1))) {
+  }
+}
+
+bool Helpers::Finish(Clock::duration longest) {
+  for (const Call& call : calls_) call.thread->TakeBack(call.number);
+  const auto end = Clock::now() + longest;
+  return std::ranges::all_of(calls_, [end](const Call& call) {
+    return call.thread->AwaitEnd(call.number, std::max(end - Clock::now(), Clock::duration(0)));
+  });
+}
+
+}  // namespace cpd

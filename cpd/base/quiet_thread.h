@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <thread>
+#include <utility>
+
+namespace cpd {
+
+/// Runs a function in a thread that nobody joins and that takes no signals: these are for the
+/// program's own threads. Throws std::system_error where the system starts no thread.
+template <class Function>
+void StartQuietThread(Function function) {
+  struct WithoutSignals {
+    WithoutSignals() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  };
+  const WithoutSignals inherited;
+  std::thread(std::move(function)).detach();
+}
+
+}  // namespace cpd
