@@ -99,7 +99,7 @@ test_() {
 }
 
 every_test() {
-  local parallel=(--numprocesses "$(jobs)" --dist loadscope)
+  local parallel=(--numprocesses "$(jobs)" --dist worksteal)
   if ((!kAll)); then export CPD_TEST_BACKENDS=vectors; fi
   cpp_tests 'quick|gpu' # without a GPU these skip, and say so
   unset CPD_TEST_BACKENDS

@@ -121,6 +121,7 @@ class Pool {
     Pool* pool = g_pool;
     if (pool != nullptr) return *pool;
     auto* made = new Pool;
+    made->parents_ = g_parents;
     if (g_pool.compare_exchange_strong(pool, made)) return *made;
     delete made;  // another thread was first
     return *pool;
@@ -148,16 +149,22 @@ class Pool {
   }
 
   static std::atomic<Pool*> g_pool;
+  static Pool* g_parents;
 
-  /// A forked child has none of its parent's threads.
-  static void Forget() { g_pool = nullptr; }
+  /// A forked child has none of its parent's threads; what was theirs stays within reach.
+  static void Forget() {
+    if (Pool* const pool = g_pool.exchange(nullptr); pool != nullptr) g_parents = pool;
+  }
   static const int kAtFork;
+
+  Pool* parents_ = nullptr;
 
   std::mutex starting_;
   std::array<std::atomic<PoolThread*>, kMost> threads_{};
 };
 
 std::atomic<Pool*> Pool::g_pool{nullptr};
+Pool* Pool::g_parents = nullptr;
 [[maybe_unused]] const int Pool::kAtFork = pthread_atfork(nullptr, nullptr, &Pool::Forget);
 
 }  // namespace

@@ -153,7 +153,7 @@ class FoldDraws {
   }
 
  private:
-  CPD_FN constexpr Words<U> block() const {
+  CPD_CALL constexpr Words<U> block() const {
     return fold_words<U>(index_, next_ / (4 * static_cast<std::uint64_t>(per_word_)), seed_,
                          stream_);
   }

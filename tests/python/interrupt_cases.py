@@ -71,11 +71,16 @@ def values(*shape: int) -> Any:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
+def large_matrix() -> Any:
+    """SIDE × SIDE, of equal rows, which are in memory once."""
+    return np.broadcast_to(values(SIDE), (SIDE, SIDE))
+
+
 # ---- long calls ----------------------------------------------------------------------------------
 
 
 def gemm() -> dict[str, Any]:
-    a = values(SIDE, SIDE)
+    a = large_matrix()
     seen = met_by_ctrl_c(lambda: cpd.gemm(a, a, SLOW))
     b = a[:8, :8]
     seen["works"] = bool((cpd.gemm(b, b, "fp32") == cpd.gemm(b.copy(), b.copy(), "fp32")).all())
@@ -97,7 +102,7 @@ def handler() -> dict[str, Any]:
         raise Enough("handled")
 
     signal.signal(signal.SIGINT, raise_enough)
-    a = values(SIDE, SIDE)
+    a = large_matrix()
     return met_by_ctrl_c(lambda: cpd.gemm(a, a, SLOW))
 
 
@@ -120,7 +125,7 @@ def quiet_handler() -> dict[str, Any]:
 def torch_gemm() -> dict[str, Any]:
     import torch
 
-    a = torch.from_numpy(values(SIDE, SIDE))
+    a = torch.from_numpy(values(SIDE)).expand(SIDE, SIDE)
     return met_by_ctrl_c(lambda: cpd.gemm(a, a, SLOW))
 
 
@@ -143,7 +148,7 @@ def torch_backward() -> dict[str, Any]:
 def torch_compiled() -> dict[str, Any]:
     import torch
 
-    a = torch.from_numpy(values(SIDE, SIDE))
+    a = torch.from_numpy(values(SIDE)).expand(SIDE, SIDE)
     multiply = torch.compile(lambda x: cpd.gemm(x, x, SLOW), backend="aot_eager")
     multiply(a[:64, :64])
     return met_by_ctrl_c(lambda: multiply(a))
@@ -354,7 +359,7 @@ def ends_in_short_casts() -> None:
 def ends_in_torch_gemm() -> None:
     import torch
 
-    a = torch.from_numpy(values(SIDE, SIDE))
+    a = torch.from_numpy(values(SIDE)).expand(SIDE, SIDE)
     in_a_thread(lambda: cpd.gemm(a, a, SLOW))
 
 

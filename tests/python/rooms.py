@@ -76,11 +76,11 @@ def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> It
 # ---- includes ---------------------------------------------------------------------------------
 
 
-def includes(root: Path) -> tuple[Edges, Edges]:
+def includes(root: Path, folders: tuple[str, ...] = CPP_FOLDERS) -> tuple[Edges, Edges]:
     """Of each C++ and CUDA file: what it includes of the tree, and which headers of others."""
     own: Edges = {}
     foreign: Edges = {}
-    for path in files(root, CPP_FOLDERS, CPP_SUFFIXES):
+    for path in files(root, folders, CPP_SUFFIXES):
         name = path.relative_to(root).as_posix()
         own[name], foreign[name] = set(), set()
         for given in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.M):

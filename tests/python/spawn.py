@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+import forked
+
 TRANSPORTS = ("mpi", "gloo")
 
 _MPI_SETTINGS = {
@@ -113,18 +115,21 @@ def spawn_ranks(
             "victims": victims,
             "connects": connects,
         }
-        command = [sys.executable, __file__, json.dumps(job)]
-        if transport == "mpi":
-            command = ["mpirun", "-n", str(world), *command]
+        program = [__file__, json.dumps(job)]
         tests = str(Path(__file__).parent)
         path = os.pathsep.join(p for p in (tests, os.environ.get("PYTHONPATH", "")) if p)
         settings = _MPI_SETTINGS | {"PYTHONPATH": path, "CPD_NUM_THREADS": "1"}
         if victims:
             settings |= _RECOVERY
         with Path(folder, "log").open("wb") as log:
-            process = subprocess.Popen(
-                command, env=os.environ | settings, stdout=log, stderr=log, start_new_session=True
-            )
+            how: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
+            how["env"] = os.environ | settings
+            process: subprocess.Popen[bytes] | forked.Program
+            if transport == "mpi":
+                command = ["mpirun", "-n", str(world), sys.executable, *program]
+                process = subprocess.Popen(command, **how)
+            else:
+                process = forked.Program(program, **how)
             ended = _wait(process, Path(folder), world, victims, limit)
         ranks = [_read(Path(folder), rank, ended) for rank in range(world)]
         bad = [r for r in range(world) if r not in victims and not _is_good(ranks[r])]
@@ -142,7 +147,7 @@ def _is_good(rank: Spawned) -> bool:
 
 
 def _wait(
-    process: subprocess.Popen[bytes],
+    process: subprocess.Popen[bytes] | forked.Program,
     folder: Path,
     world: int,
     victims: tuple[int, ...],

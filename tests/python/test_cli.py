@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import cpd
+import forked
 from cpd.cli import main
 
 
@@ -192,8 +193,8 @@ def start(arguments: list[str], **environment: str) -> subprocess.CompletedProce
         for name, value in os.environ.items()
         if name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE")
     }
-    return subprocess.run(
-        [sys.executable, "-m", "cpd", *arguments],
+    return forked.run(
+        ["-m", "cpd", *arguments],
         env=clean | environment,
         capture_output=True,
         text=True,
@@ -231,8 +232,8 @@ def in_a_terminal(arguments: list[str], columns: int, **environment: str) -> str
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "cpd", *arguments],
+    child = forked.Program(
+        ["-m", "cpd", *arguments],
         env=clean | {"TERM": "xterm"} | environment,
         stdin=theirs,
         stdout=theirs,

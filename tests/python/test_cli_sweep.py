@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import forked  # noqa: E402
 from cpd.cli import main  # noqa: E402
 from cpd.study import sweep  # noqa: E402
 
@@ -172,11 +172,11 @@ def test_interrupted_while_processes_start(tmp_path, after):
     """They say nothing: one line tells of it."""
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2048, 1024), np.float32))
     command = [
-        *(sys.executable, "-m", "cpd", "sweep", str(tmp_path / "x.npy")),
+        *("-m", "cpd", "sweep", str(tmp_path / "x.npy")),
         *("--formats=e[2-6]m[1-10]", "--jobs=2", "-o", str(tmp_path / "out"), "--json=-"),
     ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    with forked.Program(
+        command, stdout=forked.PIPE, stderr=forked.PIPE, text=True, start_new_session=True
     ) as program:
         while not workers_of(program.pid):
             assert program.poll() is None, program.stderr.read()
@@ -195,11 +195,11 @@ def test_interrupted_and_taken_up(tmp_path, jobs):
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2048, 1024), np.float32))
     out = tmp_path / "out"
     command = [
-        *(sys.executable, "-m", "cpd", "sweep", str(tmp_path / "x.npy")),
+        *("-m", "cpd", "sweep", str(tmp_path / "x.npy")),
         *("--formats=e[2-6]m[1-10]", f"--jobs={jobs}", "-o", str(out), "--json=-"),
     ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    with forked.Program(
+        command, stdout=forked.PIPE, stderr=forked.PIPE, text=True, start_new_session=True
     ) as program:
         for _ in range(1200):
             if (out / "cells").is_dir() and len(list((out / "cells").glob("*.json"))) >= 2:

@@ -4,12 +4,12 @@ by gloo; and a subgroup of those that are left works."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 import lost_before
 from lost_before import ROOM, TIMEOUT, WORLD, trial, trials
 from spawn import TRANSPORTS, skip_without
@@ -31,10 +31,10 @@ def check(said: dict[int, dict[str, Any]], way: str, victims: list[int]) -> None
 @pytest.mark.parametrize(
     ("transport", "way", "kind", "victims"),
     [
-        ("mpi", "at once", "kill", [2]),
+        pytest.param("mpi", "at once", "kill", [2], marks=pytest.mark.exhaustive),
         ("mpi", "in MPI", "stop", [0]),
         ("mpi", "subgroup", "kill", [1, 3]),
-        ("gloo", "at once", "exit", [0]),
+        pytest.param("gloo", "at once", "exit", [0], marks=pytest.mark.exhaustive),
         ("gloo", "connecting", "kill", [3]),
         ("gloo", "subgroup", "stop", [0, 2]),
     ],
@@ -69,17 +69,14 @@ except cpd.comm.RankLost as error:
 
 
 @pytest.mark.timeout(180)
-def test_the_rank_that_keeps_the_store() -> None:
+def test_the_rank_that_keeps_the_store(tmp_path: Path) -> None:
     """Nobody can ask who else is there; but who kept the store is lost for certain."""
     skip_without("gloo")
     address = f"tcp://127.0.0.1:{lost_before.free_port()}"
+    program = tmp_path / "rank.py"
+    program.write_text(STORE_IN_RANK_0)
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", STORE_IN_RANK_0, str(rank), address],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        forked.Program([program, rank, address], stdout=forked.PIPE, stderr=forked.PIPE, text=True)
         for rank in range(3)
     ]
     try:

@@ -4,6 +4,8 @@ on all ranks, and ranks that are killed, stopped or cut off in every phase."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import comm_cases
@@ -17,12 +19,17 @@ EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 3.0  # seconds until a rank is lost, where some are
 
 
+def also(transport: str, *worlds: int) -> list[Any]:
+    """Ranks of the exhaustive tier."""
+    return [pytest.param(transport, world, marks=EXHAUSTIVE) for world in worlds]
+
+
 # ---- the same bits -------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
-    ("transport", "world"), [("mpi", 2), ("mpi", 3), ("mpi", 4), ("gloo", 2), ("gloo", 4)]
+    ("transport", "world"), [*also("mpi", 2, 4), ("mpi", 3), *also("gloo", 2), ("gloo", 4)]
 )
 def test_bits(transport: str, world: int) -> None:
     """All orders, exchanges and groups; the same hash on all ranks."""
@@ -40,7 +47,7 @@ def test_bits(transport: str, world: int) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 2), ("gloo", 3)])
+@pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 2), *also("gloo", 3)])
 def test_messages_of_any_size(transport: str, world: int) -> None:
     """Run lengths over all orders, exchanges and groups."""
     for rank in spawn_ranks(transport, world, "comm_cases:any_size", chunk=2048):
@@ -48,7 +55,7 @@ def test_messages_of_any_size(transport: str, world: int) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 3)])
+@pytest.mark.parametrize(("transport", "world"), [*also("mpi", 3), ("gloo", 3)])
 def test_scaled_formats(transport: str, world: int) -> None:
     """All orders, exchanges and groups."""
     for rank in spawn_ranks(transport, world, "comm_cases:scaled", chunk=2048):
@@ -56,7 +63,7 @@ def test_scaled_formats(transport: str, world: int) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("transport", "world"), [("mpi", 2), ("mpi", 3), ("gloo", 3)])
+@pytest.mark.parametrize(("transport", "world"), [("mpi", 2), *also("mpi", 3), ("gloo", 3)])
 def test_codecs(transport: str, world: int) -> None:
     """Every compressor, by owner and gather, with groups, and what it keeps."""
     for rank in spawn_ranks(transport, world, "comm_cases:codecs", chunk=2048):

@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+import forked
 from spawn import TRANSPORTS, skip_without, spawn_ranks
 
 PROGRAM = Path(__file__).with_name("interrupt_cases.py")
@@ -43,8 +42,8 @@ def run(name: str, threads: str = "2") -> tuple[Any, str]:
     """What a program printed as json, None if nothing, and what it said besides. It ends well."""
     if name.partition("ends_in_")[2].startswith("torch") or name.startswith("torch"):
         pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), name],
+    done = forked.run(
+        [PROGRAM, name],
         env=os.environ | {"CPD_NUM_THREADS": threads},
         capture_output=True,
         text=True,
@@ -145,18 +144,18 @@ def test_ctrl_c_in_a_transports_own_python_code() -> None:
     }
 
 
-def train(transport: str, **settings: str) -> subprocess.Popen[str]:
+def train(transport: str, **settings: str) -> forked.Program:
     words = f"--transport {transport} --format e4m3 --epochs 10000 --batch 90 --depth 2"
-    return subprocess.Popen(
-        [sys.executable, "-m", "cpd", "train", *words.split(), "--timeout", "60"],
+    return forked.Program(
+        ["-m", "cpd", "train", *words.split(), "--timeout", "60"],
         env=os.environ | {"CPD_NUM_THREADS": "1"} | settings,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=forked.PIPE,
+        stderr=forked.PIPE,
         text=True,
     )
 
 
-def has_begun(process: subprocess.Popen[str], *others: subprocess.Popen[str]) -> bool:
+def has_begun(process: forked.Program, *others: forked.Program) -> bool:
     """Waits until all train: node 0's `process` has told of it, and each has worked since for
     longer than the imports of a first step take."""
     assert process.stdout is not None

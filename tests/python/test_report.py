@@ -19,9 +19,10 @@ from cpd.cli import build_parser, main
 from cpd.cli.demo import stall_lines
 from cpd.cli.train import train_options
 from cpd.demo.report.demo import CODECS, DemoOptions, best_of, measure, total_epochs
-from cpd.demo.report.figures import percent, share_lost
+from cpd.demo.report.figures import share_lost
 from cpd.demo.report.page import render, write_report
 from cpd.demo.report.results import Demo, accuracy_range, write_json
+from cpd.demo.shares import percent
 from cpd.demo.training import train
 
 SMALL = DemoOptions(epochs=2, roundoff_epochs=1, roundoff_nodes=16, search_exponents=(4, 6, 120))
@@ -218,7 +219,7 @@ def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
     """Whatever the two files hold, there is a page or one line; never a traceback."""
     generator = random.Random(5)
     texts = {name: (folder / name).read_text() for name in ("results.json", "details.json")}
-    monkeypatch.setattr("cpd.demo.report.page.figures.accuracy_curves", lambda runs: "")
+    monkeypatch.setattr("cpd.demo.report.figures.to_svg", lambda figure, *_: "")  # the slow part
     broken = [
         b"",
         b"\xff\xfe\x00",

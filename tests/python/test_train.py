@@ -5,14 +5,13 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import cpd
+import forked
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -201,8 +200,8 @@ def test_stochastic_rounding_repeats_by_seed(digits):
 )
 def test_weights_do_not_depend_on_threads_or_backend(digits, environment):
     options = replace(QUICK, format="e3m0", aps="on", rounding="stochastic", width=200)
-    done = subprocess.run(
-        [sys.executable, "-m", "cpd", "train", *options.arguments().split()],
+    done = forked.run(
+        ["-m", "cpd", "train", *options.arguments().split()],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -74,7 +74,7 @@ class _DemoProgress:
 
 
 def _print_demo(console: Console, demo: "Demo") -> None:
-    from cpd.demo.report.figures import percent
+    from cpd.demo.shares import percent
     from cpd.demo.report.results import accuracy_range, state_of
 
     table = new_table("Gradients", "Bits", "Accuracy", "Lost to zero", "State", "Weights")

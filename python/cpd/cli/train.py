@@ -187,7 +187,7 @@ def _check_results(options: argparse.Namespace) -> None:
 
 
 def _print_result(console: Console, result: "TrainResult") -> None:
-    from cpd.demo.report.figures import percent
+    from cpd.demo.shares import percent
 
     nonzero = result.total("nonzero")
     share = result.total("underflowed") / nonzero if nonzero else 0.0

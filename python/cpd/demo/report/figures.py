@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cpd.demo.report.results import Layer, Roundoff, Run
+from cpd.demo.shares import percent
 from cpd.demo.training.options import power_of_two
 from cpd.numeric.formats import Format, named
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
@@ -34,17 +35,6 @@ def share_lost(counts: Mapping[str, int], wire: Format, shift: int = 0) -> float
 def top_exponent(wire: Format) -> int:
     """The exponent of the format's largest power of two."""
     return math.frexp(wire.max)[1] - 1
-
-
-def percent(share: float) -> str:
-    """'12.3 %'; never '100 %' or '0 %' for a share that is not exactly that."""
-    if share in (0, 1):
-        return f"{share:.0%}".replace("%", " %")
-    if share > 0.999:
-        return "> 99.9 %"
-    if share < 0.001:
-        return "< 0.1 %"
-    return f"{100 * share:.1f} %"
 
 
 def weight_layers(run: Run) -> list[Layer]:

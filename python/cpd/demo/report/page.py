@@ -8,8 +8,8 @@ from typing import Any
 
 from cpd.compress import compressors
 from cpd.demo.report import figures
-from cpd.demo.report.figures import percent
 from cpd.demo.report.results import REPORT, Demo, Run, accuracy_range, state_of
+from cpd.demo.shares import percent
 from cpd.demo.training.options import power_of_two
 from cpd.numeric import formats
 from cpd.study.pages import fill

@@ -75,13 +75,14 @@ class RanksDiffer(RuntimeError):  # noqa: N818
 def deterministic() -> Iterator[None]:
     """One torch thread and deterministic algorithms; the caller's settings come back after."""
     threads = torch.get_num_threads()
-    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    mode = torch.get_deterministic_debug_mode()
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # As torch.use_deterministic_algorithms(True), which imports torch's compiler besides: a second.
+    torch.set_deterministic_debug_mode("error")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was_deterministic)
+        torch.set_deterministic_debug_mode(mode)
         torch.set_num_threads(threads)
 
 

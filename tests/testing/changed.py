@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests a change can break, by who includes or imports what (tests/python/rooms.py).
+
+    changed.py REVISION
+
+What differs from the revision's last common commit with HEAD, uncommitted and new files included,
+breaks at most what leads to it: a header leads to its source, the roster of kernels to all kernels,
+a name of the compiled module to the binding that makes it, a name of the package to its module.
+Prints JSON: `changed`, the files; `programs`, the C++ tests' sources; `python`, the Python tests'
+files; `everything`, why all must run, or null.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/python"))
+
+import rooms  # noqa: E402
+
+Edges = dict[str, set[str]]
+
+# What is loaded or looked up where it runs, not included.
+AT_RUN_TIME = {
+    "cpd/backend/roster.cpp": "kernels/cpu/*.cpp",
+    "cpd/backend/cuda.cpp": "kernels/cuda/*.cu",
+    "cpd/comm/transport/libraries.cpp": "cpd/comm/transport/[mn]*/*.cpp",
+}
+# Files that no program leads to, and the tests that are about them.
+ABOUT = (
+    (r"benchmarks/.*\.(py|json|md|toml)$", "tests/python/test_benchmarks.py"),
+    (r"examples/.*\.(py|ipynb)$", "tests/python/test_examples.py"),
+    (r"tests/golden/", "tests/python/test_golden.py"),
+    (r".*\.md$", "tests/python/test_doctests.py"),
+    (r"tests/rtl/", "tests/python/test_rtl.py"),
+    (r"python/.*\.(j2|toml|json|html)$", "tests/python/test_report.py"),
+    (r"tests/testing/summary.py$", "tests/python/test_summary.py"),
+)
+BUILD = re.compile(
+    r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|pyproject\.toml|requirements\.lock|tests/python/conftest"
+)
+"""What every test is built or started by."""
+MOST = 0.9
+"""The share of all tests from which on all are run."""
+ALWAYS = "tests/python/test_rooms.py"
+
+
+# ---- what differs -----------------------------------------------------------------------------
+
+
+def git(*words: str) -> list[str]:
+    command = ["git", "-C", str(ROOT), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"changed: {done.stderr.strip()}")
+    return done.stdout.splitlines()
+
+
+def changed_since(revision: str) -> list[str]:
+    (base,) = git("merge-base", revision, "HEAD")
+    new = git("ls-files", "--others", "--exclude-standard")
+    return sorted({*git("diff", "--name-only", "--no-renames", base), *new})
+
+
+# ---- who leads to whom ------------------------------------------------------------------------
+
+
+def cpp_edges() -> Edges:
+    edges, _ = rooms.includes(ROOT, (*rooms.CPP_FOLDERS, "tests"))
+    for name in [*edges]:
+        for source in _sources_of(name):
+            if source in edges:
+                edges[name].add(source)
+    for name, pattern in AT_RUN_TIME.items():
+        edges[name] |= {p.relative_to(ROOT).as_posix() for p in ROOT.glob(pattern)}
+    return edges
+
+
+def _sources_of(header: str) -> Iterator[str]:
+    if header.endswith((".h", ".cuh")):
+        stem = header.rpartition(".")[0]
+        yield from (f"{stem}.cpp", f"{stem}.cu")
+        if stem.startswith("cpd/numeric/"):
+            yield f"cpd/text/{stem.rpartition('/')[2]}.cpp"
+
+
+def core_names() -> dict[str, str]:
+    """Of each name of the compiled module: the binding's source."""
+    pattern = re.compile(r'(?:\bm\.(?:def|attr)\(|class_<[^;{]*?\(m,|enum_<[^;{]*?\(m,)\s*"(\w+)"')
+    return {
+        name: path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "bindings").glob("*.cpp"))
+        if not path.name.startswith("torch_") or path.name == "torch_distributed.cpp"
+        for name in pattern.findall(path.read_text())
+    }
+
+
+def public_names() -> dict[str, str]:
+    """Of each name of the package `cpd`: its module."""
+    names: dict[str, str] = {}
+    tree = ast.parse((ROOT / "python/cpd/__init__.py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                names[alias.asname or alias.name] = whole if _file(whole) else node.module
+    return names
+
+
+def _file(module: str) -> str | None:
+    """The file of a module of the package or of the tests."""
+    path = module.replace(".", "/")
+    for candidate in (f"python/{path}.py", f"python/{path}/__init__.py", f"tests/python/{path}.py"):
+        if (ROOT / candidate).is_file():
+            return candidate
+    return None
+
+
+def python_edges() -> Edges:
+    core, public = core_names(), public_names()
+    torch = {f"bindings/{p.name}" for p in (ROOT / "bindings").glob("torch_[!d]*.cpp")}
+    edges: Edges = defaultdict(set)
+    for folder in ("python", "tests/python", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            text = path.read_text()
+            edges[name] = set(_uses(name, text, public))
+            edges[name] |= {core[word] for word in re.findall(r"_core\.(\w+)", text) if word in core}
+            if "torch.ops.cpd" in text:
+                edges[name] |= torch
+    return edges
+
+
+def _uses(name: str, text: str, public: dict[str, str]) -> Iterator[str]:
+    """The files that a Python file imports, or names as `cpd.<name>` or "module:function"."""
+    package = name.removeprefix("python/").removesuffix(".py").replace("/", ".").rpartition(".")[0]
+    for node in ast.walk(ast.parse(text)):
+        found: Iterable[str] = ()
+        if isinstance(node, ast.Import):
+            found = (alias.name for alias in node.names if alias.name != "cpd")
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                source = ".".join(filter(None, [package, source]))
+            found = _imported(source, [alias.name for alias in node.names], public)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "cpd":
+                found = (public.get(node.attr, f"cpd.{node.attr}"),)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = _named(node.value)
+        yield from (file for file in map(_file, found) if file and file != name)
+
+
+def _imported(source: str, names: list[str], public: dict[str, str]) -> Iterator[str]:
+    for name in names:
+        if source == "cpd":
+            yield public.get(name, f"cpd.{name}")
+        else:
+            yield f"{source}.{name}" if _file(f"{source}.{name}") else source
+
+
+def _named(text: str) -> Iterator[str]:
+    """Modules in words: what a rank runs, and the command line."""
+    if re.fullmatch(r"\w+:\w+", text):
+        yield text.partition(":")[0]
+    if text == "cpd" or text.startswith("-m cpd "):
+        yield "cpd.cli"
+
+
+# ---- what follows -----------------------------------------------------------------------------
+
+
+def leading_to(changed: Iterable[str], edges: Edges) -> set[str]:
+    users: Edges = defaultdict(set)
+    for name, targets in edges.items():
+        for target in targets:
+            users[target].add(name)
+    found = set(changed)
+    waiting = [*found]
+    while waiting:
+        fresh = users[waiting.pop()] - found
+        found |= fresh
+        waiting += fresh
+    return found
+
+
+def tests() -> tuple[list[str], list[str]]:
+    """All C++ and all Python tests."""
+    cpp = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("*.cpp"))
+    programs = [p for p in cpp if re.search(r"/test_\w+\.cpp$|/comm/(mpi|nccl)/", p)]
+    python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/test_*.py"))
+    return programs, python
+
+
+def plan(changed: list[str]) -> dict[str, object]:
+    edges = {**cpp_edges(), **python_edges()}
+    reached = leading_to(changed, edges)
+    reached |= {test for name in changed for pattern, test in ABOUT if re.match(pattern, name)}
+    programs, python = tests()
+    chosen = {
+        "programs": [name for name in programs if name in reached],
+        "python": [name for name in python if name in reached or name == ALWAYS],
+    }
+    share = sum(map(len, chosen.values())) / (len(programs) + len(python))
+    why = None
+    if build := [name for name in changed if BUILD.match(name)]:
+        why = f"every test is built or started by {build[0]}"
+    elif share > MOST:
+        why = f"{share:.0%} of all tests lead to {', '.join(changed[:3])}"
+    return {"changed": changed, **chosen, "everything": why}
+
+
+if __name__ == "__main__":
+    print(json.dumps(plan(changed_since(sys.argv[1])), indent=1))
