@@ -119,6 +119,34 @@ every_test() {
   say "all stages passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
 }
 
+# changed_tests REVISION: what a change since then can break, nothing else.
+changed_tests() {
+  local kind first rest targets=() names=() files=()
+  "$kVenv/bin/python" tests/testing/changed.py "$1" >build/changed.txt
+  while read -r kind first rest; do
+    case $kind in
+      everything)
+        say "everything: $first $rest"
+        every_test
+        return
+        ;;
+      program) targets+=("$first") names+=("${rest//./\\.}") ;;
+      python) files+=("$first") ;;
+    esac
+  done <build/changed.txt
+  say "since $1: ${#targets[@]} C++ programs, ${#files[@]} files of Python tests (build/changed.txt)"
+  if ((${#targets[@]})); then
+    step "compile: C++ tests" logged build-tests cmake --build build/release --target "${targets[@]}"
+    step "C++ tests" changed_programs "${names[@]}"
+  fi
+  python_tests changed -m 'not exhaustive' --numprocesses "$(jobs)" --dist worksteal "${files[@]}"
+}
+changed_programs() {
+  local IFS='|'
+  ctest --test-dir build/release -R "^($*)(\\.|\$)" -LE exhaustive --output-on-failure --parallel "$(jobs)" \
+    --output-junit "$PWD/$kResults/ctest-changed.xml" || die "stage failed: C++ tests"
+}
+
 gpu() {
   step "system packages" test_packages
   CPD_CUDA=ON build whole

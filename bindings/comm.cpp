@@ -23,7 +23,6 @@
 #include "cpd/comm/transport/fault.h"
 #include "cpd/comm/transport/libraries.h"
 #include "cpd/comm/transport/local.h"
-#include "cpd/numeric/streams.h"
 #include "gil.h"
 #include "torch_distributed.h"
 #include "views.h"
@@ -250,32 +249,6 @@ void BindTransports(py::module_& m) {
         breakable);
 }
 
-// ---- random streams --------------------------------------------------------------------------
-
-Purpose PurposeNamed(const std::string& name) {
-  std::string allowed;
-  for (const auto& [known, purpose] : kPurposes) {
-    if (known == name) return purpose;
-    allowed += (allowed.empty() ? "" : ", ") + std::string(known);
-  }
-  throw Error("purpose must be one of " + allowed + ", got '" + name + "'");
-}
-
-void BindStreams(py::module_& m) {
-  m.attr("MAX_LAYERS") = kMostLayers;
-  m.def(
-      "stream_of",
-      [](const std::string& purpose, std::uint64_t step, std::int64_t layer,
-         std::int64_t position) { return StreamOf(PurposeNamed(purpose), step, layer, position); },
-      py::arg("purpose"), py::arg("step"), py::arg("layer"), py::arg("position"));
-  m.def(
-      "stream_tag",
-      [](const std::string& purpose, std::int64_t layer) {
-        return StreamTag(PurposeNamed(purpose), layer);
-      },
-      py::arg("purpose"), py::arg("layer") = 0);
-}
-
 // ---- faults, for tests ----------------------------------------------------------------------
 
 using Drop = py::typing::Callable<void()>;
@@ -330,7 +303,6 @@ void BindComm(py::module_& m) {
   py::register_local_exception_translator(&TranslateErrors);
   BindCommunicator(m);
   BindTransports(m);
-  BindStreams(m);
   m.def("set_fault_hook", &HookFaults, py::arg("hook"));
 }
 

@@ -20,6 +20,9 @@ PYBIND11_MODULE(_core, m) {
   m.attr("PARTS") = cpd::kParts;
   cpd::BindInterrupt(m);
   cpd::BindSpecs(m);
+  cpd::BindStreams(m);
+  cpd::BindCodecs(m);
+  cpd::BindReduceSpec(m);
   cpd::BindOperations(m);
   cpd::BindStudies(m);
   cpd::BindVectors(m);

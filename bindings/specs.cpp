@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Specs as Python sees them: formats, rounding options, accumulators, reductions. Each is the one
+// Specs of arithmetic as Python sees them: formats, rounding options, accumulators. Each is the one
 // native object, checked where it is made.
+#include "specs.h"
+
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -18,10 +20,7 @@
 #include <variant>
 #include <vector>
 
-#include "codecs.h"
 #include "cpd/base/guarded.h"
-#include "cpd/comm/spec.h"
-#include "cpd/compress/scaled_blocks.h"
 #include "cpd/numeric/accumulator_arguments.h"
 #include "cpd/numeric/cast_spec.h"
 #include "cpd/numeric/error.h"
@@ -32,7 +31,6 @@
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
-#include "cpd/scale/aps.h"
 #include "cpd/text/block_fma.h"
 #include "cpd/text/fixed.h"
 #include "cpd/text/names.h"
@@ -42,12 +40,6 @@ namespace py = pybind11;
 
 namespace cpd {
 namespace {
-
-py::tuple Tuple(std::span<const std::string_view> names) {
-  return py::tuple(py::cast(std::vector<std::string>(names.begin(), names.end())));
-}
-
-std::string Repr(const py::object& given) { return py::repr(given).cast<std::string>(); }
 
 // ---- formats --------------------------------------------------------------------------------
 
@@ -121,16 +113,6 @@ void BindOptions(py::module_& m) {
   m.attr("OVERFLOWS") = Tuple(OverflowNames());
   m.attr("VARIANTS") = Tuple(VariantNames());
   m.attr("MAX_RANDOM_BITS") = kMaxRandomBits;
-}
-
-/// The four fields that say how `Spec` rounds.
-template <class Spec>
-void BindRounding(py::class_<Spec>& made) {
-  made.def_property_readonly("rounding", [](const Spec& s) { return ToString(s.rounding.mode); })
-      .def_property_readonly("overflow",
-                             [](const Spec& s) { return ToString(s.rounding.overflow); })
-      .def_property_readonly("random_bits", [](const Spec& s) { return s.rounding.random_bits; })
-      .def_property_readonly("variant", [](const Spec& s) { return ToString(s.rounding.variant); });
 }
 
 void BindCastSpec(py::module_& m) {
@@ -386,109 +368,6 @@ void BindAccumulators(py::module_& m) {
   });
 }
 
-// ---- reductions -----------------------------------------------------------------------------
-
-/// The enumerator of a name; errors as Python writes values.
-template <class E>
-E OneOf(const char* what, std::span<const std::string_view> names, const py::object& given) {
-  if (py::isinstance<py::str>(given)) {
-    const auto found = std::ranges::find(names, given.cast<std::string>());
-    if (found != names.end()) return static_cast<E>(found - names.begin());
-  }
-  std::string allowed;
-  for (const std::string_view one : names) allowed += "'" + std::string(one) + "', ";
-  throw Error(std::string(what) + " must be one of " + allowed + "got " + Repr(given));
-}
-
-Aps ApsFrom(const py::object& given) {
-  if (given.is(py::bool_(false))) return Aps::off;
-  if (given.is(py::bool_(true))) return Aps::on;
-  if (py::isinstance<py::str>(given) && given.cast<std::string>() == "paper") return Aps::paper;
-  throw Error("aps must be one of False, True, 'paper', got " + Repr(given));
-}
-
-py::object FromAps(Aps aps) {
-  return aps == Aps::paper ? py::object(py::str("paper")) : py::bool_(aps == Aps::on);
-}
-
-int GroupSize(std::optional<int> given) {
-  if (given && *given < 1) {
-    throw Error("group_size must be at least 1, got " + std::to_string(*given));
-  }
-  return given.value_or(0);
-}
-
-double LossScale(const py::object& given) {
-  const auto scale = given.cast<double>();
-  if (!IsLossScale(scale)) {
-    throw Error("loss_scale must be a power of two from 2^-126 to 2^126, got " +
-                py::str(given).cast<std::string>());
-  }
-  return scale;
-}
-
-ReduceSpec MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
-                    const Accumulator& accumulator, const py::object& order,
-                    const py::object& exchange, std::optional<int> group_size,
-                    const py::object& aps, const py::object& loss_scale, bool average,
-                    const RoundingOptions& rounding, const Format& result, std::uint64_t step) {
-  ReduceSpec spec;
-  if (const auto* format = std::get_if<Format>(&wire)) {
-    spec.format = *format;
-  } else {
-    const auto* scaled = std::get_if<Scaled>(&wire);
-    spec.wire = scaled != nullptr ? std::make_shared<ScaledBlocks>(*scaled, rounding)
-                                  : std::get<BoundCodec>(wire).codec;
-    spec.format = spec.wire->format();
-  }
-  spec.rounding = rounding;
-  spec.accumulator = accumulator;
-  spec.result = result;
-  spec.order = OneOf<Order>("order", OrderNames(), order);
-  spec.exchange = OneOf<Exchange>("exchange", ExchangeNames(), exchange);
-  spec.group_size = GroupSize(group_size);
-  spec.aps = ApsFrom(aps);
-  spec.loss_scale = LossScale(loss_scale);
-  spec.average = average;
-  spec.step = step;
-  Check(spec);
-  return spec;
-}
-
-void BindReduceSpec(py::module_& m) {
-  py::class_<ReduceSpec> made(m, "ReduceSpec");
-  made.def(py::init(&MakeSpec), py::kw_only(), py::arg("wire"), py::arg("accumulator"),
-           py::arg("order"), py::arg("exchange"), py::arg("group_size"), py::arg("aps"),
-           py::arg("loss_scale"), py::arg("average"), py::arg("rounding"), py::arg("result"),
-           py::arg("step"))
-      .def_property_readonly("order", [](const ReduceSpec& s) { return ToString(s.order); })
-      .def_property_readonly("exchange", [](const ReduceSpec& s) { return ToString(s.exchange); })
-      .def_property_readonly("group_size",
-                             [](const ReduceSpec& s) {
-                               return s.group_size == 0 ? std::nullopt
-                                                        : std::optional(s.group_size);
-                             })
-      .def_property_readonly("aps", [](const ReduceSpec& s) { return FromAps(s.aps); })
-      .def_readonly("loss_scale", &ReduceSpec::loss_scale)
-      .def_readonly("average", &ReduceSpec::average)
-      .def_readonly("step", &ReduceSpec::step)
-      .def_property_readonly("seed", [](const ReduceSpec& s) { return s.rounding.seed; })
-      .def(
-          "with_accumulator",
-          [](ReduceSpec s, const Accumulator& accumulator) {
-            s.accumulator = accumulator;
-            Check(s);
-            return s;
-          },
-          py::arg("accumulator"))
-      .def(
-          "check_world", [](const ReduceSpec& s, int world) { Check(s, world); }, py::arg("world"))
-      .def("may_stall", &MayStall, py::arg("world"));
-  BindRounding(made);
-  m.attr("ORDERS") = Tuple(OrderNames());
-  m.attr("EXCHANGES") = Tuple(ExchangeNames());
-}
-
 }  // namespace
 
 void BindSpecs(py::module_& m) {
@@ -500,8 +379,6 @@ void BindSpecs(py::module_& m) {
   BindBlockFma(m);
   BindFixedPoint(m);
   BindAccumulators(m);
-  BindCodecs(m);
-  BindReduceSpec(m);
 }
 
 }  // namespace cpd

@@ -83,12 +83,10 @@ const std::uint32_t* DataOf(const std::optional<Codes>& codes, std::int64_t size
 }
 
 /// (codes, flags, corners, signals) of each line.
-std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(const SumRule& rule, std::int64_t n,
-                                                     const Codes& a, const std::optional<Codes>& b,
-                                                     const std::optional<Codes>& c,
-                                                     const std::optional<Codes>& a_scales,
-                                                     const std::optional<Codes>& b_scales,
-                                                     const std::optional<Codes>& random) {
+std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(
+    const SumRule& rule, std::int64_t n, const Codes& a, const std::optional<Codes>& b,
+    const std::optional<Codes>& c, const std::optional<Codes>& a_scales,
+    const std::optional<Codes>& b_scales, const std::optional<Codes>& random) {
   SumLines lines;
   lines.n = n;
   const bool is_product = !rule.is_sum;

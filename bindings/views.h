@@ -13,10 +13,14 @@ namespace cpd {
 /// The view of a NumPy array of any layout; its strides must be whole elements. Throws Error.
 TensorView ViewOf(const pybind11::array& x);
 
-/// Formats, rounding options, accumulators, ReduceSpec.
+/// Formats, rounding options, accumulators.
 void BindSpecs(pybind11::module_& m);
+/// Streams of random bits.
+void BindStreams(pybind11::module_& m);
 /// Codecs and their states. Wants RoundingOptions bound before, and is wanted by ReduceSpec.
 void BindCodecs(pybind11::module_& m);
+/// Wants BindCodecs before.
+void BindReduceSpec(pybind11::module_& m);
 /// Verbs over arrays; backends. Wants BindSpecs before.
 void BindOperations(pybind11::module_& m);
 /// Virtual ranks, round-off, cost.

@@ -9,7 +9,8 @@
 namespace cpd {
 
 /// Threads that parallel_for may use: CPD_NUM_THREADS, else OpenMP's maximum (so that
-/// OMP_NUM_THREADS and torch.set_num_threads count), else, in a build without it, the cores. Throws Error where CPD_NUM_THREADS is not a positive number.
+/// OMP_NUM_THREADS and torch.set_num_threads count), else, in a build without it, the cores. Throws
+/// Error where CPD_NUM_THREADS is not a positive number.
 CPD_API int MaxThreads();
 
 /// While it lives, parallel_for on this thread takes its share of the cores: one of `ranks` that
@@ -26,15 +27,14 @@ class CPD_API SharedHost {
 };
 
 /// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
-/// where n is at most `serial_below` and inside another parallel loop; else each thread has at least
-/// half of `serial_below`. All calls of a process share one pool of threads (pool.h): a call takes
-/// those that are free, and waits for none that has not begun when all pieces are done. Equal loops
-/// have equal pieces on the same threads, but for pieces that a thread takes over from one that is
-/// late. A forked child starts threads of its own.
-/// body runs in the default floating-point environment. Results must not depend on the pieces.
-/// Between pieces, and while it waits for other threads, the calling thread asks CheckInterrupt
-/// (interrupt.h). An exception thrown by body or by it is thrown again here, when all threads have
-/// ended.
+/// where n is at most `serial_below` and inside another parallel loop; else each thread has at
+/// least half of `serial_below`. All calls of a process share one pool of threads (pool.h): a call
+/// takes those that are free, and waits for none that has not begun when all pieces are done. Equal
+/// loops have equal pieces on the same threads, but for pieces that a thread takes over from one
+/// that is late. A forked child starts threads of its own. body runs in the default floating-point
+/// environment. Results must not depend on the pieces. Between pieces, and while it waits for other
+/// threads, the calling thread asks CheckInterrupt (interrupt.h). An exception thrown by body or by
+/// it is thrown again here, when all threads have ended.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);
 

@@ -28,7 +28,9 @@ class Signal {
   void Set(std::uint64_t value) {
     word_ = value;
     if (sleepers_ == 0) return;
-    { const std::lock_guard<std::mutex> lock(mutex_); }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+    }
     wakes_.notify_all();
   }
   /// From one value to another, if it has that one; wakes nobody.

@@ -34,8 +34,8 @@ CPD_FN void operate(const RoundPlan& plan, int64_t n, const T* x, const T* y, co
   const auto one = [&](const T* a, const T* b, const T* c, const uint32_t* r, T* to) {
     D third{};
     if constexpr (op == Operation::fma) third = load_value<D>(c);
-    const D exact = exact_operation<op, kAny>(load_value<D>(a), load_value<D>(b), third,
-                                              R::is_down(plan));
+    const D exact =
+        exact_operation<op, kAny>(load_value<D>(a), load_value<D>(b), third, R::is_down(plan));
     store_value(to, round<R>(exact, load_random<R, D>(r), plan));
   };
   for_lanes<D>(

@@ -41,7 +41,7 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 /// The integers of elements i … i + n - 1; both are multiples of kBlock.
 CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
-                       std::int64_t n, std::uint32_t* out) {
+                         std::int64_t n, std::uint32_t* out) {
   using U = Unsigned<F>;
   const int draws = draws_per_word(bits);
   const U mask = splat<U>((1U << bits) - 1);

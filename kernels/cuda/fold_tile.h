@@ -68,7 +68,8 @@ class ElementPlanes {
   /// a + b, or b alone as the first term, rounded once.
   CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     if constexpr (sizeof(T) == sizeof(double)) {
-      return round<R>(starts ? b : sum_as_seen(a, b, R::is_down(plan.round)), std::uint64_t{random}, plan.round);
+      return round<R>(starts ? b : sum_as_seen(a, b, R::is_down(plan.round)), std::uint64_t{random},
+                      plan.round);
     } else {
       if constexpr (mode != Rounding::stochastic) {
         if (plan.in_binary32) return round<R>(starts ? b : a + b, random, plan.round);

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 
 import pytest
 
 import forked
+import patience
 from faces import FACES, Face, marked, require_gpu
 
 
@@ -16,6 +18,26 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         forked.prepare()
+        patience.slowness()  # for all workers
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`few(word, of)`: of a test's cases whose names hold the word, one in so many is quick. The
+    seconds of `timeout` are an idle machine's."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        if limit is not None:
+            item.add_marker(pytest.mark.timeout(patience.scaled(limit.args[0])), append=False)
+        for mark in item.iter_markers("few"):
+            word, of = mark.args
+            test, _, case = item.nodeid.partition("[")
+            if word not in case:
+                continue
+            if seen[test, word] % of != 0:
+                item.add_marker("exhaustive")
+            seen[test, word] += 1
 
 
 @pytest.fixture(params=[pytest.param(name, marks=marked(name)) for name in FACES])

@@ -89,7 +89,7 @@ class Program:
             return None, _number(wanted, opened)
         ours, theirs = os.pipe()
         opened.append(theirs)
-        return open(ours, "r" if text else "rb"), theirs  # noqa: SIM115
+        return open(ours, "r" if text else "rb"), theirs
 
     def poll(self) -> int | None:
         if self.returncode is None and select.select([self._line], [], [], 0)[0]:
@@ -320,8 +320,8 @@ def _become(request: dict[str, Any]) -> None:
 
 def _stream(number: int, errors: str) -> Any:
     """Standard output line by line to a terminal, standard error always."""
-    by_line = number == 2 or os.isatty(number)
-    return open(number, "w", encoding="utf-8", errors=errors, buffering=1 if by_line else -1, closefd=False)  # noqa: E501,SIM115
+    by_line = 1 if number == 2 or os.isatty(number) else -1
+    return open(number, "w", by_line, "utf-8", errors, closefd=False)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from patience import scaled
 from spawn import spawn_ranks
 
 WORLD = 4
-TIMEOUT = 6.0
+TIMEOUT = scaled(4.0)
 """Seconds until a rank is lost."""
 ROOM = 60.0
 """Seconds in which a loaded machine may be late: past them a survivor counts as hanging."""

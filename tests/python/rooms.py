@@ -58,7 +58,7 @@ FOREIGN = (
 
 CPP_FOLDERS = ("cpd", "kernels", "bindings")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
-SOURCE_FOLDERS = (*CPP_FOLDERS, "python", "tests", "examples", "benchmarks", ".ci")
+SOURCE_FOLDERS = (*CPP_FOLDERS, "python", "tests", "examples", "benchmarks", ".ci", ".dev")
 SOURCE_SUFFIXES = (*CPP_SUFFIXES, ".py", ".sh")
 LONGEST_FILE = 600
 LONGEST_PROSE = 120

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 import forked
+from patience import scaled
 
 TRANSPORTS = ("mpi", "gloo")
 
@@ -66,7 +67,7 @@ def _missing(transport: str) -> str:
             env=os.environ | _MPI_SETTINGS,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=scaled(60),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -130,7 +131,7 @@ def spawn_ranks(
                 process = subprocess.Popen(command, **how)
             else:
                 process = forked.Program(program, **how)
-            ended = _wait(process, Path(folder), world, victims, limit)
+            ended = _wait(process, Path(folder), world, victims, scaled(limit))
         ranks = [_read(Path(folder), rank, ended) for rank in range(world)]
         bad = [r for r in range(world) if r not in victims and not _is_good(ranks[r])]
         if bad or process.returncode != 0:
@@ -164,7 +165,7 @@ def _wait(
         if others <= ended:
             _kill(folder, victims)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
+                process.wait(scaled(20))
             break
     else:
         ended = {rank for rank in range(world) if _has_ended(_pid(folder, rank))}

@@ -10,13 +10,14 @@ import pytest
 
 import comm_cases
 from comm_cases import Fault
+from patience import scaled
 from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
 KINDS = ("kill", "stop", "drop")
 EXHAUSTIVE = pytest.mark.exhaustive
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
 EXCHANGES = ("ring", "hierarchical", "gather")
-TIMEOUT = 3.0  # seconds until a rank is lost, where some are
+TIMEOUT = scaled(2.0)  # seconds until a rank is lost, where some are
 
 
 def also(transport: str, *worlds: int) -> list[Any]:
@@ -118,7 +119,7 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int) -> No
         where = ("handshake",) if record.get("finished") else seen_in(fault.phase)
         assert any(f"in phase {phase}" in record["text"] for phase in where), about
         assert record.get("finished", True), about
-        assert record["took"] < TIMEOUT + 3, about
+        assert record["took"] < TIMEOUT + scaled(3), about
         assert record["untouched"], about
         assert record["broken"], about
         assert record["works"], about

@@ -238,6 +238,7 @@ def operators():
             yield ops.convolution_weight, (g, x, list(w.shape), None, *case.moves, *rest)
 
 
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("number", range(28))
 def test_opcheck(number):
     cases = list(operators())

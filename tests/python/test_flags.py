@@ -20,6 +20,8 @@ from faces import Call, Face, every_face
 from flags_oracle import DZ, NV, NX, OF, UF
 from test_float64 import operands as wide_operands
 
+pytestmark = pytest.mark.few("compiled", 3)
+
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "binary8p4se"),
     *("e5m2:nosub", "e4m3fn:unsigned", "e4m3:unsigned", "e2m1", "e1m3ieee", "int8", "e8m22"),
@@ -87,6 +89,7 @@ def rounded_once(name: str, dtype: Any, rounding: str) -> list[Call]:
     return result
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {
         f"{name}-{dtype.__name__}": [(name, dtype, mode) for mode in oracle.DETERMINISTIC_MODES]

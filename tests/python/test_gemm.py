@@ -20,6 +20,8 @@ import oracle
 from arrays import accumulation_of, assert_same_bits, boundary_bits, from_bits, spec_of, to_bits
 from faces import Call, Face, every_face
 
+pytestmark = pytest.mark.few("compiled", 3)
+
 F32 = npt.NDArray[np.float32]
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
 FORMATS = (

@@ -318,6 +318,7 @@ def operators():
     yield ops.convolution_weight, (g, x, list(w.shape), None, *moves, *rest)
 
 
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("case", range(12))
 def test_opcheck(case):
     cases = list(operators())

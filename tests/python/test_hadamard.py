@@ -25,6 +25,9 @@ import oracle
 from arrays import from_bits
 from faces import Call, Face, every_face
 
+pytestmark = pytest.mark.few("compiled", 3)
+
+
 _DATA = Path(os.environ.get("CPD_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 FP32, BF16 = oracle.Spec(8, 23), oracle.Spec(8, 7)
 SIZES = (2, 4, 8, 16, 32, 64, 128)

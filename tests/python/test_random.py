@@ -28,6 +28,8 @@ from arrays import (
 )
 from faces import Call, Face
 
+pytestmark = pytest.mark.few("compiled", 3)
+
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
 Patterns = list[int]
 

@@ -215,6 +215,7 @@ def test_aps_leaves_zero_and_non_finite_layers_in_peace():
         assert [r.non_finite for r in reports] == [0, 6]
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "to_odd", "stochastic"])
 def test_wider_accumulator_and_result(mode):
     ranks = gradients(8)
@@ -227,6 +228,7 @@ def test_wider_accumulator_and_result(mode):
                 check(ranks, spec)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("bits", [1, 8, 13, 24])
 @pytest.mark.parametrize("variant", ["A", "B", "C"])
 def test_stochastic(bits, variant):

@@ -44,6 +44,8 @@ from scaled_tries import (
     two_levels,
 )
 
+pytestmark = pytest.mark.few("compiled", 3)
+
 
 @functools.cache
 def tries_of_rules(group: str, step: int) -> list[Try]:

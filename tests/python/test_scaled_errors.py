@@ -9,6 +9,8 @@ import pytest
 import cpd
 from faces import Face
 
+pytestmark = pytest.mark.few("compiled", 4)
+
 X = np.linspace(-3, 3, 128, dtype=np.float32).reshape(4, 32)
 
 

@@ -16,6 +16,8 @@ import reduce_oracle
 from arrays import LAYOUTS, STRIDED, from_bits, layout, sum_of
 from faces import Call, Face, every_face
 
+pytestmark = pytest.mark.few("compiled", 3)
+
 SCHEMES = (
     "sequential",
     "kahan",
@@ -33,6 +35,7 @@ TEXTS = (
     "e5m2 pairwise",
     "e4m3 pairwise overflow=saturate",
 )
+
 ROUNDINGS = ("", " rounding=toward_zero", " rounding=stochastic random_bits=9 variant=C")
 
 

@@ -212,6 +212,7 @@ def operators():
     yield ops.decode_out, (codes, "e4m3"), {"out": torch.empty(3, 5)}
 
 
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("case", range(37))
 def test_opcheck(case):
     cases = list(operators())

@@ -21,6 +21,8 @@ from arrays import spec_of
 from faces import Call, Face, every_face
 from test_flags import VERBS, flags_alone, value_and_flags, values_of
 
+pytestmark = pytest.mark.few("compiled", 3)
+
 NAMES = [
     *("fp64", "e9m30", "e11m0", "e11m3", "e5m52", "e8m24", "e9m0", "e10m40:nosub", "e1m30"),
     *("e9m30:bias=-20", "e9m30:unsigned", "e11m20:nosub", "e9m23:bias=700", "e11m51"),

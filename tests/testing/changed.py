@@ -6,14 +6,13 @@
 What differs from the revision's last common commit with HEAD, uncommitted and new files included,
 breaks at most what leads to it: a header leads to its source, the roster of kernels to all kernels,
 a name of the compiled module to the binding that makes it, a name of the package to its module.
-Prints JSON: `changed`, the files; `programs`, the C++ tests' sources; `python`, the Python tests'
-files; `everything`, why all must run, or null.
+Prints `everything WHY` where all tests must run; else a line `program TARGET TEST` for each C++
+test, the name of its target and of its tests for ctest, and `python FILE` for each Python test.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -48,6 +47,7 @@ BUILD = re.compile(
     r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|pyproject\.toml|requirements\.lock|tests/python/conftest"
 )
 """What every test is built or started by."""
+COMMANDS = "python/cpd/cli/__init__.py"
 MOST = 0.9
 """The share of all tests from which on all are run."""
 ALWAYS = "tests/python/test_rooms.py"
@@ -85,7 +85,7 @@ def cpp_edges() -> Edges:
 
 
 def _sources_of(header: str) -> Iterator[str]:
-    if header.endswith((".h", ".cuh")):
+    if header.endswith((".h", ".cuh")) and not header.startswith("bindings/"):
         stem = header.rpartition(".")[0]
         yield from (f"{stem}.cpp", f"{stem}.cu")
         if stem.startswith("cpd/numeric/"):
@@ -127,13 +127,21 @@ def _file(module: str) -> str | None:
 def python_edges() -> Edges:
     core, public = core_names(), public_names()
     torch = {f"bindings/{p.name}" for p in (ROOT / "bindings").glob("torch_[!d]*.cpp")}
+    commands = {p.stem for p in (ROOT / "python/cpd/cli").glob("*.py")}
     edges: Edges = defaultdict(set)
     for folder in ("python", "tests/python", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             text = path.read_text()
             edges[name] = set(_uses(name, text, public))
-            edges[name] |= {core[word] for word in re.findall(r"_core\.(\w+)", text) if word in core}
+            if name == COMMANDS:  # who runs one names it
+                edges[name] -= {f"python/cpd/cli/{command}.py" for command in commands}
+            elif COMMANDS in edges[name]:
+                words = set(re.findall(r"""["'](\w+)["']""", text)) & commands
+                edges[name] |= {f"python/cpd/cli/{command}.py" for command in words}
+            edges[name] |= {
+                core[word] for word in re.findall(r"_core\.(\w+)", text) if word in core
+            }
             if "torch.ops.cpd" in text:
                 edges[name] |= torch
     return edges
@@ -142,7 +150,7 @@ def python_edges() -> Edges:
 def _uses(name: str, text: str, public: dict[str, str]) -> Iterator[str]:
     """The files that a Python file imports, or names as `cpd.<name>` or "module:function"."""
     package = name.removeprefix("python/").removesuffix(".py").replace("/", ".").rpartition(".")[0]
-    for node in ast.walk(ast.parse(text)):
+    for node in _run(ast.parse(text)):
         found: Iterable[str] = ()
         if isinstance(node, ast.Import):
             found = (alias.name for alias in node.names if alias.name != "cpd")
@@ -155,8 +163,19 @@ def _uses(name: str, text: str, public: dict[str, str]) -> Iterator[str]:
             if node.value.id == "cpd":
                 found = (public.get(node.attr, f"cpd.{node.attr}"),)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found = _named(node.value)
+            found = _ran(node.value)
+        elif isinstance(node, ast.List | ast.Tuple) and "'-m', 'cpd'" in ast.unparse(node):
+            found = ("cpd.cli",)
         yield from (file for file in map(_file, found) if file and file != name)
+
+
+def _run(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a file but for what only type checkers read."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from _run(node)
 
 
 def _imported(source: str, names: list[str], public: dict[str, str]) -> Iterator[str]:
@@ -167,12 +186,10 @@ def _imported(source: str, names: list[str], public: dict[str, str]) -> Iterator
             yield f"{source}.{name}" if _file(f"{source}.{name}") else source
 
 
-def _named(text: str) -> Iterator[str]:
-    """Modules in words: what a rank runs, and the command line."""
+def _ran(text: str) -> Iterator[str]:
+    """What ranks run: "module:function"."""
     if re.fullmatch(r"\w+:\w+", text):
         yield text.partition(":")[0]
-    if text == "cpd" or text.startswith("-m cpd "):
-        yield "cpd.cli"
 
 
 # ---- what follows -----------------------------------------------------------------------------
@@ -200,23 +217,34 @@ def tests() -> tuple[list[str], list[str]]:
     return programs, python
 
 
-def plan(changed: list[str]) -> dict[str, object]:
+def target_of(source: str) -> str:
+    """As tests/CMakeLists.txt names it."""
+    name = re.sub(r"/(test_)?(\w+)\.cpp$", r"/\2", source.removeprefix("tests/"))
+    return "test_" + name.replace("/", "_")
+
+
+def test_of(source: str) -> str:
+    """The name in ctest, of programs that several processes run its beginning."""
+    return target_of(source).removeprefix("test_").replace("_", ".", source.count("/") - 1)
+
+
+def plan(changed: list[str]) -> list[str]:
+    """The lines to print."""
     edges = {**cpp_edges(), **python_edges()}
     reached = leading_to(changed, edges)
     reached |= {test for name in changed for pattern, test in ABOUT if re.match(pattern, name)}
     programs, python = tests()
-    chosen = {
-        "programs": [name for name in programs if name in reached],
-        "python": [name for name in python if name in reached or name == ALWAYS],
-    }
-    share = sum(map(len, chosen.values())) / (len(programs) + len(python))
-    why = None
+    chosen = [
+        *(f"program {target_of(name)} {test_of(name)}" for name in programs if name in reached),
+        *(f"python {name}" for name in python if name in reached or name == ALWAYS),
+    ]
+    share = len(chosen) / (len(programs) + len(python))
     if build := [name for name in changed if BUILD.match(name)]:
-        why = f"every test is built or started by {build[0]}"
-    elif share > MOST:
-        why = f"{share:.0%} of all tests lead to {', '.join(changed[:3])}"
-    return {"changed": changed, **chosen, "everything": why}
+        return [f"everything every test is built or started by {build[0]}"]
+    if share > MOST:
+        return [f"everything {share:.0%} of all tests lead to {', '.join(changed[:3])}"]
+    return chosen
 
 
 if __name__ == "__main__":
-    print(json.dumps(plan(changed_since(sys.argv[1])), indent=1))
+    print("\n".join(plan(changed_since(sys.argv[1]))))

@@ -31,9 +31,16 @@ def steps(path: Path) -> dict[str, float]:
 
 def cpu_name() -> str:
     info = Path("/proc/cpuinfo").read_text()
-    found = {key: re.search(rf"^{key}\s*: (.*)$", info, re.M) for key in ("model name", "cpu family", "model")}
+    found = {
+        key: re.search(rf"^{key}\s*: (.*)$", info, re.M)
+        for key in ("model name", "cpu family", "model")
+    }
     words = [match[1] for match in found.values() if match]
-    return f"{words[0]}, family {words[1]}, model {words[2]}" if len(words) == 3 else platform.machine()
+    return (
+        f"{words[0]}, family {words[1]}, model {words[2]}"
+        if len(words) == 3
+        else platform.machine()
+    )
 
 
 def commit() -> str:
@@ -58,7 +65,8 @@ def lines(result: dict[str, Any]) -> list[str]:
     rows = [*result["steps"].items(), ("all", result["seconds"])]
     text = [f"{taken:8.1f} s  {name}" for name, taken in rows]
     apart = result["of which downloads and installs"]
-    return [*text, f"of which {apart} s for downloads and installs; {result['cores']} cores of {result['cpu']}"]
+    machine = f"{result['cores']} cores of {result['cpu']}"
+    return [*text, f"of which {apart} s for downloads and installs; {machine}"]
 
 
 def main() -> None:

@@ -74,8 +74,8 @@ class _DemoProgress:
 
 
 def _print_demo(console: Console, demo: "Demo") -> None:
-    from cpd.demo.shares import percent
     from cpd.demo.report.results import accuracy_range, state_of
+    from cpd.demo.shares import percent
 
     table = new_table("Gradients", "Bits", "Accuracy", "Lost to zero", "State", "Weights")
     for run in demo.table:
