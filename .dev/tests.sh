@@ -3,6 +3,9 @@
 # ./dev test and ./dev gpu.
 
 readonly kResults=build/results
+# One more than there are cores: some tests wait.
+kParallel=(--numprocesses "$(($(jobs) + 1))" --dist worksteal)
+readonly kParallel
 
 # ctest_tree TREE LABELS: runs the tests of some labels (a|b) in one build tree; keeps their JUnit file for the summary.
 ctest_tree() {
@@ -63,13 +66,17 @@ fuzz_tests() {
 # python_tests NAME ARGS: to pytest; NAME is the JUnit file's.
 python_tests() {
   local results=$kResults/pytest-$1.xml
-  step "Python tests, $1" "$kVenv/bin/python" -m pytest --junitxml="$results" "${@:2}" ||
+  # pytest keeps the tests as it compiles them.
+  PYTHONDONTWRITEBYTECODE='' step "Python tests, $1" "$kVenv/bin/python" -m pytest --junitxml="$results" "${@:2}" ||
     die "stage failed: Python tests"
 }
 
 # What did not run in this run, why, how much did, and what was slow.
 summary() {
-  "$kVenv/bin/python" tests/testing/summary.py "$kResults"/*.xml build/*/Testing/gtest/*.xml
+  local options=()
+  ((kAll)) || options=(--quick)
+  "$kVenv/bin/python" tests/testing/summary.py "${options[@]}" "$kResults"/*.xml build/*/Testing/gtest/*.xml ||
+    die "a quick test is slow"
 }
 
 test_() {
@@ -99,13 +106,15 @@ test_() {
 }
 
 every_test() {
-  local parallel=(--numprocesses "$(jobs)" --dist worksteal)
-  if ((!kAll)); then export CPD_TEST_BACKENDS=vectors; fi
-  cpp_tests 'quick|gpu' # without a GPU these skip, and say so
-  unset CPD_TEST_BACKENDS
+  local backends=vectors
+  if ((kAll)); then
+    export CPD_TEST_EVERYTHING=1
+    backends=all
+  fi
+  CPD_TEST_BACKENDS=$backends cpp_tests 'quick|gpu' # without a GPU these skip, and say so
   sanitized_tests
   fuzz_tests quick
-  python_tests quick -m 'not exhaustive' "${parallel[@]}"
+  python_tests quick -m 'not exhaustive' "${kParallel[@]}"
   if ((kAll)); then
     python_tests exhaustive -m exhaustive # one after the other: they measure memory, and some need the machine
     logged configure-tests cmake -DCPD_EVERY_HEADER=ON build/release
@@ -139,7 +148,7 @@ changed_tests() {
     step "compile: C++ tests" logged build-tests cmake --build build/release --target "${targets[@]}"
     step "C++ tests" changed_programs "${names[@]}"
   fi
-  python_tests changed -m 'not exhaustive' --numprocesses "$(jobs)" --dist worksteal "${files[@]}"
+  python_tests changed -m 'not exhaustive' "${kParallel[@]}" "${files[@]}"
 }
 changed_programs() {
   local IFS='|'

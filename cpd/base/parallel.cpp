@@ -24,8 +24,8 @@
 namespace cpd {
 namespace {
 
-thread_local bool g_inside = false;
-thread_local int g_ranks_on_host = 1;
+thread_local bool t_inside = false;
+thread_local int t_ranks_on_host = 1;
 
 int HardwareThreads() {
 #ifdef CPD_OPENMP
@@ -39,7 +39,7 @@ bool IsNested() {
 #ifdef CPD_OPENMP
   if (omp_in_parallel() != 0) return true;
 #endif
-  return g_inside;
+  return t_inside;
 }
 
 /// Values between two questions whether to go on: the most of a piece of a loop over elements.
@@ -125,7 +125,7 @@ class Team {
 
   template <class Part>
   void Try(const Part& part) {
-    const bool before = std::exchange(g_inside, true);
+    const bool before = std::exchange(t_inside, true);
     try {
       part();
     } catch (...) {
@@ -133,7 +133,7 @@ class Team {
       if (!failure_) failure_ = std::current_exception();
       stop_ = true;
     }
-    g_inside = before;
+    t_inside = before;
   }
 
   Shares& shares_;
@@ -156,7 +156,7 @@ std::int64_t ThreadsFor(std::int64_t n, std::int64_t grain, std::int64_t serial_
 int MaxThreads() {
   const char* text = std::getenv("CPD_NUM_THREADS");
   if (text == nullptr || *text == '\0') {
-    return std::max(1, HardwareThreads() / g_ranks_on_host);
+    return std::max(1, HardwareThreads() / t_ranks_on_host);
   }
   char* end = nullptr;
   const long threads = std::strtol(text, &end, 10);
@@ -166,10 +166,10 @@ int MaxThreads() {
   return static_cast<int>(threads);
 }
 
-SharedHost::SharedHost(int ranks) : before_(g_ranks_on_host) {
-  g_ranks_on_host = std::max(1, ranks);
+SharedHost::SharedHost(int ranks) : before_(t_ranks_on_host) {
+  t_ranks_on_host = std::max(1, ranks);
 }
-SharedHost::~SharedHost() { g_ranks_on_host = before_; }
+SharedHost::~SharedHost() { t_ranks_on_host = before_; }
 
 void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {

@@ -8,6 +8,9 @@
 
 namespace cpd {
 
+/// Elements below which one thread works alone, where each takes a few instructions.
+constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
+
 /// Threads that parallel_for may use: CPD_NUM_THREADS, else OpenMP's maximum (so that
 /// OMP_NUM_THREADS and torch.set_num_threads count), else, in a build without it, the cores. Throws
 /// Error where CPD_NUM_THREADS is not a positive number.

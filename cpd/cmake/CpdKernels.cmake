@@ -29,13 +29,11 @@ endif()
 list(TRANSFORM CPD_ISAS TOUPPER OUTPUT_VARIABLE CPD_ISA_DEFINITIONS) # which tables are there, for the one who asks
 list(TRANSFORM CPD_ISA_DEFINITIONS PREPEND CPD_ISA_)
 
-# Checks of each access, most of which AddressSanitizer has too, are half of what sanitized kernels compile.
-add_library(cpd_kernel_flags INTERFACE)
-target_link_libraries(cpd_kernel_flags INTERFACE cpd_flags)
+# Checks of each access, most of which AddressSanitizer has too, are half of what sanitized kernels compile. Undefined
+# behaviour of the source shows in the scalar kernels.
 if(CPD_SANITIZE STREQUAL "address" AND CPD_WIDEST_ISA)
-  add_library(cpd_fewer_checks INTERFACE)
-  target_compile_options(cpd_fewer_checks INTERFACE -fno-sanitize=null,alignment,pointer-overflow,object-size)
-  target_link_libraries(cpd_kernel_flags INTERFACE cpd_fewer_checks)
+  set(CPD_FEWER_CHECKS -fno-sanitize=undefined)
+  set(CPD_FEWER_CHECKS_scalar -fno-sanitize=null,alignment,pointer-overflow,object-size)
 endif()
 
 # cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options.
@@ -43,8 +41,13 @@ file(GLOB CPD_KERNEL_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cp
 function(cpd_add_kernels prefix)
   foreach(isa IN LISTS CPD_ISAS)
     add_library(${prefix}_${isa} OBJECT EXCLUDE_FROM_ALL ${CPD_KERNEL_SOURCES})
-    target_link_libraries(${prefix}_${isa} PRIVATE cpd_kernel_flags)
+    target_link_libraries(${prefix}_${isa} PRIVATE cpd_flags)
     target_compile_definitions(${prefix}_${isa} PRIVATE CPD_ISA=${isa})
-    target_compile_options(${prefix}_${isa} PRIVATE $<$<CONFIG:Release>:-O3> ${CPD_ISA_FLAGS_${isa}} ${ARGN})
+    set(fewer_checks ${CPD_FEWER_CHECKS})
+    if(isa STREQUAL "scalar")
+      set(fewer_checks ${CPD_FEWER_CHECKS_scalar})
+    endif()
+    target_compile_options(${prefix}_${isa} PRIVATE $<$<CONFIG:Release>:-O3> ${CPD_ISA_FLAGS_${isa}} ${fewer_checks}
+                                                    ${ARGN})
   endforeach()
 endfunction()

@@ -18,7 +18,7 @@ namespace cpd {
 namespace {
 
 constexpr std::int64_t kStage = 4096;  // sums worked on at once, a multiple of kBlock
-constexpr std::int64_t kSerialBelow = 1 << 15;
+constexpr std::int64_t kSerialRanksBelow = 1 << 15;
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // whose bytes can be counted
 
 /// How many planes term k reads or writes: pairwise, one more than trees are open before it.
@@ -231,14 +231,15 @@ struct VirtualReduce::Impl {
     for (std::size_t index = 0; index < layers.size(); ++index) {
       const int l = static_cast<int>(index);
       const Layer& layer = layers[index];
-      parallel_for(layer.size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-        float terms[kStage];
-        for (std::int64_t i = begin; i < end; i += kStage) {
-          const std::int64_t n = std::min(kStage, end - i);
-          layer.group.Load(i, n, terms);
-          TakeAcross(l, i, n, terms);
-        }
-      });
+      parallel_for(layer.size, kStage, kSerialRanksBelow,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     float terms[kStage];
+                     for (std::int64_t i = begin; i < end; i += kStage) {
+                       const std::int64_t n = std::min(kStage, end - i);
+                       layer.group.Load(i, n, terms);
+                       TakeAcross(l, i, n, terms);
+                     }
+                   });
     }
   }
 
@@ -253,7 +254,7 @@ struct VirtualReduce::Impl {
       begun.insert(state);
     }
     const std::int64_t block = codec->block();
-    parallel_for(layer.size, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(layer.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> sums(static_cast<std::size_t>(std::min(block, end - begin)));
       for (std::int64_t i = begin; i < end; i += block) {
         const std::int64_t n = std::min(block, end - i);
@@ -351,7 +352,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   const auto* values = static_cast<const float*>(x.data);
   CodecState* state = impl_->BeginLayer(layer, values);
   const std::int64_t block = impl_->reduction.wire(layer)->block();
-  parallel_for(into.size, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(into.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> terms(static_cast<std::size_t>(std::min(block, end - begin)));
     for (std::int64_t i = begin; i < end; i += block) {
       impl_->ContributeBlock(layer, state, i, std::min(block, end - i), values + i, terms.data());
@@ -367,7 +368,7 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
   impl_->CheckEnded("the result comes");
   auto* values = static_cast<float*>(out.data);
   std::atomic<std::int64_t> non_finite{0};
-  parallel_for(from.size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(from.size, kStage, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t bad = 0;
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);

@@ -48,7 +48,7 @@ void Add(int shift, std::int64_t n, const float* x, const float* residual, float
 }
 
 /// A piece whose values have been scaled.
-Piece Scaled(Piece piece) {
+Piece Unshifted(Piece piece) {
   piece.shift = 0;
   return piece;
 }
@@ -66,7 +66,7 @@ struct Feedback::State final : Residual {
       v.resize(static_cast<std::size_t>(layer.n));
       Add(layer.shift, layer.n, x, kept(0), v.data());
     }
-    inner->Begin(Scaled(layer), x == nullptr ? nullptr : v.data());
+    inner->Begin(Unshifted(layer), x == nullptr ? nullptr : v.data());
   }
   void Commit() override {
     Residual::Commit();
@@ -119,7 +119,7 @@ Feedback::Feedback(SharedCodec inner) : inner_(std::move(inner)) {
 
 float Feedback::Measure(const Piece& layer, CodecState* state, const float* x) const {
   const Sent sent(*inner_, layer, state, x);
-  return inner_->Measure(Scaled(layer), sent.inner(), sent.v());
+  return inner_->Measure(Unshifted(layer), sent.inner(), sent.v());
 }
 
 std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float* x,
@@ -145,7 +145,7 @@ std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float
 std::int64_t Feedback::EncodePart(const Piece& piece, CodecState* state, const float* x,
                                   std::uint8_t* to) const {
   const Sent sent(*inner_, piece, state, x);
-  const std::int64_t bytes = inner_->Encode(Scaled(piece), sent.inner(), sent.v(), to);
+  const std::int64_t bytes = inner_->Encode(Unshifted(piece), sent.inner(), sent.v(), to);
   const Values decoded = MakeValues(piece.n);
   inner_->Decode({to, static_cast<std::size_t>(bytes)}, piece.n, 0, 1, decoded.get(),
                  piece.begin % bucket());
@@ -160,7 +160,7 @@ void Feedback::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int s
 
 void Feedback::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
   const Sent sent(*inner_, piece, state, x);
-  inner_->Round(Scaled(piece), sent.inner(), sent.v(), y);
+  inner_->Round(Unshifted(piece), sent.inner(), sent.v(), y);
   sent.TakeDown(piece, y);
 }
 

@@ -22,7 +22,6 @@ namespace {
 constexpr std::uint32_t kMagnitude = 0x7FFFFFFF;  // magnitudes ascend with these bits
 constexpr std::uint32_t kInfinity = 0x7F800000;
 constexpr std::int64_t kStep = 4096;
-constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
 constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // values that are worth a sample
 
 std::uint32_t PatternOf(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitude; }

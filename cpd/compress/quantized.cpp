@@ -16,6 +16,7 @@
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
+#include "cpd/ops/codec.h"
 
 namespace cpd {
 namespace {
@@ -28,8 +29,6 @@ constexpr std::int64_t kStep = 4096;  // values at a time: codes of any width en
 constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::int64_t kLong = 256;  // values of buckets that a kernel takes one by one
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
-
-std::int64_t BytesOf(const Format& format, std::int64_t n) { return (n * format.bits() + 7) / 8; }
 
 /// Blocks of 16, 32, … 512 are whole runs of a kernel (ScaledRun).
 bool IsRun(std::int64_t bucket) { return bucket >= 16 && bucket <= 512 && 512 % bucket == 0; }
@@ -114,8 +113,8 @@ struct Quantized::Scales {
 Quantized::Part Quantized::PartOf(std::int64_t n, std::int64_t before) const {
   if (n == 0) return {};
   Part part{.n = n, .before = before, .buckets = (before + n + bucket_ - 1) / bucket_};
-  part.elements = BytesOf(scaled_.scale, part.buckets);
-  part.bytes = part.elements + BytesOf(scaled_.element, n);
+  part.elements = PackedBytes(scaled_.scale, part.buckets);
+  part.bytes = part.elements + PackedBytes(scaled_.element, n);
   return part;
 }
 

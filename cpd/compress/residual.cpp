@@ -14,7 +14,6 @@ namespace cpd {
 namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 12;
-constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
 
 }  // namespace
 

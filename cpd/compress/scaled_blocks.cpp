@@ -39,8 +39,6 @@ std::int64_t MostBlocks(const Scaled& scaled, std::int64_t n) {
   return scaled.block.kind == BlockShape::Kind::tensor ? 1 : BlocksOf(n, 1, scaled.block.columns);
 }
 
-std::int64_t BytesOf(const Format& format, std::int64_t n) { return (n * format.bits() + 7) / 8; }
-
 /// Writes bits begin … begin + count - 1, from a byte on; those behind them in the last byte are 0.
 /// Returns the byte after.
 std::uint8_t* PutBits(const Bytes& from, std::int64_t begin, std::int64_t count, std::uint8_t* to) {
@@ -114,7 +112,7 @@ struct ScaledBlocks::Coded final : CodecState {
     elements.resize(static_cast<std::size_t>(PackedBytes(scaled.element, size)));
     blocks.resize(static_cast<std::size_t>(PackedBytes(scaled.scale, counts.blocks)));
     if (scaled.tensor_scale) {
-      outer.resize(static_cast<std::size_t>(BytesOf(*scaled.tensor_scale, counts.tensor)));
+      outer.resize(static_cast<std::size_t>(PackedBytes(*scaled.tensor_scale, counts.tensor)));
     }
     const TensorView second = ViewOf(outer);
     cpd::Encode(given, scaled, 0, rounding, ViewOf(elements), ViewOf(blocks),
@@ -143,9 +141,9 @@ struct ScaledBlocks::Run {
 ScaledBlocks::Run ScaledBlocks::RunOf(std::int64_t n) const {
   if (n == 0) return {};
   Run run{.n = n, .outer = kCountBytes, .blocks = kCountBytes};
-  if (scaled_.tensor_scale) run.blocks += BytesOf(*scaled_.tensor_scale, 1);
-  run.elements = run.blocks + BytesOf(scaled_.scale, MostBlocks(scaled_, n));
-  run.bytes = run.elements + BytesOf(scaled_.element, n);
+  if (scaled_.tensor_scale) run.blocks += PackedBytes(*scaled_.tensor_scale, 1);
+  run.elements = run.blocks + PackedBytes(scaled_.scale, MostBlocks(scaled_, n));
+  run.bytes = run.elements + PackedBytes(scaled_.element, n);
   return run;
 }
 

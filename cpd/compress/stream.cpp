@@ -18,7 +18,6 @@ namespace {
 constexpr std::uint32_t kMagic = 0x53445043;  // "CPDS"
 constexpr std::uint16_t kVersion = 1;
 constexpr std::size_t kMostName = 1024;
-constexpr std::int64_t kSerialBelow = 1 << 16;  // values that one thread takes
 
 struct Head {
   std::uint32_t magic = kMagic;

@@ -51,7 +51,7 @@ const float* Shifted(int shift, int64_t n, const float* x, float* to) {
 
 // ---- a package's head
 
-struct Head {
+struct PieceHead {
   int64_t n = 0;
   int bits = 0;
   bool is_huffman = false, has_nan = false;
@@ -69,7 +69,7 @@ void PutWord(uint32_t word, uint8_t* to) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<uint8_t>(word >> 8 * i);
 }
 
-void PutHead(const Head& head, uint8_t* to) {
+void PutHead(const PieceHead& head, uint8_t* to) {
   const uint32_t kind = (head.is_huffman ? 1U : 0U) + (head.has_nan ? 2U : 0U);
   PutWord(static_cast<uint32_t>(head.n - 1) | static_cast<uint32_t>(head.bits) << 16 | kind << 24,
           to);
@@ -77,18 +77,18 @@ void PutHead(const Head& head, uint8_t* to) {
   PutWord(std::bit_cast<uint32_t>(head.greatest), to + 8);
 }
 
-Head ReadHead(std::span<const uint8_t> bytes, int64_t n) {
+PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
   if (static_cast<int64_t>(bytes.size()) < kHeader) {
     throw DamagedBytes("a package ends in its head");
   }
   const uint32_t first = Word(bytes.data());
   const uint32_t kind = first >> 24;
-  const Head head{.n = int64_t{first & 0xFFFF} + 1,
-                  .bits = static_cast<int>(first >> 16 & 0xFF),
-                  .is_huffman = kind % 2 == 1,
-                  .has_nan = kind / 2 == 1,
-                  .least = std::bit_cast<float>(Word(bytes.data() + 4)),
-                  .greatest = std::bit_cast<float>(Word(bytes.data() + 8))};
+  const PieceHead head{.n = int64_t{first & 0xFFFF} + 1,
+                       .bits = static_cast<int>(first >> 16 & 0xFF),
+                       .is_huffman = kind % 2 == 1,
+                       .has_nan = kind / 2 == 1,
+                       .least = std::bit_cast<float>(Word(bytes.data() + 4)),
+                       .greatest = std::bit_cast<float>(Word(bytes.data() + 8))};
   if (head.n != n) {
     throw DamagedBytes("a package of " + std::to_string(head.n) + " values in place of " +
                        std::to_string(n));
@@ -176,7 +176,7 @@ void CountMany(int width, Bins* all) {
   all->by_place = true;
 }
 
-int64_t PutFixed(const Head& head, const Bins& all, std::span<uint8_t> to) {
+int64_t PutFixed(const PieceHead& head, const Bins& all, std::span<uint8_t> to) {
   BitWriter writer(to);
   const int width = head.width();
   const uint32_t* const bins = all.bins.data();
@@ -189,7 +189,7 @@ int64_t PutFixed(const Head& head, const Bins& all, std::span<uint8_t> to) {
   return writer.End();
 }
 
-int64_t PutHuffman(const Head& head, const Bins& all, const HuffmanCode& code,
+int64_t PutHuffman(const PieceHead& head, const Bins& all, const HuffmanCode& code,
                    std::span<uint8_t> to) {
   std::vector<BitCode> codes = CanonicalCodes(code.lengths);
   if (!all.by_place) {
@@ -212,7 +212,7 @@ int64_t PutHuffman(const Head& head, const Bins& all, const HuffmanCode& code,
 }
 
 /// A code with fewer bits than the fixed width has, if there is one.
-std::optional<HuffmanCode> ShorterCode(const Head& head, Bins* all) {
+std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   if (head.alphabet() <= kPackage + 1) {
     CountFew(head.alphabet(), all);
   } else {
@@ -228,7 +228,7 @@ std::optional<HuffmanCode> ShorterCode(const Head& head, Bins* all) {
 }
 
 /// Returns the package's bytes.
-int64_t PutPackage(const UniformBins& bins, Head head, bool may_be_huffman, const float* x,
+int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman, const float* x,
                    std::span<uint8_t> to) {
   Bins all;
   all.bins.resize(static_cast<size_t>(head.n));
@@ -251,7 +251,7 @@ void ValuesOf(const UniformBins& bins, std::span<const uint32_t> given, int shif
   if (shift != 0 || divisor != 1) Unscale(shift, divisor, static_cast<int64_t>(given.size()), y, y);
 }
 
-int64_t ReadHuffman(const Head& head, const UniformBins& bins, std::span<const uint8_t> bytes,
+int64_t ReadHuffman(const PieceHead& head, const UniformBins& bins, std::span<const uint8_t> bytes,
                     int shift, float divisor, float* y) {
   const auto size = static_cast<int64_t>(bytes.size()) - kFirstSize;
   if (size < 0 || Word(bytes.data()) > size) throw DamagedBytes("a package ends in its codes");
@@ -274,7 +274,7 @@ int64_t ReadHuffman(const Head& head, const UniformBins& bins, std::span<const u
 
 constexpr int64_t kRun = 4096;
 
-int64_t ReadFixed(const Head& head, const UniformBins& bins, std::span<const uint8_t> bytes,
+int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<const uint8_t> bytes,
                   int shift, float divisor, float* y) {
   BitReader reader(bytes);
   std::vector<float> centres;  // of all bins, where values are many more
@@ -305,7 +305,7 @@ int64_t ReadFixed(const Head& head, const UniformBins& bins, std::span<const uin
 
 /// Returns the package's bytes.
 int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y) {
-  const Head head = ReadHead(bytes, n);
+  const PieceHead head = ReadHead(bytes, n);
   const UniformBins bins(head.least, head.greatest, head.bits);
   const auto read = head.is_huffman ? ReadHuffman : ReadFixed;
   return kHeader + read(head, bins, bytes.subspan(kHeader), shift, divisor, y);
@@ -487,10 +487,10 @@ int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x, u
   Guarded([&] {
     const UniformBins bins(layer.least(), layer.greatest(), layer.bits());
     for (int64_t i = 0; i < piece.n; i += kPackage) {
-      const Head head{.n = std::min(kPackage, piece.n - i),
-                      .bits = layer.bits(),
-                      .least = layer.least(),
-                      .greatest = layer.greatest()};
+      const PieceHead head{.n = std::min(kPackage, piece.n - i),
+                           .bits = layer.bits(),
+                           .least = layer.least(),
+                           .greatest = layer.greatest()};
       const float* const values = Shifted(piece.shift, head.n, x + i, buffer.data());
       used += PutPackage(bins, head, coding_ == Coding::huffman, values,
                          all.subspan(static_cast<size_t>(used)));

@@ -147,6 +147,9 @@ constexpr Format kFp32{};
 /// OCP MX's scale.
 constexpr Format kE8m0{
     .exp = 8, .man = 0, .bias = 127, .encoding = Encoding::e8m0, .is_signed = false};
+/// OCP's elements.
+constexpr Format kE4m3fn{.exp = 4, .man = 3, .bias = 7, .encoding = Encoding::fn};
+constexpr Format kE2m1{.exp = 2, .man = 1, .bias = 1, .encoding = Encoding::finite};
 
 /// Throws Error unless the fields are those of a format that MakeFormat gives. Every function that
 /// takes a Format calls it first, since anyone may write one down.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/given_draws.h"
 
@@ -15,12 +16,17 @@ namespace cpd {
 
 /// Elements staged at once; a multiple of kBlock.
 constexpr std::int64_t kStage = 4096;
-/// Elements below which one thread works alone.
-constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
-/// The same of sums of so many terms each.
+/// kSerialBelow of sums of so many terms each.
 [[nodiscard]] constexpr std::int64_t SerialBelow(std::int64_t terms) {
   return terms < 1 ? kSerialBelow : kSerialBelow / terms;
 }
+/// A buffer of at least n elements, whose values do not matter.
+template <class T>
+T* Sized(std::vector<T>& buffer, std::int64_t n) {
+  if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
+  return buffer.data();
+}
+
 /// Elements from which results bypass the caches.
 constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 

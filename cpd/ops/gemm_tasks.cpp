@@ -56,13 +56,6 @@ struct Buffers {
 thread_local Buffers g_buffers;
 constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< floats
 
-/// At least n elements; their values do not matter.
-template <class T>
-T* Sized(std::vector<T>& buffer, std::int64_t n) {
-  if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
-  return buffer.data();
-}
-
 /// An operand's packed panels and their ranges (GemmBlock).
 class Panels {
  public:

@@ -15,12 +15,6 @@ std::int64_t quotient_up(std::int64_t x, std::int64_t n) {
   return x > 0 ? (x + n - 1) / n : -(-x / n);
 }
 
-template <class T>
-T* Sized(std::vector<T>& buffer, std::int64_t n) {
-  if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
-  return buffer.data();
-}
-
 /// Whether each window is one element and each element a window.
 bool IsWhole(const WindowAxis& axis, std::int64_t extent) {
   return axis.kernel == 1 && axis.places == extent && axis.step == 1 && axis.before == 0 &&

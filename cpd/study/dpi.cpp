@@ -40,7 +40,7 @@ std::string& LastError() {
 
 /// What `body` gives, under the lock; -1 on an error.
 template <class Body>
-int Guarded(Body body) {
+int Locked(Body body) {
   try {
     Registry& registry = TheRegistry();
     const std::lock_guard lock(registry.mutex);
@@ -114,7 +114,7 @@ extern "C" {
 int cpd_dpi_rule(const char* operation, const char* operand, const char* result,
                  const char* rounding, int random_bits) {
   using namespace cpd;
-  return Guarded([&](Registry& registry) {
+  return Locked([&](Registry& registry) {
     ElementRule rule;
     rule.operation = soft::ParseOperation(Text(operation));
     rule.operands.fill(ParseFormat(Text(operand)));
@@ -132,7 +132,7 @@ int cpd_dpi_rule(const char* operation, const char* operand, const char* result,
 int cpd_dpi_compute(int number, uint32_t a, uint32_t b, uint32_t c, uint32_t r, uint32_t* result,
                     uint32_t* flags) {
   using namespace cpd;
-  return Guarded([&](Registry& registry) {
+  return Locked([&](Registry& registry) {
     const ElementRule& rule = At(registry.rules, number, "rule");
     std::uint32_t code = 0;
     std::uint8_t raised = 0;
@@ -152,7 +152,7 @@ int cpd_dpi_compute(int number, uint32_t a, uint32_t b, uint32_t c, uint32_t r, 
 
 int cpd_dpi_dot(const char* operand, const char* accumulator, int length) {
   using namespace cpd;
-  return Guarded([&](Registry& registry) {
+  return Locked([&](Registry& registry) {
     registry.dots.push_back(MakeDot(operand, accumulator, length));
     return static_cast<int>(registry.dots.size()) - 1;
   });
@@ -160,7 +160,7 @@ int cpd_dpi_dot(const char* operand, const char* accumulator, int length) {
 
 int cpd_dpi_set(int number, int k, uint32_t a, uint32_t b) {
   using namespace cpd;
-  return Guarded([&](Registry& registry) {
+  return Locked([&](Registry& registry) {
     Dot& dot = At(registry.dots, number, "dot product");
     At(dot.a, k, "k") = a;
     At(dot.b, k, "k") = b;
@@ -170,7 +170,7 @@ int cpd_dpi_set(int number, int k, uint32_t a, uint32_t b) {
 
 int cpd_dpi_set_scales(int number, int block, uint32_t a_scale, uint32_t b_scale) {
   using namespace cpd;
-  return Guarded([&](Registry& registry) {
+  return Locked([&](Registry& registry) {
     Dot& dot = At(registry.dots, number, "dot product");
     if (dot.a_scales.empty()) throw Error("this accumulator takes no scales");
     At(dot.a_scales, block, "block") = a_scale;
@@ -181,7 +181,7 @@ int cpd_dpi_set_scales(int number, int block, uint32_t a_scale, uint32_t b_scale
 
 int cpd_dpi_sum(int number, uint32_t c, uint32_t* result, uint32_t* flags) {
   using namespace cpd;
-  return Guarded([&](Registry& registry) {
+  return Locked([&](Registry& registry) {
     const Dot& dot = At(registry.dots, number, "dot product");
     std::size_t count = 0;
     for (const Signal& signal : SignalsOf(dot.rule))

@@ -18,7 +18,7 @@ using reference::Exact;
 using reference::Spec;
 using soft::Operation;
 
-constexpr std::int64_t kGrain = 1024;
+constexpr std::int64_t kLinesAtOnce = 1024;
 
 /// Of the operands and the result: zeros, subnormals, infinities, NaN.
 std::uint16_t CornersIn(const Spec& spec, const Exact& x) {
@@ -204,7 +204,7 @@ void OracleElements(const ElementRule& rule, const ElementLines& lines) {
                "random integer");
   }
   const Elements elements(rule);
-  parallel_for(lines.n, kGrain, kGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(lines.n, kLinesAtOnce, kLinesAtOnce, [&](std::int64_t begin, std::int64_t end) {
     Memo memo;
     for (std::int64_t i = begin; i < end; ++i) elements.Line(lines, i, memo);
   });

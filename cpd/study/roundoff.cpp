@@ -39,8 +39,7 @@ Roundoff Measure(std::int64_t n, const double* high, const float* low) {
   return result;
 }
 
-constexpr std::int64_t kGrain = 4096;
-constexpr std::int64_t kSerialBelow = 1 << 16;
+constexpr std::int64_t kValuesAtOnce = 4096;
 
 void CheckReference(const TensorView& sum) {
   Check(sum, "sum");
@@ -51,7 +50,7 @@ void CheckReference(const TensorView& sum) {
 
 template <class T>
 void AddAs(const T* x, std::int64_t n, double* sum) {
-  parallel_for(n, kGrain, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(n, kValuesAtOnce, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) sum[i] += static_cast<double>(x[i]);
   });
 }
@@ -75,7 +74,7 @@ void DivideReference(const TensorView& sum, double divisor) {
   CheckReference(sum);
   if (!Guarded([&] { return divisor != 0; })) throw Error("divisor must not be 0");
   auto* values = static_cast<double*>(sum.data);
-  parallel_for(sum.size(), kGrain, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(sum.size(), kValuesAtOnce, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) values[i] /= divisor;
   });
 }

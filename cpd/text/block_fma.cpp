@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 5> kAdders{"aligned", "exact", "flushed_p
                                                   "two_steps_even"};
 
 constexpr int kMostBlock = 64;
-constexpr int kMostFraction = 30;
+constexpr int kMostFractionBits = 30;
 constexpr int kLeastExponent = -400;  // below every product of binary32 values
 constexpr int kMostExponent = 127;
 
@@ -128,7 +128,7 @@ void Check(const BlockFma& unit) {
   CheckOperand("b", unit.b);
   CheckBetween("block_fma: block", 1, kMostBlock, unit.block);
   CheckBetween("block_fma: fraction_bits", 1,
-               unit.scale ? MostFractionWithScales(unit) : kMostFraction, unit.fraction_bits);
+               unit.scale ? MostFractionWithScales(unit) : kMostFractionBits, unit.fraction_bits);
   CheckBetween("block_fma: min_exponent", kLeastExponent, kMostExponent, unit.min_exponent);
   if (!unit.sum.has_zero() || !unit.sum.is_signed) {
     throw Error("block_fma: sum must be a signed format with a zero, got " + ToString(unit.sum));

@@ -14,11 +14,7 @@ namespace {
 constexpr Format kFp16{.exp = 5, .man = 10, .bias = 15};
 constexpr Format kBf16{.exp = 8, .man = 7, .bias = 127};
 constexpr Format kTf32{.exp = 8, .man = 10, .bias = 127};
-constexpr Format kE4m3fn{.exp = 4, .man = 3, .bias = 7, .encoding = Encoding::fn};
 constexpr Format kE4m3fnuz{.exp = 4, .man = 3, .bias = 8, .encoding = Encoding::fnuz};
-constexpr Format kE2m1{.exp = 2, .man = 1, .bias = 1, .encoding = Encoding::finite};
-constexpr Format kE8m0{
-    .exp = 8, .man = 0, .bias = 127, .encoding = Encoding::e8m0, .is_signed = false};
 constexpr Format kE8m13{.exp = 8, .man = 13, .bias = 127};  ///< what FP8 units keep of fp32
 
 constexpr std::string_view kReplayed = "replayed";

@@ -29,11 +29,9 @@ constexpr std::array<std::string_view, 12> kOptions{
     "element", "block",  "scale",      "rule",       "tensor_scale", "outer",
     "margin",  "choose", "arithmetic", "non_finite", "scale_max",    "transform"};
 
-constexpr Format kE4m3fn{.exp = 4, .man = 3, .bias = 7, .encoding = Encoding::fn};
 constexpr Format kE5m2{.exp = 5, .man = 2, .bias = 15};
 constexpr Format kE3m2{.exp = 3, .man = 2, .bias = 3, .encoding = Encoding::finite};
 constexpr Format kE2m3{.exp = 2, .man = 3, .bias = 1, .encoding = Encoding::finite};
-constexpr Format kE2m1{.exp = 2, .man = 1, .bias = 1, .encoding = Encoding::finite};
 /// Steps of 2^-6 up to 127/64 (OCP MX 1.0, 5.3.4, whose -2 has no code here).
 constexpr Format kMxInt8{.exp = 1, .man = 6, .bias = 1, .encoding = Encoding::finite};
 constexpr int kMostIntegerBits = 25;

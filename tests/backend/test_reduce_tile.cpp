@@ -411,7 +411,7 @@ std::vector<Accumulator> accumulators_of(const Way& way, const Format& format,
 }
 
 TEST_F(ReduceOnGpu, SumsOfAnyTerms) {
-  for (const int world : {1, 2, 6, 9}) {
+  for (const int world : testing::thinned<int>({6, 1, 9, 2}, 2)) {
     Ranks ranks;
     for (int r = 0; r < world; ++r) {
       ranks.push_back({inputs_of(ParseFormat("e5m2"), 331, static_cast<std::uint64_t>(r) * 2)});

@@ -4,16 +4,20 @@
 // values or DamagedBytes, and reads nothing else, which the sanitizers see; a stream's checksum
 // finds each. test_damage_exhaustive.cpp has more of them.
 #include "tests/testing/damage.h"
+#include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
 
 TEST(Damage, EveryBitFlipAndTruncation) {
-  for (const std::string& text : testing::codec_texts()) testing::damage_encodings(text, 150);
+  const bool few = !testing::kSanitized && !testing::kEverything;
+  for (const std::string& text : testing::codec_texts())
+    testing::damage_encodings(text, few ? 40 : 150);
 }
 
 TEST(Damage, StreamsFindIt) {
-  for (const std::string& text : testing::codec_texts()) testing::damage_streams(text, 30);
+  for (const std::string& text : testing::codec_texts())
+    testing::damage_streams(text, testing::kEverything ? 30 : 10);
 }
 
 }  // namespace

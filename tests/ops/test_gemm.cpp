@@ -266,15 +266,19 @@ class WithThreads {
   WithThreads& operator=(const WithThreads&) = delete;
 };
 
+std::vector<const char*> threads_of_tests() {
+  if (testing::kSanitized) return {"1", "3"};
+  if (testing::kEverything) return {"1", "2", "3", "5", "16"};
+  return {"1", "3", "16"};
+}
+
 /// A product's bits for each number of threads are those of one.
 void ThreadsChangeNothing(const Accumulator& accumulator, const Tensor& a, const Tensor& b,
                           const std::vector<std::int64_t>& shape) {
   std::size_t size = 1;
   for (const std::int64_t n : shape) size *= static_cast<std::size_t>(n);
   std::vector<float> first;
-  const auto some =
-      testing::kSanitized ? std::vector{"1", "3"} : std::vector{"1", "2", "3", "5", "16"};
-  for (const char* threads : some) {
+  for (const char* threads : threads_of_tests()) {
     const WithThreads set(threads);
     Tensor out(shape, std::vector<float>(size, -7.0f));
     Gemm(a.view(), b.view(), accumulator, out.view());
@@ -291,7 +295,7 @@ TEST(Gemm, ThreadsChangeNothing) {
                                      {513, 2, 545},   {33, 4500, 31}, {1, 2000, 100}};
   std::vector<Accumulator> all = schemes(format);
   all.push_back(Preset("h100-fp8"));
-  for (const Shape& s : shapes) {
+  for (const Shape& s : testing::thinned(shapes, 3)) {
     const auto size = [&](std::size_t i, std::size_t j) {
       return static_cast<std::size_t>(s[i] * s[j]);
     };
@@ -308,7 +312,7 @@ TEST(Gemm, ThreadsChangeNothing) {
 
 TEST(Gemm, ThreadsChangeNothingInBatches) {
   const Format format = ParseFormat("e4m3");
-  for (const std::int64_t batch : {3, 7, 64}) {
+  for (const std::int64_t batch : testing::thinned<std::int64_t>({3, 64, 7}, 2)) {
     const std::vector<std::int64_t> shape{batch, 35, 37};
     const auto n = static_cast<std::size_t>(batch);
     const Tensor a({batch, 35, 40}, operands(Values::on_grid, format, n * 35 * 40, 1));

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import zlib
 from collections import Counter
 
 import pytest
@@ -23,21 +24,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`few(word, of)`: of a test's cases whose names hold the word, one in so many is quick. The
-    seconds of `timeout` are an idle machine's."""
+    """`few(word, of)`: of a test's cases whose names hold the word, the first and about one in so
+    many others is quick; they follow no period of faces and formats. The seconds of `timeout` are
+    an idle machine's."""
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
         limit = item.get_closest_marker("timeout")
         if limit is not None:
             item.add_marker(pytest.mark.timeout(patience.scaled(limit.args[0])), append=False)
+        for mark in item.iter_markers("slow"):
+            item.user_properties.append(("slow", mark.args[0]))  # for tests/testing/summary.py
         for mark in item.iter_markers("few"):
             word, of = mark.args
             test, _, case = item.nodeid.partition("[")
             if word not in case:
                 continue
-            if seen[test, word] % of != 0:
-                item.add_marker("exhaustive")
             seen[test, word] += 1
+            if seen[test, word] > 1 and zlib.crc32(case.encode()) % of != 0:
+                item.add_marker("exhaustive")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=marked(name)) for name in FACES])

@@ -64,6 +64,7 @@ def rounded_once(name: str, rounding: str) -> list[Call]:
     return result
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {name: [(name, rounding) for rounding in oracle.DETERMINISTIC_MODES] for name in NAMES},
     compiled=("e4m3", "e8m12", "e4m3fn:unsigned"),

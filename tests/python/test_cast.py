@@ -35,6 +35,7 @@ def rounded(name: str, rounding: str, overflow: str) -> Call:
     return Call(cpd.cast, (from_bits(bits), f, rounding, overflow), {}, expected)
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {name: [(name, *how) for how in DETERMINISTIC] for name in NAMES},
     compiled=("e4m3", "e5m2", "e8m0", "e2m1", "e5m2:nosub", "fp32"),
@@ -59,6 +60,7 @@ def drawing(name: str, variant: str, random_bits: int) -> Call:
     return Call(cpd.cast, (from_bits(bits), f), options, expected)
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {
         f"{name}-{variant}": [(name, variant)]

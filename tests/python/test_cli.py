@@ -208,6 +208,7 @@ def started(arguments: list[str], **environment: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_no_escape_codes_in_pipes(arguments):
     plain = started(arguments)

@@ -71,6 +71,7 @@ def rounding_like_cast(name: str, rounding: str) -> list[tuple[Call, Call, Call]
     return result
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {
         name: [(name, rounding) for rounding in oracle.DETERMINISTIC_MODES]

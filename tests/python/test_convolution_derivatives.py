@@ -150,6 +150,7 @@ def test_vmap_of_native_sums_is_torchs():
 # ---- torch.compile, layers -----------------------------------------------------------------------
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ["1d moved", "2d moved", "2d transposed, moved", "3d transposed"])
 @pytest.mark.parametrize("sums", ["native", "e4m3"])
 @pytest.mark.parametrize("casts", ["nvfp4", "formats"])

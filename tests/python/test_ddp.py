@@ -24,6 +24,7 @@ def told() -> list[dict[str, str]]:
     return [rank.result for rank in ranks]
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("case", [case.__name__ for case in CASES])
 def test_over_gloo(told, case):
     for rank in range(WORLD):

@@ -416,6 +416,7 @@ def test_gradients_of_examples():
 # ---- compiled and exported -----------------------------------------------------------------------
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("transform", ["jvp", "grad", "vmap", "vmap of grad", "dual"])
 def test_compiled_transforms(transform):
     def f(x):

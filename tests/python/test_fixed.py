@@ -107,6 +107,7 @@ def products(kind: str, width: int) -> list[Call]:
     return calls
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {f"{kind} {width}": [(kind, width)] for kind in KINDS for width in WIDTHS},
     compiled=("int8 32", "halves 40", "wide 127"),
@@ -122,6 +123,7 @@ def test_products(face: Face, cases: list[Any]) -> None:
     face.check(calls if face.few is None else calls[:2])
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("backend", cpd._core.backends())
 @pytest.mark.parametrize("kind", KINDS)
 def test_deep_products_on_every_backend(kind: str, backend: str) -> None:

@@ -89,7 +89,7 @@ def rounded_once(name: str, dtype: Any, rounding: str) -> list[Call]:
     return result
 
 
-@pytest.mark.few("", 2)
+@pytest.mark.few("", 4)
 @every_face(
     {
         f"{name}-{dtype.__name__}": [(name, dtype, mode) for mode in oracle.DETERMINISTIC_MODES]
@@ -114,6 +114,7 @@ def stochastic(name: str, bits: int, variant: str, tininess: str) -> list[Call]:
     return drawn + cases(f, arrays(f, np.float32, n, 5), o, tininess, how | {"random": r})[::2]
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {
         f"{name}-{bits}": [(name, bits)]

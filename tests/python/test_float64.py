@@ -116,6 +116,7 @@ def values(x: npt.NDArray[Any]) -> list[oracle.Value]:
     return [oracle.value_from_double(float(v)) for v in x.tolist()]
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", NAMES)
 def test_one_operation_one_rounding(name: str) -> None:
     f = cpd.format(name)
@@ -174,6 +175,7 @@ def wanted_sum(acc: cpd.Accumulator, x: npt.NDArray[Any], index: int) -> int:
     return sum_of(acc, values(x), step)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("scheme", ["sequential", "kahan", "chunked", "pairwise"])
 @pytest.mark.parametrize("name", ["e4m3", "e5m2fnuz", "bf16", "fp32", "e4m3fn"])
 def test_sums(name: str, scheme: str) -> None:

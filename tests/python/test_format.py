@@ -25,6 +25,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", NAMES)
 def test_figures(name: str) -> None:
     f = cpd.format(name)
@@ -329,6 +330,7 @@ def test_a_suggestion_is_always_a_name() -> None:
 COMPILED: list[Any] = ["E4M3", (4, 3), np.float16, np.dtype(np.float16), ml_dtypes.float8_e4m3]
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("given", [*COMPILED, "torch.float8_e4m3fn", "torch.half"], ids=str)
 def test_compiled_programs_take_them_all(given: Any) -> None:
     torch = pytest.importorskip("torch")

@@ -88,6 +88,7 @@ def products(name: str, scheme: str) -> list[Call]:
     return calls
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {f"{name} {scheme}": [(name, scheme)] for scheme in SCHEMES for name in FORMATS},
     compiled=("e4m3 sequential", "e5m2 kahan", "e8m10 chunked", "e4m3fn pairwise"),

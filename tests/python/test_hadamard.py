@@ -121,6 +121,7 @@ def transformed(size: int, masked: bool, bf16: bool, inverse: bool) -> Call:
 CASES = [(masked, bf16, back) for masked in (0, 1) for bf16 in (0, 1) for back in (0, 1)]
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {str(size): [(size, *case) for case in CASES] for size in SIZES}, compiled=("16", "128")
 )

@@ -65,6 +65,7 @@ def check_interrupted(seen: dict[str, Any]) -> None:
 # ---- long calls ----------------------------------------------------------------------------------
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_call_is_interrupted(name: str) -> None:
     seen, said = run(name)
@@ -232,6 +233,7 @@ def check_ranks(transport: str, victim: int) -> None:
             assert seen["waited"] < SOON + scaled(5), seen
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_backward_pass_of_ddp_is_interrupted(victim: int) -> None:

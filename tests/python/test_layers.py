@@ -364,6 +364,7 @@ def test_torch_loads_a_recipe_with_a_tensor():
     assert torch.load(file).forward.stream == stream
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize(
     ("imports", "loads"),
     [

@@ -186,11 +186,13 @@ def check(run, calls: int) -> None:
 pytestmark = pytest.mark.skipif(not has_mallinfo2(), reason="this C library has no mallinfo2")
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("verb", list(forward()))
 def test_calls_keep_no_memory(verb):
     check(forward()[verb], CALLS)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("verb", list(backward()))
 def test_gradients_keep_no_memory(verb):
     check(backward()[verb], CALLS // (4 if verb in LONG else 1))

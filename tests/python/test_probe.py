@@ -64,6 +64,7 @@ QUICK = {
 }  # fmt: skip
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize(
     ("name", "output"),
     [

@@ -91,6 +91,7 @@ def test_orders_and_schemes(world):
             check(ranks, cpd.ReduceSpec(f, acc, order=order))
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("world", [3, 7, 8, 16])
 @pytest.mark.parametrize("group_size", [1, 2, 3, 5, 16, 20])
 def test_groups(world, group_size):
@@ -105,6 +106,7 @@ def test_groups(world, group_size):
             cpd.simulate_all_reduce(ranks, spec)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("wire", ["e3m0", "e4m3fn", "e2m1", "fp16", "bf16", "fp32", "e1m2"])
 def test_modes_and_formats(wire, mode):

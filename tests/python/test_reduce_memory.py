@@ -52,6 +52,7 @@ def grown(world, size, order, scheme, group, aps):
     return int(run.stdout)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize(
     ("order", "scheme"),
     [

@@ -60,6 +60,7 @@ def test_all_pairs(tmp_path: Path, operation: str) -> None:
         assert passes(tmp_path, make(operation, "e3m2ieee", rounding=rounding)) == 4096
 
 
+@pytest.mark.few("", 2)
 @ICARUS
 @pytest.mark.parametrize(
     ("operation", "formats", "options"),

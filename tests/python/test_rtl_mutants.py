@@ -52,6 +52,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", sorted({mutant["vectors"] for mutant in MUTANTS.values()}))
 def test_nothing_is_found_where_nothing_is_wrong(bench: Any, name: str) -> None:
     failed, count, said = make(bench(name), "icarus")

@@ -60,6 +60,7 @@ def tries_of_rules(group: str, step: int) -> list[Try]:
     return tries
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("group", ["exact", "two", "originals"])
 def test_rules(face: Face, group: str) -> None:
     """Rules, elements, scales and arithmetics at the boundaries, with the roundings in turn."""
@@ -330,6 +331,7 @@ def test_given_pairs_of_scales(face: Face, arithmetic: str) -> None:
         check_one(t, what, face(with_pair(verb), x, t.format, blocks, outer))
 
 
+@pytest.mark.few("", 2)
 def test_given_amax(face: Face) -> None:
     """The outermost level's, as in delayed scaling: elements beyond it saturate."""
     x = noise((6, 20), 8)

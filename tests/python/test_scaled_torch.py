@@ -238,6 +238,7 @@ def step(name):
     return call
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", [*FEW, "e4m3fn 4x8"])
 def test_compiled_steps(name):
     """20 stochastic steps recompile at most once, each with new bits, the same as eager's."""
@@ -253,6 +254,7 @@ def test_compiled_steps(name):
         assert counter.frame_count <= 2
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", FORMATS)
 def test_dynamic_shapes(name):
     """One program for all sizes; how many bytes codes take, it computes itself."""

@@ -28,6 +28,7 @@ def test_roundoff_over_local_ranks_is_the_virtual_one(world: int) -> None:
             assert table == wanted
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
     wanted = study_ranks.virtual_tables(4)
@@ -77,6 +78,7 @@ def test_cost_is_what_moves(world: int) -> None:
         assert max(moved[2] for moved, _ in exchange) == exchange[0][1][2]
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_cost_is_what_moves_between_processes(transport: str) -> None:
     for rank in spawn_ranks(transport, 3, "study_ranks:traffic", [1000, 3, 4097], chunk=512):

@@ -78,6 +78,7 @@ def schemes(name: str, scheme: str) -> list[Call]:
     return result
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {
         f"{name} {scheme}": [(name, scheme)]

@@ -19,6 +19,14 @@ no MPI here
   </testcase>
 </testsuite>
 """
+SLOW = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites name="pytest tests"><testsuite name="pytest" errors="0" failures="0" skipped="0">
+  <testcase classname="test_cast" name="test_a" time="7000.5"/>
+  <testcase classname="test_cast" name="test_b" time="8000.5">
+    <properties><property name="slow" value="a network of 1999"/></properties>
+  </testcase>
+</testsuite></testsuites>
+"""
 GOOGLE = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="4" failures="0" disabled="1" errors="0" name="AllTests">
   <testsuite name="Cast" tests="4" failures="0" disabled="1" skipped="1">
@@ -42,13 +50,19 @@ PYTEST = """<?xml version="1.0" encoding="utf-8"?>
 """
 
 
-def summary(tmp_path, **texts):
+def run(tmp_path, *options, **texts):
     paths = []
     for name, text in texts.items():
         paths.append(tmp_path / f"{name}.xml")
         paths[-1].write_text(text)
-    command = [sys.executable, SUMMARY, *paths]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = [sys.executable, SUMMARY, *options, *paths]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def summary(tmp_path, **texts):
+    done = run(tmp_path, **texts)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def test_of_all_three(tmp_path):
@@ -58,6 +72,10 @@ def test_of_all_three(tmp_path):
         "2 Cast.OnGpu: no GPU",
         "1 comm.mpi: no MPI here",
         "1 test_gpu: no CUDA device",
+        "the slowest, in seconds:",
+        "0.1 test_cast.test_a",
+        *["0.0 Cast.Rounds", "0.0 Cast.Keeps/1"] * 2,
+        "0.0 test_cast.test_b",
         "4 C++ tests in 2 programs and scripts; Python: 1 failed, 1 passed, 1 skipped",
     ]
 
@@ -67,5 +85,20 @@ def test_without_skips(tmp_path):
     google = google[: google.index("<skipped")] + google[google.index("</testcase>\n  </") :]
     assert summary(tmp_path, google=google) == [
         "nothing was skipped",
+        "the slowest, in seconds:",
+        *["    0.0 Cast.Rounds", "    0.0 Cast.Keeps/1", "    0.0 Cast.OnGpu"],
         "3 C++ tests in 0 programs and scripts",
     ]
+
+
+def test_slow_tests_want_a_reason(tmp_path):
+    assert summary(tmp_path, python=SLOW)[1:4] == [
+        "the slowest, in seconds:",
+        " 8000.5 test_cast.test_b: a network of 1999",
+        " 7000.5 test_cast.test_a",
+    ]
+    done = run(tmp_path, "--quick", python=SLOW)
+    assert done.returncode == 1
+    assert done.stderr.startswith("quick tests above ")
+    assert done.stderr.endswith("without a reason: test_cast.test_a\n")
+    assert run(tmp_path, "--quick", google=GOOGLE).returncode == 0

@@ -61,6 +61,7 @@ def test_one_bin(value: float) -> None:
     same(values, packet.values)
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("sample", [1, 4, 9])
 @pytest.mark.parametrize("fraction", [0.03, 0.5, 1.0])
 @pytest.mark.parametrize("c", [0.0, 5.0, 6.0])

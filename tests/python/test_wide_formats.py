@@ -98,6 +98,7 @@ def rounded_once(name: str, rounding: str) -> list[Call]:
     return made
 
 
+@pytest.mark.few("", 2)
 @every_face(
     {name: [(name, rounding) for rounding in oracle.MODES] for name in NAMES},
     compiled=("fp64", "e9m30:unsigned"),

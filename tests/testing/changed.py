@@ -13,6 +13,7 @@ test, the name of its target and of its tests for ctest, and `python FILE` for e
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -45,10 +46,11 @@ ABOUT = (
 )
 BUILD = re.compile(
     r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|pyproject\.toml|requirements\.lock|tests/python/conftest"
+    r"|python/cpd/__init__\.py"
 )
 """What every test is built or started by."""
 COMMANDS = "python/cpd/cli/__init__.py"
-MOST = 0.9
+MOST = 0.8
 """The share of all tests from which on all are run."""
 ALWAYS = "tests/python/test_rooms.py"
 
@@ -73,6 +75,7 @@ def changed_since(revision: str) -> list[str]:
 # ---- who leads to whom ------------------------------------------------------------------------
 
 
+@functools.cache
 def cpp_edges() -> Edges:
     edges, _ = rooms.includes(ROOT, (*rooms.CPP_FOLDERS, "tests"))
     for name in [*edges]:
@@ -124,6 +127,7 @@ def _file(module: str) -> str | None:
     return None
 
 
+@functools.cache
 def python_edges() -> Edges:
     core, public = core_names(), public_names()
     torch = {f"bindings/{p.name}" for p in (ROOT / "bindings").glob("torch_[!d]*.cpp")}

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fewer cases of a kind under a sanitizer: it looks for faults of memory, threads and undefined
-// behaviour, which do not hide in one format of many, and each access costs it several times more.
+// How many cases of a kind a run of tests has. All of them in the exhaustive tier; in the quick one
+// some that are spread over them; fewer still under a sanitizer, which looks for faults of memory,
+// threads and undefined behaviour: these do not hide in one format of many.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 extern "C" {
@@ -17,12 +20,33 @@ namespace cpd::testing {
 /// Whether a sanitizer watches this program, or the library that it calls.
 inline const bool kSanitized = &__asan_init != nullptr || &__tsan_init != nullptr;
 
-/// All of them, or every seventh under a sanitizer.
+/// Whether this run is of the exhaustive tier (CPD_TEST_EVERYTHING, set by `./dev test --all`).
+inline const bool kEverything = std::getenv("CPD_TEST_EVERYTHING") != nullptr;
+
+/// All of them; the first and every `of`th after it under a sanitizer.
 template <class T>
-std::vector<T> thinned(std::vector<T> all) {
+std::vector<T> thinned(std::vector<T> all, std::size_t of = 7) {
   if (!kSanitized) return all;
   std::vector<T> some;
-  for (std::size_t i = 0; i < all.size(); i += 7) some.push_back(all[i]);
+  for (std::size_t i = 0; i < all.size(); i += of) some.push_back(all[i]);
+  return some;
+}
+
+/// Whether case number i is among those, about one in `of`, that the quick tier has. They follow no
+/// period of i, which may count through formats, modes and signs.
+inline bool is_chosen(std::size_t i, unsigned of) {
+  const std::uint64_t mixed = (std::uint64_t{i} + 1) * 0x9E3779B97F4A7C15U;
+  return kEverything || of <= 1 || (mixed >> 40) % of == 0;
+}
+
+/// All of them in the exhaustive tier, the first and about one in `of` others in the quick one,
+/// half of these under a sanitizer.
+template <class T>
+std::vector<T> few(std::vector<T> all, unsigned of) {
+  std::vector<T> some;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i == 0 || is_chosen(i, kSanitized ? 2 * of : of)) some.push_back(all[i]);
+  }
   return some;
 }
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run of `./dev test` did, from the JUnit files of ctest, GoogleTest and pytest.
 
-    summary.py FILE.xml...
+    summary.py [--quick] FILE.xml...
 
-Prints each skipped test with its reason and the number of times, then how many ran.
+Prints each skipped test with its reason and the number of times, the slowest tests, then how many
+ran. With --quick it fails where a test took more than QUICK seconds, of a machine that is idle, and
+has no reason: `@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++.
 """
 
 import re
@@ -15,6 +17,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+
+import patience
+
+QUICK = 20.0
+LISTED = 10
+
 
 @dataclass
 class Summary:
@@ -22,6 +31,8 @@ class Summary:
     cases: int = 0  # of GoogleTest
     programs: int = 0  # of ctest
     python: Counter[str] = field(default_factory=Counter)
+    times: list[tuple[float, str, str]] = field(default_factory=list)
+    """Of each test: its seconds, its name and why they are so many."""
 
     def read(self, path: Path) -> None:
         root = ElementTree.parse(path).getroot()
@@ -35,9 +46,10 @@ class Summary:
 
     def _google(self, suite: Element) -> None:
         for case, skip in _cases(suite):
-            if skip is None:
-                self.cases += case.get("status") == "run"
-            else:
+            if skip is None and case.get("status") == "run":
+                self.cases += 1
+                self._time(case)
+            elif skip is not None:
                 where = f"{case.get('classname')}.{case.get('name')}"
                 self.skipped[f"{where}: {_first_line(skip)}"] += 1
 
@@ -54,9 +66,15 @@ class Summary:
             if skip is None:
                 failed = case.find("failure") is not None or case.find("error") is not None
                 self.python["failed" if failed else "passed"] += 1
+                self._time(case)
             else:
                 self.python["skipped"] += 1
                 self.skipped[f"{case.get('classname')}: {skip.get('message')}"] += 1
+
+    def _time(self, case: Element) -> None:
+        reasons = {p.get("name"): p.get("value", "") for p in case.iter("property")}
+        name = f"{case.get('classname')}.{case.get('name')}"
+        self.times.append((float(case.get("time", 0.0)), name, reasons.get("slow", "")))
 
     def lines(self) -> Iterator[str]:
         if self.skipped:
@@ -65,11 +83,18 @@ class Summary:
             yield "nothing was skipped"
         for text, times in sorted(self.skipped.items()):
             yield f"{times:7} {text}"
+        if self.times:
+            yield "the slowest, in seconds:"
+        for seconds, name, why in sorted(self.times, key=lambda time: -time[0])[:LISTED]:
+            yield f"{seconds:7.1f} {name}" + f": {why}" * bool(why)
         python = ", ".join(f"{n} {word}" for word, n in sorted(self.python.items()))
         yield (
             f"{self.cases} C++ tests in {self.programs} programs and scripts"
             + f"; Python: {python}" * bool(python)
         )
+
+    def too_slow(self, limit: float) -> list[str]:
+        return [name for seconds, name, why in self.times if seconds > limit and not why]
 
 
 def _cases(suite: Element) -> Iterator[tuple[Element, Element | None]]:
@@ -84,10 +109,15 @@ def _first_line(skip: Element) -> str:
 
 
 def main() -> None:
+    quick, *names = sys.argv[1:] if "--quick" in sys.argv[1:2] else ["", *sys.argv[1:]]
     summary = Summary()
-    for name in sys.argv[1:]:
+    for name in names:
         summary.read(Path(name))
     print("\n".join(summary.lines()))
+    limit = patience.scaled(QUICK)
+    slow = summary.too_slow(limit) if quick else []
+    if slow:
+        sys.exit(f"quick tests above {limit:.0f} s without a reason: {', '.join(slow)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits that scale with the machine, and the marks that conftest.py reads."""
+
+import os
+
+import pytest
+
+import patience
+
+MARKED = """
+import pytest
+
+@pytest.mark.few("compiled", 3)
+@pytest.mark.parametrize("face", ["eager", *(f"compiled-{n}" for n in range(7))])
+def test_faces(face):
+    pass
+
+@pytest.mark.timeout(40)
+def test_limit(request):
+    print("limits:", [mark.args[0] for mark in request.node.iter_markers("timeout")])
+
+@pytest.mark.slow("a large network")
+def test_slow():
+    pass
+"""
+
+
+def test_is_measured_once(monkeypatch):
+    monkeypatch.delenv(patience.NAME, raising=False)
+    starts = []
+    monkeypatch.setattr(patience, "_start", lambda: starts.append(1) or 3 * patience.IDLE)
+    assert patience.slowness() == 3
+    assert patience.scaled(10) == 30
+    assert os.environ[patience.NAME] == "3.0"
+    assert len(starts) == 1
+
+
+def test_a_fast_machine_has_the_limits_of_an_idle_one(monkeypatch):
+    monkeypatch.delenv(patience.NAME, raising=False)
+    monkeypatch.setattr(patience, "_start", lambda: patience.IDLE / 10)
+    assert patience.scaled(10) == 10
+
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def marked(pytester, monkeypatch, request):
+    monkeypatch.setenv(patience.NAME, "2.5")
+    pytester.makeconftest(request.config.rootpath.joinpath("tests/python/conftest.py").read_text())
+    pytester.makepyprojecttoml(request.config.rootpath.joinpath("pyproject.toml").read_text())
+    pytester.makepyfile(MARKED)
+    return pytester
+
+
+def test_one_in_so_many_cases_is_quick(marked):
+    def collected(tier):
+        lines = marked.runpytest("-m", tier, "--collect-only", "-q").stdout.str().splitlines()
+        return {line.partition("::")[2] for line in lines if "::" in line}
+
+    quick, rest = collected("not exhaustive"), collected("exhaustive")
+    assert {"test_faces[eager]", "test_faces[compiled-0]", "test_limit", "test_slow"} <= quick
+    assert 1 <= len(rest) <= 6
+    assert len(quick) + len(rest) == 10
+    assert all(name.startswith("test_faces[compiled-") for name in rest)
+
+
+def test_limits_scale(marked):
+    marked.runpytest("-s", "-k", "limit").stdout.fnmatch_lines(["*limits: [[]100.0, 40]"])
+
+
+def test_reasons_are_kept(marked):
+    marked.runpytest("-k", "slow", "--junitxml=results.xml")
+    text = (marked.path / "results.xml").read_text()
+    assert '<property name="slow" value="a large network" />' in text
