@@ -22,6 +22,7 @@
 
 #include "cpd/base/huge_pages.h"
 #include "cpd/base/interrupt.h"
+#include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/rounding.h"
@@ -244,13 +245,15 @@ auto Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& s
   return taken;
 }
 
-/// An operator as a call of the library (RunningCall); torch has let go of the GIL.
+/// An operator as a call of the library (RunningCall), on torch's threads; torch has let go of the
+/// GIL.
 template <auto Operator>
 struct Entered;
 template <class Result, class... Args, Result (*Operator)(Args...)>
 struct Entered<Operator> {
   static Result Run(Args... args) {
     const RunningCall call;
+    const OpenMpThreads threads;
     return Operator(args...);
   }
 };

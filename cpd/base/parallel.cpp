@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/base/parallel.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/base/backoff.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/pool.h"
 #include "cpd/numeric/environment.h"
@@ -26,6 +29,8 @@ namespace {
 
 thread_local bool t_inside = false;
 thread_local int t_ranks_on_host = 1;
+thread_local bool t_openmp = false;
+const pid_t kFirstProcess = getpid();  // a forked child has none of OpenMP's threads
 
 int HardwareThreads() {
 #ifdef CPD_OPENMP
@@ -109,18 +114,44 @@ class Team {
  public:
   Team(Shares& shares, const Body& body) : shares_(shares), body_(body) {}
 
-  /// In this thread, and in as many others of the pool as are free.
   void Run(int threads) {
-    Helpers helpers(threads - 1, [this](int thread) {
-      const StopWith stop(stop_);
-      Try([&] { shares_.Run(thread, stop_, body_); });
-    });
-    Try([&] { shares_.Run(0, stop_, body_); });
-    while (!helpers.Finish(kLookAround)) Try(CheckInterrupt);
+    if (t_openmp && getpid() == kFirstProcess) {
+      RunOpenMp(threads);
+    } else {
+      RunPool(threads);
+    }
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
+  /// In this thread, and in as many others of the pool as are free.
+  void RunPool(int threads) {
+    Helpers helpers(threads - 1, [this](int thread) { Work(thread); });
+    Try([&] { shares_.Run(0, stop_, body_); });
+    while (!helpers.Finish(kLookAround)) Try(CheckInterrupt);
+  }
+
+#ifdef CPD_OPENMP
+  void RunOpenMp(int threads) {
+    std::atomic<int> done = 0;
+#pragma omp parallel num_threads(threads)
+    if (const int thread = omp_get_thread_num(); thread > 0) {
+      Work(thread);
+      ++done;
+    } else {
+      Try([&] { shares_.Run(0, stop_, body_); });
+      for (Backoff backoff; done < omp_get_num_threads() - 1; backoff.Wait()) Try(CheckInterrupt);
+    }
+  }
+#else
+  void RunOpenMp(int threads) { RunPool(threads); }
+#endif
+
+  void Work(int thread) {
+    const StopWith stop(stop_);
+    Try([&] { shares_.Run(thread, stop_, body_); });
+  }
+
   static constexpr std::chrono::milliseconds kLookAround{10};
 
   template <class Part>
@@ -170,6 +201,9 @@ SharedHost::SharedHost(int ranks) : before_(t_ranks_on_host) {
   t_ranks_on_host = std::max(1, ranks);
 }
 SharedHost::~SharedHost() { t_ranks_on_host = before_; }
+
+OpenMpThreads::OpenMpThreads() : before_(std::exchange(t_openmp, true)) {}
+OpenMpThreads::~OpenMpThreads() { t_openmp = before_; }
 
 void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {

@@ -29,15 +29,31 @@ class CPD_API SharedHost {
   int before_;
 };
 
+/// While it lives, parallel_for on this thread takes OpenMP's threads, in a build with OpenMP.
+/// torch's operators run on these, and between two of them they wait at full speed for some
+/// milliseconds, on the cores that the pool's threads would need: what runs among torch's operators
+/// shares theirs.
+class CPD_API OpenMpThreads {
+ public:
+  OpenMpThreads();
+  OpenMpThreads(const OpenMpThreads&) = delete;
+  OpenMpThreads& operator=(const OpenMpThreads&) = delete;
+  ~OpenMpThreads();
+
+ private:
+  bool before_;
+};
+
 /// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
 /// where n is at most `serial_below` and inside another parallel loop; else each thread has at
-/// least half of `serial_below`. All calls of a process share one pool of threads (pool.h): a call
-/// takes those that are free, and waits for none that has not begun when all pieces are done. Equal
-/// loops have equal pieces on the same threads, but for pieces that a thread takes over from one
-/// that is late. A forked child starts threads of its own. body runs in the default floating-point
-/// environment. Results must not depend on the pieces. Between pieces, and while it waits for other
-/// threads, the calling thread asks CheckInterrupt (interrupt.h). An exception thrown by body or by
-/// it is thrown again here, when all threads have ended.
+/// least half of `serial_below`. All calls of a process but those under OpenMpThreads share one
+/// pool of threads (pool.h): a call takes those that are free, and waits for none that has not
+/// begun when all pieces are done. Equal loops have equal pieces on the same threads, but for
+/// pieces that a thread takes over from one that is late. A forked child starts threads of its own.
+/// body runs in the default floating-point environment. Results must not depend on the pieces.
+/// Between pieces, and while it waits for other threads, the calling thread asks CheckInterrupt
+/// (interrupt.h). An exception thrown by body or by it is thrown again here, when all threads have
+/// ended.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);
 

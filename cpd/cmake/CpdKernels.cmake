@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# kernels/cpu/*.cpp, compiled once for each ISA. These are the only ISA flags in the tree, and kernels alone are worth -O3.
+# kernels/cpu/*.cpp, compiled once for each ISA. These are the only ISA flags in the tree.
 
 set(CPD_ISAS scalar)
 set(CPD_ISA_FLAGS_scalar "")

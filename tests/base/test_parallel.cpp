@@ -8,9 +8,11 @@
 #include <cfenv>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -29,7 +31,20 @@ class Threads {
   Threads& operator=(const Threads&) = delete;
 };
 
-TEST(Parallel, CoversEveryIndexOnceInGrains) {
+/// Every case on the pool's threads and on OpenMP's, as torch's operators run.
+class Parallel : public ::testing::TestWithParam<bool> {
+ protected:
+  /// For a thread of a test.
+  [[nodiscard]] static std::unique_ptr<OpenMpThreads> ThreadsOfTest() {
+    return GetParam() ? std::make_unique<OpenMpThreads>() : nullptr;
+  }
+  std::unique_ptr<OpenMpThreads> threads_ = ThreadsOfTest();
+};
+INSTANTIATE_TEST_SUITE_P(Threads, Parallel, ::testing::Bool(), [](const auto& test) {
+  return std::string(test.param ? "OpenMp" : "Pool");
+});
+
+TEST_P(Parallel, CoversEveryIndexOnceInGrains) {
   for (const char* threads : {"1", "2", "7"}) {
     const Threads set(threads);
     for (const std::int64_t n : {0, 1, 255, 256, 257, 10'000}) {
@@ -43,7 +58,7 @@ TEST(Parallel, CoversEveryIndexOnceInGrains) {
   }
 }
 
-TEST(Parallel, ThrowsWhatABodyThrows) {
+TEST_P(Parallel, ThrowsWhatABodyThrows) {
   const Threads set("3");
   EXPECT_THROW(parallel_for(3000, 1, 0,
                             [](std::int64_t begin, std::int64_t) {
@@ -55,7 +70,7 @@ TEST(Parallel, ThrowsWhatABodyThrows) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(Parallel, TakesOverFromAThreadThatIsLate) {
+TEST_P(Parallel, TakesOverFromAThreadThatIsLate) {
   const Threads set("2");
   std::atomic<std::int64_t> left{16};
   std::atomic<bool> waits{false};
@@ -69,7 +84,7 @@ TEST(Parallel, TakesOverFromAThreadThatIsLate) {
   EXPECT_EQ(left, 0);
 }
 
-TEST(Parallel, GivesEachThreadEnough) {
+TEST_P(Parallel, GivesEachThreadEnough) {
   const Threads set("16");
   for (const std::int64_t n : {100, 101, 250}) {
     std::mutex mutex;
@@ -85,9 +100,10 @@ TEST(Parallel, GivesEachThreadEnough) {
   }
 }
 
-TEST(Parallel, CallsOfManyThreadsAreEachWhole) {
+TEST_P(Parallel, CallsOfManyThreadsAreEachWhole) {
   const Threads set("3");
   const auto calls = [] {
+    const auto threads = ThreadsOfTest();
     for (int i = 0; i < 200; ++i) {
       std::atomic<std::int64_t> done{0};
       parallel_for(1000, 8, 0, [&](std::int64_t begin, std::int64_t end) { done += end - begin; });
@@ -100,7 +116,7 @@ TEST(Parallel, CallsOfManyThreadsAreEachWhole) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Parallel, IsWholeInAForkedChild) {
+TEST_P(Parallel, IsWholeInAForkedChild) {
   const Threads set("3");
   const auto sum_of_calls = [] {
     std::atomic<std::int64_t> done{0};
@@ -120,7 +136,7 @@ TEST(Parallel, IsWholeInAForkedChild) {
   }
 }
 
-TEST(Parallel, IsSerialInsideItself) {
+TEST_P(Parallel, IsSerialInsideItself) {
   const Threads set("2");
   std::atomic<int> inner{0};
   parallel_for(2, 1, 0, [&](std::int64_t begin, std::int64_t end) {
@@ -131,7 +147,7 @@ TEST(Parallel, IsSerialInsideItself) {
   EXPECT_EQ(inner, 2);
 }
 
-TEST(Parallel, RunsInTheDefaultFloatingPointEnvironment) {
+TEST_P(Parallel, RunsInTheDefaultFloatingPointEnvironment) {
   const Threads set("2");
   const auto rounds_to_nearest = [] {
     volatile float tiny = 0x1p-30F;
@@ -149,7 +165,7 @@ TEST(Parallel, RunsInTheDefaultFloatingPointEnvironment) {
   EXPECT_TRUE(restored);
 }
 
-TEST(Parallel, RefusesABadNumberOfThreads) {
+TEST(ParallelThreads, RefusesABadNumber) {
   for (const char* bad : {"0", "-1", "two", "5000", "2x"}) {
     const Threads set(bad);
     EXPECT_THROW(MaxThreads(), Error) << bad;
