@@ -13,31 +13,20 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-template <class R, class V>
-CPD_CALL constexpr V called_round(V x, Unsigned<V> random, const RoundPlan& plan) {
-  return round<R>(x, random, plan);
-}
-/// round<R> of a step that a loop takes in many places: the rare modes' is called.
-template <class R, class V>
-CPD_FN constexpr V round_step(V x, Unsigned<V> random, const RoundPlan& plan) {
-  if constexpr (R::mode == kOtherMode) return called_round<R>(x, random, plan);
-  return round<R>(x, random, plan);
-}
-
 /// a + b rounded once. V is float lanes for the binary32 route, double lanes for the exact one.
 template <class R, class V>
 CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   if constexpr (Lanes<V>::mantissa == 23) {
-    return round_step<R>(a + b, random, plan);
+    return round<R>(a + b, random, plan);
   } else {
-    return round_step<R>(exact_sum(a, b, R::is_down(plan)), random, plan);
+    return round<R>(exact_sum(a, b, R::is_down(plan)), random, plan);
   }
 }
 
 /// a * b rounded once; V as in rounded_sum (binary64 holds a product of binary32 values exactly).
 template <class R, class V>
 CPD_FN constexpr V rounded_product(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
-  return round_step<R>(a * b, random, plan);
+  return round<R>(a * b, random, plan);
 }
 
 /// s = round(s + x).

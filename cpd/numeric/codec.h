@@ -74,7 +74,7 @@ template <>
 class Unpacker<std::uint32_t> {
  public:
   CPD_FN explicit Unpacker(int bits) : bits_(bits) {}
-  CPD_CALL void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
     for (int i = 0; i < count; i += kCodesPerGroup, packed += bits_) {
       unpack_group(packed, kCodesPerGroup, bits_, codes + i);
     }
@@ -146,7 +146,7 @@ class Packer {
 template <class U>
 class Unpacker {
  public:
-  CPD_CALL explicit Unpacker(int bits)
+  CPD_FN explicit Unpacker(int bits)
       : bits_(bits), mask_(splat<U>((std::uint64_t{1} << bits) - 1)) {
     for (int j = 0; j < kLanes; ++j) {
       const int word = j * bits / 32;
@@ -158,7 +158,7 @@ class Unpacker {
   }
 
   /// packed: count * bits / 8 bytes, readable kPackSlack bytes further.
-  CPD_CALL void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
+  CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
     if (bits_ == 8) return widen<load_bytes<U>>(packed, count, codes);
     if (bits_ == 16) return widen<load_halves<U>>(packed, count, codes);
     if constexpr (kLanes == 4) {

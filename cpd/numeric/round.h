@@ -143,20 +143,24 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
-  const Rounding mode = R::mode_of(plan);
-  if (mode == Rounding::stochastic) return divide_stochastic<V>(sig, cut_wanted, random, plan);
-  if (mode == Rounding::nearest_even) return divide_nearest_even<V>(sig, (U)cut_wanted, parity);
-  const U one = splat<U>(1);
-  // Beyond mantissa + 2 nothing changes, and the sums below cannot overflow.
-  const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
-  const U ceiling = (one << cut) - one;
-  if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
-  if (mode == Rounding::down) return (sig + select(negative, ceiling, U{})) >> cut;
-  if (mode == Rounding::nearest_away) return ((sig << 1) + (one << cut)) >> (cut + one);
-  const U floor = sig >> cut;
-  if (mode == Rounding::toward_zero) return floor;
-  const U even = (floor + parity + one) & one;  // to odd
-  return floor + select((floor << cut) == sig, U{}, even);
+  if constexpr (R::mode == Rounding::stochastic) {
+    return divide_stochastic<V>(sig, cut_wanted, random, plan);
+  } else if constexpr (R::mode == Rounding::nearest_even) {
+    return divide_nearest_even<V>(sig, (U)cut_wanted, parity);
+  } else {
+    const Rounding mode = plan.mode;
+    const U one = splat<U>(1);
+    // Beyond mantissa + 2 nothing changes, and the sums below cannot overflow.
+    const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
+    const U ceiling = (one << cut) - one;
+    if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
+    if (mode == Rounding::down) return (sig + select(negative, ceiling, U{})) >> cut;
+    if (mode == Rounding::nearest_away) return ((sig << 1) + (one << cut)) >> (cut + one);
+    const U floor = sig >> cut;
+    if (mode == Rounding::toward_zero) return floor;
+    const U even = (floor + parity + one) & one;  // to odd
+    return floor + select((floor << cut) == sig, U{}, even);
+  }
 }
 
 /// Whether the rule's form rounds V: then there are a short code and a short magnitude.
