@@ -21,6 +21,7 @@ import numpy as np
 
 import cpd
 from cpd.comm import Communicator, LocalGroup
+from patience import scaled
 
 warnings.simplefilter("ignore", cpd.SlowProductWarning)  # what is slow is what is wanted
 
@@ -261,6 +262,9 @@ def run_waits() -> dict[str, Any]:
     before = threading.active_count()
     group = cpd.comm.local(3, timeout=60)
     seen = met_by_ctrl_c(lambda: group.run(work))
+    until = time.monotonic() + scaled(10)  # on a busy host a thread may have been left behind
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
     seen["threads"] = threading.active_count() - before
     seen["broken"] = group.ranks[1].broken
     return seen
