@@ -5,6 +5,9 @@ torch's own checks accept, gradients. Its bits are those of every face (test_cas
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -324,3 +327,32 @@ def test_encode_and_decode_have_no_gradient():
     codes = cpd.encode(x, E4M3)
     assert not codes.requires_grad
     assert not cpd.decode(codes, E4M3, 4).requires_grad
+
+
+THREADS = """
+import os
+import numpy, torch
+import cpd
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(3)
+x = torch.randn(1 << 21)
+x + 1
+before = threads()
+cpd.cast(x, "e4m3")
+of_torch = threads() - before
+cpd.cast(x.numpy(), "e4m3")
+print(of_torch, threads() - before - of_torch)
+"""
+
+
+def test_operators_run_on_torchs_threads_and_arrays_on_the_pools():
+    """In an interpreter of its own: a forked process has none of torch's threads."""
+    environment = os.environ | {"CPD_NUM_THREADS": "3"}
+    command = [sys.executable, "-c", THREADS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    of_torch, of_pool = map(int, done.stdout.split())
+    assert of_torch == 0
+    assert of_pool >= 2
