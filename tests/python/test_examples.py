@@ -231,6 +231,7 @@ def test_notebook_of_hardware() -> None:
     assert names["best"].value("dot_error") < 0.05
 
 
+@pytest.mark.slow("a notebook as its reader runs it: three trainings and every recipe observed")
 def test_notebook() -> None:
     names = run_notebook("14_model.ipynb")
     assert min(names["accuracies"].values()) > 0.85
