@@ -25,9 +25,9 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
                    (call.op == Operation::fma && call.z.dtype == DType::f64);
   with_mode(call.plan.mode, [&]<Rounding mode>() {
     if (any) {
-      operate_elements<mode, true><<<blocks, kThreads, 0, stream>>>(call);
+      start_kernel(operate_elements<mode, true>, blocks, kThreads, stream, call);
     } else {
-      operate_elements<mode, false><<<blocks, kThreads, 0, stream>>>(call);
+      start_kernel(operate_elements<mode, false>, blocks, kThreads, stream, call);
     }
   });
   return cudaGetLastError();

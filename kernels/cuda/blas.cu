@@ -143,8 +143,8 @@ cudaError_t copy(cudaStream_t stream, const MatrixProduct& product, const Produc
                  const ProductOperand& to, std::int64_t rows, std::int64_t columns) {
   const std::int64_t n = product.batch() * rows * columns;
   if (n == 0) return cudaSuccess;
-  copy_matrices<<<blocks_for((n + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      product, from, to, rows, columns);
+  start_kernel(copy_matrices, blocks_for((n + kThreads - 1) / kThreads), kThreads, stream, product,
+               from, to, rows, columns);
   return cudaGetLastError();
 }
 

@@ -57,9 +57,9 @@ template <class R>
 void cast_direct(unsigned blocks, cudaStream_t stream, const RoundPlan& plan, const Key& key,
                  std::int64_t n, const float* x, float* out) {
   if constexpr (R::mode == Rounding::stochastic) {
-    cast_stochastic_f32<R><<<blocks, kThreads, 0, stream>>>(plan, key, n, x, out);
+    start_kernel(cast_stochastic_f32<R>, blocks, kThreads, stream, plan, key, n, x, out);
   } else {
-    cast_f32<R><<<blocks, kThreads, 0, stream>>>(plan, n, x, out);
+    start_kernel(cast_f32<R>, blocks, kThreads, stream, plan, n, x, out);
   }
 }
 
@@ -84,9 +84,11 @@ int cast(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64
       with_form<mode>(plan.form,
                       [&]<class R>() { cast_direct<R>(blocks, stream, plan, key, n, from, to); });
     } else if (binary64) {
-      cast_elements<mode, double><<<blocks, kThreads, 0, stream>>>(plan, key, n, x, given, out);
+      start_kernel(cast_elements<mode, double>, blocks, kThreads, stream, plan, key, n, x, given,
+                   out);
     } else {
-      cast_elements<mode, float><<<blocks, kThreads, 0, stream>>>(plan, key, n, x, given, out);
+      start_kernel(cast_elements<mode, float>, blocks, kThreads, stream, plan, key, n, x, given,
+                   out);
     }
   });
   return cudaGetLastError();

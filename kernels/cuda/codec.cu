@@ -88,8 +88,8 @@ cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key&
                           std::uint8_t* packed, unsigned long long* first_nan) {
   const unsigned blocks = blocks_for((n + kTile - 1) / kTile);
   with_mode(plan.mode, [&]<Rounding mode>() {
-    encode_tiles<mode, V>
-        <<<blocks, kThreads, 0, stream>>>(plan, key, n, x, random, packed, first_nan);
+    start_kernel(encode_tiles<mode, V>, blocks, kThreads, stream, plan, key, n, x, random, packed,
+                 first_nan);
   });
   return cudaGetLastError();
 }
@@ -127,9 +127,9 @@ int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const st
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const unsigned blocks = blocks_for((n + kTile - 1) / kTile);
   if (plan.wide) {
-    decode_tiles<double><<<blocks, kThreads, 0, stream>>>(plan, n, packed, out);
+    start_kernel(decode_tiles<double>, blocks, kThreads, stream, plan, n, packed, out);
   } else {
-    decode_tiles<float><<<blocks, kThreads, 0, stream>>>(plan, n, packed, out);
+    start_kernel(decode_tiles<float>, blocks, kThreads, stream, plan, n, packed, out);
   }
   return cudaGetLastError();
 }
@@ -140,8 +140,8 @@ int greatest(const Launch& launch, std::int64_t n, const Strided& integers, std:
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   Result<std::uint32_t> most(stream, 0);
   if (most.status() != cudaSuccess) return most.status();
-  find_greatest<<<blocks_for((n + kThreads - 1) / kThreads), kThreads, 0, stream>>>(n, integers,
-                                                                                    most.memory());
+  start_kernel(find_greatest, blocks_for((n + kThreads - 1) / kThreads), kThreads, stream, n,
+               integers, most.memory());
   const cudaError_t queued = cudaGetLastError();
   return queued == cudaSuccess ? most.read(result) : queued;
 }

@@ -43,6 +43,17 @@ class OnDevice {
   cudaError_t status_;
 };
 
+/// Queues a kernel on a stream; what is wrong with the launch is the next cudaGetLastError.
+template <class... Parameters, class... Arguments>
+void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, cudaStream_t stream,
+                  const Arguments&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 /// Blocks for `work` threads' worth of grid-stride loop on the current device.
 inline unsigned blocks_for(std::int64_t blocks_needed) {
   int device = 0;

@@ -22,9 +22,9 @@ int sum(const Launch& launch, const SumCall& call) {
   const unsigned blocks = blocks_for((call.n + kThreads - 1) / kThreads);
   with_mode(call.plan.terms.round.mode, [&]<Rounding mode>() {
     if (call.x.dtype == DType::f64) {
-      sum_each<mode, double><<<blocks, kThreads, 0, stream>>>(call);
+      start_kernel(sum_each<mode, double>, blocks, kThreads, stream, call);
     } else {
-      sum_each<mode, float><<<blocks, kThreads, 0, stream>>>(call);
+      start_kernel(sum_each<mode, float>, blocks, kThreads, stream, call);
     }
   });
   return cudaGetLastError();

@@ -54,8 +54,8 @@ int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, c
   constexpr unsigned long long kNone = ~0ULL;
   Result<unsigned long long> result(stream, kNone);
   if (result.status() != cudaSuccess) return result.status();
-  find_outside<<<blocks_for((n + kThreads - 1) / kThreads), kThreads, 0, stream>>>(plan, n, x,
-                                                                                   result.memory());
+  start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads, stream, plan, n,
+               x, result.memory());
   const cudaError_t queued = cudaGetLastError();
   if (queued != cudaSuccess) return queued;
   unsigned long long found = kNone;
@@ -75,11 +75,11 @@ int gemm(const Launch& launch, const GemmCall& call) {
   };
   if (takes_wide(call.plan)) {
     with_split(call.plan.sum.split.kind, [&]<Split kind>() {
-      multiply_wide<kind><<<blocks(kWide), kWideThreads, 0, stream>>>(call);
+      start_kernel(multiply_wide<kind>, blocks(kWide), kWideThreads, stream, call);
     });
   } else {
     with_sum(call.plan, [&]<class Sum>() {
-      multiply<Sum, GemmCall><<<blocks(kSide), kSums, 0, stream>>>(call);
+      start_kernel(multiply<Sum, GemmCall>, blocks(kSide), kSums, stream, call);
     });
   }
   return cudaGetLastError();

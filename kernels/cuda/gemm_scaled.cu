@@ -13,7 +13,7 @@ int gemm_scaled(const Launch& launch, const ScaledGemmCall& call) {
   const auto blocks = static_cast<unsigned>(
       std::min<std::int64_t>(tile_count(call.product, call.product.batch(), kSide), 1LL << 30));
   with_sum(call.plan, [&]<class Sum>() {
-    multiply<ScaledSum<Sum>, ScaledGemmCall><<<blocks, kSums, 0, stream>>>(call);
+    start_kernel(multiply<ScaledSum<Sum>, ScaledGemmCall>, blocks, kSums, stream, call);
   });
   return cudaGetLastError();
 }

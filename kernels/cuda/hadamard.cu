@@ -23,9 +23,9 @@ int hadamard(const Launch& launch, const HadamardCall& call) {
   const unsigned blocks = blocks_for((call.groups + kThreads - 1) / kThreads);
   with_size(call.plan, [&]<int kSize>() {
     if (call.plan.to_bf16) {
-      transform_groups<kSize, double><<<blocks, kThreads, 0, stream>>>(call);
+      start_kernel(transform_groups<kSize, double>, blocks, kThreads, stream, call);
     } else {
-      transform_groups<kSize, float><<<blocks, kThreads, 0, stream>>>(call);
+      start_kernel(transform_groups<kSize, float>, blocks, kThreads, stream, call);
     }
   });
   return cudaGetLastError();

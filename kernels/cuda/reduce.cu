@@ -134,18 +134,21 @@ class DeviceCall {
 void launch_task(unsigned blocks, cudaStream_t stream, const ReduceCall& call) {
   switch (call.task) {
     case ReduceTask::pack:
-      return with_mode(call.cast.mode,
-                       [&]<Rounding mode>() { pack<mode><<<blocks, kThreads, 0, stream>>>(call); });
+      return with_mode(call.cast.mode, [&]<Rounding mode>() {
+        start_kernel(pack<mode>, blocks, kThreads, stream, call);
+      });
     case ReduceTask::fold:
-      return with_mode(call.across.terms.round.mode,
-                       [&]<Rounding mode>() { fold<mode><<<blocks, kThreads, 0, stream>>>(call); });
+      return with_mode(call.across.terms.round.mode, [&]<Rounding mode>() {
+        start_kernel(fold<mode>, blocks, kThreads, stream, call);
+      });
     case ReduceTask::hop:
-      return with_mode(call.across.terms.round.mode,
-                       [&]<Rounding mode>() { hop<mode><<<blocks, kThreads, 0, stream>>>(call); });
+      return with_mode(call.across.terms.round.mode, [&]<Rounding mode>() {
+        start_kernel(hop<mode>, blocks, kThreads, stream, call);
+      });
     case ReduceTask::transcode:
-      return transcode<<<blocks, kThreads, 0, stream>>>(call);
+      return start_kernel(transcode, blocks, kThreads, stream, call);
     case ReduceTask::unpack:
-      return unpack<<<blocks, kThreads, 0, stream>>>(call);
+      return start_kernel(unpack, blocks, kThreads, stream, call);
   }
 }
 
@@ -174,11 +177,11 @@ int count(const Launch& launch, const ReduceCall& given, bool casts, SegmentCoun
   const unsigned blocks = blocks_for(given.tiles);
   if (blocks > 0 && casts) {
     with_mode(given.cast.mode, [&]<Rounding mode>() {
-      count_values<mode, true><<<blocks, kThreads, 0, stream>>>(device.call(), found.data());
+      start_kernel(count_values<mode, true>, blocks, kThreads, stream, device.call(), found.data());
     });
   } else if (blocks > 0) {
-    count_values<Rounding::nearest_even, false>
-        <<<blocks, kThreads, 0, stream>>>(device.call(), found.data());
+    start_kernel(count_values<Rounding::nearest_even, false>, blocks, kThreads, stream,
+                 device.call(), found.data());
   }
   const cudaError_t queued = cudaGetLastError();
   return queued == cudaSuccess ? found.read(counts) : queued;
@@ -196,7 +199,8 @@ int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* cr
     const std::int64_t pieces = (bytes[i].count + kCrcPiece - 1) / kCrcPiece;
     const unsigned blocks = blocks_for((pieces + kThreads - 1) / kThreads);
     if (blocks == 0) continue;
-    find_remainder<<<blocks, kThreads, 0, stream>>>(bytes[i], kCrcPowers, remainders.data() + i);
+    start_kernel(find_remainder, blocks, kThreads, stream, bytes[i], kCrcPowers,
+                 remainders.data() + i);
   }
   const cudaError_t queued = cudaGetLastError();
   if (queued != cudaSuccess) return queued;

@@ -105,7 +105,7 @@ TEST_F(Gpu, CastGivesTheCpusBits) {
   for (const Format& format : Formats()) {
     const std::vector<float> x = Inputs(format, n);
     const std::vector<float> y(n);
-    for (const RoundingOptions& options : AllOptions()) {
+    for (const RoundingOptions& options : testing::few_on_cpu(AllOptions(), 3)) {
       ExpectSameCast(driver(), x, Floats(x), y, Floats(y), format, options);
     }
   }
@@ -179,7 +179,7 @@ TEST_F(Gpu, CodesAreTheCpus) {
       const std::int64_t bytes = PackedBytes(format, n);
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes));
       std::vector<std::uint8_t> got(packed.size());
-      for (const RoundingOptions& options : AllOptions()) {
+      for (const RoundingOptions& options : testing::few_on_cpu(AllOptions(), 8)) {
         const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
         const OnGpu codes_gpu(driver(), packed.data(), packed.size());
         const TensorView codes = View(packed.data(), DType::u8, bytes);

@@ -135,6 +135,7 @@ TEST_F(GemmGpu, EverySchemeFormatAndRounding) {
           accumulator.rounding = o;
           // Nearest-even always, the others in turn.
           if (++turn % 4 != 0 && o.mode != Rounding::nearest_even) continue;
+          if (!testing::is_chosen_on_cpu(static_cast<std::size_t>(turn), 40)) continue;
           if (turn % 5 == 0) accumulator.rounding.overflow = Overflow::saturate;
           ASSERT_TRUE(GpuMatches({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator)) << name;
         }
@@ -151,6 +152,7 @@ TEST_F(GemmGpu, Shapes) {
     for (const std::int64_t n : {1, 15, 17, 63, 64, 65, 131}) {
       for (const std::int64_t k : {0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 257}) {
         Accumulator accumulator = all[++turn % all.size()];
+        if (!testing::is_chosen_on_cpu(turn, 16)) continue;
         if (turn % 3 == 0) accumulator.rounding.mode = Rounding::stochastic;
         const Tensor a = Make({m, k}, Values::on_grid, format);
         const Tensor b = Make({k, n}, Values::on_grid, format);
@@ -169,9 +171,13 @@ TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
   fp32.exact_products = true;
   all.push_back(fp32);
   for (const Values kind : {Values::on_grid, Values::arbitrary, Values::large}) {
-    const Tensor a = Make({300, 1000}, kind, format);
-    const Tensor b = Make({1000, 700}, kind, format);
-    for (const Accumulator& accumulator : all) ASSERT_TRUE(GpuMatches({a, b}, accumulator));
+    const std::int64_t rows = testing::kCudaOnCpu ? 70 : 300;
+    const std::int64_t depth = testing::kCudaOnCpu ? 130 : 1000;
+    const Tensor a = Make({rows, depth}, kind, format);
+    const Tensor b = Make({depth, 700 * rows / 300}, kind, format);
+    for (const Accumulator& accumulator : testing::few_on_cpu(all, 3)) {
+      ASSERT_TRUE(GpuMatches({a, b}, accumulator));
+    }
   }
 }
 
@@ -183,7 +189,7 @@ TEST_F(GemmGpu, LayoutsTypesAndBatches) {
   for (const Layout la : testing::kLayouts) {
     for (const Layout lb : testing::kLayouts) {
       for (const Layout lo : testing::kLayouts) {
-        ++turn;
+        if (!testing::is_chosen_on_cpu(++turn, 6)) continue;
         const Shape of_b = turn % 3 == 0 ? Shape{9, 66} : Shape{2, 1, 9, 66};
         const Tensor a = Make({2, 3, 65, 9}, Values::arbitrary, format, la, kTypes[turn % 3]);
         const Tensor b = Make(of_b, Values::arbitrary, format, lb, kTypes[turn / 3 % 3]);
@@ -197,17 +203,24 @@ TEST_F(GemmGpu, LayoutsTypesAndBatches) {
 }
 
 TEST_F(GemmGpu, MatrixUnits) {
+  std::size_t turn = 0;
   for (const PresetInfo& info : Presets()) {
     for (const std::int64_t k : {0, 1, 16, 33, 65, 200}) {
       Accumulator accumulator = Preset(info.name);
+      if (!testing::is_chosen_on_cpu(++turn, 12)) continue;
       const Tensor a = MakeRounded({40, k}, Values::on_grid, accumulator.unit->a);
       const Tensor b = MakeRounded({k, 35}, Values::on_grid, accumulator.unit->b);
       const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);
+      if (accumulator.unit->adder != Adder::aligned) {
+        const Tensor out({40, 35}, std::vector<float>(40 * 35, 7.0F));
+        EXPECT_THROW(Run(testing::kGemm, {a, b}, accumulator, out), Error) << info.name;
+        continue;
+      }
       ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << info.name;
       ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
       accumulator.format = ParseFormat("e6m9");
       accumulator.unit->promote = 2 * accumulator.unit->block;
-      for (const RoundingOptions& o : roundings()) {
+      for (const RoundingOptions& o : testing::few_on_cpu(roundings(), 8)) {
         accumulator.rounding = o;
         ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
       }

@@ -13,11 +13,25 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/base/tensor.h"
+#include "tests/testing/sanitized.h"
 
 namespace cpd::testing {
+
+/// Whether the kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
+inline const bool kCudaOnCpu = std::getenv("CPD_CUDA_ON_CPU") != nullptr;
+
+/// All of them on a GPU and in the exhaustive tier, else about one in `of`.
+template <class T>
+std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
+  return kCudaOnCpu ? few(std::move(all), of) : all;
+}
+
+/// Whether case number i is among those.
+inline bool is_chosen_on_cpu(std::size_t i, unsigned of) { return !kCudaOnCpu || is_chosen(i, of); }
 
 /// The driver's functions, with the first device's primary context current.
 class CudaDriver {

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/cuda_on_cpu/block.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+thread_local uint3 threadIdx;
+thread_local uint3 blockIdx;
+thread_local dim3 gridDim;
+thread_local dim3 blockDim;
+
+namespace cuda_on_cpu {
+
+void fail(const std::string& why) {
+  std::fprintf(stderr, "CUDA on a CPU: %s\n", why.c_str());
+  std::abort();
+}
+
+namespace {
+
+/// The function at an address, by binutils: kernels are in unnamed namespaces, which a process does
+/// not know the names of.
+std::string name_of(const void* code) {
+  Dl_info info{};
+  if (dladdr(code, &info) == 0) return "an unknown kernel";
+  const auto offset = static_cast<const char*>(code) - static_cast<const char*>(info.dli_fbase);
+  std::array<char, 1024> command{};
+  std::snprintf(command.data(), command.size(), "addr2line -Cfe '%s' 0x%tx", info.dli_fname,
+                offset);
+  std::array<char, 1024> name{};
+  FILE* answer = popen(command.data(), "r");
+  if (answer == nullptr || std::fgets(name.data(), name.size(), answer) == nullptr)
+    return command.data();
+  return name.data();
+}
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+
+/// A stack, and what runs on it.
+struct Fiber {
+  Fiber() = default;
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  ucontext_t context{};
+  void* stack = nullptr;  ///< null: the host thread's own
+  std::size_t stack_bytes = 0;
+};
+
+/// One with a stack of its own.
+struct OwnFiber : Fiber {
+  explicit OwnFiber(void (*run)()) {
+    stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED) fail("no memory for a thread's stack");
+    stack_bytes = kStackBytes;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = kStackBytes;
+    makecontext(&context, run, 0);
+  }
+  ~OwnFiber() { munmap(stack, kStackBytes); }
+};
+
+/// Goes on with `to`; returns when something goes on with `from`.
+void switch_to(Fiber& from, Fiber& to) {
+#if defined(__SANITIZE_ADDRESS__)
+  void* kept = nullptr;
+  __sanitizer_start_switch_fiber(&kept, to.stack, to.stack_bytes);
+  swapcontext(&from.context, &to.context);
+  __sanitizer_finish_switch_fiber(kept, nullptr, nullptr);
+#else
+  swapcontext(&from.context, &to.context);
+#endif
+}
+
+class Block;
+thread_local Block* t_block = nullptr;
+thread_local Fiber t_host;  ///< who runs blocks
+
+/// What a fiber does first: it tells the sanitizer where it came from.
+void begin_fiber() {
+#if defined(__SANITIZE_ADDRESS__)
+  const void* stack = nullptr;
+  __sanitizer_finish_switch_fiber(nullptr, &stack, &t_host.stack_bytes);
+  t_host.stack = const_cast<void*>(stack);
+#endif
+}
+
+class Block {
+ public:
+  Block(const void* kernel, ThreadOrder order, const std::function<void()>& thread)
+      : kernel_(kernel),
+        thread_(thread),
+        states_(blockDim.x, State::waits),
+        fibers_(blockDim.x, nullptr),
+        order_(blockDim.x),
+        warps_((blockDim.x + kWarp - 1) / kWarp) {
+    std::iota(order_.begin(), order_.end(), 0U);
+    if (order == ThreadOrder::descending) std::ranges::reverse(order_);
+    if (order == ThreadOrder::shuffled)
+      std::ranges::shuffle(order_, std::minstd_rand(blockIdx.x + 1));
+  }
+
+  void Run() {
+    t_block = this;
+    while (ended_ < states_.size()) {
+      if (!GoOn()) Release();
+    }
+    t_block = nullptr;
+  }
+
+  void Barrier() {
+    ++at_barrier_;
+    Wait(State::waits);
+  }
+
+  unsigned Collect(Collective operation, unsigned lanes, unsigned value) {
+    if (lanes != kAllLanes) Fail("a collective of a part of a warp");
+    Warp& warp = warps_[threadIdx.x / kWarp];
+    if (warp.arrived > 0 && warp.operation != operation) {
+      Fail("lanes of a warp are at different collectives");
+    }
+    warp.operation = operation;
+    warp.value = warp.arrived == 0 ? value : Combined(operation, warp.value, value);
+    // A lane may be at the next collective before the last one has read this result.
+    unsigned& result = warp.results[warp.turn % 2];
+    if (++warp.arrived < kWarp) {
+      Wait(State::waits);
+    } else {
+      result = warp.value;
+      warp.arrived = 0;
+      ++warp.turn;
+      const unsigned first = threadIdx.x / kWarp * kWarp;
+      std::fill_n(states_.begin() + first, kWarp, State::ready);
+      states_[threadIdx.x] = State::runs;
+    }
+    return result;
+  }
+
+ private:
+  enum class State : std::uint8_t { waits, ready, runs, ended };
+
+  struct Warp {
+    Collective operation{};
+    unsigned value = 0;
+    unsigned arrived = 0;
+    unsigned turn = 0;
+    std::array<unsigned, 2> results{};
+  };
+
+  [[noreturn]] void Fail(const std::string& why) const {
+    fail(why + ", block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(threadIdx.x) +
+         " of " + name_of(kernel_));
+  }
+
+  static unsigned Combined(Collective operation, unsigned a, unsigned b) {
+    switch (operation) {
+      case Collective::max:
+        return std::max(a, b);
+      case Collective::min:
+        return std::min(a, b);
+      case Collective::bit_or:
+        return a | b;
+      case Collective::bit_xor:
+        return a ^ b;
+      case Collective::add:
+        return a + b;
+    }
+    return 0;
+  }
+
+  /// Begins threads, or goes on with those that may; false where all that are left wait.
+  bool GoOn() {
+    if (begun_ < order_.size()) {
+      Enter(Idle());
+      return true;
+    }
+    bool any = false;
+    for (const unsigned t : order_) {
+      if (states_[t] != State::ready) continue;
+      any = true;
+      Become(t);
+      Enter(fibers_[t]);
+    }
+    return any;
+  }
+
+  /// Lets the threads pass the barrier that all of them have reached.
+  void Release() {
+    const std::string counts =
+        std::to_string(at_barrier_) + " of " + std::to_string(states_.size()) + " threads";
+    if (at_barrier_ + ended_ != states_.size()) {
+      Fail(counts + " are at a barrier, others wait for lanes of their warp");
+    }
+    if (ended_ != 0) Fail(counts + " are at a barrier, the others have ended");
+    at_barrier_ = 0;
+    std::ranges::fill(states_, State::ready);
+  }
+
+  void Become(unsigned thread) {
+    threadIdx.x = thread;
+    states_[thread] = State::runs;
+  }
+
+  void Enter(Fiber* fiber) {
+    running_ = fiber;
+    switch_to(t_host, *fiber);
+  }
+
+  void Wait(State state) {
+    const unsigned thread = threadIdx.x;
+    states_[thread] = state;
+    fibers_[thread] = running_;
+    switch_to(*running_, t_host);
+  }
+
+  /// What a fiber does: one thread after the other, for as long as none of them waits; one that has
+  /// waited ends on this fiber, which then begins others.
+  static void RunThreads() {
+    begin_fiber();
+    for (;;) {
+      Block& block = *t_block;
+      while (block.begun_ < block.order_.size()) {
+        block.Become(block.order_[block.begun_++]);
+        block.thread_();
+        block.states_[threadIdx.x] = State::ended;
+        ++block.ended_;
+      }
+      Fiber* self = block.running_;
+      Pool().push_back(self);
+      switch_to(*self, t_host);
+    }
+  }
+
+  /// Fibers that have ended their threads.
+  static std::vector<Fiber*>& Pool() {
+    static thread_local std::vector<Fiber*> pool;
+    return pool;
+  }
+
+  static Fiber* Idle() {
+    static thread_local std::vector<std::unique_ptr<OwnFiber>> all;
+    if (Pool().empty()) {
+      all.push_back(std::make_unique<OwnFiber>(RunThreads));
+      return all.back().get();
+    }
+    Fiber* fiber = Pool().back();
+    Pool().pop_back();
+    return fiber;
+  }
+
+  const void* kernel_;
+  const std::function<void()>& thread_;
+  std::vector<State> states_;
+  std::vector<Fiber*> fibers_;   ///< of threads that wait
+  std::vector<unsigned> order_;  ///< threads, as they begin and go on
+  std::vector<Warp> warps_;
+  Fiber* running_ = nullptr;
+  std::size_t begun_ = 0;
+  std::size_t ended_ = 0;
+  std::size_t at_barrier_ = 0;
+};
+
+}  // namespace
+
+void barrier() { t_block->Barrier(); }
+
+unsigned collect(Collective operation, unsigned lanes, unsigned value) {
+  return t_block->Collect(operation, lanes, value);
+}
+
+void run_block(const void* kernel, ThreadOrder order, const std::function<void()>& thread) {
+  Block(kernel, order, thread).Run();
+}
+
+}  // namespace cuda_on_cpu

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The four functions of cuBLAS that kernels/cuda/blas.cu calls, in the order in which its stream's
+// work goes. Column by column, each sum in binary64, rounded once: within any bound of cuBLAS's
+// own.
+#include "tests/testing/cuda_on_cpu/cuda_runtime.h"
+
+namespace {
+
+struct Context {
+  cudaStream_t stream = nullptr;
+};
+
+struct Matrix {
+  const float* data;
+  int leading;
+  bool is_transposed;
+  double at(int row, int column) const {
+    const std::int64_t place =
+        is_transposed ? column + std::int64_t{row} * leading : row + std::int64_t{column} * leading;
+    return data[place];
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+int cublasCreate_v2(void** handle) {
+  *handle = new Context;
+  return 0;
+}
+int cublasSetStream_v2(void* handle, cudaStream_t stream) {
+  static_cast<Context*>(handle)->stream = stream;
+  return 0;
+}
+int cublasSetMathMode(void*, int) { return 0; }
+
+int cublasSgemmStridedBatched(void* handle, int op_a, int op_b, int m, int n, int k,
+                              const float* alpha, const float* a, int lda, long long stride_a,
+                              const float* b, int ldb, long long stride_b, const float* beta,
+                              float* c, int ldc, long long stride_c, int batch) {
+  if (lda < std::max(1, op_a == 0 ? m : k) || ldb < std::max(1, op_b == 0 ? k : n) ||
+      ldc < std::max(1, m) || m < 0 || n < 0 || k < 0 || batch < 0) {
+    return 7;  // CUBLAS_STATUS_INVALID_VALUE
+  }
+  const auto product = [=, alpha = *alpha, beta = *beta] {
+    for (int turn = 0; turn < batch; ++turn) {
+      const Matrix x{a + turn * stride_a, lda, op_a != 0};
+      const Matrix y{b + turn * stride_b, ldb, op_b != 0};
+      for (int column = 0; column < n; ++column) {
+        for (int row = 0; row < m; ++row) {
+          float& to = c[turn * stride_c + row + std::int64_t{column} * ldc];
+          double sum = 0;
+          for (int i = 0; i < k; ++i) sum += x.at(row, i) * y.at(i, column);
+          to = static_cast<float>(alpha * sum + double{beta} * to);
+        }
+      }
+    }
+  };
+  cuda_on_cpu::queue_work(static_cast<Context*>(handle)->stream, product);
+  return 0;
+}
+
+}  // extern "C"
