@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cpd/backend/device_memory.h"
 #include "cpd/backend/roster.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
@@ -364,6 +365,8 @@ void BindOperations(py::module_& m) {
     return names;
   });
   m.def("force_backend", [](const std::string& name) { ForceKernels(name); }, py::arg("name"));
+  m.def("release_cuda_memory", &cuda::ReleaseUnusedMemory, py::arg("device"),
+        py::call_guard<py::gil_scoped_release>());
   m.def(
       "kernel_calls", [](const std::string& name) { return Named(name).calls(); }, py::arg("name"));
 }

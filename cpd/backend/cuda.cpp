@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "cpd/backend/device_memory.h"
 #include "cpd/base/library_path.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
@@ -39,16 +40,8 @@ const Api& Library() {
   return api;
 }
 
-constexpr int kInsufficientDriver = 35;  ///< cudaErrorInsufficientDriver: too old, or none
-constexpr int kNoDevice = 100;           ///< cudaErrorNoDevice
-
 void CheckStatus(int status) {
-  if (status == 0) return;
-  const bool no_gpu = status == kInsufficientDriver || status == kNoDevice;
-  throw MachineError(std::string("CUDA: ") + Library().describe(status) +
-                     (no_gpu ? " (CUDA tensors need an NVIDIA GPU and its driver; Debian: "
-                               "nvidia-driver)"
-                             : ""));
+  if (status != 0) throw MachineError(std::string("CUDA: ") + Library().describe(status));
 }
 
 Launch LaunchOf(const TensorView& x) { return {x.device_index, x.stream}; }
@@ -216,6 +209,8 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
   if (error != nullptr) throw MachineError(std::string("cuBLAS: ") + error);
   CheckStatus(status);
 }
+
+void ReleaseUnusedMemory(int device) { CheckStatus(Library().release_unused(device)); }
 
 Queue::Queue(int device) : api_(Library()) {
   launch_.device = device;

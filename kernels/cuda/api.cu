@@ -1,9 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+
 #include "kernels/cuda/device.cuh"
 
 namespace {
 
-const char* Describe(int status) { return cudaGetErrorString(static_cast<cudaError_t>(status)); }
+/// What helps against an error, or nothing.
+std::string remedy_for(cudaError_t error) {
+  const std::string need = " (CUDA tensors need an NVIDIA GPU and its driver";
+  switch (error) {
+    case cudaErrorInsufficientDriver:
+      return need + ", " + (CUDART_VERSION >= 13000 ? "580" : "525") +
+             " or newer: nvidia-smi shows which there is; Debian: nvidia-driver)";
+    case cudaErrorNoDevice:
+      return need + "; Debian: nvidia-driver)";
+    case cudaErrorNoKernelImageForDevice:
+      return " (this CPD was built for the architectures " CPD_CUDA_ARCHITECTURES
+             "; CUDAARCHS names others, from 80 on)";
+    default:
+      return "";
+  }
+}
+
+/// A text that stays until the thread asks again.
+const char* describe(int status) {
+  static thread_local std::string text;
+  const auto error = static_cast<cudaError_t>(status);
+  text = cudaGetErrorString(error) + remedy_for(error);
+  return text.c_str();
+}
 
 constexpr cpd::cuda::Api kApi = {
     .plan_size = sizeof(cpd::RoundPlan),
@@ -13,7 +38,7 @@ constexpr cpd::cuda::Api kApi = {
     .sum_size = sizeof(cpd::cuda::SumCall),
     .hadamard_size = sizeof(cpd::cuda::HadamardCall),
     .reduce_size = sizeof(cpd::cuda::ReduceCall),
-    .describe = Describe,
+    .describe = describe,
     .cast = cpd::cuda::cast,
     .encode = cpd::cuda::encode,
     .decode = cpd::cuda::decode,
@@ -27,6 +52,7 @@ constexpr cpd::cuda::Api kApi = {
     .hadamard = cpd::cuda::hadamard,
     .allocate = cpd::cuda::allocate,
     .release = cpd::cuda::release,
+    .release_unused = cpd::cuda::release_unused,
     .copy = cpd::cuda::copy,
     .open_stream = cpd::cuda::open_stream,
     .close_stream = cpd::cuda::close_stream,

@@ -6,10 +6,12 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "kernels/cuda/device.cuh"
 
@@ -109,34 +111,25 @@ __global__ void __launch_bounds__(kThreads)
 /// One operand in a layout that cuBLAS reads: itself, or a row-major copy on the stream.
 class Readable {
  public:
-  Readable(const MatrixProduct& product, const ProductOperand& x, std::int64_t rows,
-           std::int64_t columns, cudaStream_t stream)
-      : operand_(x), stream_(stream) {
+  Readable(const Launch& launch, const MatrixProduct& product, const ProductOperand& x,
+           std::int64_t rows, std::int64_t columns)
+      : operand_(x) {
     if (layout_of(x, rows, columns).is_usable) return;
-    const std::int64_t n = product.batch() * rows * columns;
-    status_ = cudaMallocAsync(&memory_, static_cast<std::size_t>(n) * sizeof(float), stream);
-    if (status_ != cudaSuccess) return;
-    operand_ = {memory_, DType::f32, columns, 1, {}};
+    copy_.emplace(launch, product.batch() * rows * columns);
+    operand_ = {copy_->data(), DType::f32, columns, 1, {}};
     std::int64_t stride = rows * columns;
     for (int d = product.batch_rank - 1; d >= 0; --d) {
       operand_.batch_stride[d] = stride;
       stride *= product.batch_shape[d];
     }
   }
-  ~Readable() {
-    if (memory_ != nullptr) cudaFreeAsync(memory_, stream_);
-  }
-  Readable(const Readable&) = delete;
-  Readable& operator=(const Readable&) = delete;
-  [[nodiscard]] cudaError_t status() const { return status_; }
-  [[nodiscard]] bool is_copy() const { return memory_ != nullptr; }
+  [[nodiscard]] cudaError_t status() const { return copy_ ? copy_->status() : cudaSuccess; }
+  [[nodiscard]] bool is_copy() const { return copy_.has_value(); }
   [[nodiscard]] const ProductOperand& operand() const { return operand_; }
 
  private:
   ProductOperand operand_;
-  cudaStream_t stream_;
-  void* memory_ = nullptr;
-  cudaError_t status_ = cudaSuccess;
+  std::optional<Array<float>> copy_;
 };
 
 cudaError_t copy(cudaStream_t stream, const MatrixProduct& product, const ProductOperand& from,
@@ -148,14 +141,19 @@ cudaError_t copy(cudaStream_t stream, const MatrixProduct& product, const Produc
   return cudaGetLastError();
 }
 
-/// One cuBLAS context per device, made when first used and kept. Calls come one after the other.
+/// A cuBLAS context for each stream, made when first used and kept: with one workspace for two
+/// streams that run at once, cuBLAS does not promise the same bits at each run. Calls come one
+/// after the other.
 class Contexts {
  public:
-  /// Null where cuBLAS is missing or fails.
-  Handle get(const Functions& functions, int device) {
-    Handle& handle = handles_[static_cast<std::size_t>(device) % kMostDevices];
-    if (handle != nullptr || functions.create == nullptr) return handle;
-    if (functions.create(&handle) != 0 || functions.set_math_mode(handle, kPedanticMath) != 0) {
+  /// Null where cuBLAS fails.
+  Handle get(const Functions& functions, const Launch& launch) {
+    Handle& handle = handles_[{launch.device, launch.stream}];
+    if (handle != nullptr) return handle;
+    const MayAllocate may;
+    const auto stream = static_cast<cudaStream_t>(launch.stream);
+    if (functions.create(&handle) != 0 || functions.set_math_mode(handle, kPedanticMath) != 0 ||
+        functions.set_stream(handle, stream) != 0) {
       handle = nullptr;
     }
     return handle;
@@ -163,8 +161,19 @@ class Contexts {
   std::mutex mutex;
 
  private:
-  static constexpr std::size_t kMostDevices = 64;
-  std::array<Handle, kMostDevices> handles_{};
+  /// While alive, memory may be taken though a stream of this thread is being captured in a graph.
+  class MayAllocate {
+   public:
+    MayAllocate() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    ~MayAllocate() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    MayAllocate(const MayAllocate&) = delete;
+    MayAllocate& operator=(const MayAllocate&) = delete;
+
+   private:
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  };
+
+  std::map<std::pair<int, void*>, Handle> handles_;
 };
 
 bool fits(std::int64_t x) { return x <= std::numeric_limits<int>::max(); }
@@ -219,9 +228,9 @@ int blas(const Launch& launch, const MatrixProduct& given, const char** error) {
   }
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   MatrixProduct product = given;
-  const Readable a(given, given.a, given.rows, given.depth, stream);
-  const Readable b(given, given.b, given.depth, given.columns, stream);
-  const Readable out(given, given.out, given.rows, given.columns, stream);
+  const Readable a(launch, given, given.a, given.rows, given.depth);
+  const Readable b(launch, given, given.b, given.depth, given.columns);
+  const Readable out(launch, given, given.out, given.rows, given.columns);
   for (const Readable* x : {&a, &b, &out}) {
     if (x->status() != cudaSuccess) return x->status();
   }
@@ -239,8 +248,8 @@ int blas(const Launch& launch, const MatrixProduct& given, const char** error) {
   }
   if (status != cudaSuccess) return status;
   if (product.depth > 0) {
-    const Handle handle = contexts.get(functions, launch.device);
-    if (handle == nullptr || functions.set_stream(handle, stream) != 0) {
+    const Handle handle = contexts.get(functions, launch);
+    if (handle == nullptr) {
       *error = "no context could be made";
       return cudaSuccess;
     }

@@ -27,18 +27,25 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t step = std::int64_t{gridDim.x} * kTile;
   for (std::int64_t begin = std::int64_t{blockIdx.x} * kTile; begin < n; begin += step) {
     const std::int64_t first = begin / (4 * draws);
-    for (int at = static_cast<int>(threadIdx.x); at < indices; at += kThreads) {
-      for_elements<mode>(first + at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
-        const V value = load_element<V>(x, i);
-        if (first_nan != nullptr && value != value) {
-          atomicMin(first_nan, static_cast<unsigned long long>(i));
-        }
-        tile.codes[i - begin] =
-            static_cast<std::uint32_t>(round_to_whole_code<mode>(value, Unsigned<V>{r}, plan));
-      });
+    const int count = tile_count(begin, n);
+    const auto encode_element = [&](std::int64_t i, std::uint32_t r) {
+      const V value = load_element<V>(x, i);
+      if (first_nan != nullptr && value != value) {
+        atomicMin(first_nan, static_cast<unsigned long long>(i));
+      }
+      tile.codes[i - begin] =
+          static_cast<std::uint32_t>(round_to_whole_code<mode>(value, Unsigned<V>{r}, plan));
+    };
+    if constexpr (mode == Rounding::stochastic) {
+      for (int at = static_cast<int>(threadIdx.x); at < indices; at += kThreads) {
+        for_elements<mode>(first + at, n, plan, source, encode_element);
+      }
+    } else {
+      for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+        encode_element(begin + i, 0);
+      }
     }
     __syncthreads();
-    const int count = tile_count(begin, n);
     pack_tile(tile.codes, count, plan.bits, tile.bytes, static_cast<int>(threadIdx.x));
     __syncthreads();
     copy_bytes(packed + begin / 8 * plan.bits, tile.bytes, byte_count(count, plan.bits),
@@ -79,7 +86,8 @@ __global__ void __launch_bounds__(kThreads)
         static_cast<const std::uint32_t*>(integers.data)[offset_of(integers, i)];
     most = each > most ? each : most;
   }
-  atomicMax(result, most);
+  most = __reduce_max_sync(0xFFFFFFFFU, most);
+  if (threadIdx.x % 32 == 0) atomicMax(result, most);
 }
 
 template <class V>
@@ -110,9 +118,10 @@ int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int
   *first_nan = -1;
   if (plan.has_nan) return run(nullptr);
   constexpr unsigned long long kNone = ~0ULL;
-  Result<unsigned long long> result(stream, kNone);
+  Array<unsigned long long> result(launch, 1);
+  result.fill(&kNone);
   if (result.status() != cudaSuccess) return result.status();
-  const cudaError_t queued = run(result.memory());
+  const cudaError_t queued = run(result.data());
   if (queued != cudaSuccess) return queued;
   unsigned long long found = kNone;
   const cudaError_t status = result.read(&found);
@@ -138,10 +147,11 @@ int greatest(const Launch& launch, std::int64_t n, const Strided& integers, std:
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  Result<std::uint32_t> most(stream, 0);
+  Array<std::uint32_t> most(launch, 1);
+  most.clear();
   if (most.status() != cudaSuccess) return most.status();
   start_kernel(find_greatest, blocks_for((n + kThreads - 1) / kThreads), kThreads, stream, n,
-               integers, most.memory());
+               integers, most.data());
   const cudaError_t queued = cudaGetLastError();
   return queued == cudaSuccess ? most.read(result) : queued;
 }

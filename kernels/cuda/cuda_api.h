@@ -177,6 +177,7 @@ struct Api {
   std::uint32_t sum_size;
   std::uint32_t hadamard_size;
   std::uint32_t reduce_size;
+  /// What an error means and what helps against it: a text that stays until the thread asks again.
   const char* (*describe)(int status);
 
   /// out[i] = round(x[i]); `random` may be null. out may be x.
@@ -210,6 +211,8 @@ struct Api {
 
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
+  /// Gives memory that is kept for later calls back to the device; waits for all of its work.
+  int (*release_unused)(int device);
   /// Copies between host and device, either way; waits for it.
   int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);
   /// A stream that waits for no other by itself.

@@ -47,6 +47,9 @@ class OnDevice {
 template <class... Parameters, class... Arguments>
 void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, cudaStream_t stream,
                   const Arguments&... arguments) {
+  // Rounded up: each parameter begins at a multiple of its alignment, 16 bytes at most.
+  static_assert((std::size_t{0} + ... + (sizeof(Parameters) + alignof(Parameters))) <= 4096,
+                "a kernel's parameters have at most 4096 bytes");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(static_cast<unsigned>(threads));
@@ -86,6 +89,7 @@ int sum(const Launch& launch, const SumCall& call);
 int hadamard(const Launch& launch, const HadamardCall& call);
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
 int release(const Launch& launch, MemoryKind kind, void* memory);
+int release_unused(int device);
 int copy(const Launch& launch, void* to, const void* from, std::int64_t bytes);
 int open_stream(int device, void** stream);
 int close_stream(int device, void* stream);
@@ -95,33 +99,43 @@ int reduce(const Launch& launch, const ReduceCall& call);
 int count(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
 int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
-/// Device memory for one value, initialised, and its way back to the host.
+/// Device memory in the stream's order (MemoryKind::queued).
 template <class T>
-class Result {
+class Array {
  public:
-  Result(cudaStream_t stream, T initial) : stream_(stream), value_(initial) {
-    status_ = cudaMallocAsync(reinterpret_cast<void**>(&memory_), sizeof(T), stream);
-    if (status_ == cudaSuccess) {
-      status_ = cudaMemcpyAsync(memory_, &value_, sizeof(T), cudaMemcpyHostToDevice, stream);
-    }
+  Array(const Launch& launch, std::int64_t n) : launch_(launch), bytes_(n * sizeof(T)) {
+    void* memory = nullptr;
+    status_ = static_cast<cudaError_t>(allocate(launch, MemoryKind::queued, bytes_, &memory));
+    memory_ = static_cast<T*>(memory);
   }
-  ~Result() {
-    if (memory_ != nullptr) cudaFreeAsync(memory_, stream_);
+  ~Array() {
+    if (memory_ != nullptr) release(launch_, MemoryKind::queued, memory_);
   }
-  Result(const Result&) = delete;
-  Result& operator=(const Result&) = delete;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
   [[nodiscard]] cudaError_t status() const { return status_; }
-  [[nodiscard]] T* memory() const { return memory_; }
+  [[nodiscard]] T* data() const { return memory_; }
+  /// `from` may be gone when it returns.
+  void fill(const T* from) {
+    if (status_ != cudaSuccess || bytes_ == 0) return;
+    status_ = cudaMemcpyAsync(memory_, from, bytes_, cudaMemcpyHostToDevice, stream());
+  }
+  void clear() {
+    if (status_ == cudaSuccess) status_ = cudaMemsetAsync(memory_, 0, bytes_, stream());
+  }
   /// Waits for the stream's work.
   cudaError_t read(T* to) {
     const cudaError_t copied =
-        cudaMemcpyAsync(to, memory_, sizeof(T), cudaMemcpyDeviceToHost, stream_);
-    return copied == cudaSuccess ? cudaStreamSynchronize(stream_) : copied;
+        cudaMemcpyAsync(to, memory_, bytes_, cudaMemcpyDeviceToHost, stream());
+    return copied == cudaSuccess ? cudaStreamSynchronize(stream()) : copied;
   }
 
  private:
-  cudaStream_t stream_;
-  T value_;
+  [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(launch_.stream); }
+
+  Launch launch_;
+  std::size_t bytes_;
   T* memory_ = nullptr;
   cudaError_t status_ = cudaSuccess;
 };

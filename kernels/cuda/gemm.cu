@@ -52,10 +52,11 @@ int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, c
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   constexpr unsigned long long kNone = ~0ULL;
-  Result<unsigned long long> result(stream, kNone);
+  Array<unsigned long long> result(launch, 1);
+  result.fill(&kNone);
   if (result.status() != cudaSuccess) return result.status();
   start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads, stream, plan, n,
-               x, result.memory());
+               x, result.data());
   const cudaError_t queued = cudaGetLastError();
   if (queued != cudaSuccess) return queued;
   unsigned long long found = kNone;

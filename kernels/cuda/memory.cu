@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory and streams for reductions.
+// Memory and streams.
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -34,18 +34,40 @@ cudaError_t pool_of(int device, cudaMemPool_t* pool) {
   return cudaSuccess;
 }
 
-}  // namespace
+/// Gives the pool's unused memory back to the device, after all work that may use it.
+cudaError_t trim(int device) {
+  cudaMemPool_t pool = nullptr;
+  cudaError_t status = pool_of(device, &pool);
+  if (status == cudaSuccess) status = cudaDeviceSynchronize();
+  return status == cudaSuccess ? cudaMemPoolTrimTo(pool, 0) : status;
+}
 
-int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory) {
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
-  const std::size_t size = bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
+cudaError_t try_to_allocate(const Launch& launch, MemoryKind kind, std::size_t size,
+                            void** memory) {
   if (kind == MemoryKind::pinned) return cudaHostAlloc(memory, size, cudaHostAllocPortable);
   if (kind == MemoryKind::device) return cudaMalloc(memory, size);
   cudaMemPool_t pool = nullptr;
   const cudaError_t status = pool_of(launch.device, &pool);
   if (status != cudaSuccess) return status;
   return cudaMallocFromPoolAsync(memory, size, pool, static_cast<cudaStream_t>(launch.stream));
+}
+
+}  // namespace
+
+int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const std::size_t size = bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
+  cudaError_t status = try_to_allocate(launch, kind, size, memory);
+  if (status != cudaErrorMemoryAllocation) return status;
+  cudaGetLastError();  // forgotten
+  status = trim(launch.device);
+  return status == cudaSuccess ? try_to_allocate(launch, kind, size, memory) : status;
+}
+
+int release_unused(int device) {
+  const OnDevice on(device);
+  return on.status() == cudaSuccess ? trim(device) : on.status();
 }
 
 int release(const Launch& launch, MemoryKind kind, void* memory) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/reduce_tile.h"
 
 namespace cpd::cuda {
 namespace {
-
-static_assert(sizeof(ReduceCall) <= 4000, "a kernel's parameters have at most 4096 bytes");
 
 /// The threads of one block, each of which runs this.
 struct ThreadBlock {
@@ -69,66 +70,31 @@ __global__ void __launch_bounds__(kThreads)
   crc_block(ThreadBlock(), bytes, powers, table, remainder);
 }
 
-/// Device memory in the stream's order.
-template <class T>
-class Array {
- public:
-  Array(const Launch& launch, std::int64_t n) : launch_(launch), bytes_(n * sizeof(T)) {
-    void* memory = nullptr;
-    status_ = static_cast<cudaError_t>(allocate(launch, MemoryKind::queued, bytes_, &memory));
-    memory_ = static_cast<T*>(memory);
-  }
-  ~Array() {
-    if (memory_ != nullptr) release(launch_, MemoryKind::queued, memory_);
-  }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-
-  [[nodiscard]] cudaError_t status() const { return status_; }
-  [[nodiscard]] T* data() const { return memory_; }
-  /// `from` may be gone when it returns.
-  void fill(const T* from) {
-    if (status_ != cudaSuccess || bytes_ == 0) return;
-    status_ = cudaMemcpyAsync(memory_, from, bytes_, cudaMemcpyHostToDevice, stream());
-  }
-  void clear() {
-    if (status_ == cudaSuccess) status_ = cudaMemsetAsync(memory_, 0, bytes_, stream());
-  }
-  /// Waits for the stream's work.
-  cudaError_t read(T* to) {
-    const cudaError_t copied =
-        cudaMemcpyAsync(to, memory_, bytes_, cudaMemcpyDeviceToHost, stream());
-    return copied == cudaSuccess ? cudaStreamSynchronize(stream()) : copied;
-  }
-
- private:
-  [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(launch_.stream); }
-
-  const Launch& launch_;
-  std::size_t bytes_;
-  T* memory_ = nullptr;
-  cudaError_t status_ = cudaSuccess;
-};
-
-/// A call whose tables are on the device.
+/// A call whose tables are on the device, in one piece of memory.
 class DeviceCall {
  public:
   DeviceCall(const Launch& launch, const ReduceCall& call)
-      : call_(call), segments_(launch, call.segment_count), from_(launch, call.from_count) {
-    segments_.fill(call.segments);
-    from_.fill(call.from);
-    call_.segments = segments_.data();
-    call_.from = from_.data();
+      : call_(call), tables_(launch, bytes_of(call)) {
+    const std::size_t segments = sizeof(ReduceSegment) * call.segment_count;
+    std::vector<std::uint8_t> tables(static_cast<std::size_t>(bytes_of(call)));
+    std::copy_n(reinterpret_cast<const std::uint8_t*>(call.segments), segments, tables.data());
+    std::copy_n(reinterpret_cast<const std::uint8_t*>(call.from), tables.size() - segments,
+                tables.data() + segments);
+    tables_.fill(tables.data());
+    call_.segments = reinterpret_cast<const ReduceSegment*>(tables_.data());
+    call_.from = reinterpret_cast<const std::uint8_t* const*>(tables_.data() + segments);
   }
-  [[nodiscard]] cudaError_t status() const {
-    return segments_.status() == cudaSuccess ? from_.status() : segments_.status();
-  }
+  [[nodiscard]] cudaError_t status() const { return tables_.status(); }
   [[nodiscard]] const ReduceCall& call() const { return call_; }
 
  private:
+  static std::int64_t bytes_of(const ReduceCall& call) {
+    return static_cast<std::int64_t>(sizeof(ReduceSegment) * call.segment_count +
+                                     sizeof(const std::uint8_t*) * call.from_count);
+  }
+
   ReduceCall call_;
-  Array<ReduceSegment> segments_;
-  Array<const std::uint8_t*> from_;
+  Array<std::uint8_t> tables_;
 };
 
 void launch_task(unsigned blocks, cudaStream_t stream, const ReduceCall& call) {

@@ -40,6 +40,7 @@ from cpd.ops import (
     sqrt,
     sum,
 )
+from cpd.ops.device_memory import release_cuda_memory
 from cpd.ops.slow import SlowProductWarning
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ __all__ = [
     "presets",
     "random_integers",
     "recipe",
+    "release_cuda_memory",
     "scaled",
     "simulate_all_reduce",
     "sqrt",

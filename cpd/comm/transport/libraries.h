@@ -25,7 +25,8 @@ CPD_API std::unique_ptr<Transport> MpiTransport(double timeout = kDefaultTimeout
 /// NCCL's name of a group, to be made by one rank and given to the others.
 using NcclId = std::array<std::uint8_t, 128>;
 CPD_API NcclId MakeNcclId();
-/// One end of a group between GPUs, on the given device and CUDA stream, which nothing else uses.
+/// One end of a group between GPUs, on the given device and CUDA stream, which nothing else uses;
+/// null: a stream of its own, which waits for no other.
 /// With device_index -1 messages lie in host memory, which only a stand-in for NCCL takes (tests).
 /// Throws Error, or MachineError where NCCL cannot be loaded.
 CPD_API std::unique_ptr<Transport> NcclTransport(const NcclId& id, int rank, int size,

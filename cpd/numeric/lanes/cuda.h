@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lanes.h for a CUDA thread; empty in other sources. In the host's half of a CUDA source, which
-// runs no kernel, the directed roundings give what is never read.
+// lanes.h for a CUDA thread; empty in other sources. The host's half of a CUDA source runs no
+// kernel.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -12,8 +12,6 @@ inline namespace CPD_ISA {
 
 template <>
 constexpr bool kHasDirectedRounding<float> = true;
-template <>
-constexpr bool kHasDirectedRounding<double> = true;
 
 #if defined(__CUDA_ARCH__)
 template <>
@@ -24,16 +22,22 @@ template <>
 CPD_FN double fma(double a, double b, double c) {
   return __fma_rn(a, b, c);
 }
+/// Two instructions: the larger of two numbers is never NaN.
+template <>
+CPD_FN float at_least(float x, float least) {
+  return copysignf(fmaxf(fabsf(x), least), x);
+}
 #endif
 
 template <Toward toward>
-CPD_FN float fma_toward([[maybe_unused]] float a, [[maybe_unused]] float b, float c) {
+CPD_FN float fma_toward([[maybe_unused]] float a, [[maybe_unused]] float b,
+                        [[maybe_unused]] float c) {
 #if defined(__CUDA_ARCH__)
   if constexpr (toward == Toward::zero) return __fmaf_rz(a, b, c);
   if constexpr (toward == Toward::down) return __fmaf_rd(a, b, c);
   return __fmaf_ru(a, b, c);
 #else
-  return c;
+  __builtin_trap();
 #endif
 }
 

@@ -24,6 +24,7 @@ from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
 from cpd.comm.local import LocalGroup
 from cpd.comm.spec_text import reduce_spec
 from cpd.numeric.options import integer
+from cpd.ops.device_memory import current_device
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -92,7 +93,7 @@ def nccl(
     rank, size = integer("rank", rank), integer("size", size)
     if not 0 <= rank < size:
         raise ValueError(f"rank must be 0…size - 1, got rank {rank} of {size}")
-    index = _current_device() if device is None else integer("device", device)
+    index = current_device() if device is None else integer("device", device)
     native = _core.nccl_communicator(id, rank, size, index, 0, timeout, chunk)
     return Communicator(native, timeout, chunk)
 
@@ -148,9 +149,3 @@ def _options(timeout: float, chunk: int) -> tuple[float, int]:
     if not 1 <= number < 2**31:
         raise ValueError(f"chunk must be 1…2^31 - 1, got {number}")
     return float(timeout), number
-
-
-def _current_device() -> int:
-    import torch
-
-    return torch.cuda.current_device()

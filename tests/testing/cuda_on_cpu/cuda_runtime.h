@@ -119,7 +119,10 @@ enum cudaError_t : int {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
 };
 enum cudaMemcpyKind : int {
   cudaMemcpyHostToDevice = 1,
@@ -130,6 +133,7 @@ enum cudaDeviceAttr : int { cudaDevAttrMultiProcessorCount = 16 };
 enum cudaMemAllocationType : int { cudaMemAllocationTypePinned = 1 };
 enum cudaMemLocationType : int { cudaMemLocationTypeDevice = 1 };
 enum cudaMemPoolAttr : int { cudaMemPoolAttrReleaseThreshold = 4 };
+enum cudaStreamCaptureMode : int { cudaStreamCaptureModeRelaxed = 2 };
 constexpr unsigned cudaHostAllocPortable = 1;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventDisableTiming = 2;
@@ -168,15 +172,17 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* memory);
-cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t bytes_kept);
 cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
@@ -191,6 +197,9 @@ namespace cuda_on_cpu {
 /// address of its code; the thread-local variables of the library around it are its shared memory.
 cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_bytes,
                        const void* kernel, std::function<void()> thread);
+
+/// How often a pool was asked to give back what it keeps.
+int trims();
 
 /// What a library does between the kernels of a stream.
 void queue_work(cudaStream_t stream, std::function<void()> work);

@@ -148,6 +148,9 @@ cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_b
   return cudaSuccess;
 }
 
+int g_trims = 0;
+int trims() { return g_trims; }
+
 void queue_work(cudaStream_t stream, Work work) { Stream::Of(stream).Queue(std::move(work)); }
 
 }  // namespace cuda_on_cpu
@@ -167,8 +170,14 @@ const char* cudaGetErrorString(cudaError_t status) {
       return "out of memory";
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
   }
   return "unrecognized error code";
 }
@@ -203,9 +212,6 @@ cudaError_t cudaFreeHost(void* memory) {
   Memory::Get().FreePinned(memory);
   return cudaSuccess;
 }
-cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
-  return cuda_on_cpu::allocate(memory, bytes);
-}
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   Stream::Of(stream).Queue([memory] { Memory::Get().Free(memory); });
   return cudaSuccess;
@@ -215,6 +221,10 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
+  ++cuda_on_cpu::g_trims;
+  return cudaSuccess;
+}
 cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t, cudaStream_t) {
   return cuda_on_cpu::allocate(memory, bytes);
 }
@@ -239,6 +249,12 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceSynchronize() {
+  Stream::RunAll();
+  return cudaSuccess;
+}
+/// Nothing is captured here.
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new Stream;
   return cudaSuccess;

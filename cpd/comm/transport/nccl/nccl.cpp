@@ -143,6 +143,28 @@ class WithDevice {
   int before_ = -1;
 };
 
+/// A stream that waits for no other, or null with host memory or where none is wanted.
+class OwnStream {
+ public:
+  OwnStream(int device, bool is_wanted) : device_(device) {
+    if (device < 0 || !is_wanted) return;
+    const WithDevice current(device);
+    CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ~OwnStream() {
+    if (stream_ == nullptr) return;
+    const WithDevice current(device_);
+    cudaStreamDestroy(stream_);
+  }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  [[nodiscard]] cudaStream_t get() const { return stream_; }
+
+ private:
+  int device_;
+  cudaStream_t stream_ = nullptr;
+};
+
 /// One Start.
 struct Group {
   std::vector<Outgoing> out;
@@ -158,8 +180,9 @@ class Channel {
  public:
   /// Throws TransportError where the group does not come about in time.
   Channel(const NcclId& id, int rank, int size, int device, void* stream, double timeout)
-      : device_(device), stream_(static_cast<cudaStream_t>(stream)) {
+      : device_(device), own_(device, stream == nullptr) {
     const WithDevice current(device_);
+    stream_ = stream == nullptr ? own_.get() : static_cast<cudaStream_t>(stream);
     ncclUniqueId unique;
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -295,7 +318,8 @@ class Channel {
   const Api& api_ = Nccl();
   ncclComm_t comm_ = nullptr;
   int device_;
-  cudaStream_t stream_;
+  OwnStream own_;
+  cudaStream_t stream_ = nullptr;
   std::deque<std::shared_ptr<Group>> waiting_;
   int outstanding_ = 0;
 };

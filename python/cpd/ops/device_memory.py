@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of GPUs that operations keep."""
+
+from __future__ import annotations
+
+from cpd import _core
+from cpd.numeric.options import integer
+
+
+def current_device() -> int:
+    """Index of torch's current CUDA device. Raises what torch raises where there is none."""
+    import torch
+
+    return torch.cuda.current_device()
+
+
+def release_cuda_memory(device: int | None = None) -> None:
+    """Give the device memory that CPD keeps for later calls back to the device: to torch's
+    allocator, say, which does not know of it. Waits for the device's work.
+
+    CPD does so by itself, and tries again, where it finds no memory.
+
+    Args:
+        device: index of the CUDA device; default: torch's current one.
+
+    Raises ValueError for an index below 0, RuntimeError where CUDA reports an error.
+
+    >>> import cpd, torch
+    >>> if torch.cuda.is_available():
+    ...     cpd.release_cuda_memory()
+    """
+    index = current_device() if device is None else integer("device", device)
+    if index < 0:
+        raise ValueError(f"device must be 0 or more, got {index}")
+    _core.release_cuda_memory(index)
