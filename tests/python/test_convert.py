@@ -460,8 +460,26 @@ def test_the_report_names_what_is_not_emulated_and_why():
 
 def test_the_report_names_what_is_not_the_models():
     how = cpd.Recipe("native", residual="bf16", update="bf16", loss_scale="dynamic", wire="e4m3")
-    starts = [note.partition(":")[0] for note in cpd.convert(mlp(), how).notes]
-    assert starts == ["residual", "update, loss_scale", "wire"]
+    report = cpd.convert(mlp(), how)
+    starts = [note.partition(":")[0] for note in report.notes[-3:]]
+    assert starts == ["residual", "update='bf16', loss_scale='dynamic'", "wire='e4m3'"]
+    assert report.elsewhere == report.notes[-2:]
+
+
+def test_a_recipe_of_the_wire_alone_says_so_first():
+    model = mlp()
+    classes = [type(module) for module in model.modules()]
+    report = cpd.convert(model, "aps-e3m0")
+    assert [type(module) for module in model.modules()] == classes
+    assert not report.emulated
+    first = str(report).splitlines()[0]
+    assert first.startswith("not convert's: wire='e3m0 aps average': the exchange of gradients")
+    assert repr(report).startswith("<cpd.Report: wire='e3m0 aps average': the exchange")
+    assert all(
+        row.why_not == "the recipe rounds nothing in it: torch computes it"
+        for row in report
+        if row.kind == "Linear"
+    )
 
 
 def test_the_report_in_print_and_as_json():

@@ -88,6 +88,9 @@ def test_first_weights_depend_on_the_seed_alone():
         TrainOptions(recipe="e6m9 chunked"),
         TrainOptions(wire="qsgd bits=4 bucket=512", min_size=10_000, exchange="gather"),
         TrainOptions(wire="mxfp8"),
+        TrainOptions(recipe="aps-e3m0"),
+        TrainOptions(recipe="aps-e3m0", aps="off", order="ring"),
+        TrainOptions(recipe="aps-e3m0", format="fp32"),
     ],
 )
 def test_arguments_give_the_same_options_back(options):
@@ -315,8 +318,55 @@ def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_p
     file = tmp_path / "mine.toml"
     file.write_text(cpd.recipe("nvfp4").to_toml())
     assert train(replace(QUICK, recipe=str(file)), digits=digits).weights in weights
-    native = replace(QUICK, recipe="aps-e4m3")  # whose layers are torch's own
-    assert train(native, digits=digits).weights == train(QUICK, digits=digits).weights
+
+
+@pytest.mark.parametrize(("name", "format"), [("aps-e4m3", "e4m3"), ("aps-e3m0", "e3m0")])
+def test_a_recipes_wire_is_applied(digits, name, format):
+    assert cpd.recipe(name).is_native
+    by_recipe = replace(QUICK, recipe=name)
+    assert by_recipe.label() == f"({format[1]},{format[3]}) + APS, by {name}"
+    weights = train(by_recipe, digits=digits).weights
+    assert weights == train(replace(QUICK, format=format, aps="on"), digits=digits).weights
+    plain = train(QUICK, digits=digits).weights
+    assert weights != plain
+    assert train(replace(by_recipe, format="fp32"), digits=digits).weights == plain
+
+
+def test_options_change_a_recipes_wire(tmp_path):
+    file = tmp_path / "mine.json"
+    text = "e4m3 average accumulator=e5m7 order=tree seed=3"
+    file.write_text(cpd.Recipe("native", wire=text).to_json())
+    options = TrainOptions(recipe=str(file), nodes=4)
+    assert options.spec == replace(cpd.comm.reduce_spec(text), average=False)
+    for changes, wanted in (
+        ({"order": "ring"}, {"order": "ring"}),
+        ({"aps": "paper"}, {"aps": "paper"}),
+        ({"loss_scale": 4.0, "exchange": "gather"}, {"loss_scale": 4.0, "exchange": "gather"}),
+        ({"group_size": 2}, {"group_size": 2}),
+        ({"epochs": 3}, {}),
+    ):
+        changed = replace(options, **changes)
+        assert changed.spec == replace(options.spec, **wanted)
+        parsed = build_parser().parse_args(["train", *shlex.split(changed.arguments())])
+        assert train_options(parsed, changed.nodes) == changed
+    assert replace(options, aps="off").spec.aps is False
+    assert replace(options, wire="int4").spec == TrainOptions(wire="int4", nodes=4).spec
+    assert replace(options, format="e5m2").spec == TrainOptions(format="e5m2", nodes=4).spec
+    with pytest.raises(ValueError, match="rounding goes with a format or a wire of its own"):
+        replace(options, rounding="up")
+
+
+def test_a_recipes_schedule_is_followed(digits, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(cpd.Recipe("native", schedule=[("epoch", 1, "e4m3 chunked")]).to_toml())
+    two = replace(QUICK, epochs=2, recipe=str(file))
+    result = train(two, digits=digits)
+    plain = train(replace(two, recipe=None), digits=digits)
+    assert result.loss[0] == plain.loss[0]
+    assert result.loss[1] != plain.loss[1]
+    steps = cpd.Recipe("native", schedule=[("step", result.steps_per_epoch, "e4m3 chunked")])
+    file.write_text(steps.to_toml())
+    assert train(two, digits=digits).weights == result.weights
 
 
 def test_a_recipe_that_does_not_exist(capsys):

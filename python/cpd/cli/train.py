@@ -38,6 +38,10 @@ differ between types of CPU, and with them the hash.
 """
 
 
+_OF_WIRE = ("format", "aps", "loss_scale", "kahan", "order", "rounding", "exchange")
+"""Options that are None where they are not given: then a recipe's wire decides, or the default."""
+
+
 def register(commands: Commands) -> None:
     parser = add_command(commands, "train", _run, "train over emulated nodes", _TEXT)
     reduce_arguments(parser, "fp32", "off")
@@ -71,9 +75,10 @@ def register(commands: Commands) -> None:
     group.add_argument(
         "--recipe",
         metavar="NAME",
-        help="how layers compute and weights are updated: a recipe's name (such as mxfp8; "
-        "cpd.named_recipes() has them), a .toml or .json file, or an accumulator; default: as "
-        "torch does",
+        help="how layers compute, weights are updated and gradients travel (its wire, which "
+        "--format or --wire replaces; --aps, --loss-scale, --group-size, --order and --exchange "
+        "change it): a recipe's name (such as mxfp8; cpd.named_recipes() has them), a .toml or "
+        ".json file, or an accumulator; default: as torch does",
     )
     group.add_argument("--lr", type=float, default=0.05, metavar="X", help="default 0.05")
     group.add_argument("--momentum", type=float, default=0.9, metavar="X", help="default 0.9")
@@ -97,6 +102,7 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="write every node's gradients of the last step (.npz or .safetensors)",
     )
+    parser.set_defaults(**dict.fromkeys(_OF_WIRE))
 
 
 def _run(options: argparse.Namespace) -> int:

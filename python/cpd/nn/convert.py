@@ -186,6 +186,7 @@ class _Plan:
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
         self.notes = [*self._unused(len(rules)), *_notes(how, self._modules)]
+        self.elsewhere = _elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
         """Notes of the recipe's own rules that match nothing. Raises ValueError for `convert`'s."""
@@ -252,7 +253,8 @@ class _Plan:
         if delayed:
             keep_from_ddp(self._root)
         self._encoders()
-        return Report(self.rows, self.notes, [layer.state for layer in self.layers])
+        states = [layer.state for layer in self.layers]
+        return Report(self.rows, self.notes, states, self.elsewhere)
 
     def _clock(self, delayed: list[Delayed], step: Tensor | None) -> None:
         phases = [how for layer in self.layers for how in layer.state.phases()]
@@ -356,9 +358,19 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
         found.append("the recipe rounds nothing in layers: they compute as torch does")
     if how.residual is not None:
         found.append("residual: additions are functional code; cpd.autocast rounds them")
+    return found
+
+
+def _elsewhere(how: Recipe) -> list[str]:
+    """Which parts of the recipe other functions apply."""
+    found = []
     beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
     if beside:
-        found.append(f"{', '.join(beside)}: the optimizer's; see cpd.optim.from_recipe")
+        given = ", ".join(f"{name}={getattr(how, name)!r}" for name in beside)
+        found.append(f"{given}: the optimizer's, by cpd.optim.from_recipe")
     if how.wire is not None:
-        found.append("wire: the exchange of gradients; see cpd.comm.reduce_spec")
+        found.append(
+            f"wire={how.wire!r}: the exchange of gradients, by cpd.comm.reduce_spec and what takes "
+            "its spec (VirtualNodes, ddp_hook)"
+        )
     return found

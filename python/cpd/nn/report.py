@@ -39,13 +39,20 @@ class Report(Sequence[Row]):
     Attributes:
         rows: all of them.
         notes: what holds for the model as a whole.
+        elsewhere: those of the notes that say which parts of the recipe are applied by other
+            functions than `convert`: the optimizer's, the exchange of gradients.
     """
 
     def __init__(
-        self, rows: Sequence[Row], notes: Sequence[str], states: Sequence[State] = ()
+        self,
+        rows: Sequence[Row],
+        notes: Sequence[str],
+        states: Sequence[State] = (),
+        elsewhere: Sequence[str] = (),
     ) -> None:
         self.rows = tuple(rows)
-        self.notes = tuple(notes)
+        self.notes = (*notes, *elsewhere)
+        self.elsewhere = tuple(elsewhere)
         self._states = tuple(states)
 
     @property
@@ -84,7 +91,9 @@ class Report(Sequence[Row]):
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        return f"<cpd.Report: {len(self.emulated)} emulated, {len(self.not_emulated)} not>"
+        counts = f"{len(self.emulated)} emulated, {len(self.not_emulated)} not"
+        first = "" if self.emulated else "".join(f"{note}; " for note in self.elsewhere)
+        return f"<cpd.Report: {first}{counts}>"
 
     def __str__(self) -> str:
         parts = []
@@ -94,7 +103,9 @@ class Report(Sequence[Row]):
         ):
             if rows:
                 parts += [f"{title}: {len(rows)}", *_table(rows, said)]
-        return "\n".join([*parts, *(f"note: {note}" for note in self.notes)])
+        notes = [f"note: {note}" for note in self.notes if note not in self.elsewhere]
+        others = [f"not convert's: {note}" for note in self.elsewhere]
+        return "\n".join([*parts, *notes, *others] if self.emulated else [*others, *parts, *notes])
 
 
 def _table(rows: Sequence[Row], said: str) -> list[str]:

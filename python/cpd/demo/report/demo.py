@@ -218,7 +218,7 @@ def run_training(
     from cpd.demo.training import train
 
     start = time.monotonic()
-    is_fp32 = options.format == "fp32" and options.wire is None
+    is_fp32 = str(options.spec.format) == "fp32"
     epochs = (1, options.epochs) if is_fp32 else ()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StallWarning)  # the run's `may_stall` says it

@@ -69,12 +69,12 @@ class Run:
 
     @classmethod
     def of(cls, result: "TrainResult", seconds: float = 0.0) -> "Run":
-        options = result.options
+        options, spec = result.options, result.options.spec
         return cls(
             label=options.label(),
-            format=str(formats.format(options.format)),
-            aps={"off": False, "on": True}.get(options.aps, options.aps),
-            loss_scale=options.loss_scale,
+            format=str(spec.format or "fp32"),
+            aps=spec.aps,
+            loss_scale=spec.loss_scale,
             depth=options.depth,
             epochs=options.epochs,
             accuracy=result.accuracy,
@@ -97,9 +97,9 @@ class Run:
                 for layer in result.layers
             ],
             seconds=seconds,
-            may_stall=may_stall(options.schedule(steps_per_epoch=1).spec, options.nodes),
+            may_stall=may_stall(spec, options.nodes),
             seed=options.seed,
-            wire=options.wire or "",
+            wire="" if spec.wire is None else spec.wire.name,
             bytes=_bytes(result),
             values=sum(gradient.numel() for gradient in result.last_gradients[0]),
         )

@@ -17,7 +17,7 @@ from cpd.comm.schedule import Schedule
 from cpd.demo.training.data import Digits, epoch_order, load_digits
 from cpd.demo.training.model import digit_classifier, weights_hash
 from cpd.demo.training.options import TrainOptions
-from cpd.nn.convert import convert
+from cpd.nn.convert import convert, set_step
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe
 from cpd.optim.recipe import from_recipe
@@ -156,11 +156,13 @@ class _Run:
         self.ranks = ranks
         self.model = digit_classifier(options.depth, options.width, options.seed)
         how = Recipe("native") if options.recipe is None else recipe(options.recipe)
-        if options.recipe is not None:
-            convert(self.model, how)
+        emulated = options.recipe is not None and convert(self.model, how).emulated
+        self.has_phases = bool(emulated) and any(
+            each is not None and each.schedule for each in (how, *(rule for _, rule in how.rules))
+        )
         self.parameters = list(self.model.parameters())
         sgd = torch.optim.SGD(self.parameters, lr=options.lr, momentum=options.momentum)
-        self.optimizer, self.scaler = from_recipe(sgd, how)
+        self.optimizer, self.scaler = from_recipe(sgd, how, seed=options.seed)
         self.names = [name for name, _ in self.model.named_parameters()]
         self.layers = [LayerCounts(name) for name in self.names]
         self.nonzero = [[0] * len(self.names) for _ in ranks.mine]
@@ -215,7 +217,8 @@ class _Run:
             losses.append(float(own.detach()))
             return self.scaler.scale(own / options.nodes)
 
-        for step in torch.from_numpy(order):
+        for number, step in enumerate(torch.from_numpy(order)):
+            self._set_step(epoch, number)
             self.my_gradients = []
             rows = (step[node] for node in self.ranks.mine)
             micro_batches = zip(mine, rows, strict=True)
@@ -227,6 +230,12 @@ class _Run:
                 self._count_exponents(epoch)
         everyone = self.ranks.gather([[torch.tensor(losses)] for losses in mine])
         return float(np.mean([node[0].double().numpy() for node in everyone]))
+
+    def _set_step(self, epoch: int, number: int) -> None:
+        """Has the recipe's schedule follow; it counts steps and epochs from 0 on."""
+        if self.has_phases:
+            step = (epoch - 1) * self.steps_per_epoch + number
+            set_step(self.model, step=step, epoch=epoch - 1)
 
     def _note(self, node: int, gradients: dict[str, torch.Tensor | None]) -> None:
         """Keeps one of my nodes' gradients, and counts what is not zero among them."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from cpd.nn.converted.replaced import used
+from cpd.nn.converted.replaced import idle, used
 from cpd.nn.converted.state import State
 from cpd.nn.convolution import (
     conv1d,
@@ -35,7 +35,7 @@ class Product:
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
-        return ""
+        return idle(state)
 
 
 class EmulatedLinear(Product):

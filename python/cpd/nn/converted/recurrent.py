@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cpd.nn import recurrent
-from cpd.nn.converted.replaced import delays, run_with, used
+from cpd.nn.converted.replaced import delays, idle, run_with, used
 from cpd.nn.converted.state import State
 
 
@@ -59,7 +59,7 @@ class EmulatedCell:
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
-        return delays(state, "several products")
+        return delays(state, "several products") or idle(state)
 
 
 class EmulatedRecurrent(EmulatedCell):

@@ -75,6 +75,16 @@ def lacks(state: State, part: str) -> str:
     return "" if has else f"the recipe has no format for it ({part}=)"
 
 
+def idle(state: State, *parts: str) -> str:
+    """Why a layer in which the recipe rounds nothing is not emulated; empty: it rounds something.
+    `parts`: the parts of a recipe, other than sums, operands and output, that the layer uses."""
+    for how in state.phases():
+        casts = [*how.operands, how.output, *(getattr(how, part) for part in parts)]
+        if not how.is_native or any(spec is not None for spec in casts):
+            return ""
+    return "the recipe rounds nothing in it: torch computes it"
+
+
 def delays(state: State, products: str) -> str:
     """Why a layer of several products cannot be emulated; empty: it can."""
     if not any(how.delays for how in state.phases()):
