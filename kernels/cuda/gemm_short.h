@@ -7,15 +7,15 @@
 // through shared memory, and what bounds a thread's products is found for groups of 4 of them: a
 // group whose sums might overflow takes the general route.
 //
-// Instructions of a product and its sum, counted in the PTX of the unrolled loop (and + or counted
-// as the one LOP3 that they become; moves and negations are none):
-//   rounded  6.25 in binary32, 3 on integers; loads, bounds and loop 1.1: 10.4 in all
-//   exact    4 and 7, 1.1: 12.1
-//   kahan    15.25 and 3, 2.6: 20.9
-//   plain    2 (fma: 1)
-// At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), integers at half that
-// rate, instructions issued are what binds: 3.2e12 products a second rounded, 2.7e12 exact, 1.6e12
-// by Kahan.
+// Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
+// with its loads and bounds, the shortest way (tests/python/test_sass.py):
+//   rounded  9.8
+//   exact    11.3
+//   Kahan    19.7
+//   plain    2.2
+// At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), comparisons, maxima
+// and logic at half that rate, instructions issued bind: 3.4e12 products a second rounded, 2.8e12
+// exact, 1.7e12 by Kahan.
 #pragma once
 
 #include "cpd/numeric/accumulator_plan.h"
