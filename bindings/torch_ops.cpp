@@ -4,7 +4,7 @@
 // so that one library serves CPU and CUDA builds of torch from 2.11 on. No arithmetic: tensors
 // become TensorViews and the library does the rest. Fake and autograd registrations are in
 // python/cpd/_torch. A cpd::Error is a std::invalid_argument and arrives as ValueError, a
-// cpd::MachineError as RuntimeError, std::bad_alloc as MemoryError.
+// cpd::MachineError as RuntimeError, cpd::NoMemory as MemoryError.
 //
 // Formats, roundings and accumulators arrive as one canonical text a call, parsed once: an
 // accumulator's or, for operators of elements, a cast's ("e4m3 rounding=stochastic"). A text means

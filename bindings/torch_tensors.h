@@ -17,6 +17,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -35,8 +36,8 @@ using OptionalTensor = std::optional<Tensor>;
 
 // ---- tensors as TensorView ------------------------------------------------------------------
 
-inline DType DTypeOf(const Tensor& x) {
-  switch (x.scalar_type()) {
+inline DType DTypeOf(ScalarType type) {
+  switch (type) {
     case ScalarType::Float:
       return DType::f32;
     case ScalarType::Double:
@@ -54,8 +55,10 @@ inline DType DTypeOf(const Tensor& x) {
     default:
       break;
   }
-  throw Error("no such tensor element type: " + std::string(toString(x.scalar_type())));
+  throw Error("no such tensor element type: " + std::string(toString(type)));
 }
+
+inline DType DTypeOf(const Tensor& x) { return DTypeOf(x.scalar_type()); }
 
 /// The stream that torch queues work on. torch's CUDA library is loaded wherever a CUDA tensor is,
 /// but this library must load without it.
@@ -127,6 +130,21 @@ inline Tensor OnHugePages(const Tensor& made) {
   return made;
 }
 
+/// Throws NoMemory, for a GPU MachineError, with the size of the tensor that torch could not make.
+/// (torch's C functions say only that they failed.)
+[[noreturn]] inline void RefuseTensor(const Tensor& x, std::span<const std::int64_t> sizes,
+                                      ScalarType dtype) {
+  std::uint64_t bytes = SizeOf(DTypeOf(dtype));
+  std::string shape;
+  for (const std::int64_t size : sizes) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) bytes = ~0ULL;
+    shape += (shape.empty() ? "" : ", ") + std::to_string(size);
+  }
+  const std::string of = "a tensor of shape (" + shape + (sizes.size() == 1 ? ",)" : ")");
+  if (x.is_cpu()) throw NoMemory(bytes, of);
+  throw MachineError("the GPU gives no memory for " + std::to_string(bytes) + " bytes, " + of);
+}
+
 /// A tensor beside `x`, not filled. By the C function that torch's stable ABI rests on: what
 /// ops.h offers looks its operator up by name each time.
 inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
@@ -135,9 +153,10 @@ inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
   std::int32_t device = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device));
   AtenTensorHandle made = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()),
-                                                         sizes.data(), strides.data(), element,
-                                                         device, x.get_device_index(), &made));
+  if (aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(),
+                               strides.data(), element, device, x.get_device_index(), &made) != 0) {
+    RefuseTensor(x, sizes, dtype);
+  }
   return OnHugePages(Tensor(made));
 }
 
@@ -158,7 +177,13 @@ inline std::span<const std::int64_t> SizesOf(const Tensor& x) {
 }
 
 inline Tensor EmptyLike(const Tensor& x) {
-  if (!x.is_contiguous()) return OnHugePages(torch::stable::empty_like(x));
+  if (!x.is_contiguous()) {
+    try {
+      return OnHugePages(torch::stable::empty_like(x));
+    } catch (const std::runtime_error&) {
+      RefuseTensor(x, SizesOf(x), x.scalar_type());
+    }
+  }
   const auto strides = x.strides();
   return Empty(x, SizesOf(x), {strides.data(), strides.size()}, x.scalar_type());
 }

@@ -2,7 +2,6 @@
 #include "cpd/compress/residual.h"
 
 #include <algorithm>
-#include <new>
 #include <string>
 
 #include "cpd/base/huge_pages.h"
@@ -21,7 +20,7 @@ Residual::Values Residual::Zeros(std::int64_t size) {
   constexpr std::size_t kLine = 64;
   const std::size_t bytes = (static_cast<std::size_t>(size) * sizeof(float) / kLine + 1) * kLine;
   Values values(static_cast<float*>(std::aligned_alloc(kLine, bytes)));
-  if (values == nullptr) throw std::bad_alloc();
+  if (values == nullptr) throw NoMemory(bytes, "a residual");
   AdviseHugePages(values.get(), bytes);
   // By the threads that encode: whose memory it becomes.
   parallel_for(size, kGrain, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {

@@ -227,6 +227,58 @@ def test_compiled_steps_have_the_same_bits():
     assert counter.frame_count == 1
 
 
+def in_place_models(in_place):
+    """Models whose activations, as VGG's and NFNet's, change what the layer before gave them."""
+    relu = functools.partial(nn.ReLU, in_place)
+    yield (
+        nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, padding=1), relu(), nn.Conv2d(8, 8, 3), relu(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(72, 16), relu(), nn.Dropout(0, in_place), nn.Linear(16, 4)),
+        ),
+        (2, 3, 8, 8),
+    )
+    yield nn.Sequential(nn.Conv1d(3, 8, 3), relu(), nn.ConvTranspose1d(8, 4, 3), relu()), (2, 3, 9)
+    yield nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), relu()), (2, 3, 8, 8)
+    yield nn.Sequential(nn.Linear(9, 8), relu()), (9,)
+    yield nn.Sequential(nn.Conv3d(3, 8, 2), relu()), (3, 4, 4, 4)
+
+
+@pytest.mark.parametrize("recipe", ["te-delayed", "te-current", "e4m3"])
+@pytest.mark.parametrize("number", range(5))
+def test_activations_in_place(recipe, number):
+    (model, shape), (twin, _) = (list(in_place_models(how))[number] for how in (True, False))
+    twin.load_state_dict(model.state_dict())
+    for each in (model, twin):
+        cpd.convert(each, recipe)
+    for step in range(2):
+        x = normal(*shape, seed=step).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        given, wanted = model(x), twin(y)
+        for result in (given, wanted):
+            result.square().sum().backward()
+        assert same(given, wanted)
+        assert same(x.grad, y.grad)
+        for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+            assert same(one.grad, other.grad)
+        for one, other in zip(model.buffers(), twin.buffers(), strict=True):
+            assert same(one, other)
+
+
+def test_compiled_activations_in_place():
+    model, shape = next(in_place_models(True))
+    twin, _ = next(in_place_models(False))
+    twin.load_state_dict(model.state_dict())
+    for each in (model, twin):
+        cpd.convert(each, "te-delayed")
+    x = normal(*shape)
+    given, wanted = compiled(model)[0](x), twin(x)
+    for result in (given, wanted):
+        result.square().sum().backward()
+    assert same(given, wanted)
+    for one, other in zip(model.buffers(), twin.buffers(), strict=True):
+        assert same(one, other)
+
+
 def test_checkpointing_repeats_the_bits():
     plain, model = Model(), Model()
     model.again = True

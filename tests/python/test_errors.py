@@ -281,6 +281,33 @@ def test_gemm_result_types(face: Face):
         assert cpd.gemm(*bf16, "fp32", dtype=torch.float32).dtype == torch.float32
 
 
+# ---- memory --------------------------------------------------------------------------------------
+
+MOST = 2**46
+"""Values that are more bytes than a process may address."""
+
+
+def larger_than_memory():
+    x, row = torch.zeros(1).expand(MOST), torch.zeros(1, 1).expand(1, MOST)
+    a, b = torch.zeros(1, 1).expand(2**23, 1), torch.zeros(1, 1).expand(1, 2**23)
+    yield "cast", lambda: cpd.cast(x, "e4m3"), 2**48
+    yield "codes", lambda: cpd.encode(x.expand(4, -1), "e4m3"), 2**48
+    yield "add", lambda: cpd.add(row, row, "e4m3"), 2**48
+    yield "gemm", lambda: cpd.gemm(a, b, "e4m3"), 2**48
+    yield "gemm kahan", lambda: cpd.gemm(a, b, "e4m3 kahan"), 2**48
+    yield "mxfp8", lambda: cpd.cast(row, "mxfp8"), 2**48
+    yield "half", lambda: cpd.cast(torch.zeros(1).half().expand(2, MOST), "e4m3"), 2**48
+    yield "linear", lambda: cpd.functional.linear(a, a, recipe="e4m3"), 2**48
+    yield "gradient", lambda: cpd.cast(x.requires_grad_(), "e4m3"), 2**48
+
+
+@pytest.mark.parametrize(("call", "size"), [i[1:] for i in larger_than_memory()])
+def test_no_memory_names_the_size(call, size):
+    pytest.importorskip("cpd.functional")
+    with pytest.raises(MemoryError, match=f"no memory for {size} bytes, a tensor of shape"):
+        call()
+
+
 # ---- given random integers -----------------------------------------------------------------------
 
 

@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <utility>
 
+#include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {
@@ -16,7 +16,7 @@ class OnHost : public MessageMemory {
   [[nodiscard]] std::uint8_t* Allocate(std::int64_t bytes) const override {
     const std::int64_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
     void* memory = std::aligned_alloc(kAlign, static_cast<std::size_t>(whole));
-    if (memory == nullptr) throw std::bad_alloc();
+    if (memory == nullptr) throw NoMemory(static_cast<std::uint64_t>(whole), "a message");
     return static_cast<std::uint8_t*>(memory);
   }
   void Free(std::uint8_t* memory) const noexcept override { std::free(memory); }

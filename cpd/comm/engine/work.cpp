@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -27,11 +26,10 @@ struct Free {
 /// Rows of a block's values, each from a cache line on.
 class Rows {
  public:
-  Rows(std::int64_t rows, std::int64_t n)
-      : width_((n + 15) / 16 * 16),
-        memory_(static_cast<float*>(
-            std::aligned_alloc(64, static_cast<std::size_t>(rows * width_) * sizeof(float)))) {
-    if (memory_ == nullptr) throw std::bad_alloc();
+  Rows(std::int64_t rows, std::int64_t n) : width_((n + 15) / 16 * 16) {
+    const std::size_t bytes = static_cast<std::size_t>(rows * width_) * sizeof(float);
+    memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+    if (memory_ == nullptr) throw NoMemory(bytes, "a block of terms");
   }
   [[nodiscard]] float* operator[](std::int64_t row) const { return memory_.get() + row * width_; }
   [[nodiscard]] FoldState state() const { return {memory_.get(), width_}; }

@@ -150,7 +150,9 @@ def _function(
             torch.set_grad_enabled(call.reverse),
             forward_ad._set_fwd_grad_enabled(call.forward),
         ):
-            return below(call.keyset, *inputs)
+            made = below(call.keyset, *inputs)
+        # torch's own kernels may give views, which autograd would not let anyone change in place.
+        return made.detach() if made._is_view() else made
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.set_materialize_grads(False)

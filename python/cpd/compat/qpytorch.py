@@ -385,7 +385,7 @@ class _Rounding(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, how: _Both) -> Tensor:
         ctx.how, mask = how, None
         if how.forward is None:
-            y = x.view_as(x)
+            y = x.clone()
         elif how.masks and isinstance(how.forward, FixedPoint):
             y, mask = how.forward.clamped(x, how.forward_rounding)
         else:

@@ -191,7 +191,7 @@ class _Watch(torch.autograd.Function):
 
     @staticmethod
     def forward(y: Tensor, history: Tensor) -> Tensor:
-        return y.view_as(y)
+        return y.detach()  # no view to autograd: what follows may change it in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

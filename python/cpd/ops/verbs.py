@@ -43,7 +43,7 @@ drops a bit raises NX. Flags have no derivatives.
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. What the machine cannot do (no GPU, a library that is not there) is a
-RuntimeError, no memory a MemoryError (torch's own: RuntimeError). Under
+RuntimeError, no memory a MemoryError (of torch's own operators, and on a GPU: RuntimeError). Under
 `torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
 
 **Ctrl-C** ends a call that Python's main thread has made, within a fraction of a second, when its
