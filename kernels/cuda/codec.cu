@@ -49,8 +49,7 @@ __global__ void __launch_bounds__(kThreads)
     pack_tile(tile.codes, count, plan.bits, tile.bytes, static_cast<int>(threadIdx.x));
     __syncthreads();
     copy_bytes(packed + begin / 8 * plan.bits, tile.bytes, byte_count(count, plan.bits),
-               static_cast<int>(threadIdx.x));
-    __syncthreads();
+               static_cast<int>(threadIdx.x));  // which the next turn's first barrier waits for
   }
 }
 
@@ -72,8 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       store_element(out, begin + i, value_of_code<V>(Unsigned<V>{tile.codes[i]}, plan));
-    }
-    __syncthreads();
+    }  // which the next turn's first barrier waits for
   }
 }
 

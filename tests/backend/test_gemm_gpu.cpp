@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
+#include "tests/testing/gemm_scaled.h"
 
 namespace cpd {
 namespace {
@@ -21,40 +23,11 @@ namespace {
 using testing::CudaDriver;
 using testing::Layout;
 using testing::OnGpu;
+using testing::OnGpuView;
 using testing::schemes_of_tiles;
 using testing::Shape;
 using testing::Tensor;
 using testing::Values;
-
-/// The memory between a view's first and last element, on the GPU.
-class OnGpuView {
- public:
-  OnGpuView(const CudaDriver& driver, const TensorView& host)
-      : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
-  [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
-  void Read() const { memory_.Read(range_.first); }
-
- private:
-  struct Range {
-    std::uint8_t* first;
-    std::size_t bytes;
-  };
-  static Range RangeOf(const TensorView& x) {
-    std::int64_t low = 0;
-    std::int64_t high = 0;
-    for (int d = 0; d < x.rank && x.size() > 0; ++d) {
-      const std::int64_t reach = (x.shape[d] - 1) * x.stride[d];
-      (reach < 0 ? low : high) += reach;
-    }
-    const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
-    return {static_cast<std::uint8_t*>(x.data) + low * size,
-            x.size() == 0 ? 0 : static_cast<std::size_t>((high - low + 1) * size)};
-  }
-
-  TensorView host_;
-  Range range_;
-  OnGpu memory_;
-};
 
 using Product = void (*)(const TensorView&, const TensorView&, const Accumulator&,
                          const TensorView&, const TensorView*);
@@ -225,6 +198,85 @@ TEST_F(GemmGpu, MatrixUnits) {
         ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
       }
     }
+  }
+}
+
+// Extreme values in what other warps load than the first, whose lanes clear what all join.
+TEST_F(GemmGpu, RangesOfATileAreThoseOfAllThreads) {
+  const Accumulator accumulator = Preset("h100-fp16");
+  std::vector<float> a(40 * 64, 1.0F);
+  std::vector<float> b(64 * 35, 1.0F);
+  for (std::size_t k = 40; k < 64; ++k) {
+    for (std::size_t row = 8; row < 40; ++row) a[row * 64 + k] = k % 2 == 0 ? 0x1.8p15F : 0x1p-24F;
+    for (std::size_t column = 8; column < 35; ++column) {
+      b[k * 35 + column] = k % 3 == 0 ? -0x1.4p15F : 0x1p-24F;
+    }
+  }
+  ASSERT_TRUE(GpuMatches({Tensor({40, 64}, a), Tensor({64, 35}, b)}, accumulator));
+}
+
+/// Scales and factors on the GPU.
+class OnGpuScales {
+ public:
+  OnGpuScales(const CudaDriver& driver, const testing::ScaledTensor& x) {
+    if (x.scales) scales_ = memory_[0].emplace(driver, x.scales->view()).view();
+    if (x.factor) factor_ = memory_[1].emplace(driver, x.factor->view()).view();
+    given_ = {x.scales ? &scales_ : nullptr, x.block, x.lines, x.factor ? &factor_ : nullptr};
+  }
+  [[nodiscard]] const OperandScales& given() const { return given_; }
+
+ private:
+  std::optional<OnGpuView> memory_[2];
+  TensorView scales_, factor_;
+  OperandScales given_;
+};
+
+class ScaledGpu : public testing::GpuTest {
+ protected:
+  [[nodiscard]] ::testing::AssertionResult Matches(const testing::ScaledCase& made,
+                                                   const Accumulator& accumulator) const {
+    const Shape shape = testing::out_shape(made);
+    const Tensor out(shape, std::vector<float>(testing::size_of(shape), -7.0F));
+    const OnGpuView a(driver(), made.a.elements.view());
+    const OnGpuView b(driver(), made.b.elements.view());
+    const OnGpuView to(driver(), out.view());
+    const OnGpuScales of_a(driver(), made.a);
+    const OnGpuScales of_b(driver(), made.b);
+    std::optional<OnGpuView> c;
+    if (made.c) c.emplace(driver(), made.c->view());
+    const TensorView addend = c ? c->view() : TensorView{};
+    GemmScaled(a.view(), of_a.given(), b.view(), of_b.given(), accumulator, made.at, to.view(),
+               c ? &addend : nullptr);
+    to.Read();
+    return testing::scaled_equal(made, accumulator, "GPU",
+                                 testing::oracle_gemm_scaled(made, accumulator), out.read());
+  }
+};
+
+TEST_F(ScaledGpu, SchemesRoundingsAndUnits) {
+  testing::ScaledCases make(ParseFormat("e4m3"));
+  std::vector<Accumulator> all = schemes_of_tiles(ParseFormat("e5m10"));
+  std::size_t turn = 0;
+  for (const Accumulator& scheme : testing::few_on_cpu(all, 3)) {
+    for (const RoundingOptions& o : testing::few_on_cpu(roundings(), 5)) {
+      Accumulator accumulator = scheme;
+      accumulator.rounding = o;
+      testing::ScaledCase made = make.Make(18, 70, 17, {32, 1}, {16, 2}, ++turn % 4 == 0);
+      if (turn % 2 == 0) make.AddFactors(made, 18, 17);
+      if (turn % 3 == 0) made.c = make.Addend({18, 17});
+      ASSERT_TRUE(Matches(made, accumulator));
+    }
+  }
+  for (const char* preset : {"rtx-blackwell-mxfp8", "h100-fp8"}) {
+    const Accumulator accumulator = Preset(preset);
+    const BlockFma& unit = accumulator.unit.value();
+    testing::ScaledCases units(unit.a);
+    if (unit.scale) units.scale = *unit.scale;
+    const std::int64_t block = unit.scale ? unit.scale_block : 24;
+    testing::ScaledCase made = units.Make(5, 130, 17, {block, 1}, {2 * block, 2});
+    testing::round_into(unit.a, made.a.elements);
+    testing::round_into(unit.b, made.b.elements);
+    ASSERT_TRUE(Matches(made, accumulator)) << preset;
   }
 }
 

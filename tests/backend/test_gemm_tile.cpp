@@ -167,13 +167,6 @@ int scaled_by_tiles(const cuda::Launch& /*launch*/, const cuda::ScaledGemmCall& 
   return 0;
 }
 
-/// The values, each rounded into a format.
-void round_into(const Format& format, Tensor& x) {
-  std::vector<float> values = x.values();
-  for (float& value : values) value = reference::cast(reference::spec_of(format), value);
-  x = Tensor(x.shape(), values);
-}
-
 class ScaledTile : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -443,8 +436,8 @@ TEST_F(ScaledTile, BatchesEpiloguesAndSumsOfNothing) {
   for (const char* text : {"e5m7 sequential", "e5m7 kahan", "e5m7 pairwise", "h100-fp8"}) {
     const Accumulator accumulator = ParseAccumulator(text);
     testing::ScaledCase made{{make.Elements({2, 1, 5, 40})}, {make.Elements({3, 40, 9})}};
-    round_into(ParseFormat("e4m3fn"), made.a.elements);
-    round_into(ParseFormat("e4m3fn"), made.b.elements);
+    testing::round_into(ParseFormat("e4m3fn"), made.a.elements);
+    testing::round_into(ParseFormat("e4m3fn"), made.b.elements);
     made.a.block = made.b.block = 16;
     made.a.scales = make.Scales({2, 1, 5, 3});
     made.b.scales = make.Scales({3, 3, 9});
@@ -477,8 +470,8 @@ TEST_F(ScaledTile, Units) {
     for (const std::int64_t k : {1, 33, 64, 130, 200}) {
       const std::int64_t block = unit.scale ? unit.scale_block : 24;
       testing::ScaledCase made = make.Make(5, k, 17, {block, 1}, {2 * block, 2});
-      round_into(unit.a, made.a.elements);
-      round_into(unit.b, made.b.elements);
+      testing::round_into(unit.a, made.a.elements);
+      testing::round_into(unit.b, made.b.elements);
       ASSERT_TRUE(Matches(made, accumulator)) << text;
       made.c = make.Addend({5, 17});
       ASSERT_TRUE(Matches(made, accumulator)) << text;

@@ -135,6 +135,36 @@ class OnGpu {
   void* memory_;
 };
 
+/// The memory between a view's first and last element, on the GPU.
+class OnGpuView {
+ public:
+  OnGpuView(const CudaDriver& driver, const TensorView& host)
+      : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
+  [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
+  void Read() const { memory_.Read(range_.first); }
+
+ private:
+  struct Range {
+    std::uint8_t* first;
+    std::size_t bytes;
+  };
+  static Range RangeOf(const TensorView& x) {
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+    for (int d = 0; d < x.rank && x.size() > 0; ++d) {
+      const std::int64_t reach = (x.shape[d] - 1) * x.stride[d];
+      (reach < 0 ? low : high) += reach;
+    }
+    const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
+    return {static_cast<std::uint8_t*>(x.data) + low * size,
+            x.size() == 0 ? 0 : static_cast<std::size_t>((high - low + 1) * size)};
+  }
+
+  TensorView host_;
+  Range range_;
+  OnGpu memory_;
+};
+
 /// Tests on a GPU: skipped where there is none, failures with CPD_REQUIRE_GPU=1.
 class GpuTest : public ::testing::Test {
  protected:

@@ -186,6 +186,13 @@ struct ScaleTile {
   std::int64_t block = 32, lines = 1;
 };
 
+/// The values, each rounded into a format.
+inline void round_into(const Format& format, Tensor& x) {
+  std::vector<float> values = x.values();
+  for (float& value : values) value = reference::cast(reference::spec_of(format), value);
+  x = Tensor(x.shape(), values);
+}
+
 /// Makes cases, each with other values.
 class ScaledCases {
  public:

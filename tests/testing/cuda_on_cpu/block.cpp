@@ -150,6 +150,7 @@ class Block {
       const unsigned first = threadIdx.x / kWarp * kWarp;
       std::fill_n(states_.begin() + first, kWarp, State::ready);
       states_[threadIdx.x] = State::runs;
+      met_.push_back(first);
     }
     return result;
   }
@@ -186,20 +187,36 @@ class Block {
     return 0;
   }
 
-  /// Begins threads, or goes on with those that may; false where all that are left wait.
+  /// Goes on with the threads that may, or begins others; false where all that are left wait. A
+  /// warp whose lanes have met goes on at once, as far ahead of the others as it may.
   bool GoOn() {
-    if (begun_ < order_.size()) {
-      Enter(Idle());
-      return true;
-    }
-    bool any = false;
+    bool any = GoOnWithWarps();
     for (const unsigned t : order_) {
       if (states_[t] != State::ready) continue;
       any = true;
-      Become(t);
-      Enter(fibers_[t]);
+      GoOn(t);
+      GoOnWithWarps();
+    }
+    if (any || begun_ == order_.size()) return any;
+    Enter(Idle());
+    return true;
+  }
+
+  bool GoOnWithWarps() {
+    const bool any = !met_.empty();
+    while (!met_.empty()) {
+      const unsigned first = met_.back();
+      met_.pop_back();
+      for (unsigned lane = 0; lane < kWarp; ++lane) {
+        if (states_[first + lane] == State::ready) GoOn(first + lane);
+      }
     }
     return any;
+  }
+
+  void GoOn(unsigned thread) {
+    Become(thread);
+    Enter(fibers_[thread]);
   }
 
   /// Lets the threads pass the barrier that all of them have reached.
@@ -272,6 +289,7 @@ class Block {
   std::vector<Fiber*> fibers_;   ///< of threads that wait
   std::vector<unsigned> order_;  ///< threads, as they begin and go on
   std::vector<Warp> warps_;
+  std::vector<unsigned> met_;  ///< first lanes of warps whose lanes have met since
   Fiber* running_ = nullptr;
   std::size_t begun_ = 0;
   std::size_t ended_ = 0;
