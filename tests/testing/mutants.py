@@ -55,7 +55,9 @@ Change = tuple[str, str]
 BARRIERS: list[Change] = [(r"__syncthreads\(\);", ";")]
 SAMPLED: dict[str, list[Change]] = {
     "bound": [(r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > ")],
-    "index": [(r" \+ ", " - "), (r" \* ", " + "), (r" / ", " * "), (r" % ", " / "), (r" \+= ", " -= ")],
+    "index": [
+        (r" \+ ", " - "), (r" \* ", " + "), (r" / ", " * "), (r" % ", " / "), (r" \+= ", " -= ")
+    ],
     "rounding": [
         (r"Rounding::nearest_even", "Rounding::toward_zero"),
         (r"Toward::down", "Toward::up"),
