@@ -173,7 +173,10 @@ struct VirtualReduce::Impl {
     }
     Layer& found = layers[static_cast<std::size_t>(layer)];
     if (x.dtype != DType::f32 || !x.is_contiguous() || x.device != Device::cpu) {
-      throw Error("a layer must be contiguous fp32 on the CPU, got " + ToString(x.dtype));
+      const std::string how = x.is_contiguous() ? "" : ", not contiguous";
+      const std::string where = x.device == Device::cpu ? "" : " on a GPU";
+      throw Error("a layer must be contiguous fp32 on the CPU, got " + ToString(x.dtype) + how +
+                  where);
     }
     if (x.size() != found.size) {
       throw Error("layer " + std::to_string(layer) + " has " + std::to_string(found.size) +

@@ -5,6 +5,7 @@ face makes arrays of its own of them, runs the call, and gives NumPy arrays back
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -169,19 +170,47 @@ class Compiled(Torch):
         assert any(re.search(wanted, text, re.DOTALL) for text in texts), texts
 
 
+REFUSED = re.compile(r"(is|are) for [\w ]+ on the CPU")
+"""What is said of CUDA tensors that an operation has no kernel for: the texts of the table in
+kernels/cuda/README.md (test_operations_table.py)."""
+
+
 class Cuda(Torch):
+    """What has no kernel there is refused, as the table says, and the test skipped."""
+
     name = "cuda"
     device = "cuda"
-    no_random = frozenset({"sum", "gemm"})  # verbs that refuse random= there (test_gpu.py)
 
     def __init__(self) -> None:
         super().__init__()
         require_gpu()
 
     def run(self, calls: Sequence[Call]) -> list[Array]:
-        if any("random" in call.options and call.verb.__name__ in self.no_random for call in calls):
-            pytest.skip("CUDA tensors take no random= in sum and gemm")
-        return super().run(calls)
+        with skipped_where_refused():
+            return super().run(calls)
+
+    def refuse(
+        self,
+        error: type[Exception],
+        message: str,
+        verb: Callable[..., Any],
+        *args: Any,
+        **more: Any,
+    ) -> None:
+        """The device may be refused before what the test is about."""
+        verb, args, more = self.made(Call(verb, args, more))
+        with pytest.raises(error, match=message), skipped_where_refused():
+            verb(*args, **more)
+
+
+@contextlib.contextmanager
+def skipped_where_refused() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if REFUSED.search(str(error)):
+            pytest.skip(f"CUDA tensors: {error}")
+        raise
 
 
 FACES: dict[str, type[Face]] = {"numpy": Face, "torch": Torch, "compiled": Compiled, "cuda": Cuda}

@@ -148,6 +148,7 @@ cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_b
   return cudaSuccess;
 }
 
+int g_waits = 0;
 int g_trims = 0;
 int trims() { return g_trims; }
 
@@ -250,6 +251,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  ++cuda_on_cpu::g_waits;
   Stream::RunAll();
   return cudaSuccess;
 }
@@ -262,6 +264,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 /// Returns at once, as CUDA's does; the stream's work goes on, for those who wait for it.
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  ++cuda_on_cpu::g_waits;
   Stream::Of(stream).Run();
   return cudaSuccess;
 }
@@ -288,6 +291,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 // ---- the driver ---------------------------------------------------------------------------------
 
 extern "C" {
+
+/// How often the host has waited for a stream: in the capture of a graph that is an error.
+int cuda_on_cpu_waits() { return cuda_on_cpu::g_waits; }
 
 int cuInit(unsigned) { return 0; }
 int cuDeviceGet(int* device, int) {

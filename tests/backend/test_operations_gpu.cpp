@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every operation of the library on a GPU's tensors: it gives the CPU's bits, or refuses them
+// before anything is written. Prints a row of the table in kernels/cuda/README.md for each, which
+// tests/python/test_operations_table.py holds against it.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpd/comm/virtual.h"
+#include "cpd/numeric/error.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/convolve.h"
+#include "cpd/ops/exact.h"
+#include "cpd/ops/flagged.h"
+#include "cpd/ops/gemm.h"
+#include "cpd/ops/hadamard.h"
+#include "cpd/ops/scaled.h"
+#include "tests/testing/cuda_memory.h"
+#include "tests/testing/formats.h"
+
+namespace cpd {
+namespace {
+
+constexpr auto kTininess = soft::Tininess::after;
+constexpr std::int64_t kSide = 16;
+constexpr std::int64_t kCount = kSide * kSide;
+constexpr std::array<std::int64_t, 2> kSquare{kSide, kSide};
+constexpr std::array<std::int64_t, 3> kTable{kSide, kSide, kSide};
+
+/// What operations read and write, on the host, and views of it there or on a GPU.
+struct Memory {
+  Memory() {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<float>(static_cast<int>(i * 37 % 31) - 15) / 4;
+      x64[i] = x[i];
+      integers[i] = static_cast<std::uint32_t>(i % 8);
+      codes[i] = static_cast<std::uint8_t>(i * 11);
+    }
+  }
+  std::vector<float> x = std::vector<float>(kCount);
+  std::vector<double> x64 = std::vector<double>(kCount);
+  std::vector<std::uint32_t> integers = std::vector<std::uint32_t>(kCount);
+  std::vector<std::uint8_t> codes = std::vector<std::uint8_t>(kCount);
+  std::vector<std::uint32_t> draws = std::vector<std::uint32_t>(kCount * kSide);
+  std::vector<float> out = std::vector<float>(kCount, 7);
+  std::vector<double> out64 = std::vector<double>(kCount, 7);
+  std::vector<std::uint8_t> packed = std::vector<std::uint8_t>(kCount, 7);
+  std::vector<std::uint8_t> flags = std::vector<std::uint8_t>(kCount, 7);
+};
+
+struct Views {
+  TensorView x, x64, integers, codes, draws, out, out64, packed, flags, sums;
+};
+
+Views ViewsOf(Memory& memory) {
+  const auto square = [](const auto& values, DType type) {
+    return View(values.data(), type, kSquare);
+  };
+  return {square(memory.x, DType::f32),
+          square(memory.x64, DType::f64),
+          square(memory.integers, DType::u32),
+          View(memory.codes.data(), DType::u8, kCount),
+          View(memory.draws.data(), DType::u32, kTable),
+          square(memory.out, DType::f32),
+          square(memory.out64, DType::f64),
+          View(memory.packed.data(), DType::u8, kCount),
+          square(memory.flags, DType::u8),
+          View(memory.out.data(), DType::f32, kSide)};
+}
+
+struct Operation {
+  std::string name;
+  std::function<void(const Views&)> call;
+};
+
+RoundingOptions Stochastic() {
+  RoundingOptions options;
+  options.mode = Rounding::stochastic;
+  options.random_bits = 3;
+  return options;
+}
+
+Accumulator In(const std::string& text) { return ParseAccumulator(text); }
+
+std::vector<Operation> Operations() {
+  static const Format e4m3 = ParseFormat("e4m3");
+  static const Format wide = ParseFormat("e9m40");
+  static const RoundingOptions nearest;
+  const auto reduces = [](const std::string& text) {
+    return [text](const Views& v) { Sum(v.x, 0, In(text), v.sums); };
+  };
+  const auto multiplies = [](const std::string& text) {
+    return [text](const Views& v) { Gemm(v.x, v.x, In(text), v.out); };
+  };
+  return {
+      {"`cast`", [](const Views& v) { Cast(v.x, e4m3, nearest, v.out); }},
+      {"`cast`, stochastic", [](const Views& v) { Cast(v.x, e4m3, Stochastic(), v.out); }},
+      {"`cast`, `random=`",
+       [](const Views& v) { Cast(v.x, e4m3, Stochastic(), v.out, &v.integers); }},
+      {"`cast` to more than binary32", [](const Views& v) { Cast(v.x64, wide, nearest, v.out64); }},
+      {"`encode`", [](const Views& v) { Encode(v.x, e4m3, nearest, v.packed); }},
+      {"`encode`, no code for NaN",
+       [](const Views& v) {
+         TensorView packed = v.packed;
+         packed.shape[0] = kCount / 2;
+         Encode(v.x, ParseFormat("e2m1"), nearest, packed);
+       }},
+      {"`decode`", [](const Views& v) { Decode(v.codes, e4m3, v.out); }},
+      {"`add`, `mul`, `fma`",
+       [](const Views& v) {
+         Add(v.x, v.x, e4m3, nearest, v.out);
+         Mul(v.out, v.x, e4m3, nearest, v.out);
+         Fma(v.out, v.x, v.x, e4m3, nearest, v.out);
+       }},
+      {"`add`, `random=`",
+       [](const Views& v) { Add(v.x, v.x, e4m3, Stochastic(), v.out, &v.integers); }},
+      {"`div`", [](const Views& v) { Div(v.x, v.x, e4m3, nearest, v.out); }},
+      {"`sqrt`", [](const Views& v) { Sqrt(v.x, e4m3, nearest, v.out); }},
+      {"`flags=` of an element",
+       [](const Views& v) {
+         Flags(soft::Operation::add, {v.x, &v.x}, e4m3, nearest, kTininess, v.flags);
+       }},
+      {"`sum`, sequential", reduces("e4m3 sequential")},
+      {"`sum`, Kahan", reduces("e4m3 kahan")},
+      {"`sum`, pairwise", reduces("e4m3 pairwise")},
+      {"`sum`, chunked", reduces("fp32 chunked inner=e4m3 chunk=4")},
+      {"`sum`, fixed point", reduces("int32")},
+      {"`sum`, `random=`",
+       [](const Views& v) {
+         Sum(v.x, 0, In("e4m3 sequential rounding=stochastic random_bits=3"), v.sums, &v.integers);
+       }},
+      {"`sum`, `flags=`",
+       [](const Views& v) {
+         const TensorView flags = View(v.flags.data, DType::u8, kSide);
+         TensorView of_sums = flags;
+         of_sums.device = v.flags.device;
+         SumFlagged(v.x, 0, In("e4m3 sequential"), kTininess, v.sums, of_sums);
+       }},
+      {"`gemm`, sequential", multiplies("e4m3 sequential")},
+      {"`gemm`, stochastic", multiplies("e4m3 sequential rounding=stochastic")},
+      {"`gemm`, Kahan", multiplies("e4m3 kahan")},
+      {"`gemm`, pairwise", multiplies("e4m3 pairwise")},
+      {"`gemm`, chunked", multiplies("fp32 chunked inner=e4m3 chunk=4")},
+      {"`gemm`, fixed point", multiplies("int32")},
+      {"`gemm`, `random=`",
+       [](const Views& v) {
+         Gemm(v.x, v.x, In("e4m3 sequential rounding=stochastic random_bits=3"), v.out, nullptr,
+              &v.draws);
+       }},
+      {"`gemm`, `flags=`",
+       [](const Views& v) {
+         GemmFlagged(v.x, v.x, In("e4m3 sequential"), kTininess, v.out, v.flags);
+       }},
+      {"`gemm`, a matrix unit (`h100-fp16`)", multiplies("h100-fp16")},
+      {"`gemm`, a unit that adds otherwise (`cdna1-fp16`)", multiplies("cdna1-fp16")},
+      {"`gemm` of scaled operands",
+       [](const Views& v) {
+         GemmScaled(v.x, {}, v.x, {}, In("e4m3 sequential"), ScalesAt::block, v.out);
+       }},
+      {"`gemm`, `blas=True`",
+       [](const Views& v) { GemmByBlas(v.x, v.x, In("fp32 sequential"), v.out); }},
+      {"`hadamard`",
+       [](const Views& v) { Transform(v.x, Hadamard{16, {}, false}, 1, false, v.out); }},
+      {"scaled `cast` (`mxfp8`)",
+       [](const Views& v) { Cast(v.x, ParseScaled("mxfp8"), 1, nearest, v.out); }},
+      {"`simulate_all_reduce`",
+       [](const Views& v) {
+         VirtualReduce reduce(ReduceSpec{}, 1, {kCount});
+         TensorView row = v.x;
+         row.rank = 1;
+         row.shape[0] = kCount;
+         row.stride[0] = 1;
+         reduce.Contribute(0, row);
+       }},
+  };
+}
+
+/// How often the shim of tests/testing/cuda_on_cpu has let the host wait; nothing on a GPU.
+std::optional<int> Waits() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  auto* waits = reinterpret_cast<int (*)()>(dlsym(library, "cuda_on_cpu_waits"));
+  if (waits == nullptr) return std::nullopt;
+  return waits();
+}
+
+template <class T>
+bool HoldsTheBitsOf(const std::vector<T>& x, const std::vector<T>& y) {
+  return std::memcmp(x.data(), y.data(), sizeof(T) * x.size()) == 0;
+}
+
+class OperationsGpu : public testing::GpuTest {
+ protected:
+  /// The columns CUDA and 'in a graph' of an operation's row.
+  std::string Columns(const Operation& operation, Memory& memory) const {
+    Views views = ViewsOf(memory);
+    std::deque<testing::OnGpuView> copies;
+    for (TensorView* view : {&views.x, &views.x64, &views.integers, &views.codes, &views.draws,
+                             &views.out, &views.out64, &views.packed, &views.flags}) {
+      *view = copies.emplace_back(driver(), *view).view();
+    }
+    views.sums.data = views.out.data;
+    views.sums.device = Device::cuda;
+    const std::optional<int> before = Waits();
+    std::string columns;
+    try {
+      operation.call(views);
+      const bool waits = before && Waits() != before;
+      columns = std::string("yes | ") + (waits ? "no: waits" : "yes");
+    } catch (const Error& error) {
+      columns = "no: " + std::string(error.what()) + " |";
+    }
+    for (const testing::OnGpuView& copy : copies) copy.Read();
+    return columns;
+  }
+};
+
+TEST_F(OperationsGpu, GiveTheCpusBitsOrRefuse) {
+  for (const Operation& operation : Operations()) {
+    SCOPED_TRACE(operation.name);
+    Memory gpu;
+    const std::string columns = Columns(operation, gpu);
+    Memory expected;
+    if (columns.starts_with("yes")) operation.call(ViewsOf(expected));
+    EXPECT_TRUE(HoldsTheBitsOf(gpu.out, expected.out));
+    EXPECT_TRUE(HoldsTheBitsOf(gpu.out64, expected.out64));
+    EXPECT_TRUE(HoldsTheBitsOf(gpu.packed, expected.packed));
+    EXPECT_TRUE(HoldsTheBitsOf(gpu.flags, expected.flags));
+    std::printf("| %s | %s |\n", operation.name.c_str(), columns.c_str());
+  }
+}
+
+}  // namespace
+}  // namespace cpd
