@@ -371,6 +371,8 @@ void BindAccumulators(py::module_& m) {
 }  // namespace
 
 void BindSpecs(py::module_& m) {
+  m.def("shortened", &Shortened, py::arg("text"), py::arg("most"));
+  m.def("readable", &Readable, py::arg("message"));
   BindFormats(m);
   BindOptions(m);
   BindCastSpec(m);

@@ -18,6 +18,7 @@
 #include "cpd/compress/uniform.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
+#include "cpd/text/names.h"
 
 namespace cpd {
 namespace {
@@ -61,8 +62,8 @@ void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) 
   const bool usual =
       rounding.mode == Rounding::nearest_even || rounding.mode == Rounding::stochastic;
   if (usual && rounding.variant == Variant::A) return;
-  throw Error("codec '" + std::string(text) +
-              "' has a rounding of its own: give seed and random_bits alone");
+  throw Error("codec " + Quoted(text) +
+              " has a rounding of its own: give seed and random_bits alone");
 }
 
 SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
@@ -80,11 +81,24 @@ SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
       }
       const std::string format = no_format.what();
       const std::string scaled = no_scaled.what();
-      throw Error("'" + std::string(text) + "' is no codec: neither one of " + names +
+      throw Error(Quoted(text) + " is no codec: neither one of " + names +
                   ", nor a format, scaled or not (" + format +
                   (scaled == format ? "" : "; " + scaled) + ")");
     }
   }
+}
+
+SharedCodec Make(std::string_view text, int depth, const RoundingOptions& rounding) {
+  if (depth > kMostNested) {
+    throw Error("codecs may be within each other " + std::to_string(kMostNested) +
+                " deep at most, got " + Quoted(text) + " within as many");
+  }
+  CodecWords words(text, depth);
+  const std::string name = words.Next();
+  const auto found = std::ranges::find(Compressors(), name, &CodecInfo::name);
+  if (found == Compressors().end()) return OfFormat(text, rounding);
+  CheckForCompressor(text, rounding);
+  return found->make(words, rounding);
 }
 
 }  // namespace
@@ -92,12 +106,13 @@ SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
 std::span<const CodecInfo> Compressors() { return kCompressors; }
 
 SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding) {
-  CodecWords words(text);
-  const std::string name = words.Next();
-  const auto found = std::ranges::find(Compressors(), name, &CodecInfo::name);
-  if (found == Compressors().end()) return OfFormat(text, rounding);
-  CheckForCompressor(text, rounding);
-  return found->make(words, rounding);
+  return Make(text, 1, rounding);
+}
+
+SharedCodec MakeInner(CodecWords& words, std::string_view otherwise,
+                      const RoundingOptions& rounding) {
+  const std::string inner = words.Rest();
+  return Make(inner.empty() ? otherwise : inner, words.depth() + 1, rounding);
 }
 
 }  // namespace cpd

@@ -181,9 +181,10 @@ SharedCodec Feedback::ForResults(const Format& format, int world) const {
 }
 
 SharedCodec Feedback::Make(CodecWords& words, const RoundingOptions& rounding) {
-  const std::string inner = words.Rest();
-  if (inner.empty()) throw Error("feedback takes a codec, as in 'feedback int4 32 scale=fp32'");
-  return std::make_shared<Feedback>(MakeCodec(inner, rounding));
+  if (words.IsEmpty()) {
+    throw Error("feedback takes a codec, as in 'feedback int4 32 scale=fp32'");
+  }
+  return std::make_shared<Feedback>(MakeInner(words, "", rounding));
 }
 
 }  // namespace cpd

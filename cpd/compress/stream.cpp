@@ -11,6 +11,7 @@
 #include "cpd/compress/words.h"
 #include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/text/names.h"
 
 namespace cpd {
 namespace {
@@ -122,7 +123,7 @@ SharedCodec CodecOf(const std::string& name, std::int64_t row, std::int64_t coun
   } catch (const Error& error) {
     Damaged(error.what());
   }
-  Damaged("'" + name + "' is no codec's name");
+  Damaged(Quoted(name) + " is no codec's name");
 }
 
 Opened Open(std::span<const std::uint8_t> bytes) {

@@ -130,9 +130,7 @@ TopK::TopK(double fraction, bool feeds_back, SharedCodec inner)
 SharedCodec TopK::Make(CodecWords& words, const RoundingOptions& rounding) {
   const double fraction = ParseNumber("top_k's fraction", words.Next(), 0, 1);
   const bool feeds_back = words.Choice("feedback", kFeedback, 0) == 0;
-  const std::string inner = words.Rest();
-  return std::make_shared<TopK>(fraction, feeds_back,
-                                MakeCodec(inner.empty() ? ToString(kFp32) : inner, rounding));
+  return std::make_shared<TopK>(fraction, feeds_back, MakeInner(words, ToString(kFp32), rounding));
 }
 
 std::string TopK::Head() const {

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <sstream>
 
-#include "cpd/numeric/error.h"
+#include "cpd/text/names.h"
 
 namespace cpd {
 
-CodecWords::CodecWords(std::string_view text) : text_(text) {
+CodecWords::CodecWords(std::string_view text, int depth) : text_(text), depth_(depth) {
   std::istringstream stream(text_);
   for (std::string word; stream >> word;) words_.push_back(word);
 }
@@ -37,7 +37,7 @@ std::optional<std::string> CodecWords::Option(std::string_view key) {
       ++word;
       continue;
     }
-    if (value) throw Error(std::string(key) + " is given twice in '" + text_ + "'");
+    if (value) throw Error(std::string(key) + " is given twice in " + Quoted(text_));
     value = word->substr(start.size());
     word = words_.erase(word);
   }
@@ -53,7 +53,7 @@ std::int64_t CodecWords::Integer(std::string_view key, std::int64_t otherwise, s
   const auto [stop, error] = std::from_chars(given->data(), end, value);
   if (error != std::errc() || stop != end || value < least || value > most) {
     throw Error(std::string(key) + " must be an integer " + std::to_string(least) + "…" +
-                std::to_string(most) + ", got " + *given);
+                std::to_string(most) + ", got " + Quoted(*given));
   }
   return value;
 }
@@ -73,7 +73,7 @@ std::size_t CodecWords::Choice(std::string_view key, std::span<const std::string
   for (const std::string_view one : names) {
     allowed += (allowed.empty() ? "" : ", ") + std::string(one);
   }
-  throw Error(std::string(key) + " must be one of " + allowed + ", got " + *given);
+  throw Error(std::string(key) + " must be one of " + allowed + ", got " + Quoted(*given));
 }
 
 bool CodecWords::Flag(std::string_view word) {
@@ -85,7 +85,7 @@ bool CodecWords::Flag(std::string_view word) {
 
 void CodecWords::End(std::string_view takes) const {
   if (words_.empty()) return;
-  throw Error("'" + words_.front() + "' is no option in '" + text_ + "': it takes " +
+  throw Error(Quoted(words_.front()) + " is no option in " + Quoted(text_) + ": it takes " +
               std::string(takes));
 }
 
@@ -95,7 +95,7 @@ double ParseNumber(std::string_view what, const std::string& word, double least,
   const auto [stop, error] = std::from_chars(word.data(), end, value);
   if (error == std::errc() && stop == end && value >= least && value <= most) return value;
   throw Error(std::string(what) + " must be a number from " + NumberText(least) + " to " +
-              NumberText(most) + ", got '" + word + "'");
+              NumberText(most) + ", got " + Quoted(word));
 }
 
 std::string NumberText(double value) {

@@ -16,10 +16,14 @@ namespace cpd {
 
 class CPD_API CodecWords {
  public:
-  explicit CodecWords(std::string_view text);
+  /// `depth`: 1, and one more for each codec that this one is within.
+  explicit CodecWords(std::string_view text, int depth = 1);
 
+  [[nodiscard]] int depth() const { return depth_; }
   /// Every word as it was given, for messages.
   [[nodiscard]] const std::string& text() const { return text_; }
+  /// Whether every word was taken away.
+  [[nodiscard]] bool IsEmpty() const { return words_.empty(); }
   /// The next word, taken away; empty: there is none.
   std::string Next();
   /// All that is left, taken away.
@@ -41,6 +45,7 @@ class CPD_API CodecWords {
 
  private:
   std::string text_;
+  int depth_;
   std::vector<std::string> words_;
 };
 

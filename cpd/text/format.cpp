@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <cstdlib>
 #include <utility>
 
 #include "cpd/numeric/error.h"
@@ -43,15 +42,22 @@ int DefaultBias(int exp, Encoding encoding) {
   return encoding == Encoding::fnuz || encoding == Encoding::p3109 ? half : half - 1;
 }
 
+constexpr int kBeyond = 1'000'000'000;  ///< stands for all numbers that are larger
+
 std::string Range(const char* what, int low, int high, int given) {
+  const std::string shown = given >= kBeyond    ? "1000000000 or more"
+                            : given <= -kBeyond ? "-1000000000 or less"
+                                                : std::to_string(given);
   return std::string(what) + " must be " + std::to_string(low) + "…" + std::to_string(high) +
-         ", got " + std::to_string(given);
+         ", got " + shown;
 }
 
-/// Reads a decimal integer off the front of text.
+/// Reads a decimal integer of any length off the front of text: one beyond ±kBeyond is that.
 bool TakeInt(std::string_view& text, int& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end == text.data()) return false;
+  if (error == std::errc::invalid_argument) return false;
+  if (error == std::errc::result_out_of_range) value = text[0] == '-' ? -kBeyond : kBeyond;
+  value = std::clamp(value, -kBeyond, kBeyond);
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return true;
 }
@@ -199,7 +205,8 @@ bool AreWide(int exp, int man, Encoding encoding) {
 }
 constexpr int kWidestBias = 2047;
 void CheckWideBias(int bias) {
-  if (std::abs(bias) > kWidestBias) throw Error(Range("bias", -kWidestBias, kWidestBias, bias));
+  if (bias < -kWidestBias || bias > kWidestBias)
+    throw Error(Range("bias", -kWidestBias, kWidestBias, bias));
 }
 
 [[noreturn]] void RefuseE8m0() {
@@ -308,15 +315,20 @@ void Check(const Format& format) {
 }
 
 Format ParseFormat(std::string_view name) {
+  if (const auto format = FindFormat(name)) return *format;
+  throw Error(NoSuchFormat(name));
+}
+
+std::optional<Format> FindFormat(std::string_view name) {
   std::string text = Lower(name);
   const std::string_view own = OwnNameOf(std::string_view(text).substr(0, text.find(':')));
   if (!own.empty()) text.replace(0, text.find(':'), own);
-  if (const auto format = ParseP3109(text)) return *format;
-  if (const auto format = ParseInteger(text)) return *format;
+  if (const auto format = ParseP3109(text)) return format;
+  if (const auto format = ParseInteger(text)) return format;
   const std::string_view whole = text;
   const std::size_t colon = std::min(whole.find(':'), whole.size());
   const auto base = ParseBase(whole.substr(0, colon));
-  if (!base) throw Error(NoSuchFormat(name));
+  if (!base) return std::nullopt;
   const Options options = ParseOptions(whole.substr(colon), name);
   if (base->encoding == Encoding::e8m0) {
     return MakeFormat(base->exp, base->man, base->encoding, options.bias, false,
@@ -355,8 +367,7 @@ Encoding ParseEncoding(std::string_view name) {
   for (const auto& [each, encoding] : kEncodings) {
     if (each == name) return encoding;
   }
-  throw Error("encoding must be ieee, fn, fnuz, p3109, finite or e8m0, got '" + std::string(name) +
-              "'");
+  throw Error("encoding must be ieee, fn, fnuz, p3109, finite or e8m0, got " + Quoted(name));
 }
 
 bool Holds(const Format& outer, const Format& inner) {

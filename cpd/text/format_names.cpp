@@ -83,13 +83,13 @@ bool IsInteger(std::string_view name) {
   return std::ranges::all_of(name.substr(3), IsDigit);
 }
 
+/// FindFormat looks for no near name: this is called by the search for one.
 bool IsFormat(std::string_view name) {
   try {
-    ParseFormat(name);
+    return FindFormat(name).has_value();
   } catch (const Error&) {
     return false;
   }
-  return true;
 }
 
 /// `name` without what separates its parts.

@@ -6,10 +6,17 @@
 // `float6_e3m2fn` are OCP's finite formats, though `fn` on a bare name is the encoding with a NaN.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "cpd/numeric/format.h"
+
 namespace cpd {
+
+/// The format of that name, in any letter case; nullopt where it is none. Throws Error for a name
+/// whose numbers or options no format has.
+std::optional<Format> FindFormat(std::string_view name);
 
 /// The project's own text for a name of another library, in lower case; empty for any other name.
 std::string_view OwnNameOf(std::string_view name);

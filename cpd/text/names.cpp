@@ -42,12 +42,7 @@ std::string Lower(std::string_view name) {
   return lower;
 }
 
-std::string Quoted(std::string_view name) {
-  if (name.size() <= 2 * kLongest) return "'" + std::string(name) + "'";
-  std::size_t end = 2 * kLongest;
-  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0U) == 0x80U) --end;  // UTF-8
-  return "'" + std::string(name.substr(0, end)) + "…'";
-}
+std::string Quoted(std::string_view name) { return "'" + Shortened(name, 2 * kLongest) + "'"; }
 
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> names) {
   if (name.size() < 2 || name.size() > kLongest) return {};
@@ -55,6 +50,8 @@ std::string_view Nearest(std::string_view name, std::span<const std::string_view
   std::size_t least = name.size() < 6 ? 2 : 3;  // one more than what counts as near
   std::string_view nearest;
   for (const std::string_view one : names) {
+    const std::size_t longer = std::max(given.size(), one.size());
+    if (longer - std::min(given.size(), one.size()) >= least) continue;
     const std::size_t distance = Distance(given, one);
     if (distance >= least) continue;
     least = distance;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <charconv>
+#include <limits>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,14 +41,20 @@ std::vector<std::string_view> Words(std::string_view text);
 
 bool IsOption(std::string_view word);
 
+/// The number that all of `text` is, in decimal digits. Throws Error, naming `name`, for any other
+/// text, and for digits beyond Integer.
 template <class Integer>
 Integer ParseInteger(std::string_view name, std::string_view text) {
   Integer value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw Error(std::string(name) + " must be an integer, got '" + std::string(text) + "'");
+  const bool is_whole = end == text.data() + text.size();
+  if (is_whole && error == std::errc()) return value;
+  using Limits = std::numeric_limits<Integer>;
+  std::string range;
+  if (is_whole && error == std::errc::result_out_of_range) {
+    range = " " + std::to_string(Limits::min()) + "…" + std::to_string(Limits::max());
   }
-  return value;
+  throw Error(std::string(name) + " must be an integer" + range + ", got " + Quoted(text));
 }
 
 /// Takes one of the four options above; false where there is none of that name.

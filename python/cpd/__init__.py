@@ -15,7 +15,7 @@ messages hold), `cpd.study` (what they lose and cost) and, importing torch, `cpd
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cpd import _moved, loading
+from cpd import _interpreter, _moved, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe

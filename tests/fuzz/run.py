@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the fuzzer of decoders, and keeps its inputs.
+"""Runs the fuzzers of decoders and parsers, and keeps the inputs of decoders.
 
-A file of corpus/ holds one codec's inputs: its text, then an input a line, in hex.
+A file of corpus/ holds one codec's inputs: its text, then an input a line, in hex. A file of texts/
+holds texts of one grammar, a line each.
 
     run.py PROGRAMS check            every codec has a file with its valid inputs
-    run.py PROGRAMS fuzz NAME RUNS   so many runs from the inputs of corpus/NAME.txt
+    run.py PROGRAMS fuzz NAME RUNS   so many runs from the inputs of corpus/NAME.txt, or, where
+                                     NAME is texts/GRAMMAR, from the texts of that file
     run.py PROGRAMS grow RUNS        writes the files anew: valid inputs, those kept, and what so
                                      many runs add, without those that reach nothing new
 """
@@ -18,7 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-CORPUS = Path(__file__).parent / "corpus"
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
 LONGEST = 1024  # bytes of an input
 OPTIONS = [
     f"-max_len={LONGEST}",
@@ -58,15 +61,19 @@ def check(programs: Path) -> None:
 
 
 def run_fuzzer(programs: Path, text: str, *arguments: str | Path) -> None:
-    environment = dict(os.environ, CPD_FUZZ_CODEC=text, CPD_NUM_THREADS="1")
+    run_program(programs / "fuzz_decode", {"CPD_FUZZ_CODEC": text}, *arguments)
+
+
+def run_program(program: Path, variables: dict[str, str], *arguments: str | Path) -> None:
+    environment = dict(os.environ, CPD_NUM_THREADS="1", **variables)
     done = subprocess.run(
-        [programs / "fuzz_decode", *OPTIONS, *arguments],
+        [program, *OPTIONS, *arguments],
         env=environment,
         capture_output=True,
         text=True,
     )
     if done.returncode != 0:
-        sys.exit(f"codec '{text}':\n{done.stderr[-8000:]}")
+        sys.exit(f"{variables}:\n{done.stderr[-8000:]}")
     print("\n".join(done.stderr.splitlines()[-2:]))
 
 
@@ -83,6 +90,24 @@ def fuzz(programs: Path, name: str, runs: int) -> None:
         kept = Path(scratch, "kept")
         write_inputs(kept, inputs)
         run_fuzzer(programs, text, f"-runs={runs}", f"-artifact_prefix={programs}/", kept)
+
+
+def fuzz_texts(programs: Path, name: str, runs: int) -> None:
+    """The words of all texts are what the fuzzer puts together."""
+    texts = (HERE / f"{name}.txt").read_text().splitlines()
+    words = sorted({word for text in texts for word in re.findall(r"[A-Za-z_]+|\d+|\W", text)})
+    with tempfile.TemporaryDirectory() as scratch:
+        kept, dictionary = Path(scratch, "kept"), Path(scratch, "words")
+        write_inputs(kept, [text.encode().hex() for text in texts])
+        dictionary.write_text("".join(f'"{re.escape(word)}"\n' for word in words if word.isalnum()))
+        run_program(
+            programs / "fuzz_text",
+            {"CPD_FUZZ_GRAMMAR": Path(name).name},
+            f"-runs={runs}",
+            f"-dict={dictionary}",
+            f"-artifact_prefix={programs}/",
+            kept,
+        )
 
 
 def grow(programs: Path, runs: int) -> None:
@@ -118,7 +143,8 @@ def main() -> None:
     if given.command == "check":
         check(given.programs)
     elif given.command == "fuzz":
-        fuzz(given.programs, given.name, given.runs)
+        one_run = fuzz_texts if given.name.startswith("texts/") else fuzz
+        one_run(given.programs, given.name, given.runs)
     else:
         grow(given.programs, given.runs)
 

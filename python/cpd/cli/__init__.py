@@ -23,7 +23,7 @@ from cpd.cli import (
     train,
     vectors,
 )
-from cpd.cli.errors import RunError, UsageError, stalls_told
+from cpd.cli.errors import RunError, UsageError, one_line, stalls_told
 from cpd.cli.options import CommandParser, Commands, Parser
 
 _PACKAGES = {"sklearn": "scikit-learn"}
@@ -39,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UsageError as error:
-        told = f"{error} (see cpd {options.command} --help)"
+        told = f"{one_line(error)} (see cpd {options.command} --help)"
         print(f"cpd {options.command}: error: {told}", file=sys.stderr)
         return 2
     except RunError as error:
-        print(f"cpd {options.command}: error: {error}", file=sys.stderr)
+        print(f"cpd {options.command}: error: {one_line(error)}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "cpd":
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:  # such as a full disk
         where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"cpd {options.command}: error: {where}{error.strerror or error}", file=sys.stderr)
+        told = one_line(f"{where}{error.strerror or error}")
+        print(f"cpd {options.command}: error: {told}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"cpd {options.command}: interrupted", file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from cpd import _core
 from cpd.comm.spec import StallWarning
 
 
@@ -18,6 +19,11 @@ class RunError(Exception):
     """A failure between ranks: its text is all that is shown."""
 
 
+def one_line(message: object) -> str:
+    """An error as a command prints it: a line, in which long words are cut."""
+    return _core.readable(" ".join(str(message).splitlines()))
+
+
 @contextmanager
 def users_mistakes() -> Iterator[None]:
     """What CPD and the file system refuse while options are read is the user's mistake."""
@@ -26,7 +32,7 @@ def users_mistakes() -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         raise UsageError(f"{where}{error.strerror or error}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
 
 

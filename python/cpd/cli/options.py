@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
+from cpd.cli.errors import one_line
 from cpd.comm.spec import ORDERS
 
 
@@ -14,7 +15,7 @@ class Parser(argparse.ArgumentParser):
     """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {one_line(message)} (see {self.prog} --help)\n")
 
 
 class CommandParser(Parser):

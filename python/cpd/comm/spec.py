@@ -21,6 +21,7 @@ from cpd.numeric.accumulator import (
 from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.options import Options, int32, number
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
+from cpd.numeric.shown import shown
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
@@ -187,7 +188,9 @@ def sums_format(wire: Format | Scaled | None) -> Format:
 
 def _codec(wire: CodecLike, format: Any, seed: int, random_bits: int) -> Codec:
     if format is not None:
-        raise ValueError(f"format and wire exclude each other, got {format!r} and {wire!r}")
+        raise ValueError(
+            f"format and wire exclude each other, got {shown(format)} and {shown(wire)}"
+        )
     return with_numbers(wire, seed, random_bits)
 
 
@@ -200,7 +203,7 @@ def _check_cast(by: Codec, rounding: Any, overflow: Any, variant: Any) -> None:
     ):
         if given not in usual:
             raise ValueError(
-                f"{name} is an option of a cast, which codec {by.name!r} is not; got {given!r}"
+                f"{name} is an option of a cast, which codec {by.name!r} is not; got {shown(given)}"
             )
 
 

@@ -7,8 +7,10 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from cpd import _core
 from cpd.comm.spec import ReduceSpec
 from cpd.compress import table
+from cpd.numeric.shown import shown
 
 _SWITCHES: dict[str, Any] = {"true": True, "false": False}
 _OPTIONS: dict[str, Callable[[str], Any]] = {
@@ -45,17 +47,17 @@ def reduce_spec(given: ReduceSpec | str) -> ReduceSpec:
     if isinstance(given, ReduceSpec):
         return given
     if not isinstance(given, str):
-        raise TypeError(f"an all-reduce must be a cpd.ReduceSpec or its text, got {given!r}")
+        raise TypeError(f"an all-reduce must be a cpd.ReduceSpec or its text, got {shown(given)}")
     try:
         words = shlex.split(given)
     except ValueError as error:
-        raise ValueError(f"{given!r} is no all-reduce: {error}") from None
+        raise ValueError(f"{shown(given)} is no all-reduce: {error}") from None
     ours = [word for word in words if word.partition("=")[0] in _OPTIONS]
     options: dict[str, Any] = {}
     for word in ours:
         name, is_valued, value = word.partition("=")
         if name in options:
-            raise ValueError(f"{name} is given twice in {given!r}")
+            raise ValueError(f"{name} is given twice in {shown(given)}")
         options[name] = _value(name, value if is_valued else "true", given)
     wire = " ".join(word for word in words if word not in ours)
     if table.is_compressor(wire):
@@ -67,4 +69,6 @@ def _value(name: str, value: str, text: str) -> Any:
     try:
         return _OPTIONS[name](value)
     except (KeyError, ValueError):
-        raise ValueError(f"{name}={value} is no value of {name}, in {text!r}") from None
+        raise ValueError(
+            f"{_core.readable(f'{name}={value}')} is no value of {name}, in {shown(text)}"
+        ) from None

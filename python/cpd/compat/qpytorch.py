@@ -20,6 +20,7 @@ Where the values differ from QPyTorch 0.3, and why:
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from cpd import ops
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.options import integer
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import shown
 from cpd.ops.arguments import check_carrier
 
 __all__ = [
@@ -297,8 +299,8 @@ class OptimLP(Optimizer):
     ) -> None:
         if not isinstance(optim, tuple(_MOMENTA)):
             raise TypeError(f"optim must be torch's SGD or Adam, got {type(optim).__name__}")
-        if not 0 < grad_scaling < float("inf"):
-            raise ValueError(f"grad_scaling must be above 0 and finite, got {grad_scaling}")
+        if not 0 < grad_scaling <= sys.float_info.max:
+            raise ValueError(f"grad_scaling must be above 0 and finite, got {shown(grad_scaling)}")
         super().__init__(optim.param_groups, optim.defaults)
         self.optim = optim
         self.param_groups, self.state = optim.param_groups, optim.state

@@ -17,6 +17,7 @@ from cpd.compress.states import States, native_states
 from cpd.numeric import native
 from cpd.numeric.formats import Format
 from cpd.numeric.options import MAX_RANDOM_BITS, Options, int32, int64, is_torch, number
+from cpd.numeric.shown import shown
 from cpd.ops.arguments import Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
@@ -84,7 +85,7 @@ class Codec:
 
     def __init__(self, name: str, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {name!r}")
+            raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {shown(name)}")
         options = Options(seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
         made = _core.Codec(name, options.native())
         native.take(self, made, seed=options.seed, random_bits=options.random_bits)
@@ -208,7 +209,7 @@ def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS)
     if not isinstance(text, Codec):
         return Codec(text, seed=seed, random_bits=random_bits)
     if (seed, random_bits) != (0, MAX_RANDOM_BITS):
-        raise ValueError(f"{text!r} has a seed and random_bits of its own: give its name")
+        raise ValueError(f"{shown(text)} has a seed and random_bits of its own: give its name")
     return text
 
 
@@ -222,7 +223,7 @@ def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
         ("random_bits", MAX_RANDOM_BITS, given.random_bits, random_bits),
     ):
         if usual not in (own, ours) and own != ours:
-            raise ValueError(f"{name} is given twice: {ours!r}, and {own} in {given!r}")
+            raise ValueError(f"{name} is given twice: {shown(ours)}, and {own} in {shown(given)}")
         numbers.append(own if ours == usual else ours)
     return Codec(given.name, seed=numbers[0], random_bits=numbers[1])
 
@@ -249,7 +250,7 @@ def _decoded(data: bytes, shape: Shape | None, by: Codec | None) -> npt.NDArray[
     values: npt.NDArray[np.float32]
     values, told = _core.decode_stream(bytes(data))
     if by is not None and told.codec != by.name:
-        raise ValueError(f"the stream was made by {told.codec!r}, not by {by.name!r}")
+        raise ValueError(f"the stream was made by {shown(told.codec)}, not by {shown(by.name)}")
     sizes = None if shape is None else shape_of("shape", shape)
     if sizes is not None and math.prod(sizes) != told.count:
         raise ValueError(f"the stream has {told.count} values, not those of shape {sizes}")

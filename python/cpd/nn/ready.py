@@ -12,6 +12,7 @@ from typing import Any
 from cpd.nn.recipe import SUMS, Recipe, RecipeLike, Sum, files, is_native
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.scaled_cast import ScaledCast
+from cpd.numeric.shown import shown
 
 NATIVE = "native"
 _TE = "block=tensor scale=fp32 arithmetic=te"
@@ -64,7 +65,7 @@ def _made(given: Any) -> Recipe:
     except TypeError as error:
         raise TypeError(
             "a recipe is a cpd.Recipe, a name, a file (.toml or .json), plain data, or an "
-            f"accumulator, got {given!r}"
+            f"accumulator, got {shown(given)}"
         ) from error
     except ValueError as error:
         if not isinstance(given, str):
@@ -72,7 +73,7 @@ def _made(given: Any) -> Recipe:
         near = difflib.get_close_matches(given.lower(), _READY, 1)
         names = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
-            f"{given!r} is no recipe ({names}there are {', '.join(sorted(_READY))}), no file, "
+            f"{shown(given)} is no recipe ({names}there are {', '.join(sorted(_READY))}), no file, "
             ".toml or .json, and no accumulator"
         ) from error
 

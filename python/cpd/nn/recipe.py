@@ -4,6 +4,7 @@ are cast to, and what the rest of a training step rounds to."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
@@ -17,6 +18,7 @@ from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
+from cpd.numeric.shown import shown
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
 NATIVE: Literal["native"] = "native"
@@ -411,15 +413,15 @@ def _loss_scale(given: Any) -> Any:
     if given is None or (isinstance(given, str) and given == "dynamic"):
         return given
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {given!r}")
-    if not 0 < given < float("inf"):
-        raise ValueError(f"loss_scale must be above 0 and finite, got {given}")
+        raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(given)}")
+    if not 0 < given <= sys.float_info.max:
+        raise ValueError(f"loss_scale must be above 0 and finite, got {shown(given)}")
     return float(given)
 
 
 def _scales_at(given: Any) -> Any:
     if given not in SCALES_AT:
-        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {given!r}")
+        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {shown(given)}")
     return given
 
 
@@ -455,12 +457,12 @@ def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
     found = []
     for each in _items("rules", given):
         if not isinstance(each, (tuple, list)) or len(each) != 2:
-            raise TypeError(f"rules must be pairs (selector, recipe or None), got {each!r}")
+            raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(each)}")
         selector, how = each
         if isinstance(selector, type):
             selector = f"type:{selector.__module__}.{selector.__qualname__}"
         if not isinstance(selector, str):
-            raise TypeError(f"a rule's selector must be a str or a class, got {selector!r}")
+            raise TypeError(f"a rule's selector must be a str or a class, got {shown(selector)}")
         found.append((selector, None if how is None else recipe(how)))
     return tuple(found)
 
@@ -470,11 +472,12 @@ def _schedule(given: Any) -> tuple[tuple[str, int, Any], ...]:
     for each in _items("schedule", given):
         if not isinstance(each, (tuple, list)) or len(each) != 3:
             raise TypeError(
-                f"schedule must be triples ('step' or 'epoch', from, recipe or None), got {each!r}"
+                "schedule must be triples ('step' or 'epoch', from, recipe or None), "
+                f"got {shown(each)}"
             )
         unit, start, how = each
         if unit not in ("step", "epoch"):
-            raise ValueError(f"schedule: the unit must be 'step' or 'epoch', got {unit!r}")
+            raise ValueError(f"schedule: the unit must be 'step' or 'epoch', got {shown(unit)}")
         number = integer("schedule", start)
         if found and (unit != found[-1][0] or number <= found[-1][1]):
             raise ValueError(
@@ -489,7 +492,7 @@ def _schedule(given: Any) -> tuple[tuple[str, int, Any], ...]:
 
 def _items(name: str, given: Any) -> list[Any]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} must be a sequence, got {given!r}")
+        raise TypeError(f"{name} must be a sequence, got {shown(given)}")
     return list(given)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cpd import _core
 from cpd.nn.recipe import OVERRIDES, ROUNDED, SUMS, Recipe, is_native, is_same
 from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.options import Number
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec, with_numbers
+from cpd.numeric.shown import shown
 
 NONE = "none"
 """Stands for None where that is not the default: TOML has no null."""
@@ -61,7 +64,7 @@ def from_dict(given: dict[str, Any], where: str = "") -> Recipe:
     ValueError: weigth is no key of a recipe; did you mean weight?
     """
     if not isinstance(given, dict):
-        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {given!r}")
+        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(given)}")
     for key in given:
         if key not in _KEYS:
             raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key)}")
@@ -83,11 +86,7 @@ def to_json(recipe: Recipe) -> str:
 
 def from_json(text: str) -> Recipe:
     """The recipe of a JSON text; errors as `from_dict`'s."""
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the recipe is no JSON: {error}") from None
-    return from_dict(given)
+    return _from_text("JSON", json.loads, text)
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -99,11 +98,24 @@ def to_toml(recipe: Recipe) -> str:
 
 def from_toml(text: str) -> Recipe:
     """The recipe of a TOML text; errors as `from_dict`'s."""
+    return _from_text("TOML", tomllib.loads, text)
+
+
+def _from_text(kind: str, loads: Callable[[str], Any], text: str) -> Recipe:
+    if not isinstance(text, str):
+        raise TypeError(f"a recipe's {kind} must be a str, got {type(text).__name__}")
     try:
-        given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"the recipe is no TOML: {error}") from None
-    return from_dict(given)
+        given = loads(text)
+    except RecursionError:
+        raise ValueError(f"the recipe's {kind} is nested too deeply") from None
+    except ValueError as error:  # of JSON and TOML, and of ints with too many digits
+        raise ValueError(f"the recipe is no {kind}: {_core.readable(str(error))}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"the recipe's {kind} must be a table of keys, got {shown(given)}")
+    try:
+        return from_dict(given)
+    except RecursionError:
+        raise ValueError(f"the recipe's {kind} has too many recipes within recipes") from None
 
 
 def from_file(path: str | Path) -> Recipe:
@@ -171,7 +183,9 @@ def _spec(key: str, value: Any) -> Any:
         return None if value == NONE else value
     if not isinstance(value, dict):
         if not isinstance(value, str):
-            raise ValueError(f"must be a text, or a table of text, seed and stream, got {value!r}")
+            raise ValueError(
+                f"must be a text, or a table of text, seed and stream, got {shown(value)}"
+            )
         return accumulator(value) if key in SUMS else operand_spec(value)
     unknown = sorted(set(value) - {"text", "seed", "stream"})
     if unknown or "text" not in value:
@@ -208,13 +222,13 @@ def _check_table(given: Any, keys: set[str], where: str) -> None:
     if not isinstance(given, dict) or set(given) != keys:
         raise ValueError(
             f"{where.removesuffix('.')} must be a table of {' and '.join(sorted(keys))}, "
-            f"got {given!r}"
+            f"got {shown(given)}"
         )
 
 
 def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{where} must be a list, got {value!r}")
+        raise ValueError(f"{where} must be a list, got {shown(value)}")
     return value
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.numeric.shown import shown
 
 Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
@@ -103,14 +104,15 @@ def longest_list(modules: dict[str, nn.Module]) -> list[str]:
 def _checked(rule: Rule) -> str:
     """The selector's text. Raises unless `rule` is one."""
     if not isinstance(rule, (tuple, list)) or len(rule) != 2:
-        raise TypeError(f"a rule is (selector, recipe or None), got {rule!r}")
+        raise TypeError(f"a rule is (selector, recipe or None), got {shown(rule)}")
     selector = rule[0]
     if isinstance(selector, type) and issubclass(selector, nn.Module):
         return selector.__name__
     if not isinstance(selector, str):
         raise TypeError(
             "a rule's selector is a pattern of names, 'type:' and a class's name, a class of "
-            f"modules, or 'first N', 'last N', 'first N blocks', 'last N blocks', got {selector!r}"
+            "modules, or 'first N', 'last N', 'first N blocks', 'last N blocks', "
+            f"got {shown(selector)}"
         )
     return selector
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric import native
 from cpd.numeric.compiling import constant
+from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
     import torch
@@ -208,7 +209,9 @@ def named(name: str) -> Format:
     except ValueError:
         if not is_scaled(name):
             raise
-    raise ValueError(f"{name!r} is a scaled format (cpd.scaled); here one without scales is needed")
+    raise ValueError(
+        f"{shown(name)} is a scaled format (cpd.scaled); here one without scales is needed"
+    )
 
 
 def is_scaled(text: str) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from cpd import _core
 from cpd.numeric import formats
 from cpd.numeric.compiling import constant
+from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +119,7 @@ def _ranged(name: str, value: Any, bits: int) -> int:
     """`value` as an int that C++ can take; what it may be is checked there."""
     number = integer(name, value)
     if not -(2**bits) <= number < 2**bits:
-        raise ValueError(f"{name} must fit in {bits + 1} bits, got {number}")
+        raise ValueError(f"{name} must fit in {bits + 1} bits, got {shown(number)}")
     return number
 
 
@@ -138,7 +139,7 @@ def plain_number(name: str, value: Number) -> Number:
     if not is_torch(value):
         kept = integer(name, value)
         if not 0 <= kept < _BITS64:
-            raise ValueError(f"{name} must be 0…2^64 - 1, got {value}")
+            raise ValueError(f"{name} must be 0…2^64 - 1, got {shown(value)}")
         return kept
     if value.numel() != 1:
         raise ValueError(f"{name} must have one element, got shape {tuple(value.shape)}")

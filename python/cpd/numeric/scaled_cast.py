@@ -12,6 +12,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.options import Number, integer, same_number
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, scaled
+from cpd.numeric.shown import shown
 
 _scaled = scaled  # the parameter of the same name hides it
 
@@ -212,7 +213,7 @@ def _check(q: Scaled, factor: float, history: int, amax: str) -> None:
     if not 0 <= number <= MAX_HISTORY:
         raise ValueError(f"history must be 0…2^20 steps, got {number}")
     if amax not in AMAX:
-        raise ValueError(f"amax must be one of {', '.join(AMAX)}, got {amax!r}")
+        raise ValueError(f"amax must be one of {', '.join(AMAX)}, got {shown(amax)}")
     whole = q.block == "tensor" and q.tensor_scale is None and q.scale.name == "fp32"
     if number and (not whole or q.transform is not None or factor != 1):
         raise ValueError(
@@ -245,7 +246,7 @@ def named_scaled_cast(text: str) -> ScaledCast:
     """The cast to a scaled format of that text."""
     spec = _named(text)
     if not isinstance(spec, ScaledCast):
-        raise ValueError(f"{text!r} names a format without scales")
+        raise ValueError(f"{shown(text)} names a format without scales")
     return spec
 
 
@@ -261,7 +262,7 @@ def _named(text: str) -> OperandSpec:
     for word in ours:
         name, _, value = word.partition("=")
         if name in options:
-            raise ValueError(f"{name} is given twice in {text!r}")
+            raise ValueError(f"{name} is given twice in {shown(text)}")
         options[name] = _value(name, value, text)
     return ScaledCast(to, **options)
 
@@ -273,4 +274,4 @@ def _value(name: str, value: str, text: str) -> Any:
     try:
         return float(value) if name == "factor" else int(value)
     except ValueError:
-        raise ValueError(f"{name} must be a number, got {value!r} in {text!r}") from None
+        raise ValueError(f"{name} must be a number, got {shown(value)} in {shown(text)}") from None

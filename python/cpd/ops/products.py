@@ -9,6 +9,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
 from cpd.numeric.options import int32
 from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.numeric.shown import shown
 from cpd.ops.arguments import scale_levels, shape_of
 from cpd.ops.encoded import Encoded
 
@@ -35,7 +36,7 @@ def gemm_encoded(
             raise TypeError(f"a and b must both be cpd.Encoded, got {name}: {_type(operand)}")
     at = "operand" if at is None else at
     if at not in SCALES_AT:
-        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {at!r}")
+        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {shown(at)}")
     _check_axis("a", a, -1)
     _check_axis("b", b, -2)
     if at == "operand":

@@ -10,6 +10,7 @@ import torch
 from cpd._torch.arguments import name_of
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
+from cpd.numeric.shown import shown
 from cpd.ops.arguments import check_carrier
 
 UPDATES = ("nearest_even", "stochastic", "kahan")
@@ -51,7 +52,7 @@ class Formats(NamedTuple):
         gradient: OperandLike | None,
     ) -> Formats:
         if update is not None and update not in UPDATES:
-            raise ValueError(f"update must be one of {', '.join(UPDATES)}, got {update!r}")
+            raise ValueError(f"update must be one of {', '.join(UPDATES)}, got {shown(update)}")
         spec = storage_spec("weight", _rounding(weight, update))
         copy = storage_spec("master", master)
         kahan = update == "kahan"
@@ -59,7 +60,7 @@ class Formats(NamedTuple):
             if update is not None or copy is not None:
                 raise ValueError("update and master go with a weight's format, got weight=None")
         elif update in ("nearest_even", "stochastic") and spec.rounding != update:
-            raise ValueError(f"update={update!r} contradicts weight={str(spec)!r}")
+            raise ValueError(f"update={shown(update)} contradicts weight={shown(str(spec))}")
         elif kahan and (not isinstance(spec, CastSpec) or spec.rounding == "stochastic"):
             raise ValueError(
                 "update='kahan' goes with a format without scales and without stochastic "

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -17,6 +18,7 @@ from torch.optim import LBFGS, Optimizer
 
 from cpd.numeric.options import check_number, integer
 from cpd.numeric.scaled_cast import OperandLike
+from cpd.numeric.shown import shown
 from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
 from cpd.optim.work import Exchanged, Work, round_weight
 
@@ -102,8 +104,10 @@ class LowPrecision(Optimizer):
                 "optimizer must be one of torch's whose step needs no closure, and not "
                 f"LowPrecision, got {type(optimizer).__name__}"
             )
-        if not 0 < gradient_scale < float("inf"):
-            raise ValueError(f"gradient_scale must be above 0 and finite, got {gradient_scale}")
+        if not 0 < gradient_scale <= sys.float_info.max:
+            raise ValueError(
+                f"gradient_scale must be above 0 and finite, got {shown(gradient_scale)}"
+            )
         check_number("seed", seed)
         formats = Formats.of(weight, update, master, momentum, second_moment, gradient)
         self.inner = optimizer

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import RecipeLike
+from cpd.numeric.shown import shown
 from cpd.optim.loss_scaler import LossScaler
 from cpd.optim.low_precision import LowPrecision
 
@@ -68,16 +69,16 @@ def parsed(key: str, text: str, names: tuple[str, ...], first: str = "") -> dict
         begins, equals, value = word.partition("=")
         if equals and begins in names:
             if begins in parts:
-                raise ValueError(f"{key}: {begins} is given twice in {text!r}")
+                raise ValueError(f"{key}: {begins} is given twice in {shown(text)}")
             name, word = begins, value
         if not name:
-            raise ValueError(f"{key} must begin with one of {_listed(names)}, got {text!r}")
+            raise ValueError(f"{key} must begin with one of {_listed(names)}, got {shown(text)}")
         if word:
             parts.setdefault(name, []).append(word)
     if first and first not in parts:
-        raise ValueError(f"{key} must begin with the {first}'s format, got {text!r}")
+        raise ValueError(f"{key} must begin with the {first}'s format, got {shown(text)}")
     if not parts:
-        raise ValueError(f"{key} must name one of {_listed(names)}, got {text!r}")
+        raise ValueError(f"{key} must name one of {_listed(names)}, got {shown(text)}")
     return {name: " ".join(words) for name, words in parts.items()}
 
 

@@ -17,6 +17,7 @@ from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
 from cpd.numeric.formats import Format, format, is_scaled
 from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
+from cpd.numeric.shown import shown
 from cpd.study.sweeps.patterns import texts
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
         except ValueError as error:
             known = ", ".join(SCALES)
             raise ValueError(
-                f"scales {scale!r} with {element}: {error} (names of scales: {known}; or the text "
+                f"scales {shown(scale)} with {element}: {error} (names of scales: {known}; or the "
+                "text "
                 "behind an element format in cpd.scaled)"
             ) from None
 
@@ -235,7 +237,7 @@ def _element(name: str) -> Format:
     try:
         return format(name)
     except ValueError as error:
-        raise ValueError(f"format {name!r}: {error}") from None
+        raise ValueError(f"format {shown(name)}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
 from cpd.numeric.formats import format_text
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import shown
 
 MOST = 10_000
 """Texts that one pattern may give."""
@@ -33,12 +34,12 @@ def expand(pattern: str) -> list[str]:
     parts = _SET.split(pattern)
     words, sets = parts[::2], [_integers(pattern, text) for text in parts[1::2]]
     if any(bracket in word for word in words for bracket in "[]"):
-        raise ValueError(f"pattern {pattern!r}: a bracket is not closed, or not opened")
+        raise ValueError(f"pattern {shown(pattern)}: a bracket is not closed, or not opened")
     count = 1
     for numbers in sets:
         count *= len(numbers)
     if count > MOST:
-        raise ValueError(f"pattern {pattern!r} gives {count} texts, at most {MOST} are taken")
+        raise ValueError(f"pattern {shown(pattern)} gives {count} texts, at most {MOST} are taken")
     return [
         words[0] + "".join(f"{n}{word}" for n, word in zip(chosen, words[1:], strict=True))
         for chosen in itertools.product(*sets)
@@ -51,12 +52,13 @@ def _integers(pattern: str, text: str) -> list[int]:
         match = _RANGE.fullmatch(part.strip())
         if match is None:
             raise ValueError(
-                f"pattern {pattern!r}: '[{text}]' must hold integers or ranges of them, as [2-5] "
+                f"pattern {shown(pattern)}: {shown(f'[{text}]')} must hold integers or ranges of "
+                "them, as [2-5] "
                 "or [1,3]"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise ValueError(f"pattern {pattern!r}: the range {part.strip()} runs down")
+            raise ValueError(f"pattern {shown(pattern)}: the range {part.strip()} runs down")
         numbers += range(first, last + 1)
     return list(dict.fromkeys(numbers))
 
@@ -77,7 +79,7 @@ def texts(what: str, given: Any) -> list[str]:
             continue
         for pattern in re.split(r",(?![^(\[]*[)\]])", one):
             if not pattern.strip():
-                raise ValueError(f"{what}: a name is missing in {one!r}")
+                raise ValueError(f"{what}: a name is missing in {shown(one)}")
             found += expand(pattern.strip())
     if not found:
         raise ValueError(f"{what} must name at least one")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import shown
 from cpd.study.files import write_json, write_text
 from cpd.study.hardware_cost import MODEL, HardwareCost, hardware_cost
 from cpd.study.sweeps.cells import Cell, Losses
@@ -69,7 +70,7 @@ class Row:
         if name == "bits":
             return self.bits
         if name not in (*ERRORS, *COSTS):
-            raise ValueError(f"must be one of {', '.join((*ERRORS, *COSTS))}, got {name!r}")
+            raise ValueError(f"must be one of {', '.join((*ERRORS, *COSTS))}, got {shown(name)}")
         holder: Any = self.cost if name in COSTS else self if name == "accuracy" else self.losses
         found: float | None = getattr(holder, name)
         if found is None:
@@ -265,7 +266,7 @@ def _bits(cell: Cell, tensors: Sequence[Tensor]) -> float:
 def _lesser(error: str) -> Callable[[Row], float]:
     """What is to be small."""
     if error not in ERRORS:
-        raise ValueError(f"error must be one of {', '.join(ERRORS)}, got {error!r}")
+        raise ValueError(f"error must be one of {', '.join(ERRORS)}, got {shown(error)}")
     if error == "accuracy":
         return lambda row: -row.value(error)
     return lambda row: row.value(error)

@@ -17,6 +17,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cpd.numeric.shown import shown
 from cpd.study.sweeps.cells import Cell, fitting, grid
 from cpd.study.sweeps.measure import Bench
 from cpd.study.sweeps.results import Sweep
@@ -110,11 +111,11 @@ def sweep(
         grid(formats, accumulators, rounding, scales, bits=bits, overflow=overflow, seed=seed)
     )
     if cluster is not None and cluster not in CLUSTERS:
-        raise ValueError(f"cluster must be one of {', '.join(CLUSTERS)}, got {cluster!r}")
+        raise ValueError(f"cluster must be one of {', '.join(CLUSTERS)}, got {shown(cluster)}")
     if cluster is not None and folder is None:
         raise ValueError("a cluster needs a folder, which all of its nodes share")
     if jobs is not None and (type(jobs) is not int or jobs < 1):
-        raise ValueError(f"jobs must be an int of at least 1, got {jobs!r}")
+        raise ValueError(f"jobs must be an int of at least 1, got {shown(jobs)}")
     work = workload(tensors, length, sample)
     tell, done = tell or _warn, done or _ignore
     with ExitStack() as open_:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.options import is_torch
+from cpd.numeric.shown import shown
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Wide: TypeAlias = npt.NDArray[np.float64]
@@ -126,7 +127,7 @@ def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = No
     """
     for name, number in (("length", length), ("sample", sample)):
         if number is not None and (type(number) is not int or number < 1):
-            raise ValueError(f"{name} must be an int of at least 1, got {number!r}")
+            raise ValueError(f"{name} must be an int of at least 1, got {shown(number)}")
     named = {name: _matrix(name, value, sample) for name, value in _named(tensors).items()}
     kept = [(name, *made) for name, made in named.items() if made is not None]
     if not kept:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cpd.numeric.shown import shown
 from cpd.study.vectors.fields import Field, from_digits, from_number, to_digits
 
 KINDS = ("testfloat", "readmemh", "csv", "jsonl")
@@ -25,7 +26,7 @@ def kind_of(path: Any, kind: str | None = None) -> str:
     """The kind that is asked for, or the one that a file's suffix says. Raises ValueError."""
     if kind is not None:
         if kind not in KINDS:
-            raise ValueError(f"a kind of file must be {', '.join(KINDS)}, got {kind!r}")
+            raise ValueError(f"a kind of file must be {', '.join(KINDS)}, got {shown(kind)}")
         return kind
     suffix = str(path)[str(path).rfind(".") :].lower()
     known = {suffix: kind for kind, suffix in SUFFIXES.items()} | {".mem": "readmemh"}

@@ -10,6 +10,7 @@ from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.accumulator import accumulator as to_accumulator
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import Options, integer
+from cpd.numeric.shown import shown
 from cpd.study.vectors.inputs import MOST_LINES, exhaustive_lines
 from cpd.study.vectors.rules import OPERANDS, ElementRule
 from cpd.study.vectors.sums import SUMS, SumRule
@@ -96,7 +97,7 @@ def element_rule(
     """Checked. Raises TypeError or ValueError."""
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
-        raise ValueError(f"the operation must be {known}, got {operation!r}")
+        raise ValueError(f"the operation must be {known}, got {shown(operation)}")
     _check_tininess(tininess)
     options.check()
     given = _formats(formats)
@@ -158,7 +159,7 @@ def _length(length: int | None, default: int) -> int:
 
 def _check_tininess(tininess: str) -> None:
     if tininess not in ("after", "before"):
-        raise ValueError(f"tininess must be after or before, got {tininess!r}")
+        raise ValueError(f"tininess must be after or before, got {shown(tininess)}")
 
 
 def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:

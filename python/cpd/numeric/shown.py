@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values as errors show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpd import _core
+
+
+def shown(value: Any) -> str:
+    """`repr(value)`, cut where it is longer than a person reads: after 80 letters, a path after
+    1,000."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int whose digits Python does not write
+        return "an int of thousands of digits"
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
+    return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 100 else 100)

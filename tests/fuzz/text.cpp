@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Any text means what its canonical text means, or is an Error that a person can read: in the
+// grammar that CPD_FUZZ_GRAMMAR names.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "cpd/comm/spec.h"
+#include "cpd/compress/codecs.h"
+#include "cpd/numeric/accumulator_arguments.h"
+#include "cpd/numeric/cast_spec.h"
+#include "cpd/numeric/fixed.h"
+#include "cpd/numeric/hadamard.h"
+#include "cpd/numeric/scaled.h"
+#include "cpd/text/block_fma.h"
+#include "cpd/text/fixed.h"
+#include "cpd/text/names.h"
+
+namespace cpd::fuzz {
+namespace {
+
+constexpr std::size_t kLongestError = 4096;
+
+/// Parses `text`, what that prints, and what this prints, which must be the same.
+template <class Parse>
+void CheckText(std::string_view text, const Parse& parse) {
+  const std::string canonical = ToString(parse(text));
+  if (ToString(parse(canonical)) != canonical) std::abort();
+}
+
+void CheckCodec(std::string_view text) {
+  const SharedCodec codec = MakeCodec(text);
+  const std::string name = codec->name();
+  if (MakeCodec(name)->text() != codec->text() && codec->text().starts_with(name)) std::abort();
+}
+
+/// Arguments behind `|`: an accumulator's format, scheme, product, inner and preset.
+void CheckArguments(std::string_view text) {
+  AccumulatorArguments given;
+  for (auto* const argument :
+       {&given.format, &given.scheme, &given.product, &given.inner, &given.preset}) {
+    const std::string_view one = text.substr(0, text.find('|'));
+    if (!one.empty()) *argument = one;
+    text.remove_prefix(std::min(text.size(), one.size() + 1));
+  }
+  CheckText(ToString(MakeAccumulator(given)), ParseAccumulator);
+}
+
+template <class Parse>
+void Try(std::string_view text, const Parse& parse) {
+  try {
+    (void)parse(text);
+  } catch (const Error&) {
+    return;
+  }
+}
+
+/// Of enumerators, which have no text but their names.
+void CheckNames(std::string_view text) {
+  Try(text, ParseRounding);
+  Try(text, ParseOverflow);
+  Try(text, ParseVariant);
+  Try(text, ParseScheme);
+  Try(text, ParseEncoding);
+  Try(text, ParseAdder);
+  Try(text, ParseOrder);
+  Try(text, ParseExchange);
+  Try(text, NamesScaled);
+  Try(text, NamesFixed);
+  Try(text, NamesPreset);
+}
+
+using Run = void (*)(std::string_view);
+const std::map<std::string_view, Run> kGrammars{
+    {"format", [](std::string_view text) { CheckText(text, ParseFormat); }},
+    {"cast", [](std::string_view text) { CheckText(text, ParseCastSpec); }},
+    {"accumulator", [](std::string_view text) { CheckText(text, ParseAccumulator); }},
+    {"arguments", CheckArguments},
+    {"unit", [](std::string_view text) { CheckText(text, ParseBlockFma); }},
+    {"integer", [](std::string_view text) { CheckText(text, ParseFixedPoint); }},
+    {"scaled", [](std::string_view text) { CheckText(text, ParseScaled); }},
+    {"block", [](std::string_view text) { CheckText(text, ParseBlockShape); }},
+    {"hadamard", [](std::string_view text) { CheckText(text, ParseHadamard); }},
+    {"preset", [](std::string_view text) { CheckText(ToString(Preset(text)), ParseAccumulator); }},
+    {"codec", CheckCodec},
+    {"names", CheckNames},
+};
+
+Run TheGrammar() {
+  const char* const name = std::getenv("CPD_FUZZ_GRAMMAR");
+  if (name == nullptr || !kGrammars.contains(name)) std::abort();
+  return kGrammars.at(name);
+}
+
+}  // namespace
+}  // namespace cpd::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const cpd::fuzz::Run run = cpd::fuzz::TheGrammar();
+  try {
+    run({reinterpret_cast<const char*>(data), size});
+  } catch (const cpd::Error& error) {
+    const std::string_view what = error.what();
+    if (what.empty() || what.size() > cpd::fuzz::kLongestError) std::abort();
+  }
+  return 0;
+}

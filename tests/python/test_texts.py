@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts that nobody would write on purpose: digits of any length in every place of every grammar,
+codecs within codecs, very long words. Each is a ValueError that a person can read, at once."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import cpd
+import cpd.compress
+from cpd import _core
+
+DIGITS = ["2147483648", "99999999999", "9" * 30, "9" * 400, "9" * 5000, "0" * 5000 + "1"]
+"""Beyond 32 and 64 bits, binary64, and what Python reads; and a small number, written out."""
+
+LONGEST = 4100
+"""Letters of an error."""
+
+
+def reduce_spec(text):
+    from cpd.comm.spec_text import reduce_spec
+
+    return reduce_spec(text)
+
+
+def sweep_pattern(text):
+    from cpd.study.sweeps.patterns import texts
+
+    return texts("formats", text)
+
+
+GRAMMARS = {
+    "format": (
+        cpd.format,
+        "e4m{} e{}m3 e{}m{} e4m3fn:bias={} e4m3:bias=-{} int{} (4,{}) ({},3) binary{}p4se "
+        "binary8p{}se binary{}p-{}ue e4m{}fnuz float8_e4m{} fp{} e4m{}:nosub",
+    ),
+    "scaled": (
+        cpd.scaled,
+        "bfp{}|int{} row|e4m3fn {}|e4m3fn {}x128|e4m3fn 1x{}|mxfp8 margin={}|mxfp8 margin=-{}|"
+        "nvfp4 scale_max={}|mxfp8 scale=e{}m3|mxfp8 element=e4m{}|mxfp4 transform=hadamard{}|"
+        "mxfp4 transform=hadamard16:signs=0x{}|nvfp4 tensor_scale=e8m{}|mxfp8 block={}",
+    ),
+    "accumulator": (
+        cpd.Accumulator,
+        "e6m{}|int{}|fixed<{},0>|fixed<40,{}>|fixed<40,-{}>|e6m9 chunked chunk={}|"
+        "e6m9 chunked inner=e5m{}|e6m9 sequential product=e{}m3|"
+        "e6m9 kahan rounding=stochastic random_bits={}|h100-fp8 a=e4m{}|h100-fp8 block={}|"
+        "h100-fp8 fraction_bits={}|h100-fp8 min_exponent=-{}|h100-fp8 promote={}|"
+        "h100-fp8 sum=e8m{}|h100-fp8 group={}|h100-fp8 stride={}|h100-fp8 take={}|"
+        "b200-tcgen05-mxfp8 dot={}|b200-tcgen05-mxfp8 scale_block={}|int40 fraction={}",
+    ),
+    "cast": (cpd.CastSpec, "e4m{} rounding=up|e4m3 rounding=stochastic random_bits={}"),
+    "codec": (
+        cpd.compress.Codec,
+        "e4m{}|qsgd bits={}|qsgd bits=4 bucket={}|terngrad clip={}|terngrad bucket={}|"
+        "one_bit bucket={}|one_bit axis={}|one_bit axis=-{}|top_k {}|top_k 0.{}|top_k 0.1 e4m{}|"
+        "fp8_rows row={}|int8_rows row={}|int4 bucket={}|quantized e4m3fn {}|quantized e4m{} row|"
+        "feedback e4m{}|feedback int4 {}|uniform bits={}|uniform bits=entropy c={}|"
+        "uniform bits=entropy sample={}|uniform bits=entropy fraction=0.{}|"
+        "uniform bits=gradient c0={}|uniform bits=gradient c1=-{}|sparse e4m{}",
+    ),
+    "all-reduce": (
+        reduce_spec,
+        "e4m{}|e4m3 group_size={}|e4m3 loss_scale={}|e4m3 seed={}|e4m3 step={}|"
+        "e4m3 random_bits={}|e4m3 accumulator=e6m{}|e4m3 'accumulator=e6m9 chunked chunk={}'|"
+        "e4m3 result=e4m{}|qsgd bits={}",
+    ),
+    "recipe": (
+        cpd.recipe,
+        "e6m{} kahan|int{}|e6m9 chunked chunk={}|h100-fp8 promote={}|aps-e4m{}",
+    ),
+    "recipe in TOML": (
+        cpd.Recipe.from_toml,
+        "forward = 'e6m{} kahan'|forward = {}|forward = 'native'\nweight = 'e4m{}'|"
+        "forward = 'native'\nloss_scale = {}|forward = 'native'\nloss_scale = 1e{}|"
+        "forward = 'native'\nschedule = [{step = {}, recipe = 'none'}]|"
+        "forward = 'native'\nrules = [{layers = 'first {}', recipe = 'none'}]|"
+        "forward = 'native'\nweight = {text = 'e4m3 rounding=stochastic', seed = {}}",
+    ),
+    "recipe in JSON": (
+        cpd.Recipe.from_json,
+        '{"forward": {}}|{"forward": "native", "weight": "e4m{}"}|{}|'
+        '{"forward": "native", "loss_scale": {}}|{"forward": "native", "loss_scale": 1e{}}',
+    ),
+    "sweep": (sweep_pattern, "e[{}]m3|e[1-{}]m3|e[{}-{}]m3"),
+    "hadamard": (cpd.Hadamard.parse, "hadamard{}|hadamard16:signs=0x{}"),
+}
+TEXTS = [
+    (name, parse, text)
+    for name, (parse, texts) in GRAMMARS.items()
+    for text in (texts.split("|") if "|" in texts else texts.split())
+]
+
+
+def refusal(parse, *arguments):
+    """The message of its ValueError; None where there is none."""
+    begin = time.perf_counter()
+    try:
+        parse(*arguments)
+    except ValueError as error:
+        message = str(error)
+    else:
+        message = None
+    assert time.perf_counter() - begin < 5
+    return message
+
+
+def check_readable(message):
+    assert message
+    assert len(message) <= LONGEST
+    assert max(map(len, message.split())) <= 100 or "/" in message
+
+
+@pytest.mark.parametrize("digits", DIGITS, ids=[f"{len(d)}-{d[0]}" for d in DIGITS])
+@pytest.mark.parametrize(("name", "parse", "text"), TEXTS, ids=[f"{n}: {t}" for n, _, t in TEXTS])
+def test_digits(name, parse, text, digits):
+    message = refusal(parse, text.replace("{}", digits))
+    if message is not None:
+        check_readable(message)
+
+
+@pytest.mark.parametrize("text", ["e4m99999999999", "e4m2147483648", "e1m" + "9" * 30])
+def test_the_search_for_near_names_ends(text):
+    with pytest.raises(ValueError, match=r"man must be 0…23, got 1000000000 or more"):
+        cpd.format(text)
+
+
+def stream_of(name: str) -> bytes:
+    """A stream of no values whose codec bears that name, with a right checksum."""
+    valid = cpd.compress.Codec("fp32").encode(np.zeros(0, np.float32)).data
+    body = bytearray(valid[:48])
+    body[6:8] = struct.pack("<H", len(name))
+    body += name.encode()
+    return bytes(body) + struct.pack("<I", crc32c(body))
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+    "name", ["e4m99999999999", "e4m" + "9" * 1000, "feedback " * 100 + "fp16", "x" * 1024]
+)
+def test_names_in_streams(name):
+    with pytest.raises(ValueError, match="the stream is damaged") as caught:
+        cpd.compress.decode(stream_of(name))
+    check_readable(str(caught.value))
+
+
+@pytest.mark.parametrize("count", [8, 20, 20_000])
+@pytest.mark.parametrize("codec", ["feedback ", "top_k 0.5 ", "feedback top_k 0.5 "])
+def test_codecs_within_codecs(codec, count):
+    message = refusal(cpd.compress.Codec, codec * count + "fp16")
+    check_readable(message)
+    assert "codecs may be within each other 8 deep at most" in message
+
+
+def test_eight_codecs():
+    with pytest.raises(ValueError, match="feeds its errors back by itself"):
+        cpd.compress.Codec("feedback " * 7 + "fp16")
+
+
+LONG_WORDS = [
+    (parse, text)
+    for parse, _ in GRAMMARS.values()
+    for text in (
+        "x" * 20_000,
+        "x " * 10_000,
+        "é" * 20_000,
+        "=" * 20_000,
+        "(" * 20_000,
+        "\n" * 20_000,
+    )
+]
+
+
+@pytest.mark.parametrize(("parse", "text"), LONG_WORDS)
+def test_long_words(parse, text):
+    message = refusal(parse, text)
+    if message is not None:
+        check_readable(message)
+
+
+def test_readable():
+    assert _core.readable("a b\nc") == "a b\nc"
+    assert _core.readable("x" * 100) == "x" * 100
+    assert _core.readable("x" * 101 + " y") == "x" * 80 + "… y"
+    assert _core.readable("é" * 51) == "é" * 40 + "…"
+    path = "/folder" * 100
+    assert _core.readable(path) == path
+    assert _core.readable(path * 2) == (path * 2)[:1000] + "…"
+    assert len(_core.readable("word " * 10_000)) == 4001
+
+
+@pytest.mark.parametrize("depth", [1_000, 100_000])
+def test_nested_recipes(depth):
+    within = '{"forward": "native", "rules": [{"layers": "a", "recipe": '
+    for text in ("[" * depth, within * depth + "null" + "}]}" * depth):
+        check_readable(refusal(cpd.Recipe.from_json, text))
+    for text in ("forward = " + "[" * depth, "forward = " + "{a = " * depth + "1" + "}" * depth):
+        check_readable(refusal(cpd.Recipe.from_toml, text))
+
+
+LONG = ["x" * 20_000, "x " * 10_000, "9" * 5000, "e4m" + "9" * 5000, "two\nlines"]
+COMMANDS = [
+    "format LONG",
+    "format e4m3 --cast LONG",
+    "presets LONG",
+    "roundoff --nodes LONG",
+    "roundoff --format LONG",
+    "roundoff --wire LONG",
+    "roundoff --seed LONG",
+    "roundoff --loss-scale 2^LONG",
+    "compress LONG --codec fp32",
+    "vectors LONG e4m3",
+    "vectors mul LONG",
+    "vectors mul e4m3 --count LONG",
+    "sweep LONG --formats e4m3",
+    "train --recipe LONG",
+    "train --LONG",
+    "LONG",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_errors_are_one_line(command, capsys):
+    from cpd.cli import main
+
+    for text in LONG:
+        try:
+            status = main([word.replace("LONG", text) for word in command.split()])
+        except SystemExit as exit:
+            status = exit.code
+        printed = capsys.readouterr()
+        lines = printed.err.splitlines()
+        assert status == 2, printed
+        assert len(lines) == 1
+        assert lines[0].startswith("cpd")
+        assert len(lines[0]) <= LONGEST + 100
+
+
+SUBINTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+interpreters.run_string(interpreters.create(), '''
+try:
+    import {module}
+except ImportError as error:
+    print(error)
+''')
+"""
+
+
+@pytest.mark.parametrize("module", ["cpd", "cpd._core", "cpd.nn"])
+def test_subinterpreters(module):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SUBINTERPRETER.format(module=module)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cpd cannot be imported in a subinterpreter" in done.stdout
