@@ -156,12 +156,26 @@ changed_programs() {
     --output-junit "$PWD/$kResults/ctest-changed.xml" || die "stage failed: C++ tests"
 }
 
+# gpu [STAGE...], gpu --pack [ARCHIVE], gpu --from ARCHIVE [STAGE...]: see tests/testing/gpu.py.
 gpu() {
+  case ${1:-} in
+    --from)
+      (($# > 1)) || die "gpu --from: which archive? (./dev gpu --pack makes out/gpu/cpd.tar.xz)"
+      exec "${PYTHON:-python3}" tests/testing/gpu.py from "${@:2}"
+      ;;
+    --pack)
+      gpu_tree
+      python_group env
+      step "the archive" "$kVenv/bin/python" tests/testing/gpu.py pack "${2:-out/gpu/cpd.tar.xz}"
+      ;;
+    *)
+      gpu_tree
+      "$kVenv/bin/python" tests/testing/gpu.py run "$@"
+      ;;
+  esac
+}
+gpu_tree() {
   step "system packages" test_packages
-  CPD_CUDA=ON build whole
-  export CPD_REQUIRE_GPU=1
-  rm -rf "$kResults"
-  mkdir -p "$kResults"
-  cpp_tests gpu
-  python_tests gpu -m gpu
+  CPD_CUDA=${CPD_CUDA:-ON} build whole
+  step "compile: C++ tests" logged build-tests cmake --build build/release --target cpd_gpu_tests
 }

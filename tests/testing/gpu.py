@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of `./dev gpu`: in this tree, or from an archive on a machine with a GPU and torch,
+but without a compiler, CMake or a package index.
+
+    gpu.py run [STAGE…]     cpp, python, memcheck, racecheck, bench; default: all
+    gpu.py pack ARCHIVE     what they need: libraries, test programs, tests, pytest's packages
+    gpu.py from ARCHIVE [STAGE…]    unpacks it into build/gpu and runs them there
+
+A stage that takes longer than 8 minutes is ended. out/gpu/<device>.json has a line for each stage
+and the rows of the benchmarks; logs lie beside it ($OUT names another folder). CPD_GPU_TRIAL=1 goes
+through the stages where there is no GPU: GPU tests are skipped, and the benchmarks run on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASE = ROOT / "build/release"
+LIMIT = 480
+"""Seconds of a stage."""
+STAGES = ("cpp", "python", "memcheck", "racecheck", "bench")
+TRIAL = os.environ.get("CPD_GPU_TRIAL") == "1"
+
+# What pytest and the tests import, besides numpy and torch, which the other machine has.
+WHEELS = (
+    "execnet", "hypothesis", "iniconfig", "joblib", "ml_dtypes", "packaging", "pluggy", "psutil",
+    "pygments", "pytest", "pytest-timeout", "pytest-xdist", "rich", "markdown-it-py", "mdurl",
+    "safetensors", "sortedcontainers", "tomli_w",
+)  # fmt: skip
+
+
+# ---- the stages -------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    made = {**os.environ}
+    if not TRIAL:
+        made["CPD_REQUIRE_GPU"] = "1"
+    if (ROOT / "build/site").exists():  # unpacked
+        made["PYTHONPATH"] = os.pathsep.join(
+            str(ROOT / p) for p in ("build/site", "build/packages")
+        )
+        made["LD_LIBRARY_PATH"] = f"{RELEASE / 'lib'}:{made.get('LD_LIBRARY_PATH', '')}"
+    return made
+
+
+def programs() -> list[Path]:
+    return sorted((RELEASE / "tests").glob("test_*_gpu"))
+
+
+def python() -> str:
+    own = ROOT / "build/venv/bin/python"
+    return str(own) if own.exists() else sys.executable
+
+
+def sanitizer(tool: str) -> list[str] | None:
+    """compute-sanitizer as a command, or nothing where it is not installed."""
+    found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    return [found, "--tool", tool, "--error-exitcode", "9"] if Path(found).exists() else None
+
+
+def commands(stage: str, folder: Path) -> list[list[str]] | str:
+    """What a stage runs, or why it does not."""
+    if stage == "cpp":
+        return [[str(program)] for program in programs()] or "no test program was built"
+    if stage == "python":
+        return [
+            [python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests/python"]
+        ]
+    if stage == "bench":
+        options = ["--device", "cpu", "--small", "--repeats", "1"] if TRIAL else []
+        out = str(folder / "bench.json")
+        return [[python(), "benchmarks/gpu.py", "--out", out, *options]]
+    tool = sanitizer(stage)
+    if tool is None:
+        return "compute-sanitizer is not installed"
+    return [[*tool, str(program)] for program in programs() if "gemm" not in program.name]
+
+
+def run_stage(stage: str, folder: Path) -> dict[str, object]:
+    found = commands(stage, folder)
+    if isinstance(found, str):
+        return {"stage": stage, "result": f"skipped: {found}"}
+    begin = time.monotonic()
+    result = "passed"
+    with (folder / f"{stage}.log").open("w") as log:
+        for command in found:
+            left = LIMIT - (time.monotonic() - begin)
+            try:
+                done = subprocess.run(
+                    command, cwd=ROOT, env=environment(), timeout=max(1.0, left), stdout=log,
+                    stderr=subprocess.STDOUT, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                result = f"ended after {LIMIT} s"
+                break
+            if done.returncode != 0:
+                result = f"failed: {Path(command[0]).name}, status {done.returncode}"
+    return {"stage": stage, "result": result, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def device() -> str:
+    """Its name, as a file's."""
+    code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, env=environment())
+    name = done.stdout.strip()
+    if not name and not TRIAL:
+        sys.exit(f"gpu: torch sees no CUDA device {done.stderr.strip()[-300:]}")
+    return "-".join(name.lower().split()) or "no-gpu"
+
+
+def run(stages: list[str]) -> int:
+    unknown = [stage for stage in stages if stage not in STAGES]
+    if unknown:
+        sys.exit(f"gpu: a stage must be one of {', '.join(STAGES)}, got {unknown[0]}")
+    name = device()
+    out = Path(os.environ.get("OUT") or ROOT / "out/gpu")
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"{name}.json"
+    found = json.loads(file.read_text()) if file.exists() else {"device": name, "stages": {}}
+    for stage in stages or STAGES:
+        row = run_stage(stage, out)
+        print(f"[gpu] {stage}: {row['result']} ({row.get('seconds', 0)} s)", flush=True)
+        found["stages"][stage] = row
+        if stage == "bench" and (out / "bench.json").exists():
+            found["rows"] = json.loads((out / "bench.json").read_text())["rows"]
+        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    failed = [
+        s for s, row in found["stages"].items() if not row["result"].startswith(("pass", "skip"))
+    ]
+    print(f"[gpu] {file}")
+    return int(bool(failed))
+
+
+# ---- the archive ------------------------------------------------------------------------------
+
+
+def libraries() -> Iterator[Path]:
+    """What the test programs load, but for the C and C++ libraries."""
+    lines = "".join(
+        subprocess.run(["ldd", p], capture_output=True, text=True, check=True).stdout
+        for p in programs()
+    ).splitlines()
+    paths = {line.split("=> ")[1].split(" (")[0] for line in lines if "=> /" in line}
+    system = ("libc.so", "libm.so", "libpthread", "libdl.so", "librt.so", "ld-linux")
+    yield from (Path(path) for path in sorted(paths) if not Path(path).name.startswith(system))
+    yield from (RELEASE / "lib").glob("libcpd_*.so")
+
+
+def contents() -> Iterator[tuple[Path, str]]:
+    """Files and their names in the archive."""
+    for program in programs():
+        yield program, f"build/release/tests/{program.name}"
+    for library in libraries():
+        yield library, f"build/release/lib/{library.name}"
+    package = next((ROOT / "build/venv/lib").glob("python*/site-packages/cpd"))
+    for folder in (ROOT / "python/cpd", package):
+        for file in files(folder):
+            yield file, f"build/site/cpd/{file.relative_to(folder)}"
+    for folder in ("tests/python", "tests/golden", "tests/rtl", "tests/testing", "benchmarks"):
+        for file in files(ROOT / folder):
+            yield file, str(file.relative_to(ROOT))
+    for file in ("pyproject.toml", "kernels/cuda/README.md"):
+        yield ROOT / file, file
+
+
+def files(folder: Path) -> Iterator[Path]:
+    yield from (
+        f for f in sorted(folder.rglob("*")) if f.is_file() and "__pycache__" not in f.parts
+    )
+
+
+def pack(archive: Path) -> int:
+    if not (RELEASE / "lib/libcpd_cuda.so").exists() and not TRIAL:
+        sys.exit("gpu: build/release has no CUDA library: CPD_CUDA=ON ./dev gpu --pack builds it")
+    packages = ROOT / "build/gpu-packages"
+    shutil.rmtree(packages, ignore_errors=True)
+    listed = json.loads(_output(python(), "-m", "pip", "list", "--format", "json"))
+    versions = {p["name"].lower().replace("_", "-"): p["version"] for p in listed}
+    wanted = [
+        f"{n}=={versions[n]}" for w in WHEELS if (n := w.lower().replace("_", "-")) in versions
+    ]
+    _output(python(), "-m", "pip", "install", "--no-deps", "--target", str(packages), *wanted)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:xz", preset=3) as tar:
+        for file, name in contents():
+            tar.add(file.resolve(), name)
+        for file in files(packages):
+            tar.add(file, f"build/packages/{file.relative_to(packages)}")
+    size = archive.stat().st_size / 2**20
+    print(
+        f"[gpu] {archive}: {size:.1f} MiB, for Python {sys.version_info[0]}.{sys.version_info[1]}"
+    )
+    return int(size > 60)
+
+
+def unpack_and_run(archive: Path, stages: list[str]) -> int:
+    to = ROOT / "build/gpu"
+    stamp = to / "stamp"
+    mark = f"{archive.stat().st_size} {archive.stat().st_mtime_ns}"
+    if not stamp.exists() or stamp.read_text() != mark:
+        shutil.rmtree(to, ignore_errors=True)
+        with tarfile.open(archive) as tar:
+            tar.extractall(to, filter="data")
+        stamp.write_text(mark)
+    module = next((to / "build/site/cpd").glob("_core*.so"))
+    made_for = module.name.split("-")[1]
+    if made_for != f"{sys.version_info[0]}{sys.version_info[1]}":
+        sys.exit(
+            f"gpu: the archive is for Python {made_for[0]}.{made_for[1:]}, this is {sys.version}"
+        )
+    out = os.environ.get("OUT") or str(ROOT / "out/gpu")
+    command = [sys.executable, str(to / "tests/testing/gpu.py"), "run", *stages]
+    return subprocess.run(command, env={**os.environ, "OUT": out}, check=False).returncode
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def main(words: list[str]) -> int:
+    match words:
+        case ["run", *stages]:
+            return run(stages)
+        case ["pack", archive]:
+            return pack(Path(archive))
+        case ["from", archive, *stages]:
+            return unpack_and_run(Path(archive).resolve(), stages)
+    sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
