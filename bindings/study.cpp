@@ -68,14 +68,16 @@ Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
   return MeasureRoundoff(h, l);
 }
 
-Cost CostOfSizes(const ReduceSpec& spec, int world, int rank, const Sizes& sizes,
-                 std::int64_t chunk) {
-  return CostOf(spec, world, rank, sizes, chunk);
+using Floats = std::vector<float>;
+
+Cost CostOfLayers(const ReduceSpec& spec, int world, int rank, const Sizes& sizes,
+                  std::int64_t chunk, const Sizes& rows, const Floats& largest) {
+  return CostOf(spec, world, rank, sizes, chunk, {rows, largest});
 }
 
-double TimeOfSizes(const ReduceSpec& spec, int world, const Sizes& sizes, double alpha,
-                   double beta) {
-  return TimeOf(spec, world, sizes, alpha, beta);
+double TimeOfLayers(const ReduceSpec& spec, int world, const Sizes& sizes, double alpha,
+                    double beta, const Sizes& rows, const Floats& largest) {
+  return TimeOf(spec, world, sizes, alpha, beta, {rows, largest});
 }
 
 void BindStudy(py::module_& m) {
@@ -103,11 +105,12 @@ void BindStudy(py::module_& m) {
   py::class_<Cost>(m, "Cost")
       .def_readonly("steps", &Cost::steps)
       .def_readonly("bytes_sent", &Cost::bytes_sent)
-      .def_readonly("bytes_received", &Cost::bytes_received);
-  m.def("cost", &CostOfSizes, py::arg("spec"), py::arg("world"), py::arg("rank"), py::arg("sizes"),
-        py::arg("chunk"));
-  m.def("time", &TimeOfSizes, py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("alpha"),
-        py::arg("beta"));
+      .def_readonly("bytes_received", &Cost::bytes_received)
+      .def_readonly("exact", &Cost::exact);
+  m.def("cost", &CostOfLayers, py::arg("spec"), py::arg("world"), py::arg("rank"), py::arg("sizes"),
+        py::arg("chunk"), py::arg("rows"), py::arg("largest"));
+  m.def("time", &TimeOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
+        py::arg("alpha"), py::arg("beta"), py::arg("rows"), py::arg("largest"));
 }
 
 }  // namespace

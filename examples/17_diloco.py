@@ -96,8 +96,8 @@ def tell(
     workers: int,
     exchanges: int,
 ) -> None:
-    sizes = [parameter.numel() for parameter in model.parameters()]
-    sent = exchanges * cpd.study.cost(spec, workers, sizes).bytes_sent
+    shapes = [tuple(parameter.shape) for parameter in model.parameters()]
+    sent = exchanges * cpd.study.cost(spec, workers, shapes).bytes_sent
     print(f"{name:44}{sent:15,}   {held_out_accuracy(model, digits):8.3f}", flush=True)
 
 

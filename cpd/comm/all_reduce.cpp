@@ -54,12 +54,6 @@ class StreamOrder {
   std::set<void*> streams_;
 };
 
-/// One of the formats in which values travel lacks a code for NaN.
-bool LacksNan(const ReduceSpec& spec) {
-  if (spec.wire != nullptr && !spec.wire->has_nan()) return true;
-  return std::ranges::any_of(FormatsOf(spec), [](const Format& f) { return !f.has_nan(); });
-}
-
 /// Raised where this rank refuses its own arguments, or its machine does, once the others know.
 class Refusal : public std::runtime_error {
  public:
@@ -284,7 +278,9 @@ class Call {
     }
   }
 
-  [[nodiscard]] bool WantsExponents() const { return spec_.aps != Aps::off || LacksNan(spec_); }
+  [[nodiscard]] bool WantsExponents() const {
+    return spec_.aps != Aps::off || reduction_->LacksNan();
+  }
 
   [[nodiscard]] std::vector<LayerRange> RangesOf(std::span<const TensorView> layers) const {
     if (queue_ != nullptr) return MeasureRanges(*queue_, layers);
@@ -301,8 +297,7 @@ class Call {
     const std::vector<LayerRange> ranges = RangesOf(x_);
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const LayerRange& range = ranges[l];
-      const bool huge = spec_.aps == Aps::off && range.max_abs >= 0x1p96F;
-      exponents_[l] = huge ? 255 : ApsExponent(range.max_abs, size());
+      exponents_[l] = reduction_->ExponentOf(range.max_abs);
       if (range.non_finite > 0) exponents_.back() = 1;
     }
   }
@@ -316,18 +311,13 @@ class Call {
     for (std::size_t l = 0; l < x_.size(); ++l) {
       shifts_.push_back(reduction.ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
     }
-    plain_ = LacksNan(spec_) && MayMeetNan();
+    plain_ = reduction.LacksNan() && MayMeetNan();
     BeginLayers();
   }
 
   [[nodiscard]] bool MayMeetNan() const {
-    const Reduction& reduction = *reduction_;
-    // Unsigned formats take numbers below zero for NaN; all but 0 is infinite where max is 0.
-    const bool easily = std::ranges::any_of(
-        FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
-    if (exponents_.back() != 0 || easily) return true;
-    return std::any_of(exponents_.begin(), exponents_.end() - 1,
-                       [&](std::uint8_t exponent) { return reduction.MayOverflow(exponent); });
+    const std::span<const std::uint8_t> exponents(exponents_);
+    return exponents.back() != 0 || reduction_->MayMeetNan(exponents.first(x_.size()));
   }
 
   [[nodiscard]] std::unique_ptr<Work> StartWork() {

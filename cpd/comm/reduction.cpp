@@ -167,6 +167,24 @@ bool Reduction::MayOverflow(std::uint8_t exponent) const {
   });
 }
 
+std::uint8_t Reduction::ExponentOf(float max_abs) const {
+  const bool huge = spec_.aps == Aps::off && max_abs >= 0x1p96F;
+  return huge ? 255 : ApsExponent(max_abs, world_);
+}
+
+bool Reduction::LacksNan() const {
+  if (spec_.wire != nullptr && !spec_.wire->has_nan()) return true;
+  return std::ranges::any_of(FormatsOf(spec_), [](const Format& f) { return !f.has_nan(); });
+}
+
+bool Reduction::MayMeetNan(std::span<const std::uint8_t> exponents) const {
+  // Unsigned formats take numbers below zero for NaN; all but 0 is infinite where max is 0.
+  const bool easily = std::ranges::any_of(
+      FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
+  return easily || std::ranges::any_of(
+                       exponents, [&](std::uint8_t exponent) { return MayOverflow(exponent); });
+}
+
 Piece Reduction::PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                          std::int64_t begin, std::int64_t n) const {
   return {.layer = static_cast<int>(layer),

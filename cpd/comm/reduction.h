@@ -100,6 +100,14 @@ class Reduction {
   [[nodiscard]] int ShiftOf(std::uint8_t exponent) const { return ShiftOf(exponent, spec_.aps); }
   /// With that scale a sum may leave the range of a format that has infinities.
   [[nodiscard]] bool MayOverflow(std::uint8_t exponent) const;
+  /// What a layer's largest finite magnitude of all ranks counts as below: its ApsExponent; without
+  /// APS 255 from 2^96 on. Throws Error as ApsExponent.
+  [[nodiscard]] std::uint8_t ExponentOf(float max_abs) const;
+  /// Whether one of the formats in which values travel, or the codec, has no code for NaN.
+  [[nodiscard]] bool LacksNan() const;
+  /// Whether a cast or a sum of layers with these exponents (ExponentOf) can be NaN though no
+  /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.
+  [[nodiscard]] bool MayMeetNan(std::span<const std::uint8_t> exponents) const;
   /// Values begin … begin + n - 1 of a rank's layer, for `wire`; `scale`: what was measured.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,31 +90,70 @@ std::vector<Steps> StepsOfAll(const DryRun& run) {
   return all;
 }
 
-}  // namespace
+/// Of a layer whose largest magnitude is not known: it is at most this.
+constexpr float kUnknown = 0x1.fffffep95F;
 
-Cost CostOf(const ReduceSpec& spec, int world, int rank, std::span<const std::int64_t> sizes,
-            std::int64_t chunk) {
-  const DryRun run(spec, world, sizes);
-  if (rank < 0 || rank >= world) {
-    throw Error("rank must be 0…" + std::to_string(world - 1) + ", got " + std::to_string(rank));
+void CheckLargest(std::span<const float> largest, std::size_t layers) {
+  if (!largest.empty() && largest.size() != layers) {
+    throw Error("there are " + std::to_string(layers) + " layers but " +
+                std::to_string(largest.size()) + " largest magnitudes");
   }
-  if (chunk < 1) throw Error("chunk must be at least 1, got " + std::to_string(chunk));
+  const auto wrong = std::ranges::find_if(largest, [](float value) { return value < 0; });
+  if (wrong == largest.end()) return;
+  throw Error("a largest magnitude must be at least 0, got " + std::to_string(*wrong));
+}
+
+/// Whether values of these layers travel in binary32 (Reduction::LacksNan).
+bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
+  std::vector<std::uint8_t> exponents;
+  for (const float value : largest) {
+    if (!std::isfinite(value)) return true;
+    exponents.push_back(reduction.ExponentOf(value));
+  }
+  return reduction.MayMeetNan(exponents);
+}
+
+bool MayBePlain(const Reduction& reduction) {
+  std::vector<std::uint8_t> exponents(reduction.ExponentOf(kUnknown));
+  std::iota(exponents.begin(), exponents.end(), std::uint8_t{1});
+  return reduction.MayMeetNan(exponents);
+}
+
+/// The ways in which values may travel: packed, in binary32, or one or the other.
+std::vector<DryRun> WaysOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+                           const KnownLayers& known) {
+  CheckLargest(known.largest, sizes.size());
+  std::vector<DryRun> ways;
+  ways.emplace_back(spec, world, sizes, known.rows);
+  const Reduction& reduction = ways[0].reduction();
+  if (!reduction.LacksNan()) return ways;
+  const bool is_plain = IsPlain(reduction, known.largest);
+  if (!is_plain && (!known.largest.empty() || !MayBePlain(reduction))) return ways;
+  if (is_plain) ways.clear();
+  ways.emplace_back(spec, world, sizes, known.rows, true);
+  return ways;
+}
+
+Cost CostOf(const DryRun& run, int rank, std::int64_t chunk) {
   Cost cost;
   cost.steps = run.Run(rank, chunk, [&](const Moves& moves) {
     for (const Moves::Message& message : moves.out) cost.bytes_sent += message.bytes;
     for (const Moves::Message& message : moves.in) cost.bytes_received += message.bytes;
+    cost.exact = cost.exact && !moves.is_most;
   });
   // No rank has more steps than the first, a master of a whole group.
   if (rank != 0) cost.steps = run.Run(0, kOneChunk, [](const Moves&) {});
   return cost;
 }
 
-double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes, double alpha,
-              double beta) {
-  const DryRun run(spec, world, sizes);
-  if (!(alpha >= 0 && beta >= 0 && std::isfinite(alpha) && std::isfinite(beta))) {
-    throw Error("alpha and beta must be finite and at least 0");
-  }
+/// The most of both, exact where they are equal.
+Cost MostOf(const Cost& a, const Cost& b) {
+  const bool equal = a.bytes_sent == b.bytes_sent && a.bytes_received == b.bytes_received;
+  return {a.steps, std::max(a.bytes_sent, b.bytes_sent),
+          std::max(a.bytes_received, b.bytes_received), a.exact && b.exact && equal};
+}
+
+double TimeOf(const DryRun& run, double alpha, double beta) {
   std::int64_t steps = 0;
   std::int64_t bytes = 0;
   for (const Steps& transfer : StepsOfAll(run)) {
@@ -122,6 +162,30 @@ double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> s
   }
   return Guarded(
       [&] { return static_cast<double>(steps) * alpha + static_cast<double>(bytes) * beta; });
+}
+
+}  // namespace
+
+Cost CostOf(const ReduceSpec& spec, int world, int rank, std::span<const std::int64_t> sizes,
+            std::int64_t chunk, const KnownLayers& known) {
+  const std::vector<DryRun> ways = WaysOf(spec, world, sizes, known);
+  if (rank < 0 || rank >= world) {
+    throw Error("rank must be 0…" + std::to_string(world - 1) + ", got " + std::to_string(rank));
+  }
+  if (chunk < 1) throw Error("chunk must be at least 1, got " + std::to_string(chunk));
+  Cost cost = CostOf(ways.front(), rank, chunk);
+  return ways.size() == 1 ? cost : MostOf(cost, CostOf(ways.back(), rank, chunk));
+}
+
+double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes, double alpha,
+              double beta, const KnownLayers& known) {
+  const std::vector<DryRun> ways = WaysOf(spec, world, sizes, known);
+  if (!(alpha >= 0 && beta >= 0 && std::isfinite(alpha) && std::isfinite(beta))) {
+    throw Error("alpha and beta must be finite and at least 0");
+  }
+  double most = 0;
+  for (const DryRun& run : ways) most = std::max(most, TimeOf(run, alpha, beta));
+  return most;
 }
 
 }  // namespace cpd

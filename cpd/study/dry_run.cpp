@@ -18,7 +18,8 @@ namespace {
 /// Sizes of messages alone: nothing is cast, folded or unpacked.
 class NoWork final : public Work {
  public:
-  NoWork(const Reduction& reduction, int rank) : Work(reduction, rank, {}, false, [] {}) {}
+  NoWork(const Reduction& reduction, int rank, bool plain)
+      : Work(reduction, rank, {}, plain, [] {}) {}
 
   void Pack(const Part&, Message&) const override {}
   void Fold(const Part&, std::span<const SharedMessage>, Message&) const override {}
@@ -51,6 +52,7 @@ class CountingChannel final : public Channel {
   }
   /// Sizes that vary are not known without values: each is the most.
   Pending StartSizes(Phase, std::span<const Addressed>, std::span<const Addressed>) override {
+    is_most_ = true;
     return {};
   }
   void TakeSizes(const Pending&, std::span<const Addressed>) override {}
@@ -61,12 +63,14 @@ class CountingChannel final : public Channel {
       for (const auto& [peer, message] : messages) counted.push_back({peer, message->bytes()});
       return counted;
     };
-    moved_({moves(out), moves(in)});
+    moved_({moves(out), moves(in), is_most_});
+    is_most_ = false;
     return {};
   }
 
  private:
   const std::function<void(const Moves&)>& moved_;
+  bool is_most_ = false;  // the transfer to come
 };
 
 /// Throws Error unless all values can be counted in bytes.
@@ -84,27 +88,31 @@ void CheckSizes(int world, std::span<const std::int64_t> sizes) {
   }
 }
 
-Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes) {
+Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+                  std::span<const std::int64_t> rows) {
   CheckSizes(world, sizes);
-  return {spec, world, sizes};
+  return {spec, world, sizes, {.rows = rows}};
 }
 
 }  // namespace
 
-DryRun::DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes)
-    : sizes_(sizes.begin(), sizes.end()), reduction_(Checked(spec, world, sizes)) {}
+DryRun::DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+               std::span<const std::int64_t> rows, bool plain)
+    : sizes_(sizes.begin(), sizes.end()),
+      reduction_(Checked(spec, world, sizes, rows)),
+      plain_(plain) {}
 
 int DryRun::slices() const {
   const std::function<void(const Moves&)> nobody;
   CountingChannel channel(nobody);
-  const NoWork work(reduction_, 0);
+  const NoWork work(reduction_, 0, plain_);
   return Exchanges(channel, work, Delivery::to_all, 0).Slices();
 }
 
 std::int64_t DryRun::Run(int rank, std::int64_t chunk,
                          const std::function<void(const Moves&)>& moved) const {
   CountingChannel channel(moved);
-  const NoWork work(reduction_, rank);
+  const NoWork work(reduction_, rank, plain_);
   Exchanges exchanges(channel, work, Delivery::to_all, 0);
   Layout layout(sizes_, exchanges.Slices(), chunk, reduction_.buckets());
   for (std::int64_t number = 0; !layout.done(); ++number) {

@@ -21,12 +21,15 @@ struct Moves {
     std::int64_t bytes = 0;  ///< packed values; a message of none does not travel
   };
   std::vector<Message> out, in;
+  bool is_most = false;  ///< sizes vary with the values: these are the most
 };
 
 class CPD_API DryRun {
  public:
-  /// For layers of the given sizes. Throws Error.
-  DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes);
+  /// For layers of the given sizes, and rows (LayerOptions). `plain`: all values travel in
+  /// binary32, as where a NaN is possible that a format has no code for. Throws Error.
+  DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+         std::span<const std::int64_t> rows = {}, bool plain = false);
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   /// Into how many slices the exchange cuts the layers.
@@ -41,6 +44,7 @@ class CPD_API DryRun {
  private:
   std::vector<std::int64_t> sizes_;
   Reduction reduction_;
+  bool plain_;
 };
 
 }  // namespace cpd

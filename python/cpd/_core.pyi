@@ -493,6 +493,8 @@ class Cost:
     @property
     def bytes_sent(self) -> int: ...
     @property
+    def exact(self) -> bool: ...
+    @property
     def steps(self) -> int: ...
 
 class Signal:
@@ -642,6 +644,8 @@ def cost(
     rank: typing.SupportsInt | typing.SupportsIndex,
     sizes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
     chunk: typing.SupportsInt | typing.SupportsIndex,
+    rows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+    largest: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
 ) -> Cost: ...
 def cpu_blas() -> str: ...
 def decode(packed: numpy.ndarray, format: Format, out: numpy.ndarray) -> None: ...
@@ -874,6 +878,8 @@ def time(
     sizes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
     alpha: typing.SupportsFloat | typing.SupportsIndex,
     beta: typing.SupportsFloat | typing.SupportsIndex,
+    rows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+    largest: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
 ) -> float: ...
 def with_codec(spec: ReduceSpec, codec: typing.Any) -> ReduceSpec: ...
 

@@ -64,7 +64,7 @@ def virtual_tables(world: int) -> list[Any]:
 
 def traffic(comm: Communicator, sizes: list[int]) -> list[Any]:
     """For every exchange: what moved on this rank, and what the cost model says."""
-    layers = [np.ones(size, np.float32) for size in sizes]
+    layers = [np.full(size, 1 / comm.size, np.float32) for size in sizes]
     found = []
     for exchange, group_size in (("owner", None), ("gather", None), ("ring", None),
                                  ("hierarchical", min(2, comm.size))):  # fmt: skip
@@ -73,7 +73,9 @@ def traffic(comm: Communicator, sizes: list[int]) -> list[Any]:
         )
         _, report = comm.all_reduce(layers, spec, report=True)
         moved = report.traffic
-        cost = cpd.study.cost(spec, comm.size, sizes, comm.rank, chunk=comm.chunk)
+        cost = cpd.study.cost(
+            spec, comm.size, sizes, comm.rank, chunk=comm.chunk, largest=1 / comm.size
+        )
         found.append(
             [
                 [moved.bytes_sent, moved.bytes_received, moved.steps],

@@ -250,6 +250,8 @@ ReduceSpec spec_of(Exchange exchange, int group_size) {
 }
 
 void expect_counted(const ReduceSpec& spec, int world, const Sizes& sizes) {
+  const std::vector<float> zeros(sizes.size());
+  const KnownLayers small{.largest = zeros};  // so that nothing overflows
   for (const std::int64_t chunk : {1, 700, 1 << 20}) {
     SCOPED_TRACE(ToString(spec.exchange) + ", W = " + std::to_string(world) + ", groups of " +
                  std::to_string(spec.group_size) + ", chunk " + std::to_string(chunk) + ", " +
@@ -258,14 +260,14 @@ void expect_counted(const ReduceSpec& spec, int world, const Sizes& sizes) {
     const Messages messages(spec, world, sizes, chunk);
     for (int rank = 0; rank < world; ++rank) {
       const Cost expected = messages.cost(rank);
-      const Cost cost = CostOf(spec, world, rank, sizes, chunk);
+      const Cost cost = CostOf(spec, world, rank, sizes, chunk, small);
       EXPECT_EQ(cost.steps, expected.steps) << rank;
       EXPECT_EQ(cost.bytes_sent, expected.bytes_sent) << rank;
       EXPECT_EQ(cost.bytes_received, expected.bytes_received) << rank;
     }
   }
   const Messages whole(spec, world, sizes, 1 << 20);
-  EXPECT_NEAR(TimeOf(spec, world, sizes, 3, 0.25), whole.time(3, 0.25), 1e-9);
+  EXPECT_NEAR(TimeOf(spec, world, sizes, 3, 0.25, small), whole.time(3, 0.25), 1e-9);
 }
 
 TEST(Cost, EqualsTheMessagesCounted) {
@@ -397,6 +399,27 @@ TEST(Cost, OfManyRanks) {
     slowest = std::max(slowest, took.count());
   }
   EXPECT_LT(slowest, testing::kSanitized ? 120 : 12);  // seconds
+}
+
+TEST(Cost, NanWithoutACodeTakesBinary32) {
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e3m0");
+  spec.exchange = Exchange::gather;
+  const auto cost = [&](std::vector<float> largest) {
+    return CostOf(spec, 2, 0, Sizes{100}, 1 << 20, {.largest = largest});
+  };
+  EXPECT_EQ(cost({1}).bytes_sent, 50);
+  EXPECT_EQ(cost({1000}).bytes_sent, 400);
+  EXPECT_EQ(cost({std::numeric_limits<float>::infinity()}).bytes_sent, 400);
+  EXPECT_TRUE(cost({1000}).exact);
+  EXPECT_EQ(cost({}).bytes_sent, 400);
+  EXPECT_FALSE(cost({}).exact);
+  EXPECT_EQ(TimeOf(spec, 2, Sizes{100}, 0, 1, {}), 400);
+  EXPECT_THROW(cost({1, 2}), Error);
+  EXPECT_THROW(cost({-1}), Error);
+  spec.aps = Aps::on;
+  EXPECT_EQ(cost({}).bytes_sent, 50);
+  EXPECT_TRUE(cost({}).exact);
 }
 
 TEST(Cost, ChunksCostNothingWhereCodesAreBytes) {

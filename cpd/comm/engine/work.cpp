@@ -339,6 +339,16 @@ std::vector<Losses> HostWork::CountLosses() const {
   return all;
 }
 
+/// What owners' sums become; `plain`: with codes for NaN.
+std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool plain) {
+  std::vector<SharedCodec> codecs(reduction.results().begin(), reduction.results().end());
+  for (std::size_t l = 0; l < codecs.size() && plain; ++l) {
+    if (codecs[l] == nullptr || codecs[l]->has_nan()) continue;
+    codecs[l] = reduction.wires()[l]->ForResults(kFp32, reduction.world());
+  }
+  return codecs;
+}
+
 }  // namespace
 
 Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
@@ -364,7 +374,7 @@ Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
     const SharedCodec plane = sums(across.plane_format(q));
     of(Content::running_sums).Add({&plane, 1});
   }
-  of(Content::results).Add(reduction.results(), sums(spec.result));
+  of(Content::results).Add(ResultCodecs(reduction, plain_), sums(spec.result));
 }
 
 Work::~Work() = default;

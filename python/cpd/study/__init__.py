@@ -17,7 +17,14 @@ from cpd.study.choices import (
     recommend,
     recommend_over,
 )
-from cpd.study.costs import DEFAULT_CHUNK, Cost, cost, transfer_time
+from cpd.study.costs import (
+    DEFAULT_CHUNK,
+    Cost,
+    MeasuredCost,
+    cost,
+    measured_cost,
+    transfer_time,
+)
 from cpd.study.hardware_cost import HardwareCost, hardware_cost
 from cpd.study.probe import Command, CommandError, Probed, dots_of_matmul, probe
 from cpd.study.reduce import (
@@ -49,6 +56,7 @@ __all__ = [
     "HardwareCost",
     "Layers",
     "Losses",
+    "MeasuredCost",
     "Measurement",
     "Mismatch",
     "PerRank",
@@ -67,6 +75,7 @@ __all__ = [
     "cost",
     "dots_of_matmul",
     "hardware_cost",
+    "measured_cost",
     "probe",
     "recommend",
     "recommend_over",

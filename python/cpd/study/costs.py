@@ -3,15 +3,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from cpd import _core
+from cpd.comm import local
+from cpd.comm.communicator import Communicator
+from cpd.comm.layers import PerRank, layer_lies
 from cpd.comm.spec import ReduceSpec, check_spec
 from cpd.numeric.options import integer
 
 DEFAULT_CHUNK = 1 << 20
 """Values in work at once in a communicator that was not told otherwise."""
+
+Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
+"""Of each layer: its shape, or how many values a vector has."""
+Largest: TypeAlias = "float | Sequence[float] | None"
+"""The largest magnitude in all layers of all ranks, or in each layer; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -23,59 +33,158 @@ class Cost:
     `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0 where there are
     no values."""
     bytes_sent: int
-    """Of packed values."""
+    """Of encoded values; at most so many where `exact` is false."""
     bytes_received: int
+    exact: bool = True
+    """Whether the bytes are the same for all values, as far as these are known; else
+    `measured_cost` counts those of given ones."""
+
+
+@dataclass(frozen=True)
+class MeasuredCost:
+    """What ranks moved in an all-reduce of given values: counted, and the mean over the ranks."""
+
+    steps: int
+    """As in `Cost`."""
+    bytes_sent: float
+    bytes_received: float
+    most_sent: int
+    """By the rank that sent most."""
 
 
 def cost(
     spec: ReduceSpec,
     world: int,
-    sizes: Sequence[int],
+    sizes: Sizes,
     rank: int = 0,
     *,
     chunk: int = DEFAULT_CHUNK,
+    largest: Largest = None,
 ) -> Cost:
-    """What rank `rank` of `world` moves in the all-reduce of layers of so many values each.
+    """What rank `rank` of `world` moves in the all-reduce of layers of these shapes.
 
-    Exact for the values alone: headers, the handshake and the exponents of APS come on top. Every
+    Headers, the handshake, sizes ahead of messages and the exponents of APS come on top. Every
     piece of a layer in a message starts at a byte, so that formats whose codes are no whole bytes
     cost up to a byte more at each cut; `chunk` is the communicator's.
+
+    Args:
+        sizes: of each layer its shape, by which codecs go that have rows or columns, or for a
+            vector an int.
+        largest: where a format or codec has no code for NaN (`e3m0`, `e2m1`), and a sum may leave
+            the range of a format, all values travel in binary32: the largest magnitude, of any
+            layer or of each, decides which (infinite or NaN where a value is). Not known: `exact`
+            is false and the bytes are the most, for values below 2^96.
+
+    Exact for codecs of fixed sizes (`Codec.is_fixed`); of the others, such as Elias' or Huffman's
+    codes and `top_k`, the bytes are the most there can be.
 
     Raises ValueError or TypeError.
 
     >>> cost(ReduceSpec("e4m3"), 4, [1000])
-    Cost(steps=6, bytes_sent=1500, bytes_received=1500)
+    Cost(steps=6, bytes_sent=1500, bytes_received=1500, exact=True)
+    >>> cost(ReduceSpec(wire="int8_rows", exchange="gather"), 2, [(100, 10)]).bytes_sent
+    1400
+    >>> packed, most = (cost(ReduceSpec("e3m0"), 2, [1000], largest=x) for x in (1.0, None))
+    >>> packed.bytes_sent, packed.exact, most.bytes_sent, most.exact
+    (500, True, 4000, False)
     >>> spec = ReduceSpec("e4m3", order="ring", exchange="hierarchical", group_size=16)
     >>> cost(spec, 256, [1000]).steps
     90
     """
     check_spec(spec)
+    values, rows = _values_and_rows(spec, sizes)
     native = _core.cost(
         spec._native(),
         integer("world", world),
         integer("rank", rank),
-        [integer("size", size) for size in sizes],
+        values,
         integer("chunk", chunk),
+        rows,
+        _largest(largest, len(values)),
     )
-    return Cost(native.steps, native.bytes_sent, native.bytes_received)
+    return Cost(native.steps, native.bytes_sent, native.bytes_received, native.exact)
+
+
+def measured_cost(
+    per_rank: PerRank, spec: ReduceSpec, *, chunk: int = DEFAULT_CHUNK
+) -> MeasuredCost:
+    """What the ranks move in the all-reduce of these layers, a first call: it is done, between
+    threads of this process, and counted. What `cost` says where that is exact.
+
+    Raises ValueError or TypeError as `cpd.simulate_all_reduce`.
+
+    >>> import numpy as np
+    >>> ranks = [[np.float32([0, 0, 0, rank])] for rank in range(4)]
+    >>> measured_cost(ranks, ReduceSpec("e4m3")).bytes_sent
+    6.0
+    """
+    check_spec(spec)
+
+    def moved(comm: Communicator) -> Any:
+        given = per_rank[comm.rank]
+        layers = given() if callable(given) else given
+        return comm.all_reduce(layers, spec, report=True)[1].traffic
+
+    with local(len(per_rank), chunk=chunk) as group:
+        ranks = group.run(moved)
+    return MeasuredCost(
+        max(one.steps for one in ranks),
+        sum(one.bytes_sent for one in ranks) / len(ranks),
+        sum(one.bytes_received for one in ranks) / len(ranks),
+        max(one.bytes_sent for one in ranks),
+    )
 
 
 def transfer_time(
-    spec: ReduceSpec, world: int, sizes: Sequence[int], *, alpha: float, beta: float
+    spec: ReduceSpec,
+    world: int,
+    sizes: Sizes,
+    *,
+    alpha: float,
+    beta: float,
+    largest: Largest = None,
 ) -> float:
     """Seconds that the messages of an all-reduce take in the alpha-beta model: its steps one after
     the other, all ranks at once, each `alpha` seconds and `beta` seconds a byte of its longest
-    message. Casts and folds are taken to be hidden.
+    message; at most where `cost` says at most. Casts and folds are taken to be hidden. `sizes` and
+    `largest` as in `cost`.
 
     >>> spec = ReduceSpec("e4m3")
     >>> round(1e6 * transfer_time(spec, 4, [1000], alpha=1e-6, beta=1e-9), 2)  # us
     7.5
     """
     check_spec(spec)
+    values, rows = _values_and_rows(spec, sizes)
     return _core.time(
         spec._native(),
         integer("world", world),
-        [integer("size", size) for size in sizes],
+        values,
         float(alpha),
         float(beta),
+        rows,
+        _largest(largest, len(values)),
     )
+
+
+def _values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
+    """How many values each layer has, and each of its rows where the codec goes by them."""
+    shapes = [_shape(size) for size in sizes]
+    lies = layer_lies(spec.wire, shapes, range(len(shapes)))
+    return [math.prod(shape) for shape in shapes], [lie.row for lie in lies]
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    if not isinstance(size, (tuple, list)):
+        return (integer("size", size),)
+    shape = tuple(integer("size", length) for length in size)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"lengths of a shape must be at least 0, got {shape}")
+    return shape
+
+
+def _largest(largest: Largest, layers: int) -> list[float]:
+    if largest is None:
+        return []
+    if isinstance(largest, (tuple, list)):
+        return [float(one) for one in largest]
+    return [float(largest)] * layers  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.study.cost` against what really moves, over random all-reduces: every kind of format and
+codec, accumulator, order and exchange, sizes that nothing divides, small chunks, NaN."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+
+FORMATS = [
+    "e4m3", "e5m2", "e4m3fn", "e4m3fnuz", "e3m0", "e2m1", "e1m2", "e2m3", "e5m7", "bf16", "fp16",
+    "fp32", "e8m0", "ue4m3", "binary8p3", "mxfp8", "mxfp4", "nvfp4", "mxint8", "e3m2:finite",
+]  # fmt: skip
+CODECS = [
+    "qsgd", "qsgd bits=2 bucket=128", "qsgd bits=3 bucket=tensor",
+    "qsgd norm=2 coding=elias-sparse", "qsgd bits=5 bucket=33 coding=smallest", "terngrad",
+    "terngrad share=off", "terngrad bucket=50",
+    "one_bit", "one_bit axis=0", "one_bit bucket=64", "one_bit bucket=5", "top_k 0.1", "top_k 1",
+    "top_k 0.3 qsgd bucket=8", "top_k 0.2 e4m3", "top_k 0.5 e3m0 feedback=off", "int8_rows",
+    "int8_rows row=7", "fp8_rows", "int4", "int4 bucket=6", "quantized mxfp8", "quantized mxfp4",
+    "feedback int4", "feedback fp8_rows", "feedback e3m0", "feedback e4m3", "uniform",
+    "uniform bits=5 coding=fixed", "sparse", "sparse e4m3", "feedback mxfp4",
+]  # fmt: skip
+ACCUMULATORS = [
+    None, None, "fp32", "e6m9", "e4m3", "e3m0", "bf16", "e6m9 kahan", "fp32 kahan",
+    "e5m7 chunked chunk=3", "fp32 pairwise", "e3m0 kahan",
+]  # fmt: skip
+
+
+def random_spec(rng: random.Random, world: int) -> cpd.ReduceSpec:
+    """An all-reduce of which nothing excludes another."""
+    while True:
+        compressed = rng.random() < 0.5
+        given: dict[str, Any] = {
+            "wire" if compressed else "format": rng.choice(CODECS if compressed else FORMATS),
+            "accumulator": rng.choice(ACCUMULATORS),
+            "order": rng.choice(["sequential", "ring", "ring", "tree"]),
+            "exchange": rng.choice(["owner", "gather", "ring", "hierarchical"]),
+            "group_size": rng.choice([None, *range(1, world + 1)]),
+            "aps": rng.choice([False, False, True, "paper"]),
+            "loss_scale": rng.choice([1.0, 1.0, 0.25, 4096.0]),
+            "average": rng.random() < 0.3,
+            "result": rng.choice([None, None, "e5m2", "bf16", "e3m0", "fp32"]),
+            "rounding": rng.choice(["nearest_even", "nearest_even", "stochastic", "toward_zero"]),
+            "seed": rng.randrange(5),
+        }
+        try:
+            return cpd.ReduceSpec(**given)
+        except ValueError:
+            continue
+
+
+def random_shape(rng: random.Random) -> tuple[int, ...]:
+    return tuple(
+        rng.choice([0, 1, 2, 3, 5, 7, 8, 13, 16, 31, 33, 64, 100])
+        if rng.random() < 0.95
+        else rng.randrange(300)
+        for _ in range(rng.choice([1, 1, 2, 2, 3]))
+    )
+
+
+def random_layers(
+    rng: random.Random, world: int, shapes: list[tuple[int, ...]]
+) -> list[list[np.ndarray]]:
+    """What each rank gives."""
+    draw = np.random.default_rng(rng.randrange(2**32))
+    scale = 2.0 ** rng.choice([-20, -3, 0, 1, 2, 4, 10, 40, 94])
+    most = 2.0**95
+    ranks = [
+        [np.clip(draw.normal(size=s) * scale, -most, most).astype(np.float32) for s in shapes]
+        for _ in range(world)
+    ]
+    layer = rng.choice(ranks[-1])
+    if rng.random() < 0.1 and layer.size:
+        layer.reshape(-1)[rng.randrange(layer.size)] = rng.choice([math.nan, math.inf])
+    return ranks
+
+
+def largest_of(ranks: list[list[np.ndarray]]) -> list[float]:
+    """Of each layer, all ranks together; NaN where one is."""
+    return [float(np.abs(np.stack(same)).max(initial=0)) for same in zip(*ranks, strict=True)]
+
+
+def moved_by(comm: cpd.comm.Communicator, layers: list[np.ndarray], spec: cpd.ReduceSpec) -> Any:
+    """What this rank moved."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return comm.all_reduce(layers, spec, report=True)[1].traffic
+
+
+def differences(seed: int, count: int) -> tuple[list[Any], int]:
+    """Of so many random all-reduces those whose bytes are not as `cost` says, and how many of them
+    are said to be exact."""
+    rng = random.Random(seed)
+    world, chunk = rng.choice([1, 2, 3, 4, 5, 7]), rng.choice([256, 512, 1 << 20])
+    wrong: list[Any] = []
+    exact = 0
+    with cpd.comm.local(world, chunk=chunk) as group:
+        for _ in range(count):
+            spec = random_spec(rng, world)
+            shapes = [random_shape(rng) for _ in range(rng.choice([1, 2, 3]))]
+            ranks = random_layers(rng, world, shapes)
+            moved = group.run(lambda comm, r=ranks, s=spec: moved_by(comm, r[comm.rank], s))
+            largest = largest_of(ranks)
+            for rank, traffic in enumerate(moved):
+                known = cpd.study.cost(spec, world, shapes, rank, chunk=chunk, largest=largest)
+                unknown = cpd.study.cost(spec, world, shapes, rank, chunk=chunk)
+                exact += known.exact and rank == 0
+                finite = all(map(math.isfinite, largest))
+                if not (holds(known, traffic) and (not finite or holds(unknown, traffic))):
+                    wrong.append((spec, world, chunk, shapes, rank, largest, traffic, known))
+    return wrong, exact
+
+
+def holds(cost: cpd.study.Cost, traffic: Any) -> bool:
+    told = (cost.bytes_sent, cost.bytes_received)
+    moved = (traffic.bytes_sent, traffic.bytes_received)
+    if cost.exact:
+        return told == moved and cost.steps >= traffic.steps
+    return told[0] >= moved[0] and told[1] >= moved[1] and cost.steps >= traffic.steps
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bytes_are_those_that_move(seed: int) -> None:
+    wrong, exact = differences(seed, 40)
+    assert not wrong, wrong[0]
+    assert 20 < exact < 40
+
+
+@pytest.mark.exhaustive
+def test_bytes_of_ten_thousand() -> None:
+    for seed in range(100, 200):
+        wrong, _ = differences(seed, 100)
+        assert not wrong, wrong[0]
+
+
+def test_shapes_count_where_rows_do() -> None:
+    spec = cpd.ReduceSpec(wire="int8_rows", exchange="gather")
+    assert cpd.study.cost(spec, 2, [1000]).bytes_sent == 1000 + 4
+    assert cpd.study.cost(spec, 2, [(100, 10)]).bytes_sent == 1000 + 400
+    columns = cpd.ReduceSpec(wire="one_bit", exchange="gather")
+    assert cpd.study.cost(columns, 2, [(64, 64, 3, 3)]).bytes_sent == 64 * 64 * 3 * (8 + 4)
+
+
+def test_what_lacks_nan_goes_by_the_largest() -> None:
+    spec = cpd.ReduceSpec("e3m0", exchange="gather")
+    costs = [cpd.study.cost(spec, 4, [10, 10], largest=x) for x in (1.0, [1.0, 100.0], math.nan)]
+    assert [(one.bytes_sent, one.exact) for one in costs] == [(30, True), (240, True), (240, True)]
+    scaled = cpd.ReduceSpec("e3m0", exchange="gather", aps=True)
+    assert cpd.study.cost(scaled, 4, [10, 10]) == costs[0]
+
+
+def test_measured_where_sizes_vary() -> None:
+    ranks = [[np.arange(1000, dtype=np.float32) % (rank + 2)] for rank in range(3)]
+    spec = cpd.ReduceSpec(wire="uniform bits=5", exchange="gather")
+    most = cpd.study.cost(spec, 3, [1000])
+    measured = cpd.study.measured_cost(ranks, spec)
+    assert not most.exact
+    assert measured.steps == most.steps
+    assert 0 < measured.bytes_sent < measured.most_sent < most.bytes_sent
+    assert measured.bytes_sent == pytest.approx(measured.bytes_received)
+
+
+def test_sums_that_overflow_a_result_without_nan() -> None:
+    """top_k's sums travel in `result`; in binary32 where that has no code for NaN."""
+    layers = [[np.full(9, 2.0**40 * sign, np.float32)] for sign in (1, -1, 1)]
+    spec = cpd.ReduceSpec(wire="top_k 0.5 e4m3", result="e3m0")
+    with cpd.comm.local(3) as group:
+        (first, *_) = group.run(lambda comm: comm.all_reduce(layers[comm.rank], spec))
+    np.testing.assert_array_equal(first[0], cpd.simulate_all_reduce(layers, spec)[0])
+    assert np.isnan(first[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "largest", "error", "told"),
+    [
+        ([(2, -1)], None, ValueError, "lengths"),
+        ([4], -1.0, ValueError, "at least 0"),
+        ([4], [1.0, 2.0], ValueError, "1 layers but 2"),
+        (["ab"], None, TypeError, "size"),
+    ],
+)
+def test_nonsense(sizes: Any, largest: Any, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        cpd.study.cost(cpd.ReduceSpec("e4m3"), 2, sizes, largest=largest)
