@@ -4,6 +4,8 @@ codecs within codecs, very long words. Each is a ValueError that a person can re
 
 from __future__ import annotations
 
+import random
+import re
 import struct
 import subprocess
 import sys
@@ -170,6 +172,62 @@ def test_codecs_within_codecs(codec, count):
 def test_eight_codecs():
     with pytest.raises(ValueError, match="feeds its errors back by itself"):
         cpd.compress.Codec("feedback " * 7 + "fp16")
+
+
+SEEDS = {
+    "all-reduce": [
+        "e4m3 aps accumulator='e5m10 kahan' group_size=16 loss_scale=1 average step=3",
+        "qsgd bits=4 bucket=512 seed=7 order=ring exchange=ring",
+        "mxfp8 exchange=gather result=bf16 overflow=saturate rounding=stochastic random_bits=8",
+    ],
+    "sweep": ["e[2-5]m[1,3], (4,3)", "int[2-8]", "e4m3,mxfp8,e[1]m[2-3]fn"],
+    "recipe": ["e6m9 chunked chunk=64 inner=e5m10", "h100-fp8 promote=32", "aps-e4m3", "int40"],
+    "recipe in TOML": [
+        "forward = 'native'\nweight = 'mxfp8 amax=1 factor=2'\nloss_scale = 1e3",
+        "forward = 'e6m9 kahan'\nactivation = {text = 'e4m3 rounding=stochastic', seed = 3}",
+        "forward = 'native'\n[[rules]]\nlayers = 'first 2 blocks'\nrecipe = 'none'",
+        "forward = 'native'\n[[schedule]]\nepoch = 3\n[schedule.recipe]\nforward = 'fp16 fma'",
+    ],
+    "recipe in JSON": [
+        '{"forward": "native", "weight": "mxfp8", "rules": [{"layers": "*.head", "recipe": null}]}',
+        '{"forward": "e6m9 kahan", "schedule": [{"step": 3, "recipe": {"forward": "native"}}]}',
+    ],
+    "hadamard": ["hadamard16:te:bf16", "hadamard32:signs=0xdeadbeef"],
+}
+
+
+def mutated(seeds, rng):
+    """A text of words from seeds: some left out, doubled, exchanged, or made of digits."""
+    words = re.findall(r"\w+|\W", rng.choice(seeds))
+    pool = [*words, *re.findall(r"\w+|\W", rng.choice(seeds)), *"=:,'\"(){}[]\n-\0é", "9" * 25]
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(words) + 1)
+        words[at : at + rng.randint(0, 2)] = rng.choices(pool, k=rng.randint(0, 3))
+    return "".join(words)
+
+
+def check_random(name, count):
+    rng = random.Random(count)
+    parse = GRAMMARS[name][0]
+    for _ in range(count):
+        text = mutated(SEEDS[name], rng)
+        try:
+            parse(text)
+        except ValueError as error:
+            check_readable(str(error))
+        except Exception as error:
+            raise AssertionError(f"{text!r}") from error
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_random_texts(name):
+    check_random(name, 10_000)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SEEDS)
+def test_many_random_texts(name):
+    check_random(name, 1_000_000)
 
 
 LONG_WORDS = [

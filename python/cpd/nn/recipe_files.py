@@ -64,7 +64,9 @@ def from_dict(given: dict[str, Any], where: str = "") -> Recipe:
     ValueError: weigth is no key of a recipe; did you mean weight?
     """
     if not isinstance(given, dict):
-        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(given)}")
+        wrong = ValueError if where else TypeError
+        what = where.removesuffix(".") or "a recipe"
+        raise wrong(f"{what} must be a table of keys, got {shown(given)}")
     for key in given:
         if key not in _KEYS:
             raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key)}")

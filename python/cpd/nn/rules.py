@@ -17,7 +17,7 @@ from cpd.numeric.shown import shown
 Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
 
-_POSITIONS = re.compile(r"(first|last) (\d+)( ?%)?( blocks?)?")
+_POSITIONS = re.compile(r"(first|last) 0*(\d{1,18})( ?%)?( blocks?)?")
 
 
 class Choice:
