@@ -64,9 +64,7 @@ def from_dict(given: dict[str, Any], where: str = "") -> Recipe:
     ValueError: weigth is no key of a recipe; did you mean weight?
     """
     if not isinstance(given, dict):
-        wrong = ValueError if where else TypeError
-        what = where.removesuffix(".") or "a recipe"
-        raise wrong(f"{what} must be a table of keys, got {shown(given)}")
+        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(given)}")
     for key in given:
         if key not in _KEYS:
             raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key)}")
@@ -206,6 +204,8 @@ def _recipe(value: Any, where: str) -> Recipe | None:
         return None
     if isinstance(value, str):
         return Recipe(value)
+    if not isinstance(value, dict):
+        raise ValueError(f"{where.removesuffix('.')} must be a table of keys, got {shown(value)}")
     return from_dict(value, where)
 
 
