@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cpd import optim as optim
     from cpd import outer as outer
     from cpd import study as study
+    from cpd.comm.layers import WireWarning
     from cpd.comm.schedule import Schedule
     from cpd.comm.spec import ReduceSpec, StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
@@ -82,6 +83,7 @@ __all__ = [
     "Schedule",
     "SlowProductWarning",
     "StallWarning",
+    "WireWarning",
     "__version__",
     "add",
     "backend",
@@ -113,6 +115,7 @@ _NAMES = {
     "Schedule": "cpd.comm.schedule",
     "StallWarning": "cpd.comm.spec",
     "VirtualNodes": "cpd.parallel.virtual_nodes",
+    "WireWarning": "cpd.comm.layers",
     "autocast": "cpd.nn.autocast",
     "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",

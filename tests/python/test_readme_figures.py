@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cpd
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -45,3 +51,54 @@ def test_what_the_demo_finds_on_each_cpu() -> None:
     for row in amd:
         at = cells.index(row, cells.index("AMD EPYC"))
         assert [ranges(cell)[0] for cell in cells[at + 1 : at + 3]] == [intel[row], amd[row]], row
+
+
+LINEAR, CONVOLUTION, WORLD = (1024, 1024), (256, 256, 3, 3), 8
+CODECS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in README.split("## Compressors")[1].split("## For hardware")[0].splitlines()
+    if line.startswith("| `")
+]
+
+
+def spec_of(text: str, exchange: str) -> cpd.ReduceSpec:
+    by = cpd.compress.codec(text)
+    if by.is_compressor:
+        return cpd.ReduceSpec(wire=by, exchange=exchange)
+    return cpd.ReduceSpec(text, exchange=exchange, aps=not text.startswith(("mx", "nv")))
+
+
+@pytest.mark.parametrize("row", CODECS, ids=lambda row: row[0].strip("`"))
+def test_what_compressors_take(row: list[str]) -> None:
+    """Bits a value of a linear layer and of a convolution; and of the whole all-reduce against
+    FP32 by owner."""
+    text, _, *told = row
+    draw = np.random.default_rng(0)
+    ranks = [[draw.normal(size=LINEAR).astype(np.float32)] for _ in range(WORLD)]
+    convolution = draw.normal(size=CONVOLUTION).astype(np.float32)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cpd.WireWarning)
+        for layer in ranks[0][0], convolution:
+            found.append(cpd.compress.codec(text.strip("`")).encode(layer).bits_a_value)
+        plain = cpd.study.cost(cpd.ReduceSpec("fp32"), WORLD, [LINEAR]).bytes_sent
+        for exchange in "owner", "gather":
+            spec = spec_of(text.strip("`"), exchange)
+            cost = cpd.study.cost(spec, WORLD, [LINEAR])
+            sent = cost if cost.exact else cpd.study.measured_cost(ranks, spec)
+            found.append(plain / sent.bytes_sent)
+    for value, cell in zip(found, told, strict=True):
+        places = len(cell.partition(".")[2])
+        assert float(cell) == pytest.approx(value, abs=0.51 * 10**-places), cell
+
+
+def test_short_columns_are_warned_of() -> None:
+    with pytest.warns(cpd.WireWarning, match=r"96 bits .*\(64, 64, 1, 1\).*bucket=64"):
+        cpd.study.cost(cpd.ReduceSpec(wire="one_bit"), 2, [(64, 64), (64, 64, 1, 1)])
+    layers = [np.zeros((8, 8, 3, 3), np.float32)]
+    with pytest.warns(cpd.WireWarning, match="32 bits"):
+        cpd.simulate_all_reduce([layers, layers], cpd.ReduceSpec(wire="one_bit"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cpd.study.cost(cpd.ReduceSpec(wire="one_bit bucket=64"), 2, [(64, 64, 1, 1)])
+        cpd.study.cost(cpd.ReduceSpec(wire="int8_rows"), 2, [(64, 64, 1, 1), (3,), (1,)])

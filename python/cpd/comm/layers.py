@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,6 +28,10 @@ Layers: TypeAlias = Sequence[Layer]
 PerRank: TypeAlias = Sequence[Layers | Callable[[], Layers]]
 """What each rank contributes: its layers, or a function that makes them."""
 Shapes = Sequence[tuple[int, ...]]
+
+
+class WireWarning(UserWarning):
+    """A layer takes no fewer bytes by its codec than in float32."""
 
 
 class Inputs:
@@ -123,7 +129,8 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
 
 
 def layer_lies(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> list[Lie]:
-    """How each layer lies for a codec that goes by rows; empty for any other, and for a format."""
+    """How each layer lies for a codec that goes by rows; empty for any other, and for a format.
+    Warns of layers that take no fewer bytes than in float32."""
     if wire is None or not wire.by_rows:
         return []
     lies = []
@@ -132,7 +139,40 @@ def layer_lies(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> li
             lies.append(lie_of(wire, shape))
         except ValueError as error:
             raise ValueError(f"layer {number}: {error}") from None
+    _warn_of_short_rows(wire, lies, shapes, numbers)
     return lies
+
+
+def _warn_of_short_rows(
+    wire: Codec, lies: Sequence[Lie], shapes: Shapes, numbers: Sequence[int]
+) -> None:
+    costly = [
+        (number, shape, bits)
+        for number, shape, lie in zip(numbers, shapes, lies, strict=True)
+        if math.prod(shape) > 1 and (bits := _bits_a_value(wire, lie.row)) >= 32
+    ]
+    if not costly:
+        return
+    number, shape, bits = costly[0]
+    option = "bucket=64" if "one_bit" in wire.name else "row=N"
+    others = f" and of {len(costly) - 1} more layers" if len(costly) > 1 else ""
+    warnings.warn(
+        f"{wire.name} takes {bits:g} bits a value of layer {number} of shape {shape}{others}, "
+        f"float32 32: rows or columns are short, and each has numbers of its own. Give {option}",
+        WireWarning,
+        stacklevel=5,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _bits_a_value(wire: Codec, row: int) -> float:
+    """Of rows of so many values; of longer ones at most this."""
+    row = min(row, 64)
+    layer = np.zeros((64, row), np.float32)
+    given = _core.CodecGiven(
+        states=None, number=0, stream=0, shift=0, scale=None, random=None, row=row
+    )
+    return 8 * float(wire._held.encode_stream(layer, given)[1]) / layer.size
 
 
 def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str:

@@ -42,7 +42,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """What ranks moved in an all-reduce of given values: counted, and the mean over the ranks."""
+    """What ranks moved in an all-reduce of given values: counted, and the mean over the ranks.
+
+    >>> MeasuredCost(steps=2, bytes_sent=10.5, bytes_received=10.5, most_sent=11).most_sent
+    11
+    """
 
     steps: int
     """As in `Cost`."""
