@@ -198,7 +198,8 @@ class Bench:
         if done.returncode == 0:
             return ""
         failed = re.search(r"\[  FAILED  \] (\w+\.\w+)", done.stdout)
-        return failed[1] if failed else done.stderr.strip().splitlines()[-1][:120]
+        words = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        return failed[1] if failed else words[-1][:120]
 
 
 def _run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
