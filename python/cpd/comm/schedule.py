@@ -19,6 +19,7 @@ from cpd.comm.spec import ReduceSpec, check_world
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.options import integer, is_torch
+from cpd.numeric.shown import shown
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -372,7 +373,7 @@ def _spec(name: str, spec: Any) -> ReduceSpec:
 
 def _patterns(exempt: Any) -> tuple[str, ...]:
     if isinstance(exempt, str) or not isinstance(exempt, Sequence):
-        raise TypeError(f"exempt must be a list of names or patterns, got {exempt!r}")
+        raise TypeError(f"exempt must be a list of names or patterns, got {shown(exempt)}")
     for pattern in exempt:
         if not isinstance(pattern, str):
             raise TypeError(f"exempt must hold names or patterns, got {type(pattern).__name__}")

@@ -415,11 +415,11 @@ def _options(rounding: str) -> dict[str, Any]:
 
 def _rounding(name: str, given: Any) -> str:
     if given not in ROUNDINGS:
-        raise ValueError(f"{name} must be one of {', '.join(ROUNDINGS)}, got {given!r}")
+        raise ValueError(f"{name} must be one of {', '.join(ROUNDINGS)}, got {shown(given)}")
     return str(given)
 
 
 def _number(name: str, given: Any) -> Number | None:
     if given is not None and not isinstance(given, Number):
-        raise TypeError(f"{name} must be a number such as FloatingPoint(5, 2), got {given!r}")
+        raise TypeError(f"{name} must be a number such as FloatingPoint(5, 2), got {shown(given)}")
     return given

@@ -24,6 +24,7 @@ from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Rule
 from cpd.numeric.options import integer
+from cpd.numeric.shown import shown
 
 WITHOUT_PRODUCTS = ("norm", "table")
 """What is emulated of layers that "first N" and "last N" do not count."""
@@ -80,7 +81,7 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
 
 def _pairs(rules: Any) -> list[Rule]:
     if isinstance(rules, str):
-        raise TypeError(f"rules must be pairs (selector, recipe or None), got {rules!r}")
+        raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(rules)}")
     return list(rules)
 
 

@@ -28,6 +28,7 @@ from cpd.nn.arguments import (
 from cpd.nn.recipe import RecipeLike, recipe
 from cpd.numeric.options import Number, integer
 from cpd.numeric.scaled_cast import OperandSpec
+from cpd.numeric.shown import shown
 
 Single: TypeAlias = int | tuple[int]
 Pair: TypeAlias = int | tuple[int, int]
@@ -355,7 +356,7 @@ def _moves(
     mode = given.padding_mode
     if mode not in PADDING_MODES:
         allowed = ", ".join(PADDING_MODES)
-        raise ValueError(f"padding_mode must be one of {allowed}, got {mode!r}")
+        raise ValueError(f"padding_mode must be one of {allowed}, got {shown(mode)}")
     padding = tuple(min(pair) for pair in sides) if mode == "zeros" else nothing
     edges = [n - p for pair, p in zip(sides, padding, strict=True) for n in reversed(pair)]
     return Moves(stride, padding, dilation, False, nothing, groups), tuple(reversed(edges))
@@ -411,10 +412,10 @@ def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
     if len(all_of_them) == 1:
         all_of_them *= rank
     if len(all_of_them) != rank:
-        raise ValueError(f"{name} must be {_COUNTS[rank]}, got {value!r}")
+        raise ValueError(f"{name} must be {_COUNTS[rank]}, got {shown(value)}")
     numbers = tuple(integer(name, one) for one in all_of_them)
     if any(n < least for n in numbers):
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+        raise ValueError(f"{name} must be at least {least}, got {shown(value)}")
     return numbers
 
 
@@ -425,7 +426,7 @@ def _sides(
     if not isinstance(padding, str):
         return [(n, n) for n in _numbers(rank, "padding", padding, 0)]
     if padding not in ("same", "valid"):
-        raise ValueError(f"padding must be numbers, 'same' or 'valid', got {padding!r}")
+        raise ValueError(f"padding must be numbers, 'same' or 'valid', got {shown(padding)}")
     if padding == "valid":
         return [(0, 0)] * rank
     if any(n != 1 for n in stride):

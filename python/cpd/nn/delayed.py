@@ -15,6 +15,7 @@ from cpd._torch.delayed import refuse_vmap
 from cpd._torch.derivatives import call
 from cpd._torch.library import ops
 from cpd.numeric.options import Number
+from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
@@ -136,7 +137,7 @@ class Delayed(nn.Module):
 
     def _cast(self, which: str) -> ScaledCast:
         if which not in self.casts:
-            raise ValueError(f"delayed are {', '.join(self.casts)}, got {which!r}")
+            raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
         return self.casts[which]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Delayed:

@@ -28,6 +28,7 @@ from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.rules import Choice
 from cpd.numeric.options import integer
 from cpd.numeric.scaled_cast import OperandSpec, is_whole
+from cpd.numeric.shown import shown
 
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
 
@@ -419,7 +420,7 @@ def _checked(model: Any) -> nn.Module:
 def _named(what_if: Any) -> dict[str, Recipe]:
     """The recipes by their names."""
     if isinstance(what_if, (str, Recipe)):
-        raise TypeError(f"what_if must be a sequence or dict of recipes, got {what_if!r}")
+        raise TypeError(f"what_if must be a sequence or dict of recipes, got {shown(what_if)}")
     if isinstance(what_if, Mapping):
         found = {name: recipe(how) for name, how in what_if.items()}
     else:
@@ -429,7 +430,7 @@ def _named(what_if: Any) -> dict[str, Recipe]:
             raise ValueError(f"what_if has a recipe twice: {[name for name, _ in given]}")
     for name in found:
         if not isinstance(name, str) or not name or name == OWN:
-            raise ValueError(f"what_if needs names, other than {OWN!r}, got {name!r}")
+            raise ValueError(f"what_if needs names, other than {OWN!r}, got {shown(name)}")
     return found
 
 

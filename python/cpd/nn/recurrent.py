@@ -37,6 +37,7 @@ from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 from cpd.numeric.options import Number
+from cpd.numeric.shown import shown
 
 State: TypeAlias = "tuple[Tensor, ...]"
 """The hidden state, and for an LSTM the cell's; rows are examples."""
@@ -250,7 +251,7 @@ _RNN = {"tanh": _Kind(_tanh_step, False), "relu": _Kind(_relu_step, False)}
 
 def _activation(nonlinearity: str) -> _Kind:
     if nonlinearity not in _RNN:
-        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {shown(nonlinearity)}")
     return _RNN[nonlinearity]
 
 

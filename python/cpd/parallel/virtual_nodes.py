@@ -18,6 +18,7 @@ from cpd.comm.virtual import LayerReport
 from cpd.compress.states import States
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
+from cpd.numeric.shown import shown
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
 from cpd.parallel.nodes.folds import Folds
@@ -120,7 +121,7 @@ class VirtualNodes:
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size, stacklevel=3)
         if keep is not None and keep not in KEEPS:
-            raise ValueError(f"keep must be None or one of {', '.join(KEEPS)}, got {keep!r}")
+            raise ValueError(f"keep must be None or one of {', '.join(KEEPS)}, got {shown(keep)}")
         self.keep = "memory" if keep is None else keep
         self.broadcast_buffers = flag("broadcast_buffers", broadcast_buffers)
         self.folder = folder

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cpd.nn.observed import GEMMS, as_operand
 from cpd.nn.observers import Watch
+from cpd.numeric.shown import shown
 
 ROLES = tuple(GEMMS)
 
@@ -52,7 +53,7 @@ def capture(
     """
     unknown = [role for role in roles if role not in ROLES]
     if unknown or isinstance(roles, str):
-        raise ValueError(f"roles must be of {', '.join(ROLES)}, got {roles!r}")
+        raise ValueError(f"roles must be of {', '.join(ROLES)}, got {shown(roles)}")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be a function of the result, got {type(loss).__name__}")
     watch = _Capture(model, layers, roles)
