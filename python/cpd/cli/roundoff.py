@@ -20,8 +20,10 @@ from cpd.cli.options import (
 from cpd.cli.output import check_writable, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
 from cpd.comm.spec import ReduceSpec
+from cpd.compress.table import is_compressor
 from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.study.files import STDOUT, write_json, write_text
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ counts results that are NaN or infinite; they are left out of both. Steps are
 those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups
 of k; without groups 2(p - 1).
 
+Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps
+with the same gradients: the mean of their sums. APS is on by default where a format
+has no scales of its own.
+
 The first rows are what today's stacks do, without scaling or groups: a ring in
 bf16, whose partial sums are rounded at each hop as NCCL's are, and fp32, each
 slice summed by its owner.
@@ -46,7 +52,7 @@ With --transport each process contributes its own gradients, and they are summed
 between processes; the table is that of as many virtual nodes.
 
 --recommend measures in order ring, models the time of the hierarchical exchange
-(without groups: of a ring) and of exchange owner as steps × alpha + bytes /
+(without groups: of a ring; codecs have neither) and of exchange owner as steps × alpha + bytes /
 bandwidth, each step as long as its longest message, and names what to take for
 the least relative RMS, the least time and the least product of both: never what
 another beats in both. Errors that differ by less than chance would let them count
@@ -204,7 +210,7 @@ def _spec(
     spec = reduce_spec(
         format=format,
         wire=wire,
-        aps=options.aps or ("on" if wire is None else "off"),
+        aps=options.aps or ("off" if _has_scales(wire or format) else "on"),
         loss_scale=options.loss_scale,
         kahan=options.kahan,
         order=order,
@@ -223,6 +229,13 @@ def _spec(
         )
     accumulator = replace(Accumulator.parse(options.accumulator), seed=options.seed)
     return replace(spec, accumulator=accumulator)
+
+
+def _has_scales(wire: str) -> bool:
+    """Whether a format or codec scales its values itself, so that APS is refused."""
+    if is_compressor(wire):
+        return True
+    return isinstance(format_or_scaled(wire), Scaled)
 
 
 def _label(spec: ReduceSpec, options: argparse.Namespace) -> str:
@@ -269,6 +282,7 @@ def _measure_and_tell(
     console = new_console(quiet=STDOUT in (options.csv, options.json))
     console.print(_headline(study, options), soft_wrap=True)
     print_series(console, study.series, options.per_layer)
+    _warn_of_what_is_lost(study)
     if options.csv is not None:
         write_text(options.csv, csv_text(study.series, options.per_layer))
     if options.json is not None:
@@ -334,6 +348,16 @@ def _warn_of(not_finite: "list[NotFinite]", options: argparse.Namespace) -> None
     if len(not_finite) > most:
         more = counted(len(not_finite) - most, "more layer")
         _warn(f"{source}: {more} with NaN or Inf")
+
+
+def _warn_of_what_is_lost(study: _Study) -> None:
+    """Names the sums of which nothing is left."""
+    for one in study.series:
+        rows = [line.row for line in one.lines]
+        if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
+            _warn(f"{one.label}: everything is lost, every sum is 0; scale the values (--aps)")
+        elif all(0 < row.count == row.non_finite for row in rows):
+            _warn(f"{one.label}: everything is lost, no sum is finite; scale the values (--aps)")
 
 
 def _warn(text: str) -> None:

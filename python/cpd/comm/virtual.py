@@ -129,10 +129,10 @@ class Source:
         self.numbers = layer_numbers(numbers, len(layers))
         self._check(0, layers)
         self._first: list[Any] | None = layers
-        self._shapes = [tuple(layer.shape) for layer in layers]
+        self.shapes = [tuple(layer.shape) for layer in layers]
         self._torch = [is_torch(layer) for layer in layers]
-        self.sizes = [math.prod(shape) for shape in self._shapes]
-        self._lies = layer_lies(wire, self._shapes, self.numbers)
+        self.sizes = [math.prod(shape) for shape in self.shapes]
+        self._lies = layer_lies(wire, self.shapes, self.numbers)
         self.rows = [lie.row for lie in self._lies]
 
     def visit(self, rank: int, use: Callable[[int, npt.NDArray[np.float32]], object]) -> None:
@@ -150,8 +150,8 @@ class Source:
         values = np.empty(self.sizes[index], np.float32)
         fill(index, values)
         if self._lies:
-            values = self._lies[index].restored(values, self._shapes[index])
-        values = values.reshape(self._shapes[index])
+            values = self._lies[index].restored(values, self.shapes[index])
+        values = values.reshape(self.shapes[index])
         if not self._torch[index]:
             return values
         import torch
@@ -172,7 +172,7 @@ class Source:
             check_layer(f"rank {rank}, layer {number}", layer)
 
     def _check_shapes(self, rank: int, layers: list[Any]) -> None:
-        for number, layer, shape in zip(self.numbers, layers, self._shapes, strict=True):
+        for number, layer, shape in zip(self.numbers, layers, self.shapes, strict=True):
             if tuple(layer.shape) != shape:
                 raise ValueError(
                     f"rank {rank}, layer {number} has shape {tuple(layer.shape)}, "

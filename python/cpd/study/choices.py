@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, check_spec
-from cpd.study.costs import cost, transfer_time
+from cpd.study.costs import Largest, Sizes, cost, transfer_time
 from cpd.study.reduce import (
     Contributions,
     Measurement,
@@ -31,7 +31,7 @@ class Choice:
     roundoff: Roundoff
     steps: int
     bytes_sent: int
-    """By rank 0, a master, which has most to send."""
+    """By rank 0, a master, which has most to send; at most, where `cost` is not exact."""
     seconds: float
     """In the alpha-beta model."""
     exchange: str
@@ -46,7 +46,8 @@ class Recommendation:
     one that is named here, nor is as good in one of them and better in the other."""
 
     choices: list[Choice]
-    """One for each group size, by `hierarchical` or `ring`."""
+    """One for each group size, by `hierarchical` or `ring`; by `owner` where a codec's sums cannot
+    travel in its contributions' place."""
     owner: list[Choice]
     """The same group sizes, and sums, by exchange `owner`."""
     draws: int
@@ -132,7 +133,9 @@ def _recommended(
     check_recommended(spec, group_sizes)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
     found = {size: given.measure(spec, size) for size in sizes}
-    return choose(found, spec, given.world, given.sizes, alpha=alpha, beta=beta)
+    return choose(
+        found, spec, given.world, given.shapes, alpha=alpha, beta=beta, largest=given.largest
+    )
 
 
 def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
@@ -151,16 +154,17 @@ def choose(
     measured: Mapping[int, Measurement],
     spec: ReduceSpec,
     world: int,
-    sizes: Sequence[int],
+    sizes: Sizes,
     *,
     alpha: float,
     beta: float,
+    largest: Largest = None,
 ) -> Recommendation:
-    """What `recommend` says of measurements by group size; `sizes`: values in each layer."""
+    """What `recommend` says of measurements by group size; `sizes` and `largest`: as in `cost`."""
 
     def choice(size: int, way: ReduceSpec) -> Choice:
-        took = cost(way, world, sizes)
-        seconds = transfer_time(way, world, sizes, alpha=alpha, beta=beta)
+        took = cost(way, world, sizes, largest=largest)
+        seconds = transfer_time(way, world, sizes, alpha=alpha, beta=beta, largest=largest)
         one = measured[size]
         return Choice(
             size, one.total, took.steps, took.bytes_sent, seconds, way.exchange, one.spread
@@ -169,9 +173,10 @@ def choose(
     def named(figure: Callable[[Choice], float]) -> Choice:
         return _least(front, measured, figure)
 
-    hops = [choice(size, _moved(spec, size, world)) for size in measured]
     plain = dataclasses.replace(spec, exchange="owner", group_size=None)
     owner = [choice(size, plain) for size in measured]
+    may_hop = spec.wire is None
+    hops = [choice(size, _moved(spec, size, world)) for size in measured] if may_hop else owner
     front = [one for one in hops + owner if not any(_beats(other, one) for other in hops + owner)]
     draws = min(len(one.draws) for one in measured.values())
     return Recommendation(

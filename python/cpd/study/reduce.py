@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, StallWarning, check_spec
 from cpd.comm.virtual import Source, simulate_all_reduce
+from cpd.compress.states import States
 from cpd.numeric.options import integer
 
 DRAWS = 16
 """Blocks of the values whose differences say how far an error is known."""
+STEPS = 16
+"""All-reduces of the same layers over which codecs are measured that feed errors back."""
 _LEAST_DRAW = 4  # values in a block
 
 
@@ -60,7 +64,9 @@ def roundoff(
     The reference is the sum, in binary64 and rank ascending, of the contributions before cast and
     scaling (divided by W where `spec.average`). A group size of W = len(per_rank) means no groups;
     `spec.group_size` is not used. Over all layers together, or with `per_layer=True` a list with
-    one `Roundoff` per layer. A rank given as a function is called anew for each group size.
+    one `Roundoff` per layer. Of a codec that feeds errors back (`one_bit`, `top_k`, `feedback …`)
+    it is that of the mean of `STEPS` = 16 steps with the same layers. A rank given as a function is
+    called again for each group size.
 
     Raises ValueError for a group size that is not 1…W.
 
@@ -147,7 +153,8 @@ class Measurement:
 
 class Contributions:
     """What all ranks give to an all-reduce, to be measured with any number of specs: the reference
-    is summed once. `world` is the number of ranks W, `sizes` the number of values in each layer.
+    is summed once. `world` is the number of ranks W, `shapes` are the layers', `sizes` the number
+    of values in each, `largest` the largest magnitude in each, of all ranks.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
     >>> given.measure(ReduceSpec("e4m3"), 2).total.count
@@ -159,11 +166,13 @@ class Contributions:
         source = Source(per_rank)
         self.world = source.world
         self.sizes = source.sizes
+        self.shapes = source.shapes
+        self._largest: Callable[[], list[float]] = lambda: _largest_of(per_rank)
         self._sum: Callable[[ReduceSpec], list[npt.NDArray[np.float64]]] = lambda spec: _reference(
             per_rank, spec
         )
-        self._reduce: Callable[[ReduceSpec], list[Any]] = lambda spec: simulate_all_reduce(
-            per_rank, spec
+        self._reduce: Callable[[ReduceSpec, States], list[Any]] = lambda spec, states: (
+            simulate_all_reduce(per_rank, spec, states=states)
         )
         self._references: dict[bool, list[npt.NDArray[np.float64]]] = {}
 
@@ -174,9 +183,16 @@ class Contributions:
         values: list[npt.NDArray[np.float32]] = []
         Source([layers]).visit(0, lambda _, layer: values.append(layer))
         given.world = comm.size
+        shaped = [value.reshape(shape) for value, shape in zip(values, given.shapes, strict=True)]
+        given._largest = lambda: _largest_over(comm, layers)
         given._sum = lambda spec: _gathered_reference(comm, values, spec)
-        given._reduce = lambda spec: comm.all_reduce(values, spec)
+        given._reduce = lambda spec, states: comm.all_reduce(shaped, spec, states=states)
         return given
+
+    @functools.cached_property
+    def largest(self) -> list[float]:
+        """The largest magnitude in each layer, of all ranks; NaN where one is."""
+        return self._largest()
 
     def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
         """What the all-reduce of `spec` loses with that group size; W stands for no groups.
@@ -187,7 +203,20 @@ class Contributions:
         chosen = grouped(spec, group_size_of(group_size, self.world), self.world)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StallWarning)  # what stalls is what is measured
-            return Measurement.of(self._reference(spec), self._reduce(chosen))
+            return Measurement.of(self._reference(spec), self._sums(chosen))
+
+    def _sums(self, spec: ReduceSpec) -> list[Any]:
+        """What is reduced; of a codec that feeds errors back the mean of `STEPS` steps with the
+        same layers, since what one step leaves out the next ones send."""
+        states = States()
+        if not _feeds_back(spec):
+            return self._reduce(spec, states)
+        total = [np.zeros(size) for size in self.sizes]
+        for step in range(spec.step, spec.step + STEPS):
+            layers = self._reduce(dataclasses.replace(spec, step=step), states)
+            for one, layer in zip(total, layers, strict=True):
+                one += np.asarray(layer).reshape(-1)
+        return [(one / STEPS).astype(np.float32) for one in total]
 
     def _reference(self, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
         if spec.average not in self._references:
@@ -263,6 +292,32 @@ def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float
         for total in sums:
             _core.divide_reference(total, source.world)
     return sums
+
+
+def _feeds_back(spec: ReduceSpec) -> bool:
+    """Whether the codec adds what it loses to the next call's values."""
+    words = [] if spec.wire is None else spec.wire.name.split()
+    return bool(words) and (
+        words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
+    )
+
+
+def _largest_of(per_rank: PerRank) -> list[float]:
+    source = Source(per_rank)
+    largest = np.zeros(len(source.sizes), np.float32)
+
+    def take(index: int, layer: npt.NDArray[np.float32]) -> None:
+        largest[index] = np.maximum(largest[index], np.abs(layer).max(initial=0))
+
+    for rank in range(source.world):
+        source.visit(rank, take)
+    return [float(one) for one in largest]
+
+
+def _largest_over(comm: Communicator, layers: Layers) -> list[float]:
+    own = np.array(_largest_of([layers]), np.float32)
+    of_ranks = np.stack([ranks[0] for ranks in comm.all_gather([own], "fp32")])
+    return [float(one) for one in of_ranks.max(axis=0)]
 
 
 def _gathered_reference(

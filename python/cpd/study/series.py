@@ -183,12 +183,13 @@ def _choices(
 ) -> Sequence[Choice]:
     """What each group size takes. What is no baseline is advised on too."""
     times = {"alpha": network.alpha, "beta": network.beta}
+    largest = given.largest
     if not series.baseline:
-        best = choose(measured, series.spec, given.world, given.sizes, **times)
+        best = choose(measured, series.spec, given.world, given.shapes, largest=largest, **times)
         series.advice = Advice(given.world, network, best)
         return best.choices
-    took = cost(series.spec, given.world, given.sizes)
-    seconds = transfer_time(series.spec, given.world, given.sizes, **times)
+    took = cost(series.spec, given.world, given.shapes, largest=largest)
+    seconds = transfer_time(series.spec, given.world, given.shapes, largest=largest, **times)
     exchange = series.spec.exchange
     return [
         Choice(size, one.total, took.steps, took.bytes_sent, seconds, exchange, one.spread)

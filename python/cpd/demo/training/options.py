@@ -11,6 +11,7 @@ from cpd.comm import spec_text
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec, sums_format
 from cpd.compress import Codec, codec
+from cpd.compress.table import is_compressor
 from cpd.nn.ready import recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import Scaled, format_or_scaled
@@ -41,8 +42,10 @@ def reduce_spec(
     overflow: str | None = None,
     seed: int = 0,
 ) -> ReduceSpec:
-    """The all-reduce that these options name; `wire`: a codec, in place of `format`. Raises
-    ValueError for what CPD refuses."""
+    """The all-reduce that these options name; `wire`: a codec, in place of `format`, or the name of
+    a format, which is that format. Raises ValueError for what CPD refuses."""
+    if wire is not None and not is_compressor(wire):
+        format, wire = wire, None
     cast = None if wire is not None else format_or_scaled(format)
     accumulator = Accumulator(
         sums_format(cast),
