@@ -141,9 +141,9 @@ def test_recommend() -> None:
         assert choice.roundoff == table[choice.group_size]
         assert (choice.steps, choice.bytes_sent) == (cost.steps, cost.bytes_sent)
         assert choice.seconds == cpd.study.transfer_time(way, 64, [300, 80], alpha=1e-5, beta=1e-9)
-    assert best.by_error == min(sizes, key=lambda size: table[size].relative_rms) == 8
+    assert best.by_error == min(best.choices, key=lambda choice: choice.error).group_size == 8
     assert best.by_time == min(best.choices, key=lambda choice: choice.seconds).group_size == 4
-    products = {c.group_size: c.roundoff.relative_rms * c.seconds for c in best.choices}
+    products = {c.group_size: c.error * c.seconds for c in best.choices}
     assert best.compromise == min(products, key=products.__getitem__)
     assert [choice.roundoff for choice in best.owner] == [c.roundoff for c in best.choices]
     assert {(choice.exchange, choice.seconds) for choice in best.owner} == {
@@ -172,13 +172,15 @@ def test_recommend_by_what_counts() -> None:
 
 
 def test_recommend_avoids_what_overflows() -> None:
-    """Groups of two reach infinity in (4,3), 200 + 200; the ring of four never does."""
-    ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, -200.0, -200.0)]
+    """Sums of 200 and 200 are infinite in (4,3): which order of the ranks has fewest of them."""
+    ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, 200.0, -200.0, -200.0, -200.0)]
     spec = cpd.ReduceSpec("e4m3", order="ring")
-    best = cpd.study.recommend(ranks, spec, [2, 4], alpha=1e-5, beta=1e-9)
-    assert [choice.roundoff.non_finite for choice in best.choices] == [1, 0]
-    assert [choice.roundoff.error for choice in best.choices] == [0, 0]
-    assert (best.by_error, best.compromise) == (4, 4)
+    best = cpd.study.recommend(ranks, spec, [2, 3, 6], alpha=1e-5, beta=1e-9)
+    infinite = {choice.group_size: choice.non_finite for choice in best.choices}
+    assert min(infinite.values()) < max(infinite.values())
+    assert [choice.error for choice in best.choices] == [0, 0, 0]
+    fewest = min(infinite, key=infinite.__getitem__)
+    assert (best.by_error, best.compromise) == (fewest, fewest)
 
 
 def test_recommend_counts_owner_in() -> None:
@@ -271,9 +273,9 @@ def test_nothing_beats_what_is_named(seed: int) -> None:
     everything = best.choices + best.owner
     for named in (best.most_exact, best.fastest, best.balanced):
         assert named in everything
-        mine = (named.roundoff.non_finite, named.roundoff.relative_rms)
+        mine = (named.non_finite, named.error)
         for other in everything:
-            theirs = (other.roundoff.non_finite, other.roundoff.relative_rms)
+            theirs = (other.non_finite, other.error)
             assert not (theirs <= mine and other.seconds < named.seconds)
             assert not (theirs < mine and other.seconds <= named.seconds)
     assert best.fastest.seconds == min(choice.seconds for choice in everything)

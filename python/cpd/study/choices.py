@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, check_spec
@@ -17,10 +19,8 @@ from cpd.study.reduce import (
     Roundoff,
     group_size_of,
     grouped,
-    standard_error,
 )
-
-_SURE = 2.131  # Student's t of 15 degrees of freedom: 95 % of differences by chance lie within
+from cpd.study.resamples import shares_of_wins, undecided
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ class Choice:
     """`hierarchical`, for a group size of W `ring`; or `owner`, which gives the same bits."""
     spread: float | None
     """The standard error of `roundoff.relative_rms`; None where there are fewer than 64 values."""
+    error: float = 0.0
+    """The relative RMS over random orders of the ranks."""
+    non_finite: int = 0
+    """Results that are not finite, of all those orders."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,15 @@ class Recommendation:
     draws: int
     """Blocks of the values that the spreads stand on; 0 where there are too few values."""
     most_exact: Choice
-    """The fastest of those whose error cannot be told from the least."""
+    """The fastest of `exact_tie`."""
     fastest: Choice
     """The one of the least modelled time."""
     balanced: Choice
-    """The fastest of those whose product of error and time cannot be told from the least."""
+    """The fastest of `balanced_tie`."""
+    exact_tie: list[Choice]
+    """Which chance may make the one of least error; one alone: no tie."""
+    balanced_tie: list[Choice]
+    """The same of the product of error and time."""
 
     @property
     def by_error(self) -> int:
@@ -95,11 +103,12 @@ def recommend(
     seconds a step and `beta` seconds a byte (see `transfer_time`). The first two sum in order
     `ring`, so the spec must. Of choices that are equal in both the first is taken.
 
-    How far an error is known, the values themselves say, by the jackknife: each layer is cut into
-    `DRAWS` = 16 blocks, and the relative RMS is computed without each block in turn. A standard
-    error is the root of 15 / 16 of the sum of squares of what that changes. Two errors, or two
-    products of error and time, count as equal where their difference is at most 2.13 of its own
-    standard errors (Student's t, 95 %): of the same blocks, so that what is common cancels.
+    Errors are those over `ORDERS` = 8 random orders of the ranks together, which are the same in
+    whatever order the ranks are given: the order of a sum changes its error, and no rank has a
+    place of its own. Each layer is cut into `DRAWS` = 16 blocks; of 1,000 resamples of the orders
+    and blocks each names what is best by it. What more than 95 % of them name is the choice, else
+    those that most of them name, 95 % together, are a tie, and the fastest of these is named.
+    `spread` is the jackknife's standard error, of the order that was given.
 
     Raises ValueError for another order, for no group sizes and as `roundoff` does.
 
@@ -132,7 +141,7 @@ def _recommended(
 ) -> Recommendation:
     check_recommended(spec, group_sizes)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
-    found = {size: given.measure(spec, size) for size in sizes}
+    found = {size: given.measure_orders(spec, size) for size in sizes}
     return choose(
         found, spec, given.world, given.shapes, alpha=alpha, beta=beta, largest=given.largest
     )
@@ -167,11 +176,16 @@ def choose(
         seconds = transfer_time(way, world, sizes, alpha=alpha, beta=beta, largest=largest)
         one = measured[size]
         return Choice(
-            size, one.total, took.steps, took.bytes_sent, seconds, way.exchange, one.spread
+            size,
+            one.total,
+            took.steps,
+            took.bytes_sent,
+            seconds,
+            way.exchange,
+            one.spread,
+            one.error,
+            one.non_finite,
         )
-
-    def named(figure: Callable[[Choice], float]) -> Choice:
-        return _least(front, measured, figure)
 
     plain = dataclasses.replace(spec, exchange="owner", group_size=None)
     owner = [choice(size, plain) for size in measured]
@@ -179,45 +193,40 @@ def choose(
     hops = [choice(size, _moved(spec, size, world)) for size in measured] if may_hop else owner
     front = [one for one in hops + owner if not any(_beats(other, one) for other in hops + owner)]
     draws = min(len(one.draws) for one in measured.values())
+    exact = _tied(front, measured, lambda one: 1.0)
+    balanced = _tied(front, measured, lambda one: one.seconds)
     return Recommendation(
         hops,
         owner,
         draws,
-        most_exact=named(lambda one: 1.0),
+        most_exact=exact[0],
         fastest=min(front, key=lambda one: one.seconds),
-        balanced=named(lambda one: one.seconds),
+        balanced=balanced[0],
+        exact_tie=exact,
+        balanced_tie=balanced,
     )
 
 
 def _beats(one: Choice, other: Choice) -> bool:
     """Whether `one` is nowhere worse, and somewhere better."""
-    mine, yours = (
-        ((x.roundoff.non_finite, x.roundoff.relative_rms), x.seconds) for x in (one, other)
-    )
+    mine, yours = (((x.non_finite, x.error), x.seconds) for x in (one, other))
     return mine[0] <= yours[0] and mine[1] <= yours[1] and mine != yours
 
 
-def _least(
+def _tied(
     front: Sequence[Choice],
     measured: Mapping[int, Measurement],
     weight: Callable[[Choice], float],
-) -> Choice:
-    """The fastest of those whose relative RMS times `weight` cannot be told from the least."""
-    fewest = min(one.roundoff.non_finite for one in front)
-    sound = [one for one in front if one.roundoff.non_finite == fewest]
-    best = min(sound, key=lambda one: one.roundoff.relative_rms * weight(one))
-
-    def as_good(one: Choice) -> bool:
-        if one is best:
-            return True
-        mine, least = weight(one), weight(best)
-        more = one.roundoff.relative_rms * mine - best.roundoff.relative_rms * least
-        a, b = measured[one.group_size], measured[best.group_size]
-        if more == 0 or not (a.draws and b.draws):
-            return more == 0
-        return more <= _SURE * standard_error(a._left_out() * mine - b._left_out() * least)
-
-    return min(filter(as_good, sound), key=lambda one: one.seconds)
+) -> list[Choice]:
+    """Those of which chance decides whose error times `weight` is least, the fastest first."""
+    fewest = min(one.non_finite for one in front)
+    sound = [one for one in front if one.non_finite == fewest]
+    sound.sort(key=lambda one: (one.seconds, one.error))
+    squares = [measured[one.group_size].squares() for one in sound]
+    errors = np.array([above for above, _ in squares])
+    weights = np.array([weight(one) for one in sound])
+    shares = shares_of_wins(errors, squares[0][1], weights)
+    return [sound[i] for i in sorted(undecided(shares))]
 
 
 def _moved(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from cpd.numeric.options import integer
 
 DRAWS = 16
 """Blocks of the values whose differences say how far an error is known."""
+ORDERS = 8
+"""Random orders of the ranks over which a recommendation takes errors."""
 STEPS = 16
 """All-reduces of the same layers over which codecs are measured that feed errors back."""
 _LEAST_DRAW = 4  # values in a block
@@ -125,6 +128,29 @@ class Measurement:
     draws: list[tuple[float, float]]
     """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, to which every layer
     gives a part of equal size, as far as it goes. Empty where there are fewer than 64 values."""
+    orders: list[Measurement] = dataclasses.field(default_factory=list)
+    """The same in `ORDERS` random orders of the ranks, where these were measured."""
+
+    @property
+    def error(self) -> float:
+        """The relative RMS, over all orders that were measured."""
+        errors, references = self.squares()
+        return float(np.sqrt(errors.sum() / (len(errors) * references.sum() or 1.0)))
+
+    @property
+    def non_finite(self) -> int:
+        """Results that are not finite, of all orders that were measured."""
+        return sum(one.total.non_finite for one in self.orders or [self])
+
+    def squares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """sum (h - l)^2, [order, block], and sum h^2, [block]; one block where there are no
+        draws."""
+        each = self.orders or [self]
+        if not self.draws:
+            errors = np.array([[one.total.relative_rms**2] for one in each])
+            return errors, np.ones(1)
+        squares = np.array([one.draws for one in each])
+        return squares[:, :, 0], squares[0, :, 1]
 
     @classmethod
     def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
@@ -164,6 +190,7 @@ class Contributions:
     def __init__(self, per_rank: PerRank) -> None:
         """`per_rank`: as for `simulate_all_reduce`."""
         source = Source(per_rank)
+        self._per_rank: PerRank | None = per_rank
         self.world = source.world
         self.sizes = source.sizes
         self.shapes = source.shapes
@@ -183,6 +210,7 @@ class Contributions:
         values: list[npt.NDArray[np.float32]] = []
         Source([layers]).visit(0, lambda _, layer: values.append(layer))
         given.world = comm.size
+        given._per_rank = None
         shaped = [value.reshape(shape) for value, shape in zip(values, given.shapes, strict=True)]
         given._largest = lambda: _largest_over(comm, layers)
         given._sum = lambda spec: _gathered_reference(comm, values, spec)
@@ -204,6 +232,25 @@ class Contributions:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StallWarning)  # what stalls is what is measured
             return Measurement.of(self._reference(spec), self._sums(chosen))
+
+    def measure_orders(self, spec: ReduceSpec, group_size: int) -> Measurement:
+        """`measure`, and the same in `ORDERS` random orders of the ranks, which do not depend on
+        the order that they are given in; between processes the ranks have one order."""
+        one = self.measure(spec, group_size)
+        each = [given.measure(spec, group_size) for given in self._in_orders]
+        return dataclasses.replace(one, orders=each)
+
+    @functools.cached_property
+    def _in_orders(self) -> list[Contributions]:
+        if self._per_rank is None:
+            return []
+        digests = [_digest(self._per_rank, rank) for rank in range(self.world)]
+        ranks = sorted(range(self.world), key=digests.__getitem__)
+        rng = np.random.default_rng(0)
+        return [
+            Contributions([self._per_rank[ranks[i]] for i in rng.permutation(self.world)])
+            for _ in range(ORDERS)
+        ]
 
     def _sums(self, spec: ReduceSpec) -> list[Any]:
         """What is reduced; of a codec that feeds errors back the mean of `STEPS` steps with the
@@ -300,6 +347,13 @@ def _feeds_back(spec: ReduceSpec) -> bool:
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
     )
+
+
+def _digest(per_rank: PerRank, rank: int) -> bytes:
+    """Of a rank's layers."""
+    digest = hashlib.sha256()
+    Source([per_rank[rank]]).visit(0, lambda _, layer: digest.update(layer.tobytes()))
+    return digest.digest()
 
 
 def _largest_of(per_rank: PerRank) -> list[float]:

@@ -167,7 +167,9 @@ def measure_series(
     size. `names`: the layers'."""
     measured: dict[int, Measurement] = {}
     for size in series.sizes:
-        measured[size] = given.measure(series.spec, size)
+        wants_orders = network is not None and not series.baseline
+        measure = given.measure_orders if wants_orders else given.measure
+        measured[size] = measure(series.spec, size)
         done()
     choices = (
         [None] * len(measured) if network is None else _choices(given, series, measured, network)
@@ -209,19 +211,30 @@ class Advice:
         """What is recommended, in words."""
         best = self.best
         return [
-            f"by error: {self._named(best.most_exact)}",
+            f"by error: {self._tied(best.exact_tie)}{self._named(best.most_exact)}",
             f"by modelled time: {self._named(best.fastest)}",
-            f"compromise (least error × time): {self._named(best.balanced)}",
+            f"compromise (least error × time): {self._tied(best.balanced_tie)}"
+            f"{self._named(best.balanced)}",
             f"exchange owner gives the same bits in {best.owner_seconds * 1e3:.4g} ms for every "
             "group size",
         ]
 
+    def _tied(self, choices: Sequence[Choice]) -> str:
+        """What chance decides between, if it does."""
+        if len(choices) == 1:
+            return ""
+        ways = dict.fromkeys(f"{self._group(one)} ({one.exchange})" for one in choices)
+        return f"a tie of {', '.join(ways)}; the fastest: "
+
+    def _group(self, choice: Choice) -> str:
+        return "no groups" if choice.group_size == self.nodes else f"groups of {choice.group_size}"
+
     def _named(self, choice: Choice) -> str:
-        group = "no groups" if choice.group_size == self.nodes else f"groups of {choice.group_size}"
+        group = self._group(choice)
         spread = "" if choice.spread is None else f" ± {in_percent(choice.spread)}"
         return (
             f"{group}, exchange {choice.exchange}, relative RMS "
-            f"{in_percent(choice.roundoff.relative_rms)}{spread}, {choice.seconds * 1e3:.4g} ms"
+            f"{in_percent(choice.error)}{spread}, {choice.seconds * 1e3:.4g} ms"
         )
 
     def json(self) -> dict[str, Any]:
@@ -230,6 +243,8 @@ class Advice:
             "by_error": best.by_error,
             "by_time": best.by_time,
             "compromise": best.compromise,
+            "by_error_tie": [one.group_size for one in best.exact_tie],
+            "compromise_tie": [one.group_size for one in best.balanced_tie],
             "by_error_exchange": best.most_exact.exchange,
             "by_time_exchange": best.fastest.exchange,
             "compromise_exchange": best.balanced.exchange,

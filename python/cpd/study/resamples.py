@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a choice by a measured error is one: how often chance would have made another."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES = 1000
+SURE = 0.95
+"""The share of resamples that makes a choice; less is a tie."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Floats:
+    """In what share of the resamples each candidate has the least relative RMS times its weight.
+
+    Args:
+        errors: the sums of squared errors, [candidate, order of the ranks, block of the values].
+        references: the sums of squared references, [block].
+        weights: [candidate].
+
+    A resample draws as many orders and blocks as there are, with replacement, the same for all
+    candidates; of equal products the first wins. The draws are the same in each call.
+    """
+    _, orders, blocks = errors.shape
+    rng = np.random.default_rng(0)
+    of_orders = rng.multinomial(orders, np.full(orders, 1 / orders), RESAMPLES)
+    of_blocks = rng.multinomial(blocks, np.full(blocks, 1 / blocks), RESAMPLES)
+    above = np.einsum("cob,ro,rb->rc", errors, of_orders, of_blocks, optimize=True)
+    below = orders * (of_blocks @ references)[:, None]
+    squares = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    products = np.sqrt(squares) * weights
+    return np.bincount(products.argmin(axis=1), minlength=len(errors)) / RESAMPLES
+
+
+def undecided(shares: Floats) -> list[int]:
+    """The candidates that win most often, as few as win in 95 % of the resamples together: one is a
+    choice, several are a tie."""
+    chosen: list[int] = []
+    for candidate in np.argsort(-shares, kind="stable"):
+        chosen.append(int(candidate))
+        if shares[chosen].sum() >= SURE:
+            break
+    return chosen

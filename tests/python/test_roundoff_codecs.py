@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd roundoff` of codecs and scaled formats, and recommendations in any order of the ranks."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import cpd
+from cpd.cli import main
+from cpd.study.resamples import shares_of_wins, undecided
+
+
+@pytest.fixture
+def normal_file(tmp_path):
+    draw = np.random.default_rng(0)
+    path = tmp_path / "normal.npz"
+    np.savez(
+        path, a=draw.normal(size=(8, 32, 32)).astype("f4"), b=draw.normal(size=(8, 20)).astype("f4")
+    )
+    return path
+
+
+@pytest.mark.parametrize("wire", ["qsgd", "one_bit bucket=64", "int8_rows", "terngrad", "e4m3"])
+def test_recommend_of_codecs(normal_file, tmp_path, wire):
+    """They cannot hop, so exchange owner is modelled; bytes and times are columns."""
+    out = tmp_path / "table.json"
+    arguments = ["--gradients", str(normal_file), "--wire", wire, "--recommend", "--json", str(out)]
+    assert main(["roundoff", *arguments]) == 0
+    table = json.loads(out.read_text())
+    assert table["recommend"]["by_time_exchange"] in ("owner", "ring", "hierarchical")
+    for row in table["roundoff"]:
+        assert row["bytes_sent"] > 0
+        assert row["seconds"] > 0
+    if wire == "int8_rows":
+        shapes = [(32, 32), (20,)]
+        cost = cpd.study.cost(cpd.ReduceSpec(wire=wire), 8, shapes)
+        assert {row["bytes_sent"] for row in table["roundoff"]} == {cost.bytes_sent}
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4"])
+def test_scaled_formats_have_no_aps(normal_file, tmp_path, name):
+    out = tmp_path / "table.json"
+    arguments = ["--gradients", str(normal_file), "--format", name, "--json", str(out)]
+    assert main(["roundoff", *arguments]) == 0
+    assert json.loads(out.read_text())["aps"] is False
+
+
+def test_a_format_by_wire_is_the_format(normal_file, tmp_path):
+    """`--wire e5m2` sums in e5m2, as `ReduceSpec(wire="e5m2")` does."""
+    tables = []
+    for option in "--format", "--wire":
+        out = tmp_path / f"{option}.json"
+        arguments = ["--gradients", str(normal_file), option, "e5m2", "--json", str(out)]
+        assert main(["roundoff", *arguments]) == 0
+        tables.append(json.loads(out.read_text()))
+    assert tables[0] == tables[1]
+    assert tables[0]["accumulator"] == str(cpd.ReduceSpec(wire="e5m2").accumulator)
+
+
+@pytest.mark.parametrize("wire", ["one_bit bucket=64", "top_k 0.1", "feedback int4"])
+def test_what_is_fed_back_is_measured_over_steps(wire):
+    draw = np.random.default_rng(0)
+    ranks = [[draw.normal(size=512).astype(np.float32)] for _ in range(4)]
+    spec = cpd.ReduceSpec(wire=wire)
+    states, total = cpd.compress.States(), np.zeros(512)
+    for step in range(cpd.study.reduce.STEPS):
+        one = cpd.ReduceSpec(wire=wire, step=step)
+        total += cpd.simulate_all_reduce(ranks, one, states=states)[0]
+    reference = np.sum([rank[0].astype(np.float64) for rank in ranks], axis=0)
+    mean = (total / cpd.study.reduce.STEPS).astype(np.float32)
+    wanted = np.sqrt(np.square(reference - mean).sum() / np.square(reference).sum())
+    found = cpd.study.roundoff(ranks, spec, [4])[4].relative_rms
+    assert found == pytest.approx(wanted, rel=1e-6)
+    first = cpd.simulate_all_reduce(ranks, spec)[0]
+    assert found < np.sqrt(np.square(reference - first).sum() / np.square(reference).sum())
+
+
+def test_rows_count_over_real_ranks():
+    """Layers keep their shapes between processes."""
+    draw = np.random.default_rng(0)
+    ranks = [[draw.normal(size=(16, 8)).astype(np.float32) * 2.0**rank] for rank in range(3)]
+    spec = cpd.ReduceSpec(wire="int8_rows")
+    with cpd.comm.local(3) as group:
+        (told, *_) = group.run(lambda c: cpd.study.roundoff_over(c, ranks[c.rank], spec, [3]))
+    assert told == cpd.study.roundoff(ranks, spec, [3])
+
+
+def test_everything_lost_is_a_warning(tmp_path, capsys):
+    path = tmp_path / "tiny.npz"
+    np.savez(path, a=np.full((4, 100), 1e-30, "f4"))
+    assert main(["roundoff", "--gradients", str(path), "--format", "e4m3", "--no-aps"]) == 0
+    assert "e4m3: everything is lost, every sum is 0" in capsys.readouterr().err
+    assert main(["roundoff", "--gradients", str(path), "--format", "e4m3"]) == 0
+    assert "lost" not in capsys.readouterr().err
+
+
+# ---- the order of the ranks ---------------------------------------------------------------------
+
+
+def heavy_ranks(seed, world=64):
+    """Few large values among many small ones: sums in other orders lose other values."""
+    draw = np.random.default_rng(seed)
+    return [[draw.standard_t(2.5, 600).astype(np.float32)] for _ in range(world)]
+
+
+def recommended(ranks, sizes=(4, 8, 16, 64)):
+    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    return cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=8e-10)
+
+
+def test_a_recommendation_is_the_same_in_every_order_of_the_ranks():
+    ranks = heavy_ranks(0)
+    told = set()
+    for seed in range(8):
+        order = np.random.default_rng(seed).permutation(len(ranks))
+        best = recommended([ranks[rank] for rank in order])
+        ties = [[one.group_size for one in tie] for tie in (best.exact_tie, best.balanced_tie)]
+        told.add((best.by_error, best.by_time, best.compromise, str(ties)))
+    assert len(told) == 1
+
+
+def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
+    by_error, compromise = set(), set()
+    ties = 0
+    for seed in range(20):
+        best = recommended(heavy_ranks(seed))
+        by_error |= {best.by_error} if len(best.exact_tie) == 1 else set()
+        compromise |= {best.compromise} if len(best.balanced_tie) == 1 else set()
+        ties += len(best.exact_tie) > 1
+        assert best.most_exact == best.exact_tie[0]
+    assert len(by_error) <= 1
+    assert len(compromise) <= 1
+    assert ties < 20
+
+
+def test_resamples():
+    """What is always least always wins; what is equal but for chance is a tie."""
+    draw = np.random.default_rng(0)
+    near = 1 + 0.1 * draw.random((2, 8, 16))
+    errors = np.concatenate([near, near[:1] * 2])
+    shares = shares_of_wins(errors, np.ones(16), np.ones(3))
+    assert shares.sum() == pytest.approx(1)
+    assert shares[2] == 0
+    assert undecided(np.array([0.02, 0.96, 0.02])) == [1]
+    assert undecided(np.array([0.3, 0.6, 0.1])) == [1, 0, 2]
+    weighted = shares_of_wins(errors, np.ones(16), np.array([1.0, 3.0, 1.0]))
+    assert weighted.tolist() == [1, 0, 0]
+
+
+def test_a_tie_is_printed(tmp_path, capsys):
+    """Sums in fp32 of values that e4m3 has lost already: group sizes differ by chance alone."""
+    draw = np.random.default_rng(0)
+    path, out = tmp_path / "g.npz", tmp_path / "table.json"
+    np.savez(path, a=draw.normal(size=(8, 4000)).astype("f4"))
+    arguments = ["--gradients", str(path), "--format", "e4m3", "--accumulator", "e5m6"]
+    arguments += ["--result", "e5m6", "--alpha", "1", "--group-sizes", "2,3,4", "--no-baselines"]
+    assert main(["roundoff", *arguments, "--recommend", "--json", str(out)]) == 0
+    told = json.loads(out.read_text())["recommend"]
+    printed = capsys.readouterr().out
+    assert (len(told["by_error_tie"]) > 1) == ("by error: a tie of groups of" in printed)
+    assert told["by_error"] in told["by_error_tie"]
