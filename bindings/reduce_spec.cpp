@@ -71,7 +71,8 @@ ReduceSpec MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
                     const Accumulator& accumulator, const py::object& order,
                     const py::object& exchange, std::optional<int> group_size,
                     const py::object& aps, const py::object& loss_scale, bool average,
-                    const RoundingOptions& rounding, const Format& result, std::uint64_t step) {
+                    const py::object& divide, const RoundingOptions& rounding, const Format& result,
+                    std::uint64_t step) {
   ReduceSpec spec;
   if (const auto* format = std::get_if<Format>(&wire)) {
     spec.format = *format;
@@ -90,6 +91,7 @@ ReduceSpec MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
   spec.aps = ApsFrom(aps);
   spec.loss_scale = LossScale(loss_scale);
   spec.average = average;
+  spec.divide = OneOf<Divide>("divide", DivideNames(), divide);
   spec.step = step;
   Check(spec);
   return spec;
@@ -101,8 +103,8 @@ void BindReduceSpec(py::module_& m) {
   py::class_<ReduceSpec> made(m, "ReduceSpec");
   made.def(py::init(&MakeSpec), py::kw_only(), py::arg("wire"), py::arg("accumulator"),
            py::arg("order"), py::arg("exchange"), py::arg("group_size"), py::arg("aps"),
-           py::arg("loss_scale"), py::arg("average"), py::arg("rounding"), py::arg("result"),
-           py::arg("step"))
+           py::arg("loss_scale"), py::arg("average"), py::arg("divide"), py::arg("rounding"),
+           py::arg("result"), py::arg("step"))
       .def_property_readonly("order", [](const ReduceSpec& s) { return ToString(s.order); })
       .def_property_readonly("exchange", [](const ReduceSpec& s) { return ToString(s.exchange); })
       .def_property_readonly("group_size",
@@ -113,6 +115,7 @@ void BindReduceSpec(py::module_& m) {
       .def_property_readonly("aps", [](const ReduceSpec& s) { return FromAps(s.aps); })
       .def_readonly("loss_scale", &ReduceSpec::loss_scale)
       .def_readonly("average", &ReduceSpec::average)
+      .def_property_readonly("divide", [](const ReduceSpec& s) { return ToString(s.divide); })
       .def_readonly("step", &ReduceSpec::step)
       .def_property_readonly("seed", [](const ReduceSpec& s) { return s.rounding.seed; })
       .def(
@@ -129,6 +132,7 @@ void BindReduceSpec(py::module_& m) {
   BindRounding(made);
   m.attr("ORDERS") = Tuple(OrderNames());
   m.attr("EXCHANGES") = Tuple(ExchangeNames());
+  m.attr("DIVIDES") = Tuple(DivideNames());
 }
 
 }  // namespace cpd

@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -68,22 +67,6 @@ class Refusal : public std::runtime_error {
   bool by_machine_;
 };
 
-/// Layers' numbers in random streams, runs of them as `first-last`; one text for 0, 1, … whether
-/// they are given or not.
-std::string NumbersText(std::span<const std::int64_t> numbers) {
-  const auto count = static_cast<std::int64_t>(numbers.size());
-  if (std::ranges::equal(numbers, std::views::iota(std::int64_t{0}, count))) return "0, 1, …";
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t end = i + 1;
-    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
-    text += (i == 0 ? "" : " ") + std::to_string(numbers[i]);
-    if (end > i + 1) text += "-" + std::to_string(numbers[end - 1]);
-    i = end;
-  }
-  return text;
-}
-
 /// One call on this rank.
 class Call {
  public:
@@ -97,8 +80,7 @@ class Call {
     delivery_ = delivery;
     root_ = root;
     constexpr std::array<std::string_view, 3> kNames{"all_reduce", "reduce", "reduce_scatter"};
-    Intent intent = IntentOf(spec_);
-    intent.emplace_back("operation", kNames.at(static_cast<std::size_t>(delivery)));
+    Intent intent = IntentOf(std::string(kNames.at(static_cast<std::size_t>(delivery))), spec_);
     intent.emplace_back("root", std::to_string(root));
     intent.emplace_back("counts", counts ? "on" : "off");
     Agree(std::move(intent), [&] { CheckReduce(); });
@@ -121,9 +103,7 @@ class Call {
   }
 
   Traffic AllGather() {
-    Intent intent = IntentOf(spec_);
-    intent.emplace_back("operation", "all_gather");
-    Agree(std::move(intent), [&] { CheckOut(size()); });
+    Agree(IntentOf("all_gather", spec_), [&] { CheckOut(size()); });
     std::vector<std::vector<std::int64_t>> offsets(static_cast<std::size_t>(size()));
     for (std::int64_t r = 0; r < size(); ++r) {
       for (const std::int64_t n : sizes_) offsets[static_cast<std::size_t>(r)].push_back(r * n);
@@ -164,6 +144,7 @@ class Call {
       check();
       CheckOverlap(x_, out_);
       UseLayers();
+      DivideFirst();
       FindStates();
       if (WantsExponents()) Measure();
     } catch (const Error& error) {
@@ -196,6 +177,16 @@ class Call {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
     if (queue_ != nullptr) order_.emplace(queue_, x_, out_);
+  }
+
+  /// Where contributions are divided, the reduction takes the quotients instead of x.
+  void DivideFirst() {
+    const float divisor = reduction_->first_divisor();
+    if (divisor == 1) return;
+    quotients_ = queue_ == nullptr ? Quotients(x_, divisor) : Quotients(queue_, x_, divisor);
+    divided_.assign(x_.begin(), x_.end());
+    for (std::size_t l = 0; l < divided_.size(); ++l) divided_[l].data = quotients_[l].get();
+    x_ = divided_;
   }
 
   /// Where this rank's slice of a layer begins, of `owner`'s results.
@@ -410,6 +401,8 @@ class Call {
   int root_ = 0;
   std::vector<std::int64_t> sizes_;
   std::unique_ptr<const Reduction> reduction_;
+  std::vector<std::shared_ptr<float>> quotients_;  // DivideFirst
+  std::vector<TensorView> divided_;
   std::vector<std::uint8_t> exponents_;
   bool machine_refuses_ = false;
   std::vector<int> shifts_;

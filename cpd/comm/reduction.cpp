@@ -82,6 +82,10 @@ Reduction::Reduction(const ReduceSpec& spec, int world, std::span<const std::int
       numbers_(layers.numbers.begin(), layers.numbers.end()) {
   Check(spec_, world);
   CheckFold(spec_.accumulator, world);
+  if (spec_.group_size == world) {
+    spec_.group_size = 0;
+    spec_.order = Order::sequential;
+  }
   const auto count = static_cast<std::int64_t>(sizes.size());
   CheckNumbers(numbers_, count);
   const std::int64_t last = numbers_.empty() ? count - 1 : std::ranges::max(numbers_);

@@ -66,6 +66,7 @@ class Reduction {
   Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
             const LayerOptions& layers = {}, bool encodes_results = true);
 
+  /// The spec; where one group holds all ranks, without groups and in order sequential.
   [[nodiscard]] const ReduceSpec& spec() const { return spec_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
@@ -120,13 +121,18 @@ class Reduction {
   /// sum, rounded to its result.
   static void Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
                    std::int64_t begin, std::int64_t n, FoldState state);
-  /// What is divided by at the end.
-  [[nodiscard]] float divisor() const { return spec_.average ? static_cast<float>(world_) : 1.0F; }
+  /// What contributions are divided by before anything else, in binary32 (Unscale).
+  [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
+  /// What sums are divided by at the end.
+  [[nodiscard]] float divisor() const { return DivisorOf(Divide::after); }
   /// Sums into results: multiplies by a scale that ranks share, undoes 2^shift, divides; each
   /// rounded once to binary32. Any NaN becomes 0x7FC00000. In place.
   void Finish(int shift, float scale, std::int64_t n, float* values) const;
 
  private:
+  [[nodiscard]] float DivisorOf(Divide divide) const {
+    return spec_.average && spec_.divide == divide ? static_cast<float>(world_) : 1.0F;
+  }
   [[nodiscard]] int ShiftOf(std::uint8_t exponent, Aps aps) const;
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kOrders{"sequential", "ring", "tree"};
 constexpr std::array<std::string_view, 4> kExchanges{"owner", "gather", "ring", "hierarchical"};
+constexpr std::array<std::string_view, 2> kDivides{"after", "before"};
 
 void CheckLossScale(const ReduceSpec& spec) {
   if (!IsLossScale(spec.loss_scale)) {
@@ -66,9 +67,14 @@ Exchange ParseExchange(std::string_view name) {
 std::string ToString(Exchange exchange) {
   return std::string(kExchanges.at(static_cast<std::size_t>(exchange)));
 }
+Divide ParseDivide(std::string_view name) { return ParseName<Divide>("divide", kDivides, name); }
+std::string ToString(Divide divide) {
+  return std::string(kDivides.at(static_cast<std::size_t>(divide)));
+}
 
 std::span<const std::string_view> OrderNames() { return kOrders; }
 std::span<const std::string_view> ExchangeNames() { return kExchanges; }
+std::span<const std::string_view> DivideNames() { return kDivides; }
 
 bool IsLossScale(double scale) {
   int exponent = 0;
@@ -99,6 +105,7 @@ void Check(const ReduceSpec& spec) {
   }
   CheckName("order", kOrders, spec.order);
   CheckName("exchange", kExchanges, spec.exchange);
+  CheckName("divide", kDivides, spec.divide);
   Check(spec.aps);
   if (spec.group_size < 0) {
     throw Error("group_size must be at least 1 (0: no groups), got " +

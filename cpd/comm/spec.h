@@ -22,6 +22,12 @@ enum class Exchange : std::uint8_t {
   hierarchical,  ///< members to master, ring of masters, broadcast; order ring, with groups
 };
 
+/// Where an average divides by the number of ranks W, in binary32.
+enum class Divide : std::uint8_t {
+  after,   ///< the sum, once, at the end
+  before,  ///< each contribution, before its scale is measured and it is cast (as torch's DDP)
+};
+
 /// An all-reduce: what each contribution is cast to, how the sum is formed, what comes back.
 struct ReduceSpec {
   Format format = kFp32;       ///< on the wire; where `wire` is given, its format()
@@ -31,11 +37,15 @@ struct ReduceSpec {
   Format result = kFp32;       ///< a wider accumulator is rounded once more to it, each level
   Order order = Order::sequential;
   Exchange exchange = Exchange::owner;
-  int group_size = 0;  ///< 0: no groups; else at most W: each group in rank order to its first rank
+  /// 0: no groups; else at most W: each group in rank order to its first rank, then the groups'
+  /// sums in `order`. One group of all W ranks has no second level: as no groups in order
+  /// sequential.
+  int group_size = 0;
   Aps aps = Aps::off;
-  double loss_scale = 1;   ///< constant power of two for all layers, undone at the end; APS's rival
-  bool average = false;    ///< divide once, in binary32, at the end
-  std::uint64_t step = 0;  ///< enters the random streams
+  double loss_scale = 1;  ///< constant power of two for all layers, undone at the end; APS's rival
+  bool average = false;   ///< divide by the number of ranks
+  Divide divide = Divide::after;  ///< where an average divides; without one it has no effect
+  std::uint64_t step = 0;         ///< enters the random streams
 };
 
 /// Throws Error where an option is out of range or two exclude each other, or a stream is given:
@@ -52,9 +62,12 @@ CPD_API Order ParseOrder(std::string_view name);
 CPD_API std::string ToString(Order order);
 CPD_API Exchange ParseExchange(std::string_view name);
 CPD_API std::string ToString(Exchange exchange);
+CPD_API Divide ParseDivide(std::string_view name);
+CPD_API std::string ToString(Divide divide);
 /// All names, each at its enumerator's place.
 CPD_API std::span<const std::string_view> OrderNames();
 CPD_API std::span<const std::string_view> ExchangeNames();
+CPD_API std::span<const std::string_view> DivideNames();
 
 /// Whether it is a power of two from 2^-126 to 2^126.
 CPD_API bool IsLossScale(double scale);

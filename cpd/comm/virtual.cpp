@@ -118,6 +118,7 @@ struct VirtualReduce::Impl {
   CodecStates own_states;  // for this reduction alone
   bool commits;
   std::set<CodecState*> begun;
+  std::vector<float> divided;  // Entering
 
   Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
        const LayerOptions& options)
@@ -196,6 +197,19 @@ struct VirtualReduce::Impl {
       if (k >= 0) layer.across.Take(level, k, i, end - i, terms + (i - begin));
       i = end;
     }
+  }
+
+  /// A rank's values of a layer as they enter the reduction; those that are divided first lie in
+  /// `divided` until the next call.
+  const float* Entering(const Layer& layer, const TensorView& x) {
+    const auto* values = static_cast<const float*>(x.data);
+    const float divisor = reduction.first_divisor();
+    if (divisor == 1) return values;
+    divided.resize(static_cast<std::size_t>(layer.size));
+    parallel_for(layer.size, kStage, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
+      Unscale(0, divisor, end - begin, values + begin, divided.data() + begin);
+    });
+    return divided.data();
   }
 
   /// What the codec keeps of the layer whose turn it is, told what comes; null where nothing.
@@ -324,15 +338,17 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
   }
   const Reduction& reduction = impl_->reduction;
   const int rank = observed.observed++;
+  const float* values = impl_->Entering(observed, x);
   if (reduction.measured() == Measured::shared) {
     const Piece whole = reduction.PieceOf(layer, rank, reduction.ShiftOf(0));
-    const auto* values = static_cast<const float*>(x.data);
     observed.scale =
         std::max(observed.scale, reduction.wire(layer)->Measure(whole, nullptr, values));
     return;
   }
+  TensorView entering = x;
+  entering.data = const_cast<float*>(values);
   observed.exponent =
-      std::max(observed.exponent, ApsExponent(MeasureRange(x).max_abs, reduction.world()));
+      std::max(observed.exponent, ApsExponent(MeasureRange(entering).max_abs, reduction.world()));
 }
 
 std::vector<int> VirtualReduce::schedule() const { return impl_->ranks; }
@@ -352,7 +368,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   impl_->contributed = true;
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
-  const auto* values = static_cast<const float*>(x.data);
+  const float* values = impl_->Entering(into, x);
   CodecState* state = impl_->BeginLayer(layer, values);
   const std::int64_t block = impl_->reduction.wire(layer)->block();
   parallel_for(into.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {

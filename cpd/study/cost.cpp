@@ -78,6 +78,7 @@ std::vector<Steps> StepsOf(const DryRun& run, int rank) {
 /// first but the last.
 std::vector<Steps> StepsOfAll(const DryRun& run) {
   const Reduction& reduction = run.reduction();
+  if (!reduction.grouped()) return StepsOf(run, 0);
   const std::int64_t last = reduction.rounds().units - 1;
   std::vector<Steps> all = StepsOf(run, 0);
   if (reduction.group_size(last) == reduction.group_size(0)) return all;

@@ -404,6 +404,7 @@ class ReduceSpec:
         aps: typing.Any,
         loss_scale: typing.Any,
         average: bool,
+        divide: typing.Any,
         rounding: RoundingOptions,
         result: Format,
         step: typing.SupportsInt | typing.SupportsIndex,
@@ -415,6 +416,8 @@ class ReduceSpec:
     def aps(self) -> typing.Any: ...
     @property
     def average(self) -> bool: ...
+    @property
+    def divide(self) -> str: ...
     @property
     def exchange(self) -> str: ...
     @property
@@ -885,6 +888,7 @@ def with_codec(spec: ReduceSpec, codec: typing.Any) -> ReduceSpec: ...
 
 DEFAULT_CHUNK: int
 DEFAULT_TIMEOUT: float
+DIVIDES: tuple[str, ...] = ("after", "before")
 EXCHANGES: tuple[str, ...] = ("owner", "gather", "ring", "hierarchical")
 MAX_LAYERS: int
 MAX_RANDOM_BITS: int

@@ -81,7 +81,8 @@ float expected_value(const ReduceSpec& spec, const std::vector<float>& given, in
   const reference::Spec result = reference::spec_of(spec.result);
   std::vector<float> units;
   for (const float x : given) units.push_back(reference::cast(wire, std::ldexp(double{x}, shift)));
-  if (spec.group_size > 0) {
+  const bool one_group = spec.group_size == static_cast<int>(given.size());
+  if (spec.group_size > 0 && !one_group) {
     std::vector<float> sums;
     const auto size = static_cast<std::size_t>(spec.group_size);
     for (std::size_t begin = 0; begin < units.size(); begin += size) {
@@ -93,8 +94,10 @@ float expected_value(const ReduceSpec& spec, const std::vector<float>& given, in
     }
     units = sums;
   }
-  if (spec.order == Order::ring) units = rotated(units, slice_of(i, n, units.size()) + 1);
-  const Scheme across = spec.order == Order::tree ? Scheme::pairwise : spec.accumulator.scheme;
+  if (spec.order == Order::ring && !one_group)
+    units = rotated(units, slice_of(i, n, units.size()) + 1);
+  const bool by_tree = spec.order == Order::tree && !one_group;
+  const Scheme across = by_tree ? Scheme::pairwise : spec.accumulator.scheme;
   const float sum = reference::cast(result, ordered_sum(spec.accumulator, across, units));
   const auto unscaled = static_cast<float>(std::ldexp(double{sum}, -shift));
   return spec.average ? unscaled / static_cast<float>(given.size()) : unscaled;

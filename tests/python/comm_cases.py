@@ -30,6 +30,8 @@ SCALINGS: tuple[dict[str, Any], ...] = (
     {"loss_scale": 2.0**9},
     {"average": True},
     {"aps": True, "average": True},
+    {"average": True, "divide": "before"},
+    {"aps": True, "average": True, "divide": "before"},
 )
 
 
@@ -346,8 +348,21 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "aps's exponent": {"aps": "paper"},
     "loss_scale": {"loss_scale": 2.0},
     "average": {"average": True},
+    "divide": {"average": True, "divide": "before"},
     "step": {"step": 3},
 }
+SAID = {
+    "format": "wire is format e4m3 on rank 0 and format e5m2 on",
+    "codec": "wire is format e4m3 on rank 0 and codec qsgd",
+    "aps": "aps is off on rank 0 and on on",
+    "aps's exponent": "aps is off on rank 0 and paper on",
+    "loss_scale": "loss_scale is 2^0 on rank 0 and 2^1 on",
+    "group_size": "group_size is 2 on rank 0 and 1 on",
+    "operation": "operation is all_reduce on rank 0 and reduce_scatter on",
+    "barrier": "operation is all_gather on rank 0 and barrier on",
+    "barrier and sum": "operation is all_reduce on rank 0 and barrier on",
+}
+"""What the texts of some mismatches say that differs."""
 
 
 def mismatches(comm: Communicator) -> dict[str, str]:
@@ -370,6 +385,11 @@ def mismatches(comm: Communicator) -> dict[str, str]:
     texts["root"] = _mismatch(lambda: comm.reduce(x, BASE, root=int(odd)))
     texts["gathered format"] = _mismatch(lambda: comm.all_gather(x, "e4m3" if odd else "e5m2"))
     texts["barrier"] = _mismatch(lambda: comm.barrier() if odd else comm.all_gather(x))
+    texts["barrier and sum"] = _mismatch(
+        lambda: comm.barrier() if odd else comm.all_reduce(x, BASE)
+    )
+    coded = cpd.ReduceSpec(wire="qsgd bits=4 bucket=64")
+    texts["codec"] = _mismatch(lambda: comm.all_reduce(x, coded if odd else BASE))
     texts["bytes"] = _mismatch(lambda: comm.barrier() if odd else comm.all_gather_bytes(b"12"))
     total = comm.all_reduce(x, dataclasses.replace(BASE, format="fp32", result="fp32"))
     texts["after"] = "" if total[0].tolist() == [comm.size] * 5 else f"wrong sum: {total}"

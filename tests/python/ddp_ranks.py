@@ -66,6 +66,7 @@ def run(
     *,
     knows_module: bool = False,
     average: bool = True,
+    divide: str | None = None,
     steps: int = 3,
     **options: object,
 ) -> None:
@@ -73,21 +74,22 @@ def run(
     model = make()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.3, **options)
     module = ddp if knows_module else None
-    state, hook = cpd.ddp_hook(spec, module=module, average=average)
+    state, hook = cpd.ddp_hook(spec, module=module, average=average, divide=divide)
     ddp.register_comm_hook(state, hook)
     for step in range(steps):
         assert state.step == step
         ddp.zero_grad()
         loss_of(ddp, step, dist.get_rank()).backward()
-        check(model, spec, average, make, step)
+        check(model, spec, average, make, step, divide or "after")
     state.close()
 
 
-def check(model, spec, average, make, step) -> None:
+def check(model, spec, average, make, step, divide="after") -> None:
     schedule = spec if isinstance(spec, cpd.Schedule) else cpd.Schedule(spec)
     specs = ("spec", "exempt_spec", "first_spec")
     if average:
-        averaged = {name: replace(getattr(schedule, name), average=True) for name in specs}
+        how = {"average": True, "divide": divide}
+        averaged = {name: replace(getattr(schedule, name), **how) for name in specs}
         schedule = replace(schedule, **averaged)
     names = [name for name, _ in model.named_parameters()]
     sums = schedule.simulate_all_reduce(names, gradients(make, step), step=step)
@@ -123,6 +125,10 @@ def bucket_views() -> None:
 
 def sums_instead_of_averages() -> None:
     run(perceptron, STOCHASTIC, average=False)
+
+
+def divided_before() -> None:
+    run(perceptron, cpd.ReduceSpec("e4m3", aps=True), divide="before")
 
 
 def schedule() -> None:
@@ -251,6 +257,7 @@ CASES = [
     initial_buckets,
     bucket_views,
     sums_instead_of_averages,
+    divided_before,
     schedule,
     channels_last,
     bfloat16,

@@ -58,9 +58,14 @@ def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
     return everyone
 
 
-def run(spec: cpd.ReduceSpec | cpd.Schedule, op: dist.ReduceOp.RedOpType, model: nn.Module) -> None:
+def run(
+    spec: cpd.ReduceSpec | cpd.Schedule,
+    op: dist.ReduceOp.RedOpType,
+    model: nn.Module,
+    divide: str | None = None,
+) -> None:
     """Every module's gradients are this rank's slice of the virtual ranks' sum."""
-    made = set_reduce_scatter(model, spec)
+    made = set_reduce_scatter(model, spec, divide=divide)
     assert list(made) == ["", "0", "2"]
     for one in made.values():
         one.__class__ = Recorder
@@ -78,7 +83,10 @@ def run(spec: cpd.ReduceSpec | cpd.Schedule, op: dist.ReduceOp.RedOpType, model:
             assert one.op == op
             assert one.step == step + 1
             expected = schedule.spec_of(name, step, one.given.numel())
-            expected = replace(expected, average=op == dist.ReduceOp.AVG, exchange="gather")
+            averages = op == dist.ReduceOp.AVG
+            expected = replace(
+                expected, average=averages, divide=divide or "after", exchange="gather"
+            )
             empty = [torch.empty(0)] * number
             per_rank = [[*empty, flat] for flat in gathered(one.given)]
             sums = cpd.simulate_all_reduce(per_rank, expected, states=states[name])
@@ -89,6 +97,10 @@ def run(spec: cpd.ReduceSpec | cpd.Schedule, op: dist.ReduceOp.RedOpType, model:
 
 def average() -> None:
     run(STOCHASTIC, dist.ReduceOp.AVG, sharded())
+
+
+def average_divided_before() -> None:
+    run(STOCHASTIC, dist.ReduceOp.AVG, sharded(), "before")
 
 
 def forced_sum() -> None:
@@ -143,7 +155,7 @@ def refused() -> None:
         set_reduce_scatter(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
 
 
-CASES = [average, forced_sum, schedule, codec, narrow, refused]
+CASES = [average, average_divided_before, forced_sum, schedule, codec, narrow, refused]
 
 
 def run_all(comm: Communicator) -> dict[str, str]:

@@ -93,6 +93,7 @@ class Reduce:
     aps: bool | str = False
     loss_scale: Fraction = Fraction(1)
     average: bool = False
+    divide: str = "after"
     wire_options: Options = field(default_factory=Options)
     sum_options: Options = field(default_factory=Options)
     wire_seed: int = 0
@@ -106,6 +107,9 @@ def _stream(purpose: int, step: int, layer: int, position: int) -> int:
 
 def all_reduce(ranks: Sequence[Sequence[int]], spec: Reduce, layer: int = 0) -> list[int]:
     """One layer: binary32 patterns of each rank in, of the result out."""
+    if spec.average and spec.divide == "before":
+        ranks = [[_divided(bits, len(ranks)) for bits in rank] for rank in ranks]
+        spec = replace(spec, average=False)
     shift = layer_shift(ranks, spec)
     wire = [_to_wire(rank, values, spec, shift, layer) for rank, values in enumerate(ranks)]
     size = len(ranks[0])
@@ -165,6 +169,8 @@ def _to_wire(rank: int, values: Sequence[int], spec: Reduce, shift: int, layer: 
 
 def _reduce_one(i: int, size: int, terms: list[int], spec: Reduce, layer: int) -> int:
     """Element i: groups in rank order, then the groups (or ranks) in the spec's order."""
+    if spec.group_size == len(terms):  # one group has no second level
+        return _level(i, terms, spec, spec.scheme, layer, ACROSS)
     if spec.group_size:
         starts = range(0, len(terms), spec.group_size)
         groups = [terms[start : start + spec.group_size] for start in starts]
@@ -212,6 +218,11 @@ def _draws(i: int, seed: int, stream: int) -> Callable[[Options], Options]:
         return replace(o, random=fold_integer(i, count - 1, o.random_bits, seed, stream))
 
     return step
+
+
+def _divided(bits: int, world: int) -> int:
+    value = value_from_bits(bits)
+    return bits_from_value(round_value(FP32, _scaled(value, Fraction(1, world))))
 
 
 def _finish(bits: int, spec: Reduce, shift: int, world: int) -> int:

@@ -44,6 +44,8 @@ def test_bits(transport: str, world: int) -> None:
     assert all(rank.result["mismatches"] == texts for rank in ranks)
     assert texts.pop("after") == ""
     assert [t for t in texts.values() if not t.startswith("the ranks do not agree")] == []
+    for name, said in comm_cases.SAID.items():
+        assert said in texts[name], name
     comm_cases.check_refusals([rank.result["refusals"] for rank in ranks])
 
 

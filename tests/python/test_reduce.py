@@ -61,12 +61,17 @@ def oracle_of(spec: cpd.ReduceSpec) -> reduce_oracle.Reduce:
         aps=spec.aps,
         loss_scale=Fraction(spec.loss_scale),
         average=spec.average,
+        divide=spec.divide,
         wire_options=Options(spec.rounding, spec.overflow, spec.variant, spec.random_bits),
         sum_options=Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
         wire_seed=spec.seed,
         sum_seed=int(acc.seed),
         step=spec.step,
     )
+
+
+def bits_of(layers):
+    return [layer.reshape(-1).view(np.uint32).tolist() for layer in layers]
 
 
 def check(ranks, spec):
@@ -260,6 +265,40 @@ def test_scale_and_average(world):
     check(ranks, cpd.ReduceSpec("e4m3", loss_scale=2.0**12, average=True))
     check(ranks, cpd.ReduceSpec("e4m3", aps=True, average=True, order="ring"))
     check(ranks, cpd.ReduceSpec("fp32", average=True))
+    for options in ({}, {"aps": True}, {"order": "ring"}, {"group_size": 1}):
+        check(ranks, cpd.ReduceSpec("e4m3", average=True, divide="before", **options))
+
+
+def test_sums_that_overflow_are_averages_where_contributions_are_divided():
+    """The figure in ReduceSpec's text: six of ten."""
+    values = np.random.default_rng(1).standard_normal((64, 20_000)).astype(np.float32) * 60
+    ranks = [[one] for one in values]
+    infinite = {}
+    for divide in ("after", "before"):
+        spec = cpd.ReduceSpec("e4m3", "fp32", result="e4m3", average=True, divide=divide)
+        (average,) = cpd.simulate_all_reduce(ranks, spec)
+        infinite[divide] = int(np.isinf(average).sum())
+    assert infinite["before"] == 0
+    assert 0.58 < infinite["after"] / 20_000 < 0.64
+
+
+def test_one_group_of_all_ranks_is_the_flat_sum():
+    """Also where a sum of one term would not be that term: chunks of a narrower format, random
+    draws; in every order and every way that messages move."""
+    ranks = gradients(5)
+    for accumulator in ("e4m3 chunked chunk=2 inner=e5m1", "e4m3 sequential rounding=stochastic"):
+        flat = bits_of(cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3", accumulator)))
+        orders = ("sequential", "ring") if "chunked" in accumulator else ORDERS
+        for order in orders:
+            spec = cpd.ReduceSpec("e4m3", accumulator, order=order, group_size=5)
+            assert bits_of(cpd.simulate_all_reduce(ranks, spec)) == flat
+        for exchange in ("owner", "gather", "hierarchical"):
+            spec = cpd.ReduceSpec(
+                "e4m3", accumulator, order="ring", exchange=exchange, group_size=5
+            )
+            with cpd.comm.local(5) as group:
+                got = group.run(lambda comm, spec=spec: comm.all_reduce(ranks[comm.rank], spec))
+            assert all(bits_of(one) == flat for one in got)
 
 
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])

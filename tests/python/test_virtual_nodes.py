@@ -112,6 +112,27 @@ def test_options():
     expect_same(APS, 3, broadcast_buffers=False)
     expect_same(APS, 3, "recompute", broadcast_buffers=False)
     expect_same(APS, 3, average=False)
+    for keep in (None, "recompute"):
+        expect_same(replace(APS, divide="before"), 3, keep)
+
+
+def test_where_an_average_divides():
+    """The argument is that of the spec, by every exchange and for codecs that share a scale."""
+    images = torch.randn(6, 3)
+    model = perceptron()
+
+    def loss(micro):
+        return model(micro).square().mean()
+
+    for spec in (E4M3, cpd.ReduceSpec(wire="uniform bits=8")):
+        nodes = cpd.VirtualNodes(model, 3, spec, divide="before")
+        nodes.step(loss, images)
+        per_rank = []
+        for part in images.split(2):
+            gradients = torch.autograd.grad(loss(part), list(model.parameters()))
+            per_rank.append([gradient / 3 for gradient in gradients])
+        wanted = cpd.simulate_all_reduce(per_rank, spec)
+        assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
 
 
 @pytest.mark.parametrize("spec", [cpd.ReduceSpec("e4m3", group_size=16), APS])

@@ -267,6 +267,30 @@ std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers 
                                     std::move(queue));
 }
 
+std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
+                                              std::span<const TensorView> x, float divisor) {
+  ReduceCall call;
+  call.task = ReduceTask::unpack;
+  call.from_codes = Codes::values;
+  call.codes[Index(Codes::values)] = PlanOf(kFp32);
+  call.unscales = true;
+  call.divisor = divisor;
+  call.from_count = 1;
+  std::vector<std::shared_ptr<float>> all;
+  for (const TensorView& layer : x) {
+    const std::int64_t size = layer.size();
+    const auto memory = QueuedMemory(queue, 4 * size);
+    all.emplace_back(memory, reinterpret_cast<float*>(memory.get()));
+    std::vector<ReduceSegment> segments = WholeLayers({&size, 1});
+    segments[0].out = all.back().get();
+    const auto* from = static_cast<const std::uint8_t*>(layer.data);
+    call.from = &from;
+    Walk(call, segments);
+    if (size > 0) queue->Reduce(call);
+  }
+  return all;
+}
+
 std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const TensorView> x) {
   std::vector<std::int64_t> sizes;
   for (const TensorView& layer : x) sizes.push_back(layer.size());

@@ -38,7 +38,7 @@ int Exchanges::Slices() const {
     case Exchange::gather:
       return 1;
     case Exchange::hierarchical:
-      return static_cast<int>(work_.reduction().rounds().units);
+      return work_.reduction().grouped() ? static_cast<int>(work_.reduction().rounds().units) : 1;
     default:
       return size();
   }
@@ -208,10 +208,14 @@ struct Exchanges::Group {
 Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
   const Reduction& reduction = work_.reduction();
   Group group;
-  group.units = reduction.rounds().units;
-  group.unit = rank() / reduction.spec().group_size;
-  group.first = reduction.group_begin(group.unit);
-  group.size = reduction.group_size(group.unit);
+  if (reduction.grouped()) {
+    group.units = reduction.rounds().units;
+    group.unit = rank() / reduction.spec().group_size;
+    group.first = reduction.group_begin(group.unit);
+    group.size = reduction.group_size(group.unit);
+  } else {
+    group.size = size();
+  }
   group.member = rank() - group.first;
   group.all = Joined(parts);
   group.subs = Pieces(group.all, group.size);
@@ -220,13 +224,13 @@ Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
 }
 
 /// In each group every member sums a sub-part; the master collects them; the masters form a ring;
-/// each shares the result with its members.
+/// each shares the result with its members. One group of all ranks has its results without a ring.
 Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   Group group = OwnGroup(parts);
   co_await SumInGroup(chunk, group);
   co_await CollectSums(chunk, group);
-  co_await RingOfMasters(chunk, group, parts);
+  if (group.units > 1) co_await RingOfMasters(chunk, group, parts);
   Enter(Phase::gather, chunk);
   co_await ShareResults(chunk, group);
 }
@@ -249,7 +253,11 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   co_await exchange;
   Enter(Phase::fold, chunk);
   group.sum = Take(Content::results, group.mine());
-  work_.FoldGroup(group.mine(), from, *group.sum);
+  if (group.units > 1) {
+    work_.FoldGroup(group.mine(), from, *group.sum);
+  } else {
+    work_.Fold(group.mine(), from, *group.sum);
+  }
 }
 
 /// The group's sums, to its master.

@@ -2,15 +2,16 @@
 #include "cpd/comm/engine/handshake.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstring>
 #include <numeric>
+#include <ranges>
 
 namespace cpd {
 namespace {
 
 constexpr std::size_t kRecord = 1024;  // bytes of a rank's text that always travel
-constexpr const char* kVersion = "3";  // of what goes over the wire
+constexpr const char* kVersion = "4";  // of what goes over the wire
 
 /// FNV-1a over the sizes.
 std::uint64_t Hash(std::span<const std::int64_t> sizes) {
@@ -26,6 +27,11 @@ std::uint64_t Hash(std::span<const std::int64_t> sizes) {
 std::string ToText(const RoundingOptions& options) {
   return ToString(options.mode) + " " + ToString(options.overflow) + " " +
          std::to_string(options.random_bits) + " " + ToString(options.variant);
+}
+
+std::string NameOf(Aps aps) {
+  if (aps == Aps::paper) return "paper";
+  return aps == Aps::on ? "on" : "off";
 }
 
 /// What a rank tells the others: its fields, a line each, then why it refuses, if it does.
@@ -152,30 +158,47 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
 
 }  // namespace
 
-Intent IntentOf(const ReduceSpec& spec) {
-  return {{"format", ToString(spec.format)},
+Intent IntentOf(const std::string& operation, const ReduceSpec& spec) {
+  const bool grouped = spec.group_size > 0;
+  return {{"operation", operation},
+          {"wire",
+           spec.wire == nullptr ? "format " + ToString(spec.format) : "codec " + spec.wire->text()},
           {"rounding", ToText(spec.rounding)},
           {"seed", std::to_string(spec.rounding.seed)},
-          {"wire", spec.wire == nullptr ? "packed" : spec.wire->text()},
           {"accumulator", ToString(spec.accumulator)},
           {"accumulator's rounding", ToText(spec.accumulator.rounding)},
           {"accumulator's seed", std::to_string(spec.accumulator.rounding.seed)},
           {"result", ToString(spec.result)},
           {"order", ToString(spec.order)},
           {"exchange", ToString(spec.exchange)},
-          {"group_size", std::to_string(spec.group_size)},
-          {"aps", std::to_string(static_cast<int>(spec.aps))},
-          {"loss_scale", std::to_string(std::bit_cast<std::uint64_t>(spec.loss_scale) >> 52) +
-                             " (exponent + 1023)"},
+          {"group_size", grouped ? std::to_string(spec.group_size) : "none"},
+          {"aps", NameOf(spec.aps)},
+          {"loss_scale", "2^" + std::to_string(std::ilogb(spec.loss_scale))},
           {"average", spec.average ? "on" : "off"},
+          {"divide", ToString(spec.divide)},
           {"step", std::to_string(spec.step)}};
+}
+
+std::string NumbersText(std::span<const std::int64_t> numbers) {
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  if (std::ranges::equal(numbers, std::views::iota(std::int64_t{0}, count))) return "0, 1, …";
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    text += (i == 0 ? "" : " ") + std::to_string(numbers[i]);
+    if (end > i + 1) text += "-" + std::to_string(numbers[end - 1]);
+    i = end;
+  }
+  return text;
 }
 
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
                const std::string& refusal, std::span<const std::int64_t> numbers) {
-  Intent own{{"number of layers", std::to_string(sizes.size())},
+  Intent own{intent.front(),
+             {"number of layers", std::to_string(sizes.size())},
              {"layers' sizes", std::to_string(Hash(sizes))}};
-  own.insert(own.end(), intent.begin(), intent.end());
+  own.insert(own.end(), intent.begin() + 1, intent.end());
   const std::vector<Told> told = TellAll(link, own, refusal);
   if (!refusal.empty()) return;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {

@@ -23,6 +23,12 @@ struct Free {
   void operator()(float* memory) const { std::free(memory); }
 };
 
+/// Memory for n values.
+std::shared_ptr<float> Values(std::int64_t n) {
+  auto values = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
+  return {values.release(), std::default_delete<float[]>()};
+}
+
 /// Rows of a block's values, each from a cache line on.
 class Rows {
  public:
@@ -273,10 +279,7 @@ void HostWork::Hop(const Part& part, std::int64_t k, const Message* from, Messag
   HopBlocks(part, k, from, to, [&](const Block& block, float* terms) { OwnTerms(block, terms); });
 }
 
-std::shared_ptr<float> HostWork::Allocate(std::int64_t n) const {
-  auto values = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
-  return {values.release(), std::default_delete<float[]>()};
-}
+std::shared_ptr<float> HostWork::Allocate(std::int64_t n) const { return Values(n); }
 
 void HostWork::HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                          Message& to) const {
@@ -378,6 +381,20 @@ Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
 }
 
 Work::~Work() = default;
+
+std::vector<std::shared_ptr<float>> Quotients(std::span<const TensorView> x, float divisor) {
+  std::vector<std::shared_ptr<float>> all;
+  for (const TensorView& layer : x) {
+    const std::int64_t size = layer.size();
+    all.push_back(Values(size));
+    const auto* from = static_cast<const float*>(layer.data);
+    float* const to = all.back().get();
+    parallel_for(size, 4096, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+      Unscale(0, divisor, end - begin, from + begin, to + begin);
+    });
+  }
+  return all;
+}
 
 std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers layers, bool plain,
                                std::function<void()> progress) {

@@ -116,6 +116,12 @@ std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers laye
 std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
                                    std::function<void()> progress, SharedQueue queue);
 
+/// Layers divided by `divisor`, once in binary32 (Unscale), in memory of their own: on the CPU, or
+/// on the queue's GPU.
+std::vector<std::shared_ptr<float>> Quotients(std::span<const TensorView> x, float divisor);
+std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
+                                              std::span<const TensorView> x, float divisor);
+
 /// MeasureRange of layers on the queue's GPU.
 std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const TensorView> x);
 

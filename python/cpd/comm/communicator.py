@@ -29,8 +29,8 @@ _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @atexit.register
 def _give_up_all() -> None:
-    """Where Ctrl-C ends the program, the other ranks do not wait for this one."""
-    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+    """Where an exception ends the program, the other ranks do not wait for this one."""
+    if isinstance(getattr(sys, "last_value", None), BaseException):
         for comm in list(_open):
             comm._give_up()
 
@@ -81,7 +81,9 @@ class Communicator:
 
     Ctrl-C ends a call with KeyboardInterrupt if Python's main thread has made it. The communicator
     is broken then, `out` perhaps written in part, and the other ranks raise `RankLost` without
-    waiting for the timeout. So they do where Ctrl-C ends the `with` block or the program.
+    waiting for the timeout. So they do where any exception ends the `with` block or the program
+    (`sys.exit` with a status but 0 among them): a rank that leaves so takes part in nothing more,
+    and no communicator of all ranks can be made again under MPI.
 
     Calls let go of the GIL. Also a context manager, which closes it.
 
@@ -355,13 +357,13 @@ class Communicator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, KeyboardInterrupt):
+        if error is not None and not _is_success(error):
             self._give_up()
         self.close()
 
     def _give_up(self) -> None:
-        """Tells the other ranks that this one takes no part any more."""
-        if not self._native.closed:
+        """Tells the other ranks that this one takes no part any more, unless they know already."""
+        if not self.broken:
             self._native.give_up()
 
     def __repr__(self) -> str:
@@ -416,6 +418,13 @@ def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
                 f"layer {number} is encoded along axis {lie.axis} by {spec.wire}, so that a slice "
                 "is not of consecutive values: give axis=-1, or layers of one dimension"
             )
+
+
+def _is_success(error: BaseException) -> bool:
+    """Whether what ends a `with` block is no failure of this rank."""
+    if isinstance(error, SystemExit):
+        return error.code in (None, 0)
+    return isinstance(error, GeneratorExit)
 
 
 def _report(native: _core.ReduceReport) -> ReduceReport:

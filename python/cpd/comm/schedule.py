@@ -18,6 +18,7 @@ from cpd.comm.layers import Layer, Layers, PerRank, layer_list
 from cpd.comm.spec import ReduceSpec, check_world
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
+from cpd.numeric.formats import flag
 from cpd.numeric.options import integer, is_torch
 from cpd.numeric.shown import shown
 
@@ -278,13 +279,27 @@ def specs_in_use(schedule: Schedule) -> list[ReduceSpec]:
     return list(dict.fromkeys(specs))
 
 
-def averaging(schedule: Schedule) -> Schedule:
-    """The same, of sums that are divided by the number of ranks."""
+def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
+    """The schedule of averages; `divide`: where they divide, None: as each spec says."""
+    how = {} if divide is None else {"divide": divide}
     specs = {
-        name: dataclasses.replace(getattr(schedule, name), average=True)
+        name: dataclasses.replace(getattr(schedule, name), average=True, **how)
         for name in ("spec", "exempt_spec", "first_spec")
     }
     return dataclasses.replace(schedule, **specs)
+
+
+def divided(schedule: Schedule, average: Any, divide: str | None) -> Schedule:
+    """The schedule that a trainer's arguments `average` and `divide` make of one. Raises ValueError
+    for `divide` without `average`, which would have no effect."""
+    if flag("average", average):
+        return averaging(schedule, divide)
+    if divide is not None:
+        raise ValueError(
+            f"divide={shown(divide)} needs average=True; with average=False the spec says whether "
+            "and where it divides"
+        )
+    return schedule
 
 
 def all_reduce_numbered(
@@ -362,6 +377,7 @@ def _in_fp32(spec: ReduceSpec) -> ReduceSpec:
         exchange=spec.exchange,
         group_size=spec.group_size,
         average=spec.average,
+        divide=spec.divide,
     )
 
 

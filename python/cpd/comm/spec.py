@@ -25,6 +25,7 @@ from cpd.numeric.shown import shown
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
+DIVIDES: tuple[str, ...] = _core.DIVIDES
 
 
 class StallWarning(UserWarning):
@@ -63,14 +64,21 @@ class ReduceSpec:
             rank, a ring of these, and back (order `ring`, with `group_size`).
         group_size: None, or: each group of that many ranks is summed in rank order to its first
             rank, then the groups' sums in `order`; the last group may be short. At most the number
-            of ranks, which is checked where that is known.
+            of ranks, which is checked where that is known. One group of all ranks has no second
+            level: the bits are those without groups in order `sequential`.
         aps: scale each layer by a power of two so that its sum just fits (`True`: one less where
             the rounding can go outward; `"paper"`: the paper's exponent), undone at the end. Its
             exponent travels in a byte and is at least -118: what a layer of smaller gradients
             keeps then depends on the format, and below its least value nothing is left.
         loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
-        average: divide the sum by the number of ranks, once, in binary32, at the end (so a sum
-            beyond binary32 stays infinite).
+        average: divide by the number of ranks W, where `divide` says.
+        divide: `"after"`: the sum, once, in binary32, at the end (so a sum beyond the format stays
+            infinite). `"before"`: each contribution, once, in binary32, before its scale is
+            measured and it is cast, as torch's DDP divides. Before is better where sums would
+            leave the format's range (e4m3 summed in fp32 to e4m3, 64 ranks, normal values with
+            σ = 60: six sums of ten are infinite after, none before); after is better where
+            quotients would fall below the format's least value, and with APS, whose scales keep
+            sums in range. Without `average` it has no effect.
         rounding, overflow, seed, random_bits, variant: of the cast to `format`, as in `cpd.cast`.
             The sum has the accumulator's own.
         result: format to which a wider accumulator is rounded once more at each level, and in which
@@ -96,6 +104,7 @@ class ReduceSpec:
     aps: bool | Literal["paper"]
     loss_scale: float
     average: bool
+    divide: str
     rounding: str
     overflow: str
     seed: int
@@ -117,6 +126,7 @@ class ReduceSpec:
         aps: bool | Literal["paper"] = False,
         loss_scale: float = 1.0,
         average: bool = False,
+        divide: str = "after",
         rounding: str = "nearest_even",
         overflow: str | None = None,
         seed: int = 0,
@@ -149,6 +159,7 @@ class ReduceSpec:
             aps=aps,
             loss_scale=loss_scale,
             average=flag("average", average),
+            divide=divide,
             rounding=Options(
                 rounding, overflow_of(cast, overflow), seed, 0, random_bits, variant
             ).native(),

@@ -21,6 +21,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "aps": lambda value: value if value == "paper" else _SWITCHES[value],
     "loss_scale": float,
     "average": _SWITCHES.__getitem__,
+    "divide": str,
     "rounding": str,
     "overflow": str,
     "seed": int,

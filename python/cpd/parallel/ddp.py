@@ -8,7 +8,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from torch.futures import Future
 from cpd import _core
 from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, averaging
+from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, divided
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
 from cpd.parallel.nodes.gradients import named_parameters, number_of
@@ -37,6 +37,7 @@ def ddp_hook(
     group: dist.ProcessGroup | None = None,
     module: nn.Module | None = None,
     average: bool = True,
+    divide: Literal["after", "before"] | None = None,
 ) -> tuple["HookState", Hook]:
     """State and hook: `model.register_comm_hook(*cpd.ddp_hook(spec))`.
 
@@ -60,7 +61,10 @@ def ddp_hook(
         group: DDP's `process_group` where it has one of its own.
         module: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and where
             parameters are of several types or devices (DDP's buckets do not show their order then).
-        average: divide by the number of ranks, as DDP does without a hook; False: as the spec says.
+        average: divide by the number of ranks; False: as the spec says.
+        divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
+            DDP does without a hook; which is better when is said at `ReduceSpec`. None: as the spec
+            says, whose default is `"after"`.
 
     An error of a rank, such as a lost one, ends the backward pass with a RuntimeError that has its
     text; `state.error` is the error itself. Ctrl-C ends it with KeyboardInterrupt where it runs on
@@ -73,8 +77,7 @@ def ddp_hook(
     schedule = as_schedule(spec)
     _check_comm(comm, schedule)
     _check_module(module)
-    if average:
-        schedule = averaging(schedule)
+    schedule = divided(schedule, average, divide)
     if schedule.exempt and module is None:
         raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
     if comm is None and dist.is_initialized():

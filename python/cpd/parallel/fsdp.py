@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -14,21 +14,26 @@ from torch.distributed.fsdp import FSDPModule
 
 from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, as_schedule
+from cpd.comm.schedule import Schedule, as_schedule, averaging
 from cpd.comm.schedule import numbered as numbered
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
 
 
 def set_reduce_scatter(
-    model: nn.Module, spec: ReduceSpec | Schedule, comm: Communicator | None = None
+    model: nn.Module,
+    spec: ReduceSpec | Schedule,
+    comm: Communicator | None = None,
+    *,
+    divide: Literal["after", "before"] | None = None,
 ) -> dict[str, ReduceScatter]:
     """Gives every FSDP module of `model`, itself included, a `ReduceScatter` of its own.
 
     A layer is one FSDP module: FSDP hands over the gradients of all its parameters as one flat
     tensor, so they share one APS exponent. Its number in random streams is its place among the FSDP
     modules of `model.named_modules()`; its name, by which a `Schedule` goes, is the one there
-    (`""` for `model` itself). All share one communicator; `spec` and `comm` as in `ReduceScatter`.
+    (`""` for `model` itself). All share one communicator; `spec`, `comm` and
+    `divide` as in `ReduceScatter`.
 
     Returns what each module was given, by name. Raises ValueError where nothing is sharded, or
     where an exempt name of the schedule matches no FSDP module.
@@ -41,7 +46,7 @@ def set_reduce_scatter(
     made: dict[str, ReduceScatter] = {}
     communicators: dict[dist.ProcessGroup, Communicator] = {}
     for layer, (name, module) in enumerate(modules.items()):
-        made[name] = ReduceScatter(schedule, comm, name=name, layer=layer)
+        made[name] = ReduceScatter(schedule, comm, name=name, layer=layer, divide=divide)
         made[name]._communicators = communicators
         cast(Any, module).set_custom_reduce_scatter(made[name])
     return made
@@ -61,6 +66,9 @@ class ReduceScatter:
             pass.
         name: of the module, for the schedule.
         layer: its number in random streams; each module has its own.
+        divide: where an average divides: `"after"` the sum or `"before"` it, each contribution;
+            which is better when is said at `ReduceSpec`. None: as the spec says, whose default is
+            `"after"`.
 
     `step` is the number of the next call, of which every backward pass makes one; it enters the
     random streams. `states` is what a codec keeps of this rank's layer. Keep both in checkpoints
@@ -79,10 +87,14 @@ class ReduceScatter:
         *,
         name: str = "",
         layer: int = 0,
+        divide: Literal["after", "before"] | None = None,
     ) -> None:
         self.schedule = as_schedule(spec)
         if comm is not None:
             self.schedule.check_world(comm.size)
+        if divide is not None:
+            averaging(self.schedule, divide)  # raises ValueError for another word
+        self.divide = divide
         self.name = name
         self.layer = layer
         self.step = self.schedule.spec.step
@@ -116,9 +128,9 @@ class ReduceScatter:
                 f"the input must have {comm.size} (ranks) × {output_tensor.numel()} (output) "
                 f"values, got {input_tensor.numel()}"
             )
+        chosen = self.schedule.spec_of(self.name, self.step, input_tensor.numel())
         spec = dataclasses.replace(
-            self.schedule.spec_of(self.name, self.step, input_tensor.numel()),
-            average=_averages(op),
+            chosen, average=_averages(op), divide=self.divide or chosen.divide
         )
         flat = input_tensor.reshape(-1)
         (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer], states=self.states)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cpd import _core
-from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
+from cpd.comm.schedule import Schedule, as_schedule, divided, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport
@@ -61,7 +61,10 @@ class VirtualNodes:
             gradients once more (twice more for both together), with the buffers and the random
             numbers of the first time. None: as `"memory"`. Elsewhere (sequential and tree orders,
             with or without groups) nothing is kept: memory holds one node's gradients and the sums.
-        average: divide by the number of nodes, as DDP does; False: as the spec says.
+        average: divide by the number of nodes; False: as the spec says.
+        divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
+            torch's DDP does; which is better when is said at `ReduceSpec`. None: as the spec
+            says, whose default is `"after"`.
         broadcast_buffers: True: every node begins a step with node 0's buffers (BatchNorm's running
             statistics), which remain, as in DDP. False: each node has its own; the model holds node
             0's. Histories of delayed scaling are combined by their maximum in either case, at the
@@ -105,6 +108,7 @@ class VirtualNodes:
         keep: Literal["memory", "disk", "recompute"] | None = None,
         *,
         average: bool = True,
+        divide: Literal["after", "before"] | None = None,
         broadcast_buffers: bool = True,
         seeds: Sequence[int] | None = None,
         folder: str | None = None,
@@ -117,7 +121,7 @@ class VirtualNodes:
         self.names = list(parameters)
         given = reduce_spec(spec) if isinstance(spec, str) else spec
         schedule = self._checked(as_schedule(given))
-        self.schedule = averaging(schedule) if flag("average", average) else schedule
+        self.schedule = divided(schedule, average, divide)
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size, stacklevel=3)
         if keep is not None and keep not in KEEPS:

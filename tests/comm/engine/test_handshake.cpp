@@ -63,6 +63,7 @@ std::vector<Otherwise> disagreements() {
       {"APS", [](S& s, Layers&, O&) { s.aps = Aps::on; }},
       {"loss scale", [](S& s, Layers&, O&) { s.loss_scale = 2; }},
       {"average", [](S& s, Layers&, O&) { s.average = true; }},
+      {"divide", [](S& s, Layers&, O&) { s.divide = Divide::before; }},
       {"step", [](S& s, Layers&, O&) { s.step = 9; }},
       {"chunk", [](S&, Layers&, O& o) { o.chunk = 51; }},
   };
