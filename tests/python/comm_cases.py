@@ -499,6 +499,21 @@ def fault_spec(exchange: str) -> cpd.ReduceSpec:
     return cpd.ReduceSpec("e4m3", aps=True, order=order, exchange=exchange, group_size=group_size)
 
 
+def leaves_by_error(comm: Communicator) -> dict[str, Any]:
+    """Rank 1 leaves the communicator's block by an exception of its own: what each rank raises, and
+    the seconds until then."""
+    begin = time.monotonic()
+    try:
+        with comm:
+            comm.barrier()
+            if comm.rank == 1:
+                raise KeyError("rank 1's own")
+            comm.all_reduce([np.ones(5, np.float32)], cpd.ReduceSpec("fp32"))
+    except (KeyError, RankLost) as error:
+        return {"said": f"{type(error).__name__}: {error}", "took": time.monotonic() - begin}
+    return {"said": "nothing", "took": time.monotonic() - begin}
+
+
 def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One fault after the other, each in the group that the one before left over. What this rank
     saw of each; a victim's list ends with its own."""

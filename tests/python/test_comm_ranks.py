@@ -83,6 +83,18 @@ def test_bytes_that_no_decoder_takes() -> None:
     assert all(text.startswith(("Corrupt", "RankLost")) for text in told)
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_rank_that_leaves_by_an_exception(transport: str) -> None:
+    """The others know at once, long before the timeout."""
+    ranks = spawn_ranks(transport, 3, "comm_cases:leaves_by_error", timeout=60.0, victims=(1,))
+    assert ranks[1].result["said"].startswith("KeyError")
+    for rank in (ranks[0], ranks[2]):
+        assert rank.result["said"].startswith("RankLost"), rank.result
+        assert "gave up" in rank.result["said"], rank.result
+        assert rank.result["took"] < scaled(8), rank.result
+
+
 # ---- lost ranks ----------------------------------------------------------------------------------
 
 

@@ -325,3 +325,73 @@ def test_ten_thousand_calls_keep_no_memory():
 
     before = run(1000)
     assert run(10_000) - before < 4096  # KiB; the packets were 15 MB
+
+
+# ---- whose states --------------------------------------------------------------------------------
+
+FED_BACK = cpd.ReduceSpec(wire="feedback int4 bucket=64")
+
+
+def kept_by_ranks(world):
+    """The states of so many ranks after an all-reduce."""
+    states = [compress.States() for _ in range(world)]
+    with cpd.comm.local(world) as group:
+        group.run(lambda comm: reduce_with(comm, states[comm.rank]))
+    return states
+
+
+def reduce_with(comm, states):
+    """What the call says, where it is refused."""
+    layer = np.linspace(-1, 1 + comm.rank, 64, dtype=np.float32)
+    try:
+        comm.all_reduce([layer], FED_BACK, states=states)
+    except (ValueError, cpd.comm.Mismatch) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_states_of_another_rank_are_refused():
+    """Rank 0's checkpoint for all; after reset() they are nobody's."""
+    saved = kept_by_ranks(2)[0].state_dict()
+    assert (saved["world"], saved["rank"]) == (2, 0)
+    states = [compress.States() for _ in range(2)]
+    for one in states:
+        one.load_state_dict(saved)
+    with cpd.comm.local(2) as group:
+        first, second = group.run(lambda comm: reduce_with(comm, states[comm.rank]))
+        assert second.startswith(
+            "ValueError: these states are those of rank 0 of 2 ranks, and were"
+        )
+        assert "given to rank 1 of 2 ranks" in second
+        assert "given to rank 1 of 2 ranks" in first  # whose call is refused with it
+        states[1].reset()
+        assert group.run(lambda comm: reduce_with(comm, states[comm.rank])) == ["", ""]
+
+
+def test_states_of_another_number_of_ranks_are_refused():
+    states = kept_by_ranks(3)
+    with cpd.comm.local(2) as group:
+        said = group.run(lambda comm: reduce_with(comm, states[comm.rank]))
+    assert all("those of rank" in text and "of 3 ranks" in text for text in said)
+    virtual = compress.States()
+    ranks = [[np.linspace(-1, 1, 64, dtype=np.float32)]] * 3
+    cpd.simulate_all_reduce(ranks, FED_BACK, states=virtual)
+    with pytest.raises(ValueError, match=r"those of all 3 ranks, and were given to all 2 ranks"):
+        cpd.simulate_all_reduce(ranks[:2], FED_BACK, states=virtual)
+    with pytest.raises(ValueError, match="those of rank 0 of 3 ranks, and were given to all 3"):
+        cpd.simulate_all_reduce(ranks, FED_BACK, states=states[0])
+
+
+@pytest.mark.parametrize("owner", [(0, None), (2, 2), (2, -1), ("2", 0), (2, 1.0), (True, 0)])
+def test_states_of_no_rank(owner):
+    saved = kept_by_ranks(1)[0].state_dict() | dict(zip(("world", "rank"), owner, strict=True))
+    with pytest.raises(ValueError, match=r"(world|rank) must be"):
+        compress.States().load_state_dict(saved)
+
+
+def test_states_of_older_checkpoints_are_nobodys():
+    saved = kept_by_ranks(1)[0].state_dict()
+    states = compress.States()
+    states.load_state_dict({"layers": saved["layers"]})
+    with cpd.comm.local(1) as group:
+        assert group.run(lambda comm: reduce_with(comm, states)) == [""]

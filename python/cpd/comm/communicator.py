@@ -18,7 +18,7 @@ from cpd.comm.errors import Corrupt, RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.comm.virtual import LayerReport, layer_report
-from cpd.compress.states import States, native_states
+from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.formats import FormatLike, flag, format
 from cpd.numeric.options import Options, integer
 
@@ -387,7 +387,11 @@ class Communicator:
         """What C++ takes of `states` for one call; where that cannot be had, the ranks are told."""
         with ExitStack() as stack:
             with self._telling():
-                kept = native_states(states, wanted=spec.wire is not None)
+                kept = native_states(
+                    states,
+                    wanted=spec.wire is not None,
+                    owner=Owner(self._size, self._rank),
+                )
                 native = stack.enter_context(kept)
             yield native
 

@@ -15,7 +15,7 @@ from cpd import _core
 from cpd.comm.layers import PerRank, layer_lies, layer_list, layer_numbers
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
-from cpd.compress.states import States, native_states
+from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.options import is_torch
 from cpd.ops.flat import check_layer, host_values
 
@@ -89,7 +89,8 @@ def simulate_all_reduce(
     source = Source(per_rank, numbers, spec.wire)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world, stacklevel=3)
-    with native_states(states, wanted=spec.wire is not None) as kept:
+    owner = Owner(source.world, None)
+    with native_states(states, wanted=spec.wire is not None, owner=owner) as kept:
         reduce = _core.VirtualReduce(
             spec._native(), source.world, source.sizes, source.numbers, kept, source.rows
         )

@@ -69,7 +69,8 @@ class Codec:
         name: its text: a compressor's (`compressors`) with its options as key=value, or the name of
             a format (`cpd.format`) or a scaled format (`cpd.scaled`).
         seed: of its random bits, where it draws any.
-        random_bits: how many of them decide each rounding, 1…24.
+        random_bits: how many of them decide each rounding, 1…24; by variant A of stochastic
+            rounding (`cpd.cast`) alone.
 
     `name` is then the text in its one form. Immutable, hashable and picklable. Raises ValueError
     for a text that is none, or an option out of range; TypeError for other objects.

@@ -53,7 +53,8 @@ class Scaled:
             Values come out transformed: two operands of a product take the same one.
 
     The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
-    elements are 0. Scales saturate.
+    elements are 0. Scales saturate: those of rules of powers of two at the largest power of two
+    that the scale's format has (`e4m3fn`: 256), others at its greatest value (448).
 
     Raises ValueError for what does not exist or does not go together, TypeError for other objects.
 

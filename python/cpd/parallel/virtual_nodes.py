@@ -15,7 +15,7 @@ from cpd.comm.schedule import Schedule, as_schedule, divided, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport
-from cpd.compress.states import States
+from cpd.compress.states import Owner, States
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
 from cpd.numeric.shown import shown
@@ -178,7 +178,7 @@ class VirtualNodes:
             raise TypeError("step takes a batch or micro_batches")
         given = split(batch, self.world_size) if micro_batches is None else micro_batches
         parameters = self._parameters()
-        with self.states.used() as states:
+        with self.states.used(Owner(self.world_size, None)) as states:
             folds = self._folds(parameters, self.next_step, states)
             begun = _Step(self, loss, on_gradients, parameters, folds)
             reduced, losses = begun.run(first(given, self.world_size))
