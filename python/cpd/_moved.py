@@ -31,7 +31,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "cpd.report.demo": ("cpd.demo.report.demo",),
     "cpd.report.figures": ("cpd.demo.report.figures",),
     "cpd.report.page": ("cpd.demo.report.page",),
-    "cpd.report.results": ("cpd.demo.report.results", "cpd.study.files"),
+    "cpd.report.results": ("cpd.demo.report.results", "cpd._files"),
     "cpd.report.roundoff": ("cpd.study.series",),
     "cpd.report.roundoff_plot": ("cpd.study.plot",),
     "cpd.schedule": ("cpd.comm.schedule",),

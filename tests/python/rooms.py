@@ -33,7 +33,7 @@ CPP_ORDER = (
     ("bindings",),
 )
 PYTHON_ORDER = (
-    ("cpd/_core",),
+    ("cpd/_core", "cpd/_files"),
     ("cpd/numeric",),
     ("cpd/ops",),
     ("cpd/_torch", "cpd/compress"),

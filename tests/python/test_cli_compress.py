@@ -134,6 +134,24 @@ def test_zstd_is_the_baseline_where_it_is_there(capsys, monkeypatch, checkpoint)
     assert "zstd" not in figures(checkpoint, capsys, "--wire=e4m3")
 
 
+def test_names_of_tensors_and_of_their_shapes_differ(tmp_path):
+    """Tensors called a and a.shape, a.data, file, x.npy: all are kept."""
+    rng = np.random.default_rng(1)
+    given = {
+        name: np.asarray(rng.standard_normal((2, n)), np.float32)
+        for n, name in enumerate(("a", "a.shape", "a.data", "a.shape.data", "file", "x.npy"), 1)
+    }
+    torch.save({name: torch.from_numpy(x) for name, x in given.items()}, tmp_path / "in.pt")
+    out = tmp_path / "out.npz"
+    assert main(["compress", str(tmp_path / "in.pt"), "--wire=fp32", f"--out={out}"]) == 0
+    with np.load(out) as kept:
+        assert len(kept.files) == 2 * len(given)
+        for name, x in given.items():
+            shape = tuple(kept[f"{name}.shape"])
+            values = compress.decode(kept[f"{name}.data"].tobytes(), shape)
+            np.testing.assert_array_equal(values, x)
+
+
 def test_encoded_tensors_are_kept(checkpoint, tmp_path, tensors):
     out = tmp_path / "out.npz"
     codec = compress.qsgd(bits=4, seed=5)
@@ -143,7 +161,7 @@ def test_encoded_tensors_are_kept(checkpoint, tmp_path, tensors):
     with np.load(out) as kept:
         for name, x in tensors.items():
             values = compress.decode(
-                kept[f"model.{name}"].tobytes(), tuple(kept[f"model.{name}.shape"])
+                kept[f"model.{name}.data"].tobytes(), tuple(kept[f"model.{name}.shape"])
             )
             np.testing.assert_array_equal(values, codec.encode(x).values)
 

@@ -174,6 +174,28 @@ def test_another_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["a;b", "../x", "", "1a", "a b", "ä", "module", "tb", "a\n", "a.b", "`x"]
+)
+def test_names_that_no_module_has(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="must be a SystemVerilog identifier"):
+        write_testbench(make("mul", "e3m2ieee"), tmp_path / "bench", SOURCES, module=name)
+    assert not (tmp_path / "bench").exists()
+
+
+@ICARUS
+@pytest.mark.parametrize("name", ["a b", "$(false) $HOME", "it's # not", "q`false`;&|(<", "x\\#"])
+def test_paths_of_any_name(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    sources = [folder / source.name for source in SOURCES]
+    for source, copy in zip(SOURCES, sources, strict=True):
+        copy.write_text(source.read_text())
+    bench = write_testbench(make("mul", "e2m2"), tmp_path / "tb", sources)
+    failed, count, said = run(bench, "icarus")
+    assert (failed, count) == (0, 1024), said
+
+
+@pytest.mark.parametrize(
     ("vectors", "said"),
     [
         (lambda: make("sqrt", "e4m3fn"), "no test bench for 'sqrt'"),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cpd._files import write_json, write_npz
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
 from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress, new_table
-from cpd.study.files import write_json
 
 if TYPE_CHECKING:
     from cpd.study.compression import Figures, Values
@@ -31,7 +31,7 @@ The row `zstd` is the file's binary32 values compressed without loss, where the
 Python package zstandard is there.
 
 --out keeps the encoded tensors as .npz: for each tensor its bytes, which
-cpd.compress.decode takes, and its shape, as NAME and NAME.shape.
+cpd.compress.decode takes, as NAME.data, and its shape as NAME.shape.
 """
 
 _ZSTD = "zstd"
@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
                 except ValueError as error:
                     raise UsageError(f"{options.file}: '{tensor}' by {name}: {error}") from error
                 if options.out is not None:
-                    kept[tensor] = np.frombuffer(data, np.uint8)
+                    kept[f"{tensor}.data"] = np.frombuffer(data, np.uint8)
                     kept[f"{tensor}.shape"] = np.asarray(x.shape, np.int64)
                 progress.advance(bar)
     lossless = {tensor: found for tensor, x in tensors.items() if (found := by_zstd(x)) is not None}
@@ -83,8 +83,7 @@ def _run(options: argparse.Namespace) -> int:
         layers[_ZSTD] = lossless
     whole = {name: total(each.values()) for name, each in layers.items()}
     if options.out is not None:
-        with options.out.open("wb") as file:
-            np.savez(file, **kept)
+        write_npz(options.out, kept)
     if not quiet:
         _show(options, whole, layers)
     if options.json is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cpd._files import replaced
 from cpd.cli.compare import binade, binades
 from cpd.numeric.formats import Format
 from cpd.study.plot import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
@@ -33,7 +34,8 @@ def draw(path: Path, formats: list[Format]) -> None:
         _number_lines(panels[1], formats)
         _distances(panels[2], formats)
         metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=150, metadata=metadata)
+        with replaced(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=metadata)
 
 
 def _colour(number: int) -> str:

@@ -14,8 +14,8 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cpd._files import STDOUT
 from cpd.cli.errors import UsageError
-from cpd.study.files import STDOUT
 
 
 class _Console(Console):

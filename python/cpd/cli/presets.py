@@ -35,7 +35,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.study.files import write_json
+    from cpd._files import write_json
 
     check_writable(options.json)
     known = presets()

@@ -61,7 +61,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.study.files import write_json
+    from cpd._files import write_json
     from cpd.study.probe import Command, CommandError, Known, probe
 
     check_writable(options.json)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cpd._files import STDOUT, write_json, write_text
 from cpd.cli.errors import UsageError
 from cpd.cli.nodes import agreed, connected
 from cpd.cli.options import (
@@ -24,7 +25,6 @@ from cpd.compress.table import is_compressor
 from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import Scaled, format_or_scaled
-from cpd.study.files import STDOUT, write_json, write_text
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator

@@ -239,7 +239,7 @@ def _show(found: "Sweep", on_front: int, options: argparse.Namespace) -> None:
 
 
 def _write(found: "Sweep", options: argparse.Namespace) -> None:
-    from cpd.study.files import write_text
+    from cpd._files import write_text
 
     if options.out is not None:
         found.to_csv(options.out / "cells.csv")

@@ -120,9 +120,9 @@ def _train_and_tell(
     ranks: "Ranks", chosen: "TrainOptions", digits: "Digits", options: argparse.Namespace
 ) -> None:
     """Trains this process's nodes; the process of node 0 tells what comes of it."""
+    from cpd._files import write_json
     from cpd.demo.report.results import Run
     from cpd.demo.training import train
-    from cpd.study.files import write_json
     from cpd.study.gradients import save_gradients
 
     tells = 0 in ranks.mine

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd._files import STDOUT
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import counted, new_console
-from cpd.study.files import STDOUT
 
 if TYPE_CHECKING:
     from cpd.study.vectors import Check, Vectors

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from cpd._files import replaced
+
 if TYPE_CHECKING:
     from cpd.nn.observed_rows import Row
 
@@ -40,7 +42,8 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
         lines = {line.get_label(): line for axes in panels[1] for line in axes.lines}
         if lines:
             figure.legend(lines.values(), lines, loc="outside lower center", ncols=len(lines))
-        figure.savefig(path, dpi=120)
+        with replaced(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=120)
 
 
 def _panels(upper: Any, lower: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cpd._files import write_text
 from cpd.nn.losses import Judged, Measured
 from cpd.nn.observed import GEMMS
 
@@ -138,10 +140,11 @@ def _plain(value: Any) -> Any:
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """A head of the fields' names, and a line for each row."""
-    with path.open("w", newline="") as file:
-        out = csv.DictWriter(file, COLUMNS)
-        out.writeheader()
-        out.writerows(asdict(row) for row in rows)
+    text = io.StringIO()
+    out = csv.DictWriter(text, COLUMNS)
+    out.writeheader()
+    out.writerows(asdict(row) for row in rows)
+    write_text(path, text.getvalue())
 
 
 def write_scalars(writer: Any, rows: Iterable[Row]) -> None:

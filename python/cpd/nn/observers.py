@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from cpd._files import write_text
 from cpd.nn import observed_rows
 from cpd.nn.losses import Judged, Measured, judge, measure
 from cpd.nn.observed import (
@@ -134,7 +135,7 @@ class Watch:
         are the texts "inf", "-inf" and "nan"."""
         text = observed_rows.json_of(self.rows)
         if path is not None:
-            Path(path).write_text(text + "\n")
+            write_text(path, text + "\n")
         return text
 
     def to_csv(self, path: str | Path) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from cpd import _core
+from cpd._files import replaced, write_npz
 from cpd.study.gradient_files import read_arrays, shown
 
 _RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
@@ -123,12 +124,12 @@ def save_gradients(
     }
     check_path(path)
     if path.suffix == ".npz":
-        with path.open("wb") as file:
-            np.savez(file, **{name: t.numpy() for name, t in stacked.items()})  # type: ignore[arg-type]
+        write_npz(path, {name: tensor.numpy() for name, tensor in stacked.items()})
     else:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        save_file(stacked, path)
+        with replaced(path) as file:
+            file.write(save(stacked))
 
 
 def check_path(path: str | Path) -> None:

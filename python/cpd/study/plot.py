@@ -11,6 +11,7 @@ import matplotlib.ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cpd._files import replaced
 from cpd.study.series import Series
 
 # Okabe and Ito's colours, which most colour-blind readers can tell apart.
@@ -82,7 +83,8 @@ def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
         axes.set_title(f"Round-off of the all-reduce over {nodes} node{'s' * (nodes != 1)}")
         figure.legend(handles=drawn, loc="outside right upper")
         metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=160, metadata=metadata)
+        with replaced(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 
 def _line(axes: Axes, one: Series, index: int) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cpd._files import write_text
 from cpd.compress import compressors
 from cpd.demo.report import figures
 from cpd.demo.report.results import REPORT, Demo, Run, accuracy_range, state_of
@@ -29,7 +30,7 @@ _ROWS = {
 def write_report(demo: Demo, folder: Path) -> Path:
     """Writes report.html into `folder` and returns its path."""
     path = folder / REPORT
-    path.write_text(render(demo), encoding="utf-8")
+    write_text(path, render(demo))
     return path
 
 

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd._files import write_json
 from cpd.comm.spec import may_stall
 from cpd.compress import codec
 from cpd.demo.report.checked import read_as
 from cpd.numeric import formats
-from cpd.study.files import write_json
 from cpd.study.series import RoundoffRow
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import matplotlib
 import matplotlib.ticker
 from matplotlib.figure import Figure
 
+from cpd._files import replaced
 from cpd.numeric.scaled import Scaled
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
 from cpd.study.sweeps.results import Row, Sweep
@@ -42,7 +43,9 @@ def write(path: Path, found: Sweep, error: str, cost: str) -> None:
     check_plot_path(path)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "sweep"}):
         metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        draw(found, error, cost).savefig(path, dpi=160, metadata=metadata)
+        figure = draw(found, error, cost)
+        with replaced(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 
 def draw(found: Sweep, error: str, cost: str) -> Figure:

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cpd._files import write_json, write_text
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
-from cpd.study.files import write_json, write_text
 from cpd.study.hardware_cost import MODEL, HardwareCost, hardware_cost
 from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
@@ -211,7 +211,7 @@ class Sweep:
 
     def to_json(self, path: str | Path) -> None:
         """Writes `json()`; `-` is standard output."""
-        write_json(Path(path), self.json())
+        write_json(path, self.json())
 
     def to_csv(self, path: str | Path) -> None:
         """Writes a line a cell, over all tensors, with a head of names."""
@@ -226,7 +226,7 @@ class Sweep:
             lines.writerow(
                 [*row.cell.json().values(), *(told[n] for n in shown), *(cost[p] for p in parts)]
             )
-        write_text(Path(path), text.getvalue())
+        write_text(path, text.getvalue())
 
     def plot(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
         """Draws every cell's error over its cost, and the front as a line: .png or .svg. Needs
@@ -240,7 +240,7 @@ class Sweep:
         jinja2 and matplotlib."""
         from cpd.study.sweeps.page import render
 
-        Path(path).write_text(render(self), encoding="utf-8")
+        write_text(path, render(self))
 
 
 def _row(measured: Measured, tensors: Sequence[Tensor]) -> Row:

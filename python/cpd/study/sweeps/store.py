@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from cpd import _core
+from cpd._files import write_text
 from cpd.study.sweeps.cells import Cell, Losses
 
 VERSION = f"{_core.__version__}/1"
@@ -60,9 +60,8 @@ class Store:
             "accuracy": measured.accuracy,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / f".{key}.{os.getpid()}"
-        part.write_text(json.dumps({"sha256": _hash(body), "body": body}), encoding="utf-8")
-        part.replace(self.path(measured.cell))
+        whole = json.dumps({"sha256": _hash(body), "body": body})
+        write_text(self.path(measured.cell), whole)
 
     def read(self, cell: Cell, tell: Telling) -> Measured | None:
         """None where there is no whole file. Raises OSError for one that cannot be read."""

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from cpd._files import replaced, write_text
 from cpd.numeric.options import is_torch
 from cpd.numeric.shown import shown
 
@@ -97,10 +98,11 @@ class Workload:
         folder.mkdir(parents=True, exist_ok=True)
         heads = []
         for number, one in enumerate(self.matrices):
-            np.save(folder / f"{number}.npy", one.x)
+            with replaced(folder / f"{number}.npy") as file:
+                np.save(file, one.x)
             heads.append([one.name, one.nonfinite, one.partner, one.is_partner])
         text = json.dumps({"length": self.length, "sample": self.sample, "tensors": heads})
-        (folder / _HEAD).write_text(text, encoding="utf-8")
+        write_text(folder / _HEAD, text)
 
 
 _HEAD = "tensors.json"

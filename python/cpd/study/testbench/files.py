@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cpd._files import write_text
 from cpd.study.testbench.bench import bench_text
 from cpd.study.testbench.units import unit_of
+from cpd.study.vectors.systemverilog import check_module
 
 _MAKEFILE = """\
 # SPDX-License-Identifier: Apache-2.0
@@ -27,8 +31,7 @@ verilator: sources
 		--Mdir obj_dir tb.sv $(RTL) >verilator.log 2>&1 || (cat verilator.log; false)
 	obj_dir/Vtb
 sources:
-	@test -n "$(strip $(RTL))" || \\
-		(echo "give the sources under test: RTL='{module}.sv …'" >&2; false)
+	@$(if $(strip $(RTL)),:,echo "give the sources under test: RTL='{module}.sv …'" >&2; false)
 clean:
 	rm -rf tb.vvp obj_dir verilator.log
 .PHONY: icarus verilator sources clean
@@ -50,17 +53,28 @@ def write_testbench(
     `tests/rtl` has for the operation. Its ports have the names of the vectors' fields; beside
     them it takes `rounding` (3 bits: ROUNDINGS) and, element-wise, `saturate`.
 
-    Errors: ValueError for vectors that no unit fits; OSError where files cannot be written.
+    Errors: ValueError for vectors that no unit fits and a name that no module can have; OSError
+    where files cannot be written.
     """
+    if module is not None:
+        check_module(module)
     unit = unit_of(vectors.head, vectors.fields, module)
     folder = Path(directory)
-    sources = " ".join(str(Path(each).resolve()) for each in rtl)
+    sources = " ".join(map(_for_make, rtl))
     folder.mkdir(parents=True, exist_ok=True)
     vectors.write(folder / "vectors.hex", "readmemh")
     title = f"{unit.name} against vectors of {vectors.head['operation']}."
     text = bench_text(unit, vectors.fields, vectors.count, title=title)
-    (folder / "tb.sv").write_text(text, encoding="utf-8")
-    (folder / "Makefile").write_text(
-        _MAKEFILE.format(rtl=sources, module=unit.name), encoding="utf-8"
-    )
+    write_text(folder / "tb.sv", text)
+    names = {"rtl": sources, "module": unit.name.replace("$", r"\$$")}
+    write_text(folder / "Makefile", _MAKEFILE.format(**names))
     return folder
+
+
+def _for_make(path: str | Path) -> str:
+    """The whole path as one word of a Makefile's variable that its recipes give to the shell."""
+    whole = str(Path(path).resolve())
+    if "\n" in whole:
+        raise ValueError(f"a source's path must be of one line, got {whole!r}")
+    word = re.sub(r"(\\*)#", r"\1\1\\#", shlex.quote(whole))
+    return word.replace("$", "$$")

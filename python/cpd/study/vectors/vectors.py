@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import errno
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from cpd._core import __version__
-from cpd.study.files import STDOUT
+from cpd._files import STDOUT, replaced_together
 from cpd.study.vectors import inputs
 from cpd.study.vectors.corners import count_corners
 from cpd.study.vectors.fields import Field
@@ -109,19 +108,12 @@ class Vectors:
                 body.write(lines_of(kind, self.fields, columns))
             body.seek(0)
             head = head_text(kind, self.head, self.fields).encode()
-            if target == STDOUT:
-                _copy(head, body, sys.stdout.buffer)
-                return target
-            with target.open("wb") as file:
-                _copy(head, body, file)
-        if kind == "readmemh":
             stem = target.with_suffix("").name
-            text = package_text(stem, self.fields, self.count)
-            target.with_name(f"{stem}_pkg.sv").write_text(text, encoding="utf-8")
+            package = target.with_name(f"{stem}_pkg.sv")
+            both = kind == "readmemh" and target != STDOUT
+            with replaced_together([target, package] if both else [target]) as files:
+                files[0].write(head)
+                shutil.copyfileobj(body, files[0], 1 << 20)
+                if both:
+                    files[1].write(package_text(stem, self.fields, self.count).encode())
         return target
-
-
-def _copy(head: bytes, body: Any, file: BinaryIO) -> None:
-    file.write(head)
-    shutil.copyfileobj(body, file, 1 << 20)
-    file.flush()

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results in files, or on standard output: a file is replaced whole or stays as it was."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import stat
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+STDOUT = Path("-")
+"""What stands for standard output in the place of a file."""
+
+
+def write_json(path: str | Path, data: Any, indent: int | None = 2) -> None:
+    """Writes strict JSON: NaN and Inf become null."""
+    write_text(
+        path, json.dumps(_finite(data), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    )
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text as UTF-8 (see `replaced`), or to standard output."""
+    if Path(path) == STDOUT:
+        sys.stdout.write(text)
+        return
+    with replaced(path) as file:
+        file.write(text.encode())
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
+    """Writes arrays of any names as `numpy.load` reads them (see `replaced`)."""
+    with replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+@contextmanager
+def replaced(path: str | Path) -> Iterator[BinaryIO]:
+    """A stream of bytes that become the file's content when the block ends, and not before: they
+    are written beside it, brought to the disk and renamed. Where the block raises or the disk is
+    full, the file is as it was.
+
+    Of a symbolic link the target is replaced; mode and owner stay. What is no regular file (a pipe,
+    a device, `/dev/stdout`) and `-`, which is standard output, are written straight; so is a file
+    that cannot be replaced: in a folder that takes no new ones, or of an owner who would not stay.
+
+    Raises OSError, which names the file.
+    """
+    with replaced_together([path]) as (file,):
+        yield file
+
+
+@contextmanager
+def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
+    """As `replaced`, of several files: none is renamed before all are on the disk."""
+    with ExitStack() as parts:
+        made = [parts.enter_context(_part(Path(path))) for path in paths]
+        yield [part.file for part in made]
+        for part in made:
+            part.sync()
+        for part in made:
+            part.rename()
+
+
+class _Part:
+    """What is being written: a new file beside `target`, or the target itself (no `name`)."""
+
+    def __init__(self, path: Path, target: Path, file: BinaryIO, name: Path | None) -> None:
+        self.path = path
+        self.target = target
+        self.file = file
+        self.name = name
+
+    def sync(self) -> None:
+        with _named(self.path):
+            self.file.flush()
+            if self.name is not None:
+                os.fsync(self.file.fileno())
+
+    def rename(self) -> None:
+        if self.name is not None:
+            with _named(self.path):
+                self.name.replace(self.target)
+            self.name = None
+
+
+@contextmanager
+def _part(path: Path) -> Iterator[_Part]:
+    if path == STDOUT:
+        yield _Part(path, path, sys.stdout.buffer, None)
+        return
+    with _named(path):
+        target = _target(path)
+        beside = None if target is None else _beside(target)
+        name, file = beside or (None, path.open("wb"))
+    part = _Part(path, target or path, file, name)
+    try:
+        with _named(path), file:
+            yield part
+    finally:
+        if part.name is not None:
+            part.name.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An OSError of a write names the file that was asked for."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or not (error.filename is None or _PART in str(error.filename)):
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+
+
+_PART = ".cpd-part-"
+
+
+def _target(path: Path) -> Path | None:
+    """The regular file that `path` is or will be, links followed; None where it is something else,
+    or a process's own stream under another name."""
+    for _ in range(40):
+        path = path.parent.resolve() / path.name
+        if path.is_relative_to("/proc"):
+            return None
+        if not path.is_symlink():
+            return path if path.is_file() or not path.exists() else None
+        path = path.parent / os.readlink(path)
+    return None
+
+
+def _beside(target: Path) -> tuple[Path, BinaryIO] | None:
+    """A new file, open, in the target's folder, of the target's mode and owner; None where there
+    can be none. Raises OSError where the target must not be written, or its folder is missing."""
+    old = target.stat() if target.exists() else None
+    if old is not None:
+        os.close(os.open(target, os.O_WRONLY))
+    part = target.with_name(f"{_PART}{secrets.token_hex(8)}")
+    try:
+        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    except PermissionError:
+        return None
+    try:
+        if old is not None:
+            new = os.fstat(handle)
+            if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+                os.fchown(handle, old.st_uid, old.st_gid)
+            os.fchmod(handle, stat.S_IMODE(old.st_mode))
+    except PermissionError:
+        os.close(handle)
+        part.unlink()
+        return None
+    return part, os.fdopen(handle, "wb")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
