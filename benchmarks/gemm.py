@@ -52,7 +52,7 @@ SCHEMES = {
     "chunked64": Scheme(lambda f: cpd.Accumulator(f, "chunked", chunk=64)),
     "pairwise": Scheme(lambda f: cpd.Accumulator(f, "pairwise")),
     "int32": Scheme(lambda _: cpd.Accumulator("int32")),
-    "int32-saturate": Scheme(lambda _: cpd.Accumulator.parse("int32 sum_overflow=saturate")),
+    "int32-saturate": Scheme(lambda _: cpd.Accumulator.parse("int32 overflow=saturate")),
     "kulisch": Scheme(lambda f: cpd.Accumulator("fp32", fixed=cpd.FixedPoint.kulisch(f, f, 1024))),
     "stochastic8-kahan": Scheme(_stochastic(8, "kahan")),
     "stochastic8-fma": Scheme(_stochastic(8, "fma")),

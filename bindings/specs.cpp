@@ -54,10 +54,12 @@ py::array_t<float> Values(const Format& format) {
     }
   });
   const auto n = static_cast<py::ssize_t>(positive.size());
-  const py::ssize_t below = (format.is_signed ? n : 0) + (format.has_zero() ? 1 : 0);
+  const py::ssize_t least = format.lowest_code() - format.max_code();  // int_full's
+  const py::ssize_t below = (format.is_signed ? least + n : 0) + (format.has_zero() ? 1 : 0);
   py::array_t<float> values(below + n);
   float* y = values.mutable_data();
-  for (py::ssize_t i = 0; format.is_signed && i < n; ++i) y[i] = -positive[n - 1 - i];
+  if (least > 0) y[0] = static_cast<float>(format.lowest());
+  for (py::ssize_t i = 0; format.is_signed && i < n; ++i) y[least + i] = -positive[n - 1 - i];
   if (format.has_zero()) y[below - 1] = 0;
   for (py::ssize_t i = 0; i < n; ++i) y[below + i] = positive[i];
   return values;
@@ -80,6 +82,11 @@ void BindFormats(py::module_& m) {
       .def_property_readonly("name", [](const Format& f) { return ToString(f); })
       .def_property_readonly("bits", &Format::bits)
       .def_property_readonly("max", &max_of)
+      .def_property_readonly("lowest",
+                             [](const Format& f) {
+                               if (!f.is_signed) return magnitude_of(f, 0);
+                               return -magnitude_of(f, lowest_code_of(f));
+                             })
       .def_property_readonly("min_normal", &min_normal_of)
       .def_property_readonly("min_subnormal", &min_subnormal_of)
       .def_property_readonly("epsilon", &Format::epsilon)
@@ -279,20 +286,18 @@ void BindBlockFma(py::module_& m) {
       .def_property_readonly("text", [](const BlockFma& u) { return ToString(u); });
 }
 
-FixedPoint MakeFixedPoint(int width, int fraction, bool saturates, const std::string& rounding) {
-  const FixedPoint made{width, fraction, saturates, ParseRounding(rounding)};
+FixedPoint MakeFixedPoint(int width, int fraction, const std::string& rounding) {
+  const FixedPoint made{width, fraction, ParseRounding(rounding)};
   Check(made);
   return made;
 }
 
 void BindFixedPoint(py::module_& m) {
   py::class_<FixedPoint>(m, "FixedPoint")
-      .def(py::init(&MakeFixedPoint), py::arg("width"), py::arg("fraction"), py::arg("saturates"),
-           py::arg("rounding"))
+      .def(py::init(&MakeFixedPoint), py::arg("width"), py::arg("fraction"), py::arg("rounding"))
       .def_static("kulisch", &Kulisch, py::arg("a"), py::arg("b"), py::arg("terms"))
       .def_readonly("width", &FixedPoint::width)
       .def_readonly("fraction", &FixedPoint::fraction)
-      .def_readonly("saturates", &FixedPoint::saturates)
       .def_property_readonly("rounding", [](const FixedPoint& p) { return ToString(p.rounding); })
       .def_property_readonly("text", [](const FixedPoint& p) { return ToString(p); });
 }

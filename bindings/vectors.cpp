@@ -59,14 +59,17 @@ std::tuple<Codes, FlagArray, Corners> OracleArrays(
 
 SumRule SumRuleOf(const Accumulator& accumulator, const std::vector<Format>& formats,
                   std::int64_t length, const std::string& tininess) {
-  if (formats.size() != 1 && formats.size() != 3) {
-    throw Error("a sum takes the format of its terms, a product those of a, b and c");
+  const std::size_t of_product = accumulator.fixed ? 2 : 3;
+  if (formats.size() != 1 && formats.size() != of_product) {
+    throw Error(
+        "a sum takes the format of its terms, a product those of a, b and c, which an "
+        "integer's has not");
   }
   SumRule rule{
       accumulator, formats[0], {}, {}, length, formats.size() == 1, soft::ParseTininess(tininess)};
   if (!rule.is_sum) {
     rule.b = formats[1];
-    rule.c = formats[2];
+    if (!accumulator.fixed) rule.c = formats[2];
   }
   return rule;
 }
@@ -86,7 +89,8 @@ const std::uint32_t* DataOf(const std::optional<Codes>& codes, std::int64_t size
 std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(
     const SumRule& rule, std::int64_t n, const Codes& a, const std::optional<Codes>& b,
     const std::optional<Codes>& c, const std::optional<Codes>& a_scales,
-    const std::optional<Codes>& b_scales, const std::optional<Codes>& random) {
+    const std::optional<Codes>& b_scales, const std::optional<Codes>& random,
+    const std::optional<Signals>& c_units) {
   SumLines lines;
   lines.n = n;
   const bool is_product = !rule.is_sum;
@@ -96,7 +100,12 @@ std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(
       scaled ? (rule.length + unit->scale_block - 1) / unit->scale_block : 0;
   lines.a = DataOf(a, n * rule.length, "a");
   lines.b = DataOf(b, is_product ? n * rule.length : 0, "b");
-  lines.c = DataOf(c, is_product ? n : 0, "c");
+  const bool is_integer = rule.accumulator.fixed.has_value();
+  lines.c = DataOf(c, is_product && !is_integer ? n : 0, "c");
+  if (is_product && is_integer) {
+    if (!c_units || c_units->size() != n) throw Error("c_units must have a number of each line");
+    lines.c_units = c_units->data();
+  }
   lines.a_scales = DataOf(a_scales, n * blocks, "a_scale");
   lines.b_scales = DataOf(b_scales, n * blocks, "b_scale");
   lines.random = DataOf(random, n * DrawsOf(rule), "r");
@@ -130,7 +139,7 @@ void BindVectors(py::module_& m) {
   const auto none = py::none();
   m.def("oracle_sums", &SumArrays, py::arg("rule"), py::arg("n"), py::arg("a"), py::arg("b") = none,
         py::arg("c") = none, py::arg("a_scales") = none, py::arg("b_scales") = none,
-        py::arg("random") = none);
+        py::arg("random") = none, py::arg("c_units") = none);
   m.def("oracle_elements", &OracleArrays, py::arg("operation"), py::arg("formats"),
         py::arg("result"), py::arg("rounding"), py::arg("tininess"), py::arg("operands"),
         py::arg("random") = py::none());

@@ -23,12 +23,12 @@ enum class Scheme : std::uint8_t {
 
 /// A sum kept in a two's complement integer of `width` bits, in units of 2^-fraction: hardware's
 /// int32, or Kulisch's accumulator. Every term, a product exact, is rounded once to whole units,
-/// and integers are added; the sum is at last rounded once into the accumulator's format. Without
-/// saturation sums are right modulo 2^width, in whatever order.
+/// and integers are added; the sum is at last rounded once into the accumulator's format. Sums
+/// wrap: they are right modulo 2^width, in whatever order. Where the accumulator's overflow is
+/// `saturate`, a sum beyond the range is its nearest end, after each term.
 struct FixedPoint {
-  int width = 32;          ///< bits, 2…1024
-  int fraction = 0;        ///< the unit is 2^-fraction; -1024…1024
-  bool saturates = false;  ///< beyond the range: its nearest end, after each term; else it wraps
+  int width = 32;                             ///< bits, 2…1024
+  int fraction = 0;                           ///< the unit is 2^-fraction; -1024…1024
   Rounding rounding = Rounding::toward_zero;  ///< of terms to units; down is two's complement's cut
 
   bool operator==(const FixedPoint&) const = default;

@@ -219,7 +219,7 @@ class FlaggedInteger {
       return;
     }
     flags_ |= term.exact ? 0 : kInexact;
-    if (!sum_.add(term, plan_.point.saturates)) flags_ |= kOverflow | kInexact;
+    if (!sum_.add(term, plan_.saturates)) flags_ |= kOverflow | kInexact;
   }
   /// A product, of which infinite operands are no numbers.
   void add(double x, double y) {

@@ -7,7 +7,8 @@
 //   f = 0:  c * 2^(emin - man)                                (zero and the subnormals)
 //   f > 0:  (2^man + (c mod 2^man)) * 2^(f - 1 + emin - man)  (the normal numbers)
 // with emin = 1 - bias. `e8m0` has no zero: code c is 2^(c - 127). So codes ascend with values, and
-// "round to even" always means an even code (IEEE P3109).
+// "round to even" always means an even code (IEEE P3109). The whole code is the sign bit before the
+// magnitude code, or of integers (`int`, `int_full`) the two's complement of it.
 #pragma once
 
 #include <bit>
@@ -22,13 +23,20 @@ namespace cpd {
 
 /// How the special values are encoded.
 enum class Encoding : std::uint8_t {
-  ieee,    ///< top exponent field: mantissa 0 is Inf, the others NaN
-  fn,      ///< no Inf; all ones is NaN (OCP E4M3FN)
-  fnuz,    ///< no Inf, no -0; the code of -0 is NaN
-  p3109,   ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
-  finite,  ///< neither Inf nor NaN (OCP MX elements)
-  e8m0,    ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
+  ieee,      ///< top exponent field: mantissa 0 is Inf, the others NaN
+  fn,        ///< no Inf; all ones is NaN (OCP E4M3FN)
+  fnuz,      ///< no Inf, no -0; the code of -0 is NaN
+  p3109,     ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
+  finite,    ///< neither Inf nor NaN (OCP MX elements)
+  e8m0,      ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
+  integer,   ///< two's complement integers times a power of two, without the least (exp = 1)
+  int_full,  ///< the same with the least, -2^(bits - 1) steps (OCP MXINT8 allows both)
 };
+
+/// Whether codes are two's complement.
+constexpr bool is_integer(Encoding encoding) {
+  return encoding == Encoding::integer || encoding == Encoding::int_full;
+}
 
 /// A number format. Make one with MakeFormat or ParseFormat, or Check it; equality compares all six
 /// fields.
@@ -53,10 +61,12 @@ struct Format {
     return encoding == Encoding::ieee || encoding == Encoding::p3109;
   }
   [[nodiscard]] constexpr bool has_nan() const {
-    return encoding != Encoding::finite && !(encoding == Encoding::ieee && man == 0);
+    return encoding != Encoding::finite && !is_integer() &&
+           !(encoding == Encoding::ieee && man == 0);
   }
+  [[nodiscard]] constexpr bool is_integer() const { return cpd::is_integer(encoding); }
   [[nodiscard]] constexpr bool has_negative_zero() const {
-    return is_signed && encoding != Encoding::fnuz && encoding != Encoding::p3109;
+    return is_signed && encoding != Encoding::fnuz && encoding != Encoding::p3109 && !is_integer();
   }
 
   /// The exponent of the least normal power of two (e8m0: of its least value).
@@ -78,9 +88,15 @@ struct Format {
         return 254;
       case Encoding::fnuz:
       case Encoding::finite:
+      case Encoding::integer:
+      case Encoding::int_full:
         break;
     }
     return all;
+  }
+  /// Magnitude code of the least finite value, where signed: max_code(), or of int_full one more.
+  [[nodiscard]] constexpr std::uint32_t lowest_code() const {
+    return max_code() + (encoding == Encoding::int_full ? 1 : 0);
   }
   /// Magnitude code of +Inf; only where has_inf().
   [[nodiscard]] constexpr std::uint32_t inf_code() const {
@@ -110,8 +126,10 @@ struct Format {
   }
 
   [[nodiscard]] constexpr double max() const { return magnitude(max_code()); }
-  /// Least finite value: -max where signed, else 0 (e8m0: 2^-127).
-  [[nodiscard]] constexpr double lowest() const { return is_signed ? -max() : magnitude(0); }
+  /// Least finite value: where signed -max, or of int_full one step less; else 0 (e8m0: 2^-127).
+  [[nodiscard]] constexpr double lowest() const {
+    return is_signed ? -magnitude(lowest_code()) : magnitude(0);
+  }
   [[nodiscard]] constexpr bool has_normals() const { return max_code() >= min_normal_code(); }
   /// Least positive normal number; 0 where there is none (exp = 1).
   [[nodiscard]] constexpr double min_normal() const {
@@ -134,7 +152,7 @@ struct Format {
     std::uint64_t positive = max_code();
     if (!has_zero()) return positive + 1;
     if (!subnormals) positive = has_normals() ? positive - (min_normal_code() - 1) : 0;
-    return is_signed ? 2 * positive + 1 : positive + 1;
+    return is_signed ? positive + lowest_code() - max_code() + positive + 1 : positive + 1;
   }
 
   /// 2^k for -1022 <= k <= 1023, exact.
@@ -160,16 +178,17 @@ CPD_API void Check(const Format& format);
 CPD_API bool Holds(const Format& outer, const Format& inner);
 
 /// Makes and checks a format. exp 1…8, man 0…23; the default bias is 2^(exp-1) - 1, for fnuz and
-/// p3109 2^(exp-1). Throws Error where a finite value would not be a binary32 value, for unsigned
-/// fnuz, and for e8m0 with anything but its own exp = 8, man = 0, bias = 127, unsigned.
+/// p3109 2^(exp-1), for integers that of steps of 1. Throws Error where a finite value would not be
+/// a binary32 value, for unsigned fnuz, for e8m0 with anything but its own exp = 8, man = 0,
+/// bias = 127, unsigned, and for integers that are unsigned or have another exp than 1.
 CPD_API Format MakeFormat(int exp, int man, Encoding encoding = Encoding::ieee,
                           std::optional<int> bias = std::nullopt, bool is_signed = true,
                           bool subnormals = true);
 
 /// Parses a name: `e4m3`, `e4m3fn`, `e5m2fnuz`, `bf16`, `fp16`, `tf32`, `fp32`, `e8m0`,
-/// `binary8p4se`, `int8` (int2 … int25: sign and magnitude, steps of 1, without two's complement's
-/// last code, -128), or a name with options, `e4m3fn:bias=11:nosub:unsigned`. e2m1, e2m3 and e3m2
-/// are OCP's finite formats. Throws Error.
+/// `binary8p4se`, `int8` (int2 … int25: two's complement from -127 to 127; `int8:full` has -128
+/// too), `sm8` (sm2 … sm25: sign and magnitude, with -0), or a name with options,
+/// `e4m3fn:bias=11:nosub:unsigned`. e2m1, e2m3 and e3m2 are OCP's finite formats. Throws Error.
 CPD_API Format ParseFormat(std::string_view name);
 
 /// The canonical name; ParseFormat(ToString(f)) == f for every format.

@@ -225,8 +225,9 @@ struct Spec {
   int emin() const { return 1 - bias; }
   std::uint64_t magnitudes() const { return std::uint64_t{1} << (exp + man); }
   int bits() const { return exp + man + (is_signed ? 1 : 0); }
+  bool is_integer() const { return cpd::is_integer(encoding); }
   bool has_negative_zero() const {
-    return is_signed && encoding != Encoding::fnuz && encoding != Encoding::p3109;
+    return is_signed && encoding != Encoding::fnuz && encoding != Encoding::p3109 && !is_integer();
   }
 
   // The largest finite magnitude code.
@@ -240,11 +241,17 @@ struct Spec {
         return magnitudes() - (is_signed ? 2 : 3);
       case Encoding::fnuz:
       case Encoding::finite:
+      case Encoding::integer:
+      case Encoding::int_full:
         return magnitudes() - 1;
       case Encoding::e8m0:
         return 254;
     }
     throw std::logic_error("unknown encoding");
+  }
+  // The same of a sign: int_full has one more below zero.
+  std::uint64_t max_code(bool negative) const {
+    return negative && encoding == Encoding::int_full ? magnitudes() : max_code();
   }
 
   std::optional<std::uint64_t> infinity_code() const {
@@ -267,6 +274,8 @@ struct Spec {
       case Encoding::e8m0:
         return 255;
       case Encoding::finite:
+      case Encoding::integer:
+      case Encoding::int_full:
         return std::nullopt;
     }
     throw std::logic_error("unknown encoding");
@@ -280,9 +289,10 @@ inline Spec spec_of(const Format& f) {
 // The value of a magnitude code on the grid continued without an upper bound.
 inline Exact grid_value(const Spec& spec, std::uint64_t code) {
   if (spec.encoding == Encoding::e8m0) return exact_finite(false, 1, static_cast<int>(code) - 127);
+  const int unit = spec.emin() - spec.man;
+  if (spec.is_integer()) return exact_finite(false, code, unit);
   const int field = static_cast<int>(code >> spec.man);
   const std::uint64_t low = code & ((std::uint64_t{1} << spec.man) - 1);
-  const int unit = spec.emin() - spec.man;
   if (field == 0) return exact_finite(false, spec.subnormals ? low : 0, unit);
   return exact_finite(false, (std::uint64_t{1} << spec.man) + low, unit + field - 1);
 }
@@ -290,6 +300,11 @@ inline Exact grid_value(const Spec& spec, std::uint64_t code) {
 // The value of any of the 2^bits codes.
 inline Exact value_of(const Spec& spec, std::uint64_t code) {
   const bool negative = spec.is_signed && code >= spec.magnitudes();
+  if (spec.is_integer()) {
+    Exact value = grid_value(spec, negative ? 2 * spec.magnitudes() - code : code);
+    value.negative = negative;
+    return value;
+  }
   const std::uint64_t magnitude = negative ? code - spec.magnitudes() : code;
   if (negative && magnitude == 0 && !spec.has_negative_zero()) return exact_nan();
   if (magnitude <= spec.max_code()) {
@@ -425,7 +440,7 @@ inline Exact signed_grid_value(const Spec& spec, std::uint64_t code, bool negati
 }
 
 inline Exact signed_max(const Spec& spec, bool negative) {
-  return signed_grid_value(spec, spec.max_code(), negative);
+  return signed_grid_value(spec, spec.max_code(negative), negative);
 }
 
 // Infinity in a format: Inf, else NaN, else the largest value.
@@ -453,7 +468,7 @@ inline Exact round_exact(const Spec& spec, const Exact& x, const Options& o = {}
   }
   const std::uint64_t code = round_magnitude(spec, x, o);
   if (x.negative && !spec.is_signed && code != 0) return negative_result(spec, o.overflow);
-  if (code > spec.max_code()) {
+  if (code > spec.max_code(x.negative)) {
     if (is_inward(o.rounding, x.negative)) return signed_max(spec, x.negative);
     return infinite_result(spec, x.negative, o.overflow);
   }
@@ -477,6 +492,10 @@ inline std::optional<std::uint64_t> encode(const Spec& spec, const Exact& x,
                                            const Options& o = {}) {
   const Exact value = round_exact(spec, x, o);
   if (value.is_nan()) return spec.nan_code();
+  if (spec.is_integer()) {
+    const std::uint64_t size = neighbours(spec, value).below;
+    return value.negative && size != 0 ? 2 * spec.magnitudes() - size : size;
+  }
   const std::uint64_t sign = value.negative ? spec.magnitudes() : 0;
   if (value.is_infinite()) return sign + *spec.infinity_code();
   return sign + neighbours(spec, value).below;

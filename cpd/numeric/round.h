@@ -350,6 +350,35 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   return outcome;
 }
 
+/// The largest finite values by sign, as codes or values: `most`, or where x is negative `below`.
+template <class R, class T, class V>
+CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
+  if constexpr (!R::simple) {
+    if (plan.is_lopsided)
+      return select((Signed<V>)bits_as<Unsigned<V>>(x) < Signed<V>{}, below, most);
+  }
+  return most;
+}
+
+/// What overflow gives, in place of `over` where the largest values depend on the sign.
+template <class R, class T>
+CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
+  if constexpr (!R::simple) {
+    if (plan.is_lopsided) return largest;  // such a format has neither Inf nor NaN
+  }
+  return over;
+}
+
+/// The two's complement code of a magnitude code.
+template <class V>
+CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using P = Pattern<V>;
+  const U negative = (U)((Signed<V>)bits_as<U>(x) >> (P::width - 1));
+  const auto mask = static_cast<typename ElementOf<U>::type>((std::uint64_t{1} << plan.bits) - 1);
+  return (((U)code ^ negative) - negative) & splat<U>(mask);
+}
+
 /// Puts a sign on a magnitude as the format has it: -0 only where it exists; in unsigned formats a
 /// negative number that does not round to zero becomes `negative`.
 template <class R, class U, class Mask>
@@ -387,19 +416,21 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   using P = Pattern<V>;
   V y{};
   I size{};  // the magnitude code, or a short form's value's pattern
+  const V largest = largest_of<R>(x, splat<V>(plan.max_value), splat<V>(-plan.lowest_value), plan);
   I most = splat<I>(plan.max_code);
   if constexpr (kIsShort<R, V>) {
     y = short_magnitude<R>(x, random, plan);
     size = bits_as<I>(y);
-    most = bits_as<I>(splat<V>(plan.max_value));
+    most = bits_as<I>(largest);
   } else {
     size = round_to_code<R>(x, random, plan);
+    most = largest_of<R>(x, most, most + splat<I>(1), plan);
   }
   const auto outcome = outcome_of<R>(x, size, most, plan);
   const auto rounds_to_zero = take_zero<R>(x, size, plan);
   if constexpr (!kIsShort<R, V>) y = magnitude_of<R, V>(size, plan);
-  y = select(outcome.overflowed, splat<V>(plan.overflow_value), y);
-  if (may_clip(R::mode)) y = select(outcome.clipped, splat<V>(plan.max_value), y);
+  y = select(outcome.overflowed, overflow_of<R>(splat<V>(plan.overflow_value), largest, plan), y);
+  if (may_clip(R::mode)) y = select(outcome.clipped, largest, y);
   const U nan = splat<U>(P::quiet_nan);
   const U negative = plan.negative_is_nan ? nan : bits_as<U>(splat<V>(plan.lowest_value));
   const U sign = bits_as<U>(x) & splat<U>(P::sign);
@@ -415,15 +446,34 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   using I = Signed<V>;
   using P = Pattern<V>;
   I code = round_to_code<R>(x, random, plan);
-  const auto outcome = outcome_of<R>(x, code, splat<I>(plan.max_code), plan);
+  const I most = splat<I>(plan.max_code);
+  const I largest = largest_of<R>(x, most, most + splat<I>(1), plan);
+  const auto outcome = outcome_of<R>(x, code, largest, plan);
   const auto rounds_to_zero = take_zero<R>(x, code, plan);
-  code = select(outcome.overflowed, splat<I>(plan.overflow_code), code);
-  if (may_clip(R::mode)) code = select(outcome.clipped, splat<I>(plan.max_code), code);
+  code =
+      select(outcome.overflowed, overflow_of<R>(splat<I>(plan.overflow_code), largest, plan), code);
+  if (may_clip(R::mode)) code = select(outcome.clipped, largest, code);
+  if constexpr (!R::simple) {
+    if (plan.complement) return select(outcome.nan, U{}, complement_of(code, x, plan));
+  }
   const U nan = splat<U>(plan.nan_code);
   const U negative = plan.negative_is_nan ? nan : U{};
   const U sign = shift_left(bits_as<U>(x) >> (P::width - 1), plan.bits - 1);
   const U whole = with_sign<R>((U)code, sign, rounds_to_zero, negative, plan);
   return select(outcome.nan, nan, whole);
+}
+
+/// The value of a two's complement code; the least code's, too, where rounding never gives it.
+template <class R, class V>
+CPD_FN constexpr V value_of_complement(Unsigned<V> whole, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const int unused = P::width - plan.bits;
+  const U extended = (U)((I)(whole << unused) >> unused);
+  const U negative = (U)((I)extended >> (P::width - 1));
+  const U value = bits_as<U>(magnitude_of<R, V>((I)((extended ^ negative) - negative), plan));
+  return bits_as<V>(value | (negative & splat<U>(P::sign)));
 }
 
 /// The value of a whole code; every bit pattern of plan.bits bits has one.
@@ -432,6 +482,9 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
+  if constexpr (!R::simple) {
+    if (plan.complement) return value_of_complement<R, V>(whole, plan);
+  }
   U sign{};
   U magnitude = whole;
   if (R::simple || plan.is_signed) {

@@ -45,8 +45,10 @@ struct RoundPlan {
   Grid grid32, grid64;
   bool wide = false;  ///< the grid leaves binary32's normal range: round from binary64
   Form form = Form::simple;
-  bool plain = true;   ///< signed, with -0: the sign bit is simply kept
-  bool flush = false;  ///< no subnormals
+  bool plain = true;         ///< signed, with -0: the sign bit is simply kept
+  bool complement = false;   ///< codes are two's complement
+  bool is_lopsided = false;  ///< one more code lies below zero than above (int_full)
+  bool flush = false;        ///< no subnormals
   bool is_signed = true;
   bool has_zero = true;
   bool has_nan = true;
@@ -71,7 +73,8 @@ struct RoundPlan {
   float to_units = 0;
   float from_units = 0;
   float overflow_value = 0;
-  float lowest_value = 0;             ///< unsigned, saturating: what a negative number becomes
+  float lowest_value = 0;             ///< the least finite one: of unsigned formats, saturating,
+                                      ///< what a negative number becomes
   bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
   bool scale_up_in_binary32 = false;  ///< where shift > 0
   bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
@@ -130,6 +133,8 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
   plan.has_inf = format.has_inf();
   plan.keeps_negative_zero = format.has_negative_zero();
   plan.plain = plan.keeps_negative_zero;
+  plan.complement = format.is_integer();
+  plan.is_lopsided = format.lowest_code() != format.max_code();
 
   plan.man = format.man;
   plan.bits = format.bits();

@@ -64,8 +64,15 @@ CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const Rou
   const V count = above - select(negative_fma(above, unit, a) < V{}, splat<V>(1), V{});
   const V magic = splat<V>(0x1p52);
   const U units = bits_as<U>(count + magic) - bits_as<U>(magic);
+  const auto most = splat<Signed<V>>(plan.max_code);
   const auto code = min((Signed<V>)shift_right(units + random, plan.random_bits),
-                        splat<Signed<V>>(plan.max_code));
+                        largest_of<R>(x, most, most + splat<Signed<V>>(1), plan));
+  if constexpr (!R::simple) {
+    if (plan.complement) {
+      *codes = complement_of(code, x, plan);
+      return true;
+    }
+  }
   const U sign = shift_left(bits_as<U>(x) >> 63, plan.bits - 1);
   *codes = with_sign<R>((U)code, sign, code == Signed<V>{}, U{}, plan);
   return true;

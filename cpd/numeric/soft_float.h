@@ -211,11 +211,16 @@ struct Target {
   bool subnormals = true;
   bool has_zero = true, has_inf = true, has_nan = true;
   bool is_signed = true, has_negative_zero = true;
+  bool is_integer = false;  ///< one grid, without subnormals that raise underflow
   int random_bits = kMaxRandomBits;
   int man = 23;
   int emin = -126;
   std::uint64_t max = 0;     ///< pattern of the largest finite value
-  std::uint64_t lowest = 0;  ///< unsigned: of the least one
+  std::uint64_t lowest = 0;  ///< unsigned: of the least one; else of the least one's magnitude
+
+  [[nodiscard]] std::uint64_t largest(bool negative) const {
+    return negative && is_signed ? lowest : max;
+  }
 };
 
 inline Target target(const Format& format, const RoundingOptions& options = {},
@@ -230,11 +235,12 @@ inline Target target(const Format& format, const RoundingOptions& options = {},
           .has_nan = format.has_nan(),
           .is_signed = format.is_signed,
           .has_negative_zero = format.has_negative_zero(),
+          .is_integer = format.is_integer(),
           .random_bits = options.random_bits,
           .man = format.man,
           .emin = format.emin(),
           .max = pattern_of(format, max_code_of(format)),
-          .lowest = pattern_of(format, 0)};
+          .lowest = pattern_of(format, lowest_code_of(format))};
 }
 
 /// A value of a format and the exceptions of its making.
@@ -324,9 +330,9 @@ inline bool is_inward(Rounding mode, bool negative) {
 /// What overflow and infinite results give. `flags`: what an infinity raises that is delivered, and
 /// otherwise.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
-  if (to.saturates) return with_sign(to.max, negative, other);
+  if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
-  return to.has_nan ? not_a_number(other) : with_sign(to.max, negative, other);
+  return to.has_nan ? not_a_number(other) : with_sign(to.largest(negative), negative, other);
 }
 
 /// What an unsigned format makes of a negative number that does not round to zero.
@@ -348,7 +354,7 @@ inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
 /// What a result that is not exact raises, unless it overflows.
 inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const Target& to) {
   const int binade = detail::binade(x);
-  if (binade >= to.emin) return kInexact;
+  if (to.is_integer || binade >= to.emin) return kInexact;
   if (to.tininess == Tininess::before || binade < to.emin - 1) return kInexactTiny;
   const Cut cut = cut_at(x, 127 - to.man);
   const bool odd = is_odd(cut.units, binade, to);
@@ -359,7 +365,7 @@ inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const T
 
 inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t random) {
   const int binade = detail::binade(x);
-  const bool below = binade < to.emin;
+  const bool below = binade < to.emin + (to.is_integer ? 2 : 0);  // the first spacing
   if (!to.has_zero && (below || x.negative)) {  // e8m0 takes its least value for all that is less
     const std::uint8_t flags = inexact_flags(x, random, to);
     return x.negative ? below_unsigned(to, flags) : with_sign(to.lowest, false, flags);
@@ -377,9 +383,10 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
   if (units == 0) return with_sign(0, x.negative && to.has_negative_zero, flags);
   if (x.negative && !to.is_signed) return below_unsigned(to, inexact_flags(x, random, to));
   const std::uint64_t magnitude = binary64_pattern(units, place);
-  if (magnitude <= to.max) return with_sign(magnitude, x.negative, flags);
+  const std::uint64_t largest = to.largest(x.negative);
+  if (magnitude <= largest) return with_sign(magnitude, x.negative, flags);
   flags = static_cast<std::uint8_t>(inexact_flags(x, random, to) | kOverflow);
-  if (is_inward(to.mode, x.negative)) return with_sign(to.max, x.negative, flags);
+  if (is_inward(to.mode, x.negative)) return with_sign(largest, x.negative, flags);
   return infinite(x.negative, to, flags, flags);
 }
 

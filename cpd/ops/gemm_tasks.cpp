@@ -149,7 +149,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
       continue;
     }
     FixedNumber sum(plan, state + i, plane);
-    sum.add(term, point.saturates);
+    sum.add(term, plan.saturates);
     sum.store(state + i, plane);
   }
 }

@@ -32,7 +32,7 @@ struct Integers {
       finite[static_cast<std::size_t>(i)] &= term.finite ? 1 : 0;
       if (!term.finite) continue;
       FixedNumber sum(plan, At(i), 1);
-      sum.add(term, plan.point.saturates);
+      sum.add(term, plan.saturates);
       sum.store(At(i), 1);
     }
   }

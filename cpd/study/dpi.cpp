@@ -88,6 +88,9 @@ Dot MakeDot(const char* operand, const char* accumulator, int length) {
   }
   rule.a = rule.b = ParseFormat(Text(operand));
   rule.c = rule.accumulator.format;
+  if (rule.accumulator.fixed && rule.accumulator.fixed->width > 32) {
+    throw Error("integers have at most 32 bits here, got " + ToString(rule.accumulator));
+  }
   rule.length = length;
   Check(rule.accumulator);
   if (length < 1 || length > 1 << 20) {
@@ -195,6 +198,8 @@ int cpd_dpi_sum(int number, uint32_t c, uint32_t* result, uint32_t* flags) {
     lines.a = dot.a.data();
     lines.b = dot.b.data();
     lines.c = &c;
+    const std::uint64_t c_units = c;
+    lines.c_units = &c_units;
     if (!dot.a_scales.empty()) {
       lines.a_scales = dot.a_scales.data();
       lines.b_scales = dot.b_scales.data();
@@ -204,6 +209,7 @@ int cpd_dpi_sum(int number, uint32_t c, uint32_t* result, uint32_t* flags) {
     lines.corners = &corners;
     lines.signals = signals.data();
     OracleSums(dot.rule, lines);
+    if (HasIntegerResult(dot.rule)) code = static_cast<std::uint32_t>(signals.back());
     Put(code, raised, result, flags);
     return 0;
   });

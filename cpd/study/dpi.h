@@ -40,7 +40,8 @@ CPD_API int cpd_dpi_set(int dot, int k, uint32_t a, uint32_t b);
 /* Sets the scales' codes of the block of the given number, of a unit that takes scales. Gives 0. */
 CPD_API int cpd_dpi_set_scales(int dot, int block, uint32_t a_scale, uint32_t b_scale);
 
-/* The sum from c, a code of the accumulator's format, on. Gives 0. */
+/* The sum from c, a code of the accumulator's format, on; of an integer (at most 32 bits) c and the
+ * result are integers in two's complement. Gives 0. */
 CPD_API int cpd_dpi_sum(int dot, uint32_t c, uint32_t* result, uint32_t* flags);
 
 /* What was wrong in this thread's last error; "" before one. Valid until the next. */

@@ -43,7 +43,7 @@ inline Exact round_unbounded(const Spec& spec, const Exact& x, const Options& o)
 
 /// Whether finite x is below 2^emin: as it is, or rounded with unbounded exponent.
 inline bool is_tiny(const Spec& spec, const Exact& x, const Options& o, Tininess tininess) {
-  if (x.is_zero()) return false;
+  if (x.is_zero() || spec.is_integer()) return false;
   const int below = least_exponent(spec) - top_exponent(x);
   if (below <= 0) return false;
   if (tininess == Tininess::before || below > 1) return true;
@@ -66,8 +66,8 @@ inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& resu
   }
   std::uint8_t flags = soft::kInexact;
   if (is_tiny(spec, x, o, tininess)) flags |= soft::kUnderflow;
-  const bool passes = compare_magnitude(x, grid_value(spec, spec.max_code())) > 0 &&
-                      round_magnitude(spec, x, o) > spec.max_code();
+  const bool passes = compare_magnitude(x, grid_value(spec, spec.max_code(x.negative))) > 0 &&
+                      round_magnitude(spec, x, o) > spec.max_code(x.negative);
   if (passes && !below_unsigned) flags |= soft::kOverflow;
   return flags;
 }
@@ -83,6 +83,9 @@ inline std::optional<std::uint32_t> code_of(const Spec& spec, const Exact& value
       code = sign + *spec.infinity_code();
     } else if (spec.encoding == Encoding::e8m0) {
       code = static_cast<std::uint64_t>(value.exponent + 127);
+    } else if (spec.is_integer()) {
+      const std::uint64_t size = value.significand.limb(0);
+      code = value.negative && size != 0 ? 2 * spec.magnitudes() - size : size;
     } else {  // grid_value's integer and exponent
       const std::uint64_t integer = value.significand.limb(0);
       const auto field = static_cast<std::uint64_t>(value.exponent - (spec.emin() - spec.man));

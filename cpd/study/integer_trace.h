@@ -30,12 +30,15 @@ class IntegerTrace {
  public:
   IntegerTrace(const Accumulator& accumulator, Record& record, const Options& options)
       : fixed_(accumulator.fixed.value()),
+        saturates_(accumulator.rounding.overflow == Overflow::saturate),
         format_(spec_of(accumulator.format)),
         record_(record),
         options_(options) {}
 
-  /// `out` takes the terms, then the sums.
-  void run(std::span<const Exact> terms, std::uint64_t* out) {
+  /// `out` takes the terms, then the sums. The sum is rounded into the accumulator's format where
+  /// it `is_rounded`, with NaN in place of it where a term is not finite; else such a term is
+  /// invalid.
+  void run(std::span<const Exact> terms, std::uint64_t* out, bool is_rounded) {
     bool finite = true;
     for (std::size_t k = 0; k < terms.size(); ++k) {
       std::uint64_t units = 0;
@@ -43,19 +46,26 @@ class IntegerTrace {
         units = add(terms[k]);
       } else {
         finite = false;
-        if (terms[k].is_infinite()) record_.flags |= soft::kInvalid;
+        if (terms[k].is_infinite() || !is_rounded) record_.flags |= soft::kInvalid;
       }
       out[k] = units & mask();
       out[terms.size() + k] = static_cast<std::uint64_t>(sum_) & mask();
     }
-    const auto size = static_cast<std::uint64_t>(sum_ < 0 ? -sum_ : sum_);
-    const Exact total = exact_finite(sum_ < 0, size, -fixed_.fraction);
-    record_.round(format_, finite ? total : exact_nan(), options_);
+    if (is_rounded) record_.round(format_, finite ? number(sum_) : exact_nan(), options_);
+  }
+
+  /// The number of `width` bits.
+  Exact number_of(std::uint64_t bits) const {
+    return number(wrapped(static_cast<Wide>(bits & mask())));
   }
 
  private:
   __extension__ using Wide = __int128;
 
+  Exact number(Wide units) const {
+    const auto size = static_cast<std::uint64_t>(units < 0 ? -units : units);
+    return exact_finite(units < 0, size, -fixed_.fraction);
+  }
   std::uint64_t mask() const { return ~std::uint64_t{0} >> (64 - fixed_.width); }
   Wide most() const { return (Wide{1} << (fixed_.width - 1)) - 1; }
 
@@ -91,7 +101,7 @@ class IntegerTrace {
     if (beyond || exact > most() || exact < -most() - 1) {
       record_.flags |= soft::kOverflow | soft::kInexact;
       const bool negative = beyond ? x.negative : exact < 0;
-      sum_ = fixed_.saturates ? (negative ? -most() - 1 : most()) : wrapped(exact);
+      sum_ = saturates_ ? (negative ? -most() - 1 : most()) : wrapped(exact);
     } else {
       sum_ = exact;
     }
@@ -104,6 +114,7 @@ class IntegerTrace {
   }
 
   FixedPoint fixed_;
+  bool saturates_;
   Spec format_;
   Record& record_;
   Options options_;

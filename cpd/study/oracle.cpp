@@ -39,8 +39,9 @@ std::uint16_t CornersOut(const Spec& spec, const Exact& exact, const Exact& resu
     corners |= reference::bit(result.negative ? Corner::negative_zero : Corner::positive_zero);
   } else {
     const int top = reference::top_exponent(result);
-    if (top < reference::least_exponent(spec)) corners |= reference::bit(Corner::subnormal_out);
-    const Exact largest = reference::grid_value(spec, spec.max_code());
+    const bool is_below = !spec.is_integer() && top < reference::least_exponent(spec);
+    if (is_below) corners |= reference::bit(Corner::subnormal_out);
+    const Exact largest = reference::grid_value(spec, spec.max_code(result.negative));
     if (compare_magnitude(result, largest) == 0) corners |= reference::bit(Corner::largest);
   }
   return corners | reference::rounding_corners(spec, exact, result);

@@ -112,7 +112,7 @@ class Lines {
       code = record.codes.back();
     } else if (IsInteger(rule_)) {
       IntegerLine(i, a, record, signals);
-      code = record.codes.back();
+      if (!record.codes.empty()) code = record.codes.back();
     } else {
       code = OrderedLine(i, a, record);
       for (std::size_t t = 0; t < record.codes.size(); ++t) signals[places_[t]] = record.codes[t];
@@ -159,17 +159,18 @@ class Lines {
   void IntegerLine(std::size_t i, const std::vector<float>& a, Record& record,
                    std::uint64_t* signals) const {
     reference::RecordingArithmetic::record = &record;
+    reference::IntegerTrace trace(rule_.accumulator, record, Options());
     std::vector<reference::Exact> terms;
     if (rule_.is_sum) {
       for (const float x : a) terms.push_back(reference::exact(x));
     } else {
       const std::vector<float> b = ValuesOf(rule_.b, lines_.b + i * Terms(rule_), Terms(rule_));
-      terms.push_back(reference::exact(ValuesOf(rule_.c, lines_.c + i, 1)[0]));
+      terms.push_back(trace.number_of(lines_.c_units[i]));
       for (std::size_t k = 0; k < a.size(); ++k) {
         terms.push_back(reference::RecordingArithmetic::product(a[k], b[k]));
       }
     }
-    reference::IntegerTrace(rule_.accumulator, record, Options()).run(terms, signals);
+    trace.run(terms, signals, !HasIntegerResult(rule_));
   }
 
   void UnitLine(std::size_t i, const std::vector<float>& a, Record& record,
@@ -219,6 +220,10 @@ class Lines {
 };
 
 }  // namespace
+
+bool HasIntegerResult(const SumRule& rule) {
+  return IsInteger(rule) && rule.accumulator.format == kFp32;
+}
 
 std::vector<Signal> SignalsOf(const SumRule& rule) {
   CheckRule(rule);

@@ -15,7 +15,9 @@
 
 namespace cpd {
 
-/// One element of Gemm, or of Sum (`is_sum`: of the terms a alone, without b and c).
+/// One element of Gemm, or of Sum (`is_sum`: of the terms a alone, without b and c). With an
+/// integer (FixedPoint) c is one of its numbers, and so is the result unless the accumulator has
+/// another format than fp32: then it is rounded into that.
 struct SumRule {
   Accumulator accumulator{};
   Format a{}, b{}, c{};
@@ -34,6 +36,9 @@ struct Signal {
   bool operator==(const Signal&) const = default;
 };
 
+/// Whether the result is the integer itself: the last `sum`.
+CPD_API bool HasIntegerResult(const SumRule& rule);
+
 /// The signals of a line, in their order. Throws Error for what has none: a matrix unit with
 /// another adder than the aligned one, numbers wider than 64 bits, or no terms.
 ///
@@ -42,7 +47,7 @@ struct Signal {
 /// the tree's `tree`.
 ///
 /// Of an integer (FixedPoint): each `term` in its units, modulo 2^width, c's first, and the `sum`
-/// after it; a term that is not finite is 0.
+/// after it, the last of which is the integer's result; a term that is not finite is 0.
 ///
 /// Of a matrix unit, for each block (of T terms): `special` (a term is not finite; the block's
 /// other signals are then 0), `p_sign`, `p_exp` (not normalised), `p_sig` (whole: of 2^(p_exp - f),
@@ -62,11 +67,13 @@ struct SumLines {
   std::int64_t n = 0;
   const std::uint32_t* a = nullptr;  ///< n × length
   const std::uint32_t* b = nullptr;
-  const std::uint32_t* c = nullptr;         ///< n
+  const std::uint32_t* c = nullptr;         ///< n, unless an integer's
+  const std::uint64_t* c_units = nullptr;   ///< n, an integer's, in two's complement of its width
   const std::uint32_t* a_scales = nullptr;  ///< n × ⌈length / unit.scale_block⌉
   const std::uint32_t* b_scales = nullptr;
   const std::uint32_t* random = nullptr;  ///< n × DrawsOf
-  std::uint32_t* codes = nullptr;         ///< n; kNoCode where a rounding's NaN has no code
+  /// n; kNoCode where a rounding's NaN has no code, 0 where the result is the integer.
+  std::uint32_t* codes = nullptr;
   std::uint8_t* flags = nullptr;
   std::uint16_t* corners = nullptr;  ///< of any rounding: tie, carry, cancellation
   std::uint64_t* signals = nullptr;  ///< n × the elements of SignalsOf

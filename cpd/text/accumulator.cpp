@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "cpd/text/block_fma.h"
 #include "cpd/text/fixed.h"
@@ -19,15 +20,15 @@ constexpr std::array<std::string_view, 7> kSchemeWords{"sequential", "kahan", "c
                                                        "block_fma",  "fixed", "fma"};
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
 /// Options of the text form, those of a unit, then those of an integer, last.
-constexpr std::array<std::string_view, 26> kOptions{"product",      "inner",       "chunk",
-                                                    "rounding",     "overflow",    "variant",
-                                                    "random_bits",  "a",           "b",
-                                                    "block",        "sum",         "fraction_bits",
-                                                    "min_exponent", "promote",     "sum_rounding",
-                                                    "addend",       "scale",       "scale_block",
-                                                    "dot",          "adder",       "group",
-                                                    "stride",       "take",        "width",
-                                                    "fraction",     "sum_overflow"};
+constexpr std::array<std::string_view, 25> kOptions{"product",      "inner",    "chunk",
+                                                    "rounding",     "overflow", "variant",
+                                                    "random_bits",  "a",        "b",
+                                                    "block",        "sum",      "fraction_bits",
+                                                    "min_exponent", "promote",  "sum_rounding",
+                                                    "addend",       "scale",    "scale_block",
+                                                    "dot",          "adder",    "group",
+                                                    "stride",       "take",     "width",
+                                                    "fraction"};
 
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 
@@ -62,6 +63,23 @@ void CheckFields(const Accumulator& accumulator) {
   }
 }
 
+/// Formats that are rounded to after each term, which an integer never is.
+void CheckFormatsOfSums(const Accumulator& accumulator) {
+  if (accumulator.scheme == Scheme::fixed) return;
+  const auto check = [&](const char* what, const Format& format) {
+    if (!format.is_integer()) return;
+    const std::string bits = std::to_string(format.bits());
+    throw Error(std::string(what) + " must be a floating-point format with scheme " +
+                ToString(accumulator.scheme) + ", got " + ToString(format) + "; int" + bits +
+                " alone is an accumulator of two's complement, which wraps unless "
+                "overflow=saturate, and sm" +
+                bits + " the format of sign and magnitude, which every scheme takes");
+  };
+  check("format", accumulator.format);
+  if (accumulator.product) check("product", *accumulator.product);
+  if (accumulator.inner) check("inner", *accumulator.inner);
+}
+
 /// Sets the scheme, and what it implies; true for fma.
 bool ParseSchemeWord(Accumulator& accumulator, std::string_view word) {
   const auto number = ParseName<std::size_t>("scheme", kSchemeWords, word);
@@ -94,7 +112,7 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
   if (accumulator.fixed) {
     if (ParseFixedOption(*accumulator.fixed, name, text)) return;
     throw Error("unknown option " + Quoted(name) +
-                " of an integer's sum; there are width, fraction, sum_overflow, sum_rounding, "
+                " of an integer's sum; there are width, fraction, sum_rounding, "
                 "rounding and overflow" +
                 DidYouMean(name, kOptions));
   }
@@ -118,6 +136,14 @@ std::string_view TakeScheme(std::vector<std::string_view>& words, std::string_vi
   const std::string_view scheme = *found;
   words.erase(found);
   return scheme;
+}
+
+/// Whether a scheme follows the first word, which is then a format: `int8 fixed width=32` sums in
+/// 32 bits and rounds the sum into int8.
+bool NamesScheme(std::span<const std::string_view> words) {
+  return std::ranges::any_of(words.subspan(1), [](std::string_view word) {
+    return std::ranges::find(kSchemeWords, word) != kSchemeWords.end();
+  });
 }
 
 }  // namespace
@@ -147,6 +173,7 @@ void Check(const Accumulator& accumulator, bool on_gpu) {
   if (accumulator.product) Check(*accumulator.product);
   if (accumulator.inner) Check(*accumulator.inner);
   CheckFields(accumulator);
+  CheckFormatsOfSums(accumulator);
   if (accumulator.chunk < 1) {
     throw Error("chunk must be at least 1, got " + std::to_string(accumulator.chunk));
   }
@@ -172,7 +199,7 @@ Accumulator ParseAccumulator(std::string_view text) {
   std::vector<std::string_view> words = Words(text);
   Accumulator accumulator;
   bool is_fma = false;
-  if (!words.empty() && NamesFixed(words[0])) {
+  if (!words.empty() && NamesFixed(words[0]) && !NamesScheme(words)) {
     accumulator.scheme = Scheme::fixed;
     accumulator.fixed = FixedNamed(words[0]);
     words.erase(words.begin());

@@ -14,8 +14,6 @@ namespace {
 constexpr int kMostFraction = 1024;
 constexpr std::string_view kFixed = "fixed<";
 constexpr std::string_view kInt = "int";
-constexpr int kWidestFormat = 25;  ///< intN up to here is a format
-constexpr std::array<std::string_view, 2> kOverflows{"wrap", "saturate"};
 
 void CheckBetween(const char* what, int low, int high, int given) {
   if (given >= low && given <= high) return;
@@ -23,7 +21,7 @@ void CheckBetween(const char* what, int low, int high, int given) {
               std::to_string(high) + ", got " + std::to_string(given));
 }
 
-/// The width in `int40`; 0 where the word is none of these names, or is a format's.
+/// The width in `int40`; 0 where the word is none of these names.
 int WidthNamed(std::string_view word) {
   const std::string lower = Lower(word);
   const std::string_view name = lower;
@@ -31,8 +29,7 @@ int WidthNamed(std::string_view word) {
   const std::string_view digits = name.substr(kInt.size());
   if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;
   // What is longer than any width stays beyond all of them.
-  const int width = ParseInteger<int>("width", digits.substr(0, 6));
-  return width > kWidestFormat ? width : 0;
+  return ParseInteger<int>("width", digits.substr(0, 6));
 }
 
 /// log2 of the spacing of a format's greatest numbers.
@@ -58,7 +55,6 @@ std::string ToString(const FixedPoint& point) {
   std::string text;
   Put(text, "width", point.width);
   Put(text, "fraction", point.fraction);
-  if (point.saturates) Put(text, "sum_overflow", kOverflows[1]);
   if (point.rounding != FixedPoint{}.rounding) Put(text, "sum_rounding", point.rounding);
   return text.substr(1);
 }
@@ -68,8 +64,6 @@ bool ParseFixedOption(FixedPoint& point, std::string_view name, std::string_view
     point.width = ParseInteger<int>(name, text);
   } else if (name == "fraction") {
     point.fraction = ParseInteger<int>(name, text);
-  } else if (name == "sum_overflow") {
-    point.saturates = ParseName<int>("sum_overflow", kOverflows, text) == 1;
   } else if (name == "sum_rounding") {
     point.rounding = ParseRounding(text);
   } else {

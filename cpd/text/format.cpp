@@ -15,13 +15,15 @@
 namespace cpd {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Encoding>, 6> kEncodings{{
+constexpr std::array<std::pair<std::string_view, Encoding>, 8> kEncodings{{
     {"ieee", Encoding::ieee},
     {"fn", Encoding::fn},
     {"fnuz", Encoding::fnuz},
     {"p3109", Encoding::p3109},
     {"finite", Encoding::finite},
     {"e8m0", Encoding::e8m0},
+    {"int", Encoding::integer},
+    {"int_full", Encoding::int_full},
 }};
 
 /// IEEE formats with a name of their own, and OCP's finite ones, which take the plain eXmY.
@@ -37,7 +39,8 @@ constexpr std::array<std::pair<std::string_view, Format>, 9> kNamed{{
     {"e8m0", kE8m0},
 }};
 
-int DefaultBias(int exp, Encoding encoding) {
+int DefaultBias(int exp, int man, Encoding encoding) {
+  if (is_integer(encoding)) return 1 - man;  // steps of 1
   const int half = 1 << (exp - 1);
   return encoding == Encoding::fnuz || encoding == Encoding::p3109 ? half : half - 1;
 }
@@ -84,17 +87,29 @@ std::optional<Format> ParseP3109(std::string_view text) {
   return MakeFormat(exp, p - 1, encoding, 1 << (exp - 1), is_signed);
 }
 
-/// intN, integers of sign and magnitude: N - 1 bits on one even grid, which exp = 1 gives. Two's
-/// complement's last code, -2^(N-1), has none here.
+/// Integers of N bits: intN and intN:full in two's complement, smN of sign and magnitude. Either
+/// has N - 1 bits of magnitude on one even grid, which exp = 1 gives.
 std::optional<Format> ParseInteger(std::string_view text) {
   int bits = 0;
-  if (!TakePrefix(text, "int") || !TakeInt(text, bits) || !text.empty()) return std::nullopt;
-  if (bits < 2 || bits > 25) return std::nullopt;
-  return MakeFormat(1, bits - 2, Encoding::finite, 3 - bits);
+  const bool has_sign_bit = TakePrefix(text, "sm");
+  if (!has_sign_bit && !TakePrefix(text, "int")) return std::nullopt;
+  if (!TakeInt(text, bits) || bits < 2 || bits > 25) return std::nullopt;
+  const bool full = !has_sign_bit && TakePrefix(text, ":full");
+  if (!text.empty()) return std::nullopt;
+  const Encoding encoding = has_sign_bit ? Encoding::finite
+                            : full       ? Encoding::int_full
+                                         : Encoding::integer;
+  return MakeFormat(1, bits - 2, encoding, 3 - bits);
 }
-bool IsInteger(const Format& format) {
-  return format.exp == 1 && format.encoding == Encoding::finite && format.bias == 1 - format.man &&
-         format.is_signed && format.subnormals;
+
+/// The name of a format that ParseInteger gives; empty for any other.
+std::string IntegerName(const Format& format) {
+  const bool has_steps_of_1 = format.exp == 1 && format.bias == 1 - format.man;
+  if (!has_steps_of_1 || !format.is_signed || !format.subnormals) return "";
+  const std::string bits = std::to_string(format.bits());
+  if (format.encoding == Encoding::finite) return "sm" + bits;
+  if (!format.is_integer()) return "";
+  return "int" + bits + (format.encoding == Encoding::int_full ? ":full" : "");
 }
 
 /// The options behind a name: `:bias=B`, `:nosub`, `:unsigned`, each at most once.
@@ -223,8 +238,9 @@ void CheckRange(const Format& format) {
                 " the bias must be at most " + std::to_string(150 - man));
   }
   const int field = static_cast<int>(format.max_code() >> man);
-  const int top =
-      format.has_zero() ? (field == 0 ? 0 : field - 1) + format.emin() : field - format.bias;
+  const int top = format.is_integer() ? format.emin() + 1  // the least code's
+                  : format.has_zero() ? (field == 0 ? 0 : field - 1) + format.emin()
+                                      : field - format.bias;
   if (top > 127 || format.emin() > 127) {
     throw Error("bias " + std::to_string(format.bias) + " puts values at 2^" +
                 std::to_string(std::max(top, format.emin())) +
@@ -277,7 +293,7 @@ Format MakeFormat(int exp, int man, Encoding encoding, std::optional<int> bias, 
   } else {
     CheckWidths(exp, man, bias.value_or(0));
   }
-  const int chosen = bias.value_or(DefaultBias(exp, encoding));
+  const int chosen = bias.value_or(DefaultBias(exp, man, encoding));
   const Format format{.exp = static_cast<std::uint8_t>(exp),
                       .man = static_cast<std::uint8_t>(man),
                       .bias = static_cast<std::int16_t>(chosen),
@@ -307,6 +323,10 @@ void Check(const Format& format) {
   }
   if (format.encoding == Encoding::fnuz && !format.is_signed) {
     throw Error("fnuz is signed: its NaN is the code of -0");
+  }
+  if (format.is_integer() && (format.exp != 1 || !format.is_signed || !format.subnormals)) {
+    throw Error("encoding " + ToString(format.encoding) +
+                " has exp = 1, signs and subnormals; its step is 2^(1 - bias - man)");
   }
   if (format.encoding == Encoding::p3109 && !format.is_signed && format.magnitude_bits() < 2) {
     throw Error("unsigned p3109 needs exp + man >= 2, got 1: no code is left for zero");
@@ -341,8 +361,8 @@ std::optional<Format> FindFormat(std::string_view name) {
 std::string ToString(const Format& format) {
   CheckOfElements(format);
   if (format == kE8m0) return "e8m0";
-  if (IsInteger(format)) return "int" + std::to_string(format.bits());
-  const bool default_bias = format.bias == DefaultBias(format.exp, format.encoding);
+  if (const std::string name = IntegerName(format); !name.empty()) return name;
+  const bool default_bias = format.bias == DefaultBias(format.exp, format.man, format.encoding);
   if (format.encoding == Encoding::p3109 && default_bias && format.subnormals) {
     const int bits = format.bits();
     return "binary" + std::to_string(bits) + "p" + std::to_string(format.man + 1) +
@@ -367,7 +387,8 @@ Encoding ParseEncoding(std::string_view name) {
   for (const auto& [each, encoding] : kEncodings) {
     if (each == name) return encoding;
   }
-  throw Error("encoding must be ieee, fn, fnuz, p3109, finite or e8m0, got " + Quoted(name));
+  throw Error("encoding must be ieee, fn, fnuz, p3109, finite, e8m0, int or int_full, got " +
+              Quoted(name));
 }
 
 bool Holds(const Format& outer, const Format& inner) {
@@ -378,6 +399,7 @@ bool Holds(const Format& outer, const Format& inner) {
   if (inner.has_inf() && !outer.has_inf()) return false;
   if (inner.max() == 0) return true;
   if (inner.max() > outer.max() || (inner.is_signed && !outer.is_signed)) return false;
+  if (inner.lowest() < outer.lowest()) return false;
   if (LeastExponent(inner) < LeastExponent(outer)) return false;
   // A spacing changes its slope at emin alone, so that these binades tell of all below the top one.
   const int top = inner.emax();

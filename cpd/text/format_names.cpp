@@ -159,8 +159,10 @@ std::string NoSuchFormat(std::string_view text) {
   const std::string lower = Lower(text);
   if (IsInteger(lower)) {
     return "no format " + Quoted(text) +
-           ": of integers there are int2 … int25, of sign and magnitude; other formats are of "
-           "floating-point numbers, such as e4m3fn";
+           ": of integers there are int2 … int25, in two's complement (int8:full with -128), and "
+           "sm2 … "
+           "sm25, of sign and magnitude; other formats are of floating-point numbers, such as "
+           "e4m3fn";
   }
   if (std::ranges::find(kWide, lower) != kWide.end()) {
     return "no format " + Quoted(text) +

@@ -32,8 +32,8 @@ constexpr std::array<std::string_view, 12> kOptions{
 constexpr Format kE5m2{.exp = 5, .man = 2, .bias = 15};
 constexpr Format kE3m2{.exp = 3, .man = 2, .bias = 3, .encoding = Encoding::finite};
 constexpr Format kE2m3{.exp = 2, .man = 3, .bias = 1, .encoding = Encoding::finite};
-/// Steps of 2^-6 up to 127/64 (OCP MX 1.0, 5.3.4, whose -2 has no code here).
-constexpr Format kMxInt8{.exp = 1, .man = 6, .bias = 1, .encoding = Encoding::finite};
+/// Steps of 2^-6 up to 127/64 (OCP MX 1.0, 5.3.4, which leaves -2 to the implementation).
+constexpr Format kMxInt8{.exp = 1, .man = 6, .bias = 1, .encoding = Encoding::integer};
 constexpr int kMostIntegerBits = 25;
 
 Scaled Mx(const Format& element) { return {.element = element}; }
@@ -75,7 +75,7 @@ const std::vector<Named>& NamedScaled() {
   return all;
 }
 
-/// N of intN or bfpN; 0 for other names.
+/// N of intN, smN or bfpN; 0 for other names.
 int IntegerBits(std::string_view name, std::string_view prefix) {
   int bits = 0;
   if (!name.starts_with(prefix)) return 0;
@@ -84,11 +84,17 @@ int IntegerBits(std::string_view name, std::string_view prefix) {
   return error == std::errc() && rest == end && bits >= 2 && bits <= kMostIntegerBits ? bits : 0;
 }
 
-Scaled Bfp(int bits) {
-  return {.element = ParseFormat("int" + std::to_string(bits)), .block = {.columns = 16}};
+/// Whether an element is intN, intN:full or smN.
+bool IsIntegerName(std::string_view name) {
+  const std::string_view plain = name.substr(0, name.find(":full"));
+  return IntegerBits(plain, "int") != 0 || IntegerBits(plain, "sm") != 0;
 }
-Scaled IntegerRows(int bits) {
-  return {.element = ParseFormat("int" + std::to_string(bits)),
+
+Scaled Bfp(int bits) {
+  return {.element = ParseFormat("sm" + std::to_string(bits)), .block = {.columns = 16}};
+}
+Scaled IntegerRows(std::string_view name) {
+  return {.element = ParseFormat(name),
           .block = {.kind = Kind::row},
           .scale = kFp32,
           .rule = ScaleRule::max};
@@ -106,7 +112,7 @@ std::optional<Scaled> FindNamed(std::string_view name) {
 Scaled Head(std::string_view word) {
   const std::string name = Lower(word);
   if (const auto named = FindNamed(name)) return *named;
-  if (const int bits = IntegerBits(name, "int")) return IntegerRows(bits);
+  if (IsIntegerName(name)) return IntegerRows(name);
   return {.element = ParseFormat(word)};
 }
 
@@ -452,9 +458,9 @@ std::string ToString(const Scaled& scaled) {
     if (is_its_kind) offer(name, base);
   }
   const std::string element = ToString(scaled.element);
-  if (const int bits = IntegerBits(element, "int")) {
-    offer("bfp" + std::to_string(bits), Bfp(bits));
-    Scaled rows = IntegerRows(bits);
+  if (const int bits = IntegerBits(element, "sm")) offer("bfp" + std::to_string(bits), Bfp(bits));
+  if (IsIntegerName(element)) {
+    Scaled rows = IntegerRows(element);
     rows.block = scaled.block;
     offer(element + " " + ToString(scaled.block), rows);
   } else {

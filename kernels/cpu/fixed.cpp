@@ -108,9 +108,10 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
   if (!(bounds.all < 0x1p58 && bounds.each < kMostTerm)) {
     const bool cuts = kConverts && (bounds.whole || point.rounding == Rounding::toward_zero);
     const bool fits = cuts && bounds.all < 0x1p62;
-    return fits && !(point.saturates && may_leave(tile, bounds.all)) ? Route::cut : Route::general;
+    return fits && !(tile.plan.saturates && may_leave(tile, bounds.all)) ? Route::cut
+                                                                         : Route::general;
   }
-  if (point.saturates && may_leave(tile, bounds.all)) {
+  if (tile.plan.saturates && may_leave(tile, bounds.all)) {
     return point.width < 64 ? Route::saturating : Route::general;
   }
   if (!bounds.whole || !(bounds.all < kMostTerm)) return Route::rounded;
@@ -328,7 +329,7 @@ CPD_BODY void add_generally(const Tile* tile) {
         const auto b = static_cast<double>(tile->b[k * kGemmColumns + j]);
         const FixedTerm term = fixed_term(a * b, point.fraction, point.rounding);
         finite = finite && term.finite;
-        if (finite) sum.add(term, point.saturates);
+        if (finite) sum.add(term, tile->plan.saturates);
       }
       sum.store(tile->at(i, j), tile->block.plane);
       if (!finite) *tile->not_finite(i, j) = 1.0F;

@@ -40,6 +40,8 @@ class Format:
     @property
     def exp(self) -> int: ...
     @property
+    def lowest(self) -> float: ...
+    @property
     def man(self) -> int: ...
     @property
     def max(self) -> float: ...
@@ -231,15 +233,12 @@ class FixedPoint:
         self,
         width: typing.SupportsInt | typing.SupportsIndex,
         fraction: typing.SupportsInt | typing.SupportsIndex,
-        saturates: bool,
         rounding: str,
     ) -> None: ...
     @property
     def fraction(self) -> int: ...
     @property
     def rounding(self) -> str: ...
-    @property
-    def saturates(self) -> bool: ...
     @property
     def text(self) -> str: ...
     @property
@@ -820,6 +819,7 @@ def oracle_sums(
     a_scales: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
     b_scales: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
     random: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32] | None = None,
+    c_units: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64] | None = None,
 ) -> tuple[
     numpy.typing.NDArray[numpy.uint32],
     numpy.typing.NDArray[numpy.uint8],

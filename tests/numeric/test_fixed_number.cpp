@@ -23,7 +23,8 @@ constexpr Rounding kModes[] = {Rounding::nearest_even, Rounding::nearest_away,
 FixedPlan plan_of(int width, int fraction, bool saturates) {
   Accumulator accumulator;
   accumulator.scheme = Scheme::fixed;
-  accumulator.fixed = FixedPoint{width, fraction, saturates, Rounding::toward_zero};
+  accumulator.fixed = FixedPoint{width, fraction, Rounding::toward_zero};
+  accumulator.rounding.overflow = saturates ? Overflow::saturate : Overflow::ieee;
   return make_fixed_plan(accumulator);
 }
 

@@ -55,7 +55,7 @@ TEST(Format, FiguresFollowFromTheGrid) {
       EXPECT_EQ(f.min_normal(), magnitude_of(s, first_normal));
     }
     EXPECT_EQ(f.epsilon(), std::ldexp(1.0, -s.man));
-    EXPECT_EQ(f.lowest(), s.is_signed ? -f.max() : magnitude_of(s, 0));
+    EXPECT_EQ(f.lowest(), s.is_signed ? -magnitude_of(s, s.max_code(true)) : magnitude_of(s, 0));
     if (s.bits() > 16) continue;
     std::set<double> values;
     for (std::uint64_t code = 0; code <= s.max_code(); ++code) {
@@ -64,6 +64,7 @@ TEST(Format, FiguresFollowFromTheGrid) {
       values.insert(value);
       if (s.is_signed) values.insert(-value);
     }
+    values.insert(f.lowest());
     EXPECT_EQ(f.num_values(), values.size());
     const auto least_positive = values.upper_bound(0.0);
     EXPECT_EQ(f.min_subnormal(), least_positive == values.end() ? 0.0 : *least_positive);
@@ -378,10 +379,21 @@ TEST(Format, ErrorsOfNamesSuggestTheNearest) {
   EXPECT_LT(parse_error("e4m3:" + std::string(100'000, 'x')).size(), 400U);
 }
 
-TEST(Format, IntegersAreEvenGridsOfSteps) {
+TEST(Format, IntegersAreGridsOfSteps) {
   for (int bits = 2; bits <= 25; ++bits) {
     const std::string name = "int" + std::to_string(bits);
     const Format format = ParseFormat(name);
+    const Format full = ParseFormat(name + ":full");
+    EXPECT_EQ(ToString(full), name + ":full");
+    EXPECT_EQ(full.max(), format.max());
+    EXPECT_EQ(full.lowest(), -format.max() - 1) << name;
+    EXPECT_EQ(format.lowest(), -format.max()) << name;
+    EXPECT_EQ(full, MakeFormat(1, bits - 2, Encoding::int_full));
+    const Format magnitude = ParseFormat("sm" + std::to_string(bits));
+    EXPECT_EQ(ToString(magnitude), "sm" + std::to_string(bits));
+    EXPECT_EQ(magnitude.encoding, Encoding::finite);
+    EXPECT_TRUE(Holds(full, format) && Holds(format, magnitude) && Holds(magnitude, format));
+    EXPECT_FALSE(Holds(format, full) || Holds(magnitude, full)) << name;
     EXPECT_EQ(ToString(format), name);
     EXPECT_EQ(format.bits(), bits);
     const std::uint32_t most = format.max_code();

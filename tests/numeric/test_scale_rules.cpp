@@ -28,7 +28,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMost = 0x1.FFFFFEp127F;
 const std::vector<std::string> kFloats = {"e4m3fn", "e5m2", "e3m2", "e2m3", "e2m1"};
 const std::vector<std::string> kElements = {"e4m3fn", "e5m2", "e3m2", "e2m3",
-                                            "e2m1",   "int8", "int4", "e1m6finite:bias=1"};
+                                            "e2m1",   "int8", "int4", "e1m6int:bias=1"};
 
 ScaledPlan PlanOf(const std::string& text, bool bf16 = false) {
   const Scaled scaled = ParseScaled(text);

@@ -46,7 +46,7 @@ const std::vector<const char*> kSums = {
     "e5m7 sequential rounding=stochastic random_bits=9",
     "e4m3 chunked chunk=3 rounding=stochastic",
     "fp32 fixed width=24 fraction=9",
-    "fp32 fixed width=12 fraction=4 sum_overflow=saturate",
+    "fp32 fixed width=12 fraction=4 overflow=saturate",
 };
 
 /// The oracle's; of integers Gemm's.

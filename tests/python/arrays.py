@@ -37,7 +37,7 @@ def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
     assert point is not None
     options = oracle.Options(acc.rounding, acc.overflow)
     return fixed_oracle.Fixed(
-        spec_of(acc.format), point.width, point.fraction, point.saturates, point.rounding, options
+        spec_of(acc.format), point.width, point.fraction, point.rounding, options
     )
 
 

@@ -55,7 +55,7 @@ def integer_bucket(x: Layer, most: int, random: Sequence[int] | None, bits: int)
         elif math.floor((quotient - level) * 2**bits) + random[i] >= 2**bits:
             level += 1
         value = binary32(min(level, most) * scale)
-        values.append(math.copysign(value, v))
+        values.append(math.copysign(value, v) if level else 0.0)  # integers have no -0
     return values
 
 

@@ -34,7 +34,6 @@ class Fixed:
     format: Spec
     width: int
     fraction: int
-    saturates: bool = False
     rounding: str = "toward_zero"
     options: Options = field(default_factory=Options)
 
@@ -69,7 +68,7 @@ class Fixed:
 
     def kept(self, s: int) -> int:
         """s as the integer holds it."""
-        if self.saturates:
+        if self.options.overflow == "saturate":
             return min(max(s, self.least), self.greatest)
         return (s - self.least) % (1 << self.width) + self.least
 

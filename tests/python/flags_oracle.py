@@ -83,6 +83,8 @@ def _is_nan(x: Value) -> bool:
 
 def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) -> bool:
     """Whether a magnitude that is not zero is: itself, or rounded with any exponent."""
+    if spec.is_integer:
+        return False  # one grid: what is inexact is no less precise near zero
     if tininess == "before":
         return x < power_of_two(spec.emin)
     exponent = floor_log2(x)
@@ -117,7 +119,7 @@ def result(
     magnitude = abs(x.value)
     if flags and magnitude and is_tiny(spec, magnitude, o, x.negative, tininess):
         flags |= UF
-    exceeds = _round_magnitude(spec, magnitude, o, x.negative) > spec.max_code
+    exceeds = _round_magnitude(spec, magnitude, o, x.negative) > spec.largest(x.negative)
     if exceeds and (spec.signed or not x.negative):
         flags |= OF
     return made, flags

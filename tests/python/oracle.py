@@ -105,9 +105,15 @@ class Spec:
             return -127
         bias = self.bias
         if bias is None:
+            if self.is_integer:
+                return self.man  # steps of 1
             wide = self.encoding in ("fnuz", "p3109")
             bias = (1 << (self.exp - 1)) - (0 if wide else 1)
         return 1 - bias
+
+    @property
+    def is_integer(self) -> bool:
+        return self.encoding in ("int", "int_full")
 
     @property
     def bits(self) -> int:
@@ -120,7 +126,7 @@ class Spec:
             return 1 << self.man
         if self.encoding == "p3109":
             return 1 if self.signed else 2
-        return {"fn": 1, "fnuz": 0, "finite": 0, "e8m0": 1}[self.encoding]
+        return {"fn": 1, "fnuz": 0, "finite": 0, "e8m0": 1, "int": 0, "int_full": 0}[self.encoding]
 
     @property
     def max_code(self) -> int:
@@ -132,16 +138,20 @@ class Spec:
 
     @property
     def has_nan(self) -> bool:
-        return self.encoding != "finite" and (self.encoding != "ieee" or self.man > 0)
+        if self.encoding == "finite" or self.is_integer:
+            return False
+        return self.encoding != "ieee" or self.man > 0
 
     @property
     def has_negative_zero(self) -> bool:
-        return self.signed and self.encoding not in ("fnuz", "p3109")
+        return self.signed and self.encoding not in ("fnuz", "p3109", "int", "int_full")
 
     def magnitude(self, code: int) -> Fraction:
         """The value of a magnitude code, the codes being continued without an upper bound."""
         if self.encoding == "e8m0":
             return power_of_two(code - 127)
+        if self.is_integer:
+            return code * power_of_two(self.emin - self.man)
         field, low = divmod(code, 1 << self.man)
         if field == 0:
             return low * power_of_two(self.emin - self.man) if self.subnormals else Fraction(0)
@@ -151,8 +161,22 @@ class Spec:
     def max(self) -> Fraction:
         return self.magnitude(self.max_code)
 
+    def largest(self, negative: bool) -> int:
+        """The greatest finite magnitude code below or above zero."""
+        return self.max_code + (negative and self.encoding == "int_full")
+
+    @property
+    def lowest(self) -> Fraction:
+        return -self.magnitude(self.largest(True)) if self.signed else self.magnitude(0)
+
     def representable(self) -> bool:
         """Whether every finite value is a binary32 value, as the library demands."""
+        if self.is_integer:
+            return (
+                (self.exp, self.signed, self.subnormals) == (1, True, True)
+                and self.emin - self.man >= -149
+                and self.emin + 1 <= 127
+            )
         if not self.signed and self.encoding == "fnuz":
             return False
         if self.max_code < 0:
@@ -170,6 +194,8 @@ class Spec:
 
     def decode(self, code: int) -> Value:
         negative, magnitude = divmod(code, 1 << (self.exp + self.man))
+        if self.is_integer:  # the least code, too, has its value
+            return number((code - (negative << self.bits)) * self.magnitude(1))
         if negative and not magnitude and not self.has_negative_zero:
             return NAN
         if magnitude <= self.max_code:
@@ -193,7 +219,7 @@ class Spec:
     def finite_values(self) -> list[Fraction]:
         """All finite values, ascending, zero once."""
         positive = {self.magnitude(c) for c in range(self.max_code + 1)}
-        negative = {-v for v in positive} if self.signed else set()
+        negative = {-v for v in positive} | {self.lowest} if self.signed else set()
         return sorted(positive | negative)
 
 
@@ -251,6 +277,11 @@ def _round_magnitude(spec: Spec, x: Fraction, o: Options, negative: bool) -> int
         return code + (part > 0 and _goes_away(o, negative, part, code % 2 == 1))
     if x == 0:
         return 0
+    if spec.is_integer:
+        steps = x / spec.magnitude(1)
+        whole = math.floor(steps)
+        part = steps - whole
+        return whole + (part > 0 and _goes_away(o, negative, part, whole % 2 == 1))
     exponent = max(floor_log2(x), spec.emin)
     if not spec.subnormals and x < power_of_two(spec.emin):
         part = x / power_of_two(spec.emin)
@@ -268,7 +299,7 @@ def _unbounded(spec: Spec, negative: bool, overflow: str) -> Value:
             return Infinity(negative)
         if spec.has_nan:
             return NAN
-    return spec.signed_number(spec.max, negative)
+    return spec.signed_number(spec.magnitude(spec.largest(negative)), negative)
 
 
 def _negative_in_unsigned(spec: Spec, overflow: str) -> Value:
@@ -287,10 +318,10 @@ def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
     rounds_to_zero = code == 0 and spec.encoding != "e8m0"
     if not spec.signed and x.value < 0 and not rounds_to_zero:
         return _negative_in_unsigned(spec, o.overflow)
-    if code > spec.max_code:
+    if code > spec.largest(x.negative):
         inward = {"toward_zero", "to_odd", "up" if x.negative else "down"}
         if o.rounding in inward:
-            return spec.signed_number(spec.max, x.negative)
+            return spec.signed_number(spec.magnitude(spec.largest(x.negative)), x.negative)
         return _unbounded(spec, x.negative, o.overflow)
     return spec.signed_number(spec.magnitude(code), x.negative)
 
@@ -367,6 +398,8 @@ def encode(spec: Spec, bits: int, o: Options = Options()) -> int | None:
     if isinstance(v, Infinity):
         return spec.max_code + 1 + (top if v.negative else 0)
     code = _round_magnitude(spec, abs(v.value), Options(), False)
+    if spec.is_integer:
+        return -code % (1 << spec.bits) if v.negative else code
     return code + (top if v.negative else 0)
 
 

@@ -66,6 +66,8 @@ def code_of(spec: Spec, value: Value) -> int:
     if isinstance(value, Infinity):
         return spec.max_code + 1 + (top if value.negative else 0)
     magnitude = oracle._round_magnitude(spec, abs(value.value), Options(), False)
+    if spec.is_integer:
+        return -magnitude % (1 << spec.bits) if value.negative else magnitude
     return magnitude + (top if value.negative else 0)
 
 
@@ -84,6 +86,9 @@ def flags_of(spec: Spec, exact: Value, o: Options) -> int:
     result = oracle.round_value(spec, exact, o)
     if isinstance(result, Number) and result.value == exact.value:
         return 0
+    if spec.is_integer:
+        steps = oracle._round_magnitude(spec, abs(exact.value), o, exact.value < 0)
+        return NX | (OF if steps > spec.largest(exact.value < 0) else 0)
     rounded = unbounded(spec, exact.value, o)
     return NX | (UF if rounded < power_of_two(spec.emin) else 0) | (OF if rounded > spec.max else 0)
 

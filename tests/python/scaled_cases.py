@@ -36,9 +36,10 @@ FORMATS = {
     "e3m2": Format(3, 2, None, "finite"),
     "e2m3": Format(2, 3, None, "finite"),
     "e2m1": Format(2, 1, None, "finite"),
-    "e1m6finite:bias=1": Format(1, 6, 1, "finite"),  # OCP's int8: steps of 2^-6
+    "e1m6int:bias=1": Format(1, 6, 1, "int"),  # OCP's int8: steps of 2^-6
     "int4": scaled_oracle.integer(4),
     "int8": scaled_oracle.integer(8),
+    "sm8": scaled_oracle.signed_magnitude(8),
     "e8m0": scaled_oracle.E8M0,
     "bf16": scaled_oracle.BFLOAT16,
     "fp32": scaled_oracle.BINARY32,
@@ -49,7 +50,7 @@ ELEMENTS = {
     "e3m2": "e3m2",
     "e2m3": "e2m3",
     "e2m1": "e2m1",
-    "int8": "e1m6finite:bias=1",
+    "int8": "e1m6int:bias=1",
 }
 
 

@@ -30,10 +30,13 @@ def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
 
 
 def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_even") -> Array:
-    """Codes of binary64 quotients: `element_of` and `code_of` by a search, for signed formats with
-    a negative zero. A NaN is 0 where the format has none."""
+    """Codes of binary64 quotients: `element_of` and `code_of` by a search, for integers and signed
+    formats with a negative zero. A NaN is 0 where the format has none."""
     code = np.searchsorted(_last_of_codes(element, rounding), np.abs(quotients), side="left")
-    code = code + np.signbit(quotients) * (1 << (element.exp + element.man))
+    if element.is_integer:
+        code = np.where(np.signbit(quotients), -code % (1 << element.bits), code)
+    else:
+        code = code + np.signbit(quotients) * (1 << (element.exp + element.man))
     return np.where(np.isnan(quotients), element.nan_code or 0, code)
 
 

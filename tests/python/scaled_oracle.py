@@ -36,7 +36,11 @@ POWERS_OF_TWO = ("floor", "ceil", "rceil", "even", "max_pow2")
 
 
 def integer(bits: int) -> oracle.Spec:
-    """Sign and magnitude on the grid of the integers."""
+    """Two's complement, without the least."""
+    return oracle.Spec(1, bits - 2, 3 - bits, "int")
+
+
+def signed_magnitude(bits: int) -> oracle.Spec:
     return oracle.Spec(1, bits - 2, 3 - bits, "finite")
 
 

@@ -38,7 +38,7 @@ SUMS = (
     "bf16 chunked chunk=4 rounding=stochastic",
     "bf16 kahan rounding=stochastic",
     "fp32 fixed width=32 fraction=8",
-    "fp32 fixed width=16 fraction=4 sum_overflow=saturate",
+    "fp32 fixed width=16 fraction=4 overflow=saturate",
     *HALVES,
 )
 

@@ -91,14 +91,13 @@ def products(kind: str, width: int) -> list[Call]:
     if kind.startswith("int"):
         pool = np.round(pool)
     calls = []
-    for saturates in (False, True):
+    for overflow in oracle.POLICIES:
         for rounding in generator.sample(TO_UNITS, 3):
-            point = fixed(width, fraction, saturates=saturates, rounding=rounding)
             acc = cpd.Accumulator(
-                generator.choice(("fp32", "fp16", "e5m2", "e4m3fn", "binary8p4se", "e8m0")),
-                fixed=point,
+                generator.choice(("fp32", "fp16", "e5m2", "e4m3fn", "binary8p4se", "e8m0", "int7")),
+                fixed=fixed(width, fraction, rounding=rounding),
                 rounding=generator.choice(TO_UNITS),
-                overflow=generator.choice(oracle.POLICIES),
+                overflow=overflow,
             )
             depth = generator.choice((1, 7, 40))
             a, b = matrix(generator, pool, 3, depth), matrix(generator, pool, depth, 4)
@@ -137,8 +136,8 @@ def test_deep_products_on_every_backend(kind: str, backend: str) -> None:
     cpd._core.force_backend(backend)
     try:
         for width, saturates in ((32, False), (30, True), (64, True), (200, False)):
-            point = fixed(width, fraction, saturates=saturates, rounding="nearest_even")
-            acc = cpd.Accumulator("fp32", fixed=point)
+            point = fixed(width, fraction, rounding="nearest_even")
+            acc = cpd.Accumulator("fp32", fixed=point, overflow="saturate" if saturates else "ieee")
             got = to_bits(cpd.gemm(a, b, acc, c))
             for _ in range(16):
                 i, j = generator.randrange(11), generator.randrange(37)
@@ -156,7 +155,6 @@ def problems(draw: st.DrawFn) -> tuple[F32, F32, F32 | None, cpd.Accumulator]:
     point = fixed(
         draw(st.integers(2, 1024)),
         draw(st.integers(-1024, 1024) | st.integers(-8, 60)),
-        saturates=draw(st.booleans()),
         rounding=draw(st.sampled_from(TO_UNITS)),
     )
     acc = cpd.Accumulator(
@@ -192,13 +190,12 @@ def sums(dtype: str) -> list[Call]:
             if dtype == "float64":
                 factor = generator.choice((1.0, 2.0**-1000, 2.0**900, 1 + 2.0**-52))
                 x = x.astype(np.float64) * factor
-            point = fixed(
-                width,
-                fraction,
-                saturates=bool(generator.randrange(2)),
+            acc = cpd.Accumulator(
+                "e4m3",
+                fixed=fixed(width, fraction, rounding=generator.choice(TO_UNITS)),
                 rounding=generator.choice(TO_UNITS),
+                overflow=generator.choice(oracle.POLICIES),
             )
-            acc = cpd.Accumulator("e4m3", fixed=point, rounding=generator.choice(TO_UNITS))
             calls.append(sum_call(x if dtype == "float64" else x.astype(dtype), acc))
     return calls
 
@@ -222,11 +219,11 @@ def test_sums(face: Face, cases: list[Any]) -> None:
     st.lists(st.floats(width=64), max_size=6),
     st.integers(2, 1024),
     st.integers(-1024, 1024),
-    st.booleans(),
+    st.sampled_from(oracle.POLICIES),
     st.sampled_from(TO_UNITS),
 )
-def test_any_sum(terms: list[float], width: int, fraction: int, saturates: bool, to: str) -> None:
-    acc = cpd.Accumulator("bf16", fixed=fixed(width, fraction, saturates=saturates, rounding=to))
+def test_any_sum(terms: list[float], width: int, fraction: int, overflow: str, to: str) -> None:
+    acc = cpd.Accumulator("bf16", fixed=fixed(width, fraction, rounding=to), overflow=overflow)
     x = np.array(terms, np.float64).reshape(-1, 1)
     Face().check([sum_call(x, acc)])
 
@@ -243,8 +240,8 @@ def test_scaled_operands(most: int, scales_at: str) -> None:
     encoded: Any = cpd.Encoded
     a = encoded(*cpd.encode(x, q), q, x.shape)
     b = encoded(*cpd.encode(y, q, axis=0), q, y.shape, 0)
-    point = fixed(most.bit_length() + 1, 0, saturates=True)
-    got = cpd.gemm(a, b, point, c, scales_at=scales_at)
+    acc = cpd.Accumulator(f"int{most.bit_length() + 1}", overflow="saturate")
+    got = cpd.gemm(a, b, acc, c, scales_at=scales_at)
 
     elements = [cpd.decode(one.codes, q.element, one.shape).astype(np.int64) for one in (a, b)]
     scales = [
@@ -264,7 +261,7 @@ def test_scaled_operands(most: int, scales_at: str) -> None:
 
 SOME = [
     "fp32 fixed width=32 fraction=0",
-    "fp16 fixed width=40 fraction=-12 sum_overflow=saturate",
+    "fp16 fixed width=40 fraction=-12 overflow=saturate",
     "bf16 fixed width=1024 fraction=298 sum_rounding=nearest_even rounding=up overflow=saturate",
 ]
 
@@ -296,7 +293,7 @@ def test_short_names() -> None:
         "fixed<32,0>",
         cpd.FixedPoint(),
         "INT32",
-        "fixed<32,0> sum_overflow=wrap",
+        "int32 overflow=ieee",
     ):
         assert cpd.Accumulator(same) == plain, same
         assert accumulator(same) == plain
@@ -304,9 +301,12 @@ def test_short_names() -> None:
     assert cpd.Accumulator("fixed<40,-3>", rounding="up").fixed == cpd.FixedPoint(40, -3)
     assert cpd.Accumulator("fixed<8,-1> rounding=down").fixed == cpd.FixedPoint(8, -1)
     assert cpd.Accumulator("fixed<8,0> rounding=down").rounding == "down"
-    narrow = cpd.Accumulator("int8")  # a format, as ever
-    assert (narrow.scheme, narrow.format.name) == ("sequential", "int8")
-    assert str(cpd.Accumulator("int25")) == "int25 sequential"
+    for width in (2, 8, 16, 24, 25):
+        assert cpd.Accumulator(f"int{width}").fixed == cpd.FixedPoint(width)
+    assert str(cpd.Accumulator("int8 overflow=saturate")).startswith("fp32 fixed width=8")
+    # with a scheme it is the format of the result; of sign and magnitude there is any scheme
+    assert cpd.Accumulator("int8 fixed width=20").format == cpd.format("int8")
+    assert str(cpd.Accumulator("sm8 kahan")) == "sm8 kahan"
 
 
 @pytest.mark.parametrize(
@@ -318,11 +318,10 @@ def test_short_names() -> None:
         (lambda: cpd.FixedPoint(8, rounding="stochastic"), ValueError, "without random bits"),
         (lambda: cpd.FixedPoint(8, rounding="even"), ValueError, "rounding must be nearest_even"),
         (lambda: made_of(8, rounding=1), TypeError, "rounding must be a str, got int"),
-        (lambda: made_of(8, saturates=1), TypeError, "saturates must be a bool"),
         (lambda: made_of(8.0), TypeError, "width must be an int"),
         (lambda: cpd.Accumulator("int1025"), ValueError, "width must be 2…1024, got 1025"),
         (lambda: cpd.Accumulator("int99999999999"), ValueError, "width must be 2…1024"),
-        (lambda: cpd.Accumulator("int1"), ValueError, "no format 'int1'"),
+        (lambda: cpd.Accumulator("int1"), ValueError, "width must be 2…1024, got 1"),
         (lambda: cpd.Accumulator("fixed<8>"), ValueError, "an integer is fixed<width,fraction>"),
         (lambda: cpd.Accumulator("fixed<8,x>"), ValueError, "fraction must be an integer"),
         (lambda: cpd.Accumulator("fixed<8,0"), ValueError, "an integer is fixed<width,fraction>"),
@@ -332,7 +331,19 @@ def test_short_names() -> None:
             ValueError,
             "unknown option 'block' of an integ",
         ),
-        (lambda: cpd.Accumulator("int32 kahan"), ValueError, "options are name=value, got 'kahan'"),
+        (lambda: cpd.Accumulator("int32 kahan"), ValueError, "no format 'int32'"),
+        (
+            lambda: cpd.Accumulator("int8 kahan"),
+            ValueError,
+            "must be a floating-point format with scheme kahan, got int8; int8 alone is .*sm8",
+        ),
+        (
+            lambda: cpd.Accumulator("fp32", product="int8"),
+            ValueError,
+            "product must be a floating-point format with scheme sequential, got int8",
+        ),
+        (lambda: cpd.ReduceSpec("int8"), ValueError, "fixed"),
+        (lambda: cpd.Accumulator("int32 sum_overflow=saturate"), ValueError, "unknown option"),
         (lambda: cpd.Accumulator("int32", "kahan"), ValueError, "goes with scheme 'fixed'"),
         (lambda: cpd.Accumulator("int32", product="e4m3"), ValueError, "has exact products"),
         (
@@ -389,7 +400,16 @@ def test_what_hardware_does() -> None:
     ones = np.full((1, 140_000), 127, np.float32)
     exact = 127 * 127 * 140_000
     assert cpd.gemm(ones, ones.T, "int32").item() == np.float32(exact - 2**32)
-    saturated = cpd.gemm(ones, ones.T, "int32 sum_overflow=saturate").item()
+    few = ones[:, :2]
+    for width in (8, 16, 24):
+        wrapped = (2 * 127 * 127 + 2 ** (width - 1)) % 2**width - 2 ** (width - 1)
+        assert cpd.gemm(few, few.T, f"int{width}").item() == wrapped
+        ends = (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+        for sign, end in zip((-1, 1), ends, strict=True):
+            many = cpd.gemm(ones[:, :600], sign * ones[:, :600].T, f"int{width} overflow=saturate")
+            assert many.item() == np.clip(sign * 600 * 127 * 127, *ends)
+            assert end in (many.item(), end)
+    saturated = cpd.gemm(ones, ones.T, "int32 overflow=saturate").item()
     assert saturated == 2.0**31
     x = cpd.cast(floats([[448, 2.0**-9, -448, 2.0**-9]]), "e4m3fn")
     y = cpd.cast(floats([[448], [2.0**-9], [448], [2.0**-9]]), "e4m3fn")

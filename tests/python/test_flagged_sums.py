@@ -177,9 +177,9 @@ def test_sums(face: Face, cases: list[Any]) -> None:
     st.floats(width=32),
     st.integers(2, 1024) | st.integers(2, 40),
     st.integers(-1024, 1024) | st.integers(0, 30),
-    st.booleans(),
+    st.sampled_from(oracle.POLICIES),
     st.sampled_from(TO_UNITS),
-    st.sampled_from(("e4m3", "bf16", "e2m1", "e4m3fn")),
+    st.sampled_from(("e4m3", "bf16", "e2m1", "e4m3fn", "int5", "int5:full")),
     st.sampled_from(("after", "before")),
 )
 def test_integers(
@@ -187,13 +187,13 @@ def test_integers(
     start: float,
     width: int,
     fraction: int,
-    saturates: bool,
+    overflow: str,
     to: str,
     name: str,
     tininess: str,
 ) -> None:
-    point = fixed(width, fraction, saturates=saturates, rounding=to)
-    acc = cpd.Accumulator(name, fixed=point, rounding=to)
+    point = fixed(width, fraction, rounding=to)
+    acc = cpd.Accumulator(name, fixed=point, rounding=to, overflow=overflow)
     a, b = floats([[x for x, _ in terms]]), floats([[y] for _, y in terms])
     c = floats([[start]])
     value, flags = cpd.gemm(a, b, acc, c, flags=True, tininess=tininess)

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.few("compiled", 3)
 
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "binary8p4se"),
-    *("e5m2:nosub", "e4m3fn:unsigned", "e4m3:unsigned", "e2m1", "e1m3ieee", "int8", "e8m22"),
-    *("e2m1:unsigned", "e3m0:nosub", "binary8p1ue"),
+    *("e5m2:nosub", "e4m3fn:unsigned", "e4m3:unsigned", "e2m1", "e1m3ieee", "sm8", "e8m22"),
+    *("int8", "int8:full", "e2m1:unsigned", "e3m0:nosub", "binary8p1ue"),
 ]
 VERBS = {name: getattr(cpd, name) for name in flags_oracle.COUNTS}
 

@@ -251,15 +251,53 @@ def test_types_of_no_format_are_refused_by_their_kind() -> None:
             cpd.format(bad)
 
 
-def test_integers_are_formats_of_an_even_grid() -> None:
-    """Signs and magnitudes: two's complement's last code has no counterpart."""
+def test_integers_are_twos_complement() -> None:
+    """Of an even range, or with the least number; sign and magnitude has names of its own."""
     torch = pytest.importorskip("torch")
     for given in (np.int8, np.dtype("i1"), torch.int8, "int8", "INT8"):
-        assert cpd.format(given) == cpd.format("e1m6finite:bias=-5")
+        assert cpd.format(given) == cpd.Format(1, 6, encoding="int") == cpd.format("e1m6int")
     for bits, given in ((4, ml_dtypes.int4), (16, np.int16), (16, torch.int16), (2, "int2")):
         f, most = cpd.format(given), 2 ** (bits - 1) - 1
         assert (str(f), f.bits, f.max, f.min_subnormal) == (f"int{bits}", bits, most, 1)
         assert f.values().tolist() == list(range(-most, most + 1))
+        full = cpd.format(f"int{bits}:full")
+        assert full == cpd.Format(1, bits - 2, encoding="int_full")
+        assert (f.lowest, full.lowest, full.max) == (-most, -most - 1, most)
+        assert full.values().tolist() == list(range(-most - 1, most + 1))
+        assert full.num_values == f.num_values + 1 == 2**bits
+        magnitude = cpd.format(f"sm{bits}")
+        assert magnitude == cpd.Format(1, bits - 2, encoding="finite", bias=3 - bits)
+        assert magnitude.values().tolist() == f.values().tolist()
+    for wrong in ({"signed": False}, {"subnormals": False}):
+        with pytest.raises(ValueError, match="encoding int has exp = 1"):
+            cpd.Format(1, 6, encoding="int", **wrong)
+    with pytest.raises(ValueError, match="encoding int_full has exp = 1"):
+        cpd.Format(2, 6, encoding="int_full")
+    for wrong_name in ("int8:full:nosub", "int8:bias=1", "sm8:full", "int26:full", "int8full"):
+        with pytest.raises(ValueError, match="format"):
+            cpd.format(wrong_name)
+
+
+@pytest.mark.parametrize(
+    "name", ["int2", "int3", "int8", "int8:full", "e1m6int:bias=1", "int16:full"]
+)
+def test_codes_of_integers_are_those_of_every_type_of_that_name(name: str) -> None:
+    """NumPy's own integers tell: every code's value, and every value's code."""
+    f = cpd.format(name)
+    codes = np.arange(1 << f.bits, dtype=np.uint32)
+    values = codes.astype(np.int64) - (codes >= 1 << (f.bits - 1)) * (1 << f.bits)
+    packed = np.packbits(
+        np.unpackbits(codes.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")[:, : f.bits],
+        bitorder="little",
+    )
+    exact = (values * f.min_subnormal).astype(np.float32)
+    assert cpd.decode(packed, f, codes.shape).tolist() == exact.tolist()
+    held = (exact >= f.lowest) if name.endswith("full") else np.abs(exact) <= f.max
+    again = cpd.encode(exact, f)
+    expected = np.where(held, codes, (1 << (f.bits - 1)) + 1)
+    bits = np.unpackbits(again, bitorder="little")[: len(codes) * f.bits].reshape(-1, f.bits)
+    weights = 1 << np.arange(f.bits)
+    assert (bits @ weights).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,14 @@ def test_counted_by_hand():
         (16 * 5 + 3 * 16 * 6 + 2 * 10 + 3 * 10) / 16,
         0,
     )
-    # integers have significands of all bits but the sign, and no exponents but the sum's
-    assert parts("int8", "fp32 fma")[0] == 49
+    # integers have no exponents but the sum's; in sign and magnitude, significands without the sign
+    assert parts("int8", "fp32 fma")[0] == 64
+    assert parts("sm8", "fp32 fma")[0] == 49
     assert parts("int8", "fp32 fma")[4] == 18 + 30
     # into an integer without shifts, or with
-    assert parts("int8", "int32") == (49, 0, 32, 0, 0, 0)
-    assert parts("e4m3fn", "fixed<40,12>") == (16, 40 * 6, 40, 0, 5, 0)
+    assert parts("int8", "int32") == (64, 0, 96, 0, 0, 0)
+    assert parts("int8", "int24 overflow=saturate") == (64, 0, 72, 12, 0, 0)
+    assert parts("e4m3fn", "fixed<40,12>") == (16, 40 * 6, 120, 0, 5, 0)
     # powers of two add their exponents; fp32 scales of blocks are multiplied
     assert parts("mxfp8", "fp32")[5] == (8 + 8) / 32
     assert parts("int8 32", "fp32")[5] == (8 + 8 + 24 * 24 + 48 * 24) / 32
@@ -70,6 +72,10 @@ def synthesized():
             yield name, count, hardware_cost(f, f"{f} fma").gates
         elif module == "fp_mul" and f"fp_add {rest}" in gates:
             yield name, count + gates[f"fp_add {rest}"], hardware_cost(f, f).gates
+        elif module == "int_mac":
+            operand, acc, *saturates = rest.split()
+            how = " overflow=saturate" if saturates else ""
+            yield name, count, hardware_cost(operand, acc + how).gates
         elif module == "block_fma":
             element, _, bits = rest.partition(" F")
             f = {"e4m3": "e4m3fn"}.get(element, element)

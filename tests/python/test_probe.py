@@ -161,7 +161,7 @@ def test_sums_of_floats(text: str, c: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "operand"),
-    [("int32", "int8"), ("fixed<26,3> sum_overflow=saturate", "int8"), ("fixed<40,12>", "fp16"),
+    [("int32", "int8"), ("fixed<26,3> overflow=saturate", "int8"), ("fixed<40,12>", "fp16"),
      ("fixed<24,8> sum_rounding=nearest_even", "e4m3fn")],
 )  # fmt: skip
 def test_sums_in_integers(text: str, operand: str) -> None:

@@ -43,7 +43,7 @@ def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
 
 
 @pytest.mark.parametrize(
-    "module", ["fp_mul", "fp_add", "fp_fma", "fp_cast_sr", "block_fma", "mx_dot"]
+    "module", ["fp_mul", "fp_add", "fp_fma", "fp_cast_sr", "block_fma", "mx_dot", "int_mac"]
 )
 @needs("verilator")
 def test_the_linter_has_nothing_to_say(module: str) -> None:
@@ -88,6 +88,28 @@ def test_elementwise(tmp_path: Path, operation: str, formats: Any, options: Any)
 )
 def test_blocks_with_their_signals(tmp_path: Path, name: str, output: str) -> None:
     assert passes(tmp_path, unit(name, output, random=200)) == 200
+
+
+@ICARUS
+@pytest.mark.parametrize(
+    ("formats", "accumulator", "length"),
+    [
+        (("int8", "int8:full"), "int32", 4),
+        (("int8:full", "int8:full"), "int18", 9),
+        (("int8:full", "int8:full"), "int17 overflow=saturate", 9),
+        (("int4", "int4"), "int6", 3),
+        (("int4:full", "int4"), "int6 overflow=saturate", 3),
+        (("int2:full", "int2"), "int2 overflow=saturate", 2),
+        (("int16", "int16"), "int64 overflow=saturate", 2),
+    ],
+)
+def test_integers_with_their_signals(
+    tmp_path: Path, formats: Any, accumulator: str, length: int
+) -> None:
+    how: Any = {"accumulator": accumulator, "length": length}
+    vectors = make("dot", formats, directed=True, random=400, **how)
+    assert passes(tmp_path, vectors) >= 400
+    assert vectors.coverage["OF"] or accumulator in ("int32", "int64 overflow=saturate")
 
 
 @ICARUS

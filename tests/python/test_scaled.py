@@ -359,7 +359,7 @@ NAMED = {
     "mxfp6-e3m2": "e3m2",
     "mxfp6-e2m3": "e2m3",
     "mxfp4": "e2m1",
-    "mxint8": "e1m6finite:bias=1",
+    "mxint8": "e1m6int:bias=1",
 }
 
 

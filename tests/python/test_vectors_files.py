@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cpd
 from cpd.cli import main
 from cpd.study.vectors import File, VectorFileError, Vectors, check, make
 from cpd.study.vectors.checking import rule_by_name
@@ -348,3 +349,27 @@ def test_a_mistake_is_one_line(
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("operation", "how"),
+    [
+        ("dot", {"formats": "int8", "accumulator": "e6m9", "length": 2}),
+        ("dot", {"formats": "e4m3", "accumulator": "int32", "length": 2}),
+        ("dot", {"formats": "e4m3", "accumulator": "fixed<20,3>", "length": 2}),
+        ("cast", {"formats": ("e4m3", "int8")}),
+    ],
+)
+def test_files_of_before_integers_were_twos_complement_are_refused(
+    tmp_path: Path, operation: str, how: Any
+) -> None:
+    path = make(operation, random=20, **how).write(tmp_path / "old.tv")
+    assert check(path).wrong == 0
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(f'"cpd": "{cpd.__version__}"', '"cpd": "0.6.0"'), encoding="utf-8")
+    with pytest.raises(VectorFileError, match=r"tv:1: .* of CPD 0\.6\.0, in which int8 had sign"):
+        check(path)
+    plain = make("mul", "e4m3", random=20).write(tmp_path / "plain.tv")
+    text = plain.read_text(encoding="utf-8").replace(cpd.__version__, "0.6.0")
+    plain.write_text(text, encoding="utf-8")
+    assert check(plain).wrong == 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cpd
+from arrays import fixed_of
 from cpd.study.vectors import Vectors, make
 from cpd.study.vectors.rules import values_of
 
@@ -35,7 +36,7 @@ DOTS = [
     ("e5m2", "e4m3fn sequential product=e5m2 overflow=saturate rounding=up", 4),
     ("fp16", "e2m1", 3),
     ("int8", "int32", 16),
-    ("e4m3fn", "fixed<24,6> sum_overflow=saturate sum_rounding=nearest_even", 8),
+    ("e4m3fn", "fixed<24,6> overflow=saturate sum_rounding=nearest_even", 8),
     ("e5m2", "fixed<16,4>", 4),
     ("fp32", "fixed<64,30>", 4),
     ("fp16", "fp16 fixed width=9 fraction=-3 rounding=up", 5),
@@ -68,6 +69,47 @@ def test_oracle_and_kernels_agree(operation: str, case: tuple[str, str, int]) ->
 
 def each_step(f: cpd.Format, every: dict[str, Any]) -> dict[str, Any]:
     return {n: values_of(f, v.astype(np.uint32)) for n, v in every.items() if n not in "abcrflags"}
+
+
+@pytest.mark.parametrize(
+    ("formats", "text", "length"),
+    [
+        ("int8", "int32", 16),
+        ("int8:full", "int16", 8),
+        ("int8:full", "int16 overflow=saturate", 8),
+        (("int4", "e4m3fn"), "fixed<24,6> sum_rounding=down overflow=saturate", 5),
+        ("int8", "int64", 4),
+        ("e5m2", "fixed<9,2>", 3),
+    ],
+)
+def test_an_integer_accumulators_c_and_results_are_integers(
+    formats: Any, text: str, length: int
+) -> None:
+    """By Python's integers, from the codes on."""
+    made = make("dot", formats, accumulator=text, length=length, directed=True, random=300)
+    acc = cpd.Accumulator(text)
+    width, unit = acc.fixed.width, Fraction(2) ** -acc.fixed.fraction
+    of = fixed_of(acc)
+    widths = {field.name: (field.bits, field.signed) for field in made.fields}
+    assert widths["c"] == widths["result"] == (width, True)
+    every = columns(made)
+    a, b = (
+        values_of(f, every[name]).astype(float)
+        for name, f in zip("ab", made.rule.formats, strict=True)
+    )
+    for i in range(len(a)):
+        s, flags = signed(int(every["c"][i]), width), 0
+        for x, y in zip(a[i], b[i], strict=True):
+            if not np.isfinite(x * y):
+                flags |= 16
+                continue
+            units = of.units(Fraction(x) * Fraction(y))
+            kept = of.kept(s + units)
+            flags |= (units * unit != Fraction(x) * Fraction(y)) | 5 * (kept != s + units)
+            s = kept
+        assert signed(int(every["result"][i]), width) == s
+        assert every["flags"][i] == flags
+    assert every["result"][0] == every["sum"][0, -1]
 
 
 def test_the_signals_of_kahan_are_its_operations() -> None:

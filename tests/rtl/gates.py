@@ -38,11 +38,27 @@ def rows() -> list[tuple[str, str, dict[str, int], int]]:
         if fraction == 13:
             unit["SUM_MAN"] = 13
         made.append((f"block_fma e{exp}m{man} F{fraction}", "block_fma", unit, TOWARD_ZERO))
+    for bits, width in ((4, 16), (8, 24), (8, 32), (16, 40)):
+        for saturate in (0, 1):
+            mac = {"BITS": bits, "WIDTH": width, "SATURATE": saturate}
+            name = f"int_mac int{bits} int{width}" + " saturate" * saturate
+            made.append((name, "int_mac", mac, NEAREST))
     return made
+
+
+def integer_wrapper(parameters: dict[str, int]) -> str:
+    bits, width = parameters["BITS"], parameters["WIDTH"]
+    ports = [f"input logic [{bits - 1}:0] a, b", f"input logic [{width - 1}:0] c"]
+    ports += [f"output logic [{width - 1}:0] result", "output logic [4:0] flags"]
+    given = ", ".join(f".{name}({value})" for name, value in parameters.items())
+    unit = f"int_mac #({given}) unit(.term(), .sum(), .*);"
+    return f"module top({', '.join(ports)});\n  {unit}\nendmodule\n"
 
 
 def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
     """A module `top` with the inputs of values, result and flags alone."""
+    if module == "int_mac":
+        return integer_wrapper(parameters)
     wide = parameters["EXP"] + parameters["MAN"] + 1
     out = (
         parameters.get("OUT_EXP", parameters["EXP"])

@@ -33,6 +33,8 @@ Line run(const SumRule& rule, const std::vector<std::uint32_t>& a,
   lines.a = a.data();
   lines.b = b.data();
   lines.c = &c;
+  const std::uint64_t c_units = c;
+  lines.c_units = &c_units;
   lines.random = random.empty() ? nullptr : random.data();
   lines.codes = &line.code;
   lines.flags = &line.flags;
@@ -133,13 +135,16 @@ TEST(Trace, SumsTerms) {
 }
 
 TEST(Trace, ShowsTermsAndSumsOfAnInteger) {
-  // 100 * 100 - 3 * 1, and c = 7.75, in 14 bits of units of 1/2: the first product wraps.
+  // 100 * 100 - 3 * 1, and c = 7.5, in 14 bits of units of 1/2: the first product wraps.
   SumRule rule = dot_rule("fp32 fixed width=14 fraction=1", "int8", 2);
-  const Line line = run(rule, {100, 0x83}, {100, 1}, 0x40F80000);
+  const Line line = run(rule, {100, 0xFD}, {100, 1}, 15);
   EXPECT_EQ(signal(rule, line, "term"), (Words{15, 20000 % 16384, 16384 - 6}));
   EXPECT_EQ(signal(rule, line, "sum"), (Words{15, 20015 % 16384, 20009 % 16384}));
   EXPECT_EQ(line.flags, soft::kInexact | soft::kOverflow);
-  EXPECT_EQ(line.code, 0x44E29000u);  // 3625 / 2
+  EXPECT_TRUE(HasIntegerResult(rule));
+  rule.accumulator.format = ParseFormat("bf16");
+  EXPECT_FALSE(HasIntegerResult(rule));
+  EXPECT_EQ(run(rule, {100, 0xFD}, {100, 1}, 15).code, 0x44E3u);  // 3625 / 2, rounded
   EXPECT_EQ(DrawsOf(rule), 0);
 }
 

@@ -90,6 +90,11 @@ inline std::vector<Format> encoding_formats() {
     }
   }
   formats.push_back(ParseFormat("e8m0"));
+  for (const char* name :
+       {"int2", "int2:full", "int8", "int8:full", "int16:full", "int25", "int25:full", "sm8",
+        "e1m6int:bias=1", "e1m6int_full:bias=1", "e1m3int_full:bias=140", "e1m3int:bias=-110"}) {
+    formats.push_back(ParseFormat(name));
+  }
   return thinned(std::move(formats));
 }
 

@@ -50,7 +50,7 @@ TEST(ScaledText, WhatNamesStandFor) {
                                                         {"mxfp6-e3m2", "e3m2"},
                                                         {"mxfp6-e2m3", "e2m3"},
                                                         {"mxfp4", "e2m1"},
-                                                        {"mxint8", "e1m6finite:bias=1"}}) {
+                                                        {"mxint8", "e1m6int:bias=1"}}) {
     EXPECT_EQ(ParseScaled(name), (Scaled{.element = ParseFormat(element)})) << name;
   }
   const Format e4m3 = ParseFormat("e4m3fn");
@@ -78,8 +78,7 @@ TEST(ScaledText, WhatNamesStandFor) {
   EXPECT_EQ(ParseScaled("fp8-block"), expected);
   expected.block = {.rows = 128, .columns = 128};
   EXPECT_EQ(ParseScaled("fp8-block 128x128"), expected);
-  EXPECT_EQ(ParseScaled("bfp8"),
-            (Scaled{.element = ParseFormat("int8"), .block = {.columns = 16}}));
+  EXPECT_EQ(ParseScaled("bfp8"), (Scaled{.element = ParseFormat("sm8"), .block = {.columns = 16}}));
   EXPECT_EQ(ParseScaled("int4 64").scale, kFp32);
 }
 

@@ -178,13 +178,13 @@ class FixedPoint:
     Kulisch's accumulator.
 
     Every term, a product exact, is rounded once to whole units, and integers are added; the sum is
-    at last rounded once into the accumulator's format.
+    at last rounded once into the accumulator's format. A sum beyond the range wraps: it is right
+    modulo 2^width, whatever the order of the terms. With the accumulator's `overflow="saturate"` it
+    becomes the range's nearest end instead, after each term.
 
     Args:
         width: bits, 2…1024.
         fraction: the unit is 2^-fraction; -1024…1024.
-        saturates: a sum beyond the range becomes its nearest end, after each term; else it wraps:
-            it is right modulo 2^width, whatever the order of the terms.
         rounding: of terms to units, any but `stochastic`. (Two's complement's cut is `down`.)
 
     >>> FixedPoint(width=40, fraction=12).text
@@ -193,7 +193,6 @@ class FixedPoint:
 
     width: int
     fraction: int
-    saturates: bool
     rounding: str
     text: str = field(init=False, repr=False, compare=False)
     """Its options as they stand in an accumulator's text."""
@@ -203,7 +202,6 @@ class FixedPoint:
         self,
         width: int = 32,
         fraction: int = 0,
-        saturates: bool = False,
         rounding: str = "toward_zero",
     ) -> None:
         if not isinstance(rounding, str):
@@ -211,7 +209,6 @@ class FixedPoint:
         made = check_fixed(
             int32("width", width),
             int32("fraction", fraction),
-            flag("saturates", saturates),
             rounding,
         )
         native.share(self, made)
@@ -223,7 +220,7 @@ class FixedPoint:
         range. ValueError where that takes more than 1024 bits.
 
         >>> FixedPoint.kulisch("e4m3fn", "e4m3fn", 4096)
-        FixedPoint(width=49, fraction=18, saturates=False, rounding='toward_zero')
+        FixedPoint(width=49, fraction=18, rounding='toward_zero')
         """
         return kulisch(format(a).name, format(b).name, int64("terms", terms))
 
@@ -271,15 +268,17 @@ class Accumulator:
         unit: a matrix unit by its rule, a `BlockFma`.
         operands: with `preset`: the formats that a and b hold, where they are not the preset's.
         fixed: an integer, a `FixedPoint`.
-        rounding, overflow, random_bits, variant: as in `cpd.cast`, for each operation.
+        rounding, overflow, random_bits, variant: as in `cpd.cast`, for each operation. Of `fixed`:
+            of the result; `saturate` also of the integer, after each term.
         seed, stream: of stochastic rounding; ints or one-element integer tensors.
 
     `str()` gives its canonical text (without seed and stream). A text is a format, a scheme and
     options, `e6m9 chunked chunk=32 product=exact`, of which options may also stand before the
-    scheme; or the name of a preset and options, `h100-fp8 a=e5m2`; or that of an integer and
-    options: `int32`, and any wider than int25 (narrower ones are formats), or `fixed<40,12>`, its
-    width and fraction. Functions that take an accumulator take such a text too, a `BlockFma`, a
-    `FixedPoint`, or a format, whose plain sequential sum is then meant.
+    scheme; or the name of a preset and options, `h100-fp8 a=e5m2`; or that of a two's complement
+    integer and options: `int8` … `int1024`, or `fixed<40,12>`, its width and fraction; it wraps
+    unless `overflow=saturate`. Functions that take an accumulator take such a text too, a
+    `BlockFma`, a `FixedPoint`, or a format, whose plain sequential sum is then meant; the formats
+    `intN` are none of a running sum, `smN` are.
 
     Immutable, hashable, picklable; equal if all of its fields are. A seed or stream counts by its
     value, be it an int or a tensor, whose value may change: so these two leave the hash as it is.
@@ -300,8 +299,8 @@ class Accumulator:
     True
     >>> str(Accumulator("e4m3 rounding=stochastic kahan", seed=7))
     'e4m3 kahan rounding=stochastic'
-    >>> str(Accumulator("fixed<40,12> sum_overflow=saturate"))
-    'fp32 fixed width=40 fraction=12 sum_overflow=saturate'
+    >>> str(Accumulator("fixed<40,12> overflow=saturate"))
+    'fp32 fixed width=40 fraction=12 overflow=saturate'
     """
 
     format: Format

@@ -30,9 +30,12 @@ class Format:
     Args:
         exp: exponent bits, 1…8; of encoding `ieee` up to 11.
         man: mantissa bits, 0…23; of encoding `ieee` up to 52.
-        bias: exponent bias; default 2^(exp-1) - 1, for `fnuz` and `p3109` 2^(exp-1).
+        bias: exponent bias; default 2^(exp-1) - 1, for `fnuz` and `p3109` 2^(exp-1), for `int` and
+            `int_full` that of steps of 1.
         encoding: of the special values: `ieee` (top exponent: Inf and NaN), `fn` (no Inf, all ones
-            is NaN), `fnuz` (no Inf, no -0), `p3109`, `finite` (neither Inf nor NaN), `e8m0`.
+            is NaN), `fnuz` (no Inf, no -0), `p3109`, `finite` (neither Inf nor NaN), `e8m0`; `int`
+            (two's complement integers times 2^(1 - bias - man), without the least; exp is 1) and
+            `int_full` (with the least).
         signed: whether there is a sign bit.
         subnormals: whether numbers below the least normal one exist, other than 0.
 
@@ -63,6 +66,8 @@ class Format:
     """Bits of a code, sign included."""
     max: float = field(init=False, compare=False)
     """Largest finite value."""
+    lowest: float = field(init=False, compare=False)
+    """Least finite value: where signed -max, of `int_full` one step less; else 0 (e8m0: 2^-127)."""
     min_normal: float | None = field(init=False, compare=False)
     """Least positive normal number; None where there is none (exp = 1)."""
     min_subnormal: float | None = field(init=False, compare=False)
@@ -106,7 +111,7 @@ class Format:
         put = functools.partial(object.__setattr__, self)
         for name in ("exp", "man", "bias", "encoding", "signed", "subnormals"):
             put(name, getattr(held, name))
-        for name in ("name", "bits", "max", "epsilon", "num_values"):
+        for name in ("name", "bits", "max", "lowest", "epsilon", "num_values"):
             put(name, getattr(held, name))
         put("min_normal", held.min_normal or None)
         put("min_subnormal", held.min_subnormal or None)
@@ -152,8 +157,9 @@ def format(name: FormatLike) -> Format:
       most once: `e4m3fn:bias=11:nosub:unsigned`.
     - `(X,Y)`, as the papers write it, is always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` `e3m2ieee`.
     - `fp64`, `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's `binary8p4se`.
-    - `int8` (`int2` … `int25`): integers, in codes of sign and magnitude. Two's complement's last
-      code, -128, has none: the range is even, -127…127.
+    - `int8` (`int2` … `int25`): integers in two's complement, -127…127, without -0; `int8:full`
+      has the least, -128, too. (Decoded, its code is -128 in either.) `sm8` (`sm2` … `sm25`): the
+      same range in codes of sign and magnitude, with -0.
     - What other libraries call a format means what their type of that name holds: `float64`,
       `float32`, `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
       `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn` (torch:

@@ -35,11 +35,11 @@ number them: 1 NX, the result differs from the exact one; 2 UF, inexact and tiny
 without an upper bound it exceeds the largest finite value, whatever is delivered; 8 DZ, a finite
 number other than 0 divided by 0; 16 NV, NaN from operands that are none, or a NaN where the format
 has none. Tiny, `tininess="after"` (default): rounded to the format's precision with an exponent
-without bounds, it lies below the least normal number; `"before"`: the exact result does. A NaN
-operand and an infinity that the format has raise nothing; one that it has not, or that saturates,
-OF and NX. A sum or a product has those of all its roundings. In an integer a term that loses bits
-raises NX, a sum that wraps or saturates OF and NX, an infinite term NV; in a matrix unit a cut that
-drops a bit raises NX. Flags have no derivatives.
+without bounds, it lies below the least normal number; `"before"`: the exact result does. Results in
+an integer (`int8`) are never tiny. A NaN operand and an infinity that the format has raise nothing;
+one that it has not, or that saturates, OF and NX. A sum or a product has those of all its
+roundings. In an integer a term that loses bits raises NX, a sum that wraps or saturates OF and NX,
+an infinite term NV; in a matrix unit a cut that drops a bit raises NX. Flags have no derivatives.
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. What the machine cannot do (no GPU, a library that is not there) is a

@@ -255,19 +255,25 @@ def _of_vectors(path: Path) -> _Set:
     from cpd.study.vectors.files import File
     from cpd.study.vectors.making import rule_of
     from cpd.study.vectors.rules import values_of
-    from cpd.study.vectors.sums import SumRule
+    from cpd.study.vectors.sums import SumRule, as_binary32
 
     file = File(path)
     rule = rule_of(file.head or {})
     plain = ("a", "b", "c")
     if not isinstance(rule, SumRule) or tuple(one.name for one in rule.inputs) != plain:
         raise ValueError(f"{path} must hold sums of products a * b + c, without scales or draws")
-    formats = dict(zip((*plain, "result"), (*rule.formats, rule.result), strict=True))
     batches = list(file.batches())
-    values = {
-        name: values_of(f, np.concatenate([one[name] for one in batches]).astype(np.uint32))
-        for name, f in formats.items()
-    }
+    columns = {name: np.concatenate([one[name] for one in batches]) for name in (*plain, "result")}
+    formats = dict(zip(plain, rule.formats, strict=False)) | {"result": rule.result}
+    values = {}
+    for name, column in columns.items():
+        fixed = rule.accumulator.fixed
+        if fixed is None or name in "ab" or (name == "result" and not rule.has_integer_result):
+            values[name] = values_of(formats[name], column.astype(np.uint32))
+            continue
+        values[name], inexact = as_binary32(fixed, column)
+        if name == "c" and inexact.any():
+            raise ValueError(f"{path}: a replay takes c from binary32, which has not all of these")
     n = len(values["result"])
     a, b = (values[name].reshape(n, rule.length) for name in ("a", "b"))
     return _Set(

@@ -243,8 +243,9 @@ def _integers(figures: Figures) -> Iterator[Rule]:
     kinds = [(high - low + 2, False), (high - low + 2, True), (high - low + 1, True)]
     for f, (width, saturates), rounding in itertools.product(results, kinds, _ROUNDINGS):
         with suppress(ValueError):
-            fixed = FixedPoint(width, -low, saturates=saturates, rounding=rounding)
-            yield Known(Accumulator(f, fixed=fixed))
+            fixed = FixedPoint(width, -low, rounding)
+            overflow = "saturate" if saturates else "ieee"
+            yield Known(Accumulator(f, fixed=fixed, overflow=overflow))
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:

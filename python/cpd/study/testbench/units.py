@@ -138,11 +138,28 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
     return parameters, {"rounding": (3, ROUNDINGS.index(unit.rounding))}
 
 
+def _integer(head: Head, widths: Mapping[str, int]) -> Parts:
+    """Parameters of a dot product in an integer."""
+    accumulator = Accumulator(head["accumulator"])
+    operands = [format_of(name) for name in head["formats"]]
+    fixed = accumulator.fixed
+    whole = [f for f in operands if f.encoding in ("int", "int_full") and f.min_subnormal == 1]
+    plain = fixed is not None and fixed.fraction == 0 and accumulator.format.name == "fp32"
+    if fixed is None or not plain or len(whole) != 2 or whole[0].bits != whole[1].bits:
+        raise ValueError(
+            f"no test bench for dot of {', '.join(map(str, operands))} in {accumulator}: it takes "
+            "integers of one width, such as int8, in an integer, such as int32"
+        )
+    parameters = {"PRODUCTS": head["length"], "BITS": whole[0].bits, "WIDTH": fixed.width}
+    return parameters | {"SATURATE": int(accumulator.overflow == "saturate")}, {}
+
+
 _UNITS: dict[str, tuple[str, Callable[[Head, Mapping[str, int]], Parts]]] = {
     "cast": ("fp_cast_sr", _elementwise),
     "add": ("fp_add", _elementwise),
     "mul": ("fp_mul", _elementwise),
     "fma": ("fp_fma", _elementwise),
     "block_fma": ("block_fma", _block),
+    "dot": ("int_mac", _integer),
     "mma": ("mx_dot", _block),
 }

@@ -49,15 +49,23 @@ def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
             total[name] += int(counts[present[(present >> i) & 1 == 1]].sum())
 
 
+def is_integer(f: Format) -> bool:
+    """Whether codes are two's complement."""
+    return f.encoding in ("int", "int_full")
+
+
 def largest_code(f: Format) -> int:
     """The magnitude code of the largest finite value."""
     size = 1 << (f.exp + f.man)
     lacking = {"ieee": (1 << f.man) + 1, "fn": 2, "fnuz": 1, "finite": 1, "e8m0": 2}
+    lacking |= {"int": 1, "int_full": 1}
     return size - lacking.get(f.encoding, 2 if f.signed else 3)
 
 
 def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
     """Of each code the corners that it is as an operand (`in`) or a result (`out`)."""
+    if is_integer(f):
+        return corner_of_integer(f.bits, codes, side)
     size = 1 << (f.exp + f.man)
     magnitude = codes & (size - 1)
     negative = codes >= size if f.signed else np.zeros(codes.shape, bool)
@@ -75,7 +83,19 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
     else:
         found |= {"positive_zero": zero & ~negative, "negative_zero": zero & negative}
         found["largest"] = magnitude == top
-    corners = np.zeros(codes.shape, np.uint16)
-    for name, holds in found.items():
-        corners |= holds.astype(np.uint16) << CORNERS.index(name)
+    return _bits_of(found)
+
+
+def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
+    """Of two's complement codes: zeros and, as results, the ends of the range."""
+    zero, half = codes == 0, 1 << (bits - 1)
+    if side == "in":
+        return _bits_of({"zero_in": zero})
+    largest = (codes == half - 1) | (codes == half) | (codes == half + 1)
+    return _bits_of({"positive_zero": zero, "largest": largest})
+
+
+def _bits_of(found: dict[str, npt.NDArray[np.bool_]]) -> npt.NDArray[np.uint16]:
+    parts = [holds.astype(np.uint16) << CORNERS.index(name) for name, holds in found.items()]
+    corners: npt.NDArray[np.uint16] = np.bitwise_or.reduce(parts)
     return corners

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.formats import Format
-from cpd.study.vectors.corners import CORNERS, FLAGS, largest_code
+from cpd.study.vectors.corners import CORNERS, FLAGS, is_integer, largest_code
 from cpd.study.vectors.fields import Field
 
 BATCH = 1 << 17
@@ -53,7 +53,7 @@ def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
         lines: Lines = {}
         for field in reversed(fields):
             mask = np.uint64((1 << field.bits) - 1)
-            lines[field.name] = (number & mask).astype(np.uint32)
+            lines[field.name] = (number & mask).astype(np.uint64 if field.signed else np.uint32)
             number = number >> np.uint64(field.bits)
         yield {field.name: lines[field.name] for field in fields}
 
@@ -62,6 +62,8 @@ def corner_codes(f: Format) -> Codes:
     """Zeros, the least and largest numbers, those around 1, infinities and NaN."""
     size = 1 << f.bits
     half = size >> 1 if f.signed else size
+    if is_integer(f):
+        return _corner_integers(f)
     if f.encoding == "e8m0":
         return np.array([0, 1, 2, 126, 127, 128, 253, 254, 255], np.uint32)
     normal = 1 << f.man
@@ -73,6 +75,24 @@ def corner_codes(f: Format) -> Codes:
     codes = {code for code in near + top if 0 <= code < half}
     signs = {code + half for code in codes} if f.signed else set()
     return np.array(sorted(codes | signs), np.uint32)
+
+
+def _corner_integers(f: Format) -> Codes:
+    """The range's ends, the neighbours of 0, and the powers of two with theirs."""
+    powers = [1 << k for k in range(f.bits - 1)]
+    near = {code for power in powers for code in (power - 1, power, power + 1)}
+    least = [1 << (f.bits - 1)] if f.encoding == "int_full" else []
+    codes = {code for code in near if code <= largest_code(f)}
+    return np.array(sorted({*codes, *(-code % (1 << f.bits) for code in codes), *least}), np.uint32)
+
+
+def _complemented(f: Format, codes: Codes) -> Codes:
+    """Codes of sign and magnitude in two's complement where f has that."""
+    if not is_integer(f):
+        return codes
+    size = np.uint32(1 << (f.bits - 1))
+    made: Codes = np.where(codes & size != 0, 2 * size - (codes & (size - 1)), codes)
+    return (made & (2 * size - 1)).astype(np.uint32)
 
 
 def random_codes(f: Format, words: Words, n: int) -> Codes:
@@ -94,7 +114,7 @@ def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> C
     codes = (field << f.man) | mantissa
     if f.signed:
         codes |= words.below(2, n) << (f.exp + f.man)
-    return codes.astype(np.uint32)
+    return _complemented(f, codes.astype(np.uint32))
 
 
 def _least(f: Format) -> int:
@@ -168,6 +188,12 @@ def random_integers(bits: int, words: Words, n: int) -> Codes:
 
 def finite_codes(f: Format, codes: Codes) -> Codes:
     """The codes, those of infinities and NaN replaced by the largest value's."""
+    if is_integer(f):
+        least = np.uint32(1 << (f.bits - 1))
+        if f.encoding == "int_full":
+            return codes
+        spared: Codes = np.where(codes == least, least + np.uint32(1), codes)
+        return spared
     size = 1 << (f.exp + f.man)
     magnitude = np.minimum(codes & (size - 1), largest_code(f)).astype(np.uint32)
     sign = codes & size if f.signed else np.uint32(0)
@@ -181,10 +207,12 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
     """Random lines: of each four one with any finite codes, two with exponents that meet, one of
     which cancels in pairs, and one with some corner codes among them."""
     style = words.below(4, n)[:, None]
-    lines: Lines = {}
+    lines: dict[str, Any] = {}
     for field, f in zip(rule.inputs, (*rule.formats, *(rule.scale,) * 2), strict=False):
-        if field.name in ("a", "b", "c"):
+        if field.name in ("a", "b", "c") and not field.signed:
             lines[field.name] = _operand(f, field.count, style, field.name == "a", words)
+    if rule.accumulator.fixed is not None and rule.operation != "sum":
+        lines["c"] = _integers(rule.accumulator.fixed.width, words, n)[:, None]
     if rule.scale is not None:
         for name in ("a_scale", "b_scale"):
             lines[name] = _scales(rule.scale, rule.scales, style, words)
@@ -207,13 +235,29 @@ def alike(rule: Any, words: Words) -> Lines:
         if field.name in ("a", "b"):
             lines[field.name] = np.repeat(grid["ab".index(field.name)], field.count, axis=1)
         elif field.name == "c":
-            lines["c"] = np.zeros(n, np.uint32)
+            lines["c"] = np.zeros(n, np.uint64 if field.signed else np.uint32)
         elif field.name == "r":
             bits = rule.accumulator.options.random_bits
             lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
         else:
             lines[field.name] = np.full((n, field.count), rule.scale.bias << rule.scale.man)
-    return {name: values.astype(np.uint32) for name, values in lines.items()}
+    integers = {name for name, values in lines.items() if values.dtype == np.uint64}
+    return {
+        name: values if name in integers else values.astype(np.uint32)
+        for name, values in lines.items()
+    }
+
+
+def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
+    """Two's complement numbers: of each four one of any bits, two of few, and one near an end."""
+    mask = np.uint64((1 << bits) - 1)
+    style = words.below(4, n)
+    anything = words.next(n) >> np.uint64(64 - bits)
+    few = words.next(n).view(np.int64) >> (63 - words.below(bits, n))
+    ends = np.uint64(1 << (bits - 1)) + (words.below(17, n) - 8).view(np.uint64)
+    made = np.where(style == 0, anything, np.where(style == 3, ends, few.view(np.uint64)))
+    numbers: npt.NDArray[np.uint64] = made & mask
+    return numbers
 
 
 def _extremes(f: Format) -> Codes:
@@ -223,7 +267,15 @@ def _extremes(f: Format) -> Codes:
     magnitudes = np.array([0, 1, 1 << f.man, one, top], np.uint32)
     signs = [0, 1 << (f.exp + f.man)] if f.signed else [0]
     both = np.concatenate([magnitudes + np.uint32(sign) for sign in signs])
-    return np.unique(finite_codes(f, both))
+    if f.encoding == "int_full":
+        return np.unique(np.append(_complemented(f, both), np.uint32(signs[1])))
+    return np.unique(finite_codes(f, _complemented(f, both)))
+
+
+def _negated(f: Format, codes: Codes) -> Codes:
+    if is_integer(f):
+        return (-codes.astype(np.int64) & ((1 << f.bits) - 1)).astype(np.uint32)
+    return codes ^ np.uint32(1 << (f.exp + f.man))
 
 
 def _operand(f: Format, count: int, style: Any, cancels: bool, words: Words) -> Codes:
@@ -237,9 +289,7 @@ def _operand(f: Format, count: int, style: Any, cancels: bool, words: Words) -> 
     if cancels and f.signed and count > 1:
         opposite = meeting.copy()
         pairs = count // 2
-        opposite[:, 1 : 2 * pairs : 2] = meeting[:, : 2 * pairs : 2] ^ np.uint32(
-            1 << (f.exp + f.man)
-        )
+        opposite[:, 1 : 2 * pairs : 2] = _negated(f, meeting[:, : 2 * pairs : 2])
         meeting = np.where(style == 2, finite_codes(f, opposite), meeting)
     corners = corner_codes(f)
     picked = corners[words.below(len(corners), size)].reshape(n, count)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ _LONGEST = 4096
 """Terms of a sum."""
 RANDOM = 10000
 """Lines that `directed` is followed by where nothing is said."""
+_INTEGER = re.compile(r"\bint\d|\bfixed\b")
 
 
 def make(
@@ -48,7 +50,9 @@ def make(
             product), `sum` (of terms), `block_fma` (dot by a matrix unit), `mma` (by one that takes
             scales).
         formats: of the operands a, b, c: one for all of them, or one each. Of sums: of a and b, one
-            for both, and of c, by default the accumulator's; of a unit by default its own.
+            for both, and of c, by default the accumulator's; of a unit by default its own. With an
+            integer accumulator c is an integer of its width, and so is the result, unless the
+            accumulator names a format other than fp32 for it.
         result: default the first operand's. A cast of one format alone and without result is from
             fp32; of two, from the first to the second.
         rounding, overflow, random_bits, variant: as in `cpd.cast`. With `stochastic` the random
@@ -139,9 +143,15 @@ def sum_rule(
     else:
         if len(given) == 1:
             given *= 2
-        if len(given) == 2:
+        if made.fixed is not None:
+            if len(given) != 2:
+                raise ValueError(
+                    f"{operation} in an integer takes one format or two, since c is an integer of "
+                    f"{made.fixed.width} bits, got {len(given)}"
+                )
+        elif len(given) == 2:
             given.append(format(made.format))
-        if len(given) != 3:
+        if made.fixed is None and len(given) != 3:
             raise ValueError(
                 f"{operation} takes one format, two, or three with c's, got {len(given)}"
             )
@@ -190,8 +200,22 @@ def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[s
     return "+".join(["directed"] * directed + ["random"] * (random > 0)), random
 
 
+def _refuse_old_integers(head: dict[str, Any]) -> None:
+    """ValueError for a file of versions up to 0.6 that has to do with integers."""
+    version = re.match(r"(\d+)\.(\d+)", str(head.get("cpd", "")))
+    if version is None or tuple(map(int, version.groups())) >= (0, 7):
+        return
+    named = [head.get("result"), head.get("accumulator"), *(head.get("formats") or ())]
+    if any(_INTEGER.search(str(name)) for name in named):
+        raise ValueError(
+            f"the file is of CPD {head['cpd']}, in which int8 had sign and magnitude (now sm8) and "
+            "sums in integers had floating-point c and results: make it again"
+        )
+
+
 def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
     """The rule of a file's lines, as its head describes it. Raises ValueError."""
+    _refuse_old_integers(head)
     try:
         operation, tininess = head["operation"], head.get("tininess", "after")
         if operation in SUMS:

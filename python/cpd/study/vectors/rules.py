@@ -92,6 +92,13 @@ class ElementRule:
             made |= {"random_bits": self.options.random_bits, "variant": self.options.variant}
         return made
 
+    has_integer_result = False
+
+    def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Where results are NaN that have no code."""
+        missing: npt.NDArray[np.bool_] = results == NO_CODE
+        return missing
+
     batch = generated.BATCH
     pool = 1 << 15
     """Random lines of which the directed ones are picked."""

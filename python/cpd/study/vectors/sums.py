@@ -8,19 +8,19 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.accumulator import Accumulator, FixedPoint
 from cpd.numeric.formats import Format, format
 from cpd.numeric.scaled import Scaled
 from cpd.ops import verbs
 from cpd.ops.encoded import Encoded
 from cpd.study.vectors import inputs as generated
-from cpd.study.vectors.corners import corner_of
+from cpd.study.vectors.corners import corner_of, corner_of_integer
 from cpd.study.vectors.fields import Field
 from cpd.study.vectors.rules import (
     NO_CODE,
@@ -36,7 +36,10 @@ SUMS = ("dot", "sum", "block_fma", "mma")
 that takes scales."""
 
 
+F32: TypeAlias = "npt.NDArray[np.float32]"
 _BATCH_NUMBERS = 1 << 22
+_NX = np.uint8(1)
+_MOST_FRACTION = 60
 _LONGEST_NAME = 100
 
 
@@ -46,7 +49,7 @@ class SumRule:
 
     operation: str
     formats: tuple[Format, ...]
-    """Of the terms, or of a, b and c."""
+    """Of the terms, or of a, b and c, without c where the accumulator is an integer."""
     accumulator: Accumulator
     length: int
     tininess: str = "after"
@@ -55,6 +58,12 @@ class SumRule:
     _core_rule: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        fixed = self.accumulator.fixed
+        if fixed is not None and abs(fixed.fraction) > _MOST_FRACTION:
+            raise ValueError(
+                f"fraction must be -{_MOST_FRACTION}…{_MOST_FRACTION} in vectors, got "
+                f"{fixed.fraction}"
+            )
         formats = [f._native for f in self.formats]
         made = _core.SumRule(self.accumulator._seeded, formats, self.length, self.tininess)
         object.__setattr__(self, "_core_rule", made)
@@ -62,7 +71,13 @@ class SumRule:
 
     @property
     def result(self) -> Format:
+        """What the sum is rounded into; not at all where `has_integer_result`."""
         return format(self.accumulator.format)
+
+    @property
+    def has_integer_result(self) -> bool:
+        """Whether the result is an integer accumulator's own number, in two's complement."""
+        return self.accumulator.fixed is not None and self.result.name == "fp32"
 
     @functools.cached_property
     def draws(self) -> int:
@@ -88,7 +103,9 @@ class SumRule:
             for name, f in zip(names, self.formats, strict=False)
         ]
         if self.operation != "sum":
-            made.append(Field("c", self.formats[2].bits))
+            fixed = self.accumulator.fixed
+            of_c = Field("c", self.formats[2].bits) if fixed is None else _integer("c", fixed)
+            made.append(of_c)
         if self.scale is not None:
             bits = self.scales * self.scale.bits
             made += [Field(f"{name}_scale", bits, self.scales) for name in names]
@@ -106,10 +123,11 @@ class SumRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
-        return (
-            Field("result", self.result.bits, role="output"),
-            Field("flags", 5, role="output"),
-        )
+        fixed = self.accumulator.fixed
+        result = Field("result", self.result.bits, role="output")
+        if fixed is not None and self.has_integer_result:
+            result = _integer("result", fixed, "output")
+        return (result, Field("flags", 5, role="output"))
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -148,11 +166,17 @@ class SumRule:
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """Signals and outputs of lines, and what they are cases of. Raises DisagreementError."""
-        codes = {name: _codes(values) for name, values in given.items()}
+        integers = self.accumulator.fixed is not None
+        c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
+        codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
         n = len(codes["a"])
         others = [codes.get(name) for name in ("b", "c", "a_scale", "b_scale", "r")]
-        results, flags, inside, signals = _core.oracle_sums(self._core_rule, n, codes["a"], *others)
-        self._compare(codes, results, flags)
+        results, flags, inside, signals = _core.oracle_sums(
+            self._core_rule, n, codes["a"], *others, c
+        )
+        if self.has_integer_result:
+            results = np.ascontiguousarray(signals[:, -1])
+        self._compare(codes, c, results, flags)
         columns: Columns = {"result": results, "flags": flags}
         at = 0
         for signal in self.signals:
@@ -161,12 +185,26 @@ class SumRule:
             at += signal.count
         return columns, inside | self._corners(codes, columns)
 
+    def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Where results are NaN that have no code. An integer has a number for any line."""
+        return np.zeros(len(results), bool) if self.has_integer_result else results == NO_CODE
+
     def _compare(
-        self, codes: Columns, results: npt.NDArray[np.uint32], flags: npt.NDArray[np.uint8]
+        self,
+        codes: Columns,
+        c: npt.NDArray[np.uint64] | None,
+        results: npt.NDArray[Any],
+        flags: npt.NDArray[np.uint8],
     ) -> None:
-        kernel, raised = self._kernel(codes)
-        missing = results == NO_CODE
-        expected = values_of(self.result, np.where(missing, np.uint32(0), results))
+        kernel, raised = self._kernel(codes, c)
+        missing = self.missing(results)
+        if self.accumulator.fixed is not None and self.has_integer_result:
+            missing = np.isnan(kernel)  # of a term that is not finite, which the integer leaves out
+            expected, inexact = as_binary32(self.accumulator.fixed, results)
+            flags = np.where(inexact & ~missing, flags | _NX, flags).astype(np.uint8)
+            raised = np.where(missing, flags, raised)
+        else:
+            expected = values_of(self.result, np.where(missing, np.uint32(0), results))
         equal = kernel.view(np.uint32) == expected.view(np.uint32)
         check_same(missing | equal, lambda i: self._line(codes, results[i], kernel[i], i))
         if raised is not None:
@@ -176,13 +214,20 @@ class SumRule:
         given = "; ".join(f"{name} {codes[name][i]}" for name in codes)
         return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
 
-    def _kernel(self, codes: Columns) -> tuple[Any, Any]:
+    def _kernel(self, codes: Columns, integers: npt.NDArray[np.uint64] | None) -> tuple[Any, Any]:
         """Values and flags; None for those of scaled operands."""
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
         how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
         if self.operation == "sum":
             return verbs.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
+        fixed = self.accumulator.fixed
+        if integers is not None and fixed is not None:
+            b = values_of(self.formats[1], codes["b"])
+            first, second = _as_products(fixed, integers)
+            a, b = np.concatenate([first, a], axis=1), np.concatenate([second, b], axis=1)
+            values, flags = verbs.gemm(a[:, None], b[:, :, None], self.accumulator, **how)
+            return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
         c = values_of(self.formats[2], codes["c"])[:, None, None]
         if self.scale is not None:
             return self._scaled(codes, c), None
@@ -212,13 +257,50 @@ class SumRule:
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:
-        corners = corner_of(self.result, columns["result"], "out")
+        fixed = self.accumulator.fixed
+        if fixed is not None and self.has_integer_result:
+            corners = corner_of_integer(fixed.width, columns["result"], "out")
+        else:
+            corners = corner_of(self.result, columns["result"], "out")
         corners |= np.where(columns["flags"] == 0, np.uint16(1), np.uint16(0))
         for name, f in zip(("a", "b"), self.formats, strict=False):
             if name in codes:
                 each = corner_of(f, codes[name], "in")
                 corners |= np.bitwise_or.reduce(each, axis=1)
         return corners
+
+
+def _integer(name: str, fixed: FixedPoint, role: str = "input") -> Field:
+    return Field(name, fixed.width, role=role, signed=True)
+
+
+def _signed(fixed: FixedPoint, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """The numbers of two's complement codes."""
+    unused = np.uint64(64 - fixed.width)
+    shifted: npt.NDArray[np.int64] = (numbers << unused).view(np.int64) >> np.int64(unused)
+    return shifted
+
+
+def _as_products(fixed: FixedPoint, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
+    """Three products of binary32 values that add up to c in units, the greatest first: no sum of
+    them leaves the range."""
+    units = _signed(fixed, c)
+    size = np.abs(units).view(np.uint64)  # of the least int64, too
+    parts = np.stack([size >> np.uint64(at) & np.uint64(0xFFFFFF) for at in (48, 24, 0)], axis=1)
+    signed = np.where(units[:, None] < 0, np.float32(-1), np.float32(1)) * parts.astype(np.float32)
+    sizes = np.array([2.0**48, 2.0**24, 1], np.float32) * np.float32(2.0**-fixed.fraction)
+    return signed, np.broadcast_to(sizes, signed.shape)
+
+
+def as_binary32(
+    fixed: FixedPoint, numbers: npt.NDArray[np.uint64]
+) -> tuple[F32, npt.NDArray[np.bool_]]:
+    """Integers as gemm gives them, rounded to nearest, and whether that is inexact."""
+    units = _signed(fixed, numbers)
+    rounded = units.astype(np.float32)
+    beyond = rounded == 2.0**63  # to which the greatest integers round, and which is no int64
+    inexact = beyond | (np.where(beyond, 0, rounded).astype(np.int64) != units)
+    return rounded * np.float32(2.0**-fixed.fraction), inexact
 
 
 def _codes(values: Any) -> npt.NDArray[np.uint32]:

@@ -19,7 +19,7 @@ from cpd.study.vectors import inputs
 from cpd.study.vectors.corners import count_corners
 from cpd.study.vectors.fields import Field
 from cpd.study.vectors.lines import SUFFIXES, head_text, kind_of, lines_of
-from cpd.study.vectors.rules import NO_CODE, ElementRule
+from cpd.study.vectors.rules import ElementRule
 from cpd.study.vectors.sums import SumRule
 from cpd.study.vectors.systemverilog import package_text
 
@@ -70,7 +70,7 @@ class Vectors:
         for given in self._inputs():
             outputs, corners = self.rule.results(given)
             columns = {**given, **outputs}
-            kept = columns["result"] != NO_CODE
+            kept = ~self.rule.missing(columns["result"])
             if not kept.all():
                 self.left_out += int(np.count_nonzero(~kept))
                 columns = {name: values[kept] for name, values in columns.items()}
