@@ -36,7 +36,8 @@ CPD_API std::string NameRanks(std::span<const int> ranks);
 /// The ranks were about to do different things; the same text on all of them. Nothing has moved.
 class CPD_API Mismatch : public Error {
  public:
-  using Error::Error;
+  /// The message is kept as it is: what another rank says has been cut there.
+  explicit Mismatch(const std::string& message) : Error(AsItIs(), message) {}
 };
 
 /// A message whose header, length or checksum is wrong.

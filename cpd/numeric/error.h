@@ -45,6 +45,10 @@ inline std::string Readable(std::string_view message) {
 class CPD_API Error : public std::invalid_argument {
  public:
   explicit Error(const std::string& message) : std::invalid_argument(Readable(message)) {}
+
+ protected:
+  struct AsItIs {};
+  Error(AsItIs, const std::string& message) : std::invalid_argument(message) {}
 };
 
 /// The machine could not do what was asked of it with good arguments: a GPU or its driver fails or
