@@ -170,8 +170,12 @@ def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
     folder = write_testbench(vectors, tmp_path, SOURCES)
     failed, count, said = run(folder, simulator, ["MUT_ZERO_SIGN_DOWN"])
     assert (failed, count) == (56, 4096)  # x - x of 28 finite magnitudes, twice
-    assert "line 33: a=00 b=20\n  result: got 00, expected 20\n" in said
+    wrong = "line 33: a=00 (0) b=20 (-0)\n  result: got 00 (0), expected 20 (-0)\n"
+    assert f"{wrong}  again: make {simulator} LINE=33\n" in said
     assert said.count("line ") == 10
+    done = call("make", "-s", "-C", folder, simulator, "DEFINES=MUT_ZERO_SIGN_DOWN", "LINE=33")
+    assert wrong in done.stdout
+    assert "FAIL fp_add: 1 of 1 vectors" in done.stdout
 
 
 @ICARUS
@@ -191,7 +195,7 @@ def test_without_sources(tmp_path: Path) -> None:
 
 def test_another_module(tmp_path: Path) -> None:
     folder = write_testbench(make("mul", "e3m2ieee"), tmp_path, ["mine.sv"], module="my_mul")
-    assert "  my_mul #(\n" in (folder / "tb.sv").read_text()
+    assert "  my_mul unit (\n" in (folder / "tb.sv").read_text()
     assert f"RTL ?= {Path('mine.sv').resolve()}\n" in (folder / "Makefile").read_text()
 
 
@@ -220,7 +224,7 @@ def test_paths_of_any_name(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("vectors", "said"),
     [
-        (lambda: make("sqrt", "e4m3fn"), "no test bench for 'sqrt'"),
+        (lambda: make("sqrt", "e4m3fn"), "no test bench for 'sqrt' without a module"),
         (lambda: make("mul", ("e4m3fn", "e5m2"), random=9), "operands of one format"),
         (lambda: make("mul", "e4m3fnuz"), "no test bench for the format e4m3fnuz"),
         (lambda: make("mul", "e4m3:nosub"), "with subnormals"),

@@ -7,6 +7,7 @@ import argparse
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from cpd.cli.options import Commands, add_command
 from cpd.cli.output import counted, new_console
 
 if TYPE_CHECKING:
+    from cpd.study.testbench import Ports
     from cpd.study.vectors import Check, Vectors
 
 _TEXT = """\
@@ -27,8 +29,8 @@ line is written. Printed is what the lines are cases of.
   cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
   cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
   cpd vectors block_fma --acc h100-fp16 --random 5000 --as jsonl -o -
-  cpd vectors dot int8 --acc int32 --length 16 --testbench bench --rtl mac.sv
-  cpd vectors --check e4m3_mul_rne.tv
+  cpd vectors dot int8 --acc int32 --length 16 --testbench bench --module mac --rtl mac.sv
+  cpd vectors --check e4m3fn_mul_rne.tv
 
 Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix product),
 sum (of terms), block_fma (dot by a matrix unit) and mma (by one that takes
@@ -85,7 +87,12 @@ def register(commands: Commands) -> None:
         metavar="DIR",
         help="a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
     )
-    group.add_argument("--module", metavar="NAME", help="of the test bench: the module's name")
+    group.add_argument(
+        "--module",
+        metavar="NAME",
+        help="of the test bench: your module, whose ports are the fields of a line; without it the "
+        "operation's module in tests/rtl",
+    )
     group.add_argument(
         "--rtl",
         type=Path,
@@ -94,6 +101,15 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="of the test bench: a source under test; may be given several times",
     )
+    group.add_argument("--clock", metavar="PORT", help="of the module: it takes a line each cycle")
+    group.add_argument("--latency", type=int, default=1, metavar="N", help="in cycles; default 1")
+    group.add_argument("--valid-in", metavar="PORT", help="1 with each line")
+    group.add_argument("--valid-out", metavar="PORT", help="1 with each result, in their order")
+    group.add_argument(
+        "--signals", metavar="NAMES", help="signals inside that are ports too, or all; default none"
+    )
+    group.add_argument("--no-flags", dest="flags", action="store_false", help="no port of flags")
+    group.add_argument("--any-nan", action="store_true", help="any NaN passes for any other")
     group.add_argument("--check", type=Path, metavar="FILE", help="compare a file's lines instead")
 
 
@@ -120,15 +136,26 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
+    from cpd.study.testbench import Ports, write_testbench
+
     if options.testbench is None:
-        if options.rtl or options.module:
-            raise UsageError("--rtl and --module are of the --testbench")
+        if options.rtl or options.module or _ports(options) != Ports():
+            raise UsageError("--rtl, --module and what the module has are of the --testbench")
         return vectors.write(options.output or Path(), options.kind)
     if options.output is not None or options.kind is not None:
         raise UsageError("--testbench writes a folder of its own: leave out --as and -o")
-    from cpd.study.testbench import write_testbench
+    ports = _ports(options)
+    if options.module is None and replace(ports, any_nan=False) != Ports():
+        raise UsageError("--clock, --latency, --valid-in, --signals … are of a --module")
+    return write_testbench(vectors, options.testbench, options.rtl, options.module, ports)
 
-    return write_testbench(vectors, options.testbench, options.rtl, options.module)
+
+def _ports(options: argparse.Namespace) -> Ports:
+    from cpd.study.testbench import Ports
+
+    names = ("clock", "latency", "valid_in", "valid_out", "any_nan", "flags")
+    signals = tuple(re.split(r",\s*", options.signals)) if options.signals else ()
+    return Ports(**{name: getattr(options, name) for name in names}, signals=signals)
 
 
 @contextmanager

@@ -2,6 +2,6 @@
 """Self-checking SystemVerilog test benches around vectors."""
 
 from cpd.study.testbench.files import write_testbench
-from cpd.study.testbench.units import Unit, unit_of
+from cpd.study.testbench.units import Ports, Unit, unit_of
 
-__all__ = ["Unit", "unit_of", "write_testbench"]
+__all__ = ["Ports", "Unit", "unit_of", "write_testbench"]

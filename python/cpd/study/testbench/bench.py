@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from cpd.study.testbench.units import Field, Unit
+from cpd.numeric.formats import Format
+from cpd.study.testbench.numbers import number_function, where_nan
+from cpd.study.testbench.units import Field, Ports, Unit
 
 SHOWN = 10
 """How many failing lines a bench prints."""
@@ -14,96 +16,201 @@ _BENCH = """\
 // SPDX-License-Identifier: Apache-2.0
 //
 // {title}
+// +line=N runs line N of the vectors alone.
 `timescale 1ns / 1ps
 module tb;
   localparam int COUNT = {count};
+  localparam int LATENCY = {latency};
+  localparam int PATIENCE = 10000;
   logic [{top}:0] vectors[0:COUNT-1];
-  logic [{top}:0] vector;
+  logic [{top}:0] vector, checked;
+  logic clock, valid_in, valid_out;
 
 {declarations}
 
-  {module} #(
-      {parameters}
-  ) unit (
+  {module}{parameters} unit (
       {ports}
   );
 
-  integer i, failures;
-  initial begin
-    $readmemh("{file}", vectors);
-    failures = 0;
-    for (i = 0; i < COUNT; i = i + 1) begin
-      vector = vectors[i];
-      #1;
-      if ({differs}) begin
-        failures = failures + 1;
-        if (failures <= {shown}) begin
-          $display("line %0d: {inputs_format}", i + 1{inputs});
+{functions}
+  integer i, first, last, done, idle, failures;
+
+  task compare(input integer index);
+    checked = vectors[index];
+{expected}
+    if ({differs}) begin
+      failures = failures + 1;
+      if (failures <= {shown}) begin
+        $display("line %0d: {inputs_format}", index + 1{inputs});
 {reports}
-        end
+`ifdef VERILATOR
+        $display("  again: make verilator LINE=%0d", index + 1);
+`else
+        $display("  again: make icarus LINE=%0d", index + 1);
+`endif
       end
     end
+  endtask
+
+  initial begin
+    $readmemh("{file}", vectors);
+    first = 0;
+    last = COUNT - 1;
+    if ($value$plusargs("line=%d", i)) begin
+      if (i < 1 || i > COUNT) begin
+        $display("LINE must be 1 to %0d, got %0d", COUNT, i);
+        $fatal(1);
+      end
+      first = i - 1;
+      last = i - 1;
+    end
+    failures = 0;
+    idle = 0;
+    clock = 0;
+    done = first;
+{run}
     if (failures != 0) begin
-      $display("FAIL {module}: %0d of %0d vectors", failures, COUNT);
+      $display("FAIL {module}: %0d of %0d vectors", failures, last - first + 1);
       $fatal(1);
     end
-    $display("PASS {module}: %0d vectors", COUNT);
+    $display("PASS {module}: %0d vectors", last - first + 1);
     $finish;
   end
 endmodule
 """
 
+_AT_ONCE = """\
+    for (i = first; i <= last; i = i + 1) begin
+      vector = vectors[i];
+      #1;
+      compare(i);
+    end"""
+
+_CLOCKED = """\
+    for (i = first; done <= last && idle < PATIENCE; i = i + 1) begin
+      vector = vectors[i <= last ? i : last];
+      valid_in = i <= last;
+      #1 clock = 1;
+      #1;
+      if ({comes}) begin
+        compare(done);
+        done = done + 1;
+        idle = 0;
+      end else idle = idle + 1;
+      clock = 0;
+    end
+    if (done <= last) begin
+      $display("line %0d: no result in %0d cycles", done + 1, PATIENCE);
+      failures = failures + last - done + 1;
+    end"""
+
 
 def bench_text(
-    unit: Unit, fields: Sequence[Field], count: int, file: str = "vectors.hex", title: str = ""
+    unit: Unit,
+    fields: Sequence[Field],
+    count: int,
+    file: str = "vectors.hex",
+    title: str = "",
+    formats: Mapping[str, Format] | None = None,
+    ports: Ports | None = None,
 ) -> str:
     """A module `tb` that reads `count` lines of `file` by $readmemh, every field of whole hex
-    digits, the first on top. It ends with a line of PASS or FAIL and counts; FAIL by $fatal."""
+    digits, the first on top. It ends with a line of PASS or FAIL and counts; FAIL by $fatal.
+
+    `formats`: of fields whose codes it also prints as numbers. `ports`: clock, latency, valid, and
+    whether any NaN passes for any other.
+    """
+    formats, ports = formats or {}, ports or Ports()
     starts = _starts(fields)
     given, expected = unit.inputs, unit.outputs
+
+    def part(each: Field) -> str:
+        return f"checked[{starts[each.name]}+:{each.bits}]"
+
     declarations = [
         f"  logic [{each.bits - 1}:0] {each.name};\n"
         f"  assign {each.name} = vector[{starts[each.name]}+:{each.bits}];"
         for each in given
-    ] + [
-        f"  logic [{each.bits - 1}:0] {each.name}, expected_{each.name};\n"
-        f"  assign expected_{each.name} = vector[{starts[each.name]}+:{each.bits}];"
-        for each in expected
-    ]
-    ports = [f".{each.name}({each.name})" for each in (*given, *expected)]
-    ports += [f".{name}({bits}'d{value})" for name, (bits, value) in unit.constants.items()]
+    ] + [f"  logic [{each.bits - 1}:0] {each.name}, expected_{each.name};" for each in expected]
+    wires = [f".{each.name}({each.name})" for each in (*given, *expected)]
+    wires += [f".{name}({bits}'d{value})" for name, (bits, value) in unit.constants.items()]
+    signals = ("clock", ports.clock), ("valid_in", ports.valid_in), ("valid_out", ports.valid_out)
+    wires += [f".{name}({wire})" for wire, name in signals if name]
+    numbers = {name: f for name, f in formats.items() if number_function(name, f)}
+    nan = where_nan(formats["result"], "result") if ports.any_nan and "result" in formats else ""
+    differs = {each.name: _differs(each, expected, nan) for each in expected}
+    parameters = ",\n      ".join(f".{name}({x})" for name, x in unit.parameters.items())
     return _BENCH.format(
         title=title or f"{unit.name} against {count} vectors.",
         count=count,
+        latency=ports.latency,
         top=_width(fields) - 1,
         declarations="\n".join(declarations),
         module=unit.name,
-        parameters=",\n      ".join(f".{name}({x})" for name, x in unit.parameters.items()),
-        ports=",\n      ".join(ports),
+        parameters=f" #(\n      {parameters}\n  )" if parameters else "",
+        ports=",\n      ".join(wires),
+        functions="\n".join(number_function(name, f) for name, f in numbers.items()),
+        expected="\n".join(f"    expected_{each.name} = {part(each)};" for each in expected),
         file=file,
-        differs=" || ".join(_differs(each, expected) for each in expected),
+        differs=" || ".join(differs.values()),
         shown=SHOWN,
-        inputs_format=" ".join(f"{each.name}=%h" for each in given),
-        inputs="".join(f", {each.name}" for each in given),
-        reports="\n".join(_report(each, expected) for each in expected),
+        inputs_format=" ".join(
+            f"{each.name}=%h" + (" (%g)" if each.name in numbers else "") for each in given
+        ),
+        inputs="".join(
+            f", {part(each)}" + f", number_{each.name}({part(each)})" * (each.name in numbers)
+            for each in given
+        ),
+        reports="\n".join(_reports(expected, differs, set(numbers))),
+        run=_run(ports),
     )
 
 
-def _differs(each: Field, all_outputs: Sequence[Field]) -> str:
+def _run(ports: Ports) -> str:
+    if ports.clock is None:
+        return _AT_ONCE
+    late = "i - first + 1 >= LATENCY"
+    return _CLOCKED.format(comes=late if ports.valid_out is None else "valid_out === 1'b1")
+
+
+def _differs(each: Field, all_outputs: Sequence[Field], nan: str) -> str:
     """Inside a line that is special, signals are not compared."""
-    differs = f"{each.name} !== expected_{each.name}"
+    name = each.name
+    differs = f"{name} !== expected_{name}"
+    if name == "result" and nan:
+        return f"({differs} && !({nan} && {nan.replace('result', 'expected_result')}))"
     has_special = any(other.name == "special" for other in all_outputs)
-    if each.role == "output" or each.name == "special" or not has_special:
+    if each.role == "output" or name == "special" or not has_special:
         return differs
     return f"(!expected_special && {differs})"
 
 
-def _report(each: Field, all_outputs: Sequence[Field]) -> str:
+def _reports(outputs: Sequence[Field], differs: Mapping[str, str], numbers: set[str]) -> list[str]:
+    """The first signal inside that differs, and all outputs that do."""
+    made = []
+    before = ""
+    for each in (each for each in outputs if each.role == "signal"):
+        made.append(
+            f"        {before}if ({differs[each.name]})\n{_report(each, numbers, 'first ')}"
+        )
+        before = "else "
+    for each in (each for each in outputs if each.role != "signal"):
+        made.append(f"        if ({differs[each.name]})\n{_report(each, numbers)}")
+    return made
+
+
+def _report(each: Field, numbers: set[str], which: str = "") -> str:
     name = each.name
-    return (
-        f"          if ({_differs(each, all_outputs)})\n"
-        f'            $display("  {name}: got %h, expected %h", {name}, expected_{name});'
-    )
+    form, got = "%h", name
+    expected = f"expected_{name}"
+    if name in numbers:
+        form = "%h (%g)"
+        got, expected = (f"{code}, number_{name}({code})" for code in (got, expected))
+    elif each.role == "signal" and getattr(each, "count", 1) == 1:
+        form = "%h (%0d)"
+        signed = "$signed" if getattr(each, "signed", False) else ""
+        got, expected = (f"{code}, {signed}({code})" for code in (got, expected))
+    return f'          $display("  {which}{name}: got {form}, expected {form}", {got}, {expected});'
 
 
 def _digits(each: Field) -> int:

@@ -11,25 +11,26 @@ from typing import Any
 
 from cpd._files import write_text
 from cpd.study.testbench.bench import bench_text
-from cpd.study.testbench.units import unit_of
-from cpd.study.vectors.systemverilog import check_module
+from cpd.study.testbench.units import Ports, formats_of, plain_unit, unit_of
 
 _MAKEFILE = """\
 # SPDX-License-Identifier: Apache-2.0
 #
-# make icarus | make verilator; RTL: the sources under test, DEFINES: macros for them.
+# make icarus | make verilator; RTL: the sources under test, DEFINES: macros for them;
+# LINE: the one line of the vectors that is run.
 RTL ?= {rtl}
 DEFINES ?=
 export OBJCACHE ?= $(shell command -v ccache)
+ONE = $(if $(LINE),+line=$(LINE))
 MACROS = $(addprefix -D,$(DEFINES))
 
 icarus: sources
 	iverilog -g2012 -s tb $(MACROS) -o tb.vvp tb.sv $(RTL)
-	vvp -n tb.vvp
+	vvp -n tb.vvp $(ONE)
 verilator: sources
 	verilator --binary --timing -Wno-fatal -Wno-WIDTH --top-module tb $(MACROS) \\
 		--Mdir obj_dir tb.sv $(RTL) >verilator.log 2>&1 || (cat verilator.log; false)
-	obj_dir/Vtb
+	obj_dir/Vtb $(ONE)
 sources:
 	@$(if $(strip $(RTL)),:,echo "give the sources under test: RTL='{module}.sv …'" >&2; false)
 clean:
@@ -43,28 +44,31 @@ def write_testbench(
     directory: str | Path,
     rtl: Sequence[str | Path] = (),
     module: str | None = None,
+    ports: Ports | None = None,
 ) -> Path:
     """Writes `tb.sv`, `vectors.hex` and a `Makefile` into a folder, which is made where it is
     missing, and gives the folder. `make -C FOLDER icarus` or `verilator` then runs the bench: it
     prints the lines that differ, and ends with `PASS` or `FAIL`, counts and an exit status.
 
     `rtl`: the sources under test, kept in the Makefile as its variable `RTL`, which a call may
-    give instead (`make icarus RTL=…`). `module`: the module's name, where it is another than
-    `tests/rtl` has for the operation. Its ports have the names of the vectors' fields; beside
-    them it takes `rounding` (3 bits: ROUNDINGS) and, element-wise, `saturate`.
+    give instead (`make icarus RTL=…`). `module`: the name of a module of yours: its ports are the
+    vectors' fields by name (inputs, `result`, `flags`), and what `ports` says, without parameters.
+    Without a name the bench is that of the operation's module in `tests/rtl`, with its parameters.
+    `make icarus LINE=N` runs one line.
 
     Errors: ValueError for vectors that no unit fits and a name that no module can have; OSError
     where files cannot be written.
     """
-    if module is not None:
-        check_module(module)
-    unit = unit_of(vectors.head, vectors.fields, module)
+    head, fields = vectors.head, vectors.fields
+    ports = ports or Ports()
+    unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)
     folder = Path(directory)
     sources = " ".join(map(_for_make, rtl))
     folder.mkdir(parents=True, exist_ok=True)
     vectors.write(folder / "vectors.hex", "readmemh")
-    title = f"{unit.name} against vectors of {vectors.head['operation']}."
-    text = bench_text(unit, vectors.fields, vectors.count, title=title)
+    title = f"{unit.name} against vectors of {head['operation']}."
+    formats = formats_of(head, fields)
+    text = bench_text(unit, fields, vectors.count, title=title, formats=formats, ports=ports)
     write_text(folder / "tb.sv", text)
     names = {"rtl": sources, "module": unit.name.replace("$", r"\$$")}
     write_text(folder / "Makefile", _MAKEFILE.format(**names))

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
 from cpd.numeric.formats import format as format_of
+from cpd.numeric.shown import shown
+from cpd.study.vectors.systemverilog import check_identifier
 
 ROUNDINGS = (
     "nearest_even",
@@ -50,23 +52,91 @@ class Unit:
     constants: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Ports:
+    """What a bench drives and reads beside a line's fields, by the names of the module's ports.
+
+    Without `clock` the module is combinational. With it, a line is given each cycle, and its result
+    read after `latency` rising edges, or where `valid_out` is 1; `valid_in` is 1 with each line.
+    `any_nan`: any NaN passes where NaN is expected. `signals`: the signals inside that a user's
+    module has as ports (`all`: every one). `flags`: whether it has flags.
+    """
+
+    clock: str | None = None
+    latency: int = 1
+    valid_in: str | None = None
+    valid_out: str | None = None
+    any_nan: bool = False
+    signals: tuple[str, ...] = ()
+    flags: bool = True
+
+    def __post_init__(self) -> None:
+        names = [name for name in (self.clock, self.valid_in, self.valid_out) if name is not None]
+        for name in names:
+            check_identifier("a port's name", name)
+        if len(set(names)) < len(names):
+            raise ValueError(f"ports must have different names, got {', '.join(names)}")
+        if self.clock is None and (self.latency != 1 or len(names) > 0):
+            raise ValueError("latency and valid are those of a module with a clock")
+        if self.latency < 1:
+            raise ValueError(f"latency must be at least 1, got {self.latency}")
+
+
 Head = Mapping[str, Any]
 
 
-def unit_of(head: Head, fields: Sequence[Field], module: str | None = None) -> Unit:
-    """The unit that vectors with this head and these fields are for; `module` is its name where
-    that is not the one that `tests/rtl` gives it.
+def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
+    """A user's module: its ports are the fields, without parameters; of the signals inside those
+    that `ports` names. Raises ValueError for signals that there are not."""
+    check_identifier("a module's name", module, ("tb",))
+    known = [each.name for each in fields if each.role == "signal"]
+    chosen = known if ports.signals == ("all",) else list(ports.signals)
+    for name in chosen:
+        if name not in known:
+            has = f"they are {', '.join(known)}" if known else "these vectors have none"
+            raise ValueError(f"no signal {shown(name)}: {has}")
+    taken = {ports.clock, ports.valid_in, ports.valid_out} & {each.name for each in fields}
+    if taken:
+        raise ValueError(f"the port {taken.pop()} has the name of a field")
+    if chosen and "special" in known and "special" not in chosen:
+        chosen.append("special")
+    wanted = {"result", *chosen} | ({"flags"} if ports.flags else set())
+    return Unit(
+        module,
+        {},
+        tuple(each for each in fields if each.role == "input"),
+        tuple(each for each in fields if each.name in wanted and each.role != "input"),
+    )
+
+
+def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
+    """The formats of the fields that are one code."""
+    result = head.get("result") or Accumulator(head["accumulator"]).format
+    named = {"result": format_of(result)}
+    named |= {name: format_of(text) for name, text in zip("abc", head["formats"], strict=False)}
+    return {
+        each.name: named[each.name]
+        for each in fields
+        if each.name in named and each.bits == named[each.name].bits
+    }
+
+
+def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
+    """The unit of `tests/rtl` that vectors with this head and these fields are for.
 
     Errors: ValueError for an operation, format or rounding that has no unit.
     """
     operation = head["operation"]
     if operation not in _UNITS:
-        raise ValueError(f"no test bench for {operation!r}; there are {', '.join(_UNITS)}")
+        known = ", ".join(_UNITS)
+        raise ValueError(
+            f"no test bench for {operation!r} without a module's name; there are {known}"
+        )
     name, made = _UNITS[operation]
     inputs = tuple(each for each in fields if each.role == "input")
     outputs = tuple(each for each in fields if each.role != "input")
     parameters, constants = made(head, {each.name: each.bits for each in inputs})
-    return Unit(module or name, parameters, inputs, outputs, constants)
+    return Unit(name, parameters, inputs, outputs, constants)
 
 
 def format_parameters(given: Format, prefix: str = "") -> dict[str, int]:

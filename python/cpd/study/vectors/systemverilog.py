@@ -42,13 +42,14 @@ def identifier(text: str) -> str:
     return word if re.match(r"[A-Za-z_]", word) else f"v_{word}"
 
 
-def check_module(name: str) -> None:
-    """Raises ValueError for a module's name that is no SystemVerilog identifier, or the bench's."""
+def check_identifier(what: str, name: str, taken: Sequence[str] = ()) -> None:
+    """Raises ValueError for a name that is no simple SystemVerilog identifier, or is taken."""
     simple = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_$]*", name, re.ASCII)
-    if simple is None or name in _KEYWORDS or name == "tb":
+    if simple is None or name in _KEYWORDS or name in taken:
+        others = "".join(f", not {other}" for other in taken)
         raise ValueError(
-            "a module's name must be a SystemVerilog identifier (letters, digits, _ and $, no "
-            f"keyword, not tb), got {shown(name)}"
+            f"{what} must be a SystemVerilog identifier (letters, digits, _ and $, no keyword"
+            f"{others}), got {shown(name)}"
         )
 
 
