@@ -167,8 +167,8 @@ def test_the_first_signal_that_differs(tmp_path: Path) -> None:
     failed, _, said = run(folder, "icarus")
     assert failed == 1
     assert re.search(
-        r"line 6: a=\w+ b=\w+ c=\w+.*\n  first term: got \w+, expected \w+\n"
-        r"  result: got \w+ \(\S+\), expected \w+ \(\S+\)\n  again: make icarus LINE=6\n",
+        r"line 6: a=\w+ b=\w+ c=\w+ \(-?\d+\)\n  first term: got \w+, expected \w+\n"
+        r"  result: got \w+ \(-?\d+\), expected \w+ \(-?\d+\)\n  again: make icarus LINE=6\n",
         said,
     ), said
     assert "sum:" not in said

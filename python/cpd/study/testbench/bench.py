@@ -154,13 +154,8 @@ def bench_text(
         file=file,
         differs=" || ".join(differs.values()),
         shown=SHOWN,
-        inputs_format=" ".join(
-            f"{each.name}=%h" + (" (%g)" if each.name in numbers else "") for each in given
-        ),
-        inputs="".join(
-            f", {part(each)}" + f", number_{each.name}({part(each)})" * (each.name in numbers)
-            for each in given
-        ),
+        inputs_format=" ".join(f"{each.name}={_form(each, set(numbers))}" for each in given),
+        inputs="".join(f", {_values(each, part(each), set(numbers))}" for each in given),
         reports="\n".join(_reports(expected, differs, set(numbers))),
         run=_run(ports),
     )
@@ -200,17 +195,28 @@ def _reports(outputs: Sequence[Field], differs: Mapping[str, str], numbers: set[
 
 
 def _report(each: Field, numbers: set[str], which: str = "") -> str:
-    name = each.name
-    form, got = "%h", name
-    expected = f"expected_{name}"
-    if name in numbers:
-        form = "%h (%g)"
-        got, expected = (f"{code}, number_{name}({code})" for code in (got, expected))
-    elif each.role == "signal" and getattr(each, "count", 1) == 1:
-        form = "%h (%0d)"
-        signed = "$signed" if getattr(each, "signed", False) else ""
-        got, expected = (f"{code}, {signed}({code})" for code in (got, expected))
-    return f'          $display("  {which}{name}: got {form}, expected {form}", {got}, {expected});'
+    form = _form(each, numbers)
+    got, expected = (_values(each, code, numbers) for code in (each.name, f"expected_{each.name}"))
+    said = f"{which}{each.name}: got {form}, expected {form}"
+    return f'          $display("  {said}", {got}, {expected});'
+
+
+def _is_integer(each: Field) -> bool:
+    return each.count == 1 and (each.signed or each.role == "signal")
+
+
+def _form(each: Field, numbers: set[str]) -> str:
+    """How a field is printed: its code, and the number that it is where that is one."""
+    return "%h (%g)" if each.name in numbers else "%h (%0d)" if _is_integer(each) else "%h"
+
+
+def _values(each: Field, code: str, numbers: set[str]) -> str:
+    """What `_form` prints of a code."""
+    if each.name in numbers:
+        return f"{code}, number_{each.name}({code})"
+    if _is_integer(each):
+        return f"{code}, $signed({code})" if each.signed else f"{code}, {code}"
+    return code
 
 
 def _digits(each: Field) -> int:

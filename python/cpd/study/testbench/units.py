@@ -29,7 +29,7 @@ ENCODINGS = ("ieee", "fn", "finite")
 
 
 class Field(Protocol):
-    """A field of a line of vectors; `role` is `input`, `signal` or `output`."""
+    """A field of a line of vectors: `count` elements; `role` is `input`, `signal` or `output`."""
 
     @property
     def name(self) -> str: ...
@@ -37,6 +37,10 @@ class Field(Protocol):
     def bits(self) -> int: ...
     @property
     def role(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def signed(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,14 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
 
 
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
-    """The formats of the fields that are one code."""
+    """The formats of the fields that are one code of a float."""
     result = head.get("result") or Accumulator(head["accumulator"]).format
     named = {"result": format_of(result)}
     named |= {name: format_of(text) for name, text in zip("abc", head["formats"], strict=False)}
     return {
         each.name: named[each.name]
         for each in fields
-        if each.name in named and each.bits == named[each.name].bits
+        if each.name in named and each.bits == named[each.name].bits and not each.signed
     }
 
 
