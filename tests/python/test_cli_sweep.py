@@ -216,3 +216,41 @@ def test_interrupted_and_taken_up(tmp_path, jobs):
     found = sweep(tmp_path / "x.npy", "e[2-6]m[1-10]", folder=out, sample=None)
     assert found.reused == kept
     assert len(found) == 50
+
+
+def test_arrays_of_integers_are_left_out(tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", w=X, ids=np.arange(5), mask=np.ones(3, bool))
+    said = told(capsys, tmp_path / "x.npz", "--formats=e4m3")
+    assert said.out.startswith("1 tensor, 6144 values; 1 cell; ")
+    np.savez(tmp_path / "x.npz", ids=np.arange(5))
+    assert "there are no floating-point values" in refused(capsys, tmp_path / "x.npz")
+
+
+def test_patterns_that_mix_encodings(checkpoint, capsys):
+    said = told(capsys, checkpoint, "--formats=e2m[1-2],e4m[2-3]")
+    assert said.err == (
+        "cpd sweep: warning: e2m[1-2] mixes encodings: finite e2m1; ieee e2m2; "
+        "e2m[1-2]:ieee and :finite have one\n"
+    )
+    for kind, names in (("ieee", ["e2m1ieee", "e2m2ieee"]), ("finite", ["e2m1finite", "e2m2"])):
+        said = told(capsys, checkpoint, f"--formats=e2m[1-2]:{kind}", "--csv=-")
+        assert said.err == ""
+        rows = list(csv.DictReader(said.out.splitlines()))
+        assert len(rows) == len(names) == 2
+
+
+def test_csv_marks_the_front(checkpoint, capsys):
+    arguments = ["--formats=e[2-3]m[1-3]:ieee", "--error=relative_rms", "--cost=bits"]
+    said = told(capsys, checkpoint, *arguments, "--front", "--csv=-")
+    rows = list(csv.DictReader(said.out.splitlines()))
+    marked = [row["operand"] for row in rows if row["front"] == "1"]
+    found = sweep({"w": X, "b": X[0]}, "e[2-3]m[1-3]:ieee")
+    assert len(marked) == len(found.front("relative_rms", "bits"))
+    assert 0 < len(marked) < len(found)
+
+
+def test_names_are_whole_in_a_pipe(checkpoint, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    arguments = ["--formats=e4m3", "--scales=nv", "--accumulators=e6m9 kahan,fp32"]
+    said = told(capsys, checkpoint, *arguments, "--rounding=stochastic:8,nearest_even")
+    assert said.out.count("e4m3 16 scale=e4m3fn tensor_scale=fp32 ") == 4

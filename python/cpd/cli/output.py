@@ -30,6 +30,9 @@ class _Table(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(width=1000)
+        if not console.file.isatty() and "COLUMNS" not in os.environ:  # a pipe has no edge
+            yield from super().__rich_console__(console, wide)
+            return
         least = Measurement.get(console, wide, self).maximum
         for column in self.columns:
             if not column.no_wrap:

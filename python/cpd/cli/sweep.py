@@ -28,7 +28,9 @@ Values are rounded to binary32 first. Each tensor counts divided by its RMS. Sum
 and blocks run along the last dimension; each value is cast and multiplied.
 
 A pattern e[2-5]m[1-3] names all formats of these exponent and mantissa bits; so
-do int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Several stand between commas.
+do int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Several stand between
+commas. Some short names are finite formats (e2m1, e2m3, e3m2), which a warning says;
+e[2-5]m[1-3]:ieee or :finite has one kind.
 Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
 below a tensor's fp32), or what stands behind the element of a scaled format, as
 '64 scale=e8m0'. Scaled formats such as mxfp4 have their own.
@@ -105,7 +107,9 @@ def register(commands: Commands) -> None:
         choices=("gates", "bits", "multiplier", "aligner", "adder", "normaliser"),
         help="default gates",
     )
-    group.add_argument("--front", action="store_true", help="show the front alone")
+    group.add_argument(
+        "--front", action="store_true", help="show the front alone; in CSV a column says it"
+    )
     group = parser.add_argument_group("files to write")
     group.add_argument("-o", "--out", type=Path, metavar="DIR", help="cells, figures and a report")
     group.add_argument("--csv", type=Path, metavar="FILE", help="- is standard output")
@@ -125,6 +129,7 @@ def _options(text: str) -> dict[str, Any]:
 
 def _run(options: argparse.Namespace) -> int:
     from cpd.study.sweeps.cells import fitting, grid
+    from cpd.study.sweeps.patterns import mixed
     from cpd.study.sweeps.run import sweep
 
     _check(options)
@@ -152,6 +157,8 @@ def _run(options: argparse.Namespace) -> int:
                 tell=_warn,
             )
             front = found.front(options.error, options.cost)
+    for text in mixed(options.formats):
+        _warn(text)
     for text in found.left_out:
         _warn(f"left out: {text}")
     if not quiet:
@@ -242,12 +249,12 @@ def _write(found: "Sweep", options: argparse.Namespace) -> None:
     from cpd._files import write_text
 
     if options.out is not None:
-        found.to_csv(options.out / "cells.csv")
+        found.to_csv(options.out / "cells.csv", options.error, options.cost)
         found.to_json(options.out / "sweep.json")
         found.plot(options.out / "front.png", options.error, options.cost)
         found.report(options.out / "report.html")
     if options.csv is not None:
-        found.to_csv(options.csv)
+        found.to_csv(options.csv, options.error, options.cost)
     if options.json is not None:
         found.to_json(options.json)
     if options.plot is not None:

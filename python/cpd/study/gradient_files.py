@@ -94,7 +94,7 @@ def _read_npy(path: Path, file: IO[bytes], _: bool) -> Iterator[tuple[str, torch
     yield path.stem, _npy(file, os.fstat(file.fileno()).st_size, "the array")
 
 
-def _read_npz(path: Path, file: IO[bytes], _: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_npz(path: Path, file: IO[bytes], leaves_out: bool) -> Iterator[tuple[str, torch.Tensor]]:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         _check_memory(sum(member.file_size for member in members))
@@ -103,11 +103,14 @@ def _read_npz(path: Path, file: IO[bytes], _: bool) -> Iterator[tuple[str, torch
             if name == member.filename:
                 raise _RefusedError(f"'{shown(name)}' in it is no .npy array")
             with archive.open(member) as stream:
+                if leaves_out and _header(stream, f"'{shown(name)}'")[2].kind in "biuc":
+                    continue
+            with archive.open(member) as stream:
                 yield name, _npy(stream, member.file_size, f"'{shown(name)}'")
 
 
-def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
-    """The array in a stream of `size` bytes, which must be those that its header speaks of."""
+def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is by columns, and dtype."""
     version = np.lib.format.read_magic(stream)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -115,7 +118,12 @@ def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
     }
     if version not in readers:  # 3.0 is for the names of structured values
         raise _RefusedError(f"{what} is of .npy version {version}, must be (1, 0) or (2, 0)")
-    shape, by_column, dtype = readers[version](stream)
+    return readers[version](stream)
+
+
+def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
+    """The array in a stream of `size` bytes, which must be those that its header speaks of."""
+    shape, by_column, dtype = _header(stream, what)
     if dtype.hasobject:
         raise _RefusedError(f"{what} holds pickled objects; only floating-point values are read")
     if dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):

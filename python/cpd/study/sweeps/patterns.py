@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
-from cpd.numeric.formats import format_text
+from cpd.numeric.formats import format, format_text
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 
@@ -17,6 +18,8 @@ MOST = 10_000
 """Texts that one pattern may give."""
 
 _SET = re.compile(r"\[([^\[\]]*)\]")
+_KIND = re.compile(r"^(e\d+m\d+):(ieee|finite)(?=:|$)")
+"""e2m1:ieee, of which the format's name is e2m1ieee."""
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
@@ -65,12 +68,15 @@ def _integers(pattern: str, text: str) -> list[int]:
 
 def texts(what: str, given: Any) -> list[str]:
     """The texts that one text, or several, stand for: patterns between commas, where these do not
-    stand in brackets or parentheses. What is no text is taken by its name.
+    stand in brackets or parentheses. `:ieee` and `:finite` after e2m1 say its encoding. What is no
+    text is taken by its name.
 
     Raises ValueError or TypeError.
 
     >>> texts("formats", "e[2-3]m1, (4,3)")
     ['e2m1', 'e3m1', '(4,3)']
+    >>> texts("formats", "e2m[1-2]:ieee")
+    ['e2m1ieee', 'e2m2ieee']
     """
     found: list[str] = []
     for one in _each(given):
@@ -80,7 +86,7 @@ def texts(what: str, given: Any) -> list[str]:
         for pattern in re.split(r",(?![^(\[]*[)\]])", one):
             if not pattern.strip():
                 raise ValueError(f"{what}: a name is missing in {shown(one)}")
-            found += expand(pattern.strip())
+            found += (_KIND.sub(r"\1\2", text) for text in expand(pattern.strip()))
     if not found:
         raise ValueError(f"{what} must name at least one")
     return list(dict.fromkeys(found))
@@ -97,3 +103,22 @@ def _text(what: str, value: Any) -> str:
     if isinstance(value, BlockFma):
         return accumulator(value).text
     return value.text if isinstance(value, Scaled | Accumulator) else format_text(what, value)
+
+
+def mixed(given: Any) -> list[str]:
+    """A sentence for each pattern whose formats have not all one encoding.
+
+    >>> mixed("e2m[1-2]")
+    ['e2m[1-2] mixes encodings: finite e2m1; ieee e2m2; e2m[1-2]:ieee and :finite have one']
+    """
+    made = []
+    for pattern in re.split(r",(?![^(\[]*[)\]])", given) if isinstance(given, str) else ():
+        kinds: dict[str, list[str]] = {}
+        for name in expand(pattern.strip()) if "[" in pattern else ():
+            with contextlib.suppress(ValueError):
+                kinds.setdefault(format(name).encoding, []).append(name)
+        if len(kinds) > 1:
+            told = "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())
+            clean = pattern.strip()
+            made.append(f"{clean} mixes encodings: {told}; {clean}:ieee and :finite have one")
+    return made

@@ -213,19 +213,20 @@ class Sweep:
         """Writes `json()`; `-` is standard output."""
         write_json(path, self.json())
 
-    def to_csv(self, path: str | Path) -> None:
-        """Writes a line a cell, over all tensors, with a head of names."""
+    def to_csv(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
+        """Writes a line a cell, over all tensors, with a head of names; `front` is 1 on the Pareto
+        front of `error` against `cost`, else 0."""
+        front = {id(row) for row in self.front(error, cost)}
         parts = [part for part in self.rows[0].cost.json() if part != "model"]
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         shown = [*self.rows[0].losses.json(), "accuracy", "bits"]
-        lines.writerow([*self.rows[0].cell.json(), *shown, *parts])
+        lines.writerow([*self.rows[0].cell.json(), *shown, *parts, "front"])
         for row in self.rows:
             told = row.losses.json() | {"accuracy": row.accuracy, "bits": row.bits}
-            cost = row.cost.json()
-            lines.writerow(
-                [*row.cell.json().values(), *(told[n] for n in shown), *(cost[p] for p in parts)]
-            )
+            parted = row.cost.json()
+            figures = [*(told[n] for n in shown), *(parted[p] for p in parts)]
+            lines.writerow([*row.cell.json().values(), *figures, int(id(row) in front)])
         write_text(path, text.getvalue())
 
     def plot(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
