@@ -263,3 +263,14 @@ def test_the_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(examples) >= 6
     for example in examples:
         assert main(shlex.split(example.replace("100000", "1000"))) == 0, example
+
+
+def test_every_signal_of_a_unit_has_a_meaning(tmp_path: Path) -> None:
+    """In the package, and in HARDWARE.md."""
+    vectors = make("block_fma", accumulator="h100-fp16", random=3)
+    vectors.write(tmp_path / "x.hex")
+    text = (tmp_path / "x_pkg.sv").read_text()
+    table = (Path(__file__).parents[2] / "python/HARDWARE.md").read_text()
+    for each in (each for each in vectors.fields if each.role == "signal"):
+        assert f"`{each.name}`" in table
+        assert each.name == "sum" or re.search(rf" {each.name};  // \w", text)

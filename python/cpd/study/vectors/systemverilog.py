@@ -53,6 +53,34 @@ def check_identifier(what: str, name: str, taken: Sequence[str] = ()) -> None:
         )
 
 
+MEANINGS = {
+    "special": "a term is NaN or infinite: the block's other signals are 0",
+    "p_sign": "sign of each product",
+    "p_exp": "exponent of each product, not normalised",
+    "p_sig": "significand of each product, whole",
+    "p_shift": "how far each product lies below max_exp",
+    "p_cut": "low bits of p_sig that the shift drops",
+    "c_sign": "sign of the running sum, which begins as c",
+    "c_exp": "its exponent",
+    "c_sig": "its significand",
+    "c_shift": "how far it lies below max_exp",
+    "c_cut": "low bits of c_sig that the shift drops",
+    "max_exp": "greatest exponent of the terms",
+    "n_sign": "sign of the total",
+    "n_exp": "exponent of the total, normalised",
+    "n_sig": "significand of the total, its leading one on top",
+    "n_sticky": "a bit below n_sig is not 0",
+    "block_sum": "the total, rounded to the unit's sum",
+    "promoted": "the outer sum after each stretch",
+    "start": "c, or the first term",
+    "product": "each product, rounded",
+    "partial": "each rounding of a chunk's sum",
+    "tree": "each rounding of the tree",
+    "term": "each term in the integer's units, c's first",
+}
+"""What a signal is, by its name; `sum` and Kahan's steps are roundings of the sum, in order."""
+
+
 def package_text(stem: str, fields: Sequence[Field], count: int) -> str:
     """The package `<stem>_pkg`: COUNT lines, words of BITS bits, and the struct `line_t` of one.
     Pads fill each field to whole hexadecimal digits; element 0 of a field of several stands
@@ -65,7 +93,9 @@ def package_text(stem: str, fields: Sequence[Field], count: int) -> str:
             members.append(f"    logic [{pad - 1}:0] {field.name}_pad;")
         elements = f"[{field.count - 1}:0]" if field.count > 1 else ""
         sign = " signed" if field.signed and field.count == 1 else ""
-        members.append(f"    logic{sign} {elements}[{field.width - 1}:0] {field.name};")
+        meaning = MEANINGS.get(field.name, "") if field.role == "signal" else ""
+        comment = f"  // {meaning}" if meaning else ""
+        members.append(f"    logic{sign} {elements}[{field.width - 1}:0] {field.name};{comment}")
     bits = 4 * sum(field.digits for field in fields)
     lines = [
         f"// One line of {stem}.hex: $readmemh into logic [BITS-1:0] lines [COUNT].",
