@@ -170,9 +170,10 @@ class SumRule:
         c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
         n = len(codes["a"])
-        others = [codes.get(name) for name in ("b", "c", "a_scale", "b_scale", "r")]
+        names = {"a_scales": "a_scale", "b_scales": "b_scale", "random": "r", "b": "b", "c": "c"}
+        others: dict[str, Any] = {name: codes.get(field) for name, field in names.items()}
         results, flags, inside, signals = _core.oracle_sums(
-            self._core_rule, n, codes["a"], *others, c
+            self._core_rule, n, codes["a"], c_units=c, **others
         )
         if self.has_integer_result:
             results = np.ascontiguousarray(signals[:, -1])
