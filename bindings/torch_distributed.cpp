@@ -123,7 +123,8 @@ class PyTransport final : public Transport {
         rank_(implementation.attr("rank").cast<int>()),
         size_(implementation.attr("size").cast<int>()),
         ranks_on_host_(implementation.attr("ranks_on_host").cast<int>()),
-        device_index_(implementation.attr("device_index").cast<int>()) {}
+        device_index_(implementation.attr("device_index").cast<int>()),
+        alarm_keeper_(implementation.attr("alarm_keeper").cast<int>()) {}
   PyTransport(const PyTransport&) = delete;
   PyTransport& operator=(const PyTransport&) = delete;
   ~PyTransport() override { python_.CallQuietly("close"); }
@@ -154,6 +155,7 @@ class PyTransport final : public Transport {
   [[nodiscard]] std::vector<bool> Alarms() override {
     return python_.Call<std::vector<bool>>("alarms");
   }
+  [[nodiscard]] int alarm_keeper() const override { return alarm_keeper_; }
 
   std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
     const AcquireGil gil;
@@ -179,6 +181,7 @@ class PyTransport final : public Transport {
   int size_;
   int ranks_on_host_;
   int device_index_;
+  int alarm_keeper_;
 };
 
 }  // namespace

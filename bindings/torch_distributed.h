@@ -13,7 +13,7 @@
 namespace cpd {
 
 /// The object has the attributes name, rank, size, ranks_on_host, device_index (-1: messages are in
-/// host memory), and
+/// host memory), alarm_keeper (as Transport's), and
 ///   start(out, in, tag) -> transfer; out and in are lists of (peer, address, bytes)
 ///   raise_alarm(), alarms() -> list of bool, subgroup(ranks, timeout) -> such an object,
 ///   abort(reason), close()

@@ -200,6 +200,7 @@ class PythonTransport:
     """Rank 0 of 2; Ctrl-C meets its own code, in one method after the other."""
 
     name, rank, size, ranks_on_host, device_index = "python", 0, 2, 1, -1
+    alarm_keeper = -1
 
     def __init__(self) -> None:
         self.alarms_raised = 0

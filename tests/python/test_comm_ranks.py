@@ -4,12 +4,16 @@ on all ranks, and ranks that are killed, stopped or cut off in every phase."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import comm_cases
+import forked
+import lost_before
 from comm_cases import Fault
+from forked import PIPE
 from patience import scaled
 from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
@@ -93,6 +97,58 @@ def test_a_rank_that_leaves_by_an_exception(transport: str) -> None:
         assert rank.result["said"].startswith("RankLost"), rank.result
         assert "gave up" in rank.result["said"], rank.result
         assert rank.result["took"] < scaled(8), rank.result
+
+
+# ---- the rank that keeps the store ---------------------------------------------------------------
+
+KILLED_IN_A_CALL = """
+import os, signal, sys
+import numpy as np
+import torch.distributed as dist
+import cpd
+from cpd import _core
+rank, port, whose = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+if whose == "torch's":
+    how = {"init_method": f"tcp://127.0.0.1:{port}"}
+else:
+    how = {"store": dist.TCPStore("127.0.0.1", port, is_master=rank == 0)}
+dist.init_process_group("gloo", rank=rank, world_size=4, **how)
+comm = cpd.comm.torch(timeout=4)
+comm.barrier()
+if rank == 0:
+    def strike(phase, chunk, rank, drop):
+        os.kill(os.getpid(), signal.SIGKILL) if phase == "exchange" else None
+    _core.set_fault_hook(strike)
+spec = cpd.ReduceSpec("e4m3", order="ring", exchange="ring")
+try:
+    while True:
+        comm.all_reduce([np.ones(5000, np.float32)], spec)
+except cpd.comm.RankLost as error:
+    print(error.ranks, error, flush=True)
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("whose", "said"), [("torch's", "[0] "), ("the program's", "[] ")])
+def test_no_survivor_is_named(tmp_path: Path, whose: str, said: str) -> None:
+    """Rank 0 is killed with the store in its process: ranks that wait for one another name it, or
+    nobody, where it is not known who kept the store."""
+    skip_without("gloo")
+    program = tmp_path / "rank.py"
+    program.write_text(KILLED_IN_A_CALL)
+    port = lost_before.free_port()
+    ranks = [
+        forked.Program([program, rank, port, whose], stdout=PIPE, stderr=PIPE, text=True)
+        for rank in range(4)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for out, err in outputs[1:]:
+        assert out.startswith(said), out + err
+    assert [rank.returncode for rank in ranks[1:]] == [0, 0, 0], outputs
 
 
 # ---- lost ranks ----------------------------------------------------------------------------------

@@ -317,24 +317,42 @@ void Link::CheckAlarms(Phase phase) {
   if (const std::string heard = HeardAlarm(); !heard.empty()) Fail(phase, heard + " before", {});
 }
 
+std::vector<int> Link::Lost(const std::vector<bool>& alive,
+                            const std::vector<int>& suspects) const {
+  if (alive.empty()) {
+    const int keeper = transport_.alarm_keeper();
+    if (keeper >= 0 && keeper != transport_.rank()) return {keeper};
+    return transport_.size() == 2 ? suspects : std::vector<int>();
+  }
+  std::vector<int> lost = suspects;
+  std::erase_if(lost, [&](int rank) { return alive[static_cast<std::size_t>(rank)]; });
+  for (int rank = 0; lost.empty() && rank < transport_.size(); ++rank) {
+    if (!alive[static_cast<std::size_t>(rank)]) lost.push_back(rank);
+  }
+  return lost;
+}
+
 void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& suspects) {
   transport_.RaiseAlarm();
   const auto begin = Clock::now();
   std::vector<bool> alive = transport_.Alarms();
-  const auto all_alive = [&] { return std::ranges::find(alive, false) == alive.end(); };
-  while (!all_alive() && Seconds(Clock::now() - begin).count() < Grace(timeout_)) {
+  const auto is_known = [&] {
+    if (alive.empty()) return transport_.alarm_keeper() < 0;  // else it may only be late
+    return std::ranges::find(alive, false) == alive.end();
+  };
+  while (!is_known() && Seconds(Clock::now() - begin).count() < Grace(timeout_)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     alive = transport_.Alarms();
   }
-  std::vector<int> lost = suspects;
-  if (!alive.empty()) {
-    std::erase_if(lost, [&](int rank) { return alive[static_cast<std::size_t>(rank)]; });
-    for (int rank = 0; lost.empty() && rank < transport_.size(); ++rank) {
-      if (!alive[static_cast<std::size_t>(rank)]) lost.push_back(rank);
-    }
+  const std::vector<int> lost = Lost(alive, suspects);
+  std::string unheard;
+  if (alive.empty() && lost.size() == 1 && lost[0] == transport_.alarm_keeper()) {
+    unheard = "; its process kept the ranks' alarms";
+  } else if (alive.empty()) {
+    unheard = "; which other ranks are left cannot be known";
   }
   const auto where = [&](const std::string& reason) {
-    return " in phase " + ToString(phase) + " (" + reason + ")";
+    return " in phase " + ToString(phase) + " (" + reason + unheard + ")";
   };
   if (lost.empty()) {
     // A rank that gave up may close its connections before its alarm is seen.

@@ -164,7 +164,10 @@ class CPD_API Link final : public Channel {
   /// Which other ranks have given up, in words; empty where none has.
   [[nodiscard]] std::string HeardAlarm();
   /// Raises the alarm, listens who else lives, and throws RankLost. `suspects`: whom this rank
-  /// waits for.
+  /// waits for; those who live are not named, and nobody is where that cannot be known, but the
+  /// keeper of the alarms, or the only other rank.
+  [[nodiscard]] std::vector<int> Lost(const std::vector<bool>& alive,
+                                      const std::vector<int>& suspects) const;
   [[noreturn]] void Fail(Phase phase, const std::string& why, const std::vector<int>& suspects);
 
   Transport& transport_;

@@ -66,6 +66,7 @@ class BreakableTransport final : public Transport {
     own[static_cast<std::size_t>(rank())] = true;
     return own;
   }
+  [[nodiscard]] int alarm_keeper() const override { return inner_->alarm_keeper(); }
   std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
     if (*broken_) throw Error("this rank's link is down");
     return Breakable(inner_->Subgroup(ranks, timeout));

@@ -82,6 +82,9 @@ class CPD_API Transport {
   virtual void RaiseAlarm() noexcept = 0;
   /// Which ranks have (this one too); without waiting. Empty where the transport cannot know.
   [[nodiscard]] virtual std::vector<bool> Alarms() = 0;
+  /// The rank whose process keeps the alarms: where Alarms() stays empty, that one is lost.
+  /// -1: none of these ranks, or not known.
+  [[nodiscard]] virtual int alarm_keeper() const { return -1; }
 
   /// A transport among some of the ranks (ascending, this one among them), called by these alone;
   /// works after an alarm. `timeout` in seconds. Throws Error, TransportError, and RankLost with

@@ -125,7 +125,7 @@ def _lost(
             return TransportError(f"the ranks could not be connected: {why}")
     else:
         why += ", nor does the store of torch.distributed answer"
-        lost = [numbers[i] for i in made.keeper()]
+        lost = [] if made.alarm_keeper < 0 else [numbers[made.alarm_keeper]]
         if not lost:
             return TransportError(f"the ranks could not be connected: {why}")
     who = "rank" if len(lost) == 1 else "ranks"
@@ -197,14 +197,15 @@ class Transport(ABC):
         store.set_timeout(timedelta(seconds=timeout))
         return PrefixStore(f"cpd/{self._key}", store)
 
-    def keeper(self) -> list[int]:
-        """The number of the rank whose process keeps torch's store; none where that is not known,
-        or it is none of these ranks'. It is rank 0's, unless the program brought a store of its
-        own or torchrun's agent has it."""
+    @property
+    def alarm_keeper(self) -> int:
+        """The number of the rank whose process keeps torch's store; -1 where that is not known, or
+        it is none of these ranks'. It is rank 0's, unless the program brought a store of its own or
+        torchrun's agent has it."""
         method = getattr(c10d, "_default_pg_init_method", None) or ""
         by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         in_rank_0 = method.startswith(("env:", "tcp:")) and not by_agent
-        return [self._ranks.index(0)] if in_rank_0 and 0 in self._ranks else []
+        return self._ranks.index(0) if in_rank_0 and 0 in self._ranks else -1
 
     def _count_host(self) -> int:
         """How many of the ranks have this one's host name; waits for all of them."""
