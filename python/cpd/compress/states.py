@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpd import _core
+from cpd.compress.merging import Kept, merged
+from cpd.numeric.formats import flag
 from cpd.numeric.options import int64
 from cpd.numeric.shown import shown
 
@@ -48,7 +50,7 @@ class States:
 
     It knows whose it is, by the first call that keeps something in it: the number of ranks, and
     which of them. A call of another rank, or of another number of ranks, is refused (ValueError)
-    as long as anything is kept; `reset()` makes it nobody's.
+    as long as anything is kept; `reset()` makes it nobody's, `merge` that of another number.
 
     Pickled and copied by `state_dict`. A checkpoint holds each rank's own.
 
@@ -73,6 +75,54 @@ class States:
             native.reset(given)
         if number is None:
             self._owner = None
+
+    def merge(
+        self,
+        world: int,
+        rank: int | None = None,
+        *,
+        others: Iterable[States] = (),
+        average: bool = False,
+    ) -> None:
+        """Makes them those of rank `rank` of `world` ranks, which deliver what the ranks of the job
+        before still owe to its sums.
+
+        Error feedback (`feedback`, `top_k`, `one_bit`) keeps errors that later sums of all ranks
+        are to make good. New rank r takes the sum of those of the old ranks r, r + world,
+        r + 2 · world, …, nothing where there are none; what owners kept of results is added to
+        rank 0's. Added in binary64, ranks ascending, and rounded once to binary32: the ranks
+        together owe what they owed, but for that rounding.
+
+        Args:
+            world: the new number of ranks.
+            rank: whose they become; None: all of them, virtual ones.
+            others: the states of the old job's other ranks, from their checkpoints; none where
+                these are of virtual ranks. They stay as they are.
+            average: whether calls divide the sum by the number of ranks after it
+                (`average=True, divide="after"`): all is then multiplied by world / old world before
+                it is rounded, so that the new average makes good what the old one owed.
+
+        Raises ValueError, and changes nothing, unless the states of every old rank are there once,
+        with each layer by one codec and of one size; and for other codecs that keep something
+        (`uniform` a gradient's root mean square, which belongs to no sum): `reset` those layers.
+
+        >>> import numpy as np, cpd
+        >>> spec, states = cpd.ReduceSpec(wire="feedback e2m1"), States()
+        >>> ranks = [[np.float32([x])] for x in (0.25, 0.625, 0.125)]
+        >>> _ = cpd.simulate_all_reduce(ranks, spec, states=states)
+        >>> states.merge(2)
+        >>> [np.frombuffer(one["values"], "f4") for one in states.state_dict()["layers"]]
+        [array([0.375], dtype=float32), array([0.125], dtype=float32)]
+        """
+        new, given = Owner.checked(world, rank), [self, *others]
+        old = _all_ranks(given)
+        flag("average", average)
+        with ExitStack() as stack:
+            native = [stack.enter_context(one.used()) for one in given]
+            kept = [Kept(*row) for one in native for row in one.save()]
+            made = list(merged(kept, old, new.world, average))
+            native[0].load([one for one in made if rank in (None, one.rank)])
+            self._owner = new
 
     def state_dict(self) -> dict[str, Any]:
         """All that is kept, for `load_state_dict`: numbers, texts and bytes, in a dict of its
@@ -126,7 +176,8 @@ class States:
         if self._owner is not None and self._native.save():
             raise ValueError(
                 f"these states are those of {self._owner}, and were given to {owner}: what is kept "
-                "of one is nothing to the other; load the checkpoint of this rank, or reset() them"
+                "of one is nothing to the other; load this rank's checkpoint, or merge() or "
+                "reset() them"
             )
         self._owner = owner
 
@@ -136,6 +187,25 @@ class States:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
         self.load_state_dict(state)
+
+
+def _all_ranks(given: list[States]) -> int:
+    """The number of ranks whose states these are; raises ValueError unless each is there once."""
+    for one in given:
+        if not isinstance(one, States):
+            raise TypeError(f"others must be cpd.compress.States, got {shown(one)}")
+    owners = [one._owner for one in given]
+    first = owners[0]
+    if first is None:
+        raise ValueError("nobody's states cannot be merged: no call has kept anything in them")
+    ranks = [None] if first.rank is None else list(range(first.world))
+    wanted = {Owner(first.world, rank) for rank in ranks}
+    if len(owners) != len(wanted) or set(owners) != wanted:
+        names = ", ".join("nobody" if owner is None else str(owner) for owner in owners)
+        raise ValueError(
+            f"merge takes the states of all {first.world} ranks, each once, got those of {names}"
+        )
+    return first.world
 
 
 @contextmanager
