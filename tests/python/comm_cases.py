@@ -514,6 +514,20 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
     return {"said": "nothing", "took": time.monotonic() - begin}
 
 
+def ends_by_error(comm: Communicator) -> dict[str, Any]:
+    """An exception that nobody catches ends rank 1's program, outside the communicator's block:
+    what the others raise, and the seconds until then."""
+    comm.barrier()
+    if comm.rank == 1:
+        raise KeyError("rank 1's own")
+    begin = time.monotonic()
+    try:
+        comm.all_reduce([np.ones(5, np.float32)], cpd.ReduceSpec("fp32"))
+    except RankLost as error:
+        return {"said": str(error), "took": time.monotonic() - begin}
+    return {"said": "nothing", "took": time.monotonic() - begin}
+
+
 def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One fault after the other, each in the group that the one before left over. What this rank
     saw of each; a victim's list ends with its own."""

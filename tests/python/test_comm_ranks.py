@@ -4,6 +4,7 @@ on all ranks, and ranks that are killed, stopped or cut off in every phase."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,18 @@ def test_a_rank_that_leaves_by_an_exception(transport: str) -> None:
     for rank in (ranks[0], ranks[2]):
         assert rank.result["said"].startswith("RankLost"), rank.result
         assert "gave up" in rank.result["said"], rank.result
+        assert rank.result["took"] < scaled(8), rank.result
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_program_that_ends_by_an_exception(transport: str) -> None:
+    """Nobody catches it, outside any block: the others know at once, too."""
+    ranks = spawn_ranks(transport, 3, "comm_cases:ends_by_error", timeout=60.0, victims=(1,))
+    for rank in (ranks[0], ranks[2]):
+        said = re.search(r"ranks? ([0-9, ]+) gave up", rank.result["said"])
+        assert said is not None, rank.result
+        assert "1" in said[1].split(", "), rank.result
         assert rank.result["took"] < scaled(8), rank.result
 
 

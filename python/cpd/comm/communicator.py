@@ -81,9 +81,10 @@ class Communicator:
 
     Ctrl-C ends a call with KeyboardInterrupt if Python's main thread has made it. The communicator
     is broken then, `out` perhaps written in part, and the other ranks raise `RankLost` without
-    waiting for the timeout. So they do where any exception ends the `with` block or the program
-    (`sys.exit` with a status but 0 among them): a rank that leaves so takes part in nothing more,
-    and no communicator of all ranks can be made again under MPI.
+    waiting for the timeout. So they do where any exception ends the `with` block (`sys.exit` with a
+    status but 0 among them), or one that nobody catches ends the program (`sys.exit` not among
+    them): a rank that leaves so takes part in nothing more, and no communicator of all ranks can be
+    made again under MPI.
 
     Calls let go of the GIL. Also a context manager, which closes it.
 
