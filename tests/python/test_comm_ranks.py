@@ -4,7 +4,10 @@ on all ranks, and ranks that are killed, stopped or cut off in every phase."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +165,46 @@ def test_no_survivor_is_named(tmp_path: Path, whose: str, said: str) -> None:
     for out, err in outputs[1:]:
         assert out.startswith(said), out + err
     assert [rank.returncode for rank in ranks[1:]] == [0, 0, 0], outputs
+
+
+ENDS = """
+import sys, time
+import torch.distributed as dist
+import cpd
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3)
+comm = cpd.comm.torch(timeout=30)
+if rank == 0:
+    time.sleep(0.1)
+comm.barrier()  # the others wait for it, and ask the store whether it has given up
+print("done", flush=True)
+time.sleep(20 if rank == 0 else 0.05)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seconds", [0.8, *(pytest.param(s, marks=EXHAUSTIVE) for s in (0.6, 1.0))])
+def test_ranks_that_end_while_the_store_is_silent(tmp_path: Path, seconds: float) -> None:
+    """A thread that comes back from torch's store during Python's own end would abort them."""
+    skip_without("gloo")
+    program = tmp_path / "rank.py"
+    program.write_text(ENDS)
+    port = lost_before.free_port()
+    ranks = [
+        forked.Program([program, rank, port], stdout=PIPE, stderr=PIPE, text=True)
+        for rank in range(3)
+    ]
+    try:
+        assert ranks[0].stdout is not None
+        ranks[0].stdout.readline()
+        os.kill(ranks[0].pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(ranks[0].pid, signal.SIGKILL)
+        said = [rank.communicate(timeout=60) for rank in ranks[1:]]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks[1:]] == [0, 0], said
 
 
 # ---- lost ranks ----------------------------------------------------------------------------------

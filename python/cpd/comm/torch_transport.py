@@ -50,6 +50,8 @@ _TAGS = 1 << 15  # C++ uses those below
 _abandoned: list[object] = []
 """Operations that never came to an end, whose memory torch may still use."""
 _open: weakref.WeakSet[Transport] = weakref.WeakSet()
+_asking: weakref.WeakSet[_Alarms] = weakref.WeakSet()
+"""With those whose thread is still in torch's store though their transport is gone."""
 _made: dict[tuple[int, ...], int] = {}
 """How many transports this process has made between some ranks."""
 
@@ -247,6 +249,8 @@ def _close_all() -> None:
     _core.end_other_calls()
     for one in list(_open):
         one.close()
+    for alarms in list(_asking):
+        alarms.end(_Alarms.LAST)
 
 
 class _Alarms:
@@ -257,6 +261,7 @@ class _Alarms:
     _FRESH = 0.5  # an answer is good for so long
     _FIRST = 0.25  # the first one is waited for so long
     _ASKED = 2.0  # without a caller the thread ends
+    LAST = 5.0  # when the program ends, an answer is waited for so long
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store = store
@@ -268,6 +273,7 @@ class _Alarms:
         self._asked_time = 0.0
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
+        _asking.add(self)
 
     def set(self) -> None:
         """Waits a moment for the store to know."""
@@ -286,11 +292,12 @@ class _Alarms:
         fresh = time.monotonic() - self._answer_time < self._FRESH
         return list(self._raised) if fresh else []
 
-    def end(self) -> None:
+    def end(self, patience: float = _FRESH) -> None:
+        """Ends the thread; waits for that no longer than `patience`, in seconds."""
         self._ended.set()
         thread = self._thread
         if thread is not None:
-            thread.join(self._FRESH)
+            thread.join(patience)
 
     def _tell(self) -> None:
         self._store.set(f"alarm/{self._rank}", "1")
