@@ -23,14 +23,15 @@ namespace cpd {
 
 /// How the special values are encoded.
 enum class Encoding : std::uint8_t {
-  ieee,      ///< top exponent field: mantissa 0 is Inf, the others NaN
-  fn,        ///< no Inf; all ones is NaN (OCP E4M3FN)
-  fnuz,      ///< no Inf, no -0; the code of -0 is NaN
-  p3109,     ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
-  finite,    ///< neither Inf nor NaN (OCP MX elements)
-  e8m0,      ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
-  integer,   ///< two's complement integers times a power of two, without the least (exp = 1)
-  int_full,  ///< the same with the least, -2^(bits - 1) steps (OCP MXINT8 allows both)
+  ieee,         ///< top exponent field: mantissa 0 is Inf, the others NaN
+  fn,           ///< no Inf; all ones is NaN (OCP E4M3FN)
+  fnuz,         ///< no Inf, no -0; the code of -0 is NaN
+  p3109,        ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
+  finite,       ///< neither Inf nor NaN (OCP MX elements)
+  e8m0,         ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
+  integer,      ///< two's complement integers times a power of two, without the least (exp = 1)
+  int_full,     ///< the same with the least, -2^(bits - 1) steps (OCP MXINT8 allows both)
+  p3109finite,  ///< as p3109 without Inf: overflow and Inf give the largest value
 };
 
 /// Whether codes are two's complement.
@@ -66,7 +67,15 @@ struct Format {
   }
   [[nodiscard]] constexpr bool is_integer() const { return cpd::is_integer(encoding); }
   [[nodiscard]] constexpr bool has_negative_zero() const {
-    return is_signed && encoding != Encoding::fnuz && encoding != Encoding::p3109 && !is_integer();
+    return is_signed && encoding != Encoding::fnuz && !is_p3109() && !is_integer();
+  }
+  /// True of the formats of IEEE P3109, extended and finite.
+  [[nodiscard]] constexpr bool is_p3109() const {
+    return encoding == Encoding::p3109 || encoding == Encoding::p3109finite;
+  }
+  /// Whether overflow and infinite values give NaN under Overflow::ieee.
+  [[nodiscard]] constexpr bool overflows_to_nan() const {
+    return has_nan() && !has_inf() && encoding != Encoding::p3109finite;
   }
 
   /// The exponent of the least normal power of two (e8m0: of its least value).
@@ -86,6 +95,8 @@ struct Format {
         return is_signed ? all - 1 : all - 2;
       case Encoding::e8m0:
         return 254;
+      case Encoding::p3109finite:
+        return is_signed ? all : all - 1;
       case Encoding::fnuz:
       case Encoding::finite:
       case Encoding::integer:
@@ -108,7 +119,7 @@ struct Format {
   [[nodiscard]] constexpr std::uint32_t nan_code() const {
     const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
     if (encoding == Encoding::ieee) return inf_code() + (1U << (man - 1));
-    if (is_signed && (encoding == Encoding::fnuz || encoding == Encoding::p3109)) return all + 1;
+    if (is_signed && (encoding == Encoding::fnuz || is_p3109())) return all + 1;
     return all;
   }
   /// Least magnitude code of a normal number; above max_code() where there is none.
@@ -177,10 +188,11 @@ CPD_API void Check(const Format& format);
 /// `inner` has it. Throws Error as Check does.
 CPD_API bool Holds(const Format& outer, const Format& inner);
 
-/// Makes and checks a format. exp 1…8, man 0…23; the default bias is 2^(exp-1) - 1, for fnuz and
-/// p3109 2^(exp-1), for integers that of steps of 1. Throws Error where a finite value would not be
-/// a binary32 value, for unsigned fnuz, for e8m0 with anything but its own exp = 8, man = 0,
-/// bias = 127, unsigned, and for integers that are unsigned or have another exp than 1.
+/// Makes and checks a format. exp 1…8, man 0…23; the default bias is 2^(exp-1) - 1, for fnuz,
+/// p3109 and p3109finite 2^(exp-1), for integers that of steps of 1. Throws Error where a finite
+/// value would not be a binary32 value, for unsigned fnuz, for e8m0 with anything but its own
+/// exp = 8, man = 0, bias = 127, unsigned, and for integers that are unsigned or have another exp
+/// than 1.
 CPD_API Format MakeFormat(int exp, int man, Encoding encoding = Encoding::ieee,
                           std::optional<int> bias = std::nullopt, bool is_signed = true,
                           bool subnormals = true);

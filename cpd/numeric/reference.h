@@ -227,8 +227,9 @@ struct Spec {
   int bits() const { return exp + man + (is_signed ? 1 : 0); }
   bool is_integer() const { return cpd::is_integer(encoding); }
   bool has_negative_zero() const {
-    return is_signed && encoding != Encoding::fnuz && encoding != Encoding::p3109 && !is_integer();
+    return is_signed && encoding != Encoding::fnuz && !is_p3109() && !is_integer();
   }
+  bool is_p3109() const { return encoding == Encoding::p3109 || encoding == Encoding::p3109finite; }
 
   // The largest finite magnitude code.
   std::uint64_t max_code() const {
@@ -239,6 +240,8 @@ struct Spec {
         return magnitudes() - 2;
       case Encoding::p3109:
         return magnitudes() - (is_signed ? 2 : 3);
+      case Encoding::p3109finite:
+        return magnitudes() - (is_signed ? 1 : 2);
       case Encoding::fnuz:
       case Encoding::finite:
       case Encoding::integer:
@@ -270,6 +273,7 @@ struct Spec {
       case Encoding::fnuz:
         return magnitudes();
       case Encoding::p3109:
+      case Encoding::p3109finite:
         return is_signed ? magnitudes() : magnitudes() - 1;
       case Encoding::e8m0:
         return 255;
@@ -315,6 +319,12 @@ inline Exact value_of(const Spec& spec, std::uint64_t code) {
   }
   if (spec.infinity_code() == magnitude) return exact_infinity(negative);
   return exact_nan();
+}
+
+// Whether a code is a signalling NaN: in IEEE formats one whose first mantissa bit is zero.
+inline bool is_signalling(const Spec& spec, std::uint64_t code) {
+  if (spec.encoding != Encoding::ieee || spec.man == 0) return false;
+  return value_of(spec, code).is_nan() && (code >> (spec.man - 1)) % 2 == 0;
 }
 
 // The binary32 that equals x; std::range_error where there is none.
@@ -427,9 +437,15 @@ inline std::uint64_t round_magnitude(const Spec& spec, const Exact& x, const Opt
   throw std::logic_error("unknown rounding");
 }
 
-inline bool is_inward(Rounding rounding, bool negative) {
-  return rounding == Rounding::toward_zero || rounding == Rounding::to_odd ||
-         rounding == (negative ? Rounding::up : Rounding::down);
+// Whether a finite overflow gives the largest value. To odd it does, unless the code above that,
+// an odd one, is P3109's Inf.
+inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
+  if (o.rounding == Rounding::to_odd) {
+    const bool odd_above = (spec.max_code() + 1) % 2 == 1;
+    return !(spec.encoding == Encoding::p3109 && odd_above && o.overflow == Overflow::ieee);
+  }
+  return o.rounding == Rounding::toward_zero ||
+         o.rounding == (negative ? Rounding::up : Rounding::down);
 }
 
 // The value of a magnitude code with a sign, where the format has one.
@@ -443,33 +459,36 @@ inline Exact signed_max(const Spec& spec, bool negative) {
   return signed_grid_value(spec, spec.max_code(negative), negative);
 }
 
-// Infinity in a format: Inf, else NaN, else the largest value.
+// Infinity in a format: Inf, else NaN, else the largest value, which P3109's finite formats take.
 inline Exact infinite_result(const Spec& spec, bool negative, Overflow overflow) {
   if (overflow == Overflow::saturate) return signed_max(spec, negative);
   if (spec.infinity_code()) return exact_infinity(negative);
-  if (spec.nan_code()) return exact_nan();
+  if (spec.nan_code() && spec.encoding != Encoding::p3109finite) return exact_nan();
   return signed_max(spec, negative);
 }
 
-// What an unsigned format makes of a negative number that does not round to zero.
-inline Exact negative_result(const Spec& spec, Overflow overflow) {
-  if (overflow == Overflow::ieee && spec.nan_code()) return exact_nan();
+// What an unsigned format makes of a negative number that does not round to zero. P3109: rounded
+// toward zero or up, a finite one gives 0.
+inline Exact negative_result(const Spec& spec, const Exact& x, const Options& o) {
+  const bool upward = o.rounding == Rounding::toward_zero || o.rounding == Rounding::up;
+  const bool is_zero = spec.is_p3109() && upward && !x.is_infinite();
+  if (o.overflow == Overflow::ieee && spec.nan_code() && !is_zero) return exact_nan();
   return grid_value(spec, 0);
 }
 
 inline Exact round_exact(const Spec& spec, const Exact& x, const Options& o = {}) {
   if (x.is_nan()) return exact_nan();
   if (x.is_infinite()) {
-    if (x.negative && !spec.is_signed) return negative_result(spec, o.overflow);
+    if (x.negative && !spec.is_signed) return negative_result(spec, x, o);
     return infinite_result(spec, x.negative, o.overflow);
   }
   if (spec.encoding == Encoding::e8m0 && x.negative && !x.is_zero()) {
-    return negative_result(spec, o.overflow);
+    return negative_result(spec, x, o);
   }
   const std::uint64_t code = round_magnitude(spec, x, o);
-  if (x.negative && !spec.is_signed && code != 0) return negative_result(spec, o.overflow);
+  if (x.negative && !spec.is_signed && code != 0) return negative_result(spec, x, o);
   if (code > spec.max_code(x.negative)) {
-    if (is_inward(o.rounding, x.negative)) return signed_max(spec, x.negative);
+    if (is_inward(spec, o, x.negative)) return signed_max(spec, x.negative);
     return infinite_result(spec, x.negative, o.overflow);
   }
   return signed_grid_value(spec, code, x.negative);

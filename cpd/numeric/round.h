@@ -336,7 +336,7 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   const I a = (I)(u & splat<U>(P::magnitude));
   Outcome<Mask> outcome{code > most, Mask{}, a > splat<I>(P::infinity)};
   const Rounding mode = R::mode_of(plan);
-  if (may_clip(mode)) {
+  if (may_clip(mode) && !plan.odd_overflow_is_inf) {
     // Inward of a finite overflow lies the largest finite value.
     Mask inward = a < splat<I>(P::infinity);
     if (mode == Rounding::up) inward = inward & ((I)u < I{});
@@ -393,6 +393,22 @@ CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negativ
   }
 }
 
+/// What a negative x becomes in an unsigned format, if it does not round to zero: NaN or the least
+/// value.
+template <class R, class V>
+CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least,
+                                         const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using P = Pattern<V>;
+  if (!plan.negative_is_nan) return least;
+  if constexpr (!R::simple) {
+    if (may_clip(R::mode) && plan.clips_negative) {
+      return select((bits_as<U>(x) & splat<U>(P::magnitude)) < splat<U>(P::infinity), least, nan);
+    }
+  }
+  return nan;
+}
+
 /// Where x rounds to zero. e8m0, which has no zero, takes its least code for it, and only x = 0
 /// counts.
 template <class R, class V>
@@ -432,7 +448,7 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   y = select(outcome.overflowed, overflow_of<R>(splat<V>(plan.overflow_value), largest, plan), y);
   if (may_clip(R::mode)) y = select(outcome.clipped, largest, y);
   const U nan = splat<U>(P::quiet_nan);
-  const U negative = plan.negative_is_nan ? nan : bits_as<U>(splat<V>(plan.lowest_value));
+  const U negative = negative_of<R>(x, nan, bits_as<U>(splat<V>(plan.lowest_value)), plan);
   const U sign = bits_as<U>(x) & splat<U>(P::sign);
   const U bits = with_sign<R>(bits_as<U>(y), sign, rounds_to_zero, negative, plan);
   return bits_as<V>(select(outcome.nan, nan, bits));
@@ -457,7 +473,7 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
     if (plan.complement) return select(outcome.nan, U{}, complement_of(code, x, plan));
   }
   const U nan = splat<U>(plan.nan_code);
-  const U negative = plan.negative_is_nan ? nan : U{};
+  const U negative = negative_of<R>(x, nan, U{}, plan);
   const U sign = shift_left(bits_as<U>(x) >> (P::width - 1), plan.bits - 1);
   const U whole = with_sign<R>((U)code, sign, rounds_to_zero, negative, plan);
   return select(outcome.nan, nan, whole);

@@ -55,7 +55,9 @@ struct RoundPlan {
   bool has_inf = true;
   bool keeps_negative_zero = true;
   bool overflow_is_nan = false;
-  bool negative_is_nan = false;  ///< unsigned: what a negative number becomes
+  bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbour above the largest value
+  bool negative_is_nan = false;      ///< unsigned: what a negative number becomes
+  bool clips_negative = false;       ///< a finite one becomes the least value all the same
 
   std::int32_t man = 23;
   std::int32_t bits = 32;
@@ -82,6 +84,18 @@ struct RoundPlan {
 
 constexpr bool is_nearest(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::nearest_away;
+}
+
+/// Whether a finite overflow, rounded to odd, gives Inf: of P3109's signed extended formats, whose
+/// largest value has an even code and Inf the odd one above it.
+constexpr bool odd_overflow_is_inf(const Format& format, Rounding mode) {
+  return mode == Rounding::to_odd && format.encoding == Encoding::p3109 && format.is_signed;
+}
+
+/// Whether a finite negative number gives 0, not NaN: P3109's unsigned formats, toward zero and up.
+constexpr bool clips_negative(const Format& format, Rounding mode) {
+  return format.is_p3109() && !format.is_signed &&
+         (mode == Rounding::toward_zero || mode == Rounding::up);
 }
 
 /// The exponent of the binade of the largest value; where there is none but zero (e1m0), of the one
@@ -147,10 +161,12 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
 
   const bool saturate = options.overflow == Overflow::saturate;
   const bool to_inf = !saturate && format.has_inf();
-  plan.overflow_is_nan = !saturate && !to_inf && format.has_nan();
+  plan.overflow_is_nan = !saturate && format.overflows_to_nan();
   plan.overflow_code = to_inf ? plan.inf_code : plan.max_code;
   plan.overflow_value = to_inf ? std::numeric_limits<float>::infinity() : plan.max_value;
+  plan.odd_overflow_is_inf = odd_overflow_is_inf(format, options.mode);
   plan.negative_is_nan = !format.is_signed && !saturate && format.has_nan();
+  plan.clips_negative = clips_negative(format, options.mode);
   plan.form = form_of(plan, format);
   if (plan.form == Form::scaled) {
     plan.scaled_below = plan.grid32.emin_field << 23;

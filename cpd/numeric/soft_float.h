@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "cpd/numeric/format.h"
+#include "cpd/numeric/round_plan.h"
 #include "cpd/numeric/rounding.h"
 #include "cpd/numeric/wide_format.h"
 
@@ -26,7 +27,8 @@ constexpr std::uint8_t kInexact = 1;       ///< the result differs from the exac
 constexpr std::uint8_t kUnderflow = 2;     ///< inexact, and tiny
 constexpr std::uint8_t kOverflow = 4;      ///< rounded without an upper bound, it exceeds the max
 constexpr std::uint8_t kDivideByZero = 8;  ///< an infinity, exact, from finite operands
-constexpr std::uint8_t kInvalid = 16;      ///< no number, from numbers; or NaN where there is none
+constexpr std::uint8_t kInvalid =
+    16;  ///< NaN from numbers, or where there is none; a signalling NaN
 
 /// When a result that is not zero counts as tiny: rounded to the format's precision, with an
 /// exponent without bounds, it lies below 2^emin; or the exact one does.
@@ -210,6 +212,8 @@ struct Target {
   bool saturates = false;
   bool subnormals = true;
   bool has_zero = true, has_inf = true, has_nan = true;
+  bool overflows_to_nan = false;
+  bool odd_overflow_is_inf = false, clips_negative = false;  ///< round_plan.h
   bool is_signed = true, has_negative_zero = true;
   bool is_integer = false;  ///< one grid, without subnormals that raise underflow
   int random_bits = kMaxRandomBits;
@@ -233,6 +237,9 @@ inline Target target(const Format& format, const RoundingOptions& options = {},
           .has_zero = format.has_zero(),
           .has_inf = format.has_inf(),
           .has_nan = format.has_nan(),
+          .overflows_to_nan = format.overflows_to_nan(),
+          .odd_overflow_is_inf = odd_overflow_is_inf(format, options.mode),
+          .clips_negative = clips_negative(format, options.mode),
           .is_signed = format.is_signed,
           .has_negative_zero = format.has_negative_zero(),
           .is_integer = format.is_integer(),
@@ -332,12 +339,13 @@ inline bool is_inward(Rounding mode, bool negative) {
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
-  return to.has_nan ? not_a_number(other) : with_sign(to.largest(negative), negative, other);
+  return to.overflows_to_nan ? not_a_number(other)
+                             : with_sign(to.largest(negative), negative, other);
 }
 
-/// What an unsigned format makes of a negative number that does not round to zero.
-inline Rounded below_unsigned(const Target& to, std::uint8_t flags) {
-  if (!to.saturates && to.has_nan) return not_a_number(kInvalid);
+/// What an unsigned format makes of a negative value, finite or not, that does not round to zero.
+inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags) {
+  if (!to.saturates && to.has_nan && !(finite && to.clips_negative)) return not_a_number(kInvalid);
   return with_sign(to.lowest, false, flags);
 }
 
@@ -368,7 +376,7 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
   const bool below = binade < to.emin + (to.is_integer ? 2 : 0);  // the first spacing
   if (!to.has_zero && (below || x.negative)) {  // e8m0 takes its least value for all that is less
     const std::uint8_t flags = inexact_flags(x, random, to);
-    return x.negative ? below_unsigned(to, flags) : with_sign(to.lowest, false, flags);
+    return x.negative ? below_unsigned(true, to, flags) : with_sign(to.lowest, false, flags);
   }
   // The exponent of a unit. Without subnormals the grid below 2^emin is {0, 2^emin}.
   const int place = below ? to.emin - (to.subnormals ? to.man : 0) : binade - to.man;
@@ -381,12 +389,13 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
     flags = inexact_flags(x, random, to);
   }
   if (units == 0) return with_sign(0, x.negative && to.has_negative_zero, flags);
-  if (x.negative && !to.is_signed) return below_unsigned(to, inexact_flags(x, random, to));
+  if (x.negative && !to.is_signed) return below_unsigned(true, to, inexact_flags(x, random, to));
   const std::uint64_t magnitude = binary64_pattern(units, place);
   const std::uint64_t largest = to.largest(x.negative);
   if (magnitude <= largest) return with_sign(magnitude, x.negative, flags);
   flags = static_cast<std::uint8_t>(inexact_flags(x, random, to) | kOverflow);
-  if (is_inward(to.mode, x.negative)) return with_sign(largest, x.negative, flags);
+  const bool clips = is_inward(to.mode, x.negative) && !to.odd_overflow_is_inf;
+  if (clips) return with_sign(largest, x.negative, flags);
   return infinite(x.negative, to, flags, flags);
 }
 
@@ -395,7 +404,7 @@ inline Rounded round_infinity(const Number& x, const Target& to) {
   const bool by_zero = x.flags != 0;
   const std::uint8_t other = by_zero ? x.flags : std::uint8_t{kOverflow | kInexact};
   if (!x.negative || to.is_signed) return infinite(x.negative, to, x.flags, other);
-  const Rounded made = below_unsigned(to, kInexact);
+  const Rounded made = below_unsigned(false, to, other);
   return by_zero ? Rounded{made.value, x.flags} : made;
 }
 

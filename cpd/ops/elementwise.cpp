@@ -7,6 +7,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
+#include "cpd/numeric/soft_float.h"
 
 namespace cpd {
 namespace {
@@ -126,7 +127,35 @@ void Convert(const T* from, std::int64_t n, DType type, void* to) {
   }
 }
 
+/// As RaiseSignalling, of contiguous patterns. `infinity`: that of Inf; the bit below its last one
+/// is a quiet NaN's.
+template <class U>
+void RaiseSignalling(const U* patterns, U infinity, std::int64_t n, std::uint8_t* raised) {
+  const U magnitude = static_cast<U>(~U{0}) >> 1;
+  const U quiet = (infinity & -infinity) >> 1;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool signals = (patterns[i] & magnitude) > infinity && (patterns[i] & quiet) == 0;
+    if (signals) raised[i] |= soft::kInvalid;
+  }
+}
+
 }  // namespace
+
+void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n,
+                     std::uint8_t* raised) {
+  WithElement(x.dtype, [&](auto* tag) {
+    using U = std::remove_pointer_t<decltype(tag)>;
+    std::vector<U> patterns(static_cast<std::size_t>(n));
+    GatherAs(x, begin, n, patterns.data());
+    if constexpr (sizeof(U) == 8)
+      RaiseSignalling<U>(patterns.data(), 0x7FF0000000000000, n, raised);
+    if constexpr (sizeof(U) == 4) RaiseSignalling<U>(patterns.data(), 0x7F800000, n, raised);
+    if constexpr (sizeof(U) == 2) {
+      const U infinity = x.dtype == DType::bf16 ? 0x7F80 : 0x7C00;
+      RaiseSignalling<U>(patterns.data(), infinity, n, raised);
+    }
+  });
+}
 
 void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to) {
   WithElement(x.dtype, [&](auto* tag) { GatherAs(x, begin, n, static_cast<decltype(tag)>(to)); });

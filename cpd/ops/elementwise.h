@@ -35,6 +35,9 @@ void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
 /// The reverse.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
 
+/// Adds soft_float.h's kInvalid to raised[i] where element begin + i is a signalling NaN.
+void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n, std::uint8_t* raised);
+
 /// Whether both fill memory without gaps, their dimensions in one and the same order, as transposed
 /// and channels-last tensors do: what hangs on no element's number may then run along memory.
 [[nodiscard]] bool FillAlike(const TensorView& x, const TensorView& y);

@@ -173,6 +173,9 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
       ForEach(operation, stages.Read(i, n), [&](std::int64_t k, soft::Rounded y) {
         raised[static_cast<std::size_t>(k)] = y.flags;
       });
+      for (const TensorView* operand : {&in.x, in.y, in.z}) {
+        if (operand != nullptr) RaiseSignalling(*operand, i, n, raised.data());
+      }
       Scatter(raised.data(), i, n, flags);
     }
   });

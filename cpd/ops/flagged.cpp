@@ -2,6 +2,8 @@
 #include "cpd/ops/flagged.h"
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 #include <vector>
 
 #include "cpd/base/interrupt.h"
@@ -40,15 +42,24 @@ class Line {
     x.data = static_cast<std::uint8_t*>(x.data) + offset * static_cast<std::int64_t>(SizeOf(dtype));
     x.stride[0] = stride;
     Reader<double> reader(x);
+    raised_ = 0;
     for (std::int64_t i = 0; i < n; i += kStage) {
       const std::int64_t count = std::min(kStage, n - i);
       std::copy_n(reader.Read(i, count), count, values_.data() + i);
+      const auto part = std::span(values_).subspan(static_cast<std::size_t>(i), count);
+      if (std::ranges::none_of(part, [](double v) { return std::isnan(v); })) continue;
+      std::vector<std::uint8_t> raised(part.size());
+      RaiseSignalling(x, i, count, raised.data());
+      if (std::ranges::find(raised, soft::kInvalid) != raised.end()) raised_ = soft::kInvalid;
     }
     return values_;
   }
+  /// What the signalling NaN among them raise.
+  [[nodiscard]] std::uint8_t raised() const { return raised_; }
 
  private:
   std::vector<double> values_;
+  std::uint8_t raised_ = 0;
 };
 
 std::int64_t OffsetOf(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch) {
@@ -104,7 +115,9 @@ class Products {
       const std::int64_t place = at(c) + row * c.row_stride + column * c.column_stride;
       start = addend_.Read(c.data, c.dtype, place, 1)[0];
     }
-    return Sum({static_cast<std::uint64_t>(index), given_.from(index)}, of_b, start);
+    const int signalled = row_.raised() | column_.raised() | addend_.raised();
+    const soft::SumElement element{static_cast<std::uint64_t>(index), given_.from(index)};
+    return static_cast<std::uint8_t>(Sum(element, of_b, start) | signalled);
   }
 
  private:
@@ -178,6 +191,7 @@ void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
       } else {
         raised[i] = soft::FlaggedSum(accumulator, tininess, element).sum(values).flags;
       }
+      raised[i] |= line.raised();
     }
   });
 }

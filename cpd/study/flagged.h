@@ -58,7 +58,7 @@ inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& resu
   if (below_unsigned && result.is_nan()) return raised | soft::kInvalid;
   if (x.is_infinite()) {
     if (raised != 0 || result.is_infinite()) return raised;
-    return below_unsigned ? soft::kInexact : soft::kOverflow | soft::kInexact;
+    return soft::kOverflow | soft::kInexact;
   }
   const bool same_sign = x.negative == result.negative || result.is_zero();
   if (result.kind == Exact::Kind::finite && same_sign && compare_magnitude(x, result) == 0) {

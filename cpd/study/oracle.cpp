@@ -108,15 +108,18 @@ class Elements {
     std::array<Exact, 3> x;
     std::uint16_t corners = 0;
     bool any_nan = false;
+    bool signals = false;
     for (std::size_t k = 0; k < static_cast<std::size_t>(count_); ++k) {
       x[k] = reference::value_of(operands_[k], lines.operands[k][i]);
       corners |= CornersIn(operands_[k], x[k]);
       any_nan = any_nan || x[k].is_nan();
+      signals = signals || reference::is_signalling(operands_[k], lines.operands[k][i]);
     }
     reference::Options o = options_;
     if (lines.random != nullptr) o.random = lines.random[i];
     const Exact exact = Result(x, o, corners);
-    const std::uint8_t raised = any_nan ? std::uint8_t{0} : Raised(x, exact);
+    const std::uint8_t of_nan = signals ? soft::kInvalid : std::uint8_t{0};
+    const std::uint8_t raised = any_nan ? of_nan : Raised(x, exact);
     Outcome outcome;
     if (lines.random != nullptr || !Memo::Keeps(exact)) {
       outcome = Round(exact, o, raised);

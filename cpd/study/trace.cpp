@@ -119,7 +119,7 @@ class Lines {
     }
     const bool has_codes = std::ranges::find(record.codes, kNoCode) == record.codes.end();
     lines_.codes[i] = has_codes ? code : kNoCode;
-    lines_.flags[i] = record.flags;
+    lines_.flags[i] = record.flags | (Signals(i) ? soft::kInvalid : 0);
     lines_.corners[i] = record.corners;
   }
 
@@ -186,6 +186,18 @@ class Lines {
       b_scales = Scales(lines_.b_scales, i);
     }
     trace.run({a, b, a_scales, b_scales}, c, signals);
+  }
+
+  /// Whether an operand of line i is a signalling NaN.
+  bool Signals(std::size_t i) const {
+    const std::size_t n = Terms(rule_);
+    const auto any = [](const Format& format, const std::uint32_t* codes, std::size_t count) {
+      const Spec spec = reference::spec_of(format);
+      return std::any_of(codes, codes + count,
+                         [&](std::uint32_t code) { return reference::is_signalling(spec, code); });
+    };
+    if (any(rule_.a, lines_.a + i * n, n)) return true;
+    return !rule_.is_sum && (any(rule_.b, lines_.b + i * n, n) || any(rule_.c, lines_.c + i, 1));
   }
 
   /// One for each k.

@@ -15,7 +15,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Encoding>, 8> kEncodings{{
+constexpr std::array<std::pair<std::string_view, Encoding>, 9> kEncodings{{
     {"ieee", Encoding::ieee},
     {"fn", Encoding::fn},
     {"fnuz", Encoding::fnuz},
@@ -24,6 +24,7 @@ constexpr std::array<std::pair<std::string_view, Encoding>, 8> kEncodings{{
     {"e8m0", Encoding::e8m0},
     {"int", Encoding::integer},
     {"int_full", Encoding::int_full},
+    {"p3109finite", Encoding::p3109finite},
 }};
 
 /// IEEE formats with a name of their own, and OCP's finite ones, which take the plain eXmY.
@@ -42,7 +43,7 @@ constexpr std::array<std::pair<std::string_view, Format>, 9> kNamed{{
 int DefaultBias(int exp, int man, Encoding encoding) {
   if (is_integer(encoding)) return 1 - man;  // steps of 1
   const int half = 1 << (exp - 1);
-  return encoding == Encoding::fnuz || encoding == Encoding::p3109 ? half : half - 1;
+  return encoding == Encoding::fnuz || Format{.encoding = encoding}.is_p3109() ? half : half - 1;
 }
 
 constexpr int kBeyond = 1'000'000'000;  ///< stands for all numbers that are larger
@@ -83,8 +84,8 @@ std::optional<Format> ParseP3109(std::string_view text) {
   if ((!is_signed && text[0] != 'u') || (!extended && text[1] != 'f')) return std::nullopt;
   const int exp = is_signed ? k - p : k - p + 1;
   if (exp < 1 || exp > 8 || p < 1) return std::nullopt;
-  const Encoding encoding = extended ? Encoding::p3109 : is_signed ? Encoding::fnuz : Encoding::fn;
-  return MakeFormat(exp, p - 1, encoding, 1 << (exp - 1), is_signed);
+  const Encoding encoding = extended ? Encoding::p3109 : Encoding::p3109finite;
+  return MakeFormat(exp, p - 1, encoding, std::nullopt, is_signed);
 }
 
 /// Integers of N bits: intN and intN:full in two's complement, smN of sign and magnitude. Either
@@ -363,14 +364,9 @@ std::string ToString(const Format& format) {
   if (format == kE8m0) return "e8m0";
   if (const std::string name = IntegerName(format); !name.empty()) return name;
   const bool default_bias = format.bias == DefaultBias(format.exp, format.man, format.encoding);
-  if (format.encoding == Encoding::p3109 && default_bias && format.subnormals) {
-    const int bits = format.bits();
-    return "binary" + std::to_string(bits) + "p" + std::to_string(format.man + 1) +
-           (format.is_signed ? "se" : "ue");
-  }
-  if (format.encoding == Encoding::fn && !format.is_signed && format.subnormals &&
-      format.bias == 1 << (format.exp - 1)) {
-    return "binary" + std::to_string(format.bits()) + "p" + std::to_string(format.man + 1) + "uf";
+  if (format.is_p3109() && default_bias && format.subnormals) {
+    return "binary" + std::to_string(format.bits()) + "p" + std::to_string(format.man + 1) +
+           (format.is_signed ? "s" : "u") + (format.has_inf() ? "e" : "f");
   }
   std::string name = BaseName(format);
   if (!default_bias) name += ":bias=" + std::to_string(format.bias);
@@ -387,8 +383,9 @@ Encoding ParseEncoding(std::string_view name) {
   for (const auto& [each, encoding] : kEncodings) {
     if (each == name) return encoding;
   }
-  throw Error("encoding must be ieee, fn, fnuz, p3109, finite, e8m0, int or int_full, got " +
-              Quoted(name));
+  throw Error(
+      "encoding must be ieee, fn, fnuz, p3109, finite, e8m0, int, int_full or p3109finite, got " +
+      Quoted(name));
 }
 
 bool Holds(const Format& outer, const Format& inner) {

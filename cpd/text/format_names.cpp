@@ -65,7 +65,8 @@ constexpr std::array<std::string_view, 16> kUsual{
     "e5m2fnuz", "e3m0", "e8m0", "e2m1", "e2m3", "e3m2",     "binary8p4se", "binary8p3se",
 };
 
-constexpr std::array<std::string_view, 5> kSuffixes{"fnuz", "fn", "ieee", "p3109", "finite"};
+constexpr std::array<std::string_view, 6> kSuffixes{"fnuz",  "fn",     "ieee",
+                                                    "p3109", "finite", "p3109finite"};
 
 constexpr std::array<std::string_view, 5> kWide{"float128", "longdouble", "complex64", "complex128",
                                                 "complex32"};

@@ -156,8 +156,8 @@ TEST(Format, P3109NamesOfEveryWidth) {
 TEST(Format, RangeRuling) {
   int admitted = 0;
   int refused = 0;
-  for (const Encoding encoding :
-       {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109, Encoding::finite}) {
+  for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,
+                                  Encoding::p3109finite, Encoding::finite}) {
     for (int exp = 1; exp <= 8; ++exp) {
       for (int man = 0; man <= 23; ++man) {
         for (const int bias : {testing::default_bias(exp, encoding), 150 - man, 151 - man, -126,
@@ -281,7 +281,10 @@ TEST(Format, OptionsOfNames) {
   EXPECT_EQ(ParseFormat("e3m2ieee"), MakeFormat(3, 2));
   EXPECT_EQ(ParseFormat("e4m3finite"), MakeFormat(4, 3, Encoding::finite));
   EXPECT_EQ(ParseFormat("e4m3p3109"), ParseFormat("binary8p4se"));
-  EXPECT_EQ(ParseFormat("binary8p4sf"), ParseFormat("e4m3fnuz"));
+  EXPECT_EQ(ParseFormat("e4m3p3109finite"), ParseFormat("binary8p4sf"));
+  EXPECT_EQ(ParseFormat("e5m3p3109finite:unsigned"), ParseFormat("binary8p4uf"));
+  EXPECT_NE(ParseFormat("binary8p4sf"), ParseFormat("e4m3fnuz"));  // whose overflow is NaN
+  EXPECT_NE(ParseFormat("binary8p4uf"), ParseFormat("e5m3fn:bias=16:unsigned"));
 }
 
 std::string parse_error(const std::string& text) {
@@ -441,8 +444,8 @@ TEST(Format, HoldsEveryValue) {
     }
     all.push_back(held);
   };
-  for (const Encoding encoding :
-       {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109, Encoding::finite}) {
+  for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,
+                                  Encoding::p3109finite, Encoding::finite}) {
     for (const auto& [exp, man] : {std::pair{1, 0},
                                    {1, 1},
                                    {1, 2},

@@ -7,6 +7,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from oracle import (
     NAN,
@@ -96,20 +100,40 @@ def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) 
     return (below + away) * power_of_two(exponent - spec.man) < power_of_two(spec.emin)
 
 
+def signalling(x: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where IEEE numbers are signalling NaN: the first bit of the fraction is 0."""
+    info = np.finfo(x.dtype)
+    bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
+    quiet = bits >> bits.dtype.type(info.nmant - 1) & bits.dtype.type(1)
+    return np.isnan(x) & (quiet == 0)
+
+
+def is_signalling(spec: Spec, code: int) -> bool:
+    """The same of a code: NaN of IEEE formats has a first mantissa bit, others are quiet."""
+    is_nan = spec.encoding == "ieee" and _is_nan(spec.decode(code))
+    return is_nan and not code >> (spec.man - 1) & 1
+
+
 def result(
-    operation: str, operands: Sequence[Value], spec: Spec, o: Options, tininess: str = "after"
+    operation: str,
+    operands: Sequence[Value],
+    spec: Spec,
+    o: Options,
+    tininess: str = "after",
+    signals: bool = False,
 ) -> tuple[Value, int]:
-    """The value of one operation, rounded once, and its flags."""
+    """The value of one operation, rounded once, and its flags. `signals`: an operand is a
+    signalling NaN."""
     x = exact(operation, operands, o)
     made = round_value(spec, x, o)
     if _is_nan(x):
         given = any(map(_is_nan, operands))
-        return made, 0 if given and spec.has_nan else NV
+        return made, 0 if given and spec.has_nan and not signals else NV
     if isinstance(x, Infinity):
         if operation == "div" and isinstance(operands[0], Number):
             return made, DZ
         if x.negative and not spec.signed:
-            return made, NV if _is_nan(made) else NX
+            return made, NV if _is_nan(made) else OF | NX
         return made, 0 if made == x else OF | NX
     if x.value < 0 and _is_nan(made) and not spec.signed:
         return made, NV

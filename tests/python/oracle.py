@@ -107,7 +107,7 @@ class Spec:
         if bias is None:
             if self.is_integer:
                 return self.man  # steps of 1
-            wide = self.encoding in ("fnuz", "p3109")
+            wide = self.encoding in ("fnuz", "p3109", "p3109finite")
             bias = (1 << (self.exp - 1)) - (0 if wide else 1)
         return 1 - bias
 
@@ -126,6 +126,8 @@ class Spec:
             return 1 << self.man
         if self.encoding == "p3109":
             return 1 if self.signed else 2
+        if self.encoding == "p3109finite":
+            return 0 if self.signed else 1
         return {"fn": 1, "fnuz": 0, "finite": 0, "e8m0": 1, "int": 0, "int_full": 0}[self.encoding]
 
     @property
@@ -144,7 +146,13 @@ class Spec:
 
     @property
     def has_negative_zero(self) -> bool:
-        return self.signed and self.encoding not in ("fnuz", "p3109", "int", "int_full")
+        return (
+            self.signed and self.encoding not in ("fnuz", "int", "int_full") and not self.is_p3109
+        )
+
+    @property
+    def is_p3109(self) -> bool:
+        return self.encoding in ("p3109", "p3109finite")
 
     def magnitude(self, code: int) -> Fraction:
         """The value of a magnitude code, the codes being continued without an upper bound."""
@@ -212,7 +220,7 @@ class Spec:
         top = 1 << (self.exp + self.man)
         if self.encoding == "ieee":
             return self.max_code + 1 + (1 << (self.man - 1))
-        if self.encoding == "fnuz" or (self.encoding == "p3109" and self.signed):
+        if self.encoding == "fnuz" or (self.is_p3109 and self.signed):
             return top
         return top - 1
 
@@ -297,13 +305,23 @@ def _unbounded(spec: Spec, negative: bool, overflow: str) -> Value:
     if overflow == "ieee":
         if spec.has_inf:
             return Infinity(negative)
-        if spec.has_nan:
+        if spec.has_nan and spec.encoding != "p3109finite":
             return NAN
     return spec.signed_number(spec.magnitude(spec.largest(negative)), negative)
 
 
-def _negative_in_unsigned(spec: Spec, overflow: str) -> Value:
-    return NAN if overflow == "ieee" and spec.has_nan else number(spec.magnitude(0))
+def _negative_in_unsigned(spec: Spec, o: Options, finite: bool) -> Value:
+    """P3109 takes a finite one for zero where it rounds toward zero or up."""
+    clips = finite and spec.is_p3109 and o.rounding in ("toward_zero", "up")
+    is_nan = o.overflow == "ieee" and spec.has_nan and not clips
+    return NAN if is_nan else number(spec.magnitude(0))
+
+
+def _overflows_inward(spec: Spec, o: Options, negative: bool) -> bool:
+    """Whether a finite overflow gives the greatest value; to odd, unless P3109's Inf is odd."""
+    if o.rounding == "to_odd" and o.overflow == "ieee" and spec.encoding == "p3109":
+        return spec.max_code % 2 == 1
+    return o.rounding in {"toward_zero", "to_odd", "up" if negative else "down"}
 
 
 def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
@@ -312,15 +330,14 @@ def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
         return NAN
     if isinstance(x, Infinity):
         if x.negative and not spec.signed:
-            return _negative_in_unsigned(spec, o.overflow)
+            return _negative_in_unsigned(spec, o, False)
         return _unbounded(spec, x.negative, o.overflow)
     code = _round_magnitude(spec, abs(x.value), o, x.negative)
     rounds_to_zero = code == 0 and spec.encoding != "e8m0"
     if not spec.signed and x.value < 0 and not rounds_to_zero:
-        return _negative_in_unsigned(spec, o.overflow)
+        return _negative_in_unsigned(spec, o, True)
     if code > spec.largest(x.negative):
-        inward = {"toward_zero", "to_odd", "up" if x.negative else "down"}
-        if o.rounding in inward:
+        if _overflows_inward(spec, o, x.negative):
             return spec.signed_number(spec.magnitude(spec.largest(x.negative)), x.negative)
         return _unbounded(spec, x.negative, o.overflow)
     return spec.signed_number(spec.magnitude(code), x.negative)

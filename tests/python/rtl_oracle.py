@@ -58,6 +58,13 @@ class Vectors:
         path.write_text("\n".join(text) + "\n")
 
 
+def is_signalling(spec: Spec, code: int) -> bool:
+    """Whether a code is NaN and the first bit of its mantissa 0; of encoding ieee alone."""
+    field, fraction = divmod(code & ((1 << spec.exp + spec.man) - 1), 1 << spec.man)
+    top = spec.encoding == "ieee" and field == (1 << spec.exp) - 1
+    return top and 0 < fraction < 1 << spec.man - 1
+
+
 def code_of(spec: Spec, value: Value) -> int:
     if isinstance(value, NotANumber):
         assert spec.nan_code is not None
@@ -107,7 +114,9 @@ def element_line(operation: str, a: Spec, out: Spec, o: Options, codes: Sequence
     x = [a.decode(code) for code in codes]
     exact = _exact(operation, x, o)
     flags = flags_of(out, exact, o)
-    if isinstance(exact, NotANumber) and not any(isinstance(v, NotANumber) for v in x):
+    signals = any(is_signalling(a, code) for code in codes)
+    given = any(isinstance(v, NotANumber) for v in x)
+    if isinstance(exact, NotANumber) and (signals or not given):
         flags |= NV
     return code_of(out, oracle.round_value(out, exact, o)), flags
 
@@ -214,8 +223,9 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
     ]
     addend = out.decode(c)
     given = [spec.decode(x) for x in (*a, *b)] + [addend]
+    signals = is_signalling(out, c) or any(is_signalling(spec, code) for code in (*a, *b))
     if 255 in scales or any(isinstance(x, NotANumber) for x in given):
-        return out.nan_code, 0
+        return out.nan_code, NV if signals else 0
     total: Value = addend
     for product in products:
         total = oracle.add_values(total, product)

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.few("compiled", 3)
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e6m9", "e1m3", "e8m0", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e2m1"),
     *("e3m2", "bf16", "fp16", "tf32", "fp32", "binary8p4se", "binary8p3ue", "binary8p1uf"),
+    *("binary8p3sf", "binary6p3uf"),
     *("e5m2:nosub", "e4m3fn:unsigned", "e2m3:unsigned:nosub", "e4m0", "e7m22", "e8m3:nosub"),
 ]
 DETERMINISTIC = [(r, o) for r in oracle.DETERMINISTIC_MODES for o in oracle.POLICIES]

@@ -20,6 +20,7 @@ import oracle
 from arrays import fixed_of, to_bits
 from cpd import _core
 from faces import Call, Face, every_face
+from flags_oracle import is_signalling
 from test_fixed import TO_UNITS, fixed, floats
 
 NX, UF, OF, NV = 1, 2, 4, 16
@@ -60,7 +61,11 @@ def codes_of(
 @cache
 def values_by_code(f: cpd.Format) -> npt.NDArray[np.float32]:
     spec = oracle.Spec(f.exp, f.man, f.bias, f.encoding, f.signed, f.subnormals)
-    made = [oracle.bits_from_value(spec.decode(code)) for code in range(1 << f.bits)]
+    loud = 0x7F800001  # a signalling NaN
+    made = [
+        loud if is_signalling(spec, code) else oracle.bits_from_value(spec.decode(code))
+        for code in range(1 << f.bits)
+    ]
     return np.array(made, np.uint32).view(np.float32)
 
 

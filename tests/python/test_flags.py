@@ -26,6 +26,7 @@ NAMES = [
     *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "binary8p4se"),
     *("e5m2:nosub", "e4m3fn:unsigned", "e4m3:unsigned", "e2m1", "e1m3ieee", "sm8", "e8m22"),
     *("int8", "int8:full", "e2m1:unsigned", "e3m0:nosub", "binary8p1ue"),
+    *("binary8p4sf", "binary8p3uf"),
 ]
 VERBS = {name: getattr(cpd, name) for name in flags_oracle.COUNTS}
 
@@ -55,8 +56,10 @@ def cases(
     made = []
     values = [values_of(row) for row in rows]
     for name, count in flags_oracle.COUNTS.items():
-        columns = zip(zip(*values[:count], strict=True), o, strict=True)
-        both = [flags_oracle.result(name, x, spec_of(f), one, tininess) for x, one in columns]
+        signals = np.any([flags_oracle.signalling(row) for row in rows[:count]], axis=0)
+        columns = zip(zip(*values[:count], strict=True), o, signals, strict=True)
+        spec = spec_of(f)
+        both = [flags_oracle.result(name, x, spec, i, tininess, s) for x, i, s in columns]
         patterns = [oracle.bits_from_value(value) for value, _ in both]
         expected = from_bits(patterns).astype(rows[0].dtype)
         given = (*rows[:count], f)
@@ -170,6 +173,15 @@ def test_named_exceptions(face: Face) -> None:
         ("cast", [1e9], "e4m3fn", {}, OF | NX),
         ("cast", [1e-9], "e4m3", {}, UF | NX),
         ("cast", [-1], "e4m3fn:unsigned", {}, NV),
+        ("div", [1, 0], "e4m3", {"overflow": "saturate"}, DZ),
+        ("div", [-1, 0], "e4m3fn:unsigned", {}, DZ),
+        ("cast", [-inf], "e4m3fn:unsigned", {}, NV),
+        ("cast", [-inf], "e4m3fn:unsigned", {"overflow": "saturate"}, OF | NX),
+        ("cast", [-inf], "e2m1:unsigned", {}, OF | NX),
+        ("cast", [-1], "binary8p4uf", {"rounding": "up"}, NX),
+        ("cast", [-inf], "binary8p4uf", {"rounding": "up"}, NV),
+        ("cast", [225], "binary8p4se", {"rounding": "to_odd"}, OF | NX),
+        ("cast", [inf], "binary8p4sf", {}, OF | NX),
         ("cast", [float.fromhex("0x1.FFp-7")], "e4m3", {}, NX),
         ("cast", [float.fromhex("0x1.FFp-7")], "e4m3", {"tininess": "before"}, UF | NX),
     ]
@@ -179,6 +191,52 @@ def test_named_exceptions(face: Face) -> None:
         how = {"flags": True} | more
         calls.append(Call(flags_alone, (name, *operands, f), how, np.array([wanted], np.uint8)))
     face.check(calls)
+
+
+SIGNALLING = {np.float16: 0x7C01, np.float32: 0xFF800001, np.float64: 0x7FF0000000000001}
+
+
+@pytest.mark.parametrize("dtype", SIGNALLING)
+def test_signalling_nan_raise_invalid(face: Face, dtype: Any) -> None:
+    """In each place, beside quiet ones too (IEEE 754-2019, 6.2)."""
+    bits = np.array([SIGNALLING[dtype]], f"u{np.dtype(dtype).itemsize}")
+    loud, quiet, one = bits.view(dtype), np.array([math.nan], dtype), np.ones(1, dtype)
+    calls = []
+    for name, count in flags_oracle.COUNTS.items():
+        for place in range(count):
+            for other in (one, quiet):
+                operands = [loud if i == place else other for i in range(count)]
+                given = (name, *operands, "e4m3")
+                calls.append(Call(flags_alone, given, {"flags": True}, np.array([NV], np.uint8)))
+        given = (name, *(quiet,) * count, "e4m3")
+        calls.append(Call(flags_alone, given, {"flags": True}, np.array([0], np.uint8)))
+    face.check(calls)
+
+
+def test_signalling_nan_in_sums_and_products(face: Face) -> None:
+    x = np.array([[0x3F800000, 0x7F800001], [0x3F800000, 0x7FC00000]], np.uint32).view(np.float32)
+    ones = np.ones((2, 2), np.float32)
+    how = {"flags": True}
+    for accumulator in ("e4m3", "int32", "e4m3 kahan"):
+        rows = np.array([NV, 0], np.uint8)
+        table = np.array([[NV, NV], [0, 0]], np.uint8)
+        addend = np.array([[0, NV], [0, 0]], np.uint8)
+        face.check(
+            [
+                Call(sum_flags, (x, accumulator, 1), how, rows),
+                Call(gemm_flags, (x, ones, accumulator), how, table),
+                Call(gemm_flags, (ones, x.T, accumulator), how, table.T),
+                Call(gemm_flags, (ones, ones, accumulator, x), how, addend),
+            ]
+        )
+
+
+def sum_flags(*args: Any, **how: Any) -> Any:
+    return cpd.sum(*args, **how)[1]
+
+
+def gemm_flags(*args: Any, **how: Any) -> Any:
+    return cpd.gemm(*args, **how)[1]
 
 
 def test_operands_broadcast_and_layouts(face: Face) -> None:

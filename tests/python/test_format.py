@@ -21,6 +21,7 @@ NAMES = [
     *("e4m3", "e5m2", "e3m0", "e6m9", "e1m3", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3"),
     *("e3m2", "e3m2ieee", "e4m3finite", "e8m0", "bf16", "fp16", "tf32", "fp32", "binary8p4se"),
     *("binary8p3ue", "binary6p3uf", "binary5p1sf", "e4m3:nosub", "e4m3fn:bias=11:nosub:unsigned"),
+    "e4m3p3109finite:bias=5",
     *("e5m2:unsigned", "e3m3:bias=-20"),
 ]
 

@@ -14,16 +14,17 @@ import oracle
 from arrays import assert_same_bits, from_bits, spec_of, unpack
 
 BITS = st.integers(0, 0xFFFFFFFF)
+_ENCODINGS = ["ieee", "ieee", "fn", "fnuz", "p3109", "p3109finite", "finite", "e8m0"]
 TERMS = st.lists(BITS, min_size=1, max_size=12)
 
 
 @st.composite
 def formats(draw: st.DrawFn) -> cpd.Format:
-    encoding = draw(st.sampled_from(["ieee", "ieee", "fn", "fnuz", "p3109", "finite", "e8m0"]))
+    encoding = draw(st.sampled_from(_ENCODINGS))
     if encoding == "e8m0":
         return cpd.format("e8m0")
     exp, man = draw(st.integers(1, 8)), draw(st.integers(0, 23))
-    usual = (1 << (exp - 1)) - (0 if encoding in ("fnuz", "p3109") else 1)
+    usual = (1 << (exp - 1)) - (0 if encoding in ("fnuz", "p3109", "p3109finite") else 1)
     spec = oracle.Spec(
         exp,
         man,

@@ -87,8 +87,9 @@ def rounded_once(name: str, rounding: str) -> list[Call]:
             r = cpd.random_integers(n, seed=3, stream=8, random_bits=20)
         o = [oracle.Options(rounding, overflow, "C", 20, int(k)) for k in r]
         for verb, count in flags_oracle.COUNTS.items():
-            columns = zip(zip(*values[:count], strict=True), o, strict=True)
-            both = [flags_oracle.result(verb, x, spec_of(f), i, tininess) for x, i in columns]
+            signals = np.any([flags_oracle.signalling(row) for row in rows[:count]], axis=0)
+            columns = zip(zip(*values[:count], strict=True), o, signals, strict=True)
+            both = [flags_oracle.result(verb, x, spec_of(f), i, tininess, s) for x, i, s in columns]
             wanted = np.array([double(value) for value, _ in both])
             raised = np.array([flags for _, flags in both], np.uint8)
             given, more = (*rows[:count], f), how | {"flags": True, "tininess": tininess}

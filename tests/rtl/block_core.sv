@@ -56,13 +56,14 @@ module block_core #(
 `endif
 
   logic signed [EW-1:0] products_max, exponent;
-  logic [PRODUCTS-1:0] plus_infinite, minus_infinite, nan, invalid, inexact;
+  logic [PRODUCTS-1:0] plus_infinite, minus_infinite, nan, signalling, invalid, inexact;
   logic [PRODUCTS*SW-1:0] term;
 
   genvar i;
   generate
     for (i = 0; i < PRODUCTS; i = i + 1) begin : gen_product
       logic x_sign, y_sign, x_infinite, y_infinite, x_nan, y_nan, negative, infinite;
+      logic x_signalling, y_signalling;
       logic signed [EW-1:0] x_exponent, y_exponent, e, places;
       logic [MAN:0] x, y;
       logic [S-1:0] exact, product, lost;
@@ -79,7 +80,8 @@ module block_core #(
           .exponent(x_exponent),
           .significand(x),
           .infinite(x_infinite),
-          .nan(x_nan)
+          .nan(x_nan),
+          .signalling(x_signalling)
       );
       fp_unpack #(
           .EXP(EXP),
@@ -92,7 +94,8 @@ module block_core #(
           .exponent(y_exponent),
           .significand(y),
           .infinite(y_infinite),
-          .nan(y_nan)
+          .nan(y_nan),
+          .signalling(y_signalling)
       );
       assign negative = x_sign ^ y_sign;
       assign exact = S'(x) * S'(y);
@@ -129,6 +132,7 @@ module block_core #(
 
       assign infinite = x_infinite | y_infinite;
       assign nan[i] = x_nan | y_nan;
+      assign signalling[i] = x_signalling | y_signalling;
       assign invalid[i] = infinite & (exact == 0) & !(x_nan | y_nan);
       assign plus_infinite[i] = infinite & !negative;
       assign minus_infinite[i] = infinite & negative;
@@ -142,7 +146,7 @@ module block_core #(
     end
   endgenerate
 
-  logic c_infinite, c_nan;
+  logic c_infinite, c_nan, c_signalling;
   logic signed [EW-1:0] c_exponent, c_e, c_places;
   logic [U-1:0] c_units;
   fp_unpack #(
@@ -155,7 +159,8 @@ module block_core #(
       .exponent(c_exponent),
       .significand(c_sig),
       .infinite(c_infinite),
-      .nan(c_nan)
+      .nan(c_nan),
+      .signalling(c_signalling)
   );
   assign c_e = (c_sig == 0) ? LEAST : c_exponent;
   assign c_places = exponent - c_e;
@@ -232,7 +237,7 @@ module block_core #(
       .sticky(1'b0),
       .infinite(up | down),
       .nan(is_nan),
-      .invalid(is_invalid),
+      .invalid(is_invalid | (|signalling) | c_signalling),
       .rounding(rounding),
       .saturate(1'b0),
       .r(1'b0),

@@ -52,7 +52,11 @@ module block_fma #(
       // A NaN must not be cut to Inf.
       assign c_kept = c[OUT_EXP+OUT_MAN:REST]
           | {{(OUT_EXP + 1) {1'b0}}, top & (c[OUT_MAN-1:0] != 0), {(SUM_MAN - 1) {1'b0}}};
-      assign c_flags = {3'b000, !top & rest & (c[OUT_MAN+:OUT_EXP] == 0), !top & rest};
+      logic signalling;
+      assign signalling = top & (c[OUT_MAN-1:0] != 0) & !c[OUT_MAN-1];
+      assign c_flags = {
+        signalling, 2'b00, !top & rest & (c[OUT_MAN+:OUT_EXP] == 0), !top & rest
+      };
       assign result = {block_sum, {REST{1'b0}}};
     end else begin : gen_whole
       assign c_kept = c;

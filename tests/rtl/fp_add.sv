@@ -23,6 +23,7 @@ module fp_add #(
 
   logic a_sign, b_sign;
   logic a_infinite, b_infinite, a_nan, b_nan;
+  logic a_signalling, b_signalling;
   logic signed [EW-1:0] a_exponent, b_exponent;
   logic [MAN:0] a_significand, b_significand;
   fp_unpack #(
@@ -36,7 +37,8 @@ module fp_add #(
       .exponent(a_exponent),
       .significand(a_significand),
       .infinite(a_infinite),
-      .nan(a_nan)
+      .nan(a_nan),
+      .signalling(a_signalling)
   );
   fp_unpack #(
       .EXP(EXP),
@@ -49,7 +51,8 @@ module fp_add #(
       .exponent(b_exponent),
       .significand(b_significand),
       .infinite(b_infinite),
-      .nan(b_nan)
+      .nan(b_nan),
+      .signalling(b_signalling)
   );
 
   logic sign, sticky;
@@ -95,7 +98,7 @@ module fp_add #(
       .sticky(sticky),
       .infinite(infinite),
       .nan(nan),
-      .invalid(invalid),
+      .invalid(invalid | a_signalling | b_signalling),
       .rounding(rounding),
       .saturate(saturate),
       .r(1'b0),

@@ -23,6 +23,7 @@ module fp_cast_sr #(
 
   logic a_sign;
   logic a_infinite, a_nan;
+  logic a_signalling;
   logic signed [EW-1:0] a_exponent;
   logic [MAN:0] a_significand;
   fp_unpack #(
@@ -36,7 +37,8 @@ module fp_cast_sr #(
       .exponent(a_exponent),
       .significand(a_significand),
       .infinite(a_infinite),
-      .nan(a_nan)
+      .nan(a_nan),
+      .signalling(a_signalling)
   );
 
   fp_round #(
@@ -53,7 +55,7 @@ module fp_cast_sr #(
       .sticky(1'b0),
       .infinite(a_infinite),
       .nan(a_nan),
-      .invalid(1'b0),
+      .invalid(a_signalling),
       .rounding(rounding),
       .saturate(saturate),
       .r(r),

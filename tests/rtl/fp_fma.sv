@@ -24,6 +24,7 @@ module fp_fma #(
 
   logic a_sign, b_sign, c_sign;
   logic a_infinite, b_infinite, c_infinite, a_nan, b_nan, c_nan;
+  logic a_signalling, b_signalling, c_signalling;
   logic signed [EW-1:0] a_exponent, b_exponent, c_exponent;
   logic [MAN:0] a_significand, b_significand, c_significand;
   fp_unpack #(
@@ -37,7 +38,8 @@ module fp_fma #(
       .exponent(a_exponent),
       .significand(a_significand),
       .infinite(a_infinite),
-      .nan(a_nan)
+      .nan(a_nan),
+      .signalling(a_signalling)
   );
   fp_unpack #(
       .EXP(EXP),
@@ -50,7 +52,8 @@ module fp_fma #(
       .exponent(b_exponent),
       .significand(b_significand),
       .infinite(b_infinite),
-      .nan(b_nan)
+      .nan(b_nan),
+      .signalling(b_signalling)
   );
   fp_unpack #(
       .EXP(EXP),
@@ -63,7 +66,8 @@ module fp_fma #(
       .exponent(c_exponent),
       .significand(c_significand),
       .infinite(c_infinite),
-      .nan(c_nan)
+      .nan(c_nan),
+      .signalling(c_signalling)
   );
 
   logic product_sign;
@@ -122,7 +126,7 @@ module fp_fma #(
       .sticky(sticky),
       .infinite(infinite),
       .nan(nan),
-      .invalid(invalid),
+      .invalid(invalid | a_signalling | b_signalling | c_signalling),
       .rounding(rounding),
       .saturate(saturate),
       .r(1'b0),

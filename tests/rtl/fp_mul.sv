@@ -22,6 +22,7 @@ module fp_mul #(
   localparam int EW = ((EXP > OUT_EXP) ? EXP : OUT_EXP) + 3 + $clog2(WIDTH + OUT_MAN + RANDOM + 1);
 
   logic a_sign, b_sign, a_infinite, b_infinite, a_nan, b_nan;
+  logic a_signalling, b_signalling;
   logic signed [EW-1:0] a_exponent, b_exponent;
   logic [MAN:0] a_significand, b_significand;
   fp_unpack #(
@@ -35,7 +36,8 @@ module fp_mul #(
       .exponent(a_exponent),
       .significand(a_significand),
       .infinite(a_infinite),
-      .nan(a_nan)
+      .nan(a_nan),
+      .signalling(a_signalling)
   );
   fp_unpack #(
       .EXP(EXP),
@@ -48,7 +50,8 @@ module fp_mul #(
       .exponent(b_exponent),
       .significand(b_significand),
       .infinite(b_infinite),
-      .nan(b_nan)
+      .nan(b_nan),
+      .signalling(b_signalling)
   );
 
   logic invalid;
@@ -72,7 +75,7 @@ module fp_mul #(
       .sticky(1'b0),
       .infinite(a_infinite | b_infinite),
       .nan(a_nan | b_nan),
-      .invalid(invalid),
+      .invalid(invalid | a_signalling | b_signalling),
       .rounding(rounding),
       .saturate(saturate),
       .r(r),

@@ -14,7 +14,8 @@ module fp_unpack #(
     output logic signed [EW-1:0] exponent,
     output logic [MAN:0] significand,
     output logic infinite,
-    output logic nan
+    output logic nan,
+    output logic signalling  // NaN whose first fraction bit is 0; of ieee alone
 );
   localparam int BIAS = 2 ** (EXP - 1) - 1;
 
@@ -36,9 +37,11 @@ module fp_unpack #(
     if (ENCODING == 0) begin : gen_ieee
       assign infinite = top & (fraction == 0);
       assign nan = top & (fraction != 0);
+      assign signalling = nan & !fraction[MAN-1];
     end else begin : gen_finite
       assign infinite = 1'b0;
       assign nan = (ENCODING == 1) & top & (&fraction);
+      assign signalling = 1'b0;
     end
   endgenerate
 endmodule

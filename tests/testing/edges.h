@@ -91,8 +91,8 @@ inline std::vector<Format> edge_formats(const Family& f) {
 /// Every family of these widths of mantissas.
 inline std::vector<Family> families(std::span<const int> mantissas) {
   std::vector<Family> all;
-  for (const Encoding encoding :
-       {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109, Encoding::finite}) {
+  for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,
+                                  Encoding::p3109finite, Encoding::finite}) {
     for (int exp = 1; exp <= 8; ++exp) {
       for (const int man : mantissas) {
         for (const bool is_signed : {true, false}) {

@@ -42,7 +42,8 @@ inline bool is_admissible(const reference::Spec& s) {
 }
 
 inline int default_bias(int exp, Encoding encoding) {
-  const bool wide = encoding == Encoding::fnuz || encoding == Encoding::p3109;
+  const bool wide = encoding == Encoding::fnuz || encoding == Encoding::p3109 ||
+                    encoding == Encoding::p3109finite;
   return (1 << (exp - 1)) - (wide ? 0 : 1);
 }
 
@@ -76,8 +77,8 @@ inline std::vector<Format> encoding_formats() {
                                                            {7, 23},
                                                            {8, 3},
                                                            {8, 7}}};
-  for (const Encoding encoding :
-       {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109, Encoding::finite}) {
+  for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,
+                                  Encoding::p3109finite, Encoding::finite}) {
     for (const auto& [exp, man] : kWidths) {
       const int usual = default_bias(exp, encoding);
       for (const int bias : {usual, usual - 5, usual + 4, -60, 90}) {

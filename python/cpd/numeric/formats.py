@@ -30,12 +30,13 @@ class Format:
     Args:
         exp: exponent bits, 1…8; of encoding `ieee` up to 11.
         man: mantissa bits, 0…23; of encoding `ieee` up to 52.
-        bias: exponent bias; default 2^(exp-1) - 1, for `fnuz` and `p3109` 2^(exp-1), for `int` and
-            `int_full` that of steps of 1.
+        bias: exponent bias; default 2^(exp-1) - 1, for `fnuz`, `p3109` and `p3109finite` 2^(exp-1),
+            for `int` and `int_full` that of steps of 1.
         encoding: of the special values: `ieee` (top exponent: Inf and NaN), `fn` (no Inf, all ones
             is NaN), `fnuz` (no Inf, no -0), `p3109`, `finite` (neither Inf nor NaN), `e8m0`; `int`
             (two's complement integers times 2^(1 - bias - man), without the least; exp is 1) and
-            `int_full` (with the least).
+            `int_full` (with the least); `p3109finite` (`p3109` without Inf: overflow gives the
+            largest value).
         signed: whether there is a sign bit.
         subnormals: whether numbers below the least normal one exist, other than 0.
 
@@ -153,10 +154,12 @@ def format(name: FormatLike) -> Format:
     Names, in any letter case:
 
     - `eXmY` is IEEE-like (`e4m3` has Inf and a max of 240), with suffix `fn`, `fnuz`, `p3109`,
-      `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then options, each at
-      most once: `e4m3fn:bias=11:nosub:unsigned`.
+      `p3109finite`, `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then
+      options, each at most once: `e4m3fn:bias=11:nosub:unsigned`.
     - `(X,Y)`, as the papers write it, is always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` `e3m2ieee`.
-    - `fp64`, `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and P3109's `binary8p4se`.
+    - `fp64`, `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and IEEE P3109's `binaryKpP` with
+      `se`, `sf`, `ue` or `uf`: K bits, precision P, signed or unsigned, extended (with Inf) or
+      finite. `binary8p4sf` has the values of `e4m3fnuz`, but overflow gives 240 and not NaN.
     - `int8` (`int2` … `int25`): integers in two's complement, -127…127, without -0; `int8:full`
       has the least, -128, too. (Decoded, its code is -128 in either.) `sm8` (`sm2` … `sm25`): the
       same range in codes of sign and magnitude, with -0.

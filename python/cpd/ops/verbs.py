@@ -17,7 +17,10 @@ elements. Inputs are left alone unless `out=` says otherwise.
   `down`, `to_odd`, `stochastic`. Every result is the exact one rounded once.
 - `overflow`: `ieee` (default): Inf, or NaN where the format has no Inf, or its max where it has
   neither; rounding modes directed inward give the max. `saturate`: always the max. Overflow is
-  tested after rounding.
+  tested after rounding. In IEEE P3109's formats they are its SatNone and SatFinite. SatNone: finite
+  formats give the max, of an infinite value too; to odd, extended signed ones give Inf, whose code
+  is odd; a finite negative number in an unsigned format gives 0 toward zero and up, NaN in other
+  modes.
 - `seed`, `stream`: of stochastic rounding: ints in [0, 2^64), or one-element integer tensors (an
   int64 tensor holds the 64 bits). One on the GPU of a CUDA tensor x is read when the kernel runs:
   nothing waits for it, and a CUDA graph takes a new one at each replay. Element i (row-major) takes
@@ -33,13 +36,16 @@ torch.func's transforms or in vmap (ValueError).
 uint8 numbers of their shape, each the sum of what its operation raises, as RISC-V and TestFloat
 number them: 1 NX, the result differs from the exact one; 2 UF, inexact and tiny; 4 OF, rounded
 without an upper bound it exceeds the largest finite value, whatever is delivered; 8 DZ, a finite
-number other than 0 divided by 0; 16 NV, NaN from operands that are none, or a NaN where the format
-has none. Tiny, `tininess="after"` (default): rounded to the format's precision with an exponent
-without bounds, it lies below the least normal number; `"before"`: the exact result does. Results in
-an integer (`int8`) are never tiny. A NaN operand and an infinity that the format has raise nothing;
-one that it has not, or that saturates, OF and NX. A sum or a product has those of all its
-roundings. In an integer a term that loses bits raises NX, a sum that wraps or saturates OF and NX,
-an infinite term NV; in a matrix unit a cut that drops a bit raises NX. Flags have no derivatives.
+number other than 0 divided by 0, and nothing else, also where the result saturates or is NaN; 16
+NV, NaN from operands that are none, a NaN where the format has none, or a signalling NaN operand
+(of x's own type: the first bit of its fraction is 0). Tiny, `tininess="after"` (default): rounded
+to the format's precision with an exponent without bounds, it lies below the least normal number;
+`"before"`: the exact result does. Results in an integer (`int8`) are never tiny. A quiet NaN
+operand and an infinity that the format has raise nothing; one that it has not, or that saturates,
+OF and NX; -Inf in an unsigned format NV where that gives NaN, else OF and NX. A sum or a product
+has those of all its roundings. In an integer a term that loses bits raises NX, a sum that wraps or
+saturates OF and NX, an infinite term NV; in a matrix unit a cut that drops a bit raises NX. Flags
+have no derivatives.
 
 **Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
 anything is written. What the machine cannot do (no GPU, a library that is not there) is a

@@ -59,7 +59,8 @@ def largest_code(f: Format) -> int:
     size = 1 << (f.exp + f.man)
     lacking = {"ieee": (1 << f.man) + 1, "fn": 2, "fnuz": 1, "finite": 1, "e8m0": 2}
     lacking |= {"int": 1, "int_full": 1}
-    return size - lacking.get(f.encoding, 2 if f.signed else 3)
+    p3109 = (1 if f.signed else 2) + (f.encoding == "p3109")
+    return size - lacking.get(f.encoding, p3109)
 
 
 def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
@@ -73,7 +74,7 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
     infinite = magnitude == top + 1 if f.encoding in ("ieee", "p3109") else magnitude > size
     nan = (magnitude > top) & ~infinite
     zero = magnitude == 0 if f.encoding != "e8m0" else np.zeros(codes.shape, bool)
-    if f.encoding in ("fnuz", "p3109") and f.signed:
+    if f.encoding in ("fnuz", "p3109", "p3109finite") and f.signed:
         nan |= zero & negative
         zero &= ~negative
     subnormal = ~zero & ~nan & (magnitude < 1 << f.man) & (f.encoding != "e8m0")

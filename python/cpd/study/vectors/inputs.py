@@ -197,7 +197,7 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
     size = 1 << (f.exp + f.man)
     magnitude = np.minimum(codes & (size - 1), largest_code(f)).astype(np.uint32)
     sign = codes & size if f.signed else np.uint32(0)
-    if f.encoding in ("fnuz", "p3109"):
+    if f.encoding in ("fnuz", "p3109", "p3109finite"):
         sign = np.where(magnitude == 0, np.uint32(0), sign)
     made: Codes = magnitude | sign
     return made

@@ -154,7 +154,7 @@ def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
 
 
 def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """The values of codes of any shape, as binary32."""
+    """The values of codes of any shape, as binary32; signalling NaN are signalling there too."""
     if f.bits <= 16:
         return _table(f)[codes]
     return _decoded(f, codes.reshape(-1)).reshape(codes.shape)
@@ -167,6 +167,9 @@ def _table(f: Format) -> npt.NDArray[np.float32]:
 
 def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     values: npt.NDArray[np.float32] = verbs.decode(packed(codes, f.bits), f, codes.shape)
+    if f.encoding == "ieee" and f.man > 0:
+        signalling = np.isnan(values) & (codes >> np.uint32(f.man - 1) & np.uint32(1) == 0)
+        values.view(np.uint32)[signalling] = 0x7F800001
     return values
 
 
