@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
 from cpd import functional as ours  # noqa: E402
 from tensors import NARROW, close, compiled, normal, same  # noqa: E402
 
-NATIVE = cpd.Recipe("native")
+NATIVE = cpd.Recipe("native", activation="fp32")  # a cast that changes nothing: emulated
 DRAWING = cpd.Recipe(
     "e4m3 sequential rounding=stochastic random_bits=8",
     activation="e4m3 rounding=stochastic random_bits=8",

@@ -23,7 +23,8 @@ from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
 from cpd.comm.local import LocalGroup
 from cpd.comm.spec_text import reduce_spec
-from cpd.numeric.options import integer
+from cpd.numeric.checked import checked
+from cpd.numeric.options import int32, integer
 from cpd.ops.device_memory import current_device
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 
+@checked
 def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Communicator:
     """All ranks of MPI_COMM_WORLD, which all call this. Starts MPI if it is not started.
 
@@ -69,6 +71,7 @@ def nccl_id() -> bytes:
     return _core.make_nccl_id()
 
 
+@checked
 def nccl(
     id: bytes,
     rank: int,
@@ -90,14 +93,15 @@ def nccl(
     timeout, chunk = _options(timeout, chunk)
     if not isinstance(id, bytes):
         raise TypeError(f"id must be bytes, got {type(id).__name__}")
-    rank, size = integer("rank", rank), integer("size", size)
+    rank, size = int32("rank", rank), int32("size", size)
     if not 0 <= rank < size:
         raise ValueError(f"rank must be 0…size - 1, got rank {rank} of {size}")
-    index = current_device() if device is None else integer("device", device)
+    index = current_device() if device is None else int32("device", device)
     native = _core.nccl_communicator(id, rank, size, index, 0, timeout, chunk)
     return Communicator(native, timeout, chunk)
 
 
+@checked
 def torch(
     group: ProcessGroup | None = None,
     *,
@@ -122,6 +126,7 @@ def torch(
     return Communicator(_core.python_communicator(transport, timeout, chunk), timeout, chunk)
 
 
+@checked
 def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> LocalGroup:
     """`size` ranks as threads of this process: see `LocalGroup`.
 

@@ -14,6 +14,8 @@ from cpd.comm.communicator import Communicator
 from cpd.comm.layers import PerRank
 from cpd.comm.spec import ReduceSpec
 from cpd.comm.virtual import simulate_all_reduce
+from cpd.numeric.checked import checked
+from cpd.numeric.options import int32
 
 T = TypeVar("T")
 
@@ -21,6 +23,7 @@ _PATIENCE = 1.0, 3.0
 """Seconds for the threads of an interrupted run to end: in CPD's calls, then in Python."""
 
 
+@checked
 class LocalGroup:
     """W ranks in this process; `ranks[r]` is rank r's communicator, each to be used from a thread
     of its own. Also a context manager, which closes them.
@@ -34,7 +37,7 @@ class LocalGroup:
     def __init__(self, size: int, timeout: float, chunk: int) -> None:
         self.ranks = [
             Communicator(native, timeout, chunk)
-            for native in _core.local_communicators(size, timeout, chunk)
+            for native in _core.local_communicators(int32("size", size), timeout, chunk)
         ]
 
     @property

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ from cpd.comm.layers import Layer, Layers, PerRank, layer_list
 from cpd.comm.spec import ReduceSpec, check_world
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
 from cpd.numeric.options import integer, is_torch
 from cpd.numeric.shown import shown
 
 
+@functools.partial(checked, own=("exempt",))
 @dataclass(frozen=True, init=False, repr=False)
 class Schedule:
     """A `ReduceSpec` for every layer at every step.
@@ -132,6 +135,8 @@ class Schedule:
         `min_size`. Raises ValueError as `check_names`, and where sizes are needed.
         """
         self.check_names(names)
+        if sizes is not None:
+            _check_count("sizes", sizes, names)
         specs = [self._spec_at(exempt, step) for exempt in (False, True)]
         found: dict[ReduceSpec, list[int]] = {}
         for number, name in enumerate(names):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import numpy as np
 
 from cpd import _core
 from cpd.compress.codec import Codec, CodecLike, with_numbers
-from cpd.numeric import native
+from cpd.numeric import checked, native
 from cpd.numeric.accumulator import (
     REDUCE_SCHEMES,
     Accumulator,
@@ -230,12 +231,22 @@ def check_spec(spec: ReduceSpec) -> None:
 
 def check_world(spec: ReduceSpec, world: int) -> None:
     """Raises ValueError where the spec's groups are larger than the number of ranks."""
-    spec._native().check_world(world)
+    spec._native().check_world(int32("world", world))
 
 
 def may_stall(spec: ReduceSpec, world: int) -> bool:
     """Whether `warn_of_stall` has something to say."""
     return spec._native().may_stall(world)
+
+
+def _past_checks(stacklevel: int) -> int:
+    """The stack level of a warning, as counted by its caller, without the frames of `checked`."""
+    frame, extra, left = sys._getframe(1), 0, stacklevel - 1
+    while left > 0 and frame.f_back is not None:
+        frame = frame.f_back
+        is_check = frame.f_globals.get("__name__") == checked.__name__
+        extra, left = extra + is_check, left - (not is_check)
+    return stacklevel + extra
 
 
 def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
@@ -249,5 +260,5 @@ def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
         f"{precision} bits, so that more than {2**precision} equal terms no longer count. A wider "
         "accumulator helps, a kahan, chunked or pairwise one, order='tree', or a group_size",
         StallWarning,
-        stacklevel=stacklevel,
+        stacklevel=_past_checks(stacklevel),
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -16,6 +16,7 @@ from cpd.comm.layers import PerRank, layer_lies, layer_list, layer_numbers
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
 from cpd.compress.states import Owner, States, native_states
+from cpd.numeric.checked import checked
 from cpd.numeric.options import is_torch
 from cpd.ops.flat import check_layer, host_values
 
@@ -52,6 +53,7 @@ def simulate_all_reduce(
     states: States | None = None,
     report: Literal[True],
 ) -> tuple[list[Any], list[LayerReport]]: ...
+@checked
 def simulate_all_reduce(
     per_rank: PerRank,
     spec: ReduceSpec,
@@ -111,6 +113,7 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
     return LayerReport(native.shift, native.non_finite, native.overflowed, native.underflowed)
 
 
+@checked
 class Source:
     """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
 
@@ -120,7 +123,8 @@ class Source:
         numbers: Sequence[int] | None = None,
         wire: Codec | None = None,
     ) -> None:
-        if not (hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")):
+        is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
+        if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
             raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
         if len(per_rank) == 0:
             raise ValueError("per_rank must have at least one rank, got none")

@@ -31,6 +31,7 @@ from cpd.comm.spec import ReduceSpec
 from cpd.comm.virtual import simulate_all_reduce
 from cpd.nn import quantizers
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, flag
 
 __all__ = ["Quantizer", "float_quantize", "quant_gemm", "quantizer", "sum_gradients"]
@@ -38,6 +39,7 @@ __all__ = ["Quantizer", "float_quantize", "quant_gemm", "quantizer", "sum_gradie
 FP32 = (8, 23)
 
 
+@checked
 def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
     """`x` rounded to (exp, man), to nearest-even.
 
@@ -48,6 +50,7 @@ def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
     return quantizers.quantizer(Format(exp, man))(x)
 
 
+@checked
 def quantizer(
     forward_exp: int = 8, forward_man: int = 23, backward_exp: int = 8, backward_man: int = 23
 ) -> Callable[..., Tensor]:
@@ -61,6 +64,7 @@ def quantizer(
     )
 
 
+@checked
 class Quantizer(nn.Module):
     """`quantizer` as a module.
 
@@ -83,6 +87,7 @@ class Quantizer(nn.Module):
         return self.quantize(x)
 
 
+@checked
 def quant_gemm(a: Tensor, b: Tensor, man: int = 23, exp: int = 8) -> Tensor:
     """a · b, M × K by K × N: products rounded to (exp, man) and summed in it by Kahan's method,
     each operation rounded. `man` comes before `exp`.
@@ -98,6 +103,7 @@ def quant_gemm(a: Tensor, b: Tensor, man: int = 23, exp: int = 8) -> Tensor:
     return product
 
 
+@checked
 def sum_gradients(
     model: nn.Module,
     use_APS: bool = False,  # noqa: N803  # its name there

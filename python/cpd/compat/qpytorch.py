@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from cpd import ops
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.options import integer
 from cpd.numeric.scaled import Scaled
@@ -71,6 +72,7 @@ class Number(ABC):
         """`x` rounded; without a derivative of its own."""
 
 
+@checked
 @dataclass(frozen=True)
 class FloatingPoint(Number):
     """Floating point of `exp` exponent bits, 1…8, and `man` mantissa bits, 0…23, with subnormal
@@ -94,6 +96,7 @@ class FloatingPoint(Number):
         return torch.where(x.isinf(), x, y)
 
 
+@checked
 @dataclass(frozen=True)
 class FixedPoint(Number):
     """Multiples of 2^-fl in `wl` bits, 1…24: -2^(wl - fl - 1) … 2^(wl - fl - 1) - 2^-fl.
@@ -140,6 +143,7 @@ class FixedPoint(Number):
         return y.clamp(low, high), (y < low) | (y > high)
 
 
+@checked
 @dataclass(frozen=True)
 class BlockFloatingPoint(Number):
     """Integers of `wl` bits, 2…25, sign included, under one exponent that they share: that of the
@@ -173,6 +177,7 @@ class BlockFloatingPoint(Number):
         return y.reshape(first.shape).movedim(0, self.dim)
 
 
+@checked
 def quantizer(
     forward_number: Number | None = None,
     backward_number: Number | None = None,
@@ -210,6 +215,7 @@ def quantizer(
     return how
 
 
+@checked
 class Quantizer(nn.Module):
     """`quantizer` as a module.
 
@@ -233,6 +239,7 @@ class Quantizer(nn.Module):
         return self.quantize(x)
 
 
+@checked
 def float_quantize(x: Tensor, exp: int, man: int, rounding: str = "stochastic") -> Tensor:
     """`x` in floating point of `exp` exponent bits and `man` mantissa bits; straight through.
 
@@ -242,6 +249,7 @@ def float_quantize(x: Tensor, exp: int, man: int, rounding: str = "stochastic") 
     return quantizer(FloatingPoint(exp, man), None, rounding)(x)
 
 
+@checked
 def fixed_point_quantize(
     x: Tensor,
     wl: int,
@@ -258,6 +266,7 @@ def fixed_point_quantize(
     return quantizer(FixedPoint(wl, fl, clamp, symmetric), None, rounding)(x)
 
 
+@checked
 def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochastic") -> Tensor:
     """`x` in block floating point: see `BlockFloatingPoint`; straight through.
 
@@ -267,6 +276,7 @@ def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochasti
     return quantizer(BlockFloatingPoint(wl, dim), None, rounding)(x)
 
 
+@checked
 class OptimLP(Optimizer):
     """torch's SGD or Adam, with gradients, momenta, weights and an accumulator that functions
     (`quantizer`, or any from tensor to tensor) round.

@@ -39,6 +39,7 @@ from cpd.nn.clock import SHIFT
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike
 from cpd.numeric.cast import CastSpec
+from cpd.numeric.checked import checked
 from cpd.numeric.scaled_cast import OperandSpec
 from cpd.ops.arguments import holds
 
@@ -54,6 +55,7 @@ over its columns ('rowwise') and over its rows ('columnwise')."""
 SUMS = {"fprop": "forward", "dgrad": "grad_input", "wgrad": "grad_weight"}
 
 
+@checked
 def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
     """TransformerEngine's `CustomRecipe` of `qfactory(recipe)`; `options` are its own.
 
@@ -63,6 +65,7 @@ def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
     return _engine("transformer_engine.common.recipe").CustomRecipe(qfactory=factory, **options)
 
 
+@checked
 def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
     """A factory of quantizers: from a role (a `QuantizerRole`, or a word such as `linear_input`) to
     a quantizer that emulates the recipe. Tensors of other roles stay as they are.

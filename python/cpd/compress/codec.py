@@ -15,6 +15,7 @@ from cpd import _core
 from cpd.compress.rows import Lie, lie_of
 from cpd.compress.states import States, native_states
 from cpd.numeric import native
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.options import MAX_RANDOM_BITS, Options, int32, int64, is_torch, number
 from cpd.numeric.shown import shown
@@ -61,6 +62,7 @@ class Packet:
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
+@functools.partial(checked, own=("name", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
     """How a layer's values become bytes and back.
@@ -199,6 +201,7 @@ class Codec:
         self.__init__(**state)  # type: ignore[misc]
 
 
+@checked
 def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
     """The codec of a text; a `Codec` as it is, which has its own seed and random_bits.
 
@@ -229,6 +232,7 @@ def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
     return Codec(given.name, seed=numbers[0], random_bits=numbers[1])
 
 
+@checked
 def decode(data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
     """The values of a stream that `Codec.encode` or `cpd compress` made; the stream says by which
     codec.

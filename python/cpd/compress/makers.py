@@ -7,10 +7,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cpd.compress.codec import Codec, CodecLike, codec, with_numbers
+from cpd.numeric.checked import checked
 from cpd.numeric.options import MAX_RANDOM_BITS
 from cpd.numeric.scaled import ScaledLike, scaled
 
 
+@checked
 def qsgd(
     bits: int | None = None,
     bucket: int | Literal["tensor"] | None = None,
@@ -40,6 +42,7 @@ def qsgd(
     return _made("qsgd", options, seed, random_bits)
 
 
+@checked
 def terngrad(
     clip: float | Literal["none"] | None = None,
     share: bool | None = None,
@@ -66,6 +69,7 @@ def terngrad(
     return _made("terngrad", {"clip": clip, "share": share, "bucket": bucket}, seed, random_bits)
 
 
+@checked
 def one_bit(bucket: int | None = None, axis: int | None = None) -> Codec:
     """1-bit SGD (Seide et al., Interspeech 2014): a bit a value, two means a column, and errors
     that are fed back.
@@ -79,6 +83,7 @@ def one_bit(bucket: int | None = None, axis: int | None = None) -> Codec:
     return _made("one_bit", {"bucket": bucket, "axis": axis})
 
 
+@checked
 def top_k(
     fraction: float,
     values: CodecLike = "fp32",
@@ -102,6 +107,7 @@ def top_k(
     return _like(inner, f"top_k {_number('fraction', fraction)} {inner.name} {words}".rstrip())
 
 
+@checked
 def fp8_rows(row: int | None = None) -> Codec:
     """8-bit floats (e4m3fn) times max/448 of each row, as torchft has it; a vector is one row.
 
@@ -114,6 +120,7 @@ def fp8_rows(row: int | None = None) -> Codec:
     return _made("fp8_rows", {"row": row})
 
 
+@checked
 def int8_rows(
     row: int | None = None,
     stochastic: bool = False,
@@ -131,6 +138,7 @@ def int8_rows(
     return _made("int8_rows", {"row": row}, seed, random_bits, stochastic=stochastic)
 
 
+@checked
 def int4(
     bucket: int | None = None,
     stochastic: bool = False,
@@ -148,6 +156,7 @@ def int4(
     return _made("int4", {"bucket": bucket}, seed, random_bits, stochastic=stochastic)
 
 
+@checked
 def quantized(
     q: ScaledLike,
     stochastic: bool = False,
@@ -165,6 +174,7 @@ def quantized(
     return _made(f"quantized {scaled(q)}", {}, seed, random_bits, stochastic=stochastic)
 
 
+@checked
 def uniform(
     bits: int | Literal["entropy", "gradient"] | None = None,
     coding: Literal["huffman", "fixed"] | None = None,
@@ -190,6 +200,7 @@ def uniform(
     return _made("uniform", options, seed, random_bits)
 
 
+@checked
 def feedback(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
     """Any codec, whose errors are added to the next call's values (Seide et al.; LoCo).
 

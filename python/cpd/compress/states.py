@@ -12,6 +12,7 @@ import numpy as np
 
 from cpd import _core
 from cpd.compress.merging import Kept, merged
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int64
 from cpd.numeric.shown import shown
@@ -40,6 +41,7 @@ class Owner(NamedTuple):
         return f"{'all' if self.rank is None else f'rank {self.rank} of'} {self.world} ranks"
 
 
+@checked
 class States:
     """The residuals and other numbers that codecs keep of layers between calls.
 

@@ -46,6 +46,7 @@ from cpd.nn.functional import linear, matmul
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.streams import at, stream_of
+from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.options import Number
 from cpd.ops.arguments import check_carrier
 
@@ -54,6 +55,7 @@ QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
 """Positions: of the parts of one attention, and of multi_head_attention's."""
 
 
+@refused_by_torch
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -101,6 +103,7 @@ def scaled_dot_product_attention(
     return _product(weights, value, how, at(base, VALUES), dtype)
 
 
+@refused_by_torch
 def multi_head_attention(
     query: Tensor,
     key: Tensor,

@@ -23,6 +23,7 @@ from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Rule
+from cpd.numeric.checked import checked
 from cpd.numeric.options import integer
 from cpd.numeric.shown import shown
 
@@ -30,6 +31,7 @@ WITHOUT_PRODUCTS = ("norm", "table")
 """What is emulated of layers that "first N" and "last N" do not count."""
 
 
+@checked
 def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) -> Report:
     """Emulates the layers of `model`, in place, as `recipe` says.
 
@@ -85,6 +87,7 @@ def _pairs(rules: Any) -> list[Rule]:
     return list(rules)
 
 
+@checked
 def restore(model: nn.Module) -> None:
     """Gives every layer of `model` its own class back, and takes away what `convert` added. A model
     that was not converted stays as it is."""
@@ -98,6 +101,7 @@ def restore(model: nn.Module) -> None:
         _give_back_to_ddp(module)
 
 
+@checked
 def set_step(
     model: nn.Module,
     *,

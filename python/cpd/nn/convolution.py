@@ -4,6 +4,7 @@ dimensions. What `cpd.functional` says of products holds here; the rest says `co
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,6 +27,7 @@ from cpd.nn.arguments import (
     pair_of,
 )
 from cpd.nn.recipe import RecipeLike, recipe
+from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.options import Number, integer
 from cpd.numeric.scaled_cast import OperandSpec
 from cpd.numeric.shown import shown
@@ -45,6 +47,10 @@ PADDING_MODES = {
 _recipe = recipe  # the parameter of the same name hides it
 
 
+_refused_by_torch = functools.partial(refused_by_torch, own=("input", "weight", "bias"))
+
+
+@_refused_by_torch
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -71,6 +77,7 @@ def conv1d(
     return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
+@_refused_by_torch
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -122,6 +129,7 @@ def conv2d(
     return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
+@_refused_by_torch
 def conv3d(
     input: Tensor,
     weight: Tensor,
@@ -148,6 +156,7 @@ def conv3d(
     return _convolve(3, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
+@_refused_by_torch
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -174,6 +183,7 @@ def conv_transpose1d(
     return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
+@_refused_by_torch
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -207,6 +217,7 @@ def conv_transpose2d(
     return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
 
 
+@_refused_by_torch
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,

@@ -10,9 +10,11 @@ from torch import Tensor
 from cpd._torch.rounding import rounded
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
+from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.options import Number
 
 
+@refused_by_torch
 def embedding(
     input: Tensor,
     weight: Tensor,

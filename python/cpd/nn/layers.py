@@ -15,10 +15,12 @@ from cpd.nn import bypasses
 from cpd.nn.functional import Pair, conv2d, linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
+from cpd.numeric.checked import checked, refused_by_torch
 
 LayerT = TypeVar("LayerT", bound="Linear | Conv2d")
 
 
+@checked
 class Linear(nn.Linear):
     """torch.nn.Linear, computed by `cpd.functional.linear`.
 
@@ -38,6 +40,7 @@ class Linear(nn.Linear):
 
     recipe: Recipe
 
+    @refused_by_torch
     def __init__(
         self,
         in_features: int,
@@ -50,7 +53,7 @@ class Linear(nn.Linear):
         layer: int | None = None,
     ) -> None:
         how = _of_layer(recipe, layer)
-        super().__init__(in_features, out_features, bias, device, dtype)
+        super().__init__(in_features, out_features, bias, _device(device), dtype)
         self.recipe = how
 
     @classmethod
@@ -89,6 +92,7 @@ class Linear(nn.Linear):
         return f"{super().extra_repr()}, {self.recipe}"
 
 
+@checked
 class Conv2d(nn.Conv2d):
     """torch.nn.Conv2d, computed by `cpd.functional.conv2d`.
 
@@ -102,6 +106,7 @@ class Conv2d(nn.Conv2d):
 
     recipe: Recipe
 
+    @refused_by_torch
     def __init__(
         self,
         in_channels: int,
@@ -130,7 +135,7 @@ class Conv2d(nn.Conv2d):
             groups,
             bias,
             padding_mode,  # type: ignore[arg-type]  # torch checks it
-            device,
+            _device(device),
             dtype,
         )
         self.recipe = how
@@ -172,6 +177,18 @@ class Conv2d(nn.Conv2d):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.recipe}"  # type: ignore[no-untyped-call]
+
+
+def _device(given: Any) -> torch.device | None:
+    """A device of torch or its name, as torch.device."""
+    if given is None or isinstance(given, torch.device):
+        return given
+    if isinstance(given, bool) or not isinstance(given, (str, int)):
+        raise TypeError(f"device must be a torch.device or its name, got {type(given).__name__}")
+    try:
+        return torch.device(given)
+    except RuntimeError:
+        raise ValueError(f"device must be a torch.device or its name, got {given!r}") from None
 
 
 def _of_layer(recipe: RecipeLike, layer: int | None) -> Recipe:

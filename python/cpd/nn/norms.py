@@ -25,10 +25,12 @@ from cpd._torch.rounding import rounded
 from cpd.nn.arguments import check_operand
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
+from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.options import Number
 from cpd.ops.arguments import check_carrier
 
 
+@refused_by_torch
 def layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -51,6 +53,7 @@ def layer_norm(
     return how.normed(_layer_norm, input, (weight, bias), list(normalized_shape), [eps])
 
 
+@refused_by_torch
 def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -72,6 +75,7 @@ def rms_norm(
     return how.normed(_rms_norm, input, (weight,), list(normalized_shape), numbers)
 
 
+@refused_by_torch
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -94,6 +98,7 @@ def group_norm(
     return how.normed(_group_norm, input, (weight, bias), [num_groups], [eps])
 
 
+@refused_by_torch
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -122,6 +127,7 @@ def batch_norm(
     return how.normed(_batch_norm, input, others, [int(training)], [momentum, eps])
 
 
+@refused_by_torch
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -144,6 +150,8 @@ def instance_norm(
     >>> instance_norm(x, recipe=cpd.Recipe("fp32", norm="e4m3")).tolist()
     [[[-0.9375, -0.46875, 1.375]]]
     """
+    if (running_mean is None) != (running_var is None):
+        raise ValueError("running_mean and running_var go together, and one of them is None")
     how = _Rounding(recipe, stream, dtype)
     others = (running_mean, running_var, weight, bias)
     return how.normed(_instance_norm, input, others, [int(use_input_stats)], [momentum, eps])

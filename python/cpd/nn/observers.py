@@ -27,6 +27,7 @@ from cpd.nn.observed_rows import Key, Row
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.rules import Choice
+from cpd.numeric.checked import checked
 from cpd.numeric.options import integer
 from cpd.numeric.scaled_cast import OperandSpec, is_whole
 from cpd.numeric.shown import shown
@@ -41,6 +42,7 @@ COMPILED = (
 )
 
 
+@checked
 def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None) -> Watch:
     """Looks at the layers of `model` in every `every`th step, the first included.
 

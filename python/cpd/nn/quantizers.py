@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cpd._torch.rounding import rounded
 from cpd.nn.clock import SHIFT, recomputes_or_transforms
+from cpd.numeric.checked import checked
 from cpd.numeric.options import Number, integer
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, draws, operand_spec
 from cpd.numeric.streams import MAX_LAYERS
@@ -57,6 +58,7 @@ class _Rounding:
         return f"cpd.quantizer({self})"
 
 
+@checked
 def quantizer(
     forward: OperandLike | None = None,
     backward: OperandLike | None = None,
@@ -100,6 +102,7 @@ def quantizer(
     return _Rounding(_spec(forward), _spec(backward), _axes(axis), number)
 
 
+@checked
 class Quantizer(nn.Module):
     """`quantizer` as a module.
 

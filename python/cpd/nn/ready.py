@@ -11,6 +11,7 @@ from typing import Any
 
 from cpd.nn.recipe import SUMS, Recipe, RecipeLike, Sum, files, is_native
 from cpd.nn.recipe import recipe as _recipe
+from cpd.numeric.checked import checked
 from cpd.numeric.scaled_cast import ScaledCast
 from cpd.numeric.shown import shown
 
@@ -20,6 +21,7 @@ _MX = "rule=rceil arithmetic=te"
 _RHT = "transform=hadamard16:te"
 
 
+@checked
 def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = None) -> Recipe:
     """The recipe of that name (see `named_recipes`), of a file (a path that ends in .toml or
     .json), of plain data (`Recipe.from_dict`), or, for an accumulator's text, that uses it

@@ -14,6 +14,7 @@ from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
 from cpd.numeric.scaled import Scaled
@@ -42,6 +43,7 @@ ROUNDED = ("norm", "softmax", "embedding", "residual")
 TEXTS = ("update", "state", "wire", "source")
 
 
+@checked
 @dataclass(frozen=True, init=False, repr=False)
 class Recipe:
     """How the layers of a model (`cpd.convert`, `cpd.nn`, `cpd.functional`) compute their three
@@ -214,6 +216,9 @@ class Recipe:
         >>> Recipe("native", weight="e4m3fn").operand("grad_input_weight").text
         'e4m3fn'
         """
+        known = (*OPERANDS, "output", *OVERRIDES, *ROUNDED)
+        if name not in known:
+            raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}")
         given = getattr(self, name)
         found: OperandSpec | None = getattr(self, OVERRIDES[name]) if is_same(given) else given
         return found

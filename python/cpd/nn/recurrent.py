@@ -36,6 +36,7 @@ from cpd.nn.functional import linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
+from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.options import Number
 from cpd.numeric.shown import shown
 
@@ -46,6 +47,7 @@ INPUT, HIDDEN, PROJECTION = 0, 1, 2
 _KINDS = 4
 
 
+@refused_by_torch
 def lstm(
     input: Tensor,
     hx: tuple[Tensor, Tensor],
@@ -84,6 +86,7 @@ def lstm(
     return y, h, c
 
 
+@refused_by_torch
 def gru(
     input: Tensor,
     hx: Tensor,
@@ -111,6 +114,7 @@ def gru(
     return y, h
 
 
+@refused_by_torch
 def rnn(
     input: Tensor,
     hx: Tensor,
@@ -145,6 +149,7 @@ def rnn(
 # ---- cells ---------------------------------------------------------------------------------------
 
 
+@refused_by_torch
 def lstm_cell(
     input: Tensor,
     hx: tuple[Tensor, Tensor],
@@ -168,6 +173,7 @@ def lstm_cell(
     return h, c
 
 
+@refused_by_torch
 def gru_cell(
     input: Tensor,
     hx: Tensor,
@@ -188,6 +194,7 @@ def gru_cell(
     return _cell(_GRU, input, (hx,), (w_ih, w_hh, b_ih, b_hh), recipe, stream)[0]
 
 
+@refused_by_torch
 def rnn_cell(
     input: Tensor,
     hx: Tensor,

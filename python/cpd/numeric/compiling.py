@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from cpd.numeric.checked import check_text
+
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -17,7 +19,13 @@ def constant(function: FunctionT) -> FunctionT:
 
     @functools.wraps(function)
     def known(*args: Any) -> Any:
-        return kept(*args)
+        try:
+            return kept(*args)
+        except TypeError:
+            for value in args:
+                if isinstance(value, str):
+                    check_text("a text", value)
+            raise
 
     known.__dict__["_dynamo_marked_constant"] = True
     return cast(FunctionT, known)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cpd import _core
 from cpd.numeric import native
+from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.shown import shown
 
@@ -92,6 +93,7 @@ class Format:
     ) -> None:
         if not isinstance(encoding, str):
             raise TypeError(f"encoding must be a str, got {type(encoding).__name__}")
+        check_text("encoding", encoding)
         held = _core.Format(
             exp=_small_int("exp", exp),
             man=_small_int("man", man),
@@ -225,6 +227,7 @@ def named(name: str) -> Format:
 
 def is_scaled(text: str) -> bool:
     """Whether a text is that of a scaled format."""
+    check_text("a format", text)
     try:
         _core.Scaled.parse(text)
     except ValueError:

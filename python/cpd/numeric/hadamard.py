@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cpd import _core
 from cpd.numeric import native
+from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
 
 
+@functools.partial(checked, own=("signs",))
 @dataclass(frozen=True, init=False, eq=False)
 class Hadamard:
     """A Hadamard transform of groups of `size` neighbouring values: x' = 1/√size · H · diag(s) · x.

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from cpd import _core
 from cpd.numeric import native
+from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format, format_text
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec
@@ -17,6 +18,7 @@ from cpd.numeric.options import int32
 _format = format
 
 
+@checked
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Scaled:
     """An element format whose values share scales: a value is element * scale of its block, and

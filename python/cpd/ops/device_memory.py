@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 from cpd import _core
-from cpd.numeric.options import integer
+from cpd.numeric.checked import checked
+from cpd.numeric.options import int32
 
 
 def current_device() -> int:
-    """Index of torch's current CUDA device. Raises what torch raises where there is none."""
+    """Index of torch's current CUDA device. Raises RuntimeError where there is none."""
     import torch
 
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch has no CUDA device here")
     return torch.cuda.current_device()
 
 
+@checked
 def release_cuda_memory(device: int | None = None) -> None:
     """Give the device memory that CPD keeps for later calls back to the device: to torch's
     allocator, say, which does not know of it. Waits for the device's work.
@@ -29,7 +33,7 @@ def release_cuda_memory(device: int | None = None) -> None:
     >>> if torch.cuda.is_available():
     ...     cpd.release_cuda_memory()
     """
-    index = current_device() if device is None else integer("device", device)
+    index = current_device() if device is None else int32("device", device)
     if index < 0:
         raise ValueError(f"device must be 0 or more, got {index}")
     _core.release_cuda_memory(index)

@@ -232,7 +232,7 @@ def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
-    if scales is not None or amax is not None or axis != -1:
+    if scales is not None or amax is not None or int32("axis", axis) != -1:
         raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to.name}")
 
 

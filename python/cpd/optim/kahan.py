@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cpd._torch.arguments import name_of
+from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import FormatLike, format
 from cpd.numeric.scaled_cast import operand_spec
 from cpd.ops.arguments import check_carrier
@@ -36,6 +37,7 @@ class _Kahan(Optimizer, ABC):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; a group may have a `format` of its own."""
+        check_keys("param_group", param_group, "params")
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             check_carrier(name_of(p.dtype), self.param_groups[-1]["format"])
@@ -102,6 +104,7 @@ class _Rounding:
         return float(self(torch.tensor(x)))
 
 
+@checked
 class KahanSGD(_Kahan):
     """Stochastic gradient descent in one narrow format, with Kahan's compensation.
 
@@ -157,6 +160,7 @@ class KahanSGD(_Kahan):
         return p, rn(values["compensation"] - rn.number(group["lr"]) * g)
 
 
+@checked
 class KahanAdamW(_Kahan):
     """AdamW in one narrow format, with Kahan's compensation.
 
@@ -187,7 +191,7 @@ class KahanAdamW(_Kahan):
         weight_decay: float = 0.0,
         format: FormatLike = "bf16",
     ) -> None:
-        if not all(0 <= beta < 1 for beta in betas):
+        if not all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be at least 0 and below 1, got {betas}")
         super().__init__(params, format, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 

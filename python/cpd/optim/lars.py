@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cpd.numeric.checked import checked
 
+
+@checked
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg: *Large batch training of
     convolutional networks*, 2017, algorithm 1), with which the APS paper trains ResNet-18 at

@@ -12,10 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.options import integer
 from cpd.optim.rounding import local
 
 
+@checked
 class LossScaler:
     """Scales losses, and makes steps only of gradients that are finite.
 
@@ -125,6 +127,7 @@ class LossScaler:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what `state_dict` gave."""
+        check_keys("state_dict", state_dict, "scale", "steps")
         self._scale = torch.tensor(float(state_dict["scale"]))
         self._steps = int(state_dict["steps"])
 

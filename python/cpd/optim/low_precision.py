@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.options import check_number, integer
 from cpd.numeric.scaled_cast import OperandLike
 from cpd.numeric.shown import shown
@@ -34,6 +36,7 @@ _SHARED = tuple(
 _NARROW = (torch.float16, torch.bfloat16)
 
 
+@functools.partial(checked, own=("optimizer",))
 class LowPrecision(Optimizer):
     """An optimizer of torch whose weights, and where asked its state and gradients, are values of
     given formats.
@@ -134,6 +137,7 @@ class LowPrecision(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; may also be called on the inner optimizer."""
+        check_keys("param_group", param_group, "params")
         self.inner.add_param_group(param_group)
         self._take([self.param_groups[-1]])
 
@@ -144,6 +148,7 @@ class LowPrecision(Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what `state_dict` gave, or an inner optimizer's: then no step was made."""
+        check_keys("state_dict", state_dict, "param_groups", "state")
         self.inner.load_state_dict(state_dict)
         numbers = chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         for number, p in zip(numbers, self._parameters(), strict=True):

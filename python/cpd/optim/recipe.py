@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import RecipeLike
+from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
 from cpd.optim.loss_scaler import LossScaler
 from cpd.optim.low_precision import LowPrecision
@@ -19,6 +20,7 @@ UPDATE = ("update", "master")
 STATE = ("momentum", "second_moment", "gradient")
 
 
+@checked
 def from_recipe(
     optimizer: Optimizer, recipe: RecipeLike, *, seed: int = 0
 ) -> tuple[Optimizer, LossScaler]:

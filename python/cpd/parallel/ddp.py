@@ -22,6 +22,7 @@ from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, divided
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
+from cpd.numeric.checked import checked
 from cpd.parallel.nodes.gradients import named_parameters, number_of
 
 Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
@@ -30,6 +31,7 @@ _PATIENCE = 5.0
 """Seconds for a reduction to end that Ctrl-C has met."""
 
 
+@checked
 def ddp_hook(
     spec: ReduceSpec | Schedule,
     comm: Communicator | None = None,
@@ -88,11 +90,13 @@ def ddp_hook(
     return state, all_reduce_hook
 
 
+@checked
 def all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Tensor]:
     """The hook that `ddp_hook` returns."""
     return state.reduce(bucket)
 
 
+@checked
 class HookState:
     """What the hook keeps from step to step.
 

@@ -18,8 +18,10 @@ from cpd.comm.schedule import Schedule, as_schedule, averaging
 from cpd.comm.schedule import numbered as numbered
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
+from cpd.numeric.checked import check_keys, checked
 
 
+@checked
 def set_reduce_scatter(
     model: nn.Module,
     spec: ReduceSpec | Schedule,
@@ -52,6 +54,7 @@ def set_reduce_scatter(
     return made
 
 
+@checked
 class ReduceScatter:
     """For `FSDPModule.set_custom_reduce_scatter`: every rank keeps its part of the sum.
 
@@ -143,6 +146,7 @@ class ReduceScatter:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on as what `state_dict` told of."""
+        check_keys("state", state, "states", "step")
         self.states.load_state_dict(state["states"])
         self.step = state["step"]
 

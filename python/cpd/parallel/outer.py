@@ -26,6 +26,7 @@ from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
+from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
 from cpd.numeric.options import integer
 from cpd.parallel.nodes.gradients import number_of
@@ -103,6 +104,7 @@ class _Workers(abc.ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on as what `state_dict` told of. Raises ValueError where that had another number of
         workers or other layers."""
+        check_keys("state", state, "world_size", "steps")
         if state["world_size"] != self.world_size:
             raise ValueError(f"the state has {state['world_size']} workers, not {self.world_size}")
         self.states.load_state_dict(state.get("states", {"layers": []}))
@@ -235,6 +237,7 @@ class _Workers(abc.ABC):
         return type(self).__name__, self.period
 
 
+@checked
 class DiLoCo(_Workers):
     """Local steps by any inner optimizer; every `inner_steps` of them the workers meet (Douillard
     et al., DiLoCo, 2023; Streaming DiLoCo, 2025).
@@ -310,6 +313,7 @@ class DiLoCo(_Workers):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_keys("state", state, "world_size", "steps", *self._held())
         for name, held in self._held().items():
             shapes = {n: x.shape for n, x in zip(self.names, held, strict=True)}
             if {n: x.shape for n, x in state[name].items()} != shapes:
@@ -339,6 +343,7 @@ class DiLoCo(_Workers):
         return *super()._options(), *sgd
 
 
+@checked
 class WeightAverage(_Workers):
     """Workers train alone; every `period` steps the average of their weights, through the
     all-reduce of `spec`, takes the place of each one's (Øland and Raj, Reducing communication

@@ -16,6 +16,7 @@ from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
 from cpd.comm.virtual import LayerReport
 from cpd.compress.states import Owner, States
+from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
 from cpd.numeric.shown import shown
@@ -36,6 +37,7 @@ from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values, hi
 KEEPS = ("memory", "disk", "recompute")
 
 
+@checked
 class VirtualNodes:
     """Trains `model` as `world_size` nodes would whose gradients meet in CPD's all-reduce.
 
@@ -207,6 +209,7 @@ class VirtualNodes:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on as what `state_dict` told of. Raises ValueError where that had another number of
         nodes, or nodes with generators or buffers of their own where these have none."""
+        check_keys("state", state, "world_size", "generators", "buffers", "schedule", "next_step")
         if state["world_size"] != self.world_size:
             raise ValueError(f"the state has {state['world_size']} nodes, not {self.world_size}")
         for name, own in (("generators", self._generators), ("buffers", self._buffers)):

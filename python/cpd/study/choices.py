@@ -12,6 +12,7 @@ import numpy as np
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.numeric.checked import checked
 from cpd.study.costs import Largest, Sizes, cost, transfer_time
 from cpd.study.reduce import (
     Contributions,
@@ -88,6 +89,7 @@ class Recommendation:
         return self.owner[0].seconds
 
 
+@checked
 def recommend(
     per_rank: PerRank,
     spec: ReduceSpec,
@@ -123,6 +125,7 @@ def recommend(
     return _recommended(Contributions(per_rank), spec, group_sizes, alpha, beta)
 
 
+@checked
 def recommend_over(
     comm: Communicator,
     layers: Layers,
@@ -147,6 +150,7 @@ def _recommended(
     )
 
 
+@checked
 def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
     """Raises TypeError or ValueError for what `recommend` does not take."""
     check_spec(spec)
@@ -159,6 +163,7 @@ def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
         raise ValueError("at least one group size is needed, got none")
 
 
+@checked
 def choose(
     measured: Mapping[int, Measurement],
     spec: ReduceSpec,

@@ -13,7 +13,8 @@ from cpd.comm import local
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import PerRank, layer_lies
 from cpd.comm.spec import ReduceSpec, check_spec
-from cpd.numeric.options import integer
+from cpd.numeric.checked import checked
+from cpd.numeric.options import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
 """Values in work at once in a communicator that was not told otherwise."""
@@ -56,6 +57,7 @@ class MeasuredCost:
     """By the rank that sent most."""
 
 
+@checked
 def cost(
     spec: ReduceSpec,
     world: int,
@@ -99,16 +101,17 @@ def cost(
     values, rows = _values_and_rows(spec, sizes)
     native = _core.cost(
         spec._native(),
-        integer("world", world),
-        integer("rank", rank),
+        int32("world", world),
+        int32("rank", rank),
         values,
-        integer("chunk", chunk),
+        int64("chunk", chunk),
         rows,
         _largest(largest, len(values)),
     )
     return Cost(native.steps, native.bytes_sent, native.bytes_received, native.exact)
 
 
+@checked
 def measured_cost(
     per_rank: PerRank, spec: ReduceSpec, *, chunk: int = DEFAULT_CHUNK
 ) -> MeasuredCost:
@@ -139,6 +142,7 @@ def measured_cost(
     )
 
 
+@checked
 def transfer_time(
     spec: ReduceSpec,
     world: int,
@@ -161,7 +165,7 @@ def transfer_time(
     values, rows = _values_and_rows(spec, sizes)
     return _core.time(
         spec._native(),
-        integer("world", world),
+        int32("world", world),
         values,
         float(alpha),
         float(beta),
@@ -179,8 +183,8 @@ def _values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[in
 
 def _shape(size: Any) -> tuple[int, ...]:
     if not isinstance(size, (tuple, list)):
-        return (integer("size", size),)
-    shape = tuple(integer("size", length) for length in size)
+        return (int64("size", size),)
+    shape = tuple(int64("size", length) for length in size)
     if any(length < 0 for length in shape):
         raise ValueError(f"lengths of a shape must be at least 0, got {shape}")
     return shape

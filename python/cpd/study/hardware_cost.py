@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, accumulator
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 
@@ -74,6 +75,7 @@ class HardwareCost:
         return {"model": MODEL, **parts, "gates": self.gates}
 
 
+@checked
 def hardware_cost(
     a: FormatLike | ScaledLike,
     acc: AccumulatorLike = "fp32",

@@ -20,6 +20,7 @@ from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, StallWarning, check_spec
 from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
+from cpd.numeric.checked import checked
 from cpd.numeric.options import integer
 
 DRAWS = 16
@@ -59,6 +60,7 @@ def roundoff(
 def roundoff(
     per_rank: PerRank, spec: ReduceSpec, group_sizes: Sequence[int], *, per_layer: Literal[True]
 ) -> dict[int, list[Roundoff]]: ...
+@checked
 def roundoff(
     per_rank: PerRank, spec: ReduceSpec, group_sizes: Sequence[int], *, per_layer: bool = False
 ) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
@@ -99,6 +101,7 @@ def roundoff_over(
     *,
     per_layer: Literal[True],
 ) -> dict[int, list[Roundoff]]: ...
+@checked
 def roundoff_over(
     comm: Communicator,
     layers: Layers,
@@ -177,6 +180,7 @@ class Measurement:
         return np.asarray(np.sqrt(shares), np.float64)
 
 
+@checked
 class Contributions:
     """What all ranks give to an all-reduce, to be measured with any number of specs: the reference
     is summed once. `world` is the number of ranks W, `shapes` are the layers', `sizes` the number

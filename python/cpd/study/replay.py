@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, accumulator, presets
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, format
 from cpd.ops import cast, gemm
 
@@ -66,6 +67,7 @@ class _Set:
     adds_c: bool = True
 
 
+@checked
 def replay(
     path: Any,
     acc: AccumulatorLike | None = None,

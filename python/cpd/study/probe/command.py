@@ -27,6 +27,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.ops import decode, encode
 from cpd.study.probe.dots import F32
@@ -46,6 +47,7 @@ class CommandError(RuntimeError):
     """
 
 
+@checked
 class Command:
     """A command as a function for `cpd.study.probe`: see this module's text for what it reads and
     writes.

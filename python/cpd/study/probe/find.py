@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpd.numeric.accumulator import Accumulator, BlockFma
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import int32
 from cpd.study.probe import fit
@@ -89,6 +90,7 @@ class Probed:
         return "\n".join(lines)
 
 
+@checked
 def probe(
     function: Callable[..., Any],
     a: FormatLike,
@@ -141,6 +143,7 @@ def probe(
     return _Probe(function, Inputs(*formats, k), int32("seed", seed)).run()
 
 
+@checked
 def dots_of_matmul(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
     """Makes of a matrix product what `probe` takes: dot products, `size` at a time, become the rows
     of a and the columns of b, and are the diagonal of the result.

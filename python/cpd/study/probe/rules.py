@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.ops import add, cast, fma, gemm, mul
 from cpd.study.probe.dots import F32, Dots
@@ -26,6 +27,7 @@ class Rule(Protocol):
     def __call__(self, dots: Dots) -> F32: ...
 
 
+@checked
 @dataclass(frozen=True)
 class Known:
     """An accumulator of CPD's; its result is perhaps rounded once more."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from cpd import ops
 from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, format, is_scaled
 from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
@@ -33,6 +34,7 @@ SCALES = {
 """Names of scales, and what stands behind the element format in the text of `cpd.scaled`."""
 
 
+@checked
 @dataclass(frozen=True)
 class Cell:
     """One choice: both operands of each product are cast to `operand`, and products are summed in
@@ -240,6 +242,7 @@ def _element(name: str) -> Format:
         raise ValueError(f"format {shown(name)}: {error}") from None
 
 
+@checked
 @dataclass(frozen=True)
 class Losses:
     """What a cell loses of a tensor, or of several: counts and sums, so that those of several
@@ -324,7 +327,10 @@ class Losses:
         >>> Losses.total([Losses(2, 4e6, 4e4), Losses(2, 4e-6, 12e-8)]).errors
         0.08
         """
-        each = [part.normalised for part in parts]
+        given = list(parts)
+        if not all(isinstance(part, Losses) for part in given):
+            raise TypeError("parts must be of type cpd.study.Losses")
+        each = [part.normalised for part in given]
         sums = {one.name: sum(getattr(part, one.name) for part in each) for one in fields(cls)}
         return cls(**sums | {"worst": max((part.worst for part in each), default=0.0)})
 

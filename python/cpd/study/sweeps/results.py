@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd._files import write_json, write_text
+from cpd.numeric.checked import checked
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 from cpd.study.hardware_cost import MODEL, HardwareCost, hardware_cost
@@ -38,6 +39,7 @@ class Tensor:
     rms: float
 
 
+@checked
 @dataclass(frozen=True)
 class Row:
     """A cell, what it loses of all tensors and of each, and what it costs."""
@@ -89,6 +91,7 @@ class Row:
         }
 
 
+@checked
 @dataclass(frozen=True)
 class Sweep:
     """The rows of a sweep, in the order of its cells. Printable, as a table.

@@ -17,6 +17,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.cells import Cell, fitting, grid
 from cpd.study.sweeps.measure import Bench
@@ -35,6 +36,7 @@ _KEPT, _VALUES, _LOGS = "cells", "tensors", "jobs"
 """What a sweep's folder holds."""
 
 
+@checked
 def sweep(
     tensors: TensorsLike,
     formats: Any,
@@ -117,7 +119,7 @@ def sweep(
     if jobs is not None and (type(jobs) is not int or jobs < 1):
         raise ValueError(f"jobs must be an int of at least 1, got {shown(jobs)}")
     work = workload(tensors, length, sample)
-    tell, done = tell or _warn, done or _ignore
+    tell, done = _warn if tell is None else tell, _ignore if done is None else done
     with ExitStack() as open_:
         if folder is None:
             folder = open_.enter_context(tempfile.TemporaryDirectory(prefix="cpd-sweep-"))

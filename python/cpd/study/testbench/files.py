@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd._files import write_text
+from cpd.numeric.checked import checked
 from cpd.study.testbench.bench import bench_text
 from cpd.study.testbench.units import Ports, formats_of, plain_unit, unit_of
 
@@ -39,6 +40,7 @@ clean:
 """
 
 
+@checked
 def write_testbench(
     vectors: Any,
     directory: str | Path,
@@ -59,6 +61,10 @@ def write_testbench(
     Errors: ValueError for vectors that no unit fits and a name that no module can have; OSError
     where files cannot be written.
     """
+    if not hasattr(vectors, "head"):
+        raise TypeError(
+            f"vectors must be what cpd.study.vectors makes, got {type(vectors).__name__}"
+        )
     head, fields = vectors.head, vectors.fields
     ports = ports or Ports()
     unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import Format
 from cpd.numeric.formats import format as format_of
 from cpd.numeric.shown import shown
@@ -89,6 +90,7 @@ class Ports:
 Head = Mapping[str, Any]
 
 
+@checked
 def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
     """A user's module: its ports are the fields, without parameters; of the signals inside those
     that `ports` names. Raises ValueError for signals that there are not."""
@@ -125,11 +127,15 @@ def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
     }
 
 
+@checked
 def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
     """The unit of `tests/rtl` that vectors with this head and these fields are for.
 
     Errors: ValueError for an operation, format or rounding that has no unit.
     """
+    check_keys("head", head, "operation")
+    if not all(hasattr(each, "role") for each in fields):
+        raise TypeError("fields must be of type cpd.study.vectors.Field")
     operation = head["operation"]
     if operation not in _UNITS:
         known = ", ".join(_UNITS)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
 from cpd.study.vectors.corners import CORNERS, corner_of, count_corners, flags_text
@@ -38,6 +39,7 @@ class Check:
     coverage: Counter[str] = field(default_factory=Counter)
 
 
+@checked
 def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None) -> Check:
     """Compares each line of a file with what oracle and kernels give for its inputs.
 

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from cpd.numeric.checked import checked
 from cpd.study.vectors.fields import Field, field_of
 from cpd.study.vectors.lines import LineReader, columns_of, head_in, kind_of
 
@@ -21,6 +22,7 @@ class VectorFileError(ValueError):
     """A file that cannot be read: its name, the line's number, what is wrong."""
 
 
+@checked
 class File:
     """The lines of a file, with what its head says.
 

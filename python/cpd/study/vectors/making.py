@@ -9,6 +9,7 @@ from typing import Any
 
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.accumulator import accumulator as to_accumulator
+from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import Options, integer
 from cpd.numeric.shown import shown
@@ -26,6 +27,7 @@ RANDOM = 10000
 _INTEGER = re.compile(r"\bint\d|\bfixed\b")
 
 
+@checked
 def make(
     operation: str,
     formats: FormatLike | Sequence[FormatLike] = (),
@@ -213,6 +215,7 @@ def _refuse_old_integers(head: dict[str, Any]) -> None:
         )
 
 
+@checked
 def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
     """The rule of a file's lines, as its head describes it. Raises ValueError."""
     _refuse_old_integers(head)

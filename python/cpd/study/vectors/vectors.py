@@ -15,6 +15,7 @@ import numpy as np
 
 from cpd._core import __version__
 from cpd._files import STDOUT, replaced_together
+from cpd.numeric.checked import checked
 from cpd.study.vectors import inputs
 from cpd.study.vectors.corners import count_corners
 from cpd.study.vectors.fields import Field
@@ -26,6 +27,7 @@ from cpd.study.vectors.systemverilog import package_text
 _IN_MEMORY = 1 << 28
 
 
+@checked
 class Vectors:
     """Lines of one operation: which inputs, and the results of each.
 
@@ -90,7 +92,7 @@ class Vectors:
 
     def name(self, kind: str) -> str:
         """The name of a file of these lines, such as e4m3_mul_rne.tv."""
-        return self.rule.stem + SUFFIXES[kind]
+        return self.rule.stem + SUFFIXES[kind_of(None, kind)]
 
     def write(self, path: Any, kind: str | None = None) -> Path:
         """Writes a file, in place of the one that is there, when every line has been compared;

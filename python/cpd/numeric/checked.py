@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments held to their annotations before a call: `checked`. What an argument of the right type
+may be is checked by who takes it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+Test = Callable[[Any], bool]
+
+
+def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
+    """The same function, or class with its methods, whose arguments are checked first: TypeError
+    says which one is not what its annotation says, ValueError names a text that UTF-8 cannot hold.
+
+    `own`: arguments that are left to the function's own checks.
+
+    Annotations that name no type here (`Any`, what a conversion takes, "…Like") are not held
+    against anything. Compiled programs call the function itself.
+
+    >>> @checked
+    ... def twice(number: int, name: str = "") -> int:
+    ...     return 2 * number
+    >>> twice("3")
+    Traceback (most recent call last):
+    ...
+    TypeError: number must be an int, got str
+    """
+    if isinstance(of, type):
+        _check_methods(of, own)
+        return cast(CallableT, of)
+    return cast(CallableT, _checked_function(of, own))
+
+
+def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
+    """As `checked`, for a function that has torch compute: an error by which torch refuses shapes
+    or values is a ValueError with torch's sentence. `own`: arguments that it checks itself."""
+    function = _checked_function(of, own)
+
+    @functools.wraps(of)
+    def call(*args: Any, **named: Any) -> Any:
+        if _is_compiling():
+            return of(*args, **named)
+        try:
+            return function(*args, **named)
+        except (RuntimeError, LookupError, AssertionError, ArithmeticError) as error:
+            if not _is_of_arguments(error):
+                raise
+            name = of.__qualname__.removesuffix(".__init__")
+            raise ValueError(f"{name}: {_first_line(error)}") from error
+
+    return cast(CallableT, call)
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises ValueError for a text that UTF-8 cannot hold: one with half of a surrogate pair."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name} must be text that UTF-8 can hold, got {text!r}") from None
+
+
+def check_keys(name: str, given: Mapping[str, Any], *keys: str) -> None:
+    """Raises ValueError where a mapping lacks one of these keys, TypeError where it is none."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {type(given).__name__}")
+    missing = [key for key in keys if key not in given]
+    if missing:
+        raise ValueError(f"{name} must have the keys {', '.join(keys)}; it has no {missing[0]!r}")
+
+
+# ---- functions and classes -----------------------------------------------------------------------
+
+
+def _checked_function(
+    function: Callable[..., Any], own: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    plan: dict[str, _Kind] = {}
+    order: list[str] = []
+
+    def prepare() -> None:
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                break
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                order.append(parameter.name)
+                is_own = parameter.name in own
+                plan[parameter.name] = _ANY if is_own else _kind_of(parameter.annotation)
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        if not _is_compiling():
+            if not order:
+                prepare()
+            for name, value in zip(order, args, strict=False):
+                plan[name].check(name, value)
+            for name, value in named.items():
+                plan.get(name, _ANY).check(name, value)
+        return function(*args, **named)
+
+    return call
+
+
+def _check_methods(cls: type, own: tuple[str, ...]) -> None:
+    """Puts checks before the public methods of a class and its `__init__`."""
+    for name, found in list(vars(cls).items()):
+        if name.startswith("_") and name not in ("__init__", "__call__"):
+            continue
+        if isinstance(found, (classmethod, staticmethod)):
+            setattr(cls, name, type(found)(_checked_function(found.__func__, own)))
+        elif inspect.isfunction(found):
+            setattr(cls, name, _checked_function(found, own))
+
+
+def _is_compiling() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
+_OF_THE_MACHINE = re.compile(
+    "CUDA|cuda|NCCL|memory|enforce fail|not initiali[sz]ed|cannot be loaded"
+)
+
+
+def _is_of_arguments(error: BaseException) -> bool:
+    """Whether an error of torch says that arguments are wrong, as far as that can be known."""
+    if type(error) in (IndexError, AssertionError, ZeroDivisionError):
+        return True
+    return type(error) in (RuntimeError, NotImplementedError) and not _OF_THE_MACHINE.search(
+        str(error)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "torch refuses these arguments"
+
+
+# ---- annotations ---------------------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """What an argument may be."""
+
+    tests: tuple[Test, ...]
+    """Of which one must hold; none: anything may be."""
+    noun: str
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises TypeError where the value is none of what it may be."""
+        if isinstance(value, str):
+            check_text(name, value)
+        for test in self.tests:
+            if test(value):
+                return
+        if self.tests:
+            raise TypeError(f"{name} must be {self.noun}, got {type(value).__name__}")
+
+
+_ANY = _Kind((), "anything")
+
+
+@functools.cache
+def _kind_of(annotation: Any) -> _Kind:
+    if annotation is inspect.Parameter.empty:
+        return _ANY
+    text = annotation if isinstance(annotation, str) else _text_of(annotation)
+    parts = [_TYPES.get(_bare(part)) or _ours(_bare(part)) for part in _parts(text)]
+    if not parts or any(part is None for part in parts):
+        return _ANY
+    found = [part for part in parts if part is not None]
+    nouns = list(dict.fromkeys(noun for _, noun in found))
+    noun = nouns[0] if len(nouns) == 1 else f"{', '.join(nouns[:-1])} or {nouns[-1]}"
+    return _Kind(tuple(test for test, _ in found), noun)
+
+
+def _text_of(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _parts(text: str) -> list[str]:
+    """What a union consists of."""
+    text, depth, parts = text.strip("\"' "), 0, [""]
+    for letter in text:
+        depth += (letter in "[(") - (letter in "])")
+        if letter == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _bare(part: str) -> str:
+    """'torch.nn.Module' → 'Module'; 'collections.abc.Sequence[int]' → 'Sequence[int]'."""
+    name, bracket, rest = part.partition("[")
+    inner = rest.removesuffix("]").strip()
+    last = name.rpartition(".")[2].strip()
+    if last in ("Sequence", "Iterable", "list", "tuple") and f"{last}[{inner}]" in _TYPES:
+        return f"{last}[{inner}]"
+    return "Literal" if last == "Literal" and bracket else last
+
+
+def _is_int(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_, np.ndarray)):
+        return False
+    if isinstance(value, int):
+        return True
+    if _is_torch(value, "Tensor"):
+        return bool(value.dim() == 0) and not value.is_floating_point() and not value.is_complex()
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    return _is_int(value) or isinstance(value, (float, np.floating)) or _is_one_number(value)
+
+
+def _is_one_number(value: Any) -> bool:
+    return _is_torch(value, "Tensor") and value.dim() == 0 and value.is_floating_point()
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray, Mapping))
+
+
+def _are_ints(value: Any) -> bool:
+    if not isinstance(value, (Sequence, np.ndarray)) and not _is_torch(value, "Tensor"):
+        return False
+    return _is_sequence(value) and _is_flat(value) and all(_is_int(one) for one in value)
+
+
+def _are_tensors(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(_is_torch(one, "Tensor") for one in value)
+
+
+def _is_flat(value: Any) -> bool:
+    return getattr(value, "ndim", 1) == 1
+
+
+def _is_torch(value: Any, name: str) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, name))
+
+
+def _is_named(name: str, package: str) -> Test:
+    """Whether a value is of a class of that name in a package, which is not imported for that."""
+
+    @functools.lru_cache(maxsize=256)
+    def is_one(cls: Any) -> bool:
+        return any(b.__name__ == name and b.__module__.startswith(package) for b in cls.__mro__)
+
+    def test(value: Any) -> bool:
+        cls: Any = type(value)
+        return is_one(cls)
+
+    return test
+
+
+def _is_size(value: Any) -> bool:
+    return _is_int(value) or _are_ints(value)
+
+
+_SIZE: tuple[Test, str] = (_is_size, "an int or a sequence of ints")
+_TYPES: dict[str, tuple[Test, str]] = {
+    "None": (lambda value: value is None, "None"),
+    "NoneType": (lambda value: value is None, "None"),
+    "int": (_is_int, "an int"),
+    "float": (_is_number, "a number"),
+    "bool": (lambda value: isinstance(value, (bool, np.bool_)), "a bool"),
+    "str": (lambda value: isinstance(value, str), "a str"),
+    "bytes": (lambda value: isinstance(value, (bytes, bytearray, memoryview)), "bytes"),
+    "Path": (lambda value: isinstance(value, os.PathLike), "a path"),
+    "Callable": (callable, "a function"),
+    "dict": (lambda value: isinstance(value, dict), "a dict"),
+    "Mapping": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "list": (_is_sequence, "a list"),
+    "tuple": (_is_sequence, "a tuple"),
+    "Sequence": (_is_sequence, "a sequence"),
+    "Iterable": (_is_sequence, "a sequence"),
+    "Sequence[int]": (_are_ints, "a sequence of ints"),
+    "Sequence[Tensor]": (_are_tensors, "a sequence of torch tensors"),
+    "tuple[Tensor, Tensor]": (
+        lambda value: _are_tensors(value) and len(value) == 2,
+        "a pair of torch tensors",
+    ),
+    **dict.fromkeys(("Single", "Pair", "Triple", "Shape"), _SIZE),
+    "Tensor": (lambda value: _is_torch(value, "Tensor"), "a torch tensor"),
+    "GradBucket": (_is_named("GradBucket", "torch"), "a GradBucket of torch"),
+    "dtype": (lambda value: _is_torch(value, "dtype"), "a torch.dtype"),
+    "Module": (_is_named("Module", "torch.nn"), "a torch.nn.Module"),
+    "Linear": (_is_named("Linear", "torch.nn"), "a torch.nn.Linear"),
+    "Conv2d": (_is_named("Conv2d", "torch.nn"), "a torch.nn.Conv2d"),
+    "Optimizer": (_is_named("Optimizer", "torch.optim"), "a torch.optim.Optimizer"),
+}
+_OURS = re.compile(
+    "HookState|Accumulator|BlockFma|FixedPoint|Hadamard|Codec|Communicator|LocalGroup|ReduceSpec|Schedule|States"
+    "|Measurement|Cell|Losses|Contributions|Roundoff|ElementRule|SumRule|Vectors|Sweep|Row|Field"
+)
+
+
+def _ours(name: str) -> tuple[Test, str] | None:
+    """A class of this package by its name, or None."""
+    if not _OURS.fullmatch(name):
+        return None
+    homes = {
+        "Communicator": "comm.",
+        "LocalGroup": "comm.",
+        "Codec": "compress.",
+        "States": "compress.",
+    }
+    return _is_named(name, "cpd"), f"a cpd.{homes.get(name, '')}{name}"

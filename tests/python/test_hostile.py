@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every public callable with wrong things for each argument: a TypeError or ValueError with a
+sentence, or the documented error of the machine; never one of the insides, and no memory kept."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cpd  # noqa: E402
+import hostile  # noqa: E402
+from test_memory import growth, has_mallinfo2  # noqa: E402
+
+SHARE = 60
+"""Of so many calls one is made in the quick tier."""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def complaints(calls):
+    found = []
+    for target, parameter, what in calls:
+        try:
+            hostile.run(target, parameter, what)
+        except Exception as error:
+            wrong = hostile.complaint(error)
+            if wrong:
+                said = f"{type(error).__name__} at {hostile.where(error)}: {str(error)[:200]}"
+                found.append(f"{target.name}({parameter.name}={what}): {wrong}: {said}")
+    return found
+
+
+def is_sampled(target, parameter, what) -> bool:
+    return zlib.crc32(f"{target.name} {parameter.name} {what}".encode()) % SHARE == 0
+
+
+def test_the_list_of_callables_is_whole():
+    names = {target.name for target in hostile.targets()}
+    assert len(names) > 200
+    for name in ("cpd.cast", "cpd.restore", "cpd.Recipe.from_toml", "cpd.functional.lstm"):
+        assert name in names
+    assert len(hostile.WRONG) >= 40
+
+
+def test_wrong_arguments_of_a_sample():
+    assert not complaints(call for call in hostile.calls() if is_sampled(*call))
+
+
+@pytest.mark.exhaustive
+def test_wrong_arguments_of_all():
+    assert not complaints(hostile.calls())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: cpd.restore(3),
+        lambda: cpd.Recipe.from_toml(3),
+        lambda: cpd.cast(3, "e4m3"),
+        lambda: cpd.format("\ud800"),
+        lambda: cpd.scaled("nvfp4").bits_per_value("ab"),
+    ],
+)
+@pytest.mark.skipif(not has_mallinfo2(), reason="this C library has no mallinfo2")
+def test_wrong_calls_keep_no_memory(call, request):
+    calls = 100_000 if request.config.option.markexpr == "exhaustive" else 4_000
+
+    def run():
+        with pytest.raises((TypeError, ValueError)):
+            call()
+
+    allocated, blocks = growth(run, calls)
+    assert allocated <= 16 * 1024
+    assert blocks <= 500
+
+
+def test_annotations_of_unions():
+    from cpd.numeric.checked import checked
+
+    @checked
+    def function(number: int | None, name: str = "", *rest: int, **more: float) -> None:
+        pass
+
+    function(None, "a", 1, more=2.0)
+    for wrong, message in (
+        (("3",), "number must be an int or None, got str"),
+        ((True,), "number must be an int or None, got bool"),
+        ((3, 4), "name must be a str, got int"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            function(*wrong)
+    with pytest.raises(ValueError, match="name must be text that UTF-8 can hold"):
+        function(3, name="\ud800")
