@@ -197,7 +197,8 @@ class Lines {
                          [&](std::uint32_t code) { return reference::is_signalling(spec, code); });
     };
     if (any(rule_.a, lines_.a + i * n, n)) return true;
-    return !rule_.is_sum && (any(rule_.b, lines_.b + i * n, n) || any(rule_.c, lines_.c + i, 1));
+    if (!rule_.is_sum && any(rule_.b, lines_.b + i * n, n)) return true;
+    return lines_.c != nullptr && any(rule_.c, lines_.c + i, 1);  // none where c is an integer
   }
 
   /// One for each k.
