@@ -348,7 +348,7 @@ def test_rules_of_classes_within_recipes():
         for row in cpd.convert(mlp(), how)
         if row.kind == "Linear"
     )
-    with pytest.raises(TypeError, match="rules must be pairs"):
+    with pytest.raises(TypeError, match="rules must be a sequence, got str"):
         cpd.convert(mlp(), FP8, "last 1")
 
 

@@ -80,7 +80,6 @@ def test_no_memory_within_the_library(face):
 @pytest.mark.parametrize("face", ["numpy", "torch"])
 @pytest.mark.parametrize("verb", ["cast", "add", "encode", "sum", "gemm"])
 def test_no_memory_for_results(face, verb):
-    error = MemoryError if face == "numpy" else RuntimeError
     x = repeated(face, 2**25, 2**25)
     run = {
         "cast": lambda: cpd.cast(x, "e4m3"),
@@ -89,9 +88,8 @@ def test_no_memory_for_results(face, verb):
         "sum": lambda: cpd.sum(repeated(face, 2**50, 2), cpd.Accumulator("e4m3"), dim=1),
         "gemm": lambda: cpd.gemm(repeated(face, 2**25, 1), repeated(face, 1, 2**25), "fp32"),
     }[verb]
-    with pytest.raises(error) as raised:
+    with pytest.raises(MemoryError):
         run()
-    assert not isinstance(raised.value, ValueError)
 
 
 @pytest.mark.parametrize("verb", ["sum", "gemm", "add"])

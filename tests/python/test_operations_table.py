@@ -5,7 +5,9 @@ the program of tests/backend/test_operations_gpu.cpp finds it, and torch's opera
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import subprocess
 from pathlib import Path
 
@@ -56,7 +58,10 @@ def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
 def test_torchs_operators() -> None:
     """Each in the row of what it has: a kernel for CPU and for CUDA tensors, a shape function."""
     torch = pytest.importorskip("torch")
-    import cpd._torch.operators  # noqa: F401
+    import cpd._torch
+
+    for module in pkgutil.iter_modules(cpd._torch.__path__):
+        importlib.import_module(f"cpd._torch.{module.name}")
 
     rows: dict[str, list[str]] = {}
     for name in sorted(torch._C._dispatch_get_all_op_names()):

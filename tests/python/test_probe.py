@@ -261,7 +261,7 @@ def test_arguments_are_checked(arguments: dict[str, Any], error: str) -> None:
 def test_shapes_are_checked() -> None:
     with pytest.raises(ValueError, match="must give 64 numbers for 64 dot products"):
         probe(lambda a, b, c: c[:-1], "fp16", k=4)
-    with pytest.raises(TypeError, match="function must be callable, got str"):
+    with pytest.raises(TypeError, match="function must be a function, got str"):
         probe("h100-fp16", "fp16")  # type: ignore[arg-type]
 
 

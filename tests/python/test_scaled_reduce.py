@@ -133,7 +133,9 @@ def test_ranks_that_differ():
 
         def run(comm):
             spec = cpd.ReduceSpec("mxfp8" if comm.rank else "nvfp4")
-            with pytest.raises(cpd.comm.Mismatch, match=r"wire is scaled nvfp4 .* on rank 0 and"):
+            with pytest.raises(
+                cpd.comm.Mismatch, match=r"wire is codec scaled nvfp4 .* on rank 0 and"
+            ):
                 comm.all_reduce([np.ones(3, np.float32)], spec)
 
         group.run(run)

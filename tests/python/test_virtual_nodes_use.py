@@ -85,7 +85,7 @@ def test_batches_are_divided_whatever_holds_them():
             "got PackedSequence",
         ),
         ({"micro_batches": [1]}, ValueError, "there are 2 nodes but 1 micro_batches"),
-        ({"micro_batches": 3}, TypeError, "micro_batches must be iterable, got int"),
+        ({"micro_batches": 3}, TypeError, "micro_batches must be a sequence or None, got int"),
     ],
 )
 def test_batches_that_do_not_fit(options, error, message):
@@ -201,14 +201,14 @@ def test_recomputed_losses_must_be_the_same(first, second):
         ({"world_size": 0}, ValueError, "world_size must be at least 1, got 0"),
         ({"world_size": 2.0}, TypeError, "world_size must be an int, got float"),
         ({"world_size": 2**31}, ValueError, "world_size must fit in 32 bits"),
-        ({"spec": 3}, TypeError, "spec must be a ReduceSpec or a Schedule, got int"),
+        ({"spec": 3}, TypeError, "spec must be a cpd.ReduceSpec, a cpd.Schedule or a str, got int"),
         ({"spec": "e4m3 aps=maybe"}, ValueError, "aps=maybe is no value of aps"),
         ({"spec": replace(E4M3, group_size=3)}, ValueError, r"group_size must be 1…2"),
         ({"spec": cpd.Schedule(E4M3, ["lm_head"])}, ValueError, "'lm_head' matches no layer"),
         ({"keep": "ram"}, ValueError, "keep must be None or one of memory, disk, recompute"),
         ({"average": 1}, TypeError, "average"),
         ({"seeds": [1]}, ValueError, "there are 2 nodes but 1 seeds"),
-        ({"seeds": [1, 2.5]}, TypeError, "seeds must be an int, got float"),
+        ({"seeds": [1, 2.5]}, TypeError, "seeds must be a sequence of ints or None, got list"),
         ({"spec": APS, "keep": "disk", "folder": "/nowhere"}, OSError, "nowhere"),
     ],
 )

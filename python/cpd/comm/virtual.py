@@ -16,7 +16,7 @@ from cpd.comm.layers import PerRank, layer_lies, layer_list, layer_numbers
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
 from cpd.compress.states import Owner, States, native_states
-from cpd.numeric.checked import checked
+from cpd.numeric.checked import checked as _checked
 from cpd.numeric.options import is_torch
 from cpd.ops.flat import check_layer, host_values
 
@@ -53,7 +53,7 @@ def simulate_all_reduce(
     states: States | None = None,
     report: Literal[True],
 ) -> tuple[list[Any], list[LayerReport]]: ...
-@checked
+@_checked
 def simulate_all_reduce(
     per_rank: PerRank,
     spec: ReduceSpec,
@@ -113,7 +113,7 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
     return LayerReport(native.shift, native.non_finite, native.overflowed, native.underflowed)
 
 
-@checked
+@_checked
 class Source:
     """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
 

@@ -129,7 +129,7 @@ def _is_compiling() -> bool:
 
 
 _OF_THE_MACHINE = re.compile(
-    "CUDA|cuda|NCCL|memory|enforce fail|not initiali[sz]ed|cannot be loaded"
+    "CUDA|cuda|NCCL|memory|enforce fail|not initiali[sz]ed|cannot be loaded|under torch.vmap"
 )
 
 

@@ -66,7 +66,9 @@ def write_testbench(
             f"vectors must be what cpd.study.vectors makes, got {type(vectors).__name__}"
         )
     head, fields = vectors.head, vectors.fields
-    ports = ports or Ports()
+    ports = Ports() if ports is None else ports
+    if not isinstance(ports, Ports):
+        raise TypeError(f"ports must be a cpd.study.testbench.Ports, got {type(ports).__name__}")
     unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)
     folder = Path(directory)
     sources = " ".join(map(_for_make, rtl))

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.formats import Format
+from cpd.numeric.formats import Format, flag
 from cpd.numeric.formats import format as format_of
+from cpd.numeric.options import integer
 from cpd.numeric.shown import shown
 from cpd.study.vectors.systemverilog import check_identifier
 
@@ -76,7 +77,13 @@ class Ports:
     flags: bool = True
 
     def __post_init__(self) -> None:
+        integer("latency", self.latency)
+        flag("any_nan", self.any_nan)
+        flag("flags", self.flags)
         names = [name for name in (self.clock, self.valid_in, self.valid_out) if name is not None]
+        for name in (*names, *self.signals):
+            if not isinstance(name, str):
+                raise TypeError(f"a port's name must be a str, got {type(name).__name__}")
         for name in names:
             check_identifier("a port's name", name)
         if len(set(names)) < len(names):
