@@ -184,9 +184,11 @@ double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> s
   if (!(alpha >= 0 && beta >= 0 && std::isfinite(alpha) && std::isfinite(beta))) {
     throw Error("alpha and beta must be finite and at least 0");
   }
-  double most = 0;
-  for (const DryRun& run : ways) most = std::max(most, TimeOf(run, alpha, beta));
-  return most;
+  return Guarded([&] {
+    double most = 0;
+    for (const DryRun& run : ways) most = std::max(most, TimeOf(run, alpha, beta));
+    return most;
+  });
 }
 
 }  // namespace cpd

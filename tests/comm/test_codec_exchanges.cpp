@@ -301,9 +301,9 @@ TEST(CodecExchanges, OtherCodecsAndNumbersAreMismatches) {
     EXPECT_EQ(heard[0],
               numbered ? "the ranks do not agree: layers' numbers is 0, 1, … on rank 0 and 3-4 on "
                          "rank 2"
-                       : "the ranks do not agree: wire is " + coded({}).wire->text() +
+                       : "the ranks do not agree: wire is codec " + coded({}).wire->text() +
                              " on rank 0 "
-                             "and packed on rank 2");
+                             "and format fp32 on rank 2");
     EXPECT_EQ(heard[1], heard[0]);
     EXPECT_EQ(heard[2], heard[0]);
   }

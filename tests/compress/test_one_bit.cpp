@@ -479,7 +479,7 @@ TEST(OneBit, Texts) {
   EXPECT_EQ(dynamic_cast<const OneBit&>(*MakeCodec("one_bit axis=-2")).axis(), -2);
   EXPECT_EQ(dynamic_cast<const OneBit&>(*MakeCodec("one_bit")).axis(), std::nullopt);
   EXPECT_EQ(what([] { MakeCodec("one_bit bucket=0"); }),
-            "bucket must be an integer 1…65536, got 0");
+            "bucket must be an integer 1…65536, got '0'");
   EXPECT_EQ(what([] { OneBit(65537); }), "bucket must be 1…65536, got 65537");
   EXPECT_EQ(what([] { MakeCodec("one_bit bucket=64 axis=0"); }),
             "one_bit takes a bucket or an axis, got 'one_bit bucket=64 axis=0'");

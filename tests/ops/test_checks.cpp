@@ -43,7 +43,7 @@ const std::vector<std::pair<std::string, Format>>& BadFormats() {
       {"bias must be -255…255, got -32768", {.exp = 5, .man = 2, .bias = -32768}},
       {"below binary32's 2^-149", {.exp = 5, .man = 10, .bias = 200}},
       {"beyond binary32's largest", {.exp = 5, .man = 2, .bias = -120}},
-      {"encoding must be one of the 6",
+      {"encoding must be one of the 9",
        {.exp = 5, .man = 2, .bias = 15, .encoding = static_cast<Encoding>(77)}},
       {"e8m0 is exp = 8", {.exp = 5, .man = 2, .bias = 15, .encoding = Encoding::e8m0}},
       {"fnuz is signed",

@@ -93,9 +93,7 @@ struct WideArithmetic {
     if (x.kind == Wide::Kind::infinite) return beyond(spec, x.negative, o);
     const std::uint64_t code = round_to_code(spec, x, o);
     if (code <= spec.max_code()) return of_code(spec, code, x.negative);
-    const bool inward = o.rounding == Rounding::toward_zero || o.rounding == Rounding::to_odd ||
-                        o.rounding == (x.negative ? Rounding::up : Rounding::down);
-    if (inward) return of_code(spec, spec.max_code(), x.negative);
+    if (is_inward(spec, o, x.negative)) return of_code(spec, spec.max_code(), x.negative);
     return beyond(spec, x.negative, o);
   }
 
@@ -145,7 +143,7 @@ struct WideArithmetic {
   static Wide beyond(const Spec& spec, bool negative, const Options& o) {
     if (o.overflow == Overflow::ieee) {
       if (spec.infinity_code()) return {Wide::Kind::infinite, negative, false, 0, 0};
-      if (spec.nan_code()) return nan();
+      if (spec.nan_code() && spec.encoding != Encoding::p3109finite) return nan();
     }
     return of_code(spec, spec.max_code(), negative);
   }

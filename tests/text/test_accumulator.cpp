@@ -175,7 +175,8 @@ TEST(Accumulator, TextErrorsSayWhatIsAllowed) {
   EXPECT_NE(parse_error("fp32 chunked chunk=2 chunk=3").find("given twice"), std::string::npos);
   EXPECT_EQ(parse_error("fp32 chunked chunk=2x"), "chunk must be an integer, got '2x'");
   EXPECT_EQ(parse_error("fp32 chunked chunk=99999999999999999999"),
-            "chunk must be an integer, got '99999999999999999999'");
+            "chunk must be an integer -9223372036854775808…9223372036854775807, got "
+            "'99999999999999999999'");
   EXPECT_EQ(parse_error("fp32 block_fma addend=no"),
             "addend must be separate or aligned, got 'no'");
 }
