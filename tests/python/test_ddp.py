@@ -40,7 +40,7 @@ SPEC = cpd.ReduceSpec("e4m3")
         ({"module": 3}, TypeError, "module must be a torch.nn.Module or None, got int"),
         ({"module": "model"}, TypeError, "module must be a torch.nn.Module or None, got str"),
         ({"module": [torch.nn.Linear(1, 1)]}, TypeError, "got list"),
-        ({"comm": 3}, TypeError, "comm must be a cpd.comm.Communicator or None, got int"),
+        ({"comm": 3}, TypeError, "comm must be a cpd.comm.Communicator, got int"),
         ({"spec": "e4m3"}, TypeError, "spec must be a cpd.ReduceSpec or a cpd.Schedule, got str"),
         (
             {"spec": cpd.Schedule(SPEC, exempt=["bias"]), "module": 3},

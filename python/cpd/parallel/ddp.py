@@ -31,7 +31,7 @@ _PATIENCE = 5.0
 """Seconds for a reduction to end that Ctrl-C has met."""
 
 
-@checked
+@functools.partial(checked, own=("comm",))
 def ddp_hook(
     spec: ReduceSpec | Schedule,
     comm: Communicator | None = None,
@@ -96,7 +96,7 @@ def all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Tens
     return state.reduce(bucket)
 
 
-@checked
+@functools.partial(checked, own=("comm",))
 class HookState:
     """What the hook keeps from step to step.
 
