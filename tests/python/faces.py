@@ -97,8 +97,12 @@ class Face:
     ) -> None:
         """The call raises the error, with the message somewhere in its text."""
         verb, args, more = self.made(Call(verb, args, more))
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=message), self.calling():
             verb(*args, **more)
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """Around each call."""
+        return contextlib.nullcontext()
 
 
 class Torch(Face):
@@ -186,31 +190,17 @@ class Cuda(Torch):
         require_gpu()
 
     def run(self, calls: Sequence[Call]) -> list[Array]:
-        with skipped_where_refused():
+        with self.calling():
             return super().run(calls)
 
-    def refuse(
-        self,
-        error: type[Exception],
-        message: str,
-        verb: Callable[..., Any],
-        *args: Any,
-        **more: Any,
-    ) -> None:
-        """The device may be refused before what the test is about."""
-        verb, args, more = self.made(Call(verb, args, more))
-        with pytest.raises(error, match=message), skipped_where_refused():
-            verb(*args, **more)
-
-
-@contextlib.contextmanager
-def skipped_where_refused() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        if REFUSED.search(str(error)):
-            pytest.skip(f"CUDA tensors: {error}")
-        raise
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            if REFUSED.search(str(error)):
+                pytest.skip(f"CUDA tensors: {error}")
+            raise
 
 
 FACES: dict[str, type[Face]] = {"numpy": Face, "torch": Torch, "compiled": Compiled, "cuda": Cuda}

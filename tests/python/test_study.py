@@ -36,6 +36,20 @@ def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
         assert rank.result == wanted
 
 
+def test_ranks_that_are_threads_recommend_alike() -> None:
+    """They reduce within what is asked of them once."""
+    rng = np.random.default_rng(1)
+    ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
+    spec = cpd.ReduceSpec("e4m3", order="ring")
+    with cpd.comm.local(4, timeout=20) as group:
+        made = group.run(
+            lambda c: cpd.study.recommend_over(
+                c, ranks[c.rank], spec, [1, 2, 4], alpha=1e-6, beta=1e-9
+            )
+        )
+    assert made == made[:1] * 4
+
+
 def test_roundoff_over_takes_torch_layers() -> None:
     torch = pytest.importorskip("torch")
     spec = cpd.ReduceSpec("e4m3", aps=True)

@@ -60,11 +60,7 @@ SAMPLED: dict[str, list[Change]] = {
     ],
     "rounding": [
         (r"Rounding::nearest_even", "Rounding::toward_zero"),
-        (r"Toward::down", "Toward::up"),
-        (r"round_(up|down)", r"round_to"),
         (r"\bround<mode>", "round<Rounding::toward_zero>"),
-        (r"\bround_to_odd\b", "round"),
-        (r"add_to_odd", "add_nearest"),
     ],
 }  # fmt: skip
 

@@ -205,6 +205,7 @@ class Contributions:
         self._reduce: Callable[[ReduceSpec, States], list[Any]] = lambda spec, states: (
             simulate_all_reduce(per_rank, spec, states=states)
         )
+        self._known_largest: list[float] | None = None
         self._references: dict[bool, list[npt.NDArray[np.float64]]] = {}
 
     @classmethod
@@ -221,10 +222,15 @@ class Contributions:
         given._reduce = lambda spec, states: comm.all_reduce(shaped, spec, states=states)
         return given
 
-    @functools.cached_property
+    @property
     def largest(self) -> list[float]:
-        """The largest magnitude in each layer, of all ranks; NaN where one is."""
-        return self._largest()
+        """The largest magnitude in each layer, of all ranks; NaN where one is. Between ranks all
+        ask for it: the first time they reduce."""
+        # No cached_property: Python 3.11 lets one thread at a time compute those of a class, and
+        # ranks that are threads wait for each other here.
+        if self._known_largest is None:
+            self._known_largest = self._largest()
+        return self._known_largest
 
     def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
         """What the all-reduce of `spec` loses with that group size; W stands for no groups.
