@@ -132,7 +132,7 @@ class States:
         with self.used() as native:
             kept = native.save()
         names = ("rank", "number", "stage", "codec", "size")
-        owner = self._owner._asdict() if self._owner is not None and kept else {}
+        owner = {} if self._owner is None else self._owner._asdict()
         return owner | {
             "layers": [
                 {**dict(zip(names, row, strict=False)), "values": values.astype(_FLOAT).tobytes()}

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -245,10 +246,19 @@ def _interruptions_held() -> Iterator[None]:
 
 
 def _end(parts: Generator[Any, None, None]) -> None:
-    """Ends the processes, if the parts are not all there; joblib's advice then helps nobody."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*tasks which were still being processed", UserWarning)
-        parts.close()
+    """Ends the processes, if the parts are not all there; joblib's advice then helps nobody.
+
+    Its thread that hands out parts may look for one that is dropped already: it ends by that
+    KeyError before `close` returns, and nothing is lost."""
+    before = threading.excepthook
+    threading.excepthook = lambda told: None if told.exc_type is KeyError else before(told)
+    try:
+        with warnings.catch_warnings():
+            advice = ".*tasks which were still being processed"
+            warnings.filterwarnings("ignore", advice, UserWarning)
+            parts.close()
+    finally:
+        threading.excepthook = before
 
 
 def _memory(size: int) -> Path | None:
