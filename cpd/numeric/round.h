@@ -45,7 +45,7 @@ CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
 
 /// Whether a plan of that form is simple (round_plan.h).
 CPD_FN constexpr bool is_simple(Form form) {
-  return form != Form::general && form != Form::general_addition;
+  return form != Form::general && form != Form::general_addition && form != Form::integer;
 }
 
 /// In a rule: any mode but nearest-even and stochastic; the plan says which when the kernel runs.
@@ -59,7 +59,12 @@ template <Rounding kMode, Form kForm = Form::general>
 struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
-  static constexpr bool simple = is_simple(kForm);
+  static constexpr bool integer = kForm == Form::integer;
+  /// Signed, with zero and subnormals, overflow is not NaN; -0 stays, unless `integer`.
+  static constexpr bool simple = is_simple(kForm) || integer;
+  /// Whether binary32 addition does the rounding.
+  static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
+                               (integer && kMode == Rounding::nearest_even);
 
   CPD_FN static constexpr Rounding mode_of(const RoundPlan& plan) {
     return kMode == kOtherMode ? plan.mode : kMode;
@@ -94,12 +99,14 @@ CPD_FN constexpr void with_form(Form form, Run run) {
   if constexpr (mode == Rounding::nearest_even) {
     if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
     if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
+    if (form == Form::integer) return run.template operator()<Rule<mode, Form::integer>>();
     if (form == Form::general_addition) {
       return run.template operator()<Rule<mode, Form::general_addition>>();
     }
   }
   if constexpr (mode == Rounding::stochastic) {
     if (form == Form::scaled) return run.template operator()<Rule<mode, Form::scaled>>();
+    if (form == Form::integer) return run.template operator()<Rule<mode, Form::integer>>();
     if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
   }
   if (form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
@@ -232,7 +239,7 @@ template <class R, class V>
 CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
-  if constexpr (is_addition(R::form)) {
+  if constexpr (R::adds) {
     const GridSum<V> s = add_grid_unit(x, plan);  // the sum's pattern counts the places
     return (I)(s.sum - s.unit + shift_right(s.above, plan.grid32.cut));
   } else {
@@ -248,7 +255,7 @@ CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& 
 template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
-  if constexpr (is_addition(R::form)) {
+  if constexpr (R::adds) {
     // Both are multiples of the sum's last place; their difference, at most 2^(e + 1), is exact.
     const GridSum<V> s = add_grid_unit(x, plan);
     return bits_as<V>(s.sum) - bits_as<V>(s.unit);
@@ -369,6 +376,12 @@ CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   return over;
 }
 
+/// Whether codes are two's complement.
+template <class R>
+CPD_FN constexpr bool has_complements(const RoundPlan& plan) {
+  return R::integer || (!R::simple && plan.complement);
+}
+
 /// The two's complement code of a magnitude code.
 template <class V>
 CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan& plan) {
@@ -384,7 +397,9 @@ CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan&
 template <class R, class U, class Mask>
 CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negative,
                              const RoundPlan& plan) {
-  if constexpr (R::simple) {
+  if constexpr (R::integer) {
+    return magnitude | select(magnitude == U{}, U{}, sign);
+  } else if constexpr (R::simple) {
     return magnitude | sign;
   } else {
     if (plan.plain) return magnitude | sign;
@@ -469,9 +484,7 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   code =
       select(outcome.overflowed, overflow_of<R>(splat<I>(plan.overflow_code), largest, plan), code);
   if (may_clip(R::mode)) code = select(outcome.clipped, largest, code);
-  if constexpr (!R::simple) {
-    if (plan.complement) return select(outcome.nan, U{}, complement_of(code, x, plan));
-  }
+  if (has_complements<R>(plan)) return select(outcome.nan, U{}, complement_of(code, x, plan));
   const U nan = splat<U>(plan.nan_code);
   const U negative = negative_of<R>(x, nan, U{}, plan);
   const U sign = shift_left(bits_as<U>(x) >> (P::width - 1), plan.bits - 1);
@@ -487,6 +500,9 @@ CPD_FN constexpr V value_of_complement(Unsigned<V> whole, const RoundPlan& plan)
   using P = Pattern<V>;
   const int unused = P::width - plan.bits;
   const U extended = (U)((I)(whole << unused) >> unused);
+  if constexpr (R::integer && Lanes<V>::mantissa == 23) {
+    return convert<V>((I)extended) * splat<V>(plan.unit);
+  }
   const U negative = (U)((I)extended >> (P::width - 1));
   const U value = bits_as<U>(magnitude_of<R, V>((I)((extended ^ negative) - negative), plan));
   return bits_as<V>(value | (negative & splat<U>(P::sign)));
@@ -498,9 +514,7 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
-  if constexpr (!R::simple) {
-    if (plan.complement) return value_of_complement<R, V>(whole, plan);
-  }
+  if (has_complements<R>(plan)) return value_of_complement<R, V>(whole, plan);
   U sign{};
   U magnitude = whole;
   if (R::simple || plan.is_signed) {

@@ -28,11 +28,8 @@ enum class Form : std::uint8_t {
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
   in_place,  ///< simple, nearest-even or stochastic A, with binary32's own exponents
   general_addition,  ///< general, with zero and subnormals, else as `addition`
+  integer,           ///< two's complement without the least number: `addition` or `scaled`
 };
-
-CPD_FN constexpr bool is_addition(Form form) {
-  return form == Form::addition || form == Form::general_addition;
-}
 
 /// Everything that rounding into one format needs.
 struct RoundPlan {
@@ -69,8 +66,9 @@ struct RoundPlan {
   std::int32_t beyond =
       0;  ///< nearest-even by addition: a pattern that overflows, and whose sum does not
   float max_value = 0;
-  /// Form::scaled: patterns below `scaled_below` are multiplied by 2^(man + N - emin), their codes
-  /// by 2^(emin - man).
+  float unit = 0;  ///< Form::integer: the value of code 1
+  /// Form::scaled, and Form::integer if stochastic: patterns below `scaled_below` are multiplied by
+  /// 2^(man + N - emin), their codes by 2^(emin - man).
   std::int32_t scaled_below = 0;
   float to_units = 0;
   float from_units = 0;
@@ -81,6 +79,12 @@ struct RoundPlan {
   bool scale_up_in_binary32 = false;  ///< where shift > 0
   bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
 };
+
+/// Whether binary32 addition does the rounding.
+CPD_FN constexpr bool is_addition(const RoundPlan& plan) {
+  return plan.form == Form::addition || plan.form == Form::general_addition ||
+         (plan.form == Form::integer && plan.mode == Rounding::nearest_even);
+}
 
 constexpr bool is_nearest(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::nearest_away;
@@ -107,24 +111,24 @@ constexpr int top_exponent(const Format& format) {
 constexpr Form form_of(const RoundPlan& plan, const Format& format) {
   const bool has_all = plan.has_zero && !plan.flush;
   const bool simple = plan.plain && has_all && !plan.overflow_is_nan;
-  const bool nearest = plan.mode == Rounding::nearest_even;
-  if (plan.wide || !(simple || (nearest && has_all))) {
-    return simple ? Form::simple : Form::general;
-  }
+  const bool integer = plan.complement && plan.is_signed && !plan.is_lopsided && has_all;
+  const Form any = simple ? Form::simple : Form::general;
   const bool own_exponents = plan.grid32.emin_field == 1;
+  if (plan.wide) return any;
   if (plan.mode == Rounding::stochastic) {
-    if (plan.variant != Variant::A) return Form::simple;
-    if (own_exponents) return Form::in_place;
+    if (!(simple || integer) || plan.variant != Variant::A) return any;
+    if (own_exponents) return simple ? Form::in_place : any;
     // 2^emin in units of the last place * 2^-N is an int32, the factor a normal binary32 number.
     const int looked_at = format.man + plan.random_bits;
-    return looked_at <= 30 && looked_at - format.emin() <= 127 ? Form::scaled : Form::simple;
+    if (looked_at > 30 || looked_at - format.emin() > 127) return any;
+    return integer ? Form::integer : Form::scaled;
   }
-  if (!nearest) return Form::simple;
-  if (own_exponents) return simple ? Form::in_place : Form::general;
+  if (plan.mode != Rounding::nearest_even || !has_all) return any;
+  if (own_exponents) return simple ? Form::in_place : any;
   // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit beside its leading bit.
-  const bool fits = top_exponent(format) + 2 + plan.grid32.cut <= 127 && format.man <= 22;
-  if (simple) return fits ? Form::addition : Form::simple;
-  return fits ? Form::general_addition : Form::general;
+  if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) return any;
+  if (integer) return Form::integer;
+  return simple ? Form::addition : Form::general_addition;
 }
 
 constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& options) {
@@ -168,12 +172,13 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
   plan.negative_is_nan = !format.is_signed && !saturate && format.has_nan();
   plan.clips_negative = clips_negative(format, options.mode);
   plan.form = form_of(plan, format);
-  if (plan.form == Form::scaled) {
+  plan.unit = static_cast<float>(Format::power_of_two(format.min_quantum_exponent()));
+  if (plan.form == Form::scaled || plan.form == Form::integer) {
     plan.scaled_below = plan.grid32.emin_field << 23;
     plan.to_units = static_cast<float>(Format::power_of_two(format.man + plan.random_bits - emin));
     plan.from_units = static_cast<float>(Format::power_of_two(emin - format.man));
   }
-  if (is_addition(plan.form)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
+  if (is_addition(plan)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
   // A product below 2^-126 loses bits, but lies so far under the spacing that nearest gives zero
   // and stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is
   // beyond every format whose own max stays below 2^127.

@@ -67,11 +67,9 @@ CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const Rou
   const auto most = splat<Signed<V>>(plan.max_code);
   const auto code = min((Signed<V>)shift_right(units + random, plan.random_bits),
                         largest_of<R>(x, most, most + splat<Signed<V>>(1), plan));
-  if constexpr (!R::simple) {
-    if (plan.complement) {
-      *codes = complement_of(code, x, plan);
-      return true;
-    }
+  if (has_complements<R>(plan)) {
+    *codes = complement_of(code, x, plan);
+    return true;
   }
   const U sign = shift_left(bits_as<U>(x) >> 63, plan.bits - 1);
   *codes = with_sign<R>((U)code, sign, code == Signed<V>{}, U{}, plan);

@@ -28,7 +28,7 @@ double WordsOf(const GemmPlan& plan) {
 
 double GeneralRoute(const GemmPlan& plan) {
   if (plan.sum_in_binary32 && plan.product_bits > 0) {
-    const bool is_short = is_addition(plan.sum.form) && is_addition(plan.product.form);
+    const bool is_short = is_addition(plan.sum) && is_addition(plan.product);
     return (is_short ? 15 : 40) * RoundingsOf(plan);
   }
   return 130 * SumsOf(plan) + (plan.exact_products ? 0 : 80);

@@ -119,12 +119,10 @@ CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile*
 template <Rounding mode, class Run>
 CPD_FN void with_sum_form(const GemmPlan& plan, Run run) {
   if constexpr (mode == Rounding::nearest_even && Lanes<F>::count > 1) {
-    const Form product = plan.product.form;
-    const Form sum = plan.sum.form;
-    if (product == Form::addition && sum == Form::addition) {
+    if (plan.product.form == Form::addition && plan.sum.form == Form::addition) {
       return run.template operator()<Rule<mode, Form::addition>>();
     }
-    if (is_addition(product) && is_addition(sum)) {
+    if (is_addition(plan.product) && is_addition(plan.sum)) {
       return run.template operator()<Rule<mode, Form::general_addition>>();
     }
   }
