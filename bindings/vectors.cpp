@@ -135,6 +135,7 @@ void BindVectors(py::module_& m) {
       .def(py::init(&SumRuleOf), py::arg("accumulator"), py::arg("formats"), py::arg("length"),
            py::arg("tininess"))
       .def("signals", &SignalsOf)
+      .def("has_trace", &HasTrace)
       .def("draws", &DrawsOf);
   const auto none = py::none();
   m.def("oracle_sums", &SumArrays, py::arg("rule"), py::arg("n"), py::arg("a"), py::arg("b") = none,

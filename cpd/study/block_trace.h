@@ -59,11 +59,6 @@ inline UnitWidths widths_of(const BlockFma& unit) {
 }
 
 inline void CheckTrace(const BlockFma& unit, std::int64_t length) {
-  if (unit.adder != Adder::aligned) {
-    throw Error(
-        "signals are those of units that align every term to the greatest exponent; this "
-        "one adds otherwise");
-  }
   if (length < 1) throw Error("a block has at least one product");
   const UnitWidths w = widths_of(unit);
   if (w.significand > 64 || w.sum > 64) {

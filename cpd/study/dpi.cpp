@@ -186,6 +186,9 @@ int cpd_dpi_sum(int number, uint32_t c, uint32_t* result, uint32_t* flags) {
   using namespace cpd;
   return Locked([&](Registry& registry) {
     const Dot& dot = At(registry.dots, number, "dot product");
+    if (flags != nullptr && !HasTrace(dot.rule)) {
+      throw Error("a unit that does not align every term has no flags: pass null for them");
+    }
     std::size_t count = 0;
     for (const Signal& signal : SignalsOf(dot.rule))
       count += static_cast<std::size_t>(signal.count);

@@ -52,8 +52,12 @@ void CheckRule(const SumRule& rule) {
   if (IsInteger(rule)) reference::CheckInteger(rule.accumulator.fixed.value());
   if (!IsUnit(rule)) return;
   if (rule.is_sum) throw Error("a matrix unit sums products, not terms");
-  reference::CheckTrace(rule.accumulator.unit.value(), rule.length);
-  const BlockFma& unit = *rule.accumulator.unit;
+  const BlockFma& unit = rule.accumulator.unit.value();
+  if (HasTrace(rule)) {
+    reference::CheckTrace(unit, rule.length);
+  } else if (rule.accumulator.rounding.mode == Rounding::stochastic) {
+    throw Error("vectors of a unit that does not align every term round to nearest, not at random");
+  }
   if (!Holds(unit.a, rule.a) || !Holds(unit.b, rule.b)) {
     throw Error("the unit's operands are " + ToString(unit.a) + " and " + ToString(unit.b) +
                 ", got " + ToString(rule.a) + " and " + ToString(rule.b));
@@ -87,9 +91,9 @@ class Lines {
   Lines(const SumRule& rule, const SumLines& lines)
       : rule_(rule), lines_(lines), draws_(static_cast<std::size_t>(DrawsOf(rule))) {
     for (const Signal& signal : SignalsOf(rule)) width_ += static_cast<std::size_t>(signal.count);
-    if (IsUnit(rule)) {
+    if (IsUnit(rule) && HasTrace(rule)) {
       layout_.emplace(rule.accumulator, rule.length);
-    } else if (!IsInteger(rule)) {
+    } else if (!IsUnit(rule) && !IsInteger(rule)) {
       PlaceSteps();
     }
   }
@@ -119,7 +123,8 @@ class Lines {
     }
     const bool has_codes = std::ranges::find(record.codes, kNoCode) == record.codes.end();
     lines_.codes[i] = has_codes ? code : kNoCode;
-    lines_.flags[i] = record.flags | (Signals(i) ? soft::kInvalid : 0);
+    const bool signals_nan = HasTrace(rule_) && Signals(i);
+    lines_.flags[i] = record.flags | (signals_nan ? soft::kInvalid : 0);
     lines_.corners[i] = record.corners;
   }
 
@@ -179,13 +184,21 @@ class Lines {
     const std::size_t n = Terms(rule_);
     const std::vector<float> b = ValuesOf(rule_.b, lines_.b + i * n, n);
     const float c = ValuesOf(rule_.c, lines_.c + i, 1)[0];
-    reference::UnitTrace trace(rule_.accumulator, *layout_, record, Options());
     std::vector<float> a_scales, b_scales;
     if (unit.scale) {
       a_scales = Scales(lines_.a_scales, i);
       b_scales = Scales(lines_.b_scales, i);
     }
-    trace.run({a, b, a_scales, b_scales}, c, signals);
+    const reference::BlockOperands operands{a, b, a_scales, b_scales};
+    if (layout_) {
+      reference::UnitTrace trace(rule_.accumulator, *layout_, record, Options());
+      return trace.run(operands, c, signals);
+    }
+    reference::Draws draws(rule_.accumulator.rounding, 0);  // takes none: not stochastic
+    const float sum = reference::dot_block_fma(rule_.accumulator, operands, c, draws);
+    const auto code =
+        reference::encode(reference::spec_of(rule_.accumulator.format), reference::exact(sum));
+    record.codes.push_back(code ? static_cast<std::uint32_t>(*code) : kNoCode);
   }
 
   /// Whether an operand of line i is a signalling NaN.
@@ -234,12 +247,17 @@ class Lines {
 
 }  // namespace
 
+bool HasTrace(const SumRule& rule) {
+  return !IsUnit(rule) || rule.accumulator.unit.value().adder == Adder::aligned;
+}
+
 bool HasIntegerResult(const SumRule& rule) {
   return IsInteger(rule) && rule.accumulator.format == kFp32;
 }
 
 std::vector<Signal> SignalsOf(const SumRule& rule) {
   CheckRule(rule);
+  if (!HasTrace(rule)) return {};
   if (IsUnit(rule)) return reference::unit_signals(rule.accumulator, rule.length);
   if (IsInteger(rule)) {
     const int terms = static_cast<int>(rule.length) + (rule.is_sum ? 0 : 1);

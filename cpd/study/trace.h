@@ -36,11 +36,15 @@ struct Signal {
   bool operator==(const Signal&) const = default;
 };
 
+/// Whether lines have signals and flags: all but those of matrix units with another adder than the
+/// aligned one, which round more than once on the way.
+CPD_API bool HasTrace(const SumRule& rule);
+
 /// Whether the result is the integer itself: the last `sum`.
 CPD_API bool HasIntegerResult(const SumRule& rule);
 
-/// The signals of a line, in their order. Throws Error for what has none: a matrix unit with
-/// another adder than the aligned one, numbers wider than 64 bits, or no terms.
+/// The signals of a line, in their order; none without a trace. Throws Error for numbers wider than
+/// 64 bits, no terms, or stochastic rounding of a unit without a trace.
 ///
 /// Of an ordered sum: each rounding's result, by name in program order: `start` (c, or the first
 /// term), `product`, `sum`, and Kahan's `y`, `t`, `grown`, `compensation`, the chunks' `partial`,
@@ -74,7 +78,7 @@ struct SumLines {
   const std::uint32_t* random = nullptr;  ///< n × DrawsOf
   /// n; kNoCode where a rounding's NaN has no code, 0 where the result is the integer.
   std::uint32_t* codes = nullptr;
-  std::uint8_t* flags = nullptr;
+  std::uint8_t* flags = nullptr;     ///< 0 without a trace
   std::uint16_t* corners = nullptr;  ///< of any rounding: tie, carry, cancellation
   std::uint64_t* signals = nullptr;  ///< n × the elements of SignalsOf
 };

@@ -176,6 +176,7 @@ def test_the_default_is_all_up_to_a_million_lines() -> None:
         ({"operation": "dot", "formats": "e4m3"}, "needs an accumulator"),
         ({"operation": "dot", "formats": "e4m3", "accumulator": "fp32", "length": 0}, "length"),
         ({"operation": "mma", "accumulator": "h100-fp8"}, "takes no scales"),
+        ({"operation": "mul", "formats": "fp64"}, "codes of at most 32 bits; fp64 has 64"),
         ({"operation": "block_fma", "accumulator": "fp32"}, "of matrix units"),
         ({"operation": "block_fma", "formats": "fp16", "accumulator": "h100-fp8"}, "operands are"),
         ({"operation": "sum", "formats": "fp32", "accumulator": "h100-fp8"}, "sum"),

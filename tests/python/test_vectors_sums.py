@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,18 @@ import pytest
 
 import cpd
 from arrays import fixed_of
-from cpd.study.vectors import Vectors, make
+from cpd.study.testbench.units import Ports, plain_unit, unit_of
+from cpd.study.vectors import Vectors, check, make
+from cpd.study.vectors.lines import SUFFIXES, head_text, lines_of
 from cpd.study.vectors.rules import values_of
 
-UNITS = [one.name for one in cpd.presets() if cpd.Accumulator(preset=one.name).unit is not None]
+UNITS = {
+    one.name: unit
+    for one in cpd.presets()
+    if (unit := cpd.Accumulator(preset=one.name).unit) is not None
+}
+ALIGNED = [name for name, unit in UNITS.items() if unit.adder == "aligned"]
+OTHERS = [name for name in UNITS if name not in ALIGNED]
 
 
 def columns(made: Vectors) -> dict[str, Any]:
@@ -228,14 +237,10 @@ def fraction_bits_of(made: Vectors) -> int:
     return fraction + (0 if unit.scale is None else 2 * cpd.format(unit.scale).man)
 
 
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("name", ALIGNED)
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
     """Operands → terms → shifted and cut → sum → normalised → rounded: each step by integers."""
-    unit = cpd.Accumulator(preset=name).unit
-    if unit.adder != "aligned":
-        with pytest.raises(ValueError, match="this one adds otherwise"):
-            make("block_fma", accumulator=name, random=120)
-        return
+    unit = UNITS[name]
     made = make("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
     every = columns(made)
     seen = 0
@@ -357,3 +362,45 @@ def test_scales_below_every_normal_number() -> None:
     made = make("mma", accumulator="rtx-blackwell-mxfp8", random=2000)
     every = columns(made)
     assert (every["a_scale"] == 0).any()
+
+
+# ---- units that do not align every term ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("kind", ["testfloat", "csv", "jsonl", "readmemh"])
+def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path: Path) -> None:
+    """Which are gemm's; a file of them is read again, and a wrong line found."""
+    made = make("block_fma", accumulator=name, random=60, directed=True)
+    assert [(f.name, f.role) for f in made.fields if f.role != "input"] == [("result", "output")]
+    every = columns(made)
+    a, b, c = (
+        values_of(f, every[field]) for field, f in zip("abc", made.rule.formats, strict=True)
+    )
+    product = cpd.gemm(a[:, None, :], b[:, :, None], name, c[:, None, None])[:, 0, 0]
+    results = values_of(made.rule.result, every["result"])
+    assert np.array_equal(product, results, equal_nan=True)
+    assert "tie" not in made.coverage
+    path = made.write(tmp_path / f"unit{SUFFIXES[kind]}", kind)
+    found = check(path, kind)
+    assert (found.lines, found.wrong) == (made.count, 0)
+    assert found.coverage == made.coverage
+    every["result"] = every["result"] ^ np.uint32(1)
+    head = head_text(kind, made.head, made.fields).encode()
+    path.write_bytes(head + lines_of(kind, made.fields, every))
+    assert check(path, kind).wrong + check(path, kind).other_nans == made.count
+
+
+def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
+    """A user's own module has no port of flags; none of those of tests/rtl is such a unit."""
+    made = make("block_fma", accumulator="cdna3-fp16", random=5)
+    with pytest.raises(ValueError, match="units that align products and c"):
+        unit_of(made.head, made.fields)
+    unit = plain_unit(made.fields, "mma", Ports())
+    assert [f.name for f in unit.outputs] == ["result"]
+    with pytest.raises(ValueError, match="these vectors have none"):
+        plain_unit(made.fields, "mma", Ports(signals=("sum",)))
+    unit = cpd.Accumulator(preset="cdna3-fp16").unit
+    drawn = cpd.Accumulator("fp32", unit=unit, rounding="stochastic")
+    with pytest.raises(ValueError, match="round to nearest, not at random"):
+        make("block_fma", accumulator=drawn, random=5)

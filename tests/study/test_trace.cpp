@@ -153,6 +153,8 @@ TEST(Trace, RefusesWhatHasNoSignals) {
   EXPECT_THROW(SignalsOf(dot_rule("e4m3 sequential", "e4m3", 0)), Error);
   SumRule rule = dot_rule("v100", "fp16", 4);
   rule.accumulator.unit->adder = Adder::two_steps;
+  EXPECT_TRUE(SignalsOf(rule).empty());
+  rule.accumulator.rounding.mode = Rounding::stochastic;
   EXPECT_THROW(SignalsOf(rule), Error);
   EXPECT_THROW(SignalsOf(dot_rule("fp32 fixed width=65", "int8", 4)), Error);
   rule = dot_rule("v100", "fp16", 4);

@@ -96,4 +96,4 @@ def _by_fields(f: Format) -> bool:
     sizes = np.ldexp(whole, np.maximum(power, 1).astype(np.int64) - f.bias - f.man)
     values = np.where(codes >> (f.exp + f.man) > 0, -sizes, sizes)
     finite = power < (1 << f.exp) - 1
-    return bool((values == values_of(f, codes))[finite].all())
+    return np.array_equal(values[finite], values_of(f, codes[finite]))

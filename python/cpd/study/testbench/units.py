@@ -205,7 +205,8 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
     """Parameters and constants of one block of a matrix unit."""
     accumulator = Accumulator(head["accumulator"])
     unit = accumulator.unit
-    if unit is None or unit.promote or unit.dot != 1 or not unit.aligns_addend:
+    aligned = unit is not None and unit.adder == "aligned" and unit.aligns_addend
+    if unit is None or not aligned or unit.promote or unit.dot != 1:
         raise ValueError(
             f"no test bench for {accumulator}: it takes units that align products and c"
         )

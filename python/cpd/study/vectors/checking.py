@@ -101,7 +101,7 @@ def _compare(
         wrong |= differs
     found.lines += len(wrong)
     found.wrong += int(np.count_nonzero(wrong))
-    count_corners(found.coverage, right["flags"], corners)
+    count_corners(found.coverage, right.get("flags"), corners)
     for i in np.flatnonzero(wrong)[: max(0, _SHOWN - len(found.shown))]:
         found.shown.append(_told(rule, file, columns, right, int(i)))
 

@@ -39,13 +39,14 @@ def flags_text(flags: int) -> str:
 
 
 def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
-    """Adds the lines of a batch, whose `corners` may be None."""
-    for names, bits in ((CORNERS, corners), (FLAGS, flags)):
+    """Adds the lines of a batch; `flags` are None where roundings on the way are not seen."""
+    of_roundings = 0 if flags is not None else CORNERS.index("subnormal_in")
+    for names, bits, first in ((CORNERS, corners, of_roundings), (FLAGS, flags, 0)):
         if bits is None:
             continue
         counts = np.bincount(bits, minlength=1)
         present = np.flatnonzero(counts)
-        for i, name in enumerate(names):
+        for i, name in enumerate(names[first:], first):
             total[name] += int(counts[present[(present >> i) & 1 == 1]].sum())
 
 

@@ -340,7 +340,9 @@ def directed(rule: Any, seed: int) -> Iterator[Lines]:
     yield from rule.corner_lines(words)
     pool = rule.random_lines(words, rule.pool)
     outputs, corners = rule.results(pool)
-    picked = _picked(corners, len(CORNERS)) | _picked(outputs["flags"], len(FLAGS))
+    picked = _picked(corners, len(CORNERS))
+    if "flags" in outputs:
+        picked |= _picked(outputs["flags"], len(FLAGS))
     yield {name: values[picked] for name, values in pool.items()}
 
 

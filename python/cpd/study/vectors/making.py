@@ -20,6 +20,7 @@ from cpd.study.vectors.vectors import Vectors
 
 _EXHAUSTIVE_BITS = 20
 """Up to so many bits of inputs all there are is the default."""
+_MOST_BITS = 32
 _LONGEST = 4096
 """Terms of a sum."""
 RANDOM = 10000
@@ -179,7 +180,11 @@ def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:
     several: list[Any] = [given] if is_one else list(given)  # type: ignore[arg-type]
     if not several:
         raise ValueError("no format of the operands is given")
-    return [format(f) for f in several]
+    made = [format(f) for f in several]
+    for f in made:
+        if f.bits > _MOST_BITS:
+            raise ValueError(f"vectors hold codes of at most {_MOST_BITS} bits; {f} has {f.bits}")
+    return made
 
 
 def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:

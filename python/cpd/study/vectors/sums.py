@@ -67,7 +67,7 @@ class SumRule:
         formats = [f._native for f in self.formats]
         made = _core.SumRule(self.accumulator._seeded, formats, self.length, self.tininess)
         object.__setattr__(self, "_core_rule", made)
-        self.signals  # noqa: B018 - raises ValueError where there are none
+        self.signals  # noqa: B018 - raises ValueError for lines that there cannot be
 
     @property
     def result(self) -> Format:
@@ -78,6 +78,12 @@ class SumRule:
     def has_integer_result(self) -> bool:
         """Whether the result is an integer accumulator's own number, in two's complement."""
         return self.accumulator.fixed is not None and self.result.name == "fp32"
+
+    @functools.cached_property
+    def has_trace(self) -> bool:
+        """Whether lines have signals and flags: all but those of matrix units that do not align
+        every term, as AMD's."""
+        return bool(self._core_rule.has_trace())
 
     @functools.cached_property
     def draws(self) -> int:
@@ -127,7 +133,7 @@ class SumRule:
         result = Field("result", self.result.bits, role="output")
         if fixed is not None and self.has_integer_result:
             result = _integer("result", fixed, "output")
-        return (result, Field("flags", 5, role="output"))
+        return (result, Field("flags", 5, role="output")) if self.has_trace else (result,)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -178,7 +184,7 @@ class SumRule:
         if self.has_integer_result:
             results = np.ascontiguousarray(signals[:, -1])
         self._compare(codes, c, results, flags)
-        columns: Columns = {"result": results, "flags": flags}
+        columns: Columns = {"result": results} | ({"flags": flags} if self.has_trace else {})
         at = 0
         for signal in self.signals:
             values = signals[:, at : at + signal.count]
@@ -216,7 +222,7 @@ class SumRule:
         return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
 
     def _kernel(self, codes: Columns, integers: npt.NDArray[np.uint64] | None) -> tuple[Any, Any]:
-        """Values and flags; None for those of scaled operands."""
+        """Values and flags; None for those of scaled operands and without a trace."""
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
         how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
@@ -236,6 +242,9 @@ class SumRule:
         how |= {"dtype": np.float32}
         if random is not None:
             how["random"] = random.reshape(len(c), 1, 1, -1)
+        if not self.has_trace:
+            product: Any = verbs.gemm(a[:, None, :], b[:, :, None], self.accumulator, c)
+            return np.ascontiguousarray(product[:, 0, 0]), None
         values, flags = verbs.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **how)
         return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
 
@@ -263,7 +272,8 @@ class SumRule:
             corners = corner_of_integer(fixed.width, columns["result"], "out")
         else:
             corners = corner_of(self.result, columns["result"], "out")
-        corners |= np.where(columns["flags"] == 0, np.uint16(1), np.uint16(0))
+        if self.has_trace:
+            corners |= np.where(columns["flags"] == 0, np.uint16(1), np.uint16(0))
         for name, f in zip(("a", "b"), self.formats, strict=False):
             if name in codes:
                 each = corner_of(f, codes[name], "in")

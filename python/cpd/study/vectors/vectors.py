@@ -78,7 +78,7 @@ class Vectors:
                 columns = {name: values[kept] for name, values in columns.items()}
                 corners = corners[kept]
             self.count += len(corners)
-            count_corners(self.coverage, columns["flags"], corners)
+            count_corners(self.coverage, columns.get("flags"), corners)
             if len(corners):
                 yield columns
 
