@@ -290,13 +290,28 @@ Stage StageNamed(const std::string& name) {
   return static_cast<Stage>(found - kStages);
 }
 
-void LoadStates(CodecStates& states, const std::vector<Kept>& all) {
+/// world, rank (none: all of them).
+using OwnerFields = std::pair<int, std::optional<int>>;
+
+std::optional<OwnerFields> OwnerOf(const CodecStates& states) {
+  const auto owner = states.owner();
+  if (!owner) return std::nullopt;
+  return OwnerFields{owner->world, owner->rank};
+}
+
+void ClaimStates(CodecStates& states, int world, std::optional<int> rank) {
+  states.Claim({world, rank});
+}
+
+void LoadStates(CodecStates& states, const std::vector<Kept>& all,
+                const std::optional<OwnerFields>& owner) {
   std::map<CodecStates::Key, CodecStates::Kept> kept;
   for (const auto& [rank, number, stage, text, size, values] : all) {
     kept[{rank, number, StageNamed(stage)}] = {
         text, size, std::vector<float>(values.data(), values.data() + values.size())};
   }
-  states.Load(std::move(kept));
+  if (!owner) return states.Load(std::move(kept));
+  states.Load(std::move(kept), CodecStates::Owner{owner->first, owner->second});
 }
 
 void ResetStates(CodecStates& states, std::optional<std::int64_t> number) {
@@ -311,7 +326,9 @@ void BindStates(py::module_& m) {
   py::class_<CodecStates>(m, "CodecStates")
       .def(py::init<>())
       .def("save", &SaveStates)
-      .def("load", &LoadStates, py::arg("kept"))
+      .def("load", &LoadStates, py::arg("kept"), py::arg("owner") = std::nullopt)
+      .def("claim", &ClaimStates, py::arg("world"), py::arg("rank"))
+      .def_property_readonly("owner", &OwnerOf)
       .def("reset", &ResetStates, py::arg("number") = std::nullopt);
 }
 

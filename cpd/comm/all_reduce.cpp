@@ -199,6 +199,7 @@ class Call {
   /// keeps nothing.
   void FindStates() {
     CodecStates& states = layers_.states == nullptr ? own_states_ : *layers_.states;
+    if (reduction_->spec().wire != nullptr) states.Claim({size(), rank()});
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const auto layer = static_cast<std::int64_t>(l);
       const std::int64_t number = reduction_->number(layer);

@@ -126,6 +126,7 @@ struct VirtualReduce::Impl {
         layers(sizes.size()),
         states(options.states == nullptr ? &own_states : options.states),
         commits(options.commits) {
+    if (spec.wire != nullptr) states->Claim({world, {}});
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
                         FitsHalves(spec.result) && reduction.results(0) == nullptr;

@@ -88,10 +88,30 @@ CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t siz
   return entry.state.get();
 }
 
+void CodecStates::Claim(const Owner& owner) {
+  if (owner_ && *owner_ != owner && !Save().empty()) {
+    throw Error("these states are those of " + ToString(*owner_) + ", and were given to " +
+                ToString(owner) +
+                ": what is kept of one is nothing to the other; load this rank's checkpoint, or "
+                "merge() or reset() them");
+  }
+  if (owner_ == owner) return;
+  owner_ = owner;
+  told_ = false;
+}
+
+std::optional<CodecStates::Owner> CodecStates::owner() const {
+  return told_ || !Save().empty() ? owner_ : std::nullopt;
+}
+
 void CodecStates::Reset(std::int64_t number) {
   std::erase_if(entries_, [&](const auto& entry) { return entry.first.number == number; });
 }
-void CodecStates::Reset() { entries_.clear(); }
+void CodecStates::Reset() {
+  entries_.clear();
+  owner_.reset();
+  told_ = false;
+}
 
 std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
   std::map<Key, Kept> all;
@@ -102,11 +122,18 @@ std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
   return all;
 }
 
-void CodecStates::Load(std::map<Key, Kept> kept) {
+void CodecStates::Load(std::map<Key, Kept> kept, std::optional<Owner> owner) {
   entries_.clear();
+  owner_ = owner;
+  told_ = owner.has_value();
   for (auto& [key, one] : kept) {
     entries_.emplace(key, Entry{one.text, one.size, nullptr, std::move(one.values)});
   }
+}
+
+std::string ToString(const CodecStates::Owner& owner) {
+  const std::string which = owner.rank ? "rank " + std::to_string(*owner.rank) + " of " : "all ";
+  return which + std::to_string(owner.world) + " ranks";
 }
 
 }  // namespace cpd

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -152,9 +153,15 @@ CPD_API void Unscale(int shift, float divisor, std::int64_t n, const float* x, f
 enum class Stage : std::uint8_t { contribution, result };
 
 /// What a codec keeps of ranks' layers, a layer by its number in random streams. One call at a time
-/// uses it.
+/// uses it. It knows whose it is, by the first call that keeps something in it.
 class CPD_API CodecStates {
  public:
+  /// A rank of so many; no rank: all of them, virtual ones.
+  struct Owner {
+    int world = 1;
+    std::optional<int> rank{};
+    bool operator==(const Owner&) const = default;
+  };
   /// One layer's.
   struct Key {
     int rank = 0;
@@ -176,16 +183,25 @@ class CPD_API CodecStates {
   /// Made at first, with what was restored. Null where the codec keeps nothing. Throws Error where
   /// the layer was kept by another codec, or with another size.
   CodecState* Of(const Codec& codec, const Key& key, std::int64_t size);
-  /// Forgets a layer on all ranks; all layers.
+  /// Before a call of `owner`: what it keeps is theirs. Throws Error where something of another's
+  /// is kept.
+  void Claim(const Owner& owner);
+  /// None where nothing is kept, unless Load told.
+  [[nodiscard]] std::optional<Owner> owner() const;
+  /// Forgets a layer on all ranks; all layers, and whose they were.
   void Reset(std::int64_t number);
   void Reset();
   /// For checkpoints: every layer of which something is kept.
   [[nodiscard]] std::map<Key, Kept> Save() const;
-  void Load(std::map<Key, Kept> kept);
+  void Load(std::map<Key, Kept> kept, std::optional<Owner> owner = {});
 
  private:
   struct Entry;
   std::map<Key, Entry> entries_;
+  std::optional<Owner> owner_;
+  bool told_ = false;  // by Load
 };
+
+CPD_API std::string ToString(const CodecStates::Owner& owner);
 
 }  // namespace cpd

@@ -299,6 +299,11 @@ class Accumulator:
 
 class CodecStates:
     def __init__(self) -> None: ...
+    def claim(
+        self,
+        world: typing.SupportsInt | typing.SupportsIndex,
+        rank: typing.SupportsInt | typing.SupportsIndex | None,
+    ) -> None: ...
     def load(
         self,
         kept: collections.abc.Sequence[
@@ -311,9 +316,16 @@ class CodecStates:
                 typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
             ]
         ],
+        owner: tuple[
+            typing.SupportsInt | typing.SupportsIndex,
+            typing.SupportsInt | typing.SupportsIndex | None,
+        ]
+        | None = None,
     ) -> None: ...
     def reset(self, number: typing.SupportsInt | typing.SupportsIndex | None = None) -> None: ...
     def save(self) -> list[tuple[int, int, str, str, int, numpy.typing.NDArray[numpy.float32]]]: ...
+    @property
+    def owner(self) -> tuple[int, int | None] | None: ...
 
 class CodecGiven:
     def __init__(

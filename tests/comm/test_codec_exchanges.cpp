@@ -234,6 +234,24 @@ TEST(CodecExchanges, StatesGoFromCallToCall) {
   }
 }
 
+/// Another number of ranks, or another rank: all ranks hear that one was given foreign states.
+TEST(CodecExchanges, ForeignStatesAreRefused) {
+  const Ranks ranks = testing::random_ranks(3, {50}, 8);
+  const ReduceSpec spec = coded(spec_of(ways(3)[0], 0), true);
+  CodecStates states;
+  testing::virtual_reduce(spec, ranks, nullptr, {.states = &states});
+  const Ranks two(ranks.begin(), ranks.begin() + 2);
+  EXPECT_THROW(testing::virtual_reduce(spec, two, nullptr, {.states = &states}), Error);
+  expect_well(on_ranks(3, options_of(64), [&](Communicator& comm) {
+    const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+    Layers out = blank(sizes_of(ranks[0]));
+    CodecStates own;
+    const LayerOptions layers{.states = comm.rank() == 1 ? &states : &own};
+    EXPECT_THROW(comm.AllReduce(x, views_of(out), spec, false, layers), std::exception);
+    comm.AllReduce(x, views_of(out), spec, false, {.states = &own});
+  }));
+}
+
 /// What was lost comes with the next call: by the oracle alone.
 TEST(CodecExchanges, FeedbackEqualsASerialSum) {
   const Ranks ranks = testing::random_ranks(3, {50}, 8);

@@ -310,6 +310,37 @@ TEST(CodecStates, AreOfARankAndALayer) {
   EXPECT_EQ(states.Of(Packed(kFp32), {7, 5}, 10), nullptr);
 }
 
+TEST(CodecStates, KnowWhoseTheyAre) {
+  const RunLength codec(ParseFormat("e3m0"), {}, true);
+  CodecStates states;
+  states.Claim({3, 1});
+  states.Claim({4, {}});  // nothing is kept yet
+  EXPECT_EQ(states.owner(), std::nullopt);
+  CodecState* state = states.Of(codec, {0, 0}, 1);
+  const float x = 1.25F;
+  float y = 0;
+  state->Begin({0, 0, 1, 0, 0}, &x);
+  codec.Round({0, 0, 1, 0, 0}, state, &x, &y);
+  state->Commit();
+  EXPECT_EQ(states.owner(), (CodecStates::Owner{4, {}}));
+  for (const CodecStates::Owner& other : {CodecStates::Owner{5, {}}, {4, 0}}) {
+    EXPECT_THROW(states.Claim(other), Error) << ToString(other);
+  }
+  auto saved = states.Save();
+  CodecStates loaded;
+  loaded.Load(saved);
+  loaded.Claim({2, 1});  // what was nobody's
+  loaded.Load(std::move(saved), CodecStates::Owner{2, 0});
+  EXPECT_THROW(loaded.Claim({2, 1}), Error);
+  loaded.Load({}, CodecStates::Owner{3, 2});
+  EXPECT_EQ(loaded.owner(), (CodecStates::Owner{3, 2}));
+  loaded.Claim({2, 1});  // nothing is kept
+  EXPECT_EQ(loaded.owner(), std::nullopt);
+  loaded.Reset();
+  EXPECT_EQ(loaded.owner(), std::nullopt);
+  loaded.Claim({2, 1});
+}
+
 TEST(CodecStates, ChangeOnlyWhereACallSucceeds) {
   const RunLength codec(ParseFormat("e3m0"), {}, true);
   CodecStates states;

@@ -66,7 +66,11 @@ class States:
     def __init__(self) -> None:
         self._native = _core.CodecStates()
         self._one_call = threading.Lock()
-        self._owner: Owner | None = None
+
+    @property
+    def _owner(self) -> Owner | None:
+        owner = self._native.owner
+        return None if owner is None else Owner(*owner)
 
     def reset(self, number: int | None = None) -> None:
         """Forgets the layer of that number, on all ranks; None: all layers, and whose they were.
@@ -75,8 +79,6 @@ class States:
         given = None if number is None else int64("number", number)
         with self.used() as native:
             native.reset(given)
-        if number is None:
-            self._owner = None
 
     def merge(
         self,
@@ -123,8 +125,7 @@ class States:
             native = [stack.enter_context(one.used()) for one in given]
             kept = [Kept(*row) for one in native for row in one.save()]
             made = list(merged(kept, old, new.world, average))
-            native[0].load([one for one in made if rank in (None, one.rank)])
-            self._owner = new
+            native[0].load([one for one in made if rank in (None, one.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is kept, for `load_state_dict`: numbers, texts and bytes, in a dict of its
@@ -153,8 +154,7 @@ class States:
             ]
             owner = Owner.checked(state["world"], state["rank"]) if "world" in state else None
             with self.used() as native:
-                native.load(kept)
-            self._owner = owner
+                native.load(kept, owner)
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is no state of codecs: {error!r}") from None
 
@@ -167,21 +167,11 @@ class States:
                 "these states are in use by another call: each rank of a process needs its own"
             )
         try:
-            self._claim(owner)
+            if owner is not None:
+                self._native.claim(*owner)
             yield self._native
         finally:
             self._one_call.release()
-
-    def _claim(self, owner: Owner | None) -> None:
-        if owner is None or owner == self._owner:
-            return
-        if self._owner is not None and self._native.save():
-            raise ValueError(
-                f"these states are those of {self._owner}, and were given to {owner}: what is kept "
-                "of one is nothing to the other; load this rank's checkpoint, or merge() or "
-                "reset() them"
-            )
-        self._owner = owner
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()
