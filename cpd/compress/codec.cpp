@@ -89,13 +89,17 @@ CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t siz
 }
 
 void CodecStates::Claim(const Owner& owner) {
-  if (owner_ && *owner_ != owner && !Save().empty()) {
+  if (owner_ == owner) return;
+  const auto is_owed = [](const auto& layer) {
+    return std::ranges::any_of(layer.second.values, [](float x) { return x != 0; });
+  };
+  if (owner_ && std::ranges::any_of(Save(), is_owed)) {
     throw Error("these states are those of " + ToString(*owner_) + ", and were given to " +
                 ToString(owner) +
                 ": what is kept of one is nothing to the other; load this rank's checkpoint, or "
                 "merge() or reset() them");
   }
-  if (owner_ == owner) return;
+  if (owner_) entries_.clear();
   owner_ = owner;
   told_ = false;
 }

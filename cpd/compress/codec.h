@@ -184,7 +184,7 @@ class CPD_API CodecStates {
   /// the layer was kept by another codec, or with another size.
   CodecState* Of(const Codec& codec, const Key& key, std::int64_t size);
   /// Before a call of `owner`: what it keeps is theirs. Throws Error where something of another's
-  /// is kept.
+  /// is kept that is not 0; zeros, which a call that failed leaves too, are forgotten.
   void Claim(const Owner& owner);
   /// None where nothing is kept, unless Load told.
   [[nodiscard]] std::optional<Owner> owner() const;

@@ -148,11 +148,10 @@ TEST(Trace, ShowsTermsAndSumsOfAnInteger) {
   EXPECT_EQ(DrawsOf(rule), 0);
 }
 
-TEST(Trace, RefusesWhatHasNoSignals) {
+TEST(Trace, RefusesWhatHasNoLines) {
   EXPECT_THROW(SignalsOf(dot_rule("v100", "bf16", 4)), Error);
   EXPECT_THROW(SignalsOf(dot_rule("e4m3 sequential", "e4m3", 0)), Error);
-  SumRule rule = dot_rule("v100", "fp16", 4);
-  rule.accumulator.unit->adder = Adder::two_steps;
+  SumRule rule = dot_rule("cdna3-fp16", "fp16", 8);
   EXPECT_TRUE(SignalsOf(rule).empty());
   rule.accumulator.rounding.mode = Rounding::stochastic;
   EXPECT_THROW(SignalsOf(rule), Error);
