@@ -33,6 +33,8 @@ _MPI_SETTINGS = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # containers forbid it, loudly
 }
+_START = 60.0
+"""Seconds that MPI may take to start, however short the communicators' own timeout."""
 
 
 _RECOVERY = {"OMPI_MCA_orte_enable_recovery": "1"}
@@ -257,6 +259,8 @@ def _mpi_rank(job: dict[str, Any]) -> None:
     def connect() -> Communicator:
         return Communicator(_core.mpi_communicator(*options, breakable=True), *options)
 
+    if job["connects"]:  # MPI itself takes as long to start as the host is busy
+        started = _core.mpi_communicator(_START, job["chunk"])  # noqa: F841 - kept until the end
     _run_rank(job, rank, connect)
 
 
