@@ -19,6 +19,7 @@ import pytest
 
 from cpd import _files
 from cpd.cli import main
+from cpd.study import vectors
 
 OLD = "what was there"
 
@@ -174,6 +175,7 @@ def test_arrays_of_any_name(tmp_path: Path) -> None:
 
 # ---- every writer --------------------------------------------------------------------------------
 
+SHORT = ["--nodes=2", "--batch=600", "--epochs=1", "--depth=1", "--width=4"]
 COMMANDS = {
     "compress --out": ["compress", "IN", "--wire=e4m3", "--out=x.npz"],
     "compress --json": ["compress", "IN", "--wire=e4m3", "--json=x.json"],
@@ -186,6 +188,10 @@ COMMANDS = {
     "roundoff --csv": ["roundoff", "--gradients=IN", "--csv=x.csv"],
     "roundoff --json": ["roundoff", "--gradients=IN", "--json=x.json"],
     "roundoff --plot": ["roundoff", "--gradients=IN", "--plot=x.png"],
+    "probe": ["probe", "--acc=e6m9", "--c=none", "--k=4", "--json=x.json"],
+    "replay": ["replay", "DOTS", "--json=x.json"],
+    "train --json": ["train", *SHORT, "--json=x.json"],
+    "train --save-gradients": ["train", *SHORT, "--save-gradients=x.npz"],
 }
 
 
@@ -201,7 +207,12 @@ def test_commands_on_a_full_disk(
         pytest.importorskip("matplotlib")
     given = tmp_path / "in.npy"
     np.save(given, np.random.default_rng(0).standard_normal((4, 60), np.float32))
-    words = [word.replace("IN", str(given)) for word in words]
+    if "DOTS" in words:
+        dots = vectors.make("block_fma", accumulator="v100", random=4)
+        dots.write(tmp_path / "dots.csv")
+    names = {"IN": given, "DOTS": tmp_path / "dots.csv"}
+    for name, path in names.items():
+        words = [word.replace(name, str(path)) for word in words]
     folder = tmp_path / "out"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -2,8 +2,10 @@
 """The demo on a small scale: its files, its page, and that its rows can be repeated."""
 
 import json
+import os
 import random
 import re
+import resource
 import shlex
 import warnings
 from dataclasses import replace
@@ -185,6 +187,21 @@ def test_report_command_makes_the_same_page(folder, capsys):
     assert main(["report", str(folder)]) == 0
     assert "report.html" in capsys.readouterr().out
     assert page.read_text() == before
+
+
+def test_report_on_a_full_disk(folder, capsys):
+    """The page that was there stays, and nothing lies beside it."""
+    page = folder / "report.html"
+    before, files = page.read_text(), sorted(os.listdir(folder))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (90, limit[1]))
+    try:
+        assert main(["report", str(folder)]) in (1, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "File too large" in capsys.readouterr().err
+    assert page.read_text() == before
+    assert sorted(os.listdir(folder)) == files
 
 
 def test_report_of_files_that_do_not_fit(folder, capsys):
