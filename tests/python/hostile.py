@@ -276,6 +276,12 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     "cpd.compress.top_k": {"values": lambda: "fp32"},
     "cpd.compat.cpd2020.float_quantize": {"x": square},
     "cpd.comm.nccl": {"id": lambda: bytes(128)},
+    "cpd.comm.Communicator.all_gather_bytes": {"data": lambda: b"ab"},
+    "cpd.comm.Communicator.subgroup": {"ranks": lambda: [0]},
+    **{
+        f"cpd.comm.Communicator.{name}": {"layers": lambda: [torch.ones(4)]}
+        for name in ("all_gather", "all_reduce", "reduce", "reduce_scatter")
+    },
     "cpd.scaled": {"text": lambda: "mxfp8"},
     "cpd.Hadamard": {"size": lambda: 4},
     "cpd.Hadamard.parse": {"text": lambda: "hadamard4"},
@@ -295,7 +301,19 @@ NORM = cpd.Recipe("native", norm="bf16")
 # ---- instances, whose methods are called ---------------------------------------------------------
 
 
+class OneRank:
+    """A communicator of one rank, each of whose methods is called in that rank's thread."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **how: Any) -> Any:
+            with cpd.comm.local(1) as group:
+                return group.run(lambda comm: getattr(comm, name)(*arguments, **how))
+
+        return call
+
+
 INSTANCES: dict[str, Callable[[], Any]] = {
+    "cpd.comm.Communicator": OneRank,
     "cpd.Accumulator": lambda: cpd.Accumulator("e4m3"),
     "cpd.BlockFma": lambda: cpd.BlockFma("e4m3", "e4m3"),
     "cpd.CastSpec": lambda: cpd.CastSpec("e4m3"),

@@ -20,7 +20,7 @@ from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.comm.virtual import LayerReport, layer_report
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.formats import FormatLike, flag, format
-from cpd.numeric.options import Options, integer
+from cpd.numeric.options import Options, int32, integer
 
 _format = format  # a parameter of the same name hides it
 
@@ -307,11 +307,11 @@ class Communicator:
             given = Inputs(layers)
             options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
-            wire = _format(format)._native
+            wire, counts = _format(format)._native, flag("report", report)
         with self._one_call:
             made = self._native.all_gather(given.values, stacked.values, wire, options)
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
-        return (gathered, _traffic(made)) if report else gathered
+        return (gathered, _traffic(made)) if counts else gathered
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's `data`, by rank: bytes as they are, of any lengths.
@@ -339,7 +339,7 @@ class Communicator:
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """A communicator of some of the ranks, ascending and this one among them, called by these
         alone. It is made anew, so that it works after others were lost."""
-        chosen = [integer("ranks", rank) for rank in ranks]
+        chosen = [int32("ranks", rank) for rank in ranks]
         with self._one_call:
             native = self._native.subgroup(chosen)
         return Communicator(native, self._timeout, self._chunk)
