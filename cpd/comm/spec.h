@@ -30,6 +30,12 @@ enum class Divide : std::uint8_t {
 
 /// An all-reduce: what each contribution is cast to, how the sum is formed, what comes back.
 struct ReduceSpec {
+  /// Everything in fp32.
+  ReduceSpec() = default;
+  /// Contributions in a format, and sums and results too, as the Python front end's
+  /// `ReduceSpec(format)`.
+  explicit ReduceSpec(const Format& all) : format(all), accumulator{.format = all}, result(all) {}
+
   Format format = kFp32;       ///< on the wire; where `wire` is given, its format()
   RoundingOptions rounding{};  ///< of the cast to the wire; `wire` has its own
   SharedCodec wire{};          ///< what contributions become; null: `format`, packed

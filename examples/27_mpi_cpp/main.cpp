@@ -25,8 +25,7 @@ std::vector<float> GradientOf(int rank) {
 }
 
 cpd::ReduceSpec AverageInE4m3() {
-  cpd::ReduceSpec spec;
-  spec.format = spec.accumulator.format = spec.result = cpd::ParseFormat("e4m3");
+  cpd::ReduceSpec spec{cpd::ParseFormat("e4m3")};
   spec.aps = cpd::Aps::on;
   spec.average = true;
   return spec;

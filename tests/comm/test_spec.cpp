@@ -95,6 +95,17 @@ TEST(ReduceSpec, GroupsAreAtMostTheRanks) {
   }
 }
 
+TEST(ReduceSpec, OfAFormatSumsInIt) {
+  const Format e4m3 = ParseFormat("e4m3");
+  const ReduceSpec spec{e4m3};
+  EXPECT_EQ(spec.format, e4m3);
+  EXPECT_EQ(spec.accumulator.format, e4m3);
+  EXPECT_EQ(spec.result, e4m3);
+  EXPECT_EQ(ToString(spec.accumulator), "e4m3 sequential");
+  EXPECT_TRUE(MayStall(spec, 17));
+  EXPECT_EQ(ReduceSpec{}.accumulator.format, kFp32);
+}
+
 TEST(ReduceSpec, SumsThatStall) {
   ReduceSpec spec;
   spec.accumulator.format = ParseFormat("e4m3");  // 16 ones stall

@@ -25,7 +25,7 @@ KINDS = ("kill", "stop", "drop")
 EXHAUSTIVE = pytest.mark.exhaustive
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
 EXCHANGES = ("ring", "hierarchical", "gather")
-TIMEOUT = scaled(2.0)  # seconds until a rank is lost, where some are
+TIMEOUT = scaled(3.0)  # seconds until a rank is lost, where some are
 
 
 def also(transport: str, *worlds: int) -> list[Any]:
