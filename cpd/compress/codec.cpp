@@ -55,6 +55,10 @@ struct CodecStates::Entry {
   std::int64_t size = 0;
   std::unique_ptr<CodecState> state;  // null until a codec asks for what was restored
   std::vector<float> restored;
+
+  [[nodiscard]] std::vector<float> Values() const {
+    return state == nullptr ? restored : state->Kept();
+  }
 };
 
 CodecStates::CodecStates() = default;
@@ -91,9 +95,9 @@ CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t siz
 void CodecStates::Claim(const Owner& owner) {
   if (owner_ == owner) return;
   const auto is_owed = [](const auto& layer) {
-    return std::ranges::any_of(layer.second.values, [](float x) { return x != 0; });
+    return std::ranges::any_of(layer.second.Values(), [](float x) { return x != 0; });
   };
-  if (owner_ && std::ranges::any_of(Save(), is_owed)) {
+  if (owner_ && std::ranges::any_of(entries_, is_owed)) {
     throw Error("these states are those of " + ToString(*owner_) + ", and were given to " +
                 ToString(owner) +
                 ": what is kept of one is nothing to the other; load this rank's checkpoint, or "
@@ -105,7 +109,8 @@ void CodecStates::Claim(const Owner& owner) {
 }
 
 std::optional<CodecStates::Owner> CodecStates::owner() const {
-  return told_ || !Save().empty() ? owner_ : std::nullopt;
+  const auto is_kept = [](const auto& layer) { return !layer.second.Values().empty(); };
+  return told_ || std::ranges::any_of(entries_, is_kept) ? owner_ : std::nullopt;
 }
 
 void CodecStates::Reset(std::int64_t number) {
@@ -120,7 +125,7 @@ void CodecStates::Reset() {
 std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
   std::map<Key, Kept> all;
   for (const auto& [key, entry] : entries_) {
-    std::vector<float> kept = entry.state == nullptr ? entry.restored : entry.state->Kept();
+    std::vector<float> kept = entry.Values();
     if (!kept.empty()) all[key] = {entry.text, entry.size, std::move(kept)};
   }
   return all;

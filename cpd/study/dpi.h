@@ -41,7 +41,8 @@ CPD_API int cpd_dpi_set(int dot, int k, uint32_t a, uint32_t b);
 CPD_API int cpd_dpi_set_scales(int dot, int block, uint32_t a_scale, uint32_t b_scale);
 
 /* The sum from c, a code of the accumulator's format, on; of an integer (at most 32 bits) c and the
- * result are integers in two's complement. Gives 0. */
+ * result are integers in two's complement. `flags` is null for a matrix unit that does not align
+ * every term. Gives 0. */
 CPD_API int cpd_dpi_sum(int dot, uint32_t c, uint32_t* result, uint32_t* flags);
 
 /* What was wrong in this thread's last error; "" before one. Valid until the next. */

@@ -37,7 +37,7 @@ struct Signal {
 };
 
 /// Whether lines have signals and flags: all but those of matrix units with another adder than the
-/// aligned one, which round more than once on the way.
+/// aligned one.
 CPD_API bool HasTrace(const SumRule& rule);
 
 /// Whether the result is the integer itself: the last `sum`.

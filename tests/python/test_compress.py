@@ -480,6 +480,15 @@ def test_states_merge(wire, old, world, average):
         assert all(np.array_equal(a, b) for a, b in zip(rank, sums, strict=True))
 
 
+def test_states_in_use_are_not_read():
+    states, _ = owing(2, "one_bit", 1)
+    with states[1].used():
+        for call in (states[1].state_dict, lambda: states[0].merge(1, others=states[1:])):
+            with pytest.raises(RuntimeError, match="in use by another call"):
+                call()
+    states[0].merge(1, others=states[1:])
+
+
 def test_states_that_cannot_be_merged():
     states, virtual = owing(3, "one_bit", 1)
     before = values_of(states[0])

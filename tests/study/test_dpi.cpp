@@ -58,6 +58,17 @@ TEST(Dpi, Scales) {
   EXPECT_EQ(result, std::bit_cast<std::uint32_t>(4.0f));
 }
 
+TEST(Dpi, UnitsWithoutFlags) {
+  const int dot = cpd_dpi_dot("fp16", "cdna3-fp16", 8);
+  ASSERT_GE(dot, 0) << cpd_dpi_error();
+  for (int k = 0; k < 8; ++k) ASSERT_EQ(cpd_dpi_set(dot, k, 0x3C00, 0x4000), 0);  // 1 · 2
+  std::uint32_t result = 0, flags = 7;
+  EXPECT_EQ(cpd_dpi_sum(dot, std::bit_cast<std::uint32_t>(0.5f), &result, &flags), -1);
+  EXPECT_EQ(flags, 7u);
+  ASSERT_EQ(cpd_dpi_sum(dot, std::bit_cast<std::uint32_t>(0.5f), &result, nullptr), 0);
+  EXPECT_EQ(result, std::bit_cast<std::uint32_t>(16.5f));
+}
+
 void ExpectError(int returned, const std::string& part) {
   EXPECT_EQ(returned, -1);
   EXPECT_NE(std::string(cpd_dpi_error()).find(part), std::string::npos) << cpd_dpi_error();

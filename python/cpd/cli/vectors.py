@@ -34,9 +34,9 @@ line is written. Printed is what the lines are cases of.
 
 Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix product),
 sum (of terms), block_fma (dot by a matrix unit) and mma (by one that takes
-scales), each with the signals inside. FORMAT: of the operands, one for all or
-one each; of a cast the operand's and the result's, or the result's alone (from
-fp32); of a unit by default its own.
+scales), each with the signals inside, unless the unit does not align every term.
+FORMAT: of the operands, one for all or one each; of a cast the operand's and the
+result's, or the result's alone (from fp32); of a unit by default its own.
 
 Kinds: testfloat (`a b result flags`, flags NX 1, UF 2, OF 4, DZ 8, NV 16),
 readmemh (a word a line, first field on top, with a SystemVerilog package), csv,

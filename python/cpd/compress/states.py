@@ -52,7 +52,8 @@ class States:
 
     It knows whose it is, by the first call that keeps something in it: the number of ranks, and
     which of them. A call of another rank, or of another number of ranks, is refused (ValueError)
-    as long as anything is kept; `reset()` makes it nobody's, `merge` that of another number.
+    as long as anything but zeros is kept; `reset()` makes it nobody's, `merge` that of another
+    number.
 
     Pickled and copied by `state_dict`. A checkpoint holds each rank's own.
 
@@ -67,9 +68,9 @@ class States:
         self._native = _core.CodecStates()
         self._one_call = threading.Lock()
 
-    @property
     def _owner(self) -> Owner | None:
-        owner = self._native.owner
+        with self.used() as native:
+            owner = native.owner
         return None if owner is None else Owner(*owner)
 
     def reset(self, number: int | None = None) -> None:
@@ -131,10 +132,10 @@ class States:
         """All that is kept, for `load_state_dict`: numbers, texts and bytes, in a dict of its
         own."""
         with self.used() as native:
-            kept = native.save()
+            kept, owner = native.save(), native.owner
         names = ("rank", "number", "stage", "codec", "size")
-        owner = {} if self._owner is None else self._owner._asdict()
-        return owner | {
+        whose = {} if owner is None else Owner(*owner)._asdict()
+        return whose | {
             "layers": [
                 {**dict(zip(names, row, strict=False)), "values": values.astype(_FLOAT).tobytes()}
                 for *row, values in kept
@@ -186,7 +187,7 @@ def _all_ranks(given: list[States]) -> int:
     for one in given:
         if not isinstance(one, States):
             raise TypeError(f"others must be cpd.compress.States, got {shown(one)}")
-    owners = [one._owner for one in given]
+    owners = [one._owner() for one in given]
     first = owners[0]
     if first is None:
         raise ValueError("nobody's states cannot be merged: no call has kept anything in them")

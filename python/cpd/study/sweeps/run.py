@@ -167,6 +167,10 @@ def _label(accuracy: Accuracy | None) -> str:
     return f"{name} {hashlib.sha256(source.encode()).hexdigest()}"
 
 
+_HANDS_OUT = "ExecutorManagerThread"
+"""loky's name of the thread that hands out parts."""
+
+
 class _Runner:
     """How groups of cells are measured; each cell's file is written by who measures it."""
 
@@ -248,10 +252,15 @@ def _interruptions_held() -> Iterator[None]:
 def _end(parts: Generator[Any, None, None]) -> None:
     """Ends the processes, if the parts are not all there; joblib's advice then helps nobody.
 
-    Its thread that hands out parts may look for one that is dropped already: it ends by that
-    KeyError before `close` returns, and nothing is lost."""
+    The thread of loky that hands out parts may look for one that is dropped already: it ends by a
+    KeyError before `close` returns, nothing is lost, and nobody needs to hear of it."""
     before = threading.excepthook
-    threading.excepthook = lambda told: None if told.exc_type is KeyError else before(told)
+
+    def tell(told: threading.ExceptHookArgs) -> None:
+        if told.exc_type is not KeyError or told.thread is None or told.thread.name != _HANDS_OUT:
+            before(told)
+
+    threading.excepthook = tell
     try:
         with warnings.catch_warnings():
             advice = ".*tasks which were still being processed"

@@ -21,6 +21,7 @@ from cpd.study.vectors.vectors import Vectors
 _EXHAUSTIVE_BITS = 20
 """Up to so many bits of inputs all there are is the default."""
 _MOST_BITS = 32
+"""Of a code."""
 _LONGEST = 4096
 """Terms of a sum."""
 RANDOM = 10000
