@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "cpd/compress/blockwise.h"
 #include "cpd/compress/feedback.h"
 #include "cpd/compress/one_bit.h"
 #include "cpd/compress/packed.h"
@@ -45,6 +46,9 @@ constexpr std::array kCompressors{
               "4-bit integers times max/7 of each bucket", Quantized::MakeInt4},
     CodecInfo{"quantized", "SCALED [stochastic]", "this library",
               "a scaled format whose sums are encoded again", Quantized::MakeScaled},
+    CodecInfo{"blockwise", "CODEC", "this library",
+              "a codec of whole layers, of each 4096 values; sums are encoded again",
+              Blockwise::Make},
     CodecInfo{"feedback", "CODEC", "Seide et al., Interspeech 2014; arXiv 2407.04480",
               "any other codec, whose errors the next call sends", Feedback::Make},
     CodecInfo{"uniform",

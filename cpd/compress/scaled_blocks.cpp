@@ -104,9 +104,12 @@ struct ScaledBlocks::Coded final : CodecState {
     }
     rounding.stream = layer.stream;
     const TensorView given = View(x, DType::f32, size);
+    const bool draws = rounding.mode == Rounding::stochastic && layer.random != nullptr;
+    const TensorView integers = View(layer.random, DType::u32, size);
+    const TensorView* const random = draws ? &integers : nullptr;
     if (!has_nan && !IsFinite(size, x)) {
       values.resize(static_cast<std::size_t>(size));
-      return Cast(given, scaled, 0, rounding, View(values));
+      return Cast(given, scaled, 0, rounding, View(values), {}, random);
     }
     const ScaleCounts counts = CountScales(scaled, std::span(&size, 1), 0);
     elements.resize(static_cast<std::size_t>(PackedBytes(scaled.element, size)));
@@ -116,7 +119,7 @@ struct ScaledBlocks::Coded final : CodecState {
     }
     const TensorView second = ViewOf(outer);
     cpd::Encode(given, scaled, 0, rounding, ViewOf(elements), ViewOf(blocks),
-                scaled.tensor_scale ? &second : nullptr);
+                scaled.tensor_scale ? &second : nullptr, {}, random);
   }
   void Commit() override { Clear(); }
   void Clear() {

@@ -219,6 +219,8 @@ WIRES = (
     "int4",
     "quantized mxfp8",
     "uniform bits=5",
+    "blockwise nvfp4",
+    "blockwise uniform bits=5",
     "feedback int4 bucket=32",
     "feedback qsgd bits=2 bucket=128",
 )

@@ -53,7 +53,7 @@ def test_packets_are_copied_decoded_or_not(make):
             assert (twin.data, twin.bytes, twin.shape) == (packet.data, packet.bytes, X.T.shape)
 
 
-@pytest.mark.parametrize("outer", ["feedback", "quantized", "top_k 1 feedback=off"])
+@pytest.mark.parametrize("outer", ["feedback", "quantized", "blockwise", "top_k 1 feedback=off"])
 def test_a_scaled_format_saturates_within_a_codec(outer):
     inner = compress.codec("mxfp8").encode(X).values
     values = compress.codec(f"{outer} mxfp8").encode(X).values

@@ -27,6 +27,7 @@ CODECS = [
     "int8_rows row=7", "fp8_rows", "int4", "int4 bucket=6", "quantized mxfp8", "quantized mxfp4",
     "feedback int4", "feedback fp8_rows", "feedback e3m0", "feedback e4m3", "uniform",
     "uniform bits=5 coding=fixed", "sparse", "sparse e4m3", "feedback mxfp4",
+    "blockwise nvfp4", "blockwise uniform", "feedback blockwise nvfp4",
 ]  # fmt: skip
 ACCUMULATORS = [
     None, None, "fp32", "e6m9", "e4m3", "e3m0", "bf16", "e6m9 kahan", "fp32 kahan",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int8 and FP8 rows, int4 in buckets: values by rational numbers, torchft's rule in torch, rows of
-layers, unbiased draws."""
+"""int8 and FP8 rows, int4 in buckets: values by rational numbers, torchft's rule in torch, rows and
+blocks of layers, unbiased draws."""
 
 from __future__ import annotations
 
@@ -97,6 +97,20 @@ def test_fp8_rows_of_every_size(scale):
     x = x.astype(np.float32)[None]
     same(torchft(torch.from_numpy(x)), coded("fp8_rows", x))
     same(by_rule.fp8_row(x[0].tolist()), coded("fp8_rows", x))
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "fp8-tensor"])
+def test_blocks_of_a_sum(name):
+    """Each rank's blocks, added in binary32, are cast anew by the owner of a slice."""
+
+    def by_blocks(x):
+        return np.concatenate([cpd.cast(x[i : i + 4096], name) for i in range(0, x.size, 4096)])
+
+    per_rank = [layer((9001,), seed) for seed in range(3)]
+    first, *others = map(by_blocks, per_rank)
+    spec = cpd.ReduceSpec(wire=f"blockwise {name}", exchange="owner")
+    [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec)
+    same(by_blocks(sum(others, first)), got)
 
 
 def test_rows_of_a_sum():

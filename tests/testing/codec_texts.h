@@ -45,6 +45,8 @@ inline std::vector<std::string> codec_texts() {
       "uniform bits=gradient",
       "sparse",
       "sparse e4m3",
+      "blockwise nvfp4",
+      "blockwise uniform bits=4",
       "feedback int4",
   };
 }

@@ -15,6 +15,7 @@ and decodes what it made. What a codec keeps from call to call is in `States`.
 
 from cpd.compress.codec import Codec, CodecLike, Packet, codec, decode
 from cpd.compress.makers import (
+    blockwise,
     feedback,
     fp8_rows,
     int4,
@@ -35,6 +36,7 @@ __all__ = [
     "Compressor",
     "Packet",
     "States",
+    "blockwise",
     "codec",
     "compressors",
     "decode",

@@ -175,6 +175,21 @@ def quantized(
 
 
 @checked
+def blockwise(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
+    """A codec of whole layers, of each 4096 values by themselves, whose sums owners encode again.
+
+    Args:
+        inner: `uniform`, a scaled format with one scale of the tensor such as "nvfp4", or another
+            whose sums would go back in FP32.
+        seed, random_bits: of `inner`, where that is a text, and of the random bits.
+
+    Raises ValueError or TypeError: a codec that encodes sums again already, or has no scale.
+    """
+    made = with_numbers(inner, seed, random_bits)
+    return _like(made, f"blockwise {made.name}")
+
+
+@checked
 def uniform(
     bits: int | Literal["entropy", "gradient"] | None = None,
     coding: Literal["huffman", "fixed"] | None = None,
