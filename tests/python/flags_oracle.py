@@ -81,7 +81,7 @@ def exact(operation: str, operands: Sequence[Value], o: Options) -> Value:
     raise ValueError(operation)
 
 
-def _is_nan(x: Value) -> bool:
+def is_nan(x: Value) -> bool:
     return isinstance(x, NotANumber)
 
 
@@ -110,8 +110,8 @@ def signalling(x: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def is_signalling(spec: Spec, code: int) -> bool:
     """The same of a code: NaN of IEEE formats has a first mantissa bit, others are quiet."""
-    is_nan = spec.encoding == "ieee" and _is_nan(spec.decode(code))
-    return is_nan and not code >> (spec.man - 1) & 1
+    of_ieee = spec.encoding == "ieee" and is_nan(spec.decode(code))
+    return of_ieee and not code >> (spec.man - 1) & 1
 
 
 def result(
@@ -126,16 +126,16 @@ def result(
     signalling NaN."""
     x = exact(operation, operands, o)
     made = round_value(spec, x, o)
-    if _is_nan(x):
-        given = any(map(_is_nan, operands))
+    if is_nan(x):
+        given = any(map(is_nan, operands))
         return made, 0 if given and spec.has_nan and not signals else NV
     if isinstance(x, Infinity):
         if operation == "div" and isinstance(operands[0], Number):
             return made, DZ
         if x.negative and not spec.signed:
-            return made, NV if _is_nan(made) else OF | NX
+            return made, NV if is_nan(made) else OF | NX
         return made, 0 if made == x else OF | NX
-    if x.value < 0 and _is_nan(made) and not spec.signed:
+    if x.value < 0 and is_nan(made) and not spec.signed:
         return made, NV
     flags = 0
     if not isinstance(made, Number) or made.value != x.value:

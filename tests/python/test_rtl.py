@@ -225,6 +225,7 @@ def test_paths_of_any_name(tmp_path: Path, name: str) -> None:
     ("vectors", "said"),
     [
         (lambda: make("sqrt", "e4m3fn"), "no test bench for 'sqrt' without a module"),
+        (lambda: make("mul", "e4m3fn", nan_signals=True), "give the name of your module"),
         (lambda: make("mul", ("e4m3fn", "e5m2"), random=9), "operands of one format"),
         (lambda: make("mul", "e4m3fnuz"), "no test bench for the format e4m3fnuz"),
         (lambda: make("mul", "e4m3:nosub"), "with subnormals"),

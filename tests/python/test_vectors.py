@@ -85,6 +85,43 @@ def test_signalling_nan_are_invalid() -> None:
     assert known == {c | s: 16 if c < 0x7C else 0 for c in range(0x79, 0x80) for s in (0, 0x80)}
 
 
+@pytest.mark.parametrize(
+    ("given", "silent"),
+    [
+        ({"operation": "mul", "formats": ["e4m3fn"]}, []),
+        ({"operation": "fma", "formats": ["e2m1fnuz", "e2m3ieee", "e2m1"], "result": "e4m3"}, "b"),
+        ({"operation": "cast", "formats": ["e2m3ieee", "e4m3fn"]}, "a"),
+        ({"operation": "sum", "formats": "e4m3fn", "accumulator": "e6m9", "length": 3}, []),
+        ({"operation": "dot", "formats": ["e4m3fn", "e5m2"], "accumulator": "fp32"}, "bc"),
+    ],
+)
+def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) -> None:
+    """NV in lines with a NaN of a format without signalling NaN; all else is as it was."""
+    plain = make(**given, random=2000)
+    made = make(**given, random=2000, nan_signals=True)
+    raised = set()
+    for usual, line in zip(plain.batches(), made.batches(), strict=True):
+        formats = dict(zip("abc", made.rule.formats, strict=False))
+        loud = np.zeros(len(line["a"]), bool)
+        for name, f in formats.items():
+            if name not in silent:
+                nan = [flags_oracle.is_nan(exact(f, code)) for code in line[name].reshape(-1)]
+                loud |= np.reshape(nan, (len(loud), -1)).any(axis=1)
+        for name in line:
+            expected = usual[name] | np.where(loud, 16, 0) if name == "flags" else usual[name]
+            assert np.array_equal(line[name], expected), name
+        raised |= set(loud.tolist())
+    assert raised == ({False} if silent == "a" else {False, True})
+    assert make_again(made).describe() == made.rule.describe()
+    assert made.rule != plain.rule
+
+
+def make_again(made: Vectors) -> Any:
+    from cpd.study.vectors.making import rule_of
+
+    return rule_of(made.rule.describe())
+
+
 def test_lines_by_hand() -> None:
     every = columns(make("mul", "e4m3fn"))
     lines = zip(*(every[n] for n in ("a", "b", "result", "flags")), strict=True)
@@ -178,6 +215,7 @@ def test_the_default_is_all_up_to_a_million_lines() -> None:
         ({"operation": "mma", "accumulator": "h100-fp8"}, "takes no scales"),
         ({"operation": "mul", "formats": "fp64"}, "codes of at most 32 bits; fp64 has 64"),
         ({"operation": "block_fma", "accumulator": "fp32"}, "of matrix units"),
+        ({"operation": "dot", "accumulator": "cdna3-fp8", "nan_signals": True}, "has none"),
         ({"operation": "block_fma", "formats": "fp16", "accumulator": "h100-fp8"}, "operands are"),
         ({"operation": "sum", "formats": "fp32", "accumulator": "h100-fp8"}, "sum"),
     ],

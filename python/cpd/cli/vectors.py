@@ -57,6 +57,11 @@ def register(commands: Commands) -> None:
     )
     parser.add_argument("--variant", default="A", choices=("A", "B", "C"))
     parser.add_argument("--tininess", default="after", choices=("after", "before"), help="of UF")
+    parser.add_argument(
+        "--nan-signals",
+        action="store_true",
+        help="NaN operands raise NV also in formats whose NaN are neither quiet nor signalling",
+    )
     parser.add_argument("--acc", metavar="TEXT", help="of sums: a preset, or as 'e6m9 kahan'")
     parser.add_argument("--length", type=int, metavar="K", help="of sums: products or terms")
     group = parser.add_argument_group(
@@ -194,6 +199,7 @@ def _rule_options(options: argparse.Namespace) -> dict[str, Any]:
         "random_bits": options.random_bits,
         "variant": options.variant,
         "tininess": options.tininess,
+        "nan_signals": options.nan_signals,
         "accumulator": options.acc,
         "length": options.length,
     }

@@ -149,6 +149,11 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
         raise ValueError(
             f"no test bench for {operation!r} without a module's name; there are {known}"
         )
+    if head.get("nan_signals", False):
+        raise ValueError(
+            "the modules of tests/rtl raise NV for signalling NaN alone: with nan_signals give the "
+            "name of your module"
+        )
     name, made = _UNITS[operation]
     inputs = tuple(each for each in fields if each.role == "input")
     outputs = tuple(each for each in fields if each.role != "input")

@@ -40,6 +40,7 @@ def make(
     random_bits: int = 24,
     variant: str = "A",
     tininess: str = "after",
+    nan_signals: bool = False,
     accumulator: AccumulatorLike | None = None,
     length: int | None = None,
     exhaustive: bool = False,
@@ -62,6 +63,8 @@ def make(
         rounding, overflow, random_bits, variant: as in `cpd.cast`. With `stochastic` the random
             integer r is a field of each line.
         tininess: `after` (rounding) or `before`: of the flag UF.
+        nan_signals: a NaN operand raises NV also in formats whose NaN are neither quiet nor
+            signalling (all but `ieee` ones; in those the first fraction bit decides).
         accumulator: of sums: what `cpd.gemm` takes; it says how they are rounded.
         length: of sums: products or terms; default a unit's block, else 16.
         exhaustive: every combination of input codes.
@@ -85,11 +88,11 @@ def make(
     if operation in SUMS:
         if result is not None or options != Options():
             raise ValueError(f"the accumulator says how a {operation} is rounded, and into what")
-        rule = sum_rule(operation, formats, accumulator, length, tininess)
+        rule = sum_rule(operation, formats, accumulator, length, tininess, nan_signals)
     else:
         if accumulator is not None or length is not None:
             raise ValueError(f"accumulator and length are for sums, not for {operation}")
-        rule = element_rule(operation, formats, result, options, tininess)
+        rule = element_rule(operation, formats, result, options, tininess, nan_signals)
     if not 0 <= integer("seed", seed) < 1 << 64:
         raise ValueError(f"seed must be 0…2^64 - 1, got {seed}")
     return Vectors(rule, *_source(rule, exhaustive, directed, random), seed)
@@ -101,6 +104,7 @@ def element_rule(
     result: FormatLike | None,
     options: Options,
     tininess: str,
+    nan_signals: bool = False,
 ) -> ElementRule:
     """Checked. Raises TypeError or ValueError."""
     if operation not in OPERANDS:
@@ -118,7 +122,8 @@ def element_rule(
     if len(given) != OPERANDS[operation]:
         needs = OPERANDS[operation]
         raise ValueError(f"{operation} takes one format or {needs}, got {len(given)}")
-    return ElementRule(operation, tuple(given), to or given[0], options, tininess)
+    formats_given = tuple(given)
+    return ElementRule(operation, formats_given, to or given[0], options, tininess, nan_signals)
 
 
 def sum_rule(
@@ -127,6 +132,7 @@ def sum_rule(
     acc: AccumulatorLike | None,
     length: int | None,
     tininess: str,
+    nan_signals: bool = False,
 ) -> SumRule:
     """Checked. Raises TypeError or ValueError."""
     _check_tininess(tininess)
@@ -161,7 +167,8 @@ def sum_rule(
             )
     default = 16 if unit is None else unit.block
     label = acc if isinstance(acc, str) else ""
-    return SumRule(operation, tuple(given), made, _length(length, default), tininess, label)
+    products = _length(length, default)
+    return SumRule(operation, tuple(given), made, products, tininess, label, nan_signals)
 
 
 def _length(length: int | None, default: int) -> int:
@@ -227,18 +234,14 @@ def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
     _refuse_old_integers(head)
     try:
         operation, tininess = head["operation"], head.get("tininess", "after")
+        nan_signals = head.get("nan_signals", False) is True
         if operation in SUMS:
             acc, length = head["accumulator"], head["length"]
-            return sum_rule(operation, head["formats"], acc, length, tininess)
+            return sum_rule(operation, head["formats"], acc, length, tininess, nan_signals)
         stochastic = head.get("random_bits", 24), head.get("variant", "A")
         options = Options(head["rounding"], head.get("overflow", "ieee"), 0, 0, *stochastic)
-        return element_rule(
-            head["operation"],
-            head["formats"],
-            head["result"],
-            options,
-            head.get("tininess", "after"),
-        )
+        formats, result = head["formats"], head["result"]
+        return element_rule(operation, formats, result, options, tininess, nan_signals)
     except KeyError as error:
         raise ValueError(f"the head says no {error.args[0]}") from None
     except TypeError as error:

@@ -21,6 +21,8 @@ from cpd.study.vectors.fields import Field
 Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
 """Field names → n numbers, or n × count elements."""
 
+_NV = np.uint8(16)
+
 NO_CODE = 0xFFFFFFFF
 """A result without a code: NaN in a format that has none."""
 
@@ -52,6 +54,8 @@ class ElementRule:
     result: Format
     options: Options
     tininess: str = "after"
+    nan_signals: bool = False
+    """Whether NaN operands raise NV where their format's NaN are neither quiet nor signalling."""
 
     @property
     def inputs(self) -> tuple[Field, ...]:
@@ -90,7 +94,7 @@ class ElementRule:
         }
         if self.options.rounding == "stochastic":
             made |= {"random_bits": self.options.random_bits, "variant": self.options.variant}
-        return made
+        return made | ({"nan_signals": True} if self.nan_signals else {})
 
     has_integer_result = False
 
@@ -123,6 +127,8 @@ class ElementRule:
             random,
         )
         self._compare(operands, random, codes, flags)
+        if self.nan_signals:
+            flags = flags | invalid_of_nan(self.formats, operands)
         return {"result": codes, "flags": flags}, corners
 
     def _compare(self, operands: Sequence[Any], random: Any, codes: Any, flags: Any) -> None:
@@ -142,6 +148,17 @@ class ElementRule:
     def _line(self, operands: Sequence[Any], random: Any, oracle: Any, kernel: Any, i: int) -> str:
         given = " ".join(f"{x[i]:X}" for x in (*operands, *([] if random is None else [random])))
         return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
+
+
+def invalid_of_nan(
+    formats: Sequence[Format], operands: Sequence[npt.NDArray[np.uint32]]
+) -> npt.NDArray[np.uint8]:
+    """NV for each line of which an operand is NaN in a format without signalling NaN."""
+    is_nan = np.zeros(len(operands[0]), bool)
+    for f, codes in zip(formats, operands, strict=True):
+        if not has_signalling(f):
+            is_nan |= np.isnan(values_of(f, codes)).reshape(len(codes), -1).any(axis=1)
+    return np.where(is_nan, _NV, np.uint8(0))
 
 
 def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
@@ -165,9 +182,14 @@ def _table(f: Format) -> npt.NDArray[np.float32]:
     return _decoded(f, np.arange(1 << f.bits, dtype=np.uint32))
 
 
+def has_signalling(f: Format) -> bool:
+    """Whether its NaN are quiet or signalling, by their first fraction bit."""
+    return f.encoding == "ieee" and f.man > 0
+
+
 def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     values: npt.NDArray[np.float32] = verbs.decode(packed(codes, f.bits), f, codes.shape)
-    if f.encoding == "ieee" and f.man > 0:
+    if has_signalling(f):
         signalling = np.isnan(values) & (codes >> np.uint32(f.man - 1) & np.uint32(1) == 0)
         values.view(np.uint32)[signalling] = 0x7F800001
     return values

@@ -27,6 +27,7 @@ from cpd.study.vectors.rules import (
     ROUNDING_WORDS,
     Columns,
     check_same,
+    invalid_of_nan,
     packed,
     values_of,
 )
@@ -55,6 +56,8 @@ class SumRule:
     tininess: str = "after"
     label: str = ""
     """Of the accumulator in file names; default its text."""
+    nan_signals: bool = False
+    """Whether NaN operands raise NV where their format's NaN are neither quiet nor signalling."""
     _core_rule: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,8 @@ class SumRule:
         made = _core.SumRule(self.accumulator._seeded, formats, self.length, self.tininess)
         object.__setattr__(self, "_core_rule", made)
         self.signals  # noqa: B018 - raises ValueError for lines that there cannot be
+        if self.nan_signals and not self.has_trace:
+            raise ValueError(f"nan_signals is of flags, of which {self.accumulator} has none")
 
     @property
     def result(self) -> Format:
@@ -154,6 +159,7 @@ class SumRule:
             "accumulator": str(self.accumulator),
             "length": self.length,
             "tininess": self.tininess,
+            **({"nan_signals": True} if self.nan_signals else {}),
         }
 
     pool = 1 << 11
@@ -184,6 +190,9 @@ class SumRule:
         if self.has_integer_result:
             results = np.ascontiguousarray(signals[:, -1])
         self._compare(codes, c, results, flags)
+        if self.nan_signals:
+            named = [codes[name] for name in "abc" if name in codes]
+            flags = flags | invalid_of_nan(self.formats, named)
         columns: Columns = {"result": results} | ({"flags": flags} if self.has_trace else {})
         at = 0
         for signal in self.signals:
