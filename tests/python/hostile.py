@@ -371,12 +371,12 @@ def public(module: Any) -> Iterator[tuple[str, Any]]:
 
 def targets() -> Iterator[Target]:
     """Each once: functions, classes, their methods, and settable properties."""
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # by their numbers, which hold while they are kept
     for module_name in MODULES:
         for name, found in public(importlib.import_module(module_name)):
             if id(found) in seen:
                 continue
-            seen.add(id(found))
+            seen[id(found)] = found
             whole = f"{module_name}.{name}"
             if isinstance(found, type) and issubclass(found, BaseException):
                 continue

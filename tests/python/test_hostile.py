@@ -72,10 +72,9 @@ def test_wrong_arguments_of_all():
         lambda: cpd.scaled("nvfp4").bits_per_value("ab"),
     ],
 )
+@pytest.mark.parametrize("calls", [4_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.skipif(not has_mallinfo2(), reason="this C library has no mallinfo2")
-def test_wrong_calls_keep_no_memory(call, request):
-    calls = 100_000 if request.config.option.markexpr == "exhaustive" else 4_000
-
+def test_wrong_calls_keep_no_memory(call, calls):
     def run():
         with pytest.raises((TypeError, ValueError)):
             call()

@@ -114,6 +114,16 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
 
 
 @_checked
+def world_of(per_rank: PerRank) -> int:
+    """How many ranks there are. Raises TypeError or ValueError where it is no sequence of any."""
+    is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
+    if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
+        raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
+    if len(per_rank) == 0:
+        raise ValueError("per_rank must have at least one rank, got none")
+    return len(per_rank)
+
+
 class Source:
     """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
 
@@ -123,12 +133,9 @@ class Source:
         numbers: Sequence[int] | None = None,
         wire: Codec | None = None,
     ) -> None:
-        is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
-        if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
-            raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
-        if len(per_rank) == 0:
-            raise ValueError("per_rank must have at least one rank, got none")
-        self.world = len(per_rank)
+        if wire is not None and not isinstance(wire, Codec):
+            raise TypeError(f"wire must be a Codec or None, got {type(wire).__name__}")
+        self.world = world_of(per_rank)
         self._per_rank = per_rank
         layers = self._layers(0)
         self.numbers = layer_numbers(numbers, len(layers))

@@ -175,6 +175,9 @@ def choose(
     largest: Largest = None,
 ) -> Recommendation:
     """What `recommend` says of measurements by group size; `sizes` and `largest`: as in `cost`."""
+    for size, one in measured.items():
+        if not isinstance(one, Measurement):
+            raise TypeError(f"measured[{size!r}] must be a Measurement, got {type(one).__name__}")
 
     def choice(size: int, way: ReduceSpec) -> Choice:
         took = cost(way, world, sizes, largest=largest)

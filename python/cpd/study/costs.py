@@ -13,6 +13,7 @@ from cpd.comm import local
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import PerRank, layer_lies
 from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.comm.virtual import world_of
 from cpd.numeric.checked import checked
 from cpd.numeric.options import int32, int64
 
@@ -132,7 +133,7 @@ def measured_cost(
         layers = given() if callable(given) else given
         return comm.all_reduce(layers, spec, report=True)[1].traffic
 
-    with local(len(per_rank), chunk=chunk) as group:
+    with local(world_of(per_rank), chunk=chunk) as group:
         ranks = group.run(moved)
     return MeasuredCost(
         max(one.steps for one in ranks),
