@@ -66,7 +66,7 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c);
 
 /// A stream of its own on one GPU, on which reductions are queued, and their memory.
-class Queue {
+class CPD_API Queue {
  public:
   explicit Queue(int device);
   ~Queue();

@@ -283,6 +283,38 @@ TEST_F(Gpu, CodesMayBeginAtAnyByte) {
   }
 }
 
+/// A grid has 32 blocks a processor at most, which then take several tiles each.
+TEST_F(Gpu, CodesOfMoreTilesThanBlocks) {
+  const std::int64_t n = (testing::kCudaOnCpu ? 75 : 9000) * std::int64_t{2048} + 77;
+  const Format format = ParseFormat("e6m9");
+  const std::vector<float> x = Inputs(format, static_cast<std::size_t>(n));
+  const std::int64_t bytes = PackedBytes(format, n);
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes));
+  std::vector<std::uint8_t> packed_got(packed.size());
+  std::vector<float> y(x.size());
+  std::vector<float> y_got(x.size());
+  const TensorView codes = View(packed.data(), DType::u8, bytes);
+  for (const int random_bits : {0, 8, 24}) {
+    RoundingOptions options;
+    if (random_bits > 0) {
+      options = {.mode = Rounding::stochastic, .random_bits = random_bits, .seed = 3};
+    }
+    const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
+    const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
+    const OnGpu packed_gpu(driver(), packed.data(), packed.size());
+    const TensorView codes_gpu = packed_gpu.View(codes, packed.data());
+    Encode(x_gpu.View(Floats(x), x.data()), format, options, codes_gpu);
+    Decode(codes_gpu, format, y_gpu.View(Floats(y), y.data()));
+    packed_gpu.Read(packed_got.data());
+    y_gpu.Read(y_got.data());
+    Encode(Floats(x), format, options, codes);
+    Decode(codes, format, Floats(y));
+    EXPECT_TRUE(bits_equal<std::uint8_t>(packed, packed_got)) << random_bits;
+    EXPECT_TRUE(bits_equal<float>(y, y_got)) << random_bits;
+    ExpectSameCast(driver(), x, Floats(x), y, Floats(y), format, options);
+  }
+}
+
 TEST_F(Gpu, EncodeNamesTheFirstNanWithoutACode) {
   const Format format = ParseFormat("e2m1");
   std::vector<float> x(10000, 1.0F);

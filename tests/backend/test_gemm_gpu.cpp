@@ -201,6 +201,19 @@ TEST_F(GemmGpu, MatrixUnits) {
   }
 }
 
+/// Each promotion of an element draws anew, wherever the element lies in the random stream.
+TEST_F(GemmGpu, PromotionsDraw) {
+  Accumulator accumulator = Preset("h100-fp8");
+  accumulator.format = ParseFormat("e6m9");
+  accumulator.unit->promote = 2 * accumulator.unit->block;
+  accumulator.rounding = roundings().back();
+  const Tensor a = MakeRounded({40, 300}, Values::on_grid, accumulator.unit->a);
+  const Tensor b = MakeRounded({300, 35}, Values::on_grid, accumulator.unit->b);
+  const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);
+  ASSERT_TRUE(GpuMatches({a, b}, accumulator));
+  ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator));
+}
+
 // Rows of tiny values, which other warps load than the first, whose lanes clear what all join: by
 // the first warp's range alone binary32 would do.
 TEST_F(GemmGpu, RangesOfATileAreThoseOfAllThreads) {
@@ -308,6 +321,22 @@ TEST_F(GemmGpu, OperandsThatAUnitDoesNotTakeAreRefused) {
   const Tensor out({1, 1}, {7.0F});
   EXPECT_THROW(Run(testing::kGemm, {a, b}, accumulator, out), Error);
   EXPECT_EQ(out.read()[0], 7.0F);
+
+  for (const std::size_t wrong :
+       {std::size_t{0}, std::size_t{255}, std::size_t{256}, std::size_t{9000}, std::size_t{9999}}) {
+    std::vector<float> values(10000, 1.0F);
+    values[wrong] = values[9999] = 0x1.001p0F;
+    const Tensor many({100, 100}, values);
+    const Tensor ones({100, 1}, std::vector<float>(100, 1.0F));
+    const Tensor column({100, 1}, std::vector<float>(100, 7.0F));
+    try {
+      Run(testing::kGemm, {many, ones}, accumulator, column);
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string(error.what()).ends_with("at element " + std::to_string(wrong)))
+          << error.what();
+    }
+  }
 }
 
 TEST_F(GemmGpu, CublasIsWithinTheBound) {

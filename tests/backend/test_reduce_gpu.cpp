@@ -10,10 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/libraries.h"
 #include "cpd/comm/transport/local.h"
 #include "cpd/numeric/error.h"
+#include "cpd/ops/reduce.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/formats.h"
@@ -143,6 +145,27 @@ TEST_F(ReduceGpu, LocalRanks) {
       ExpectVirtual(spec_of(pick, world), ranks, LocalTransports(world));
     }
   }
+}
+
+/// Of less than a thread's piece, of several, and of more than a grid's threads have at once.
+TEST_F(ReduceGpu, ChecksumsOfMessages) {
+  const std::size_t most = (testing::kCudaOnCpu ? std::size_t{9} : std::size_t{600}) << 20;
+  std::vector<std::uint8_t> data(most);
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<std::uint8_t>(i * 2654435761U >> 13);
+  }
+  const OnGpu memory(driver(), data.data(), data.size());
+  const auto* begin = static_cast<const std::uint8_t*>(
+      memory.View(View(data.data(), DType::u8, static_cast<std::int64_t>(most)), data.data()).data);
+  std::vector<cuda::Bytes> parts;
+  std::vector<std::uint32_t> wanted;
+  for (const std::size_t count :
+       {std::size_t{0}, std::size_t{1}, std::size_t{511}, std::size_t{512}, std::size_t{513},
+        std::size_t{200003}, most - 7}) {
+    parts.push_back({begin + 7, static_cast<std::int64_t>(count)});
+    wanted.push_back(Crc32c(0, parts.back().count, data.data() + 7));
+  }
+  EXPECT_EQ(cuda::Queue(0).Checksums(parts), wanted);
 }
 
 /// One rank: no message, but headers and layers in one GPU's memory; more need more GPUs.

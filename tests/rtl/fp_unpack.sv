@@ -37,7 +37,11 @@ module fp_unpack #(
     if (ENCODING == 0) begin : gen_ieee
       assign infinite = top & (fraction == 0);
       assign nan = top & (fraction != 0);
+`ifdef MUT_QUIET_SIGNALS
+      assign signalling = nan;
+`else
       assign signalling = nan & !fraction[MAN-1];
+`endif
     end else begin : gen_finite
       assign infinite = 1'b0;
       assign nan = (ENCODING == 1) & top & (&fraction);

@@ -36,17 +36,17 @@ TREE = "tests/testing/cuda_on_cpu/CMakeFiles/cpd_cuda_on_cpu.dir/__/__/__/kernel
 
 # The program of each source, cheap ones first.
 PROGRAMS = {
-    "cast": "cuda",
-    "codec": "cuda",
-    "hadamard": "hadamard",
-    "arithmetic": "arithmetic",
-    "fold": "arithmetic",
-    "memory": "reduce",
-    "reduce": "reduce",
-    "blas": "gemm",
-    "gemm": "gemm",
-    "gemm_scaled": "gemm",
-    "api": "cuda",
+    "cast": "test_backend_cuda_gpu",
+    "codec": "test_backend_cuda_gpu",
+    "hadamard": "test_backend_hadamard_gpu",
+    "arithmetic": "test_backend_arithmetic_gpu",
+    "fold": "test_backend_arithmetic_gpu",
+    "memory": "test_backend_reduce_gpu",
+    "reduce": "test_backend_reduce_gpu",
+    "blas": "test_backend_gemm_gpu",
+    "gemm": "test_backend_gemm_gpu",
+    "gemm_scaled": "test_backend_gemm_gpu",
+    "api": "test_cuda_on_cpu",
 }
 LIMIT = 600
 """Seconds for one program: far more than it takes; a mutant may loop for ever."""
@@ -186,7 +186,7 @@ class Bench:
             "CPD_REQUIRE_GPU": "1",
             "CPD_THREAD_ORDER": order,
         }
-        command = [str(BUILD / f"tests/test_backend_{program}_gpu"), "--gtest_fail_fast"]
+        command = [str(BUILD / f"tests/{program}"), "--gtest_fail_fast"]
         try:
             done = _run(command, env=environment, timeout=LIMIT)
         except subprocess.TimeoutExpired:

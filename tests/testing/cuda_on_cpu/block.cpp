@@ -167,8 +167,7 @@ class Block {
   };
 
   [[noreturn]] void Fail(const std::string& why) const {
-    fail(why + ", block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(threadIdx.x) +
-         " of " + name_of(kernel_));
+    fail_in(kernel_, why + ", thread " + std::to_string(threadIdx.x));
   }
 
   static unsigned Combined(Collective operation, unsigned a, unsigned b) {
@@ -297,6 +296,10 @@ class Block {
 };
 
 }  // namespace
+
+void fail_in(const void* kernel, const std::string& why) {
+  fail(why + ", block " + std::to_string(blockIdx.x) + " of " + name_of(kernel));
+}
 
 void barrier() { t_block->Barrier(); }
 

@@ -41,5 +41,7 @@ void run_block(const void* kernel, ThreadOrder order, const std::function<void()
 
 /// Ends the process: a kernel or its caller did what no GPU defines.
 [[noreturn]] void fail(const std::string& why);
+/// The same, with the name of the kernel at that address.
+[[noreturn]] void fail_in(const void* kernel, const std::string& why);
 
 }  // namespace cuda_on_cpu

@@ -33,7 +33,8 @@
 #define __global__
 #define __device__
 #define __host__
-/// One block runs at a time on a thread of the host. runtime.cpp makes it 0xA5 before each launch.
+/// One block runs at a time on a thread of the host. shared_memory.h makes it 0xA5 before each
+/// launch, and looks at the bytes beside it after each block.
 #define __shared__ static thread_local
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))

@@ -3,7 +3,6 @@
 // Streams, whose work is done when somebody waits for it, no earlier; the runtime's calls over them
 // and memory.h; and of the driver (libcuda.so.1) those that tests/testing/cuda_memory.h makes.
 #include <dlfcn.h>
-#include <link.h>
 
 #include <cstdlib>
 #include <deque>
@@ -11,6 +10,7 @@
 
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 #include "tests/testing/cuda_on_cpu/memory.h"
+#include "tests/testing/cuda_on_cpu/shared_memory.h"
 
 namespace cuda_on_cpu {
 
@@ -94,34 +94,16 @@ ThreadOrder thread_order() {
   return order;
 }
 
-/// Makes the shared memory of a library's kernels 0xA5: its thread-local variables are nothing
-/// else.
-void poison_shared_memory(const void* code) {
-  const auto poison = [](dl_phdr_info* info, std::size_t, void* data) {
-    const auto address = reinterpret_cast<std::uintptr_t>(data);
-    std::size_t bytes = 0;
-    bool holds_code = false;
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      const auto& segment = info->dlpi_phdr[i];
-      const std::uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
-      if (segment.p_type == PT_TLS) bytes = segment.p_memsz;
-      holds_code |=
-          segment.p_type == PT_LOAD && address >= begin && address < begin + segment.p_memsz;
-    }
-    if (holds_code && info->dlpi_tls_data != nullptr) std::memset(info->dlpi_tls_data, 0xA5, bytes);
-    return holds_code ? 1 : 0;
-  };
-  dl_iterate_phdr(poison, const_cast<void*>(code));
-}
-
 void run_grid(const cudaLaunchConfig_t& config, const void* kernel, const Work& thread) {
-  poison_shared_memory(kernel);
+  SharedMemory& shared = SharedMemory::Of(kernel);
+  shared.Begin();
   gridDim = config.gridDim;
   blockDim = config.blockDim;
   const bool backwards = thread_order() == ThreadOrder::descending;
   for (unsigned i = 0; i < gridDim.x; ++i) {
     blockIdx.x = backwards ? gridDim.x - 1 - i : i;
     run_block(kernel, thread_order(), thread);
+    shared.CheckAround();
   }
 }
 

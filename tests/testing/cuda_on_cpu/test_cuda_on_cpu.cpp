@@ -58,6 +58,11 @@ __global__ void read_shared(unsigned* to) {
   if (to == nullptr) nothing = 1;  // else the compiler knows that it is 0
   *to = nothing;
 }
+__global__ void write_shared_at(int at, std::uint8_t* to) {
+  __shared__ std::uint8_t values[8];
+  values[at] = 0x3C;
+  *to = values[7];
+}
 struct Large {
   char bytes[4097];
 };
@@ -221,6 +226,15 @@ TEST(CudaOnCpuDeathTest, WhatNoGpuDefinesEndsTheProcess) {
   EXPECT_DEATH(run(barrier_against_collective),
                "at a barrier, others wait for lanes of their warp");
   EXPECT_DEATH(run(part_of_a_warp), "a collective of a part of a warp");
+}
+
+TEST(CudaOnCpuDeathTest, SharedMemoryIsTheKernelsOwn) {
+  const OnDevice<std::uint8_t> to(1);
+  run(write_shared_at, 7, to.data());
+  for (const int at : {8, 200}) {
+    EXPECT_DEATH(run(write_shared_at, at, to.data()),
+                 "a byte beside the shared memory has changed.*write_shared_at");
+  }
 }
 
 TEST(CudaOnCpuDeathTest, MemoryIsTheDevices) {
