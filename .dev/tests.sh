@@ -71,6 +71,18 @@ python_tests() {
     die "stage failed: Python tests"
 }
 
+# The Python tests of CUDA tensors, on this CPU (tests/testing/cuda_on_cpu): kernels compiled for it, a torch without CUDA.
+# gpu_tests_on_cpu NAME ARGS: to pytest.
+gpu_tests_on_cpu() {
+  local folder=$PWD/build/release/cuda_on_cpu
+  if [[ ! -e $folder/libtorch_cuda.so ]] || "$kVenv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then
+    warn "skipped: Python tests of CUDA tensors on the CPU (they need torch without CUDA)"
+    return
+  fi
+  CPD_CUDA_ON_CPU=1 CPD_REQUIRE_GPU=1 LD_LIBRARY_PATH=$folder PYTHONPATH=$PWD/tests/testing/cuda_on_cpu/python \
+    python_tests "$@" "${kParallel[@]}"
+}
+
 # What did not run in this run, why, how much did, and what was slow.
 summary() {
   local options=()
@@ -115,7 +127,9 @@ every_test() {
   sanitized_tests
   fuzz_tests quick
   python_tests quick -m 'not exhaustive' "${kParallel[@]}"
+  gpu_tests_on_cpu gpu -m 'gpu and not exhaustive'
   if ((kAll)); then
+    gpu_tests_on_cpu gpu-exhaustive -m 'gpu and exhaustive'
     python_tests exhaustive -m exhaustive # one after the other: they measure memory, and some need the machine
     logged configure-tests cmake -DCPD_EVERY_HEADER=ON build/release
     cpp_tests exhaustive

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import zlib
 from collections import Counter
@@ -25,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`few(word, of)`: of a test's cases whose names hold the word, the first and about one in so
-    many others is quick; they follow no period of faces and formats. The seconds of `timeout` are
-    an idle machine's."""
+    many others is quick; they follow no period of faces and formats. With a CPU in a GPU's place
+    that is one in four of every test's. The seconds of `timeout` are an idle machine's."""
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
         limit = item.get_closest_marker("timeout")
@@ -34,8 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(patience.scaled(limit.args[0])), append=False)
         for mark in item.iter_markers("slow"):
             item.user_properties.append(("slow", mark.args[0]))  # for tests/testing/summary.py
-        for mark in item.iter_markers("few"):
-            word, of = mark.args
+        few = [mark.args for mark in item.iter_markers("few")]
+        if os.environ.get("CPD_CUDA_ON_CPU") == "1":
+            few.append(("", 4))
+        for word, of in few:
             test, _, case = item.nodeid.partition("[")
             if word not in case:
                 continue

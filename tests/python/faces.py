@@ -229,6 +229,18 @@ def require_gpu() -> None:
     pytest.skip("torch sees no CUDA device")
 
 
+def require_gpu_itself(why: str) -> None:
+    """A skip where torch's device is a stand-in on the CPU (tests/testing/cuda_on_cpu)."""
+    require_gpu()
+    if os.environ.get("CPD_CUDA_ON_CPU") == "1":
+        pytest.skip(f"the CPU in a GPU's place has no {why}")
+
+
+def few_on_cpu(cases: Sequence[Any], first: int) -> Sequence[Any]:
+    """All of them; on a stand-in for a GPU every fourth, from number `first` modulo 4 on."""
+    return cases[first % 4 :: 4] if os.environ.get("CPD_CUDA_ON_CPU") == "1" else cases
+
+
 def assert_bits(got: Array, expected: Any, about: str = "") -> None:
     """The same type, shape and bits; of plain patterns, those of float32."""
     if isinstance(expected, np.ndarray):

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 cpd = pytest.importorskip("cpd")
 
 import comm_cases  # noqa: E402
+from faces import few_on_cpu, require_gpu_itself  # noqa: E402
 from spawn import spawn_ranks  # noqa: E402
 
 pytestmark = [
@@ -47,7 +48,7 @@ def test_all_reduce(world: int) -> None:
     """Every order, exchange and group; over threads of one process."""
     sizes = (5000, 0, 1, 33, 70_001)
     with cpd.comm.local(world, timeout=60, chunk=4096) as group:
-        for index in range(2 * len(comm_cases.ways(world))):
+        for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
             spec, special = comm_cases.spec_at(world, index), index % 4 == 3
 
             def reduce(comm: Any, spec: Any = spec, index: int = index, special: bool = special):
@@ -154,6 +155,7 @@ def test_processes_that_share_a_gpu(transport: str) -> None:
 
 
 def test_nccl_of_one() -> None:
+    require_gpu_itself("NCCL")
     try:
         comm = cpd.comm.nccl(cpd.comm.nccl_id(), 0, 1, timeout=60)
     except ValueError as error:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,6 +12,7 @@ torch = pytest.importorskip("torch")
 import cpd  # noqa: E402
 import spawn  # noqa: E402
 from ddp_ranks import CASES  # noqa: E402
+from faces import require_gpu_itself  # noqa: E402
 
 WORLD = 3
 
@@ -79,9 +79,6 @@ def test_a_state_takes_what_the_hook_takes():
 
 @pytest.mark.gpu
 def test_on_the_gpu():
-    if not torch.cuda.is_available():
-        if os.environ.get("CPD_REQUIRE_GPU") == "1":
-            pytest.fail("CPD_REQUIRE_GPU=1, but torch sees no CUDA device")
-        pytest.skip("torch sees no CUDA device")
+    require_gpu_itself("random generators")
     for rank in spawn.spawn_ranks("gloo", 2, "ddp_ranks:run_all", True):
         assert rank.result == {"on_the_gpu": ""}

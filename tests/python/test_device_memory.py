@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import cpd
+from faces import require_gpu_itself
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,7 @@ def test_no_index(device: Any, error: type[Exception], text: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_it_is_given_back() -> None:
+    require_gpu_itself("count of free memory")
     import torch
 
     x = torch.randn(64, 64, device="cuda")

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from faces import few_on_cpu, require_gpu_itself  # noqa: E402
 from tensors import compiled, same  # noqa: E402
 
 ACCUMULATORS = [
@@ -418,9 +419,9 @@ def test_compiled_errors_arrive_wrapped():
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("acc", ACCUMULATORS)
 def test_cuda_equals_cpu(acc):
-    for of_a, of_b, of_c in BATCHES:
+    for of_a, of_b, of_c in few_on_cpu(BATCHES, ACCUMULATORS.index(acc)):
+        of_c = [{5: 65, 4: 1}.get(size, size) for size in of_c]
         a, b, c = values(*of_a, 65, 130), values(*of_b, 130, 70, seed=1), values(*of_c, seed=2)
-        c = c[..., :1]
         assert same(cpd.gemm(a.cuda(), b.cuda(), acc, c.cuda()).cpu(), cpd.gemm(a, b, acc, c))
         leaves = [x.clone().requires_grad_() for x in (a, b)]
         there = [x.detach().cuda().requires_grad_() for x in leaves]
@@ -434,6 +435,7 @@ def test_cuda_equals_cpu(acc):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_cuda_graph_takes_new_streams():
+    require_gpu_itself("graphs")
     a, b = values(33, 40).cuda(), values(40, 20, seed=1).cuda()
     stream = torch.zeros((), dtype=torch.int64, device="cuda")
     acc = cpd.Accumulator.parse(STOCHASTIC, 1, stream)

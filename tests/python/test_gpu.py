@@ -13,6 +13,7 @@ cpd = pytest.importorskip("cpd")
 
 from cpd import _core  # noqa: E402
 from cpd.numeric.options import Options  # noqa: E402
+from faces import require_gpu_itself  # noqa: E402
 from tensors import same  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -130,6 +131,7 @@ def test_seed_and_stream_may_lie_on_the_gpu(name: str, seed: int) -> None:
 
 
 def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
+    require_gpu_itself("graphs")
     x = inputs(70_001)
     f, y = cpd.format("e4m3"), x.cuda()
     seed, stream = on_gpu(5), on_gpu(0)
@@ -167,6 +169,7 @@ def test_numbers_on_the_gpu_need_x_there() -> None:
 
 
 def test_more_elements_than_int32_counts() -> None:
+    require_gpu_itself("memory for that")
     n = 2**31 + 4_099
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:
         pytest.skip("needs 40 GiB of GPU memory")
@@ -201,7 +204,7 @@ def test_other_streams_are_respected() -> None:
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
 )
 def test_every_type_as_on_the_cpu(dtype):
-    x = inputs(33 * 65).view(33, 65).to(getattr(torch, dtype))
+    x = inputs(33 * 65).view(33, 65).to(dtype)
     clean = x.nan_to_num(1.0)
     for f, mode in itertools.product(("e4m3", "e4m3fn", "e5m2", "e2m1", "e4m2:nosub"), MODES):
         options = {"rounding": mode, "seed": 3, "stream": 4}

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 import spawn  # noqa: E402
+from faces import require_gpu_itself  # noqa: E402
 from node_cases import (  # noqa: E402
     DDP_CASES,
     WORLD,
@@ -330,6 +331,7 @@ def test_scaled_losses_and_clipped_gradients():
 @pytest.mark.gpu
 def test_on_the_gpu(gpu):
     """Gradients are summed on the CPU, and the sums are there where the parameters are."""
+    require_gpu_itself("random generators")
     model = perceptron().cuda()
     images = torch.randn(6, 3, device="cuda")
     for keep in ("memory", "disk", "recompute"):
