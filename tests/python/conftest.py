@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import zlib
 from collections import Counter
@@ -12,7 +11,7 @@ import pytest
 
 import forked
 import patience
-from faces import FACES, Face, marked, require_gpu
+from faces import FACES, GPU_IS_CPU, Face, marked, require_gpu
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in item.iter_markers("slow"):
             item.user_properties.append(("slow", mark.args[0]))  # for tests/testing/summary.py
         few = [mark.args for mark in item.iter_markers("few")]
-        if os.environ.get("CPD_CUDA_ON_CPU") == "1":
+        if GPU_IS_CPU:
             few.append(("", 4))
         for word, of in few:
             test, _, case = item.nodeid.partition("[")

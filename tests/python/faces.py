@@ -174,6 +174,9 @@ class Compiled(Torch):
         assert any(re.search(wanted, text, re.DOTALL) for text in texts), texts
 
 
+GPU_IS_CPU = os.environ.get("CPD_CUDA_ON_CPU") == "1"
+"""Whether torch's CUDA device is this CPU (tests/testing/cuda_on_cpu)."""
+
 REFUSED = re.compile(r"(is|are) for [\w ]+ on the CPU")
 """What is said of CUDA tensors that an operation has no kernel for: the texts of the table in
 kernels/cuda/README.md (test_operations_table.py)."""
@@ -230,15 +233,15 @@ def require_gpu() -> None:
 
 
 def require_gpu_itself(why: str) -> None:
-    """A skip where torch's device is a stand-in on the CPU (tests/testing/cuda_on_cpu)."""
+    """A skip where GPU_IS_CPU."""
     require_gpu()
-    if os.environ.get("CPD_CUDA_ON_CPU") == "1":
+    if GPU_IS_CPU:
         pytest.skip(f"the CPU in a GPU's place has no {why}")
 
 
 def few_on_cpu(cases: Sequence[Any], first: int) -> Sequence[Any]:
     """All of them; on a stand-in for a GPU every fourth, from number `first` modulo 4 on."""
-    return cases[first % 4 :: 4] if os.environ.get("CPD_CUDA_ON_CPU") == "1" else cases
+    return cases[first % 4 :: 4] if GPU_IS_CPU else cases
 
 
 def assert_bits(got: Array, expected: Any, about: str = "") -> None:
