@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The bodies of the GPU's matrix products, run on the CPU: a block's threads one after the other
-// between barriers, against the oracle.
+// between barriers, against the oracle. Shapes, layouts and batches: test_gemm_gpu.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <cfenv>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "cpd/backend/cuda.h"
@@ -314,47 +313,6 @@ TEST_F(GemmTile, FusedSumsRoundedToOddByDirections) {
 }
 
 // Around the sizes of a block and of its steps along k.
-TEST_F(GemmTile, Shapes) {
-  const Format format = ParseFormat("e5m7");
-  const std::vector<Accumulator> all = schemes_of_tiles(format);
-  std::size_t turn = 0;
-  for (const std::int64_t m : {1, 15, 16, 17, 66}) {
-    for (const std::int64_t n : {1, 15, 16, 17, 65}) {
-      for (const std::int64_t k :
-           testing::thinned<std::int64_t>({0, 1, 2, 63, 64, 65, 127, 129, 200})) {
-        Accumulator accumulator = all[++turn % all.size()];
-        if (turn % 3 == 0) accumulator.rounding.mode = Rounding::stochastic;
-        const Tensor a = Make({m, k}, Values::on_grid, format);
-        const Tensor b = Make({k, n}, Values::on_grid, format);
-        const Tensor c = Make({n}, Values::on_grid, format);
-        ASSERT_TRUE(tiles_match({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator));
-      }
-    }
-  }
-}
-
-TEST_F(GemmTile, LayoutsTypesAndBatches) {
-  constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
-  const Format format = ParseFormat("e4m3");
-  const std::vector<Accumulator> all = schemes_of_tiles(format);
-  std::size_t turn = 0;
-  for (const Layout la : testing::kLayouts) {
-    for (const Layout lb : testing::kLayouts) {
-      for (const Layout lo : testing::kLayouts) {
-        ++turn;
-        const bool shared = turn % 3 == 0;  // one b for all
-        const Tensor a = Make({2, 3, 17, 9}, Values::arbitrary, format, la, kTypes[turn % 3]);
-        const Tensor b = Make(shared ? Shape{9, 18} : Shape{2, 1, 9, 18}, Values::arbitrary, format,
-                              lb, kTypes[turn / 3 % 3]);
-        const Tensor c = Make({3, 17, 1}, Values::arbitrary, format, la, kTypes[turn / 2 % 3]);
-        Accumulator accumulator = all[turn % all.size()];
-        if (turn % 2 == 0) accumulator.rounding.mode = Rounding::stochastic;
-        ASSERT_TRUE(tiles_match({a, b, &c, lo, kTypes[turn / 9 % 3]}, accumulator));
-      }
-    }
-  }
-}
-
 // Sums of no products, and of fewer than a unit's block.
 TEST_F(GemmTile, FewProducts) {
   const std::vector<float> addends = testing::few_product_addends();

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
-#include <random>
 #include <string>
 #include <thread>
 
@@ -537,26 +536,6 @@ TEST_F(ReduceOnGpu, RefusesOtherPlaces) {
             "transport between GPUs takes layers on GPU 2, got them on GPU 1");
   EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[1].device = Device::cpu; }), "")
       << "an empty layer may be anywhere";
-}
-
-// ---- checksums ----------------------------------------------------------------------------------
-
-TEST(ReduceTile, Checksums) {
-  std::vector<std::uint8_t> memory(5 * cuda::kThreads * cuda::kCrcPiece + 91);
-  std::mt19937_64 bits(memory.size());
-  for (std::uint8_t& byte : memory) byte = static_cast<std::uint8_t>(bits());
-  const auto all = static_cast<std::int64_t>(memory.size());
-  for (const std::int64_t count :
-       {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{511}, std::int64_t{512},
-        std::int64_t{513}, std::int64_t{70000}, all - 3}) {
-    cuda::Launch launch;
-    CudaStandIn::api()->open_stream(0, &launch.stream);
-    const cuda::Bytes bytes{memory.data() + 3, count};
-    std::uint32_t crc = 0;
-    CudaStandIn::api()->checksums(launch, 1, &bytes, &crc);
-    EXPECT_EQ(crc, Crc32c(0, count, bytes.data)) << count << " bytes";
-    CudaStandIn::api()->close_stream(0, launch.stream);
-  }
 }
 
 }  // namespace
