@@ -278,7 +278,7 @@ TEST_F(ScaledGpu, SchemesRoundingsAndUnits) {
     }
   }
   for (const char* preset : {"rtx-blackwell-mxfp8", "h100-fp8"}) {
-    const Accumulator accumulator = Preset(preset);
+    Accumulator accumulator = Preset(preset);
     const BlockFma& unit = accumulator.unit.value();
     testing::ScaledCases units(unit.a);
     if (unit.scale) units.scale = *unit.scale;
@@ -287,6 +287,10 @@ TEST_F(ScaledGpu, SchemesRoundingsAndUnits) {
     testing::round_into(unit.a, made.a.elements);
     testing::round_into(unit.b, made.b.elements);
     ASSERT_TRUE(Matches(made, accumulator)) << preset;
+    accumulator.format = ParseFormat("e6m9");
+    accumulator.unit->promote = unit.block;
+    accumulator.rounding = roundings().back();  // drawn anew at each promotion of each block
+    ASSERT_TRUE(Matches(made, accumulator)) << preset << ", stochastic";
   }
 }
 

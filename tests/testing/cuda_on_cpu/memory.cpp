@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing/cuda_on_cpu/memory.h"
 
+#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -50,6 +51,7 @@ std::uint8_t* Memory::Place(std::size_t whole) {
   if (whole > kDeviceBytes - used_) return nullptr;
   std::uint8_t* place = base_ + used_;
   used_ += rounded_up(whole, kPage);
+  ASAN_POISON_MEMORY_REGION(place, rounded_up(whole, kPage));
   return place;
 }
 
@@ -61,8 +63,10 @@ void* Memory::Allocate(std::size_t bytes) {
   if (place == nullptr) return nullptr;
   taken_[place] = {bytes, whole};
   Protect(PROT_READ | PROT_WRITE);
+  ASAN_UNPOISON_MEMORY_REGION(place, whole);
   std::memset(place, kNew, bytes);
   std::memset(place + bytes, kBehind, whole - bytes);
+  ASAN_POISON_MEMORY_REGION(place + bytes, whole - bytes);
   if (open_ == 0) Protect(PROT_NONE);
   return place;
 }
@@ -74,6 +78,7 @@ void Memory::Free(void* memory) {
   const auto found = taken_.find(place);
   if (found == taken_.end()) fail("memory is freed that is not allocated");
   const auto [bytes, whole] = found->second;
+  ASAN_UNPOISON_MEMORY_REGION(place, whole);
   const auto changed =
       std::find_if(place + bytes, place + whole, [](auto b) { return b != kBehind; });
   if (changed != place + whole) {
@@ -82,6 +87,7 @@ void Memory::Free(void* memory) {
          " bytes beyond a piece of " + std::to_string(bytes));
   }
   std::memset(place, kFreed, bytes);
+  ASAN_POISON_MEMORY_REGION(place, whole);
   free_.emplace(whole, place);
   taken_.erase(found);
 }
