@@ -3,6 +3,9 @@
 // The four functions of cuBLAS that kernels/cuda/blas.cu calls, in the order in which its stream's
 // work goes. Column by column, each sum in binary64, rounded once: within any bound of cuBLAS's
 // own.
+#include <memory>
+#include <vector>
+
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 
 namespace {
@@ -27,7 +30,9 @@ struct Matrix {
 extern "C" {
 
 int cublasCreate_v2(void** handle) {
-  *handle = new Context;
+  static auto& all =
+      *new std::vector<std::unique_ptr<Context>>;  // their caller ends with the process
+  *handle = all.emplace_back(std::make_unique<Context>()).get();
   return 0;
 }
 int cublasSetStream_v2(void* handle, cudaStream_t stream) {
