@@ -24,6 +24,7 @@ from store import dumped, made
 from timing import Row
 
 import cpd
+from cpd._files import write_text
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -189,7 +190,7 @@ def main() -> int:
         print(json.dumps(row, ensure_ascii=False), flush=True)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(dumped(made({"device": name, "torch": torch.__version__}, found)))
+        write_text(options.out, dumped(made({"device": name, "torch": torch.__version__}, found)))
     return int(any("wrong" in row for row in found))
 
 

@@ -23,6 +23,8 @@ import store
 from rich.console import Console
 from timing import Row, Side, Work, timed
 
+from cpd._files import write_text
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
 
@@ -181,11 +183,11 @@ def write(console: Console, options: argparse.Namespace, rows: list[Row], run: s
     """out/bench.json, the run's file under its CPU's name and, if asked, benchmarks/results."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
     measured = [row for row in rows if "skipped" not in row]
-    options.out.write_text(json.dumps(measured, indent=1) + "\n")
+    write_text(options.out, json.dumps(measured, indent=1) + "\n")
     name = machine.this_cpu().file
     path = options.out.with_suffix("") / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(store.dumped(run))
+    write_text(path, store.dumped(run))
     console.print(f"rows in {options.out} and {path}")
     if options.store:
         console.print(f"kept in {store.store(name, run)}; its tables: python benchmarks/table.py")

@@ -14,6 +14,8 @@ from typing import Any
 
 from timing import Row
 
+from cpd._files import write_text
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 Run = dict[str, Any]  # header, and `rows`
@@ -52,7 +54,7 @@ def store(name: str, run: Run, folder: Path = RESULTS) -> Path:
     """Merges a run into the folder's file of that name."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dumped(merged(load(path), run)))
+    write_text(path, dumped(merged(load(path), run)))
     return path
 
 

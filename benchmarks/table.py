@@ -20,6 +20,8 @@ import bounds
 import store
 from timing import Row
 
+from cpd._files import write_text
+
 HERE = Path(__file__).resolve().parent
 VENDORS = {"amd": "AMD", "intel": "Intel"}
 
@@ -179,7 +181,7 @@ def main() -> None:
     stale = [path for path, text in rendered().items() if path.read_text() != text]
     for path, text in rendered().items():
         if not checks:
-            path.write_text(text)
+            write_text(path, text)
     missing = uncovered(stored())
     for name in missing:
         print(f"no reason of reasons.toml covers {name}")
