@@ -6,9 +6,9 @@
 Each `__syncthreads` is left out once; of bounds tests, terms of indices and choices of rounding in
 kernels/cuda, a seeded sample of N is changed, one at a time. The sources that include what changed
 are compiled anew, the cheapest first, and the test program of each runs (tests/testing/cuda_on_cpu,
-thin, ascending threads; where a barrier is gone, also descending ones) until one fails. Needs
+thin, with ascending and with descending threads) until one fails. Needs
 build/release with cpd_tests. FILE gets a line of JSON for each mutant as it is done; those that it
-has already are not run again.
+has already are not run again. survivors.toml says of which it is known why they change nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -144,8 +145,7 @@ class Bench:
                 return "does not compile"
             objects[source] = built
             self._link(objects, folder)
-            orders = ["ascending", "descending"] if mutant.kind == "barrier" else ["ascending"]
-            for order in orders:
+            for order in ("ascending", "descending"):
                 if how := self._failure(PROGRAMS[source], order, folder):
                     return f"caught: {PROGRAMS[source]}, {how}"
         return "survived"
@@ -224,11 +224,20 @@ def main() -> int:
             print(f"{row['mutant']}: {row['result']} ({row['seconds']} s)", flush=True)
     done = [results[m.name] for m in wanted if results[m.name]["result"] != "does not compile"]
     survived = [row for row in done if row["result"] == "survived"]
+    reasons = harmless()
     for row in survived:
-        print(f"survived: {row['mutant']}: {row['text']}")
+        file = str(row["mutant"]).partition(":")[0]
+        why = reasons.get((file, str(row["text"])), "not known why")
+        print(f"survived: {row['mutant']}: {row['text']}\n  {why}")
     caught, broken = len(done) - len(survived), len(wanted) - len(done)
     print(f"caught {caught} of {len(done)}; {broken} do not compile")
     return 0
+
+
+def harmless() -> dict[tuple[str, str], str]:
+    """Why nothing fails, by file and changed line."""
+    files = tomllib.loads(Path(__file__).with_name("survivors.toml").read_text())
+    return {(file, each["line"]): each["why"] for file, all_ in files.items() for each in all_}
 
 
 if __name__ == "__main__":
