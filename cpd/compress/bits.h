@@ -20,6 +20,15 @@ struct BitCode {
   std::int32_t length = 0;
 };
 
+/// 32 bits in four bytes, little-endian.
+inline std::uint32_t Word(const std::uint8_t* from) {
+  return from[0] | std::uint32_t{from[1]} << 8 | std::uint32_t{from[2]} << 16 |
+         std::uint32_t{from[3]} << 24;
+}
+inline void PutWord(std::uint32_t word, std::uint8_t* to) {
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<std::uint8_t>(word >> 8 * i);
+}
+
 namespace detail {
 
 inline std::uint64_t FirstUppermost(std::uint64_t word) {

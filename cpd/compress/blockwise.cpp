@@ -2,7 +2,6 @@
 #include "cpd/compress/blockwise.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
-#include "cpd/base/guarded.h"
+#include "cpd/compress/bits.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/words.h"
@@ -20,20 +19,6 @@ namespace cpd {
 namespace {
 
 constexpr std::int64_t kSizeBytes = 4;
-
-void PutSize(std::int64_t bytes, std::uint8_t* to) {
-  for (int i = 0; i < kSizeBytes; ++i) to[i] = static_cast<std::uint8_t>(bytes >> 8 * i);
-}
-
-std::int64_t ReadSize(const std::uint8_t* from) {
-  std::int64_t bytes = 0;
-  for (int i = 0; i < kSizeBytes; ++i) bytes |= std::int64_t{from[i]} << 8 * i;
-  return bytes;
-}
-
-bool IsFinite(const std::vector<float>& x) {
-  return Guarded([&] { return std::ranges::all_of(x, [](float v) { return std::isfinite(v); }); });
-}
 
 /// Calls part(i, n) for the runs of n values from value i on, `before` of whose first bucket lie
 /// ahead of them, that lie in one bucket and in one of the blocks counted from value 0.
@@ -114,7 +99,7 @@ std::int64_t Blockwise::EncodePart(const Piece& part, const Values& values,
                                    std::uint8_t* to) const {
   std::uint8_t* const codes = to + HeadBytes();
   std::int64_t bytes = 0;
-  if (inner_->has_nan() || IsFinite(values.x)) {
+  if (inner_->has_nan() || IsFinite(part.size, values.x.data())) {
     if (!inner_->has_nan()) codes[-1] = 0;
     bytes = EncodeInner(part, values, codes);
   } else {
@@ -122,7 +107,7 @@ std::int64_t Blockwise::EncodePart(const Piece& part, const Values& values,
     bytes = inner_->is_fixed() ? inner_->MostBytes(part.n) : 0;
     std::fill_n(codes, bytes, std::uint8_t{0});
   }
-  if (!inner_->is_fixed()) PutSize(bytes, to);
+  if (!inner_->is_fixed()) PutWord(static_cast<std::uint32_t>(bytes), to);
   return HeadBytes() + bytes;
 }
 
@@ -160,7 +145,8 @@ std::int64_t Blockwise::DecodePart(std::span<const std::uint8_t> bytes, std::int
   const std::int64_t head = HeadBytes();
   const std::int64_t left = static_cast<std::int64_t>(bytes.size()) - head;
   if (left < 0) throw DamagedBytes("a block of " + name() + " ends in its head");
-  const std::int64_t size = inner_->is_fixed() ? inner_->MostBytes(n) : ReadSize(bytes.data());
+  const std::int64_t size =
+      inner_->is_fixed() ? inner_->MostBytes(n) : std::int64_t{Word(bytes.data())};
   if (size > left) throw DamagedBytes("a block of " + name() + " ends in its codes");
   const std::uint8_t* const codes = bytes.data() + head;
   const int is_nan = inner_->has_nan() ? 0 : codes[-1];

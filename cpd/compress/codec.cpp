@@ -2,10 +2,12 @@
 #include "cpd/compress/codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/error.h"
 #include "cpd/numeric/round_plan.h"
@@ -48,6 +50,10 @@ void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y)
   // A block's codes are read before its values are written.
   Kernels().decode_scaled(kPlan, std::clamp(shift, -600, 600), divisor, n,
                           reinterpret_cast<const std::uint8_t*>(x), y, false);
+}
+
+bool IsFinite(std::int64_t n, const float* x) {
+  return Guarded([&] { return std::all_of(x, x + n, [](float v) { return std::isfinite(v); }); });
 }
 
 struct CodecStates::Entry {

@@ -149,6 +149,9 @@ CPD_API std::int64_t BlockOfBucket(std::int64_t bucket);
 /// y[i] = (x[i] * 2^shift) / divisor as Decode has it. y may be x.
 CPD_API void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y);
 
+/// Whether no value is NaN or infinite.
+CPD_API bool IsFinite(std::int64_t n, const float* x);
+
 /// Whose states: of what a rank contributes, or of the results that it owns.
 enum class Stage : std::uint8_t { contribution, result };
 

@@ -2,7 +2,6 @@
 #include "cpd/compress/scaled_blocks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -56,10 +55,6 @@ std::uint8_t* PutBits(const Bytes& from, std::int64_t begin, std::int64_t count,
   }
   if (count % 8 != 0) to[bytes - 1] &= static_cast<std::uint8_t>((1 << count % 8) - 1);
   return to + bytes;
-}
-
-bool IsFinite(std::int64_t n, const float* x) {
-  return Guarded([&] { return std::all_of(x, x + n, [](float v) { return std::isfinite(v); }); });
 }
 
 TensorView ViewOf(Bytes& bytes) {

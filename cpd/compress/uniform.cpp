@@ -62,13 +62,6 @@ struct PieceHead {
   [[nodiscard]] uint32_t alphabet() const { return (1U << bits) + (has_nan ? 1 : 0); }
 };
 
-uint32_t Word(const uint8_t* from) {
-  return from[0] | uint32_t{from[1]} << 8 | uint32_t{from[2]} << 16 | uint32_t{from[3]} << 24;
-}
-void PutWord(uint32_t word, uint8_t* to) {
-  for (int i = 0; i < 4; ++i) to[i] = static_cast<uint8_t>(word >> 8 * i);
-}
-
 void PutHead(const PieceHead& head, uint8_t* to) {
   const uint32_t kind = (head.is_huffman ? 1U : 0U) + (head.has_nan ? 2U : 0U);
   PutWord(static_cast<uint32_t>(head.n - 1) | static_cast<uint32_t>(head.bits) << 16 | kind << 24,

@@ -201,7 +201,7 @@ TEST_F(GemmGpu, MatrixUnits) {
   }
 }
 
-/// Each promotion of an element draws anew, wherever the element lies in the random stream.
+/// Each promotion of an element draws again, wherever the element lies in the random stream.
 TEST_F(GemmGpu, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");
@@ -289,7 +289,7 @@ TEST_F(ScaledGpu, SchemesRoundingsAndUnits) {
     ASSERT_TRUE(Matches(made, accumulator)) << preset;
     accumulator.format = ParseFormat("e6m9");
     accumulator.unit->promote = unit.block;
-    accumulator.rounding = roundings().back();  // drawn anew at each promotion of each block
+    accumulator.rounding = roundings().back();  // drawn at each promotion of each block
     ASSERT_TRUE(Matches(made, accumulator)) << preset << ", stochastic";
   }
 }

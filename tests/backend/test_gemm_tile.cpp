@@ -312,7 +312,6 @@ TEST_F(GemmTile, FusedSumsRoundedToOddByDirections) {
   }
 }
 
-// Around the sizes of a block and of its steps along k.
 // Sums of no products, and of fewer than a unit's block.
 TEST_F(GemmTile, FewProducts) {
   const std::vector<float> addends = testing::few_product_addends();

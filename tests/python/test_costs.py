@@ -169,6 +169,21 @@ def test_measured_where_sizes_vary() -> None:
     assert measured.bytes_sent == pytest.approx(measured.bytes_received)
 
 
+@pytest.mark.parametrize("per_rank", ["two ranks", {0: []}, {"a": 1}, 3])
+def test_ranks_are_a_sequence(per_rank) -> None:
+    with pytest.raises(TypeError, match="per_rank must be a sequence of ranks"):
+        cpd.study.measured_cost(per_rank, cpd.ReduceSpec("e4m3"))
+
+
+def test_choices_are_of_measurements() -> None:
+    how = {"alpha": 1e-6, "beta": 1e-9}
+    spec = cpd.ReduceSpec("e4m3", order="ring")
+    with pytest.raises(ValueError, match="at least one measurement is needed"):
+        cpd.study.choose({}, spec, 2, [4], **how)
+    with pytest.raises(TypeError, match="measured\\[1\\] must be a Measurement, got int"):
+        cpd.study.choose({1: 3}, spec, 2, [4], **how)
+
+
 def test_sums_that_overflow_a_result_without_nan() -> None:
     """top_k's sums travel in `result`; in binary32 where that has no code for NaN."""
     layers = [[np.full(9, 2.0**40 * sign, np.float32)] for sign in (1, -1, 1)]

@@ -101,7 +101,7 @@ def test_fp8_rows_of_every_size(scale):
 
 @pytest.mark.parametrize("name", ["nvfp4", "fp8-tensor"])
 def test_blocks_of_a_sum(name):
-    """Each rank's blocks, added in binary32, are cast anew by the owner of a slice."""
+    """Each rank's blocks, added in binary32, are cast again by the owner of a slice."""
 
     def by_blocks(x):
         return np.concatenate([cpd.cast(x[i : i + 4096], name) for i in range(0, x.size, 4096)])

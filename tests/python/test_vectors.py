@@ -116,6 +116,14 @@ def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) ->
     assert made.rule != plain.rule
 
 
+def test_a_head_says_so_in_one_way() -> None:
+    from cpd.study.vectors.making import rule_of
+
+    head = make("mul", "e4m3fn", nan_signals=True).rule.describe()
+    with pytest.raises(ValueError, match="nan_signals must be true or false, got 1"):
+        rule_of(head | {"nan_signals": 1})
+
+
 def make_again(made: Vectors) -> Any:
     from cpd.study.vectors.making import rule_of
 

@@ -5,10 +5,10 @@
 
 Each `__syncthreads` is left out once; of bounds tests, terms of indices and choices of rounding in
 kernels/cuda, a seeded sample of N is changed, one at a time. The sources that include what changed
-are compiled anew, the cheapest first, and the test program of each runs (tests/testing/cuda_on_cpu,
-thin, with ascending and with descending threads) until one fails. Needs
-build/release with cpd_tests. FILE gets a line of JSON for each mutant as it is done; those that it
-has already are not run again. survivors.toml says of which it is known why they change nothing.
+are compiled, the cheapest first, and the test program of each runs (tests/testing/cuda_on_cpu,
+thin, with ascending and with descending threads) until one fails. Needs build/release with
+cpd_tests. FILE gets a line of JSON for each mutant as it is done; those that it has already are not
+run again. survivors.toml says why nothing fails, where that is known.
 """
 
 from __future__ import annotations

@@ -178,6 +178,8 @@ def quantized(
 def blockwise(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
     """A codec of whole layers, of each 4096 values by themselves, whose sums owners encode again.
 
+    Where `inner` has no code for NaN, as "nvfp4", a NaN or an infinity makes its 4096 values NaN.
+
     Args:
         inner: `uniform`, a scaled format with one scale of the tensor such as "nvfp4", or another
             whose sums would go back in FP32.

@@ -175,6 +175,8 @@ def choose(
     largest: Largest = None,
 ) -> Recommendation:
     """What `recommend` says of measurements by group size; `sizes` and `largest`: as in `cost`."""
+    if not measured:
+        raise ValueError("at least one measurement is needed, got none")
     for size, one in measured.items():
         if not isinstance(one, Measurement):
             raise TypeError(f"measured[{size!r}] must be a Measurement, got {type(one).__name__}")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The __shared__ variables of kernels, which are thread-local ones of their functions here: where
-// they are is read from the symbols of the program or library that has the kernel.
+// The __shared__ variables of kernels, which are thread-local ones of their functions here (not of
+// functions that these call): where they are is read from the symbols of the program or library.
 #pragma once
 
 #include <cstddef>

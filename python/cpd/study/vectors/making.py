@@ -122,8 +122,8 @@ def element_rule(
     if len(given) != OPERANDS[operation]:
         needs = OPERANDS[operation]
         raise ValueError(f"{operation} takes one format or {needs}, got {len(given)}")
-    formats_given = tuple(given)
-    return ElementRule(operation, formats_given, to or given[0], options, tininess, nan_signals)
+    to = to or given[0]
+    return ElementRule(operation, tuple(given), to, options, tininess, nan_signals)
 
 
 def sum_rule(
@@ -167,8 +167,8 @@ def sum_rule(
             )
     default = 16 if unit is None else unit.block
     label = acc if isinstance(acc, str) else ""
-    products = _length(length, default)
-    return SumRule(operation, tuple(given), made, products, tininess, label, nan_signals)
+    terms = _length(length, default)
+    return SumRule(operation, tuple(given), made, terms, tininess, label, nan_signals)
 
 
 def _length(length: int | None, default: int) -> int:
@@ -234,7 +234,9 @@ def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
     _refuse_old_integers(head)
     try:
         operation, tininess = head["operation"], head.get("tininess", "after")
-        nan_signals = head.get("nan_signals", False) is True
+        nan_signals = head.get("nan_signals", False)
+        if not isinstance(nan_signals, bool):
+            raise ValueError(f"nan_signals must be true or false, got {shown(nan_signals)}")
         if operation in SUMS:
             acc, length = head["accumulator"], head["length"]
             return sum_rule(operation, head["formats"], acc, length, tininess, nan_signals)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's device "cuda" on a CPU, in each Python process with this folder in PYTHONPATH: torch.cuda
 of a CPU build with what torch_cuda.cpp brings. Without random generators, graphs and NCCL, with one
-device; copies between host and device wait for all streams."""
+device; copies between host and device wait for all streams, and `set_sync_debug_mode` finds no wait
+(test_operations_gpu.cpp counts them)."""
 
 from __future__ import annotations
 
