@@ -19,7 +19,7 @@
 
 #include "benchmarks/resnet50.h"
 #include "cpd/comm/all_reduce.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace all_reduce {
 

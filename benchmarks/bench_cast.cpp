@@ -20,9 +20,9 @@
 
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/reference.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/oracle/reference.h"
 
 namespace {
 

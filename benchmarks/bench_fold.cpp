@@ -13,10 +13,10 @@
 
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/reference.h"
-#include "cpd/numeric/reference_sum.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/oracle/reference_sum.h"
 
 namespace {
 

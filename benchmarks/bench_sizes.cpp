@@ -12,8 +12,8 @@
 
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/reference.h"
 #include "cpd/ops/cast.h"
+#include "cpd/oracle/reference.h"
 
 namespace {
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "cpd/base/kernel_table.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace timing {
 

@@ -24,7 +24,7 @@
 #include "cpd/compress/packed.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/stream.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "gil.h"
 #include "views.h"
 

@@ -14,7 +14,7 @@
 
 #include "cpd/comm/spec.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "gil.h"
 #include "views.h"
 

@@ -16,8 +16,8 @@
 #include "codecs.h"
 #include "cpd/comm/spec.h"
 #include "cpd/compress/scaled_blocks.h"
-#include "cpd/numeric/error.h"
 #include "cpd/scale/aps.h"
+#include "cpd/spec/error.h"
 #include "specs.h"
 #include "views.h"
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams of random bits (cpd/numeric/streams.h) by the names of their purposes.
-#include "cpd/numeric/streams.h"
+// Streams of random bits (cpd/numeric/draws/streams.h) by the names of their purposes.
+#include "cpd/numeric/draws/streams.h"
 
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
 #include <string>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "views.h"
 
 namespace py = pybind11;

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/accumulator.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/convolve.h"
+#include "cpd/spec/accumulator.h"
+#include "cpd/spec/error.h"
 #include "torch_tensors.h"
 
 namespace cpd {

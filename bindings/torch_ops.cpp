@@ -18,8 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/cast_spec.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
@@ -27,6 +25,8 @@
 #include "cpd/ops/flagged.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
+#include "cpd/spec/cast_spec.h"
+#include "cpd/spec/error.h"
 #include "torch_tensors.h"
 
 namespace cpd {

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/numeric/cast_spec.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/scaled.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/cast_spec.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/scaled.h"
 #include "torch_tensors.h"
 
 namespace cpd {

@@ -25,8 +25,8 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

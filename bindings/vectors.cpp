@@ -10,9 +10,9 @@
 #include <tuple>
 #include <vector>
 
-#include "cpd/numeric/error.h"
-#include "cpd/study/oracle.h"
-#include "cpd/study/trace.h"
+#include "cpd/oracle/oracle.h"
+#include "cpd/oracle/trace.h"
+#include "cpd/spec/error.h"
 #include "gil.h"
 #include "views.h"
 

@@ -14,7 +14,6 @@
 
 #include "cpd/backend/device_memory.h"
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
@@ -24,6 +23,7 @@
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 #include "gil.h"
 #include "views.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/backend/blas.h"
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 #ifdef CPD_BLAS_LIBRARY
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/environment.h"
+#include "cpd/numeric/lanes/environment.h"
 
 namespace cpd::blas {
 namespace {

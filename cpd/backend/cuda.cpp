@@ -11,7 +11,7 @@
 #include "cpd/base/library_path.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd::cuda {
 namespace {

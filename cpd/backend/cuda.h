@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/accumulator.h"
-#include "cpd/numeric/hadamard.h"
-#include "cpd/numeric/round_plan.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/scaled/hadamard_plan.h"
+#include "cpd/spec/accumulator.h"
+#include "cpd/spec/rounding.h"
 #include "kernels/cuda/cuda_api.h"
 
 namespace cpd::cuda {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 #ifdef CPD_ISA_NEON
 #include <asm/hwcap.h>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cpd/numeric/format.h"
+#include "cpd/spec/format.h"
 
 namespace cpd {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpd/numeric/environment.h"
+#include "cpd/numeric/lanes/environment.h"
 
 namespace cpd {
 namespace detail {
@@ -16,8 +16,8 @@ __attribute__((noinline)) auto CallApart(const Run& run) {
 
 }  // namespace detail
 
-/// Calls run() in the default floating-point environment (numeric/environment.h) and gives what it
-/// gives. All arithmetic outside the kernels and parallel_for stands in one: plans, bounds,
+/// Calls run() in the default floating-point environment (numeric/lanes/environment.h) and gives
+/// what it gives. All arithmetic outside the kernels and parallel_for stands in one: plans, bounds,
 /// comparisons of values, references.
 template <class Run>
 auto Guarded(const Run& run) {

@@ -9,10 +9,10 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/given_draws.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/draws/given_draws.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
 
 namespace cpd {
 
@@ -53,13 +53,13 @@ struct GemmBlock {
   std::int64_t scale_rows = 0;
 };
 
-struct BlockFmaPlan;                     // numeric/block_fma.h
-struct FixedPlan;                        // numeric/fixed.h
-struct HadamardPlan;                     // numeric/hadamard.h
-struct LevelPlan;                        // numeric/levels.h
+struct BlockFmaPlan;                     // numeric/units/block_fma.h
+struct FixedPlan;                        // numeric/sums/fixed_plan.h
+struct HadamardPlan;                     // numeric/scaled/hadamard_plan.h
+struct LevelPlan;                        // numeric/scaled/levels.h
 struct Moments;                          // the same
-struct OneBitRun;                        // numeric/one_bit.h
-struct ScaledPlan;                       // numeric/scaled_plan.h
+struct OneBitRun;                        // numeric/scaled/one_bit.h
+struct ScaledPlan;                       // numeric/scaled/scaled_plan.h
 struct ScaledRun;                        // the same
 enum class ElementRoute : std::uint8_t;  // the same
 
@@ -164,9 +164,9 @@ struct KernelTable {
   /// The same for Scheme::fixed: plane q of a sum holds bits 32 q … 32 q + 31 of its integer.
   void (*fixed)(const FixedPlan& plan, const GemmBlock& block);
 
-  /// total = add_scaled(total, a_scale, b_scale, sum) and sum = +0 (numeric/scaled_sum.h) for
-  /// rows x columns sums, rows `stride` apart; columns is a multiple of gemm_columns. a_scale is of
-  /// each row, b_scale of each column.
+  /// total = add_scaled(total, a_scale, b_scale, sum) and sum = +0 (numeric/scaled/scaled_sum.h)
+  /// for rows x columns sums, rows `stride` apart; columns is a multiple of gemm_columns. a_scale
+  /// is of each row, b_scale of each column.
   void (*add_scaled_sums)(std::int64_t rows, std::int64_t columns, std::int64_t stride,
                           const float* a_scale, const float* b_scale, float* sum, float* total);
 
@@ -178,14 +178,15 @@ struct KernelTable {
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
-  /// Transforms groups of plan.size values (numeric/hadamard.h). Value i of column j of group g
+  /// Transforms groups of plan.size values (spec/hadamard.h). Value i of column j of group g
   /// stands at x[(g * plan.size + i) * stride + j], j < count <= stride, and so its result in y,
   /// which may be x. With stride 1 values of a group, and groups, lie side by side. `streaming`: y
   /// is not needed in cache; stride 1 only.
   void (*hadamard)(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
                    std::int64_t stride, const float* x, float* y, bool streaming);
-  /// 1-bit SGD (numeric/one_bit.h): the two means of each bucket of x + residual, the first mean
-  /// that of values >= 0, of those values alone that the run has; NaN where a value is NaN or Inf.
+  /// 1-bit SGD (numeric/scaled/one_bit.h): the two means of each bucket of x + residual, the first
+  /// mean that of values >= 0, of those values alone that the run has; NaN where a value is NaN or
+  /// Inf.
   void (*one_bit_means)(const OneBitRun& run, const float* x, const float* residual, float* means);
   /// Sets the bits of values >= 0 of x + residual, the first value's the lowest, in bytes that are
   /// 0; next[i]: what value i then loses, residual[i] where the means are NaN.
@@ -196,8 +197,8 @@ struct KernelTable {
                          float* y);
   /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
   std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
-  /// The packed codes of x's levels (numeric/levels.h). x[0] is element number `first` of its
-  /// layer, any, and number `before` of its bucket, whose norm is norms[0]; `random`: of x[0].
+  /// The packed codes of x's levels (numeric/scaled/levels.h). x[0] is element number `first` of
+  /// its layer, any, and number `before` of its bucket, whose norm is norms[0]; `random`: of x[0].
   void (*encode_levels)(const LevelPlan& plan, std::int64_t first, std::int64_t before,
                         std::int64_t n, const float* x, const float* norms,
                         const std::uint32_t* random, std::uint8_t* packed);
@@ -205,7 +206,7 @@ struct KernelTable {
   /// |shift| <= 126, divisor finite and not zero.
   void (*decode_levels)(const LevelPlan& plan, int shift, float divisor, std::int64_t before,
                         std::int64_t n, const std::uint8_t* packed, const float* norms, float* y);
-  /// numeric/levels.h
+  /// numeric/scaled/levels.h
   void (*moments)(std::int64_t n, const float* x, double mean, Moments* result);
 };
 

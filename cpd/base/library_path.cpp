@@ -3,7 +3,7 @@
 
 #include <dlfcn.h>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -17,8 +17,8 @@
 #include "cpd/base/backoff.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/pool.h"
-#include "cpd/numeric/environment.h"
-#include "cpd/numeric/error.h"
+#include "cpd/numeric/lanes/environment.h"
+#include "cpd/spec/error.h"
 
 #ifdef CPD_OPENMP
 #include <omp.h>

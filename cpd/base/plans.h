@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/accumulator_plan.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 
 namespace cpd {
 

@@ -45,7 +45,7 @@ struct ScaleGrids {
   ScaleGrid a, b;
 };
 
-/// What a product's sums are multiplied by: with add_scaled of numeric/scaled_sum.h,
+/// What a product's sums are multiplied by: with add_scaled of numeric/scaled/scaled_sum.h,
 ///   total = start; for each of `sums` blocks of k: total = add_scaled(total, of_sums, its sum);
 ///   result = add_scaled(c, factors, total).
 struct ProductScales {

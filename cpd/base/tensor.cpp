@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/base/tensor.h"
 
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/wide_format.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/wide_format.h"
 
 namespace cpd {
 namespace {

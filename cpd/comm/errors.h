@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can go wrong between ranks. A wrong argument is Error (numeric/error.h).
+// What can go wrong between ranks. A wrong argument is Error (spec/error.h).
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cpd/export.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 

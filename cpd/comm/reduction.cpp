@@ -8,8 +8,8 @@
 
 #include "cpd/base/guarded.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/streams.h"
+#include "cpd/numeric/draws/streams.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 

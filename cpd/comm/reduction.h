@@ -12,7 +12,7 @@
 
 #include "cpd/comm/spec.h"
 #include "cpd/compress/codec.h"
-#include "cpd/numeric/rounds.h"
+#include "cpd/numeric/sums/rounds.h"
 #include "cpd/ops/reduce.h"
 
 namespace cpd {

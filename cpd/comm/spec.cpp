@@ -6,8 +6,8 @@
 #include <cmath>
 #include <sstream>
 
-#include "cpd/numeric/round_plan.h"
-#include "cpd/text/names.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 namespace {

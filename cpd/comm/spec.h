@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "cpd/compress/codec.h"
-#include "cpd/numeric/accumulator.h"
-#include "cpd/numeric/rounds.h"
+#include "cpd/numeric/sums/rounds.h"
 #include "cpd/scale/aps.h"
+#include "cpd/spec/accumulator.h"
 
 namespace cpd {
 

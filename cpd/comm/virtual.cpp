@@ -12,7 +12,7 @@
 
 #include "cpd/base/parallel.h"
 #include "cpd/comm/reduction.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

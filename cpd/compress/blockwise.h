@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

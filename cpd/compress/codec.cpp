@@ -9,8 +9,8 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 

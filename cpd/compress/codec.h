@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "cpd/export.h"
-#include "cpd/numeric/format.h"
+#include "cpd/spec/format.h"
 
 namespace cpd {
 

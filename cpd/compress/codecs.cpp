@@ -18,8 +18,8 @@
 #include "cpd/compress/top_k.h"
 #include "cpd/compress/uniform.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
-#include "cpd/text/names.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 namespace {

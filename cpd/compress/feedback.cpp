@@ -12,7 +12,7 @@
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "cpd/compress/elias.h"
 #include "cpd/compress/radix.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/elias.h"
-#include "cpd/numeric/levels.h"
+#include "cpd/numeric/scaled/levels.h"
 
 namespace cpd {
 

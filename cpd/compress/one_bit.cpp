@@ -9,9 +9,9 @@
 #include "cpd/backend/roster.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/one_bit.h"
+#include "cpd/numeric/scaled/one_bit.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "cpd/compress/codec.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

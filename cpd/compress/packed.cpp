@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/compress/packed.h"
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 

@@ -9,7 +9,7 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 
@@ -26,9 +26,9 @@ struct QsgdOptions {
   bool spaced = false;
 };
 
-/// numeric/levels.h has the rule, level_blocks.h the bytes. A bucket with NaN or infinities is NaN,
-/// and so is one whose 2-norm lies beyond binary32. Sums are encoded again where a layer has
-/// buckets, else they travel without loss.
+/// numeric/scaled/levels.h has the rule, level_blocks.h the bytes. A bucket with NaN or infinities
+/// is NaN, and so is one whose 2-norm lies beyond binary32. Sums are encoded again where a layer
+/// has buckets, else they travel without loss.
 class CPD_API Qsgd final : public Codec {
  public:
   /// Throws Error for an option out of range. Of the rounding it takes seed and random_bits.

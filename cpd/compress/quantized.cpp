@@ -15,8 +15,8 @@
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/codec.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -6,9 +6,9 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
-#include "cpd/numeric/rounding.h"
-#include "cpd/numeric/scaled.h"
-#include "cpd/numeric/scaled_plan.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
+#include "cpd/spec/rounding.h"
+#include "cpd/spec/scaled.h"
 
 namespace cpd {
 

@@ -6,7 +6,7 @@
 
 #include "cpd/base/huge_pages.h"
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 

@@ -9,9 +9,9 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "cpd/export.h"
-#include "cpd/numeric/levels.h"
+#include "cpd/numeric/scaled/levels.h"
 
 namespace cpd {
 

@@ -9,7 +9,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/compress/places.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

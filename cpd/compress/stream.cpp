@@ -9,9 +9,9 @@
 #include "cpd/base/parallel.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
-#include "cpd/text/names.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 
@@ -20,8 +20,8 @@ struct TernGradOptions {
   std::int64_t bucket = 0;  ///< values that share a scaler of their own; 0: all of a layer
 };
 
-/// The scaler is the largest magnitude after clipping; numeric/levels.h has the rule, with one
-/// step. Two bits a value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the bytes are
+/// The scaler is the largest magnitude after clipping; numeric/scaled/levels.h has the rule, with
+/// one step. Two bits a value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the bytes are
 /// level_blocks.h's. NaN and infinities become NaN one by one and stay out of the scaler and the
 /// deviation. Integer sums travel as such (IntegerSums), others without loss.
 class CPD_API TernGrad final : public Codec {

@@ -17,7 +17,7 @@
 #include "cpd/compress/residual.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

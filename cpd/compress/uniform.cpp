@@ -16,9 +16,9 @@
 #include "cpd/compress/huffman.h"
 #include "cpd/compress/radix.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/philox.h"
-#include "cpd/numeric/uniform_bins.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/scaled/uniform_bins.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

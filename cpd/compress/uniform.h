@@ -6,7 +6,7 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 
@@ -61,8 +61,9 @@ class CPD_API UniformState final : public CodecState {
 };
 
 /// 2^N bins of equal width from a layer's least value to its greatest; a value becomes the centre
-/// of its bin, rounded once to binary32 (cpd/numeric/uniform_bins.h). A layer of equal values is
-/// one bin. NaN and Inf do not count for the range, have a bin of their own, and become NaN.
+/// of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A layer of equal
+/// values is one bin. NaN and Inf do not count for the range, have a bin of their own, and become
+/// NaN.
 ///
 /// Packages of up to 65,536 values, each of which can be read without the others, little-endian:
 ///   u16 count - 1, u8 N, u8 kind, f32 least, f32 greatest

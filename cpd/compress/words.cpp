@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "cpd/text/names.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 

@@ -12,12 +12,12 @@
 #include "cpd/base/kernel_table.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/exact.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/sum_fixed.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

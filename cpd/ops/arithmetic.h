@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/accumulator.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/accumulator.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

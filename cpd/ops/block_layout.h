@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "cpd/numeric/scaled.h"
+#include "cpd/spec/scaled.h"
 
 namespace cpd {
 

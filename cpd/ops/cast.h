@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

@@ -10,9 +10,9 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -16,11 +16,11 @@
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/gemm_tasks.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

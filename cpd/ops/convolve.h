@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/accumulator.h"
 #include "cpd/ops/image_operand.h"
+#include "cpd/spec/accumulator.h"
 
 namespace cpd {
 

@@ -7,7 +7,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
-#include "cpd/numeric/soft_float.h"
+#include "cpd/numeric/round/soft_float.h"
 
 namespace cpd {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/given_draws.h"
+#include "cpd/numeric/draws/given_draws.h"
 
 namespace cpd {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations that no kernel has, on the CPU: by numeric/soft_float.h, or, quotients
-// and roots of binary32 values, by binary64 (quotient.h) and a kernel that rounds.
+// Element-wise operations that no kernel has, on the CPU: by numeric/round/soft_float.h, or,
+// quotients and roots of binary32 values, by binary64 (quotient.h) and a kernel that rounds.
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/format.h"
-#include "cpd/numeric/rounding.h"
-#include "cpd/numeric/soft_float.h"
+#include "cpd/numeric/round/soft_float.h"
 #include "cpd/ops/checks.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

@@ -9,13 +9,13 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/product.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/flagged_sums.h"
+#include "cpd/numeric/units/flagged_sums.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

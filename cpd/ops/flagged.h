@@ -4,13 +4,14 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/accumulator.h"
-#include "cpd/numeric/soft_float.h"
+#include "cpd/numeric/round/soft_float.h"
+#include "cpd/spec/accumulator.h"
 
 namespace cpd {
 
 /// Sum, and flags (u8, of out's shape): the exceptions of all roundings of an element's sum, or-ed
-/// (numeric/flagged_sums.h). Throws Error before anything is written, also for tensors on a GPU.
+/// (numeric/units/flagged_sums.h). Throws Error before anything is written, also for tensors on a
+/// GPU.
 CPD_API void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
                         soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                         const TensorView* random = nullptr);

@@ -12,12 +12,12 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/gemm_tasks.h"
 #include "cpd/ops/operands.h"
-#include "cpd/text/block_fma.h"
+#include "cpd/spec/block_fma.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

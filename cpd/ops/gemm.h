@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/accumulator.h"
+#include "cpd/spec/accumulator.h"
 
 namespace cpd {
 

@@ -5,9 +5,9 @@
 #include "cpd/backend/blas.h"
 #include "cpd/backend/cuda.h"
 #include "cpd/base/product.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

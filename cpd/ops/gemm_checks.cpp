@@ -8,12 +8,12 @@
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/operands.h"
-#include "cpd/text/block_fma.h"
+#include "cpd/spec/block_fma.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/accumulator_plan.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/gemm.h"
 

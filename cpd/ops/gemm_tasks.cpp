@@ -8,7 +8,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/fixed_number.h"
+#include "cpd/numeric/sums/fixed_number.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/gemm_grid.h"
 

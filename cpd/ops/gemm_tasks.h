@@ -7,8 +7,8 @@
 #include <span>
 
 #include "cpd/base/product.h"
-#include "cpd/numeric/accumulator_plan.h"
-#include "cpd/numeric/given_draws.h"
+#include "cpd/numeric/draws/given_draws.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/ops/image_operand.h"
 
 namespace cpd {

@@ -8,9 +8,9 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/hadamard.h"
+#include "cpd/spec/hadamard.h"
 
 namespace cpd {
 
 /// Replaces each group of transform.size consecutive values along `axis` by its Hadamard transform,
-/// or by the inverse one, with the roundings that numeric/hadamard.h has; a binary32 result is then
+/// or by the inverse one, with the roundings that spec/hadamard.h has; a binary32 result is then
 /// rounded once, to nearest-even, into x's type. x and out: fp32, bf16 or fp16 (a transform into
 /// bf16: not fp16), of one type and shape, any strides; out may be x itself, any other overlap is
 /// undefined. The extent along the axis must be a multiple of the size. Throws Error before

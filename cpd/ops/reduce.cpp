@@ -7,10 +7,10 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/fold_walk.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/sums/fold_walk.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

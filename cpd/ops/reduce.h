@@ -8,8 +8,8 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/accumulator.h"
-#include "cpd/numeric/given_draws.h"
+#include "cpd/numeric/draws/given_draws.h"
+#include "cpd/spec/accumulator.h"
 
 namespace cpd {
 
@@ -29,10 +29,10 @@ using FoldState64 = FoldStateOf<double>;
 /// outer sum, inner sum), pairwise one for each bit of `terms`.
 CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 
-/// Adds term number k (0, 1, …, in this order) to the n sums, as numeric/fold_walk.h says: what
-/// each scheme does, and by which draws. `terms` are any binary32 values; each operation is one
-/// exact result rounded once. block_fma and fixed: Error. `terms_in`: a format in which the terms
-/// are known to lie (kFp32: nothing is known); it only chooses the route, never the result.
+/// Adds term number k (0, 1, …, in this order) to the n sums, as numeric/sums/fold_walk.h says:
+/// what each scheme does, and by which draws. `terms` are any binary32 values; each operation is
+/// one exact result rounded once. block_fma and fixed: Error. `terms_in`: a format in which the
+/// terms are known to lie (kFp32: nothing is known); it only chooses the route, never the result.
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state);
 

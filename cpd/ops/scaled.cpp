@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled_job.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

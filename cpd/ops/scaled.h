@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast, Encode and Decode of scaled formats (numeric/scaled.h).
+// Cast, Encode and Decode of scaled formats (spec/scaled.h).
 #pragma once
 
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/rounding.h"
-#include "cpd/numeric/scaled.h"
+#include "cpd/spec/rounding.h"
+#include "cpd/spec/scaled.h"
 
 namespace cpd {
 

@@ -9,10 +9,10 @@
 
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/scaled_choice.h"
+#include "cpd/numeric/scaled/scaled_choice.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/scaled_plan.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/ops/block_layout.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/scaled.h"

@@ -9,9 +9,9 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/fixed_number.h"
+#include "cpd/numeric/sums/fixed_number.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

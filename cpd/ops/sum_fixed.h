@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/accumulator.h"
+#include "cpd/spec/accumulator.h"
 
 namespace cpd {
 

@@ -8,7 +8,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

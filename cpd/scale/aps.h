@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cpd/base/guarded.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "cpd/study/dry_run.h"
 
 namespace cpd {

@@ -10,7 +10,7 @@
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
 #include "cpd/comm/engine/work.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

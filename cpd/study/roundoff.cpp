@@ -7,7 +7,7 @@
 #include "cpd/base/guarded.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Single operations: the exact result, rounded once.
-#include "cpd/numeric/exact.h"
-#include "cpd/numeric/exact64.h"
+#include "cpd/numeric/round/exact.h"
+#include "cpd/numeric/round/exact64.h"
 #include "kernels/cpu/elements.h"
 
 namespace cpd {

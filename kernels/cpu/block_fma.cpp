@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products as a matrix unit forms them: numeric/block_fma.h over packed panels.
+// Matrix products as a matrix unit forms them: numeric/units/block_fma.h over packed panels.
 //
 // A tile is one panel of a by a vector of b's columns. A block of k is read twice: for E, the
 // greatest exponent, and for the products, cut to units of 2^(E - F). Where numbers allow it
@@ -10,12 +10,12 @@
 // end about 25 / block in binary32 and 2 * 35 / block in binary64; so 7 + 25 / block with 8 rows,
 // against 1 of an fp32 GEMM.
 
-#include "cpd/numeric/block_fma.h"
+#include "cpd/numeric/units/block_fma.h"
 
-#include "cpd/numeric/block_adders.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/philox.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/units/block_adders.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Codes: values rounded and packed, and the reverse.
-#include "cpd/numeric/codec.h"
+#include "cpd/numeric/round/codec.h"
 
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/pages.h"

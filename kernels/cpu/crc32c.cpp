@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CRC-32C (numeric/crc.h). One stream's steps wait for each other, so three run side by side, and
-// are joined.
-#include "cpd/numeric/crc.h"
+// CRC-32C (numeric/lanes/crc.h). One stream's steps wait for each other, so three run side by side,
+// and are joined.
+#include "cpd/numeric/lanes/crc.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/philox.h"
-#include "cpd/numeric/round.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/round/round.h"
+#include "cpd/numeric/round/round_plan.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

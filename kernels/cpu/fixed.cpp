@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products summed in integers (numeric/fixed_number.h), a tile of one panel of a by one of b
-// at a time. What is known of the panels' values chooses a tile's route:
+// Matrix products summed in integers (numeric/sums/fixed_number.h), a tile of one panel of a by one
+// of b at a time. What is known of the panels' values chooses a tile's route:
 //
 // - whole32, whole64: every product is a multiple of the unit, and a block's sum of them is exact
 //   in binary32, or binary64: one fused operation of a MAC;
@@ -16,9 +16,8 @@
 // All but the last add a block's sum to the integer at once, whatever its width: sums that wrap are
 // right modulo 2^width in any order, and so are those that cannot leave the range.
 
-#include "cpd/numeric/fixed.h"
-
-#include "cpd/numeric/fixed_number.h"
+#include "cpd/numeric/sums/fixed_number.h"
+#include "cpd/numeric/sums/fixed_plan.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -6,12 +6,12 @@
 // special value's cases, and kept where all of them stayed within the format; else they are done
 // again, with those cases. Vector operations of a sequential step, loads and stores apart: terms
 // known 6, any terms 10 (with directed roundings) or 17, with all cases 17 to 45.
-#include "cpd/numeric/accumulate.h"
-#include "cpd/numeric/exact64.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/philox.h"
-#include "cpd/numeric/round_plan.h"
-#include "cpd/numeric/split.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/round/exact64.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/accumulate.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/split.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -3,7 +3,7 @@
 // Matrix products: which route each tile of a block takes. The arithmetic is numeric/'s; here it is
 // walked over rows, columns and k.
 
-#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
 #include "kernels/cpu/gemm_short.h"
 #include "kernels/cpu/gemm_stochastic.h"
 #include "kernels/cpu/gemm_tile.h"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums by the short roundings (numeric/split.h), while nothing can overflow. Of gemm.cpp
-// alone, as gemm_tile.h is.
+// Tiles of sums by the short roundings (numeric/sums/split.h), while nothing can overflow. Of
+// gemm.cpp alone, as gemm_tile.h is.
 #pragma once
 
 #include <cstdint>
 
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/split.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/split.h"
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/table.h"
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of stochastic sums by the short roundings of numeric/split_stochastic.h: every scheme. Of
-// gemm.cpp alone, as gemm_tile.h is.
+// Tiles of stochastic sums by the short roundings of numeric/sums/split_stochastic.h: every scheme.
+// Of gemm.cpp alone, as gemm_tile.h is.
 #pragma once
 
 #include <cstdint>
 
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/philox.h"
-#include "cpd/numeric/split_stochastic.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/split_stochastic.h"
 #include "kernels/cpu/gemm_short.h"
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/table.h"

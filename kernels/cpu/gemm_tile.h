@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums by the general route (numeric/gemm_sums.h): any scheme, any rounding. Of gemm.cpp
-// alone, so that its functions stay within that object.
+// Tiles of sums by the general route (numeric/sums/gemm_sums.h): any scheme, any rounding. Of
+// gemm.cpp alone, so that its functions stay within that object.
 #pragma once
 
 #include <cstdint>
 
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/gemm_sums.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/gemm_sums.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/split.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/split.h"
 #include "kernels/cpu/gemm_short.h"
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/table.h"

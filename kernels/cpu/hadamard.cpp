@@ -2,7 +2,7 @@
 //
 // Hadamard transforms: groups side by side, whose stages begin within the lanes, and groups down
 // columns, one in each lane.
-#include "cpd/numeric/hadamard_stages.h"
+#include "cpd/numeric/scaled/hadamard_stages.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/pages.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels below the norms of buckets (numeric/levels.h): codes, values, and the sums that norms and
-// deviations are made of.
-#include "cpd/numeric/levels.h"
+// Levels below the norms of buckets (numeric/scaled/levels.h): codes, values, and the sums that
+// norms and deviations are made of.
+#include "cpd/numeric/scaled/levels.h"
 
-#include "cpd/numeric/codec.h"
+#include "cpd/numeric/round/codec.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/pages.h"
 

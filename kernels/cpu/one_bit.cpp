@@ -2,7 +2,7 @@
 //
 // 1-bit SGD: sums of eight buckets at a time, each in a lane of its own; then bits and errors, one
 // bucket after the other.
-#include "cpd/numeric/one_bit.h"
+#include "cpd/numeric/scaled/one_bit.h"
 
 #include "kernels/cpu/elements.h"
 

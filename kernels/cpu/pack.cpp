@@ -2,8 +2,8 @@
 //
 // Packing for matrix products: panels of an operand, and what their values are bounded by.
 
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/split.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/split.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scaled formats: the largest magnitudes of blocks, their scales, and the elements below them.
-#include "cpd/numeric/codec.h"
-#include "cpd/numeric/scaled_elements.h"
+#include "cpd/numeric/round/codec.h"
+#include "cpd/numeric/scaled/scaled_elements.h"
 #include "kernels/cpu/pages.h"
 
 namespace cpd {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled sums of a block of k, added to the totals: numeric/scaled_sum.h over rows and columns.
-#include "cpd/numeric/scaled_sum.h"
+// Scaled sums of a block of k, added to the totals: numeric/scaled/scaled_sum.h over rows and
+// columns.
+#include "cpd/numeric/scaled/scaled_sum.h"
 
 #include "kernels/cpu/table.h"
 

@@ -6,12 +6,12 @@
 #pragma once
 
 #include "cpd/base/kernel_table.h"
-#include "cpd/numeric/environment.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/gemm_plan.h"
+#include "cpd/numeric/lanes/environment.h"
 #include "cpd/numeric/lanes/lanes.h"
-#include "cpd/numeric/round.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/round/round.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
 
 namespace cpd {
 inline namespace CPD_ISA {

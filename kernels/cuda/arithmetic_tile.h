@@ -4,7 +4,7 @@
 // it on the CPU.
 #pragma once
 
-#include "cpd/numeric/exact64.h"
+#include "cpd/numeric/round/exact64.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit's sum on a GPU: numeric/block_fma.h over a tile's step of operands, one sum a
+// A matrix unit's sum on a GPU: numeric/units/block_fma.h over a tile's step of operands, one sum a
 // thread, for gemm_tile.h's threads.
 #pragma once
 
-#include "cpd/numeric/block_fma.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/units/block_fma.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/gemm_tile.h"
 

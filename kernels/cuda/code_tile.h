@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/codec.h"
+#include "cpd/numeric/round/codec.h"
 
 namespace cpd::cuda {
 

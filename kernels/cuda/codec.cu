@@ -3,7 +3,7 @@
 // A block of threads handles a tile of codes through shared memory: codes by the Philox walk
 // (encode) or in order (decode), groups of eight codes to and from bytes by one thread each, bytes
 // to and from global memory side by side.
-#include "cpd/numeric/codec.h"
+#include "cpd/numeric/round/codec.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/device.cuh"
 

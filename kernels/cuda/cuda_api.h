@@ -11,12 +11,12 @@
 #include "cpd/base/kernel_table.h"
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/accumulator_plan.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/fold_walk.h"
-#include "cpd/numeric/hadamard.h"
-#include "cpd/numeric/round_plan.h"
-#include "cpd/numeric/rounds.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/scaled/hadamard_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/rounds.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 
 namespace cpd::cuda {
 
@@ -65,7 +65,8 @@ struct ArithmeticCall {
   Key key;
 };
 
-/// An ordered sum of given terms (numeric/fold_walk.h), and its rounding to the result's format.
+/// An ordered sum of given terms (numeric/sums/fold_walk.h), and its rounding to the result's
+/// format.
 struct SumPlan {
   FoldOrder order;
   FoldPlan terms;       ///< takes terms

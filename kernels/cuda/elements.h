@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "cpd/base/dtype.h"
-#include "cpd/numeric/round.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/round/round.h"
+#include "cpd/numeric/round/round_plan.h"
 
 namespace cpd::cuda {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums on a GPU, one element a thread: numeric/fold_walk.h walks, a thread's registers hold
-// the planes. For host and device, so that the tests run it on the CPU.
+// Ordered sums on a GPU, one element a thread: numeric/sums/fold_walk.h walks, a thread's registers
+// hold the planes. For host and device, so that the tests run it on the CPU.
 #pragma once
 
 #include <type_traits>
 
-#include "cpd/numeric/exact64.h"
-#include "cpd/numeric/fold_walk.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/round/exact64.h"
+#include "cpd/numeric/sums/fold_walk.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/strided.h"
 

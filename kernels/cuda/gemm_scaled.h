@@ -4,7 +4,7 @@
 // scaled and added up by its thread.
 #pragma once
 
-#include "cpd/numeric/scaled_sum.h"
+#include "cpd/numeric/scaled/scaled_sum.h"
 #include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/gemm_tile.h"
 

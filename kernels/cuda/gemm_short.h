@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings (numeric/split.h) on a GPU, as gemm_tile.h has the general route: what each
-// thread does between the block's barriers, for host and device.
+// The short roundings (numeric/sums/split.h) on a GPU, as gemm_tile.h has the general route: what
+// each thread does between the block's barriers, for host and device.
 //
 // A block has 64 x 64 sums, a thread 4 x 4 of them in registers. 32 values of k at a time go
 // through shared memory, and what bounds a thread's products is found for groups of 4 of them: a
@@ -18,11 +18,11 @@
 // exact, 1.7e12 by Kahan.
 #pragma once
 
-#include "cpd/numeric/accumulator_plan.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/round_plan.h"
-#include "cpd/numeric/split.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/split.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 #include "kernels/cuda/gemm_tile.h"
 
 namespace cpd::cuda {

@@ -8,10 +8,10 @@
 // binary32 where that is exact, else in binary64.
 #pragma once
 
-#include "cpd/numeric/accumulator_plan.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/gemm_sums.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/gemm_sums.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 

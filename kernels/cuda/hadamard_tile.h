@@ -4,7 +4,7 @@
 // on the CPU.
 #pragma once
 
-#include "cpd/numeric/hadamard_stages.h"
+#include "cpd/numeric/scaled/hadamard_stages.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {

@@ -9,10 +9,10 @@
 // of a block change a sum, a maximum and an exclusive or in global memory.
 #pragma once
 
-#include "cpd/numeric/crc.h"
-#include "cpd/numeric/philox.h"
-#include "cpd/numeric/round_plan.h"
-#include "cpd/numeric/streams.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/draws/streams.h"
+#include "cpd/numeric/lanes/crc.h"
+#include "cpd/numeric/round/round_plan.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/fold_tile.h"

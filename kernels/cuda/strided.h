@@ -4,7 +4,7 @@
 // Philox block. For host and device.
 #pragma once
 
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 

@@ -13,9 +13,10 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/presets.h"
 #include "kernels/cuda/arithmetic_tile.h"
 #include "kernels/cuda/fold_tile.h"
 #include "tests/testing/bits.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cpd/backend/blas.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/gemm.h"
 
 namespace cpd {

@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/presets.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/gemm.h"
 

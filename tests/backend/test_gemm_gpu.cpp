@@ -10,8 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/presets.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"

@@ -13,6 +13,7 @@
 
 #include "cpd/backend/cuda.h"
 #include "cpd/base/product.h"
+#include "cpd/spec/presets.h"
 #include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/gemm_scaled.h"
 #include "kernels/cuda/gemm_short.h"

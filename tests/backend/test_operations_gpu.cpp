@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "cpd/comm/virtual.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
@@ -28,6 +27,7 @@
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/formats.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/scaled_plan.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/ops/scaled.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"

@@ -15,8 +15,8 @@
 #include "cpd/base/parallel.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/local.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "cpd/base/parallel.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cpd/comm/engine/layout.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/streams.h"
+#include "cpd/numeric/draws/streams.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bucket_codec.h"
 #include "tests/testing/codec_texts.h"
 #include "tests/testing/expect_virtual.h"

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/spec/presets.h"
 #include "tests/testing/expect_virtual.h"
 
 namespace cpd {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "cpd/comm/engine/link.h"
-#include "cpd/numeric/reference.h"
-#include "cpd/numeric/reference_sum.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/oracle/reference_sum.h"
 #include "tests/testing/codec_ranks.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/faulty_transports.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cpd/comm/transport/libraries.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

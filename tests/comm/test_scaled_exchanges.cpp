@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "cpd/compress/scaled_blocks.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/streams.h"
+#include "cpd/numeric/draws/streams.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/sanitized.h"
 

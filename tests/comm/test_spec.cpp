@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cpd/comm/spec.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

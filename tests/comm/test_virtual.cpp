@@ -10,9 +10,9 @@
 #include <string>
 
 #include "cpd/comm/virtual.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/reference.h"
-#include "cpd/numeric/reference_sum.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/oracle/reference_sum.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/reduce.h"

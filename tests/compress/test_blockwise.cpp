@@ -14,9 +14,9 @@
 
 #include "cpd/compress/blockwise.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
 

@@ -15,7 +15,7 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/feedback.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/feedback_calls.h"

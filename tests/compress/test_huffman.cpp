@@ -15,7 +15,7 @@
 
 #include "cpd/compress/huffman.h"
 #include "cpd/compress/radix.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/one_bit.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/feedback_calls.h"

@@ -13,8 +13,8 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/qsgd.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/levels.h"
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cpd/compress/scaled_blocks.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
 

@@ -16,7 +16,7 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/spacing.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/levels.h"
 

@@ -14,7 +14,7 @@
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/places.h"
 #include "cpd/compress/sparse.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 

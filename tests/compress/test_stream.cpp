@@ -14,8 +14,8 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/stream.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
 #include "tests/testing/patterns.h"

@@ -13,7 +13,7 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/terngrad.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/levels.h"

@@ -11,12 +11,12 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/stream.h"
-#include "cpd/numeric/accumulator_arguments.h"
-#include "cpd/numeric/cast_spec.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/hadamard.h"
-#include "cpd/numeric/scaled.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/cast_spec.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/hadamard.h"
+#include "cpd/spec/scaled.h"
 
 namespace cpd {
 namespace {

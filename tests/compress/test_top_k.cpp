@@ -20,7 +20,7 @@
 #include "cpd/compress/largest.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/top_k.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 

@@ -19,9 +19,9 @@
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/uniform.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/philox.h"
-#include "cpd/numeric/uniform_bins.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/scaled/uniform_bins.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 
 #ifdef CPD_TEST_MPFR

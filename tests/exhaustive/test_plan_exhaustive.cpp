@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tests/numeric/test_plan.cpp of every width: each route that the plans choose holds the formats
-// that it is chosen for, in every mode.
+// tests/numeric/round/test_round_plan.cpp of every width: each route that the plans choose holds
+// the formats that it is chosen for, in every mode.
 #include <gtest/gtest.h>
 
 #include <cstdio>

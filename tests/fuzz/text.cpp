@@ -11,14 +11,14 @@
 
 #include "cpd/comm/spec.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/numeric/accumulator_arguments.h"
-#include "cpd/numeric/cast_spec.h"
-#include "cpd/numeric/fixed.h"
-#include "cpd/numeric/hadamard.h"
-#include "cpd/numeric/scaled.h"
-#include "cpd/text/block_fma.h"
-#include "cpd/text/fixed.h"
-#include "cpd/text/names.h"
+#include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/block_fma.h"
+#include "cpd/spec/cast_spec.h"
+#include "cpd/spec/fixed_point.h"
+#include "cpd/spec/hadamard.h"
+#include "cpd/spec/names.h"
+#include "cpd/spec/presets.h"
+#include "cpd/spec/scaled.h"
 
 namespace cpd::fuzz {
 namespace {

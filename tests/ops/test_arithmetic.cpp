@@ -7,8 +7,8 @@
 #include <cmath>
 #include <random>
 
-#include "cpd/numeric/reference_sum.h"
 #include "cpd/ops/arithmetic.h"
+#include "cpd/oracle/reference_sum.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"

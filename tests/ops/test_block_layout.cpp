@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/block_layout.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "cpd/comm/virtual.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/exact.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/scale/aps.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/presets.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
 #include "tests/testing/run.h"

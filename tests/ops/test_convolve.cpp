@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/convolve.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/windows.h"

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "cpd/backend/blas.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/scale/aps.h"
+#include "cpd/spec/error.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
 #include "tests/testing/flushing.h"

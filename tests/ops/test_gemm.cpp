@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "cpd/spec/presets.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/sanitized.h"

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "cpd/spec/presets.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 

@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/presets.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings (numeric/split.h, split_stochastic.h) against the general route, in one
+// The short roundings (numeric/sums/split.h, split_stochastic.h) against the general route, in one
 // kernel: the same packed block with and without its SplitPlan. Data are chosen so that sums pass
 // from one to the other.
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/accumulator_plan.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/sanitized.h"

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "cpd/spec/presets.h"
 #include "tests/testing/gemm.h"
 
 namespace cpd {

@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/presets.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"

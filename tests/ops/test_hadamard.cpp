@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/hadamard.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/hadamard.h"

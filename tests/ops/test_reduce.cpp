@@ -7,10 +7,11 @@
 #include <functional>
 #include <numeric>
 
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/reference_gemm.h"
-#include "cpd/numeric/reference_sum.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/oracle/reference_gemm.h"
+#include "cpd/oracle/reference_sum.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/presets.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/scaled_elements.h"
+#include "cpd/numeric/scaled/scaled_elements.h"
 #include "cpd/ops/block_layout.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/patterns.h"
 #include "tests/testing/run.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/run.h"
 
 namespace cpd {

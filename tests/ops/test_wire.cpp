@@ -8,9 +8,9 @@
 #include <numeric>
 #include <random>
 
-#include "cpd/numeric/reference_gemm.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/oracle/reference_gemm.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"

@@ -17,10 +17,10 @@ from pathlib import Path
 # file belongs to the longest path that fits.
 CPP_ORDER = (
     ("cpd/export",),
+    ("cpd/spec",),
     ("cpd/numeric",),
-    ("cpd/text",),
     ("cpd/base",),
-    ("kernels/cpu", "kernels/cuda"),
+    ("kernels/cpu", "kernels/cuda", "cpd/oracle"),
     ("cpd/backend",),
     ("cpd/ops", "cpd/scale"),
     ("cpd/compress",),
@@ -55,6 +55,11 @@ FOREIGN = (
     (r"mpi\.h$", ("cpd/comm/transport/mpi/",), 1),
     (r"nccl\.h$", ("cpd/comm/transport/nccl/",), 1),
 )
+
+# What the oracle may include of the tree; and who may include it.
+ORACLE = "cpd/oracle/"
+ORACLE_MAY_INCLUDE = ("cpd/oracle/", "cpd/spec/", "cpd/base/parallel.h", "cpd/export.h")
+ORACLE_IS_FOR = ("cpd/oracle/", "bindings/")
 
 CPP_FOLDERS = ("cpd", "kernels", "bindings")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
@@ -104,6 +109,18 @@ def foreign_includes(root: Path) -> list[str]:
         if most is not None and len(users) > most:
             complaints.append(f"{pattern} is included by {len(users)} files, not {most}: {users}")
     return complaints
+
+
+def shared_with_the_oracle(root: Path) -> list[str]:
+    """Includes by which the oracle and the library would share arithmetic."""
+    own, _ = includes(root)
+    arrows = [(name, target) for name in sorted(own) for target in sorted(own[name])]
+    return [
+        f"{name} includes {target}: the oracle and the library share specs alone"
+        for name, target in arrows
+        if (name.startswith(ORACLE) and not target.startswith(ORACLE_MAY_INCLUDE))
+        or (target.startswith(ORACLE) and not name.startswith(ORACLE_IS_FOR))
+    ]
 
 
 # ---- imports ----------------------------------------------------------------------------------

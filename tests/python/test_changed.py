@@ -42,7 +42,7 @@ def test_a_test_is_all_that_its_own_change_breaks():
     [
         *("dev", ".dev/tests.sh", "CMakeLists.txt", "pyproject.toml", "tests/python/conftest.py"),
         *(
-            "cpd/numeric/round.h",
+            "cpd/numeric/round/round.h",
             "kernels/cpu/cast.cpp",
             "cpd/cmake/CpdOptions.cmake",
             "python/cpd/__init__.py",

@@ -32,6 +32,10 @@ def test_headers_of_others_stay_in_their_rooms():
     listed(rooms.foreign_includes(ROOT))
 
 
+def test_the_oracle_shares_no_arithmetic():
+    listed(rooms.shared_with_the_oracle(ROOT))
+
+
 def test_no_import_goes_up_or_sideways():
     edges = rooms.imports(ROOT)
     assert sum(map(len, edges.values())) > 100
@@ -87,6 +91,21 @@ def python(tree, texts):
 def test_an_include_against_the_order(tree, file, includes, complaint):
     found = cpp(tree, {file: f'#  include "{includes}"\n', includes: ""})
     assert found == [] if complaint is None else complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "includes", "is_shared"),
+    [
+        ("cpd/oracle/a.h", "cpd/numeric/round/b.h", True),
+        ("cpd/ops/a.cpp", "cpd/oracle/b.h", True),
+        ("cpd/oracle/a.cpp", "cpd/base/parallel.h", False),
+        ("cpd/oracle/a.h", "cpd/spec/b.h", False),
+        ("bindings/a.cpp", "cpd/oracle/b.h", False),
+    ],
+)
+def test_an_include_shared_with_the_oracle(tree, file, includes, is_shared):
+    root = tree({file: f'#include "{includes}"\n', includes: ""})
+    assert len(rooms.shared_with_the_oracle(root)) == is_shared
 
 
 def test_an_include_beside_the_file(tree):

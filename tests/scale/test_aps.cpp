@@ -8,9 +8,9 @@
 #include <limits>
 #include <random>
 
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/reference.h"
+#include "cpd/oracle/reference.h"
 #include "cpd/scale/aps.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/run.h"
 #include "tests/testing/sanitized.h"

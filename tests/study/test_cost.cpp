@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "cpd/study/cost.h"
 #include "tests/testing/sanitized.h"
 

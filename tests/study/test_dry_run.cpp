@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/dry_run.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 #include "cpd/study/roundoff.h"
 #include "tests/testing/run.h"
 

@@ -16,8 +16,8 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/philox.h"
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/spec/error.h"
 
 namespace cpd::testing {
 

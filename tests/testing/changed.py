@@ -91,8 +91,6 @@ def _sources_of(header: str) -> Iterator[str]:
     if header.endswith((".h", ".cuh")) and not header.startswith("bindings/"):
         stem = header.rpartition(".")[0]
         yield from (f"{stem}.cpp", f"{stem}.cu")
-        if stem.startswith("cpd/numeric/"):
-            yield f"cpd/text/{stem.rpartition('/')[2]}.cpp"
 
 
 def core_names() -> dict[str, str]:

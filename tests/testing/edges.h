@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/accumulator_plan.h"
-#include "cpd/numeric/fold_plan.h"
-#include "cpd/numeric/gemm_plan.h"
-#include "cpd/numeric/reference_gemm.h"
-#include "cpd/numeric/reference_sum.h"
-#include "cpd/numeric/round_plan.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/oracle/reference_gemm.h"
+#include "cpd/oracle/reference_sum.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/formats.h"

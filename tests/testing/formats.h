@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/numeric/error.h"
-#include "cpd/numeric/format.h"
-#include "cpd/numeric/reference.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/spec/error.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/rounding.h"
 #include "tests/testing/sanitized.h"
 
 namespace cpd::testing {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/reference_gemm.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/oracle/reference_gemm.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/formats.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/reference.h"
 #include "cpd/ops/gemm.h"
+#include "cpd/oracle/reference.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/sanitized.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/hadamard.h"
-#include "cpd/numeric/reference.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/spec/hadamard.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/formats.h"
 

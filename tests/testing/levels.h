@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels below norms in whole numbers, value by value: what numeric/levels.h says, another way.
+// Levels below norms in whole numbers, value by value: what numeric/scaled/levels.h says, another
+// way.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 #include <vector>
 
 #include "cpd/compress/codec.h"
-#include "cpd/numeric/codec.h"
-#include "cpd/numeric/levels.h"
+#include "cpd/numeric/round/codec.h"
+#include "cpd/numeric/scaled/levels.h"
 #include "tests/testing/bits.h"
 
 namespace cpd::testing {

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "cpd/numeric/reference.h"
+#include "cpd/oracle/reference.h"
 
 namespace cpd::testing {
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "cpd/numeric/reference.h"
+#include "cpd/oracle/reference.h"
 #include "tests/testing/bits.h"
 
 namespace cpd::testing {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cpd/comm/virtual.h"
-#include "cpd/numeric/reference.h"
+#include "cpd/oracle/reference.h"
 #include "tests/testing/patterns.h"
 #include "tests/testing/run.h"
 

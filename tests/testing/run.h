@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/reference.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
+#include "cpd/oracle/reference.h"
 #include "tests/testing/formats.h"
 
 namespace cpd::testing {

@@ -18,7 +18,7 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/rounding.h"
+#include "cpd/spec/rounding.h"
 
 namespace cpd::testing {
 

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpd/numeric/reference.h"
+#include "cpd/oracle/reference.h"
 #include "tests/testing/bits.h"
 
 namespace cpd::testing {

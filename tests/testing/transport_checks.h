@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "cpd/comm/transport/transport.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd::testing {
 

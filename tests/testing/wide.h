@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cpd/numeric/reference.h"
+#include "cpd/oracle/reference.h"
 
 namespace cpd::testing {
 

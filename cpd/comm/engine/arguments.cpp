@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/work.h"
-#include "cpd/numeric/streams.h"
+#include "cpd/numeric/draws/streams.h"
 #include "kernels/cuda/code_tile.h"
 
 namespace cpd {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cpd/export.h"
-#include "cpd/numeric/rounds.h"
+#include "cpd/numeric/sums/rounds.h"
 
 namespace cpd {
 

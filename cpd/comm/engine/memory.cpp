@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -11,8 +11,8 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/error.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

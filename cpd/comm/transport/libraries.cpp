@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cpd/base/library_path.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

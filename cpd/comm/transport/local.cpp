@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

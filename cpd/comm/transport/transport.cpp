@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

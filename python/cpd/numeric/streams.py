@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which random stream a rounding draws from: the library's table (cpd/numeric/streams.h)."""
+"""Which random stream a rounding draws from: the library's table (cpd/numeric/draws/streams.h)."""
 
 from cpd import _core
 from cpd.numeric.compiling import constant

@@ -8,7 +8,7 @@
 
 #include "cpd/base/backoff.h"
 #include "cpd/base/interrupt.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd::mpi {
 namespace {

@@ -19,7 +19,7 @@
 #include "cpd/comm/transport/libraries.h"
 #include "cpd/comm/transport/mpi/join.h"
 #include "cpd/comm/transport/mpi/start.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd::mpi {
 namespace {

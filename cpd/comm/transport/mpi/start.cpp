@@ -19,7 +19,7 @@
 #include "cpd/base/quiet_thread.h"
 #include "cpd/comm/transport/mpi/attendance.h"
 #include "cpd/comm/transport/transport.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd::mpi {
 namespace {

@@ -25,7 +25,7 @@
 
 #include "cpd/base/backoff.h"
 #include "cpd/comm/transport/libraries.h"
-#include "cpd/numeric/error.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

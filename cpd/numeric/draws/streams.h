@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which random stream a rounding draws from: the one table. Element i of a layer or a tensor is
+// counter i of its stream (philox.h). A stream is
+//   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
+//   stream XOR purpose << 60 XOR layer << 20              in a layer of a model,
+// where the latter's stream is the one that its accumulator or cast was given: 0 is the caller's
+// own. Purposes of the two never meet while the streams that are given stay below 2^60.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "cpd/spec/error.h"
+
+namespace cpd {
+
+enum class Purpose : std::uint8_t {
+  given = 0,  ///< the stream that was given, as it is: a forward GEMM, a cast by itself
+
+  // a collective's
+  wire = 1,    ///< a contribution's cast; position = rank
+  sum = 2,     ///< the steps of a fold; position = group, or kAcross
+  result = 3,  ///< a fold's sum to the result's format; position as for sum
+
+  // a layer's, and an operation's derivatives
+  grad_input = 4,     ///< the GEMM that gives the gradient of the input, or of a first operand
+  grad_weight = 5,    ///< of the weight, or of a second operand
+  grad_bias = 6,      ///< the sum that gives the gradient of the bias, or of a third operand
+  recast_weight = 7,  ///< the weight's cast for grad_input, where it is another than for forward
+  cast_activation = 8,
+  cast_weight = 9,
+  cast_gradient = 10,
+  cast_output = 11,
+  tangent_input = 12,      ///< forward mode: the product of the input's tangent
+  tangent_weight = 13,     ///< of the weight's
+  recast_activation = 14,  ///< the activation's cast for grad_weight, where it is another
+  recast_gradient = 15,    ///< the gradient's cast for grad_weight, where it is another
+};
+
+/// Every purpose by its name.
+constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
+    {"given", Purpose::given},
+    {"wire", Purpose::wire},
+    {"sum", Purpose::sum},
+    {"result", Purpose::result},
+    {"grad_input", Purpose::grad_input},
+    {"grad_weight", Purpose::grad_weight},
+    {"grad_bias", Purpose::grad_bias},
+    {"recast_weight", Purpose::recast_weight},
+    {"cast_activation", Purpose::cast_activation},
+    {"cast_weight", Purpose::cast_weight},
+    {"cast_gradient", Purpose::cast_gradient},
+    {"cast_output", Purpose::cast_output},
+    {"tangent_input", Purpose::tangent_input},
+    {"tangent_weight", Purpose::tangent_weight},
+    {"recast_activation", Purpose::recast_activation},
+    {"recast_gradient", Purpose::recast_gradient},
+}};
+
+constexpr std::int64_t kMostLayers = 1 << 16;
+constexpr std::int64_t kAcross = 0xFFFFF;   ///< the fold across groups, or the only fold
+constexpr std::int64_t kEncoded = 0xFFFFE;  ///< of `result`: sums that their owner encodes again
+
+/// The stream of another layer and position, from one of layer 0 and position 0; a place that is 0
+/// here stays.
+constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {
+  return first | static_cast<std::uint64_t>(layer) << 20 | static_cast<std::uint64_t>(position);
+}
+
+/// Of a collective. Throws Error where step >= 2^24, layer >= 2^16 or position >= 2^20.
+inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t layer,
+                              std::int64_t position) {
+  if (step >= (1U << 24)) {
+    throw Error("step must be below 2^24, got " + std::to_string(step));
+  }
+  if (layer >= kMostLayers) {
+    throw Error("a reduction takes at most 2^16 layers, got " + std::to_string(layer + 1));
+  }
+  if (position > kAcross) {
+    throw Error("a reduction takes at most 2^20 ranks, got " + std::to_string(position + 1));
+  }
+  return StreamFrom(static_cast<std::uint64_t>(purpose) << 60 | step << 36, layer, position);
+}
+
+/// What a layer's given streams are changed by, with XOR. Throws Error where the layer is not
+/// 0…2^16 - 1.
+inline std::uint64_t StreamTag(Purpose purpose, std::int64_t layer) {
+  if (layer < 0 || layer >= kMostLayers) {
+    throw Error("layer must be 0…2^16 - 1, got " + std::to_string(layer));
+  }
+  return StreamFrom(static_cast<std::uint64_t>(purpose) << 60, layer, 0);
+}
+
+}  // namespace cpd

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Exact operations on binary32 values, delivered in binary64 rounded to odd: the result holds so
+// many more bits than any format that rounding it once more equals rounding the exact value once.
+//
+// Round-to-odd in 53 bits followed by any rounding that looks at no more than 51 bits is exact
+// (Boldo and Melquiond 2008, theorem 1 asks for two spare bits). The formats' kernel looks at
+// 24 + N + 2 <= 50 bits. Binary32 operands keep every intermediate within 2^-298 … 2^257, far from
+// binary64's own limits.
+#pragma once
+
+#include "cpd/numeric/round/round.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// a + b - s, exactly, where s is the sum rounded to nearest: Knuth's TwoSum (TAOCP 4.2.2, theorem
+/// B), for any order of magnitudes.
+template <class V>
+CPD_FN constexpr V error_of_sum(V a, V b, V s) {
+  const V b_part = s - a;
+  return (a - (s - b_part)) + (b - b_part);
+}
+
+/// s + error rounded to odd, where s is that sum rounded to nearest: an even s with an error moves
+/// one unit toward it. A NaN `error`, as beside an infinite s, counts as none.
+template <class V>
+CPD_FN constexpr V toward_odd(V s, V error) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  const V zero{};
+  const auto inexact = (error > zero) | (error < zero);
+  const U bits = bits_as<U>(s);
+  const auto same_sign = (I)(bits ^ bits_as<U>(error)) >= I{};
+  const U one = splat<U>(1);
+  const U moved = select(same_sign, bits + one, bits - one);
+  const auto even = (bits & one) == U{};
+  return bits_as<V>(select(inexact & even, moved, bits));
+}
+
+/// a + b in V, rounded to odd. Inf and NaN come out as binary64 addition makes them. Six additions.
+template <class V>
+CPD_FN constexpr V add_to_odd(V a, V b) {
+  const V s = a + b;
+  return toward_odd(s, error_of_sum(a, b, s));
+}
+
+/// a + b rounded to odd, with IEEE 754's sign of an exact zero sum (6.3): where the sum will be
+/// rounded `down`, -0 unless both are +0.
+template <class V>
+CPD_FN constexpr V exact_sum(V a, V b, bool down) {
+  const V s = add_to_odd(a, b);
+  if (!down) return s;
+  using U = Unsigned<V>;
+  const U sign = (bits_as<U>(a) | bits_as<U>(b)) & splat<U>(Pattern<V>::sign);
+  return select(s == V{}, bits_as<V>(sign), s);
+}
+
+/// a * b + c in V, rounded to odd, not NaN. Rounded down and rounded up, an inexact sum gives an
+/// odd number and an even one. Lanes without directed rounding need a * b to be exact in V.
+template <class V>
+CPD_FN V fma_to_odd(V a, V b, V c) {
+  if constexpr (kHasDirectedRounding<V>) {
+    return odd_one(fma_toward<Toward::down>(a, b, c), fma_toward<Toward::up>(a, b, c));
+  } else {
+    return add_to_odd(a * b, c);
+  }
+}
+
+/// a * b for binary32 values in binary64: exact, 48 bits at most.
+template <class V>
+CPD_FN constexpr V exact_product(V a, V b) {
+  static_assert(Lanes<V>::mantissa == 52);
+  return a * b;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

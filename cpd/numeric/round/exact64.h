@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Exact operations on any binary64 values, as the formats' rounding sees them: a binary64 number
+// that rounds as the exact result does, in every format, mode and variant.
+//
+// Where the exact result lies within 2^-900 … 2^1023 that number is it, rounded to odd: 53 bits, of
+// which a rounding looks at 24 + 24 + 2 (exact.h). Elsewhere binary64 itself may end, but no format
+// sees more than this: below 2^-900 a result is not zero, has a sign, and lies under every bit that
+// counts (2^-149 is the least spacing, 2^-174 the last bit that a random integer meets); above
+// 2^1000 it is finite and beyond every format (2^128). So any number of the same sign there does.
+#pragma once
+
+#include "cpd/numeric/round/exact.h"
+#include "cpd/numeric/round/round_plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+constexpr double kLeastSeen = 0x1p-900;
+constexpr double kGreatest = 0x1.fffffffffffffp1023;
+
+/// |x|.
+template <class V>
+CPD_FN constexpr V magnitude(V x) {
+  using U = Unsigned<V>;
+  return bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
+}
+/// `size` > 0 with x's sign.
+template <class V>
+CPD_FN constexpr V sized(double size, V x) {
+  using U = Unsigned<V>;
+  const U sign = bits_as<U>(x) & splat<U>(Pattern<V>::sign);
+  return bits_as<V>(bits_as<U>(splat<V>(size)) | sign);
+}
+/// Neither infinite nor NaN.
+template <class V>
+CPD_FN constexpr auto is_finite(V x) {
+  return magnitude(x) <= splat<V>(kGreatest);
+}
+
+template <class V>
+CPD_FN constexpr auto are_finite(V a, V b) {
+  const auto first = is_finite(a);
+  const auto second = is_finite(b);
+  return first & second;
+}
+
+/// a + b. TwoSum has no underflow. Where a step of it overflows although the sum does not, the sum
+/// is near 2^1024, and its last bit does not count.
+template <class V>
+CPD_FN constexpr V sum_as_seen(V a, V b, bool down) {
+  const V s = exact_sum(a, b, down);
+  const auto finite = are_finite(a, b);
+  const auto overflowed = (magnitude(s) > splat<V>(kGreatest)) & finite;
+  return select(overflowed, sized(kGreatest, s), s);
+}
+
+/// a * b. The error of a product of at least 2^-900 is a multiple of 2^-1006, and so a binary64
+/// number that the fused operation gives (Boldo and Daumas 2003).
+template <class V>
+CPD_FN V product_as_seen(V a, V b) {
+  const V p = a * b;
+  const V seen = toward_odd(p, fma(a, b, -p));
+  const auto hidden = (magnitude(p) < splat<V>(kLeastSeen)) & !((a == V{}) | (b == V{}));
+  const auto finite = are_finite(a, b);
+  const auto overflowed = (magnitude(p) > splat<V>(kGreatest)) & finite;
+  return select(hidden, sized(kLeastSeen, p), select(overflowed, sized(kGreatest, p), seen));
+}
+
+/// p + e + z rounded to odd, where p + e is a product and its error. (Boldo and Melquiond 2008,
+/// figure 4, with their last rounding to odd as well: what is added last is odd where it is not
+/// exact, and a few units of p + z's last place at most, so that no number lies between the two.)
+template <class V>
+CPD_FN constexpr V fused_sum(V p, V e, V z) {
+  const V low = e + z;
+  const V high = p + low;
+  return add_to_odd(high, add_to_odd(error_of_sum(e, z, low), error_of_sum(p, low, high)));
+}
+
+/// a * b + z.
+///
+/// A product under 2^-900 cannot be split into p + e. Beside a z of 2^-700 or more it only tells
+/// which way; else all is scaled up by 2^600, where a product under 2^-600 again only tells which
+/// way (z, if not zero, is 2^-474 or more), and the result's sign is all that counts. A product or
+/// z above 2^1000 is scaled down by 2^1100, exactly where the two may cancel; a sum that is not
+/// zero stays above 2^890, and its sign is all that counts.
+template <class V>
+CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
+  using U = Unsigned<V>;
+  const V whole = a * b;
+  const V one = splat<V>(1.0);
+  const auto tiny = (magnitude(whole) < splat<V>(kLeastSeen)) & !((a == V{}) | (b == V{}));
+  const auto huge_z = magnitude(z) > splat<V>(0x1p1000);
+  const auto huge = ((magnitude(whole) > splat<V>(0x1p1000)) | huge_z) & !tiny;
+  const auto beside = tiny & (magnitude(z) >= splat<V>(0x1p-700));
+  const V scale = select(tiny, splat<V>(0x1p300), select(huge, splat<V>(0x1p-550), one));
+  const V scale_z = select(beside, one, scale);
+
+  const V scaled = a * scale;
+  const V p = scaled * (b * scale);
+  const V e = fma(scaled, b * scale, -p);
+  const auto hidden = beside | (tiny & (magnitude(p) < splat<V>(0x1p-600)));
+  const V s = fused_sum(select(hidden, sized(kLeastSeen, whole), p), select(hidden, V{}, e),
+                        z * scale_z * scale_z);
+
+  const V seen = select(tiny & !beside, sized(kLeastSeen, s), select(huge, sized(kGreatest, s), s));
+  // The signs of an exact zero: both terms', or of terms that cancel IEEE 754's (6.3).
+  const U signs_of[2] = {bits_as<U>(whole), bits_as<U>(z)};
+  const U sign = down ? signs_of[0] | signs_of[1] : signs_of[0] & signs_of[1];
+  const V zero = bits_as<V>(sign & splat<U>(Pattern<V>::sign));
+  const auto factors = are_finite(a, b);
+  const auto finite = is_finite(z) & factors;
+  return select(finite, select(s == V{}, zero, seen), fma(a, b, z));
+}
+
+/// a + b rounded once, of any binary64 values.
+template <class R, class V>
+CPD_FN constexpr V rounded_sum64(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
+  return round<R>(sum_as_seen(a, b, R::is_down(plan)), random, plan);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quotients and square roots of binary32 values in binary64, rounded to odd: as those of exact.h,
+// they round as the exact ones do. The remainder of a quotient or a root rounded to nearest is a
+// binary64 number (Boldo and Daumas 2003), so that each difference below is exact: a part of 26
+// bits leaves one of at most 26 and a sign, whose products with 24 or 26 bits have 52.
+#pragma once
+
+#include <cmath>
+
+#include "cpd/numeric/round/exact.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// toward_odd without branches, which random signs would mislead.
+inline double moved_to_odd(double s, double error) {
+  const auto bits = bits_as<std::uint64_t>(s);
+  const std::uint64_t inexact = static_cast<std::uint64_t>(error > 0) | (error < 0 ? 1 : 0);
+  const std::uint64_t differ = (bits ^ bits_as<std::uint64_t>(error)) >> 63;
+  return bits_as<double>(bits + (inexact & ~bits & 1) * (1 - 2 * differ));
+}
+
+/// x rounded to 26 significant bits; not for infinities.
+inline double upper_part(double x) {
+  constexpr std::uint64_t kLow = (std::uint64_t{1} << 27) - 1;
+  return bits_as<double>((bits_as<std::uint64_t>(x) + (kLow >> 1) + 1) & ~kLow);
+}
+
+inline double quotient_to_odd(double x, double y) {
+  const double q = x / y;
+  const double upper = upper_part(q);
+  const double rest = (x - upper * y) - (q - upper) * y;
+  return moved_to_odd(q, y < 0 ? -rest : rest);
+}
+
+inline double root_to_odd(double x) {
+  const double root = std::sqrt(x);
+  const double upper = upper_part(root);
+  const double lower = root - upper;
+  return moved_to_odd(root, ((x - upper * upper) - 2 * upper * lower) - lower * lower);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

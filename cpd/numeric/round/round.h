@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rounding kernel, once, for every format, mode and lane type.
+//
+// A finite |x| = sig * 2^(e - bias - mantissa) is cut at the format's last place: `cut` low bits of
+// sig are the discarded fraction nu, the rest is the significand on the grid. The result is a
+// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbours
+// differ by one across binades, so a carry needs no care, 'even' means an even code also for man =
+// 0, and overflow is code > max_code ('round first, then test'). The code is then turned into a
+// value (cast) or packed as it is (encode).
+//
+// Exact for every binary32 x where plan.wide is false, and for every binary64 x whose rounding lies
+// in the formats' range (always: their grids lie within 2^-149 … 2^128). The caller has set the
+// default floating-point environment: no flush to zero, nearest-even.
+#pragma once
+
+#include "cpd/numeric/lanes/lanes.h"
+#include "cpd/numeric/round/round_plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// Bit patterns of one lane of V.
+template <class V>
+struct Pattern {
+  using U = typename ElementOf<Unsigned<V>>::type;
+  static constexpr int mantissa = Lanes<V>::mantissa;
+  static constexpr int width = 8 * static_cast<int>(sizeof(U));
+  static constexpr U sign = U{1} << (width - 1);
+  static constexpr U magnitude = sign - 1;
+  static constexpr U implicit = U{1} << mantissa;
+  static constexpr U fraction = implicit - 1;
+  static constexpr U infinity = magnitude & ~fraction;
+  static constexpr U quiet_nan = infinity | (implicit >> 1);
+};
+
+template <class V>
+CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
+  if constexpr (Lanes<V>::mantissa == 23) {
+    return plan.grid32;
+  } else {
+    return plan.grid64;
+  }
+}
+
+/// Whether a plan of that form is simple (round_plan.h).
+CPD_FN constexpr bool is_simple(Form form) {
+  return form != Form::general && form != Form::general_addition && form != Form::integer;
+}
+
+/// In a rule: any mode but nearest-even and stochastic; the plan says which when the kernel runs.
+/// One loop serves these five; its branches go the same way each time. (It has the value of one of
+/// them, since nvcc takes no template argument that is not an enumerator.)
+constexpr Rounding kOtherMode = Rounding::to_odd;
+
+/// What the compiler knows of a plan: its mode and its form, so that the common formats' loops have
+/// neither branches nor spare operations.
+template <Rounding kMode, Form kForm = Form::general>
+struct Rule {
+  static constexpr Rounding mode = kMode;
+  static constexpr Form form = kForm;
+  static constexpr bool integer = kForm == Form::integer;
+  /// Signed, with zero and subnormals, overflow is not NaN; -0 stays, unless `integer`.
+  static constexpr bool simple = is_simple(kForm) || integer;
+  /// Whether binary32 addition does the rounding.
+  static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
+                               (integer && kMode == Rounding::nearest_even);
+
+  CPD_FN static constexpr Rounding mode_of(const RoundPlan& plan) {
+    return kMode == kOtherMode ? plan.mode : kMode;
+  }
+  /// Whether an exact zero sum of numbers with different signs is -0 (IEEE 754, 6.3).
+  CPD_FN static constexpr bool is_down(const RoundPlan& plan) {
+    return mode_of(plan) == Rounding::down;
+  }
+};
+
+/// Calls run.operator()<mode>() with nearest_even, stochastic or kOtherMode.
+template <class Run>
+CPD_FN constexpr void with_mode(Rounding mode, Run run) {
+  if (mode == Rounding::nearest_even) {
+    run.template operator()<Rounding::nearest_even>();
+  } else if (mode == Rounding::stochastic) {
+    run.template operator()<Rounding::stochastic>();
+  } else {
+    run.template operator()<kOtherMode>();
+  }
+}
+
+/// A mode in which overflow may give the largest finite value although the policy is `ieee`.
+CPD_FN constexpr bool may_clip(Rounding mode) {
+  return mode != Rounding::nearest_even && mode != Rounding::stochastic &&
+         mode != Rounding::nearest_away;
+}
+
+/// Calls run.operator()<Rule<mode, form>>(), of the forms that the mode has.
+template <Rounding mode, class Run>
+CPD_FN constexpr void with_form(Form form, Run run) {
+  if constexpr (mode == Rounding::nearest_even) {
+    if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
+    if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
+    if (form == Form::integer) return run.template operator()<Rule<mode, Form::integer>>();
+    if (form == Form::general_addition) {
+      return run.template operator()<Rule<mode, Form::general_addition>>();
+    }
+  }
+  if constexpr (mode == Rounding::stochastic) {
+    if (form == Form::scaled) return run.template operator()<Rule<mode, Form::scaled>>();
+    if (form == Form::integer) return run.template operator()<Rule<mode, Form::integer>>();
+    if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
+  }
+  if (form == Form::general) return run.template operator()<Rule<mode, Form::general>>();
+  run.template operator()<Rule<mode, Form::simple>>();
+}
+
+/// Rounds sig / 2^cut to an integer, nearest-even; `parity` is added to the quotient's to tell
+/// which one is even. For cut > mantissa + 1 the quotient is below one half: 0, also where cut
+/// exceeds the lane's width.
+template <class V>
+CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cut,
+                                                 Unsigned<V> parity) {
+  using U = Unsigned<V>;
+  const U one = splat<U>(1);
+  const U odd = (shift_right(sig, cut) + parity) & one;
+  return shift_right((sig << 1) + (shift_left(one, cut) - one) + odd, cut + one);
+}
+
+/// Stochastic: floor or ceiling of sig / 2^cut by the integer R in [0, 2^N). Variants A and B
+/// compare the first N (N + 1) bits of the fraction with R (2R + 1), C rounds them first; so the
+/// sum of those bits and R carries into the quotient exactly where the rule rounds away. Where the
+/// fraction has fewer bits than R, R's low bits cannot matter and are dropped.
+template <class V>
+CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, Unsigned<V> random,
+                                               const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  const bool is_b = plan.variant == Variant::B;
+  const int bits = plan.random_bits + (is_b ? 1 : 0);
+  const U addend = is_b ? (random << 1) + splat<U>(1) : random;
+  const U below = (U)max(cut - splat<I>(bits), I{});
+  const U kept = (U)min(cut, splat<I>(bits));  // bits of the fraction that R meets
+  const U head = plan.variant == Variant::C ? divide_nearest_even<V>(sig, below, U{})
+                                            : shift_right(sig, below);
+  return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
+}
+
+/// Rounds sig / 2^cut to an integer by the rule's mode; parity as in divide_nearest_even.
+template <class R, class V, class Mask>
+CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
+                                    Mask negative, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  if constexpr (R::mode == Rounding::stochastic) {
+    return divide_stochastic<V>(sig, cut_wanted, random, plan);
+  } else if constexpr (R::mode == Rounding::nearest_even) {
+    return divide_nearest_even<V>(sig, (U)cut_wanted, parity);
+  } else {
+    const Rounding mode = plan.mode;
+    const U one = splat<U>(1);
+    // Beyond mantissa + 2 nothing changes, and the sums below cannot overflow.
+    const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
+    const U ceiling = (one << cut) - one;
+    if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
+    if (mode == Rounding::down) return (sig + select(negative, ceiling, U{})) >> cut;
+    if (mode == Rounding::nearest_away) return ((sig << 1) + (one << cut)) >> (cut + one);
+    const U floor = sig >> cut;
+    if (mode == Rounding::toward_zero) return floor;
+    const U even = (floor + parity + one) & one;  // to odd
+    return floor + select((floor << cut) == sig, U{}, even);
+  }
+}
+
+/// Whether the rule's form rounds V: then there are a short code and a short magnitude.
+template <class R, class V>
+constexpr bool kIsShort =
+    Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
+
+/// The addition that rounds: |x| + 2^(e + cut), e the exponent of the binade (at least emin), has
+/// its last place where the format has, so the hardware's nearest-even addition rounds |x| to the
+/// grid. For man = 0, whose binades' first codes are odd in turn, that code's parity is added to
+/// both, so that an even sum is an even code. |x| is first brought down to 2^(emax + 2), which
+/// overflows as well, so that the sum cannot.
+template <class V>
+struct GridSum {
+  Unsigned<V> unit, sum;  ///< patterns of what is added and of the sum
+  Unsigned<V> above;      ///< the binade's pattern less 2^emin's
+};
+template <class V>
+CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const I a = min((I)(bits_as<U>(x) & splat<U>(P::magnitude)), splat<I>(plan.beyond));
+  const I least = splat<I>(plan.grid32.emin_field << P::mantissa);
+  const I place = max(a & splat<I>(P::infinity), least);
+  const U above = (U)(place - least);
+  U unit = (U)(place + splat<I>(plan.grid32.cut << P::mantissa));
+  if (plan.man == 0) unit = unit + ((above >> P::mantissa) & splat<U>(1));
+  return {unit, bits_as<U>(bits_as<V>(a) + bits_as<V>(unit)), above};
+}
+
+/// For Form::in_place and normal numbers of Form::scaled: |x|'s pattern with that added which
+/// carries into its last place where x rounds away; the `cut` bits below are then dropped.
+/// Stochastic: R meets the N bits that follow the last place; where there are fewer, its low bits
+/// cannot matter.
+template <class R, class V>
+CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  const int cut = plan.grid32.cut;
+  const U a = bits_as<U>(x) & splat<U>(Pattern<V>::magnitude);
+  if constexpr (R::mode == Rounding::stochastic) {
+    const int excess = plan.random_bits - cut;
+    return a + (excess > 0 ? shift_right(random, excess) : shift_left(random, -excess));
+  } else {
+    if (cut == 0) return a;
+    return a + splat<U>((1U << (cut - 1)) - 1) + (shift_right(a, cut) & splat<U>(1));
+  }
+}
+
+/// For Form::scaled: whether |x| lies below 2^emin, and its code there: in units of the last place
+/// * 2^-N, cut to an integer, |x| has the N bits that R meets as its last ones.
+template <class V>
+struct Below {
+  decltype(Signed<V>{} < Signed<V>{}) is_below;
+  Signed<V> code;
+};
+template <class V>
+CPD_FN constexpr Below<V> round_below(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  const I a = (I)(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
+  const I below = splat<I>(plan.scaled_below);
+  const V units = bits_as<V>(min(a, below)) * splat<V>(plan.to_units);
+  return {a < below, (I)shift_right((U)convert<I>(units) + random, plan.random_bits)};
+}
+
+/// The magnitude code of x by the rule's form.
+template <class R, class V>
+CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  if constexpr (R::adds) {
+    const GridSum<V> s = add_grid_unit(x, plan);  // the sum's pattern counts the places
+    return (I)(s.sum - s.unit + shift_right(s.above, plan.grid32.cut));
+  } else {
+    const U code = shift_right(carried_pattern<R>(x, random, plan), plan.grid32.cut);
+    if constexpr (R::form == Form::in_place) return (I)code;
+    const Below<V> subnormal = round_below(x, random, plan);
+    const U normal = code - splat<U>((plan.grid32.emin_field - 1) << plan.man);
+    return select(subnormal.is_below, subnormal.code, (I)normal);
+  }
+}
+
+/// |x| rounded by the rule's form.
+template <class R, class V>
+CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  if constexpr (R::adds) {
+    // Both are multiples of the sum's last place; their difference, at most 2^(e + 1), is exact.
+    const GridSum<V> s = add_grid_unit(x, plan);
+    return bits_as<V>(s.sum) - bits_as<V>(s.unit);
+  } else {
+    const U kept = ~splat<U>((1U << plan.grid32.cut) - 1);
+    const V normal = bits_as<V>(carried_pattern<R>(x, random, plan) & kept);
+    if constexpr (R::form == Form::in_place) return normal;
+    const Below<V> subnormal = round_below(x, random, plan);
+    const V small = convert<V>(subnormal.code) * splat<V>(plan.from_units);
+    return select(subnormal.is_below, small, normal);
+  }
+}
+
+/// The magnitude code of x, rounded. Inf and NaN give a code above max_code.
+template <class R, class V>
+CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  if constexpr (kIsShort<R, V>) return short_code<R>(x, random, plan);
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  using E = typename ElementOf<I>::type;
+  const Grid& grid = grid_of<V>(plan);
+  const U u = bits_as<U>(x);
+  const U a = u & splat<U>(P::magnitude);
+  // Exponents stay where they stand in the pattern. A binary32 subnormal has that of field 1.
+  const I least = splat<I>(static_cast<E>(grid.emin_field) << P::mantissa);
+  const I exponent = max((I)(a & splat<U>(P::infinity)), splat<I>(P::implicit));
+  const U sig = (a - (U)exponent) + splat<U>(P::implicit);
+  const I place = max(exponent, least);  // the binade whose spacing x is rounded to
+  const I depth = (I)((U)(place - exponent) >> P::mantissa);
+  I cut = depth + splat<I>(grid.cut);
+  // The code at which this binade's significand 0 would stand.
+  U base = (U)(place - least) >> grid.cut;
+  if constexpr (!R::simple) {
+    if (!plan.has_zero) base = base - splat<U>(1);
+    if (plan.flush) {
+      // Without subnormals the grid below 2^emin is {0, 2^emin}: one bit, weight 2^man codes.
+      const auto below = depth > I{};
+      cut = cut + select(below, splat<I>(plan.man), I{});
+      const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
+      return (I)(base + select(below, quotient << plan.man, quotient));
+    }
+  }
+  return (I)(base + divide<R, V>(sig, cut, base, (I)u < I{}, random, plan));
+}
+
+/// The value of a finite magnitude code; a code above max_code gives an unspecified value.
+template <class R, class V>
+CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using E = typename ElementOf<U>::type;
+  const Grid& grid = grid_of<V>(plan);
+  const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
+  const U significand = shift_left((U)code, grid.cut);
+  // With binary32's own exponents that is the pattern: no difference, which where it is subnormal
+  // costs some CPUs a hundred cycles.
+  if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
+    return bits_as<V>(significand);
+  }
+  if constexpr (!R::simple) {
+    if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
+  }
+  const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
+  // 2^emin + subnormal shares the exponent of 2^emin, and the difference is exact.
+  const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
+  return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
+}
+
+/// What became of x beside its code (or another integer that grows with it).
+template <class Mask>
+struct Outcome {
+  Mask overflowed;  ///< takes the policy's overflow value
+  Mask clipped;     ///< takes the largest finite value
+  Mask nan;
+};
+
+template <class R, class V>
+CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  using Mask = decltype(code > code);
+  const U u = bits_as<U>(x);
+  const I a = (I)(u & splat<U>(P::magnitude));
+  Outcome<Mask> outcome{code > most, Mask{}, a > splat<I>(P::infinity)};
+  const Rounding mode = R::mode_of(plan);
+  if (may_clip(mode) && !plan.odd_overflow_is_inf) {
+    // Inward of a finite overflow lies the largest finite value.
+    Mask inward = a < splat<I>(P::infinity);
+    if (mode == Rounding::up) inward = inward & ((I)u < I{});
+    if (mode == Rounding::down) inward = inward & ((I)u >= I{});
+    outcome.clipped = outcome.overflowed & inward;
+    outcome.overflowed = outcome.overflowed & !inward;
+  }
+  if constexpr (!R::simple) {
+    if (plan.overflow_is_nan) outcome.nan = outcome.nan | outcome.overflowed;
+  }
+  return outcome;
+}
+
+/// The largest finite values by sign, as codes or values: `most`, or where x is negative `below`.
+template <class R, class T, class V>
+CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
+  if constexpr (!R::simple) {
+    if (plan.is_lopsided)
+      return select((Signed<V>)bits_as<Unsigned<V>>(x) < Signed<V>{}, below, most);
+  }
+  return most;
+}
+
+/// What overflow gives, in place of `over` where the largest values depend on the sign.
+template <class R, class T>
+CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
+  if constexpr (!R::simple) {
+    if (plan.is_lopsided) return largest;  // such a format has neither Inf nor NaN
+  }
+  return over;
+}
+
+/// Whether codes are two's complement.
+template <class R>
+CPD_FN constexpr bool has_complements(const RoundPlan& plan) {
+  return R::integer || (!R::simple && plan.complement);
+}
+
+/// The two's complement code of a magnitude code.
+template <class V>
+CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using P = Pattern<V>;
+  const U negative = (U)((Signed<V>)bits_as<U>(x) >> (P::width - 1));
+  const auto mask = static_cast<typename ElementOf<U>::type>((std::uint64_t{1} << plan.bits) - 1);
+  return (((U)code ^ negative) - negative) & splat<U>(mask);
+}
+
+/// Puts a sign on a magnitude as the format has it: -0 only where it exists; in unsigned formats a
+/// negative number that does not round to zero becomes `negative`.
+template <class R, class U, class Mask>
+CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negative,
+                             const RoundPlan& plan) {
+  if constexpr (R::integer) {
+    return magnitude | select(magnitude == U{}, U{}, sign);
+  } else if constexpr (R::simple) {
+    return magnitude | sign;
+  } else {
+    if (plan.plain) return magnitude | sign;
+    if (plan.is_signed) return magnitude | select(magnitude == U{}, U{}, sign);
+    return select((sign != U{}) & !rounds_to_zero, negative, magnitude);
+  }
+}
+
+/// What a negative x becomes in an unsigned format, if it does not round to zero: NaN or the least
+/// value.
+template <class R, class V>
+CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least,
+                                         const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using P = Pattern<V>;
+  if (!plan.negative_is_nan) return least;
+  if constexpr (!R::simple) {
+    if (may_clip(R::mode) && plan.clips_negative) {
+      return select((bits_as<U>(x) & splat<U>(P::magnitude)) < splat<U>(P::infinity), least, nan);
+    }
+  }
+  return nan;
+}
+
+/// Where x rounds to zero. e8m0, which has no zero, takes its least code for it, and only x = 0
+/// counts.
+template <class R, class V>
+CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  auto rounds_to_zero = code == Signed<V>{};
+  if constexpr (!R::simple) {
+    if (!plan.has_zero) {
+      rounds_to_zero = (bits_as<U>(x) & splat<U>(Pattern<V>::magnitude)) == U{};
+      code = max(code, Signed<V>{});
+    }
+  }
+  return rounds_to_zero;
+}
+
+/// x rounded once into the plan's format, as a value of V.
+template <class R, class V>
+CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  V y{};
+  I size{};  // the magnitude code, or a short form's value's pattern
+  const V largest = largest_of<R>(x, splat<V>(plan.max_value), splat<V>(-plan.lowest_value), plan);
+  I most = splat<I>(plan.max_code);
+  if constexpr (kIsShort<R, V>) {
+    y = short_magnitude<R>(x, random, plan);
+    size = bits_as<I>(y);
+    most = bits_as<I>(largest);
+  } else {
+    size = round_to_code<R>(x, random, plan);
+    most = largest_of<R>(x, most, most + splat<I>(1), plan);
+  }
+  const auto outcome = outcome_of<R>(x, size, most, plan);
+  const auto rounds_to_zero = take_zero<R>(x, size, plan);
+  if constexpr (!kIsShort<R, V>) y = magnitude_of<R, V>(size, plan);
+  y = select(outcome.overflowed, overflow_of<R>(splat<V>(plan.overflow_value), largest, plan), y);
+  if (may_clip(R::mode)) y = select(outcome.clipped, largest, y);
+  const U nan = splat<U>(P::quiet_nan);
+  const U negative = negative_of<R>(x, nan, bits_as<U>(splat<V>(plan.lowest_value)), plan);
+  const U sign = bits_as<U>(x) & splat<U>(P::sign);
+  const U bits = with_sign<R>(bits_as<U>(y), sign, rounds_to_zero, negative, plan);
+  return bits_as<V>(select(outcome.nan, nan, bits));
+}
+
+/// x rounded once into the plan's format, as its code (sign bit included). A NaN that has no code
+/// gives 0: the caller looks for those first.
+template <class R, class V>
+CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  I code = round_to_code<R>(x, random, plan);
+  const I most = splat<I>(plan.max_code);
+  const I largest = largest_of<R>(x, most, most + splat<I>(1), plan);
+  const auto outcome = outcome_of<R>(x, code, largest, plan);
+  const auto rounds_to_zero = take_zero<R>(x, code, plan);
+  code =
+      select(outcome.overflowed, overflow_of<R>(splat<I>(plan.overflow_code), largest, plan), code);
+  if (may_clip(R::mode)) code = select(outcome.clipped, largest, code);
+  if (has_complements<R>(plan)) return select(outcome.nan, U{}, complement_of(code, x, plan));
+  const U nan = splat<U>(plan.nan_code);
+  const U negative = negative_of<R>(x, nan, U{}, plan);
+  const U sign = shift_left(bits_as<U>(x) >> (P::width - 1), plan.bits - 1);
+  const U whole = with_sign<R>((U)code, sign, rounds_to_zero, negative, plan);
+  return select(outcome.nan, nan, whole);
+}
+
+/// The value of a two's complement code; the least code's, too, where rounding never gives it.
+template <class R, class V>
+CPD_FN constexpr V value_of_complement(Unsigned<V> whole, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const int unused = P::width - plan.bits;
+  const U extended = (U)((I)(whole << unused) >> unused);
+  if constexpr (R::integer && Lanes<V>::mantissa == 23) {
+    return convert<V>((I)extended) * splat<V>(plan.unit);
+  }
+  const U negative = (U)((I)extended >> (P::width - 1));
+  const U value = bits_as<U>(magnitude_of<R, V>((I)((extended ^ negative) - negative), plan));
+  return bits_as<V>(value | (negative & splat<U>(P::sign)));
+}
+
+/// The value of a whole code; every bit pattern of plan.bits bits has one.
+template <class R, class V>
+CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  if (has_complements<R>(plan)) return value_of_complement<R, V>(whole, plan);
+  U sign{};
+  U magnitude = whole;
+  if (R::simple || plan.is_signed) {
+    sign = (whole << (P::width - plan.bits)) & splat<U>(P::sign);
+    magnitude = whole & splat<U>((typename ElementOf<U>::type{1} << (plan.bits - 1)) - 1);
+  }
+  const I code = (I)magnitude;
+  U value = bits_as<U>(magnitude_of<R, V>(code, plan));
+  if (!R::simple && plan.flush && plan.has_zero) {
+    value = select(code < splat<I>(plan.min_normal_code), U{}, value);
+  }
+  auto nan = code > splat<I>(plan.max_code);
+  if (!R::simple && plan.is_signed && !plan.plain) {
+    nan = nan | (whole == splat<U>(plan.nan_code));
+    sign = select(value == U{}, U{}, sign);
+  }
+  U result = select(nan, splat<U>(P::quiet_nan), value | sign);
+  if (plan.has_inf) {  // its code lies above max_code too
+    result = select(code == splat<I>(plan.inf_code), splat<U>(P::infinity) | sign, result);
+  }
+  return bits_as<V>(result);
+}
+
+/// The same for callers that know the mode only.
+template <Rounding mode, class V>
+CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
+  return round<Rule<mode>>(x, random, plan);
+}
+template <Rounding mode, class V>
+CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const RoundPlan& plan) {
+  return round_to_whole_code<Rule<mode>>(x, random, plan);
+}
+template <class V>
+CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
+  return value_of_code<Rule<Rounding::nearest_even>, V>(whole, plan);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Floating-point arithmetic in integers (host only): an exact operation on binary64 operands, one
+// rounding into any format, and the exceptions that IEEE 754-2019 (clause 7) has for it.
+//
+// An exact result is sign * (significand + s) * 2^exponent with 128 bits of significand, bit 127
+// set, and 0 <= s < 1, where s > 0 is all that `sticky` tells. Sums, products and fused products
+// are exact unless an operand lies wholly below bit 0; quotients have 128 bits, roots 96. A
+// rounding looks at 53 bits of a format, 24 that a random integer meets and two more, so that it
+// sees the exact result. Nothing here depends on the floating-point environment, nor touches it.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/operation.h"
+#include "cpd/spec/rounding.h"
+#include "cpd/spec/wide_format.h"
+
+namespace cpd::soft {
+
+__extension__ using Wide = unsigned __int128;
+
+/// An exact number, an infinity or NaN.
+struct Number {
+  enum class Kind : std::uint8_t { zero, finite, infinite, nan };
+  Kind kind = Kind::zero;
+  bool negative = false;
+  bool sticky = false;
+  std::uint8_t flags = 0;  ///< what the operation itself has raised: kInvalid or kDivideByZero
+  int exponent = 0;
+  Wide significand = 0;  ///< of finite ones: bit 127 is set
+
+  [[nodiscard]] bool is(Kind other) const { return kind == other; }
+};
+using Kind = Number::Kind;
+
+inline Number zero(bool negative) { return {.negative = negative}; }
+inline Number infinity(bool negative, std::uint8_t flags = 0) {
+  return {.kind = Kind::infinite, .negative = negative, .flags = flags};
+}
+inline Number nan(std::uint8_t flags = 0) { return {.kind = Kind::nan, .flags = flags}; }
+
+/// significand * 2^exponent, with what `sticky` says below it; significand > 0.
+inline Number finite(bool negative, Wide significand, int exponent, bool sticky = false) {
+  const auto high = static_cast<std::uint64_t>(significand >> 64);
+  const int up = high != 0 ? std::countl_zero(high)
+                           : 64 + std::countl_zero(static_cast<std::uint64_t>(significand));
+  return {.kind = Kind::finite,
+          .negative = negative,
+          .sticky = sticky,
+          .exponent = exponent - up,
+          .significand = significand << up};
+}
+
+/// The value of a binary64 number.
+inline Number number(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const bool negative = (bits >> 63) != 0;
+  const int field = static_cast<int>(bits >> 52) & 0x7FF;
+  const std::uint64_t fraction = bits & ((std::uint64_t{1} << 52) - 1);
+  if (field == 0x7FF) return fraction != 0 ? nan() : infinity(negative);
+  if (field == 0) return fraction == 0 ? zero(negative) : finite(negative, fraction, -1074);
+  return {.kind = Kind::finite,
+          .negative = negative,
+          .exponent = field - 1075 - 75,
+          .significand = Wide{fraction | std::uint64_t{1} << 52} << 75};
+}
+
+// ---- operations ---------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Shifts right; what falls out is kept as `sticky`.
+inline void lower(Wide& significand, int count, bool& sticky) {
+  if (count == 0) return;
+  const Wide out = count < 128 ? significand << (128 - count) : significand;
+  sticky = sticky || out != 0;
+  significand = count < 128 ? significand >> count : 0;
+}
+
+/// |a| + |b| or |a| - |b| of finite numbers with a's sign; |a| >= 2^127 * 2^b.exponent. Of sticky
+/// ones, a alone or neither.
+inline Number aligned(const Number& a, const Number& b, bool subtracts, bool cancels_to_minus) {
+  Wide x = a.significand >> 1;  // room for a carry; the operands' low bits are zero
+  Wide y = b.significand >> 1;
+  bool sticky = false;
+  lower(y, a.exponent - b.exponent, sticky);
+  if (!subtracts) return finite(a.negative, x + y, a.exponent + 1, sticky);
+  if (x == y && !sticky) return zero(cancels_to_minus);
+  if (x < y) return finite(!a.negative, y - x, a.exponent + 1);  // of equal exponents: exact
+  return finite(a.negative, x - y - (sticky ? 1 : 0), a.exponent + 1, sticky);
+}
+
+/// The root of a number times 2^64, from its integer root and rest: one step of Zimmermann's
+/// recursion (Karatsuba Square Root, 1999), the digits that follow being zero. Needs root >= 2^31.
+inline void extend_root(Wide& root, Wide& rest) {
+  const Wide quotient = (rest << 31) / root;
+  const Wide left = ((rest << 31) - quotient * root) << 33;
+  const Wide square = quotient * quotient;
+  root = (root << 32) + quotient;
+  if (left >= square) {
+    rest = left - square;
+  } else {
+    rest = left + (root << 1) - 1 - square;
+    root -= 1;
+  }
+}
+
+}  // namespace detail
+
+/// a + b. A sum of two that cancel is +0, or -0 where `cancels_to_minus` (IEEE 754, 6.3: rounding
+/// down). Operands: binary64 numbers or products of two.
+inline Number add(const Number& a, const Number& b, bool cancels_to_minus) {
+  if (a.is(Kind::nan) || b.is(Kind::nan)) {
+    // An invalid product beside a NaN operand raises nothing.
+    const bool given = (a.is(Kind::nan) && a.flags == 0) || (b.is(Kind::nan) && b.flags == 0);
+    return nan(given ? 0 : kInvalid);
+  }
+  if (a.is(Kind::infinite) && b.is(Kind::infinite) && a.negative != b.negative)
+    return nan(kInvalid);
+  if (a.is(Kind::infinite)) return a;
+  if (b.is(Kind::infinite)) return b;
+  const bool differ = a.negative != b.negative;
+  if (a.is(Kind::zero) && b.is(Kind::zero)) return zero(differ ? cancels_to_minus : a.negative);
+  if (a.is(Kind::zero)) return b;
+  if (b.is(Kind::zero)) return a;
+  return a.exponent >= b.exponent ? detail::aligned(a, b, differ, cancels_to_minus)
+                                  : detail::aligned(b, a, differ, cancels_to_minus);
+}
+
+/// a * b of binary64 numbers, exact.
+inline Number mul(const Number& a, const Number& b) {
+  if (a.is(Kind::nan) || b.is(Kind::nan)) return nan();
+  const bool negative = a.negative != b.negative;
+  if (a.is(Kind::infinite) || b.is(Kind::infinite)) {
+    return a.is(Kind::zero) || b.is(Kind::zero) ? nan(kInvalid) : infinity(negative);
+  }
+  if (a.is(Kind::zero) || b.is(Kind::zero)) return zero(negative);
+  // 53 bits each: their upper 64 hold them, their product fills 127 or 128.
+  const auto x = static_cast<std::uint64_t>(a.significand >> 64);
+  const auto y = static_cast<std::uint64_t>(b.significand >> 64);
+  return finite(negative, Wide{x} * y, a.exponent + b.exponent + 128);
+}
+
+/// a * b + c of binary64 numbers, as a rounding sees it.
+inline Number fma(const Number& a, const Number& b, const Number& c, bool cancels_to_minus) {
+  return add(mul(a, b), c, cancels_to_minus);
+}
+
+/// a / b of binary64 numbers, to 127 bits at least.
+inline Number div(const Number& a, const Number& b) {
+  if (a.is(Kind::nan) || b.is(Kind::nan)) return nan();
+  const bool negative = a.negative != b.negative;
+  if (a.is(Kind::infinite)) return b.is(Kind::infinite) ? nan(kInvalid) : infinity(negative);
+  if (b.is(Kind::infinite)) return zero(negative);
+  if (b.is(Kind::zero)) return a.is(Kind::zero) ? nan(kInvalid) : infinity(negative, kDivideByZero);
+  if (a.is(Kind::zero)) return zero(negative);
+  const auto x = static_cast<std::uint64_t>(a.significand >> 64);
+  const auto y = static_cast<std::uint64_t>(b.significand >> 64);
+  const Wide first = Wide{x} << 63;  // below 2^64 * y, so that digits of 64 bits follow
+  const auto high = static_cast<std::uint64_t>(first / y);
+  const Wide second = Wide{static_cast<std::uint64_t>(first - Wide{high} * y)} << 64;
+  const auto low = static_cast<std::uint64_t>(second / y);
+  const bool rest = second != Wide{low} * y;
+  return finite(negative, Wide{high} << 64 | low, a.exponent - b.exponent - 127, rest);
+}
+
+/// The root of a binary64 number, to 96 bits. That of -0 is -0.
+inline Number sqrt(const Number& a) {
+  if (a.is(Kind::nan) || a.is(Kind::zero)) return a;
+  if (a.negative) return nan(kInvalid);
+  if (a.is(Kind::infinite)) return a;
+  const int odd = (a.exponent + 64) & 1;  // radicand * 2^(exponent + 64 + odd), an even exponent
+  const auto radicand = static_cast<std::uint64_t>(a.significand >> 64) >> odd;  // 11 bits are zero
+  std::uint64_t digits = 0;
+  std::uint64_t left = radicand;
+  for (std::uint64_t bit = std::uint64_t{1} << 62; bit != 0; bit >>= 2) {
+    const std::uint64_t fits = left >= (digits | bit) ? ~std::uint64_t{0} : 0;
+    left -= (digits | bit) & fits;
+    digits = digits >> 1 | (bit & fits);
+  }
+  Wide root = digits;
+  Wide rest = left;
+  detail::extend_root(root, rest);
+  detail::extend_root(root, rest);
+  return finite(false, root, (a.exponent + 64 + odd) / 2 - 64, rest != 0);
+}
+
+// ---- rounding -----------------------------------------------------------------------------------
+
+/// A format and its rounding as constants.
+struct Target {
+  Rounding mode = Rounding::nearest_even;
+  Variant variant = Variant::A;
+  Tininess tininess = Tininess::after;
+  bool saturates = false;
+  bool subnormals = true;
+  bool has_zero = true, has_inf = true, has_nan = true;
+  bool overflows_to_nan = false;
+  bool odd_overflow_is_inf = false, clips_negative = false;  ///< round_plan.h
+  bool is_signed = true, has_negative_zero = true;
+  bool is_integer = false;  ///< one grid, without subnormals that raise underflow
+  int random_bits = kMaxRandomBits;
+  int man = 23;
+  int emin = -126;
+  std::uint64_t max = 0;     ///< pattern of the largest finite value
+  std::uint64_t lowest = 0;  ///< unsigned: of the least one; else of the least one's magnitude
+
+  [[nodiscard]] std::uint64_t largest(bool negative) const {
+    return negative && is_signed ? lowest : max;
+  }
+};
+
+inline Target target(const Format& format, const RoundingOptions& options = {},
+                     Tininess tininess = Tininess::after) {
+  return {.mode = options.mode,
+          .variant = options.variant,
+          .tininess = tininess,
+          .saturates = options.overflow == Overflow::saturate,
+          .subnormals = format.subnormals,
+          .has_zero = format.has_zero(),
+          .has_inf = format.has_inf(),
+          .has_nan = format.has_nan(),
+          .overflows_to_nan = format.overflows_to_nan(),
+          .odd_overflow_is_inf = odd_overflow_is_inf(format, options.mode),
+          .clips_negative = clips_negative(format, options.mode),
+          .is_signed = format.is_signed,
+          .has_negative_zero = format.has_negative_zero(),
+          .is_integer = format.is_integer(),
+          .random_bits = options.random_bits,
+          .man = format.man,
+          .emin = format.emin(),
+          .max = pattern_of(format, max_code_of(format)),
+          .lowest = pattern_of(format, lowest_code_of(format))};
+}
+
+/// A value of a format and the exceptions of its making.
+struct Rounded {
+  double value = 0;
+  std::uint8_t flags = 0;
+};
+
+namespace detail {
+
+constexpr std::uint64_t kInfinity = 0x7FF0000000000000;
+constexpr std::uint64_t kNan = 0x7FF8000000000000;
+constexpr Wide kHalf = Wide{1} << 127;
+constexpr std::uint8_t kInexactTiny = kInexact | kUnderflow;
+
+/// A magnitude cut at a place: so many units of it, and the 128 bits that follow.
+struct Cut {
+  std::uint64_t units = 0;
+  Wide fraction = 0;
+  bool sticky = false;
+  [[nodiscard]] bool is_inexact() const { return fraction != 0 || sticky; }
+};
+
+/// At the place of bit `count` >= 75.
+inline Cut cut_at(const Number& x, int count) {
+  Cut cut{.sticky = x.sticky};
+  if (count < 128) {
+    cut.units = static_cast<std::uint64_t>(x.significand >> count);
+    cut.fraction = x.significand << (128 - count);
+  } else {
+    cut.fraction = x.significand;
+    lower(cut.fraction, count - 128, cut.sticky);
+  }
+  return cut;
+}
+
+/// RoundingOptions' rules for the fraction nu and the random integer R.
+inline bool random_away(const Cut& cut, std::uint32_t random, const Target& to) {
+  const int n = to.random_bits;
+  const std::uint64_t all = std::uint64_t{1} << n;
+  if (to.variant == Variant::B) {
+    return static_cast<std::uint64_t>(cut.fraction >> (127 - n)) + 2 * std::uint64_t{random} + 1 >=
+           2 * all;
+  }
+  auto seen = static_cast<std::uint64_t>(cut.fraction >> (128 - n));
+  if (to.variant == Variant::C) {
+    const Wide below = cut.fraction << n;
+    const bool tie_away = cut.sticky || (seen & 1) != 0;
+    seen += below > kHalf || (below == kHalf && tie_away) ? 1 : 0;
+  }
+  return seen + random >= all;
+}
+
+/// Whether an inexact magnitude goes to the code above. `odd`: whether the one below is.
+inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
+                        const Target& to) {
+  switch (to.mode) {
+    case Rounding::nearest_even:
+      return cut.fraction > kHalf || (cut.fraction == kHalf && (cut.sticky || odd));
+    case Rounding::nearest_away:
+      return cut.fraction >= kHalf;
+    case Rounding::up:
+      return !negative;
+    case Rounding::down:
+      return negative;
+    case Rounding::to_odd:
+      return !odd;
+    case Rounding::stochastic:
+      return random_away(cut, random, to);
+    case Rounding::toward_zero:
+      break;
+  }
+  return false;
+}
+
+inline Rounded with_sign(std::uint64_t magnitude, bool negative, std::uint8_t flags) {
+  return {std::bit_cast<double>(magnitude | (negative ? std::uint64_t{1} << 63 : 0)), flags};
+}
+
+inline Rounded not_a_number(std::uint8_t flags) { return with_sign(kNan, false, flags); }
+
+inline bool is_inward(Rounding mode, bool negative) {
+  return mode == Rounding::toward_zero || mode == Rounding::to_odd ||
+         mode == (negative ? Rounding::up : Rounding::down);
+}
+
+/// What overflow and infinite results give. `flags`: what an infinity raises that is delivered, and
+/// otherwise.
+inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
+  if (to.saturates) return with_sign(to.largest(negative), negative, other);
+  if (to.has_inf) return with_sign(kInfinity, negative, exact);
+  return to.overflows_to_nan ? not_a_number(other)
+                             : with_sign(to.largest(negative), negative, other);
+}
+
+/// What an unsigned format makes of a negative value, finite or not, that does not round to zero.
+inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags) {
+  if (!to.saturates && to.has_nan && !(finite && to.clips_negative)) return not_a_number(kInvalid);
+  return with_sign(to.lowest, false, flags);
+}
+
+/// log2 of |x|, rounded down.
+inline int binade(const Number& x) { return x.exponent + 127; }
+
+/// Whether the code of so many units in a binade is odd. Codes go on without bounds.
+inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
+  if (to.man > 0) return (units & 1) != 0;
+  const bool odd_binade = ((binade - to.emin) & 1) != 0;
+  return odd_binade != to.has_zero;  // 2^emin has code 1, or 0 without zero
+}
+
+/// What a result that is not exact raises, unless it overflows.
+inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const Target& to) {
+  const int binade = detail::binade(x);
+  if (to.is_integer || binade >= to.emin) return kInexact;
+  if (to.tininess == Tininess::before || binade < to.emin - 1) return kInexactTiny;
+  const Cut cut = cut_at(x, 127 - to.man);
+  const bool odd = is_odd(cut.units, binade, to);
+  const bool away = cut.is_inexact() && rounds_away(cut, x.negative, odd, random, to);
+  const bool reaches_emin = away && cut.units + 1 == std::uint64_t{2} << to.man;
+  return reaches_emin ? kInexact : kInexactTiny;
+}
+
+inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t random) {
+  const int binade = detail::binade(x);
+  const bool below = binade < to.emin + (to.is_integer ? 2 : 0);  // the first spacing
+  if (!to.has_zero && (below || x.negative)) {  // e8m0 takes its least value for all that is less
+    const std::uint8_t flags = inexact_flags(x, random, to);
+    return x.negative ? below_unsigned(true, to, flags) : with_sign(to.lowest, false, flags);
+  }
+  // The exponent of a unit. Without subnormals the grid below 2^emin is {0, 2^emin}.
+  const int place = below ? to.emin - (to.subnormals ? to.man : 0) : binade - to.man;
+  const Cut cut = cut_at(x, place - x.exponent);
+  std::uint64_t units = cut.units;
+  std::uint8_t flags = 0;
+  if (cut.is_inexact()) {
+    const bool odd = below ? (units & 1) != 0 : is_odd(units, binade, to);
+    if (rounds_away(cut, x.negative, odd, random, to)) ++units;
+    flags = inexact_flags(x, random, to);
+  }
+  if (units == 0) return with_sign(0, x.negative && to.has_negative_zero, flags);
+  if (x.negative && !to.is_signed) return below_unsigned(true, to, inexact_flags(x, random, to));
+  const std::uint64_t magnitude = binary64_pattern(units, place);
+  const std::uint64_t largest = to.largest(x.negative);
+  if (magnitude <= largest) return with_sign(magnitude, x.negative, flags);
+  flags = static_cast<std::uint8_t>(inexact_flags(x, random, to) | kOverflow);
+  const bool clips = is_inward(to.mode, x.negative) && !to.odd_overflow_is_inf;
+  if (clips) return with_sign(largest, x.negative, flags);
+  return infinite(x.negative, to, flags, flags);
+}
+
+/// Without a flag where the format holds it. That of a division by zero raises nothing else.
+inline Rounded round_infinity(const Number& x, const Target& to) {
+  const bool by_zero = x.flags != 0;
+  const std::uint8_t other = by_zero ? x.flags : std::uint8_t{kOverflow | kInexact};
+  if (!x.negative || to.is_signed) return infinite(x.negative, to, x.flags, other);
+  const Rounded made = below_unsigned(false, to, other);
+  return by_zero ? Rounded{made.value, x.flags} : made;
+}
+
+}  // namespace detail
+
+/// An exact result rounded once into a format. `random`: R < 2^N of a stochastic mode.
+inline Rounded round(const Number& x, const Target& to, std::uint32_t random = 0) {
+  switch (x.kind) {
+    case Kind::nan:
+      return detail::not_a_number(to.has_nan ? x.flags : kInvalid);
+    case Kind::infinite:
+      return detail::round_infinity(x, to);
+    case Kind::zero:
+      if (!to.has_zero) return detail::with_sign(to.lowest, false, kInexact);
+      return detail::with_sign(0, x.negative && to.has_negative_zero, 0);
+    case Kind::finite:
+      break;
+  }
+  return detail::round_finite(x, to, random);
+}
+
+// ---- operation and rounding ---------------------------------------------------------------------
+
+/// The exact result of an operation that will be rounded by `mode`.
+inline Number exact(Operation operation, double x, double y, double z, Rounding mode) {
+  const bool down = mode == Rounding::down;
+  switch (operation) {
+    case Operation::cast:
+      return number(x);
+    case Operation::add:
+      return add(number(x), number(y), down);
+    case Operation::mul:
+      return mul(number(x), number(y));
+    case Operation::fma:
+      return fma(number(x), number(y), number(z), down);
+    case Operation::div:
+      return div(number(x), number(y));
+    case Operation::sqrt:
+      break;
+  }
+  return sqrt(number(x));
+}
+
+/// One exact operation and one rounding. Operands that the operation does not take are ignored.
+inline Rounded compute(Operation operation, double x, double y, double z, const Target& to,
+                       std::uint32_t random = 0) {
+  return round(exact(operation, x, y, z, to.mode), to, random);
+}
+
+}  // namespace cpd::soft

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The transform of a group (hadamard.h), for every lane type.
+#pragma once
+
+#include "cpd/numeric/lanes/lanes.h"
+#include "cpd/numeric/round/round.h"
+#include "cpd/numeric/scaled/hadamard_plan.h"
+
+namespace cpd {
+
+/// In front of a loop over a group's values, which stay in registers where they are few: with more
+/// copies the compiler takes minutes. Without vectors there are too few registers.
+#if defined(__CUDACC__)
+#define CPD_UNROLLED _Pragma("unroll 32")
+#elif defined(__AVX2__) || defined(CPD_NEON)
+#define CPD_UNROLLED _Pragma("GCC unroll 32")
+#else
+#define CPD_UNROLLED
+#endif
+
+inline namespace CPD_ISA {
+
+/// Calls run.operator()<size>() for one of the sizes.
+template <class Run>
+CPD_FN void with_size(const HadamardPlan& plan, Run run) {
+  switch (plan.size) {
+    case 2:
+      return run.template operator()<2>();
+    case 4:
+      return run.template operator()<4>();
+    case 8:
+      return run.template operator()<8>();
+    case 16:
+      return run.template operator()<16>();
+    case 32:
+      return run.template operator()<32>();
+    case 64:
+      return run.template operator()<64>();
+    default:
+      return run.template operator()<128>();
+  }
+}
+
+/// The stage at a distance of so many lanes.
+template <int kDistance, class V>
+CPD_FN V stage_of_lanes(V x) {
+  using U = Unsigned<V>;
+  constexpr int kLast = 8 * static_cast<int>(sizeof(Scalar<V>)) - 1;
+  const U second = (iota<U>() >> __builtin_ctz(kDistance)) << kLast;  // sign bits
+  return swap_lanes<kDistance>(x) + bits_as<V>(bits_as<U>(x) ^ second);
+}
+
+/// The stages within each x, at distances kDistance, 2 kDistance, … below kEnd lanes.
+template <int kDistance, int kEnd, class V>
+CPD_FN V stages_of_lanes(V x) {
+  if constexpr (kDistance < kEnd) {
+    return stages_of_lanes<2 * kDistance, kEnd>(stage_of_lanes<kDistance>(x));
+  } else {
+    return x;
+  }
+}
+
+/// The stages between kCount values, at distances kDistance, 2 kDistance, …
+template <int kDistance, int kCount, class V>
+CPD_FN void stages_between(V* v) {
+  if constexpr (kDistance < kCount) {
+    CPD_UNROLLED for (int i = 0; i < kCount; i += 2 * kDistance) {
+      CPD_UNROLLED for (int j = i; j < i + kDistance; ++j) {
+        const V a = v[j];
+        const V b = v[j + kDistance];
+        v[j] = a + b;
+        v[j + kDistance] = a - b;
+      }
+    }
+    stages_between<2 * kDistance, kCount>(v);
+  }
+}
+
+/// How many V hold a group: side by side in the lanes (kAlong; several groups where the lanes are
+/// more), or one value of each of several groups in each.
+template <int kSize, bool kAlong, class V>
+constexpr int kHadamardCount = !kAlong                   ? kSize
+                               : kSize > Lanes<V>::count ? kSize / Lanes<V>::count
+                                                         : 1;
+
+/// Transforms a group. V's lanes are of binary64 where plan.to_bf16, else of binary32; results are
+/// binary32 values.
+template <int kSize, bool kAlong, class V>
+CPD_FN void hadamard(V* v, const HadamardPlan& plan) {
+  constexpr int kCount = kHadamardCount<kSize, kAlong, V>;
+  constexpr int kLanes = Lanes<V>::count;
+  const auto factor = [](const float* all, int k) {
+    if constexpr (kAlong) return load_f32<V>(all + k * kLanes);
+    return splat<V>(all[k]);
+  };
+  CPD_UNROLLED for (int k = 0; k < kCount; ++k) v[k] = v[k] * factor(plan.before, k);
+  if constexpr (kAlong) {
+    constexpr int kEnd = kSize < kLanes ? kSize : kLanes;
+    CPD_UNROLLED for (int k = 0; k < kCount; ++k) v[k] = stages_of_lanes<1, kEnd>(v[k]);
+  }
+  stages_between<1, kCount>(v);
+  const V scale = splat<V>(static_cast<Scalar<V>>(plan.scale));
+  if constexpr (Lanes<V>::mantissa == 52) {
+    for (int k = 0; k < kCount; ++k) {
+      const V y = v[k] * scale * factor(plan.after, k) + V{};
+      v[k] = round<Rounding::nearest_even>(y, Unsigned<V>{}, plan.bf16);
+    }
+  } else {
+    const V nan = bits_as<V>(splat<Unsigned<V>>(Pattern<V>::quiet_nan));
+    CPD_UNROLLED for (int k = 0; k < kCount; ++k) {
+      const V y = v[k] * scale * factor(plan.after, k);
+      v[k] = select(y == y, y, nan);
+    }
+  }
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values between levels: those of a bucket lie at equal distances of its norm, and a value takes
+// one of its two neighbours by a random integer, without bias.
+//
+// With s steps, u = v s / norm, R below 2^N and R' = R / 2^N:
+//
+//   signed     level floor(|u| + R') of |v|, with v's sign; s levels above zero (QSGD 3.1)
+//   intervals  end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm], which
+//              lies at 2 * number - s (Grubic et al. 3.2.2); zero is no level, R rounds up in value
+//
+// in exact arithmetic: with the fraction f of |u| that is up where floor(f 2^N) + R >= 2^N, as a
+// stochastic cast (variant A) rounds. Levels beyond the last are the last. A value is
+// level * norm / s, rounded once.
+//
+// Signed levels may also lie at other places (LevelSpacing): level j at place[j] * norm / 256. A
+// value between two is rounded up by the same rule, with the fraction of their distance.
+//
+// Exactness. v s has 40 bits, and so has the product of norm and the number of halves of 2^-N
+// steps that it is compared with, but for norm's 24: TwoProduct (Dekker 1971) holds that one in two
+// binary64 numbers. Lanes estimate u + R' and step aside where an integer lies within `slack`.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/lanes/lanes.h"
+#include "cpd/numeric/round/exact.h"
+
+namespace cpd {
+
+/// Places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
+struct LevelSpacing {
+  static constexpr int kUnits = 256;
+  static constexpr int kMostSteps = 127;
+  std::uint16_t place[kMostSteps + 1] = {};
+  std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
+};
+
+/// How values become codes of `bits` bits. A signed level's code is it modulo 2^bits, an interval's
+/// end's its number.
+struct LevelPlan {
+  int bits = 0;
+  std::int32_t steps = 0;  ///< s
+  std::int32_t most = 0;   ///< the last level: s, or where there are no random bits any below 2^22
+  bool intervals = false;
+  /// NaN and infinities have the code 2^(bits - 1), that of no signed level. Else their bucket's
+  /// norm is NaN.
+  bool has_nan = false;
+  /// N; 0: values are whole multiples of norm = 1, which is one step.
+  int random_bits = 0;
+  std::uint64_t seed = 0, stream = 0;
+  std::int64_t bucket = 0;                ///< values that share a norm
+  const LevelSpacing* spacing = nullptr;  ///< of signed levels; null: equal distances
+};
+
+/// Over finite values x: the sums of x - mean and of its square (for a mean of 0 exact), `mean`
+/// being any number; how many there are; the largest magnitude.
+struct Moments {
+  double sum = 0, squares = 0;
+  std::int64_t finite = 0;
+  float largest = 0;
+};
+
+inline namespace CPD_ISA {
+
+/// Partial sums of Moments: value i counts in sum i mod 16, in ascending order; then sum i takes
+/// sum i + 8, then i + 4, i + 2 and i + 1.
+constexpr int kPartialSums = 16;
+CPD_FN constexpr double add_partial_sums(double* sum) {
+  for (int half = kPartialSums / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) sum[i] = sum[i] + sum[i + half];
+  }
+  return sum[0];
+}
+
+/// sqrt(x) and a * b rounded once to binary32, x and a * b not negative: by way of a binary64
+/// number rounded to odd (exact.h).
+CPD_FN float root_in_binary32(double x) {
+  const double root = __builtin_sqrt(x);
+  return static_cast<float>(toward_odd(root, fma(-root, root, x)));
+}
+CPD_FN float product_in_binary32(double a, double b) {
+  const double product = a * b;
+  return static_cast<float>(toward_odd(product, fma(a, b, -product)));
+}
+
+/// The population's variance, by moments about a number near the mean. Each of the five operations
+/// rounds; 0 where rounding leaves less.
+CPD_FN constexpr double variance_of(const Moments& about) {
+  const auto n = static_cast<double>(about.finite);
+  const double squares = about.squares - about.sum * (about.sum / n);
+  return squares > 0 ? squares / n : 0;
+}
+
+/// x >= a * b, exactly.
+CPD_FN bool is_product_at_most(double a, double b, double x) {
+  const double product = a * b;
+  return (x > product) | ((x == product) & (fma(a, b, -product) <= 0));  // without a jump
+}
+
+/// The level of |v|, or the number of v's interval's end. v and norm are finite, norm >= 0; below a
+/// zero norm every level is 0.
+CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
+  if (!(norm > 0)) return 0;
+  const double draws = exact_power(plan.random_bits);
+  const double x = (!plan.intervals && v < 0 ? -v : v) * static_cast<double>(plan.steps) * draws;
+  const std::int32_t unit = plan.intervals ? 2 : 1;
+  const std::int32_t offset = plan.intervals ? plan.steps : 0;
+  const auto is_reached = [&](std::int32_t level) {
+    const double place = static_cast<double>(unit * level - offset) * draws;
+    return is_product_at_most(norm, place - unit * static_cast<double>(random), x);
+  };
+  double near = (x / (norm * draws) + offset) / unit;
+  near = near < 0 ? 0 : near < plan.most ? near : plan.most;
+  auto level = static_cast<std::int32_t>(near);
+  while (level > 0 && !is_reached(level)) --level;
+  while (level < plan.most && is_reached(level + 1)) ++level;
+  return level;
+}
+
+/// The same where levels have places.
+CPD_FN std::int32_t spaced_level_of(const LevelPlan& plan, float v, float norm,
+                                    std::uint32_t random) {
+  if (!(norm > 0)) return 0;
+  const LevelSpacing& spacing = *plan.spacing;
+  const double draws = exact_power(plan.random_bits);
+  const double x = (v < 0 ? -v : v) * static_cast<double>(LevelSpacing::kUnits);
+  const double near = x / norm;
+  int unit = near < LevelSpacing::kUnits - 1 ? static_cast<int>(near) : LevelSpacing::kUnits - 1;
+  while (unit > 0 && unit * static_cast<double>(norm) > x) --unit;
+  const std::int32_t level = spacing.below[unit];
+  const std::int32_t lower = spacing.place[level];
+  const std::int32_t upper = spacing.place[level + 1];
+  const double place = upper * draws - static_cast<double>(random) * (upper - lower);
+  return is_product_at_most(norm, place, x * draws) ? level + 1 : level;
+}
+
+CPD_FN constexpr std::uint32_t no_level(const LevelPlan& plan) { return 1U << (plan.bits - 1); }
+
+/// The code of v, which may be NaN or infinite where the plan has a code for that.
+CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
+  if (plan.has_nan && !(v - v == 0)) return no_level(plan);
+  const std::int32_t level = plan.spacing != nullptr ? spaced_level_of(plan, v, norm, random)
+                                                     : level_of(plan, v, norm, random);
+  const std::uint32_t mask = (1U << plan.bits) - 1;
+  return static_cast<std::uint32_t>(!plan.intervals && v < 0 ? -level : level) & mask;
+}
+
+/// The same for lanes of V, where seldom one needs the exact rule: binary64 for any norm; binary32
+/// for 2^-60 <= norm <= 2^60, with kFine for any steps, else for at most 255.
+template <class V, bool kFine = false>
+struct LevelLanes {
+  using Value = typename Narrow<V>::F32;
+  using I = typename Narrow<V>::I32;
+  using U = typename Narrow<V>::U32;
+  using S = Scalar<V>;
+
+  /// Of a bucket: one step (of intervals two) is high + low, and `inverse` its inverse.
+  struct Step {
+    V inverse, high, low;
+  };
+
+  V offset, unit, limit, slack;
+  I most;
+  U mask, none;
+
+  /// By how much an estimate may err. One operation for all: the roundings of the inverse, the
+  /// offset, the sum and the slack's addition, each at most half a unit of s + 2. Fine: the rest
+  /// above the whole steps errs by 2 units of 2^-24 of a step, its quotient and sums by 7.
+  CPD_FN static double error_of(const LevelPlan& plan) {
+    if (plan.random_bits == 0) return 0;
+    return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
+  }
+
+  CPD_FN explicit LevelLanes(const LevelPlan& plan) {
+    offset = splat<V>(static_cast<S>(plan.intervals ? plan.steps * 0.5 : 0));
+    unit = splat<V>(static_cast<S>(exact_power(-plan.random_bits)));
+    limit = splat<V>(static_cast<S>(plan.most + 0.5));
+    slack = splat<V>(static_cast<S>(error_of(plan)));
+    most = splat<I>(plan.most);
+    mask = splat<U>((1U << plan.bits) - 1);
+    none = splat<U>(no_level(plan));
+  }
+
+  CPD_FN static Step step_of(const LevelPlan& plan, float norm) {
+    const double steps = plan.intervals ? plan.steps * 0.5 : plan.steps;
+    const double step = norm / steps;
+    const auto high = static_cast<S>(step);
+    return {splat<V>(static_cast<S>(norm > 0 ? steps / norm : 0)), splat<V>(high),
+            splat<V>(static_cast<S>(step - high))};
+  }
+
+  /// The codes, and a mask of the lanes that need level_code.
+  template <bool kIntervals, bool kHasNan>
+  CPD_FN auto code(Value x, const Step& step, U random, U* codes) const {
+    const U pattern = bits_as<U>(x);
+    const U magnitude = pattern & splat<U>(0x7FFFFFFFU);
+    const V v = convert<V>(kIntervals ? x : bits_as<Value>(magnitude));
+    const V draw = convert<V>((I)random);
+    I level, above;
+    if constexpr (kFine) {
+      const V whole = at_place<kIntervals>(fma(v, step.inverse, offset));
+      const I base = convert<I>(whole);
+      const V count = convert<V>(base) - offset;
+      const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
+      // One more than what is to be added to the base: above zero where that was one too many.
+      const V one = splat<V>(S{1});
+      V more = fma(rest, step.inverse, fma(draw, unit, one));
+      more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
+      more = select(more > one - one, more, one - one);
+      const I less_1 = base - splat<I>(1);
+      level = max(min(less_1 + convert<I>(more - slack), most), I{});
+      above = max(min(less_1 + convert<I>(more + slack), most), I{});
+    } else {
+      const V place = at_place<kIntervals>(fma(v, step.inverse, fma(draw, unit, offset)));
+      level = convert<I>(place - slack);
+      above = convert<I>(place + slack);
+    }
+    U number = (U)level;
+    if constexpr (!kIntervals) {
+      const U sign = (U)((I)pattern >> 31);
+      number = ((number ^ sign) - sign) & mask;
+    }
+    if constexpr (kHasNan) {
+      number = select((I)magnitude < splat<I>(0x7F800000), number, none);
+    }
+    *codes = number;
+    return level != above;
+  }
+
+ private:
+  /// Within the levels, so that it has an integer.
+  template <bool kIntervals>
+  CPD_FN V at_place(V place) const {
+    place = select(place < limit, place, limit);
+    return kIntervals ? select(place > -unit, place, -unit) : place;
+  }
+};
+
+/// The value of a code where levels have places; NaN for one of no level. `norm` is finite.
+CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm) {
+  const int spare = 32 - plan.bits;
+  const std::int32_t level = static_cast<std::int32_t>(code << spare) >> spare;
+  const std::int32_t magnitude = level < 0 ? -level : level;
+  if (magnitude > plan.most) return bits_as<float>(0x7FC00000U);
+  const double place = plan.spacing->place[magnitude] * exact_power(-8);
+  const auto value = static_cast<float>(place * norm);
+  return level < 0 && norm > 0 ? -value : value;
+}
+
+/// Values of codes: of signed levels, NaN for a code of none, or of the ends of intervals.
+template <class V>
+struct LevelValues {
+  using Value = typename Narrow<V>::F32;
+  using I = typename Narrow<V>::I32;
+  using U = typename Narrow<V>::U32;
+
+  V norm, steps, inverse;
+  int spare;
+  I offset, none;
+
+  CPD_FN LevelValues(const LevelPlan& plan, float bucket_norm) {
+    using S = Scalar<V>;
+    norm = splat<V>(static_cast<S>(bucket_norm));
+    steps = splat<V>(static_cast<S>(plan.steps));
+    inverse = splat<V>(static_cast<S>(1.0 / plan.steps));
+    spare = 32 - plan.bits;
+    offset = splat<I>(plan.intervals ? plan.steps : 0);
+    none = splat<I>(-static_cast<std::int32_t>(no_level(plan)));
+  }
+
+  /// level * norm / s rounded once, for a finite norm. level * norm is exact; the quotient is that
+  /// of binary64 (Markstein 1990) and rounds to binary32 as the exact one: it has no more than 41
+  /// bits or lies 2^-41 of itself from every tie.
+  template <bool kIntervals, bool kDivides>
+  CPD_FN Value value(U code) const {
+    I level;
+    if constexpr (kIntervals) {
+      level = (I)(code + code) - offset;
+    } else {
+      level = (I)(code << spare) >> spare;
+    }
+    // The sum makes -0 * norm +0.
+    const V product = fma(convert<V>(level), norm, V{});
+    V result = product;
+    if constexpr (kDivides) {
+      const V quotient = product * inverse;
+      result = fma(negative_fma(quotient, steps, product), inverse, quotient);
+    }
+    const Value rounded = convert<Value>(result);
+    if constexpr (kIntervals) return rounded;
+    return select(level == none, bits_as<Value>(splat<U>(0x7FC00000U)), rounded);
+  }
+};
+
+}  // namespace CPD_ISA
+}  // namespace cpd

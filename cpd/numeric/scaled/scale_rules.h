@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a block's largest magnitude to its scale, and to what its elements are multiplied by. In
+// binary64 lanes an operation of binary32 is one of binary64 rounded once more, which is the same
+// for +, -, *, / of binary32 numbers (Figueroa 1995: 53 >= 2 * 24 + 2); rules of nothing but such
+// operations take binary32 lanes too (steps_in_binary32).
+//
+// Sources, at the commits that reference/scaling.md names: OCP MX 1.0 section 6.3 (floor);
+// TransformerEngine's compute_scale_from_amax and NVFP4 quantisation kernels; torchao's
+// mx_tensor.py, float8_utils.py and nvfp4_tensor.py; DeepGEMM's utils/math.py; microxcaling's
+// shared exponents.
+#pragma once
+
+#include "cpd/numeric/round/exact.h"
+#include "cpd/numeric/round/round.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// A level's scale, and the factor that elements are multiplied by; both binary32 numbers (or NaN).
+/// With exact arithmetic the factor is 1 / scale where that is a power of two, and elements are
+/// divided elsewhere.
+template <class W>
+struct BlockScale {
+  W scale, factor;
+};
+
+/// The second level (1 where there is none): its scale, and the multiplier that te makes blocks'
+/// scales with.
+template <class W>
+struct OuterScale {
+  W scale, encode;
+};
+
+/// x / y, rounded to odd where it is inexact; y > 0. NaN and infinities as division has them. For
+/// any binary32 x in binary64 lanes where y is a product of two such; in binary32 lanes, for
+/// quotients of at least 2^-20 by y >= 2^-70, whose remainder is a binary32 number.
+template <class V>
+CPD_FN V divide_to_odd(V x, V y) {
+  const V quotient = x / y;
+  return toward_odd(quotient, negative_fma(quotient, y, x));
+}
+
+/// Rounded to binary32.
+template <class W>
+CPD_FN W to_binary32(W x) {
+  if constexpr (Lanes<W>::mantissa == 23) {
+    return x;
+  } else {
+    return convert<W>(convert<typename Narrow<W>::F32>(x));
+  }
+}
+
+template <class W>
+CPD_FN W nan_of() {
+  return bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan));
+}
+
+/// x, or `limit` where x is larger; NaN stays.
+template <class W>
+CPD_FN W at_most(W x, double limit) {
+  return select(x > splat<W>(limit), splat<W>(limit), x);
+}
+template <class W>
+CPD_FN W no_less(W x, double limit) {
+  return select(x < splat<W>(limit), splat<W>(limit), x);
+}
+
+/// Whether a magnitude is less than Inf.
+template <class W>
+CPD_FN auto is_finite(W a) {
+  return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
+}
+
+/// 2^e, of exponents between -1022 and 1023.
+template <class W>
+CPD_FN W power_of_two(Signed<W> e) {
+  return bits_as<W>((Unsigned<W>)(e + splat<Signed<W>>(1023)) << 52);
+}
+
+/// floor(log2 x) of a normal number.
+template <class W>
+CPD_FN Signed<W> exponent_of(W x) {
+  return (Signed<W>)(bits_as<Unsigned<W>>(x) >> 52) - splat<Signed<W>>(1023);
+}
+
+/// floor(fl(log2 x)) for binary32 x > 0, with the logarithm rounded to binary32: just below 2^k it
+/// is k. log2(2^k (1 - d)) lies d / ln 2 (and less than d^2 more) below k, and rounds to k where
+/// that is no more than half of k's distance to the number before it.
+template <class W>
+CPD_FN Signed<W> floor_of_rounded_log(W x) {
+  using I = Signed<W>;
+  using U = Unsigned<W>;
+  const I floor = exponent_of(x);
+  const I next = floor + splat<I>(1);
+  const W below = splat<W>(1) - x * power_of_two<W>(splat<I>(0) - next);
+  const W k = convert<W>(next);
+  const U magnitude = bits_as<U>(k) & splat<U>(Pattern<W>::magnitude);
+  const auto is_power = (magnitude & splat<U>(Pattern<W>::fraction)) == U{};
+  const auto halves = select((k > W{}) & is_power, splat<I>(-25), splat<I>(-24));
+  const W half = power_of_two<W>(exponent_of(bits_as<W>(magnitude)) + halves);
+  const W distance = below * splat<W>(0x1.71547652b82fep0) * (splat<W>(1) + below * splat<W>(0.5));
+  const auto rounds_up = (distance <= half) & (next != I{});
+  return select(rounds_up, next, floor);
+}
+
+/// Whether a plan's scales take operations of binary32 alone: te's, but for powers of two in e8m0,
+/// and max_pow2 where multipliers may be subnormal.
+constexpr bool steps_in_binary32(const ScaledPlan& plan) {
+  return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
+         !plan.scale.wide && (plan.rule != ScaleRule::max_pow2 || plan.max >= 4);
+}
+
+/// The power of two of rules floor … even and max_pow2, for a magnitude z that is rounded to odd;
+/// between the least and the largest that the scale's format has.
+template <class W>
+CPD_FN W power_scale(W z, const ScaledPlan& plan) {
+  using I = Signed<W>;
+  using U = Unsigned<W>;
+  U bits = bits_as<U>(z);
+  if (plan.rule == ScaleRule::even) bits = bits + splat<U>(std::uint64_t{1} << (51 - plan.man));
+  const I fraction = (I)(bits & splat<U>(Pattern<W>::fraction));
+  I e = exponent_of(bits_as<W>(bits)) - splat<I>(plan.emax);
+  if (plan.rule == ScaleRule::ceil) {
+    e = e + select(fraction > I{}, splat<I>(1), I{});
+  } else if (plan.rule == ScaleRule::rceil || plan.rule == ScaleRule::max_pow2) {
+    e = e + select(fraction > splat<I>(plan.max_fraction), splat<I>(1), I{});
+  }
+  const W power = power_of_two<W>(min(max(e, splat<I>(plan.least)), splat<I>(plan.most)));
+  return plan.scale.has_zero ? select(z == W{}, W{}, power) : power;
+}
+
+/// z in the scale's format.
+template <class W>
+CPD_FN W into_scale(W z, const ScaledPlan& plan) {
+  if constexpr (Lanes<W>::mantissa == 23) {
+    return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
+  }
+  if (plan.scale.mode == Rounding::up) {
+    return round<Rounding::up>(z, Unsigned<W>{}, plan.scale);
+  }
+  return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
+}
+
+/// Exact arithmetic, and every power of two that te and torchao store in e8m0.
+template <class W>
+CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
+  const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
+  const W divisor = by_power ? outer : outer * splat<W>(plan.max);
+  // Of zero the scale is what zero rounds to, also below an outer scale of zero.
+  const W above = a * splat<W>(plan.margin * share);
+  const bool undivided = by_power && !plan.two_levels;
+  const W quotient = undivided ? above : divide_to_odd(above, divisor);
+  const W z = select(a == W{}, W{}, quotient);
+  return by_power ? power_scale(z, plan) : into_scale(z, plan);
+}
+
+template <class W>
+CPD_FN W inverse(W x) {
+  return to_binary32(splat<W>(1) / x);
+}
+
+/// What elements are multiplied by under a scale (exact: 0 below a scale of 0).
+template <class W>
+CPD_FN W factor_of(W scale, W outer, const ScaledPlan& plan) {
+  if (plan.arithmetic == Arithmetic::exact) return select(scale == W{}, W{}, inverse(scale));
+  if (!plan.two_levels) return inverse(scale);
+  if (plan.arithmetic == Arithmetic::torchao) {
+    return to_binary32(inverse(outer) / scale);
+  }
+  return at_most(inverse(to_binary32(scale * outer)), 0x1.FFFFFEp127);
+}
+
+template <class W>
+CPD_FN BlockScale<W> te_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
+  if (plan.two_levels) {
+    const W ratio = splat<W>(plan.inverse_max);
+    W product = to_binary32(a * to_binary32(outer.encode * ratio));
+    if (plan.chooses) {
+      product = to_binary32(to_binary32(a / splat<W>(plan.max)) * outer.encode);
+      product = to_binary32(product * splat<W>(share));
+    }
+    const W scale = into_scale(product, plan);
+    return {scale, factor_of(scale, outer.scale, plan)};
+  }
+  W multiplier = to_binary32(splat<W>(plan.max) / a);
+  multiplier = select(is_finite(multiplier), multiplier, splat<W>(plan.largest_multiplier));
+  if (plan.rule == ScaleRule::max_pow2) {
+    multiplier =
+        bits_as<W>(bits_as<Unsigned<W>>(multiplier) & splat<Unsigned<W>>(Pattern<W>::infinity));
+  }
+  multiplier = to_binary32(multiplier * splat<W>(1 / plan.margin));
+  const auto usable = (a > W{}) & is_finite(a);
+  multiplier = select(usable, multiplier, splat<W>(1));
+  return {inverse(multiplier), multiplier};
+}
+
+template <class W>
+CPD_FN BlockScale<W> torchao_scale(W a, OuterScale<W> outer, const ScaledPlan& plan) {
+  if (plan.in_fp32 && !plan.two_levels) {
+    W multiplier = to_binary32(splat<W>(plan.max) / no_less(a, 1e-12));
+    if (plan.rule == ScaleRule::max_pow2) {
+      const W power = power_of_two<W>(floor_of_rounded_log(multiplier));
+      const auto positive = (multiplier > W{}) & is_finite(multiplier);
+      multiplier = select(positive, power, multiplier);
+    }
+    return {inverse(multiplier), multiplier};
+  }
+  W ratio = to_binary32(a / splat<W>(plan.max));
+  if (plan.two_levels) ratio = to_binary32(ratio / outer.scale);
+  const W scale = into_scale(no_less(ratio, plan.scale_min_normal), plan);
+  return {scale, factor_of(scale, outer.scale, plan)};
+}
+
+template <class W>
+CPD_FN BlockScale<W> deepgemm_scale(W a, const ScaledPlan& plan) {
+  using I = Signed<W>;
+  using U = Unsigned<W>;
+  W scale = to_binary32(no_less(a, static_cast<double>(1e-4F)) / splat<W>(plan.max));
+  if (plan.rule != ScaleRule::max) {
+    const auto more = (bits_as<U>(scale) & splat<U>(Pattern<W>::fraction)) != U{};
+    const I e = exponent_of(scale) + select(more, splat<I>(1), I{});
+    const W power = power_of_two<W>(min(max(e, splat<I>(-126)), splat<I>(127)));
+    scale = select(scale == scale, power, scale);
+  }
+  return {scale, inverse(scale)};
+}
+
+template <class W>
+CPD_FN BlockScale<W> microxcaling_scale(W a, const ScaledPlan& plan) {
+  using I = Signed<W>;
+  const I log = select(a == W{}, splat<I>(-126), floor_of_rounded_log(a));
+  const I e = log - splat<I>(plan.emax);
+  const W power = power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
+  const W scale = select(e <= splat<I>(127), power, nan_of<W>());
+  return {scale, inverse(scale)};
+}
+
+/// te's and torchao's rceil: cvt.rp.ue8m0 of fl(A * fl(1 / M)). A product below 2^-126 has fewer
+/// bits, and may round down to 2^-127.
+template <class W>
+CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
+  using I = Signed<W>;
+  const W product = to_binary32(a * splat<W>(plan.inverse_max));
+  const W z = to_binary32(product * splat<W>(plan.margin));
+  const auto more =
+      (bits_as<Unsigned<W>>(z) & splat<Unsigned<W>>(Pattern<W>::fraction)) != Unsigned<W>{};
+  const I e = exponent_of(z) + select(more, splat<I>(1), I{});
+  return power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
+}
+
+/// exact, and te's and torchao's powers of two.
+template <class W>
+CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
+  if (plan.arithmetic != Arithmetic::exact && plan.rule == ScaleRule::rceil) {
+    const W scale = rounded_up_scale(a, plan);
+    return {scale, factor_of(scale, outer, plan)};
+  }
+  W scale = exact_scale(a, outer, share, plan);
+  if (plan.arithmetic == Arithmetic::torchao) {
+    // Of patterns: even's sum reaches that of Inf below 2^128.
+    const double half = 0x1p126 / static_cast<double>(std::int64_t{1} << plan.man);
+    const double limit = plan.rule == ScaleRule::even ? 0x1p128 - half : 0x1p128;
+    scale = select(a < splat<W>(limit), scale, nan_of<W>());
+  }
+  return {scale, factor_of(scale, outer, plan)};
+}
+
+template <class W>
+CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
+                                         const ScaledPlan& plan) {
+  const bool in_e8m0 = plan.of_powers && !plan.two_levels;
+  switch (plan.arithmetic) {
+    case Arithmetic::te:
+      if (!in_e8m0) return te_scale(a, outer, share, plan);
+      break;
+    case Arithmetic::torchao:
+      if (!in_e8m0 || plan.rule == ScaleRule::max) return torchao_scale(a, outer, plan);
+      break;
+    case Arithmetic::deepgemm:
+      return deepgemm_scale(a, plan);
+    case Arithmetic::microxcaling:
+      return microxcaling_scale(a, plan);
+    case Arithmetic::exact:
+      break;
+  }
+  return power_or_exact_scale(a, outer.scale, share, plan);
+}
+
+/// The scale of a block whose largest magnitude is a (Inf, or NaN where one stands in it and the
+/// plan poisons), under an outer scale, and its elements' factor. share: 1, or kOtherShare.
+template <class W>
+CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
+  BlockScale<W> block;
+  if constexpr (Lanes<W>::mantissa == 23) {
+    block = te_scale(a, outer, share, plan);  // steps_in_binary32
+  } else {
+    block = scale_by_arithmetic(a, outer, share, plan);
+  }
+  // torchao's and DeepGEMM's own steps tell what a NaN or an infinity in A does.
+  const bool in_e8m0 = plan.of_powers && !plan.two_levels;
+  const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
+                        (plan.arithmetic == Arithmetic::torchao && !in_e8m0);
+  if (!plan.poisons || by_steps) return block;
+  const auto finite = is_finite(a) & (outer.scale == outer.scale);
+  return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
+}
+
+/// The second level's scale, for the largest magnitude of its tensor or row.
+template <class W>
+CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
+  const W one = splat<W>(1);
+  const W target = splat<W>(plan.target);
+  W scale, encode = one;
+  if (plan.arithmetic == Arithmetic::te) {
+    encode = at_most(to_binary32(target / a), 0x1.FFFFFEp127);
+    encode = select((encode > W{}) & (a > W{}), encode, one);
+    scale = inverse(encode);
+  } else if (plan.arithmetic == Arithmetic::torchao) {
+    scale = to_binary32(a / target);
+  } else {
+    const W quotient = divide_to_odd(a * splat<W>(plan.margin), target);
+    scale = round<Rounding::nearest_even>(quotient, Unsigned<W>{}, plan.outer);
+  }
+  if (plan.poisons && plan.arithmetic != Arithmetic::torchao) {
+    scale = select(is_finite(a), scale, nan_of<W>());
+  }
+  return {scale, encode};
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

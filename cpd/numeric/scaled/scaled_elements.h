@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elements below a scale: what is rounded, and the values that come out. The scale's part is in
+// scale_rules.h, the rounding in round.h.
+#pragma once
+
+#include "cpd/numeric/scaled/scale_rules.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// The scales of one element. by: what it is multiplied by (ElementRoute::multiply) or divided by;
+/// below a wide route's exact scales unused, or their inverse (uniform_codes).
+template <class V>
+struct ElementScale {
+  V by, scale, outer;
+};
+
+template <class V>
+CPD_FN ElementScale<V> with_inverse(ElementScale<V> at) {
+  return {splat<V>(1) / (at.scale * at.outer), at.scale, at.outer};
+}
+
+/// x below its scale, as the element's rounding sees it. V: binary64 lanes where the route is wide.
+template <ElementRoute kRoute, class V>
+CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
+  if constexpr (kRoute == ElementRoute::multiply) {
+    return x * at.by;
+  } else if constexpr (kRoute == ElementRoute::divide) {
+    return divide_to_odd(x, at.by);
+  } else {
+    if (plan.arithmetic != Arithmetic::exact) return to_binary32(x * at.by);
+    const V both = at.scale * at.outer;
+    const V zero = bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::sign));
+    return select((both == V{}) & (x == x), zero, divide_to_odd(x, both));
+  }
+}
+
+/// Whether a plan's elements below scales take uniform_codes: stochastic (A) into a format whose
+/// numbers lie at equal distances.
+CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
+  const RoundPlan& element = plan.element;
+  return plan.arithmetic == Arithmetic::exact && element.mode == Rounding::stochastic &&
+         element.variant == Variant::A && element.is_signed && element.has_zero && !element.flush &&
+         element.overflow_code == element.max_code && !element.overflow_is_nan &&
+         element.max_code < 2 << element.man;
+}
+
+/// The codes below at.scale * at.outer, after with_inverse. In units of the last place * 2^-N the
+/// quotient is cut to an integer, by an estimate that errs by less than 2^-10 and is 2^-10 larger,
+/// and the remainder's sign, which one rounding keeps. False, and no codes, where one is NaN or
+/// beyond 2^40 units.
+template <class R, class V>
+CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const RoundPlan& plan,
+                          Unsigned<V>* codes) {
+  using U = Unsigned<V>;
+  static_assert(Lanes<V>::mantissa == 52);
+  const int places = plan.man + plan.random_bits - (plan.grid64.emin_field - 1023);
+  const V unit = at.scale * at.outer * splat<V>(exact_power(-places));
+  const V a = bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
+  const V estimate = a * (at.by * splat<V>(exact_power(places)));
+  if (!all_at_most(estimate, 0x1p40)) return false;
+  const V above = truncate(estimate + splat<V>(0x1p-10));
+  const V count = above - select(negative_fma(above, unit, a) < V{}, splat<V>(1), V{});
+  const V magic = splat<V>(0x1p52);
+  const U units = bits_as<U>(count + magic) - bits_as<U>(magic);
+  const auto most = splat<Signed<V>>(plan.max_code);
+  const auto code = min((Signed<V>)shift_right(units + random, plan.random_bits),
+                        largest_of<R>(x, most, most + splat<Signed<V>>(1), plan));
+  if (has_complements<R>(plan)) {
+    *codes = complement_of(code, x, plan);
+    return true;
+  }
+  const U sign = shift_left(bits_as<U>(x) >> 63, plan.bits - 1);
+  *codes = with_sign<R>((U)code, sign, code == Signed<V>{}, U{}, plan);
+  return true;
+}
+
+/// The value of an element q of the format: q * scale * outer, rounded once into binary32. In
+/// binary32 lanes q * scale is exact, or outer is 1.
+template <class V>
+CPD_FN auto scaled_value(V q, ElementScale<V> at) {
+  using Result = typename Narrow<V>::F32;
+  Result y;
+  if constexpr (Lanes<V>::mantissa == 52) {
+    y = convert<Result>(q * (at.scale * at.outer));
+  } else {
+    y = q * at.scale * at.outer;
+  }
+  const Result nan = bits_as<Result>(splat<typename Narrow<V>::U32>(0x7FC00000U));
+  return select(y == y, y, nan);
+}
+
+/// What elements are divided by, or multiplied by, below a block's scale, for a route in binary32.
+/// Below a scale of 0 every element becomes 0.
+template <class W>
+CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
+  if (route == ElementRoute::multiply) return block.factor;
+  return select(block.scale == W{}, splat<W>(0x1p100), block.scale);
+}
+
+/// Whether a scale of exact arithmetic lies where the route is exact (route_of). NaN does.
+template <class W>
+CPD_FN auto is_outside(ElementRoute route, W scale) {
+  const bool divides = route == ElementRoute::divide;
+  const W low = splat<W>(divides ? 0x1p-70 : 0x1p-127);
+  const W high = splat<W>(divides ? 0x1p100 : 0x1p127);
+  return (scale != W{}) & ((scale < low) | (scale > high));
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

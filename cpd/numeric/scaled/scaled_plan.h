@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A scaled format and the rounding of its elements as the constants that the kernels need. Plain
+// data, so that every ISA's object and the GPU read the same.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/spec/scaled.h"
+
+namespace cpd {
+
+/// How an element becomes a number of its format, and then a value.
+enum class ElementRoute : std::uint8_t {
+  multiply,  ///< round(fl(x * factor)), in binary32
+  divide,    ///< round(x / scale), the quotient exact as rounding sees it, in binary32
+  wide,      ///< round(x / (scale * outer)) so, in binary64
+};
+
+struct ScaledPlan {
+  RoundPlan element;  ///< of the call's rounding
+  RoundPlan scale;    ///< into the scale's format: to nearest-even or up, saturating
+  RoundPlan outer;    ///< into the second level's: to nearest-even, saturating
+  Arithmetic arithmetic = Arithmetic::exact;
+  ScaleRule rule = ScaleRule::floor;
+  bool two_levels = false;
+  bool poisons = true;       ///< NonFinite::block
+  bool in_fp32 = false;      ///< the scale's format is binary32
+  bool of_powers = false;    ///< … holds no positive numbers but powers of two
+  bool chooses = false;      ///< between two candidates
+  bool wide_values = false;  ///< element * scale may leave binary32: values are formed in binary64
+
+  double max = 0;                    ///< M
+  std::int32_t emax = 0;             ///< its exponent
+  std::int64_t max_fraction = 0;     ///< its binary64 fraction bits
+  std::int32_t man = 0;              ///< the element format's
+  std::int32_t least = 0, most = 0;  ///< exponents of the scale format's powers of two
+  double margin = 1;                 ///< 2^margin
+  double inverse_max = 0;            ///< fl(1 / M)
+  double scale_max = 0;              ///< of two levels
+  double target = 0;                 ///< M * scale_max
+  double scale_min_normal = 0;       ///< torchao's least scale in formats that have subnormals
+  /// te: what an infinite multiplier becomes; binary32's max, or bf16's for blocks of bf16 inputs.
+  double largest_multiplier = 0;
+};
+
+/// The constants of a format that Check has seen. `bf16`: the inputs are of that type.
+constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOptions& rounding,
+                                      bool bf16) {
+  ScaledPlan plan;
+  plan.element = make_plan(scaled.element, rounding);
+  RoundingOptions saturating{.overflow = Overflow::saturate};
+  plan.outer = make_plan(scaled.tensor_scale.value_or(kFp32), saturating);
+  if (scaled.rule == ScaleRule::up) saturating.mode = Rounding::up;
+  plan.scale = make_plan(scaled.scale, saturating);
+  plan.arithmetic = scaled.arithmetic;
+  plan.rule = scaled.rule;
+  plan.two_levels = scaled.tensor_scale.has_value();
+  plan.poisons = scaled.non_finite == NonFinite::block;
+  plan.in_fp32 = scaled.scale == kFp32;
+  plan.of_powers = scaled.scale.man == 0;
+
+  plan.max = scaled.element.max();
+  const auto bits = std::bit_cast<std::uint64_t>(plan.max);
+  plan.emax = scaled.element.emax();
+  plan.max_fraction = static_cast<std::int64_t>(bits & ((std::uint64_t{1} << 52) - 1));
+  plan.man = scaled.element.man;
+  const bool goes_below = scaled.scale.has_zero() && scaled.scale.subnormals;
+  plan.least = goes_below ? scaled.scale.min_quantum_exponent() : scaled.scale.emin();
+  plan.most = scaled.scale.emax();
+  plan.margin = Format::power_of_two(scaled.margin);
+  plan.inverse_max = static_cast<float>(1 / plan.max);
+  plan.scale_max = scaled.scale_max > 0 ? scaled.scale_max : scaled.scale.max();
+  plan.target = plan.max * plan.scale_max;
+  plan.scale_min_normal = scaled.scale.min_normal();
+  plan.chooses = scaled.choose != ScaleChoice::none;
+  const bool narrow = bf16 && scaled.block.kind != BlockShape::Kind::tensor;
+  plan.largest_multiplier = narrow ? 0x1.FEp127 : 0x1.FFFFFEp127;
+
+  // A product of element and scale is a binary32 number where no bit falls off either end.
+  const bool narrow_product =
+      scaled.element.precision() + scaled.scale.precision() <= 24 &&
+      scaled.element.min_quantum_exponent() + plan.least - scaled.scale.man * !goes_below >= -149 &&
+      plan.max * scaled.scale.max() < 0x1p128;
+  plan.wide_values = plan.two_levels && !narrow_product;
+  return plan;
+}
+
+/// The route of elements whose scales lie in 2^-70 … 2^100 (powers of two: 2^-127 … 2^127). What
+/// lies outside takes the wide one.
+constexpr ElementRoute route_of(const ScaledPlan& plan) {
+  if (plan.element.wide || plan.wide_values) return ElementRoute::wide;
+  if (plan.arithmetic != Arithmetic::exact) return ElementRoute::multiply;
+  const RoundPlan& element = plan.element;
+  if (plan.two_levels || !element.scale_in_binary32) return ElementRoute::wide;
+  if (plan.of_powers) return ElementRoute::multiply;
+  // A quotient that is rounded to odd holds 22 bits of the exact one and whether others follow.
+  const int looked_at =
+      element.man + 1 + (element.mode == Rounding::stochastic ? element.random_bits + 1 : 1);
+  const int least = element.grid32.emin_field - 127 - element.man;
+  return looked_at <= 22 && least >= -20 ? ElementRoute::divide : ElementRoute::wide;
+}
+
+/// Rows of n elements below their scales (ElementScale in scaled_elements.h): of a row's element i
+/// those at i / run. run: 1, or one of 16, 32, … 512, or a multiple of 1024. `random`: the integers
+/// of a stochastic plan, row after row, else null.
+struct ScaledRun {
+  std::int64_t rows = 1, n = 0, run = 1;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* by = nullptr;
+  const float* scale = nullptr;
+  const float* outer = nullptr;
+  const std::uint32_t* random = nullptr;
+};
+
+}  // namespace cpd

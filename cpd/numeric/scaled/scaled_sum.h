@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the sums of scaled operands are brought to their size.
+#pragma once
+
+#include "cpd/numeric/round/round.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// total + (a_scale * b_scale) * sum: three roundings to binary32, nearest-even, none of them
+/// contracted. NaN is the one that all results have.
+template <class V>
+CPD_FN constexpr V add_scaled(V total, V a_scale, V b_scale, V sum) {
+  const V factor = a_scale * b_scale;
+  const V scaled = factor * sum;
+  const V result = total + scaled;
+  const V nan = bits_as<V>(splat<Unsigned<V>>(Pattern<V>::quiet_nan));
+  return select(result == result, result, nan);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

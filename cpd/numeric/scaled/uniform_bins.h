@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// 2^bits bins of equal width from a least value to a greatest (Øland and Raj 2015): which one a
+// value falls into, and their centres. A bin is the floor of the exact quotient, the greatest value
+// in the last one; a centre is the exact one, rounded once.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "cpd/numeric/round/exact.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// An exact sum of integers times binary32 numbers: a two's complement integer of 320 bits, in
+/// units of 2^-149.
+class WideSum {
+ public:
+  /// times * x * 2^shift; x finite, |times| <= 2^31, 0 <= shift <= 31.
+  constexpr void Add(std::int64_t times, float x, int shift) {
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    const int exponent = static_cast<int>(bits >> 23 & 0xFF);
+    const std::int64_t fraction = (bits & 0x7FFFFF) | (exponent == 0 ? 0 : 0x800000);
+    const std::int64_t value = (bits >> 31 != 0 ? -fraction : fraction) * times;
+    const int at = (exponent == 0 ? 0 : exponent - 1) + shift;
+    const int inside = at % 64;
+    const std::uint64_t parts[3] = {
+        static_cast<std::uint64_t>(value) << inside,
+        static_cast<std::uint64_t>(inside == 0 ? value >> 63 : value >> (64 - inside)),
+        static_cast<std::uint64_t>(value >> 63)};
+    std::uint64_t carry = 0;
+    for (int limb = at / 64, part = 0; limb < kLimbs; ++limb, ++part) {
+      const std::uint64_t addend = parts[part < 2 ? part : 2];
+      const std::uint64_t sum = limbs_[limb] + addend;
+      const std::uint64_t total = sum + carry;
+      carry = (sum < addend || total < carry) ? 1 : 0;
+      limbs_[limb] = total;
+    }
+  }
+  [[nodiscard]] constexpr bool is_negative() const { return limbs_[kLimbs - 1] >> 63 != 0; }
+  /// The sum * 2^-shift rounded once to binary32, to nearest even.
+  [[nodiscard]] float Rounded(int shift) const {
+    const bool negative = is_negative();
+    std::array<std::uint64_t, kLimbs> size = limbs_;
+    if (negative) {
+      std::uint64_t carry = 1;
+      for (std::uint64_t& limb : size) {
+        limb = ~limb + carry;
+        carry = carry != 0 && limb == 0 ? 1 : 0;
+      }
+    }
+    int top = kLimbs - 1;
+    while (top > 0 && size[top] == 0) --top;
+    // The upper 53 bits, to odd: binary64 holds them.
+    const int above = std::countl_zero(size[top]);
+    std::uint64_t upper = size[top] << (above & 63);
+    std::uint64_t lower = 0;
+    if (top > 0) {
+      if (above > 0) upper |= size[top - 1] >> (64 - above);
+      lower = size[top - 1] << above;
+      for (int limb = 0; limb < top - 1; ++limb) lower |= size[limb];
+    }
+    lower |= upper & 0x7FF;
+    const auto odd = static_cast<double>(upper >> 11 | (lower != 0 ? 1 : 0));
+    const double value = std::ldexp(odd, 64 * top - above + 11 - 149 - shift);
+    return static_cast<float>(negative ? -value : value);
+  }
+
+ private:
+  static constexpr int kLimbs = 5;
+  std::array<std::uint64_t, kLimbs> limbs_{};
+};
+
+class UniformBins {
+ public:
+  /// least <= greatest, finite; bits 0…30, 0 where they are equal and only then.
+  UniformBins(float least, float greatest, int bits)
+      : least_(least),
+        greatest_(greatest),
+        bits_(bits),
+        last_((std::uint32_t{1} << bits) - 1),
+        scale_(std::ldexp(1.0, bits) / (double{greatest} - double{least})),
+        top_(last_ + 0.5),
+        doubt_(std::ldexp(1.0, bits - 50)),
+        half_(std::ldexp(0.5, -bits)) {}
+
+  [[nodiscard]] int bits() const { return bits_; }
+  [[nodiscard]] std::uint32_t last() const { return last_; }
+
+  /// Of a value in least…greatest.
+  [[nodiscard]] std::uint32_t BinOf(float x) const {
+    const double quotient = Quotient(x);
+    const auto upper = static_cast<std::uint32_t>(Whole(quotient + doubt_));
+    return Whole(quotient - doubt_) == Whole(quotient + doubt_) ? upper : Exact(x, upper);
+  }
+  /// Of n values. Those that are not finite have bin last() + 1; returns whether there were any.
+  bool BinsOf(std::int64_t n, const float* x, std::uint32_t* bins) const {
+    constexpr std::int64_t kRun = 256;
+    bool any = false;
+    for (std::int64_t i = 0; i < n; i += kRun) {
+      const std::int64_t run = n - i < kRun ? n - i : kRun;
+      if (AllPlain(run, x + i, bins + i)) continue;
+      for (std::int64_t j = i; j < i + run; ++j) {
+        const bool finite = std::isfinite(x[j]);
+        bins[j] = finite ? BinOf(x[j]) : last_ + 1;
+        any |= !finite;
+      }
+    }
+    return any;
+  }
+  /// least + (greatest - least) (bin + 1/2) / 2^bits.
+  [[nodiscard]] float CentreOf(std::uint32_t bin) const {
+    const std::int64_t twice = 2 * std::int64_t{bin} + 1;
+    const std::int64_t all = std::int64_t{2} << bits_;
+    if (bits_ > 28) {
+      WideSum sum;
+      sum.Add(all - twice, least_, 0);
+      sum.Add(twice, greatest_, 0);
+      return sum.Rounded(bits_ + 1);
+    }
+    // Products of 24 and 29 bits are exact.
+    return static_cast<float>(
+        add_to_odd(double{least_} * (static_cast<double>(all - twice) * half_),
+                   double{greatest_} * (static_cast<double>(twice) * half_)));
+  }
+
+ private:
+  /// In binary64 wrong by less than 2^-51 of itself (four roundings of 2^-53), so by less than
+  /// doubt_: the bin is known unless an integer lies that near.
+  [[nodiscard]] double Quotient(float x) const { return (double{x} - least_) * scale_; }
+  /// Clamped; no number gives some bin.
+  [[nodiscard]] std::int32_t Whole(double quotient) const {
+    const double below = quotient < top_ ? quotient : top_;
+    return static_cast<std::int32_t>(below > 0 ? below : 0);
+  }
+  /// Whether all bins are known; those that are not are still to be found.
+  [[nodiscard]] bool AllPlain(std::int64_t n, const float* x, std::uint32_t* bins) const {
+    const UniformBins own = *this;  // which nothing is written to
+    std::uint32_t doubts = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double quotient = own.Quotient(x[i]);
+      const std::int32_t upper = own.Whole(quotient + own.doubt_);
+      const std::int32_t lower = own.Whole(quotient - own.doubt_);
+      const bool finite = (std::bit_cast<std::uint32_t>(x[i]) & 0x7F800000) != 0x7F800000;
+      bins[i] = static_cast<std::uint32_t>(upper);
+      doubts |= static_cast<std::uint32_t>(upper ^ lower) | (finite ? 0U : 1U);
+    }
+    return doubts == 0;
+  }
+  /// `upper` or the bin before: is 2^bits (x - least) < upper (greatest - least)?
+  [[nodiscard]] std::uint32_t Exact(float x, std::uint32_t upper) const {
+    WideSum rest;
+    rest.Add(1, x, bits_);
+    rest.Add(-1, least_, bits_);
+    rest.Add(-std::int64_t{upper}, greatest_, 0);
+    rest.Add(upper, least_, 0);
+    return rest.is_negative() ? upper - 1 : upper;
+  }
+
+  float least_, greatest_;
+  int bits_;
+  std::uint32_t last_;
+  double scale_, top_, doubt_, half_;
+};
+
+}  // namespace CPD_ISA
+}  // namespace cpd

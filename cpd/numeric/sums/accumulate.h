@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One step of an ordered sum, every operation rounded into the accumulator's format. GEMM folds
+// over k and all-reduce over ranks with the same step.
+//
+// Two routes, chosen by FoldPlan: binary32 addition followed by the rounding, where that equals one
+// exact rounding (fold_plan.h), and otherwise the exact sum in binary64, rounded to odd.
+#pragma once
+
+#include "cpd/numeric/round/exact.h"
+#include "cpd/numeric/round/round_plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// a + b rounded once. V is float lanes for the binary32 route, double lanes for the exact one.
+template <class R, class V>
+CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
+  if constexpr (Lanes<V>::mantissa == 23) {
+    return round<R>(a + b, random, plan);
+  } else {
+    return round<R>(exact_sum(a, b, R::is_down(plan)), random, plan);
+  }
+}
+
+/// a * b rounded once; V as in rounded_sum (binary64 holds a product of binary32 values exactly).
+template <class R, class V>
+CPD_FN constexpr V rounded_product(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
+  return round<R>(a * b, random, plan);
+}
+
+/// s = round(s + x).
+template <class R, class V>
+CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPlan& plan) {
+  sum = rounded_sum<R>(sum, x, random, plan);
+}
+
+/// Kahan (1965): y = x - c; t = s + y; c = (t - s) - y; s = t. add(a, b) is a sum rounded once; it
+/// is called four times, in this order. Where t is infinite or NaN, c is +0, so that Inf - Inf
+/// never enters.
+template <class V, class Add>
+CPD_FN constexpr void kahan_step(V x, V& sum, V& compensation, Add add) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  const V y = add(x, -compensation);
+  const V t = add(sum, y);
+  const V gained = add(t, -sum);
+  const V lost = add(gained, -y);
+  const auto finite = (I)(bits_as<U>(t) & splat<U>(P::magnitude)) < splat<I>(P::infinity);
+  compensation = select(finite, lost, V{});
+  sum = t;
+}
+
+/// rounded_sum, call by call; `draw(i)` gives the random integers of the i-th.
+template <class R, class Draw>
+struct RoundedSums {
+  Draw draw;
+  const RoundPlan& plan;
+  int calls = 0;
+
+  template <class V>
+  CPD_FN constexpr V operator()(V a, V b) {
+    return rounded_sum<R>(a, b, draw(calls++), plan);
+  }
+};
+
+/// Kahan's step of sums in the format.
+template <class R, class V, class Draw>
+CPD_FN constexpr void accumulate_kahan(V x, V& sum, V& compensation, Draw draw,
+                                       const RoundPlan& plan) {
+  kahan_step(x, sum, compensation, RoundedSums<R, Draw>{draw, plan});
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

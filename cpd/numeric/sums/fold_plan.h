@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How an ordered sum of given terms is rounded, and by which route it is exact.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/spec/accumulator.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/rounding.h"
+
+namespace cpd {
+
+/// True where round(fl32(a + b)) is the exact sum rounded once, for all a and b of the given
+/// precisions (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can
+/// be rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32
+/// itself needs no second rounding.
+constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, Rounding mode) {
+  if (target == kFp32) return mode == Rounding::nearest_even;
+  const int p = target.precision();
+  return is_nearest(mode) && p_a <= p && p_b <= p && 2 * p + 2 <= 24;
+}
+
+/// The short roundings of split.h, for sums whose size is known to stay below the format's largest
+/// value for the next few steps. Sums of given terms take plain, rounded and exact.
+enum class Split : std::uint8_t {
+  none,
+  plain,        ///< binary32's own operations: the formats are fp32
+  rounded,      ///< products and sums to nearest-even
+  exact,        ///< exact products, sums to nearest-even
+  kahan,        ///< Kahan's sum of products, all to nearest-even
+  stochastic,   ///< sums of products, variant A (split_stochastic.h)
+  tree,         ///< pairwise sums of products, all to nearest-even
+  plain_kahan,  ///< binary32's own operations in Kahan's sum
+  plain_tree,   ///< and in a pairwise one
+};
+
+/// A format that split.h's magnets round: the grid below 2^emin is there, and they are binary32
+/// numbers.
+constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
+  const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.max() > 0;
+  const int magnet = 24 + format.min_quantum_exponent();
+  return grid && !plan.wide && magnet > -126 && magnet < 127;
+}
+/// The same without a care for ties: an even significand is an even code.
+constexpr bool splits(const Format& format, const RoundPlan& plan) {
+  return takes_magnets(format, plan) && format.man >= 1;
+}
+
+/// An ordered sum: how its steps are rounded and by which route.
+struct FoldPlan {
+  RoundPlan round;
+  Scheme scheme = Scheme::sequential;
+  bool in_binary32 = false;  ///< binary32 addition, then the rounding, is one exact rounding
+  Split kind = Split::none;  ///< while every sum before its rounding is at most `limit`
+  float limit = 0;
+  double quantum = 0;  ///< least spacing
+};
+
+constexpr Split split_of_terms(const RoundPlan& round, const Format& format,
+                               const Format& terms_in) {
+  if (round.mode != Rounding::nearest_even) return Split::none;
+  if (format == kFp32) return Split::plain;
+  if (!splits(format, round) || format.precision() > 11) return Split::none;
+  const bool known = terms_in.precision() <= format.precision() &&
+                     terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
+  return known ? Split::rounded : Split::exact;
+}
+
+constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& terms_in) {
+  const Format& format = accumulator.format;
+  FoldPlan plan;
+  plan.round = make_plan(format, accumulator.rounding);
+  plan.scheme = accumulator.scheme;
+  plan.in_binary32 =
+      !plan.round.wide && sum_is_exact_in_binary32(format.precision(), terms_in.precision(), format,
+                                                   accumulator.rounding.mode);
+  plan.kind = split_of_terms(plan.round, format, terms_in);
+  // Magnets, 2^(23 - man) above a value, are binary32 numbers.
+  constexpr float kMost = 0x1p100F;
+  const bool bounded = plan.kind == Split::plain || plan.round.max_value < kMost;
+  plan.limit = bounded ? plan.round.max_value : kMost;
+  plan.quantum = Format::power_of_two(format.min_quantum_exponent());
+  return plan;
+}
+
+}  // namespace cpd

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a sum of products is rounded, and by which route it is exact.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/lanes/isa.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/spec/accumulator.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/rounding.h"
+
+namespace cpd {
+
+/// Values of k whose operands are bounded together.
+constexpr int kRangeGroup = 8;
+/// Steps between two checks of sums whose bound grows with them (Kahan); divides kRangeGroup.
+constexpr int kShortSteps = 2;
+
+/// What is known of one group of k in one packed panel of an operand; NaN counts as the largest.
+struct PanelRange {
+  float largest = 0;           ///< max |x|
+  float total = 0;             ///< of b: the sum over k of the max of |x| at that k
+  std::uint32_t fraction = 0;  ///< the fraction bits of all values, or-ed (the panel's first group)
+  float least_bit[kRangeGroup / 2] = {};  ///< of each pair of k: the least last bit of a nonzero
+};
+
+/// How many significant bits values have at most, from their or-ed fraction bits: 1…24.
+CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
+  int bits = 24;
+  for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
+  return bits;
+}
+
+struct SplitPlan {
+  Split kind = Split::none;
+  std::int32_t man_product = 0, man_sum = 0;
+  double product_quantum = 0, sum_quantum = 0;  ///< least spacings
+  /// Sums up to s and compensations up to c stay within the format while `steps` rounded products
+  /// of sizes p are added, where s * of_sum + c * of_compensation + (the sum of p) * of_products <=
+  /// limit and the sum of p <= product_limit. A rounded product's p is |a||b| * product_growth +
+  /// product_quantum.
+  std::int32_t steps = kShortSteps;
+  float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
+  float product_growth = 1, product_least = 0;  ///< the second at least product_quantum
+  float product_limit = 0;
+  bool guarded = false;    ///< man = 0: with the care for ties of split.h's guarded roundings
+  bool saturates = false;  ///< beyond the limits lies their largest value
+};
+
+/// What split.h's magnets stay below, with room: they lie 2^(23 - man) above a value.
+constexpr float kMostWithMagnets = 0x1p100F;
+
+/// A format that stochastic sums round into by split_stochastic.h.
+struct StochasticFormat {
+  std::int32_t man = 0;
+  double quantum = 0;  ///< least spacing
+  double max = 0;
+  double overflow = 0;  ///< what takes the place of larger numbers
+  bool has_negative_zero = true;
+};
+
+/// Where GemmPlan::split's kind is `stochastic`. Binary32 lanes have room for the rounding where
+/// nothing passes 2^100. With `steady`, nothing passes `limit` in 64 steps (of Kahan's 24) before
+/// which the sums and all the products together are at most limit / kSteadyGrowth.
+struct StochasticPlan {
+  bool fits_binary32 = false;
+  bool in_binary32 = false;  ///< fits, and the formats end below 2^100
+  /// Bits of R that binary32 does without where products are exact: 0 for none, or not at all.
+  std::int32_t spare_bits = 0;
+  bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
+  bool steady = false;
+  float limit = 0;
+  StochasticFormat product, sum;
+};
+constexpr float kSteadyGrowth = 64;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// The sum of p over `count` products, of which |a||b| are sum_ab together; Inf where an operand of
+/// b is so large that its multiple by a magnet's factor may not be finite, NaN where one is NaN.
+CPD_FN constexpr float bound_products(const SplitPlan& split, float sum_ab, int count,
+                                      float largest_b) {
+  if (!(largest_b <= 0x1p100F)) return kInfinity;
+  return sum_ab * split.product_growth + static_cast<float>(count) * split.product_least;
+}
+/// What s * of_sum + c * of_compensation may be before products of that bound; negative: nothing.
+CPD_FN constexpr float sum_limit(const SplitPlan& split, float products) {
+  return products <= split.product_limit ? split.limit - products * split.of_products : -1.0F;
+}
+/// Below this, sums are binary32 numbers after every such exact product; least_bit: of the
+/// products.
+CPD_FN constexpr float exact_limit(const SplitPlan& split, float products, float least_bit) {
+  const auto quantum = static_cast<float>(split.sum_quantum);
+  const float last = least_bit < quantum ? least_bit : quantum;
+  return 0x1p24F * last - products * split.of_products;
+}
+
+/// A sum of products: which roundings it takes. (A chunked sum is two: this one within a chunk, and
+/// FoldPlan's over the chunks.)
+struct GemmPlan {
+  Scheme scheme = Scheme::sequential;  ///< sequential, kahan or pairwise
+  bool exact_products = false;
+  RoundPlan product;  ///< unless exact_products
+  RoundPlan sum;
+  /// Rounded products may be formed in binary32 of operands with so many significant bits together.
+  /// 0: never.
+  int product_bits = 0;
+  bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
+  SplitPlan split;
+  StochasticPlan stochastic;
+  /// The loop's first draw is number first_draw (philox.h); k takes the draws from
+  /// first_draw + draws_before(k) on.
+  std::uint64_t first_draw = 0;
+};
+
+/// Draw 0 belongs to c; the loop's begin with the next block of random words.
+constexpr std::uint64_t first_draw(const RoundingOptions& options) {
+  return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
+}
+
+/// Whether the short roundings want the operands' logarithms.
+constexpr bool takes_logs(const SplitPlan& split) {
+  return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
+}
+
+/// Floats of state for each sum of `depth` products: the sum; Kahan's compensation; a tree's nodes
+/// of 2, 4, 8, … products.
+constexpr int planes_of(Scheme scheme, std::int64_t depth) {
+  if (scheme == Scheme::kahan) return 2;
+  int planes = 1;
+  if (scheme == Scheme::pairwise) {
+    for (std::int64_t products = 2; products <= depth; products *= 2) ++planes;
+  }
+  return planes;
+}
+
+/// Draws that the first k products and what follows each of them take.
+CPD_FN constexpr std::uint64_t draws_before(const GemmPlan& plan, std::int64_t k) {
+  const auto products = static_cast<std::uint64_t>(k);
+  std::uint64_t sums = products;
+  if (plan.scheme == Scheme::kahan) sums *= 4;
+  if (plan.scheme == Scheme::pairwise) {
+    for (std::uint64_t rest = products; rest != 0; rest &= rest - 1) --sums;  // trees still open
+  }
+  return sums + (plan.exact_products ? 0 : products);
+}
+
+/// A product of binary32 values formed in binary32 may be rounded again by a nearest mode where it
+/// has at most 24 bits: what it loses below 2^-149 then lies far under half the least spacing.
+constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
+  return is_nearest(mode) && target.min_quantum_exponent() >= -120;
+}
+
+/// Whether the products of operands with these or-ed fraction bits, and their sums, may take
+/// binary32 lanes.
+CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
+                                    std::uint32_t b_fraction) {
+  return plan.sum_in_binary32 &&
+         significant_bits(a_fraction) + significant_bits(b_fraction) <= plan.product_bits;
+}
+
+/// How sums may grow in `steps` steps where each rounding adds at most `e` of its result: the
+/// coefficients of s, c and the products in a bound of every intermediate. A product counts most
+/// where it comes first.
+constexpr void bound_growth(SplitPlan& split, double e) {
+  const auto up = [e](double x) { return x * (1 + e); };
+  double bound[3] = {};
+  for (int which = 0; which < 3; ++which) {
+    double s = which == 0 ? 1 : 0;
+    double c = which == 1 ? 1 : 0;
+    double p = which == 2 ? 1 : 0;
+    double most = 0;
+    for (int step = 0; step < split.steps; ++step, p = 0) {
+      if (split.kind == Split::kahan) {
+        const double y = up(p + c);
+        const double t = up(s + y);
+        const double gained = up(y + e * t);  // t - s is y and t's error
+        c = up(e * t + e * (y + e * t));
+        s = t;
+        if (gained > most) most = gained;
+      } else {
+        s = up(s + p);
+      }
+      if (s > most) most = s;
+    }
+    bound[which] = most;
+  }
+  split.of_sum = static_cast<float>(bound[0]);
+  split.of_compensation = static_cast<float>(bound[1]);
+  split.of_products = static_cast<float>(bound[2]);
+}
+
+constexpr bool saturates(const RoundPlan& plan) {
+  return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
+}
+
+constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool exact_products,
+                                    const Format& sum, const RoundingOptions& options,
+                                    const RoundPlan& product_plan, const RoundPlan& sum_plan) {
+  SplitPlan split;
+  const bool even = options.mode == Rounding::nearest_even;
+  if (even && options.overflow == Overflow::ieee && sum == kFp32 &&
+      (exact_products || product == kFp32)) {
+    if (scheme == Scheme::sequential) split.kind = Split::plain;
+    if (scheme == Scheme::kahan && !exact_products) split.kind = Split::plain_kahan;
+    if (scheme == Scheme::pairwise && !exact_products) split.kind = Split::plain_tree;
+    return split;
+  }
+  // Sums of multiples of the least spacing need no rounding at the grid's lower end, and binary32
+  // sums may be rounded again (sum_is_exact_in_binary32).
+  const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
+  const bool narrow = product.precision() <= sum.precision() && 2 * sum.precision() + 2 <= 24;
+  const bool rounded = takes_magnets(sum, sum_plan) && takes_magnets(product, product_plan) &&
+                       same_grid && product.precision() <= sum.precision();
+  split.guarded = sum.man == 0 || (!exact_products && product.man == 0);
+  if (scheme == Scheme::sequential && exact_products && even && takes_magnets(sum, sum_plan)) {
+    if (sum.precision() <= 11) split.kind = Split::exact;
+  } else if (!exact_products && even && rounded && narrow) {
+    if (scheme == Scheme::sequential) split.kind = Split::rounded;
+    if (scheme == Scheme::kahan) split.kind = Split::kahan;
+    if (scheme == Scheme::pairwise && !split.guarded) split.kind = Split::tree;
+  }
+  if (split.kind == Split::none) return split;
+
+  split.man_product = exact_products ? sum.man : product.man;
+  split.man_sum = sum.man;
+  split.product_quantum =
+      Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
+  // Subnormal, it would cost every bound an assist.
+  split.product_least =
+      static_cast<float>(split.product_quantum < 0x1p-120 ? 0x1p-120 : split.product_quantum);
+  split.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
+  const double half_place = Format::power_of_two(-sum.precision());
+  split.product_growth =
+      static_cast<float>(1 + 2 * Format::power_of_two(-product.precision()) + 0x1p-20);
+  if (split.kind == Split::rounded || split.kind == Split::exact) {
+    // A rounded sum lies no further from the exact one than the old sum does.
+    split.steps = kRangeGroup;
+    split.of_products = 2;
+  } else if (split.kind == Split::tree) {
+    // A group is three levels deep.
+    split.steps = kRangeGroup;
+    const double up = 1 + half_place;
+    split.of_products = static_cast<float>(up * up * up);
+  } else {
+    split.steps = kShortSteps;
+    bound_growth(split, half_place);
+  }
+  const double most = kMostWithMagnets;
+  split.limit = static_cast<float>(sum.max() < most ? sum.max() : most);
+  split.product_limit = static_cast<float>(exact_products         ? most
+                                           : product.max() < most ? product.max()
+                                                                  : most);
+  const bool both_saturate = saturates(sum_plan) && (exact_products || saturates(product_plan));
+  split.saturates = both_saturate && sum.max() <= most && (exact_products || product.max() <= most);
+  return split;
+}
+
+/// Whether split_stochastic.h rounds into a format: a grid down to zero, with signs.
+constexpr bool splits_stochastic(const Format& format) {
+  return format.is_signed && format.has_zero() && (format.subnormals || format.man == 0);
+}
+
+constexpr StochasticFormat stochastic_format(const Format& format, const RoundPlan& plan) {
+  const double overflow =
+      plan.overflow_is_nan ? std::numeric_limits<double>::quiet_NaN() : plan.overflow_value;
+  return {format.man, Format::power_of_two(format.min_quantum_exponent()), format.max(), overflow,
+          format.has_negative_zero()};
+}
+
+/// Binary32 holds p + N bits beside a magnet's leading two, 2^-N spacings, and the spacings as
+/// normal numbers unless they are its own.
+constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
+  const int quantum = format.min_quantum_exponent();
+  return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&
+         quantum - random_bits >= -149;
+}
+
+/// Where sums have at most 22 bits from max to the least spacing, p + N' <= 22 bits of them are
+/// all, and R's last N - N' bits cannot matter; the same of products that are exact.
+constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
+  const int met = 22 - format.precision();
+  const bool all = 2 * format.max() <=
+                   Format::power_of_two(format.min_quantum_exponent() + format.precision() + met);
+  return all && met > 0 && met < random_bits && stochastic_fits_binary32(format, met)
+             ? random_bits - met
+             : 0;
+}
+
+constexpr StochasticPlan make_stochastic_plan(Scheme scheme, bool exact_products,
+                                              const Format& product, const Format& sum,
+                                              const RoundPlan& product_plan,
+                                              const RoundPlan& sum_plan) {
+  StochasticPlan plan;
+  plan.product = stochastic_format(product, product_plan);
+  plan.sum = stochastic_format(sum, sum_plan);
+  const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
+  plan.on_grid = sum.man > 0 && (exact_products || same_grid);
+  // A tree's first product stands alone: binary64 holds it exactly.
+  const bool alone = exact_products && scheme == Scheme::pairwise;
+  const double most = Format::power_of_two(100);
+  const int bits = sum_plan.random_bits;
+  plan.fits_binary32 = !alone && stochastic_fits_binary32(sum, bits) &&
+                       (exact_products || stochastic_fits_binary32(product, bits));
+  plan.in_binary32 =
+      plan.fits_binary32 && sum.max() < most && (exact_products || product.max() < most);
+  if (!exact_products && product == sum && plan.on_grid) {
+    plan.spare_bits = stochastic_spare_bits(sum, bits);
+  }
+  // A step's values are at most (1 + 8 * 2^-man) times the old ones and the product together.
+  const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
+  plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
+                (exact_products || product.man >= 7);
+  plan.limit = static_cast<float>(!plan.fits_binary32 || largest < most ? largest : most);
+  return plan;
+}
+
+/// Of one level: products rounded into `product` (or exact), summed in `sum`.
+constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exact_products,
+                                  const Format& sum, const RoundingOptions& options,
+                                  std::uint64_t first_draw) {
+  GemmPlan plan;
+  plan.scheme = scheme;
+  plan.exact_products = exact_products;
+  plan.product = make_plan(product, options);
+  plan.sum = make_plan(sum, options);
+  plan.first_draw = first_draw;
+  plan.split =
+      make_split_plan(scheme, product, exact_products, sum, options, plan.product, plan.sum);
+  if (options.mode == Rounding::stochastic && options.variant == Variant::A &&
+      splits_stochastic(sum) && (exact_products || splits_stochastic(product))) {
+    plan.split.kind = Split::stochastic;
+    plan.stochastic =
+        make_stochastic_plan(scheme, exact_products, product, sum, plan.product, plan.sum);
+  }
+  if (exact_products) return plan;
+  if (!plan.product.wide && product_fits_binary32(product, options.mode)) plan.product_bits = 24;
+  plan.sum_in_binary32 =
+      !plan.sum.wide &&
+      sum_is_exact_in_binary32(sum.precision(), product.precision(), sum, options.mode);
+  return plan;
+}
+
+}  // namespace cpd

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Short roundings: p = man + 1 bits, without an upper bound of the exponent and without special
+// values. The caller knows that nothing overflows (SplitPlan), that operands are finite, and that
+// no sum is -0 (a product -0 comes out as +0, which no other sum can tell).
+//
+// Veltkamp's splitting (Dekker 1971; Boldo 2006): with K = 2^k, k = 23 - man, u = K t - t, rounded
+// to nearest even in binary32, has its last place where t's p bits end, so that K t - u is t
+// rounded. Ties: then t has p + 1 bits, K t is an even multiple of u's last place, and u even means
+// t's rounding even. K t - t may fall into the binade below, where u's last place is half as large:
+// only for t within 2^-k of a power of two, which is what t is rounded to there too, as k >= man +
+// 2 (p <= 11).
+//
+// A number below 2^emin is rounded at the format's least spacing instead: u = M - t with M at least
+// 1.5 * 2^23 spacings.
+//
+// Sums of two numbers of the format are multiples of its least spacing, so that they need no M.
+#pragma once
+
+#include "cpd/numeric/round/exact.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// The constants of one format in all lanes.
+template <class V>
+struct SplitFormat {
+  V factor;             ///< K
+  V factor_less_1;      ///< K - 1
+  V least;              ///< 1.5 * 2^23 spacings
+  V least_normal;       ///< 1.5 * 2^emin
+  V sign;               ///< -0 where the format has it, else +0
+  std::int32_t magnet;  ///< turns a sum of fixed_logs into the pattern of K |a * b|, roughly
+
+  CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
+    using S = Scalar<V>;
+    const double k = exact_power(Lanes<V>::mantissa - man);
+    factor = splat<V>(static_cast<S>(k));
+    factor_less_1 = splat<V>(static_cast<S>(k - 1));
+    least_normal = splat<V>(static_cast<S>(1.5 * quantum * exact_power(man)));
+    least = least_normal * factor;
+    magnet = (127 + 23 - man) * (1 << 23);
+    sign = splat<V>(has_negative_zero ? static_cast<S>(-0.0) : S{0});
+  }
+};
+
+/// t rounded; t is zero or a multiple of the least spacing. t in binary32 may itself be a rounded
+/// sum of two numbers of p <= 11 bits (Figueroa 1995).
+template <class V>
+CPD_FN V split(V t, const SplitFormat<V>& format) {
+  const V u = t * format.factor_less_1;
+  return fma(t, format.factor, -u);
+}
+
+/// a * b rounded once; factor_b = b * K. Any operands: the fused operation rounds the exact product
+/// at M's last place, and M = a * b * K needs only the right binade. Where that product was rounded
+/// up to a power of two, so is a * b.
+template <class V>
+CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
+  const V m = at_least(a * factor_b, format.least);
+  const V u = negative_fma(a, b, m);
+  return m - u;
+}
+
+/// log2|x| * 2^23, an even integer, to within 2^-15.9 * 2^23; -64 * 2^23 for zero. x is finite.
+/// log2(1 + f) is f and a cubic's f (1 - f) part, fitted to the largest error.
+template <class V>
+CPD_FN Signed<V> fixed_log(V x) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  using P = Pattern<V>;
+  constexpr int kSmall = 32;
+  const U magnitude = bits_as<U>(x) & splat<U>(P::magnitude);
+  const auto subnormal = (I)magnitude < splat<I>(P::implicit);
+  const V scaled = bits_as<V>(magnitude) * splat<V>(0x1p32F);
+  const U pattern = select(subnormal, bits_as<U>(scaled), magnitude);
+  const U one = splat<U>(127U << P::mantissa);
+  const V f = bits_as<V>((pattern & splat<U>(P::fraction)) | one) - splat<V>(1.0F);
+  const V cubic =
+      splat<V>(0.441916613F) +
+      f * (splat<V>(-0.267176376F) + f * (splat<V>(0.148420765F) + f * splat<V>(-0.0451457190F)));
+  const V beyond = f * (splat<V>(1.0F) - f) * cubic * splat<V>(0x1p23F);
+  const I log = (I)(pattern - one) + convert<I>(beyond) -
+                select(subnormal, splat<I>(kSmall << P::mantissa), I{});
+  return select(magnitude == U{}, splat<I>(-(1 << 29)), log & splat<I>(-2));
+}
+
+/// a * b rounded once, as split_product does, with the magnet's binade from the logarithms instead
+/// of from a product: log_a is fixed_log(a), log_b is fixed_log(b) + magnet; binary32. An even
+/// pattern is a multiple of twice its last place, so that M - a * b is as good for either sign.
+/// Near a power of two, where the sum of the logarithms (to within 2^-14.9) may miss the binade,
+/// and where M - a * b may leave M's, both grids round a * b to that power: it is no further off
+/// than 2^-12 of it, as man <= 10.
+template <class V>
+CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFormat<V>& format) {
+  const V m = bits_as<V>(max(log_a + log_b, bits_as<Signed<V>>(format.least)));
+  return m - negative_fma(a, b, m);
+}
+
+/// t rounded, for any t of 24 bits or rounded to odd; zero keeps t's sign where the format has -0.
+template <class V>
+CPD_FN V split_any(V t, const SplitFormat<V>& format) {
+  const V m = at_least(t, format.least_normal);
+  const V u = fma(m, format.factor, -t);
+  const V rounded = fma(m, format.factor, -u);
+  return with_sign_of(rounded, t, format.sign);
+}
+
+/// s + a * b rounded once. The sum is taken to odd first, unless kFits: it is a binary32 number.
+template <bool kFits, class V>
+CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
+  if constexpr (kFits) {
+    return split_any(fma(a, b, s), format);
+  } else {
+    return split_any(fma_to_odd(a, b, s), format);
+  }
+}
+
+/// accumulate_kahan of kSums finite sums in step, so that none's operations wait for another's;
+/// round(t) is t rounded.
+template <int kSums, class V, class Round>
+CPD_FN void split_kahan(const V* x, V* sum, V* compensation, Round round) {
+  V y[kSums];
+  for (int i = 0; i < kSums; ++i) y[i] = round(x[i] - compensation[i]);
+  for (int i = 0; i < kSums; ++i) {
+    const V t = round(sum[i] + y[i]);
+    compensation[i] = t - sum[i];
+    sum[i] = t;
+  }
+  for (int i = 0; i < kSums; ++i) compensation[i] = round(compensation[i]);
+  for (int i = 0; i < kSums; ++i) compensation[i] = round(compensation[i] - y[i]);
+}
+template <class V>
+CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& format) {
+  split_kahan<1>(&x, &sum, &compensation, [&](V t) { return split(t, format); });
+}
+
+// --- guarded -------------------------------------------------------------------------------------
+
+/// Roundings that keep in mind the largest result, so that their caller learns afterwards whether
+/// one left the format, or, with kSaturates, cut it off there. man = 0 as well. (t + M) - M with M
+/// = 1.5 * 2^23 spacings of t's binade; with man = 0 its last bit is the parity of the binade's
+/// number, so that an even sum is an even code.
+template <class V>
+struct GuardedFormat {
+  using I = Signed<V>;
+  I least;                  ///< the least magnet's pattern, but for its parity
+  I magnet;                 ///< turns t's exponent into one's
+  std::int32_t log_magnet;  ///< turns a sum of fixed_logs into one's
+  I parity;                 ///< 1 for man = 0, else 0
+  V sign;                   ///< -0 where the format has it, else +0
+  V most;                   ///< where results saturate
+
+  CPD_FN GuardedFormat(int man, double quantum, bool has_negative_zero, float saturates_at) {
+    using S = Scalar<V>;
+    constexpr int kMantissa = Lanes<V>::mantissa;
+    const S least_magnet = static_cast<S>(1.5 * quantum * exact_power(kMantissa));
+    const std::int32_t pattern = bits_as<std::int32_t>(least_magnet);
+    const std::int32_t odd = man == 0 ? pattern >> kMantissa & 1 : 0;  // of the least magnet
+    least = splat<I>(pattern | odd);
+    magnet = splat<I>((kMantissa - man) << kMantissa | 1 << (kMantissa - 1) | odd);
+    log_magnet = (127 + kMantissa - man) << kMantissa | odd;
+    parity = splat<I>(man == 0 ? 1 : 0);
+    sign = splat<V>(has_negative_zero ? static_cast<S>(-0.0) : S{0});
+    most = splat<V>(saturates_at);
+  }
+
+  /// The magnet of a pattern.
+  CPD_FN V operator()(I pattern) const {
+    return bits_as<V>(pattern ^ ((pattern >> Lanes<V>::mantissa) & parity));
+  }
+  template <bool kSaturates>
+  CPD_FN V guard(V rounded, V& largest) const {
+    if constexpr (kSaturates) return clamped(rounded, most);
+    largest = larger_magnitude(largest, rounded);
+    return rounded;
+  }
+};
+
+template <class V>
+CPD_FN Signed<V> exponent_pattern(V t) {
+  return bits_as<Signed<V>>(t) & splat<Signed<V>>(Pattern<V>::infinity);
+}
+
+/// split.
+template <bool kSaturates, class V>
+CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
+  const V m = format(exponent_pattern(t) + format.magnet);
+  return format.template guard<kSaturates>((t + m) - m, largest);
+}
+
+/// split_product; log_b is fixed_log(b) + log_magnet.
+template <bool kSaturates, class V>
+CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
+                         V& largest) {
+  const V m = format(max(log_a + log_b, format.least));
+  return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
+}
+
+/// split_fma.
+template <bool kSaturates, class V>
+CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
+  const V t = fma_to_odd(a, b, s);
+  const V m = format(max(exponent_pattern(t) + format.magnet, format.least));
+  return format.template guard<kSaturates>(with_sign_of((t + m) - m, t, format.sign), largest);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

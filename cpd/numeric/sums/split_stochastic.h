@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Short stochastic roundings, variant A with N bits: the first N bits below the format's last place
+// are added to the random integer R < 2^N, and what is then below the last place is dropped. So a
+// number may first be truncated to p + N bits or more, and to multiples of 2^-N spacings.
+//
+// For an environment that rounds toward zero (environment.h): the sums and products here are
+// truncated by it. Overflow and its consequences (Inf, NaN) are taken care of; the caller knows
+// that operands are finite.
+#pragma once
+
+#include "cpd/numeric/round/round.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// The constants of one format in all lanes.
+template <class V>
+struct SplitStochastic {
+  using U = Unsigned<V>;
+  int shift;     ///< of R to the first N bits that a number on the grid drops
+  U kept;        ///< mask of such a number's bits that stay
+  V factor;      ///< 2^(mantissa - man - N)
+  V least;       ///< 1.5 * 2^mantissa spacings * 2^-N
+  U kept_units;  ///< mask of what stays of a number of 2^-N spacings
+  V max;
+  V overflow;  ///< what takes the place of larger numbers
+  U sign;      ///< -0 where the format has it, else +0
+
+  CPD_FN SplitStochastic(const StochasticFormat& format, int random_bits) {
+    using S = Scalar<V>;
+    using E = typename ElementOf<U>::type;
+    const int dropped = Lanes<V>::mantissa - format.man;
+    const double units = format.quantum * exact_power(-random_bits);
+    shift = dropped - random_bits;
+    kept = splat<U>(static_cast<E>(~E{0} << dropped));
+    factor = splat<V>(static_cast<S>(exact_power(shift)));
+    least = splat<V>(static_cast<S>(1.5 * units * exact_power(Lanes<V>::mantissa)));
+    kept_units = splat<U>(static_cast<E>(~E{0} << random_bits));
+    max = splat<V>(static_cast<S>(format.max));
+    overflow = splat<V>(static_cast<S>(format.overflow));
+    sign = splat<U>(format.has_negative_zero ? Pattern<V>::sign : E{0});
+  }
+};
+
+/// t rounded; t is a multiple of the least spacing, truncated to p + N bits or more, Inf, or (man >
+/// 0) NaN.
+template <bool kMayOverflow, class V>
+CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
+  using U = Unsigned<V>;
+  const U carried = bits_as<U>(t) + shift_left(random, format.shift);
+  const V y = bits_as<V>(carried & format.kept);
+  return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
+}
+
+/// t rounded, for any t truncated to p + N bits or more: 1.5 * 2^j of t's sign, j so that its last
+/// place is 2^-N of t's, takes t without leaving its binade. In binary32, where 2^j may not be
+/// finite, t then lies beyond 2^100 and max. Inf and NaN meet `least`, and stay.
+template <bool kMayOverflow, class V>
+CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
+  using U = Unsigned<V>;
+  using P = Pattern<V>;
+  const U binade = merge_bits(bits_as<U>(t * format.factor), splat<U>(P::sign | P::infinity),
+                              splat<U>(P::implicit >> 1));
+  const V m = at_least(bits_as<V>(binade), format.least);
+  const U carried = bits_as<U>(t + m) + random;
+  const V rounded = bits_as<V>(carried & format.kept_units) - m;
+  const V y = bits_as<V>(merge_bits(bits_as<U>(t), format.sign, bits_as<U>(rounded)));
+  return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

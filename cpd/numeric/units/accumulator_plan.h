@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/sums/fixed_plan.h"
+#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/units/block_fma.h"
+
+namespace cpd {
+
+/// An accumulator as the kernels of a matrix product take it: `sum` is the innermost ordered sum,
+/// `outer` adds the chunks' results.
+struct AccumulatorPlan {
+  Scheme scheme = Scheme::sequential;
+  FoldPlan first;          ///< how c is rounded, by draw 0
+  GemmPlan sum;            ///< all schemes but block_fma and fixed
+  FoldPlan outer;          ///< chunked
+  std::int64_t chunk = 0;  ///< terms per chunk; 0: not chunked
+  BlockFmaPlan unit;       ///< block_fma
+  FixedPlan fixed;         ///< fixed, which rounds c itself
+  int planes = 1;          ///< floats of state for each sum, the chunks' outer sum apart
+
+  /// Whether the kernel of the products rounds the sum into the accumulator's format at its end.
+  [[nodiscard]] constexpr bool ends_in_kernel() const {
+    return scheme == Scheme::block_fma || scheme == Scheme::fixed;
+  }
+};
+
+/// `depth`: how many products a sum has.
+constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
+                                                std::int64_t depth) {
+  AccumulatorPlan plan;
+  plan.scheme = accumulator.scheme;
+  Format start = accumulator.format;
+  RoundingOptions first = accumulator.rounding;
+  if (accumulator.scheme == Scheme::block_fma) {
+    const BlockFma unit = accumulator.unit.value_or(BlockFma{});
+    plan.unit = make_block_fma_plan(accumulator);
+    plan.planes = plan.unit.planes;
+    if (unit.promote == 0) {
+      start = unit.sum;
+      first = RoundingOptions{};
+      first.mode = unit.rounding;
+    }
+  } else if (accumulator.scheme == Scheme::fixed) {
+    plan.fixed = make_fixed_plan(accumulator);
+    plan.sum.exact_products = true;
+    plan.planes = plan.fixed.planes;
+  } else {
+    const bool chunked = accumulator.scheme == Scheme::chunked;
+    const Scheme scheme = chunked ? Scheme::sequential : accumulator.scheme;
+    const Format inner = chunked ? accumulator.inner.value_or(start) : start;
+    plan.sum =
+        make_gemm_plan(scheme, accumulator.product.value_or(start), accumulator.exact_products,
+                       inner, accumulator.rounding, first_draw(accumulator.rounding));
+    plan.planes = planes_of(scheme, depth);
+    if (chunked) {
+      plan.chunk = accumulator.chunk;
+      plan.outer = make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner);
+    }
+  }
+  plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32);
+  return plan;
+}
+
+}  // namespace cpd

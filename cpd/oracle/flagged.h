@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The oracle's exception flags: what a rounding of oracle/reference.h raises, from the definition,
+// and the class of corner that it is. No arithmetic of the kernels'.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "cpd/oracle/oracle.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/spec/operation.h"
+
+namespace cpd::reference {
+
+using soft::Tininess;
+
+/// floor(log2 |x|) of a finite number that is not zero.
+inline int top_exponent(const Exact& x) { return x.significand.bit_length() + x.exponent - 1; }
+
+/// The exponent of the least normal power of two (e8m0: of its least value).
+inline int least_exponent(const Spec& spec) {
+  return spec.encoding == Encoding::e8m0 ? -127 : spec.emin();
+}
+
+/// The format's grid with `more` binades of normal numbers below its own, in which every power of
+/// two has a code of the same parity.
+inline Spec extended(const Spec& spec, int more) {
+  const int bias = 1 - least_exponent(spec) + more;
+  const bool odd_below = spec.encoding == Encoding::e8m0;  // code c is 2^(c - 127): 127 + more
+  return {spec.exp, spec.man, bias + (odd_below ? 1 : 0)};
+}
+
+/// Finite x rounded to the format's precision with unbounded exponent, as a magnitude.
+inline Exact round_unbounded(const Spec& spec, const Exact& x, const Options& o) {
+  const int below = std::max(0, least_exponent(spec) - top_exponent(x));
+  const Spec grid = extended(spec, (below + 3) / 2 * 2);
+  return grid_value(grid, round_magnitude(grid, x, o));
+}
+
+/// Whether finite x is below 2^emin: as it is, or rounded with unbounded exponent.
+inline bool is_tiny(const Spec& spec, const Exact& x, const Options& o, Tininess tininess) {
+  if (x.is_zero() || spec.is_integer()) return false;
+  const int below = least_exponent(spec) - top_exponent(x);
+  if (below <= 0) return false;
+  if (tininess == Tininess::before || below > 1) return true;
+  return top_exponent(round_unbounded(spec, x, o)) < least_exponent(spec);
+}
+
+/// What rounding exact x to `result` raises; `raised` is what the operation has raised itself.
+inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& result,
+                             const Options& o, Tininess tininess, std::uint8_t raised = 0) {
+  const bool below_unsigned = x.negative && !spec.is_signed;
+  if (x.is_nan()) return raised | (spec.nan_code() ? 0 : soft::kInvalid);
+  if (below_unsigned && result.is_nan()) return raised | soft::kInvalid;
+  if (x.is_infinite()) {
+    if (raised != 0 || result.is_infinite()) return raised;
+    return soft::kOverflow | soft::kInexact;
+  }
+  const bool same_sign = x.negative == result.negative || result.is_zero();
+  if (result.kind == Exact::Kind::finite && same_sign && compare_magnitude(x, result) == 0) {
+    return 0;
+  }
+  std::uint8_t flags = soft::kInexact;
+  if (is_tiny(spec, x, o, tininess)) flags |= soft::kUnderflow;
+  const bool passes = compare_magnitude(x, grid_value(spec, spec.max_code(x.negative))) > 0 &&
+                      round_magnitude(spec, x, o) > spec.max_code(x.negative);
+  if (passes && !below_unsigned) flags |= soft::kOverflow;
+  return flags;
+}
+
+/// The code of what round_exact gives; none for a NaN where the format has no code for it.
+inline std::optional<std::uint32_t> code_of(const Spec& spec, const Exact& value) {
+  std::optional<std::uint64_t> code;
+  if (value.is_nan()) {
+    code = spec.nan_code();
+  } else {
+    const std::uint64_t sign = value.negative ? spec.magnitudes() : 0;
+    if (value.is_infinite()) {
+      code = sign + *spec.infinity_code();
+    } else if (spec.encoding == Encoding::e8m0) {
+      code = static_cast<std::uint64_t>(value.exponent + 127);
+    } else if (spec.is_integer()) {
+      const std::uint64_t size = value.significand.limb(0);
+      code = value.negative && size != 0 ? 2 * spec.magnitudes() - size : size;
+    } else {  // grid_value's integer and exponent
+      const std::uint64_t integer = value.significand.limb(0);
+      const auto field = static_cast<std::uint64_t>(value.exponent - (spec.emin() - spec.man));
+      code = sign + (integer < (std::uint64_t{1} << spec.man) ? 0 : field << spec.man) + integer;
+    }
+  }
+  if (!code) return std::nullopt;
+  return static_cast<std::uint32_t>(*code);
+}
+
+/// Whether |x| lies midway between two neighbours of the format's precision.
+inline bool is_tie(const Spec& spec, const Exact& x) {
+  if (x.kind != Exact::Kind::finite || x.is_zero()) return false;
+  int zeros = 0;
+  while (x.significand.limb(zeros / 32) == 0) zeros += 32;
+  zeros += std::countr_zero(x.significand.limb(zeros / 32));
+  return x.exponent + zeros == std::max(top_exponent(x), least_exponent(spec)) - spec.man - 1;
+}
+
+inline constexpr std::uint16_t bit(Corner corner) { return static_cast<std::uint16_t>(corner); }
+
+inline bool counts(const Exact& x) { return x.kind == Exact::Kind::finite && !x.is_zero(); }
+
+/// Whether a rounding was of a tie, and whether it carried.
+inline std::uint16_t rounding_corners(const Spec& spec, const Exact& x, const Exact& result) {
+  const bool carries = counts(x) && counts(result) && top_exponent(result) > top_exponent(x);
+  const bool ties = !result.is_nan() && is_tie(spec, x);
+  return static_cast<std::uint16_t>((carries ? bit(Corner::carry) : 0) |
+                                    (ties ? bit(Corner::tie) : 0));
+}
+
+/// Whether a sum is zero, or at least two binades below its greater term.
+inline bool cancels(const Exact& x, const Exact& y, const Exact& sum) {
+  if (!counts(x) || !counts(y) || x.negative == y.negative) return false;
+  return sum.is_zero() || top_exponent(sum) <= std::max(top_exponent(x), top_exponent(y)) - 2;
+}
+
+}  // namespace cpd::reference

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The slow exact oracle (oracle/reference.h) in bulk: values and exception flags of element-wise
+// operations on codes. It shares no arithmetic with the kernels.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "cpd/export.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/operation.h"
+#include "cpd/spec/rounding.h"
+
+namespace cpd {
+
+/// What a line is a case of; several may hold. Flags have classes of their own.
+enum class Corner : std::uint16_t {
+  exact = 1,
+  tie = 2,
+  carry = 4,         ///< rounding gives a greater exponent
+  cancellation = 8,  ///< a sum is zero, or at least two binades below its greater term
+  subnormal_in = 16,
+  subnormal_out = 32,
+  positive_zero = 64,  ///< the result
+  negative_zero = 128,
+  zero_in = 256,
+  infinity_in = 512,
+  infinity_out = 1024,
+  nan_in = 2048,
+  nan_out = 4096,
+  largest = 8192,  ///< the result has the largest finite magnitude
+};
+
+struct ElementRule {
+  soft::Operation operation = soft::Operation::mul;
+  std::array<Format, 3> operands{};  ///< of x, y and z
+  Format result{};
+  RoundingOptions rounding{};  ///< random integers are given: no seed counts
+  soft::Tininess tininess = soft::Tininess::after;
+};
+
+/// A result without a code: NaN in a format that has none.
+constexpr std::uint32_t kNoCode = 0xFFFFFFFF;
+
+/// n lines, of memory that somebody else owns. Codes are whole, sign bit on top.
+struct ElementLines {
+  std::int64_t n = 0;
+  std::array<const std::uint32_t*, 3> operands{};  ///< as many as the operation takes
+  const std::uint32_t* random = nullptr;           ///< of stochastic rounding
+  std::uint32_t* codes = nullptr;
+  std::uint8_t* flags = nullptr;     ///< NX 1, UF 2, OF 4, DZ 8, NV 16
+  std::uint16_t* corners = nullptr;  ///< of Corner
+};
+
+/// Throws Error where a format, the rounding, a code or a random integer is out of range.
+CPD_API void OracleElements(const ElementRule& rule, const ElementLines& lines);
+
+}  // namespace cpd

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The oracle of a matrix unit (host only): one block of products and the running sum, for every
+// Adder, in exact numbers, from accumulator.h's words.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "cpd/oracle/reference.h"
+#include "cpd/spec/accumulator.h"
+
+namespace cpd::reference {
+
+// --- Operands ------------------------------------------------------------------------------------
+
+// The values in the order that the unit takes them: within each group first those with k mod stride
+// < take, then the next. Places beyond the last k hold 0.
+inline std::vector<float> in_order(const BlockFma& unit, std::span<const float> x) {
+  if (unit.group == 0) return {x.begin(), x.end()};
+  const auto group = static_cast<std::size_t>(unit.group);
+  const auto stride = static_cast<std::size_t>(unit.stride);
+  const auto take = static_cast<std::size_t>(unit.take);
+  std::vector<float> ordered;
+  for (std::size_t begin = 0; begin < x.size(); begin += group) {
+    for (std::size_t first = 0; first < stride; first += take) {
+      for (std::size_t k = 0; k < group; ++k) {
+        if (k % stride < first || k % stride >= first + take) continue;
+        ordered.push_back(begin + k < x.size() ? x[begin + k] : 0.0f);
+      }
+    }
+  }
+  return ordered;
+}
+
+// --- Terms ---------------------------------------------------------------------------------------
+
+// The exponent of a finite number that is not zero, in a format whose least is emin.
+inline int block_exponent(const Exact& x, int emin) {
+  return std::max(x.significand.bit_length() + x.exponent - 1, emin);
+}
+
+// One term of a block: its exact value, and the exponent that it is aligned by.
+struct BlockTerm {
+  Exact value;
+  int exponent = 0;
+};
+
+// x cut toward zero to a multiple of 2^quantum, of at most 64 binary digits.
+inline Exact cut(Exact x, int quantum) {
+  const int drop = quantum - x.exponent;
+  if (drop <= 0) return x;
+  if (x.significand.bit_length() - drop > 64) throw std::invalid_argument("wider than 64 bits");
+  std::uint64_t whole = 0;
+  for (int at = drop + 63; at >= drop; --at) {
+    whole = whole << 1 | (x.significand.limb(at / 32) >> (at % 32) & 1);
+  }
+  return exact_finite(x.negative, whole, quantum);
+}
+
+// What a block of products is made of: of each k the operands and, where the unit takes them, their
+// scales.
+struct BlockOperands {
+  std::span<const float> a, b;
+  std::span<const float> a_scales{}, b_scales{};  // empty: all are 1
+
+  BlockOperands part(std::size_t begin, std::size_t count) const {
+    const auto cut = [&](std::span<const float> x) {
+      return x.empty() ? x : x.subspan(begin, count);
+    };
+    return {cut(a), cut(b), cut(a_scales), cut(b_scales)};
+  }
+};
+
+// The terms of a unit with scales.
+inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOperands& x) {
+  const auto scale = [&](std::span<const float> scales, std::size_t k) {
+    return exact(scales.empty() ? 1.0f : std::fabs(scales[k]));
+  };
+  const auto exponent = [](const Exact& value, const Format& format) {
+    const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
+    return counts ? block_exponent(value, format.emin()) : 0;
+  };
+  std::vector<BlockTerm> terms;
+  const auto dot = static_cast<std::size_t>(unit.dot);
+  for (std::size_t begin = 0; begin < x.a.size(); begin += dot) {
+    const Exact a_scale = scale(x.a_scales, begin);
+    const Exact b_scale = scale(x.b_scales, begin);
+    BlockTerm term{exact_finite(false, 0, 0),
+                   exponent(a_scale, *unit.scale) + exponent(b_scale, *unit.scale)};
+    for (std::size_t k = begin; k < std::min(x.a.size(), begin + dot); ++k) {
+      term.value = add(term.value, multiply(exact(x.a[k]), exact(x.b[k])));
+    }
+    if (dot == 1) {
+      term.exponent += exponent(exact(x.a[begin]), unit.a) + exponent(exact(x.b[begin]), unit.b);
+    }
+    term.value = multiply(term.value, multiply(a_scale, b_scale));
+    if (term.value.kind == Exact::Kind::finite && term.value.is_zero()) {
+      term.exponent = unit.min_exponent;
+    }
+    terms.push_back(term);
+  }
+  return terms;
+}
+
+// The terms of a unit without.
+inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOperands& x) {
+  const int emin_a = spec_of(unit.a).emin();
+  const int emin_b = spec_of(unit.b).emin();
+  std::vector<BlockTerm> terms;
+  for (std::size_t k = 0; k < x.a.size(); ++k) {
+    const Exact a = exact(x.a[k]);
+    const Exact b = exact(x.b[k]);
+    const Exact value = multiply(a, b);
+    const bool counts = value.kind == Exact::Kind::finite && !value.is_zero();
+    terms.push_back({value, counts ? block_exponent(a, emin_a) + block_exponent(b, emin_b)
+                                   : unit.min_exponent});
+  }
+  return terms;
+}
+
+// Whether |x| cut to the format's precision is more than its largest value.
+inline bool passes_largest(const Spec& spec, const Exact& x) {
+  const Exact largest = grid_value(spec, spec.max_code());
+  const int quantum = block_exponent(largest, spec.emin()) - spec.man;
+  return compare_magnitude(add(largest, exact_finite(false, 1, quantum)), x) <= 0;
+}
+
+// What is rounded after a block, exactly: Adder::aligned. Terms and addend are finite.
+inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
+                           const Exact& addend) {
+  if (unit.aligns_addend) {
+    const bool counts = !addend.is_zero();
+    terms.push_back(
+        {addend, counts ? block_exponent(addend, spec_of(unit.sum).emin()) : unit.min_exponent});
+  }
+  int greatest = unit.min_exponent;
+  for (const BlockTerm& term : terms) greatest = std::max(greatest, term.exponent);
+  Exact total = exact_finite(false, 0, 0);
+  for (const BlockTerm& term : terms) {
+    total = add(total, cut(term.value, greatest - unit.fraction_bits));
+  }
+  return unit.aligns_addend ? total : add(total, addend);
+}
+
+// --- Other adders --------------------------------------------------------------------------------
+
+// x cut down to a multiple of 2^quantum.
+inline Exact floor_to(const Exact& x, int quantum) {
+  const Exact whole = cut(x, quantum);
+  const bool exact = add(x, negate(whole)).is_zero();
+  return exact || !x.negative ? whole : add(whole, exact_finite(true, 1, quantum));
+}
+
+// A sum of cut products and the exponent that they were cut by.
+struct CutSum {
+  Exact value = exact_finite(false, 0, 0);
+  int exponent = kNothing;
+  static constexpr int kNothing = -999;  // of products that are all zero
+};
+
+// Of terms first, first + step, …, each cut toward zero below their own greatest exponent.
+inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, std::size_t first,
+                      std::size_t step) {
+  CutSum sum;
+  for (std::size_t k = first; k < terms.size(); k += step) {
+    if (!terms[k].value.is_zero()) sum.exponent = std::max(sum.exponent, terms[k].exponent);
+  }
+  for (std::size_t k = first; k < terms.size(); k += step) {
+    sum.value = add(sum.value, cut(terms[k].value, sum.exponent - unit.fraction_bits));
+  }
+  return sum;
+}
+
+// Adder::two_steps and two_steps_even. The products' sum and the addend are cut down below the
+// greater of their exponents, the sum to 8 more bits; the total is cut down to fraction_bits + 7
+// below its own exponent.
+inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> terms,
+                            const Exact& addend) {
+  const bool halves = unit.adder == Adder::two_steps_even;
+  const int f = unit.fraction_bits;
+  CutSum products = cut_sum(unit, terms, 0, halves ? 2 : 1);
+  if (halves) {
+    const CutSum odd = cut_sum(unit, terms, 1, 2);
+    const int exponent = std::max(products.exponent, odd.exponent);
+    products.value = add(floor_to(products.value, exponent - f), floor_to(odd.value, exponent - f));
+    products.exponent = exponent;
+  }
+  const int emin = spec_of(unit.sum).emin();
+  const int of_addend = addend.is_zero() ? unit.min_exponent : block_exponent(addend, emin);
+  const int greatest = std::max({products.exponent, of_addend, unit.min_exponent});
+  const bool drops = halves && of_addend < greatest - f - 1;
+  const Exact total = add(floor_to(products.value, greatest - f - 8),
+                          drops ? exact_finite(false, 0, 0) : floor_to(addend, greatest - f));
+  if (total.is_zero()) return total;
+  return floor_to(total, block_exponent(total, emin) - f - 7);
+}
+
+// Adder::flushed_pairs: binary32 sums whose subnormals become zeros of their sign; those of the
+// operands and of the addend become +0.
+inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
+  const Spec sum = spec_of(unit.sum);
+  const auto is_below = [](const Exact& value, const Spec& spec) {
+    return value.kind == Exact::Kind::finite &&
+           (value.is_zero() || value.significand.bit_length() + value.exponent - 1 < spec.emin());
+  };
+  const auto operand = [&](float value, const Format& format) {
+    const Exact given = exact(value);
+    return is_below(given, spec_of(format)) ? exact_finite(false, 0, 0) : given;
+  };
+  const auto rounded = [&](const Exact& value) {
+    const Exact result = round_exact(sum, value);
+    return is_below(result, sum) ? exact_finite(value.negative, 0, 0) : result;
+  };
+  std::vector<Exact> sums(static_cast<std::size_t>(unit.block), exact_finite(false, 0, 0));
+  for (std::size_t k = 0; k < x.a.size(); ++k) {
+    sums[k] = rounded(multiply(operand(x.a[k], unit.a), operand(x.b[k], unit.b)));
+  }
+  for (std::size_t n = sums.size(); n > 1; n /= 2) {
+    for (std::size_t i = 0; i < n / 2; ++i) sums[i] = rounded(add(sums[2 * i], sums[2 * i + 1]));
+  }
+  return rounded(add(is_below(addend, sum) ? exact_finite(false, 0, 0) : addend, sums[0]));
+}
+
+// --- The rule ------------------------------------------------------------------------------------
+
+// Products of units that sum in two steps are Inf beyond binary32's range.
+inline void limit(std::vector<BlockTerm>& terms) {
+  const Exact beyond = exact_finite(false, 1, 128);
+  for (BlockTerm& term : terms) {
+    if (term.value.kind == Exact::Kind::finite && compare_magnitude(term.value, beyond) >= 0) {
+      term.value = exact_infinity(term.value.negative);
+    }
+  }
+}
+
+// BlockFma's rule for one block of products and the running sum.
+inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
+  if (unit.adder == Adder::flushed_pairs) return flushed_sum(unit, x, addend);
+  const Spec sum = spec_of(unit.sum);
+  std::vector<BlockTerm> terms = unit.scale ? scaled_terms(unit, x) : product_terms(unit, x);
+  const bool in_two_steps = unit.adder == Adder::two_steps || unit.adder == Adder::two_steps_even;
+  if (in_two_steps) limit(terms);
+  Exact special = addend.kind == Exact::Kind::finite ? exact_finite(false, 0, 0) : addend;
+  for (const BlockTerm& term : terms) {
+    if (term.value.kind != Exact::Kind::finite) special = add(special, term.value);
+  }
+  Options o;
+  o.rounding = unit.rounding;
+  if (special.kind != Exact::Kind::finite) return round_exact(sum, special, o);
+
+  if (unit.adder == Adder::aligned) {
+    const Exact total = aligned_total(unit, terms, addend);
+    if (unit.sum.has_inf() && passes_largest(sum, total)) return exact_infinity(total.negative);
+    const Exact rounded = round_exact(sum, total, o);
+    return rounded.is_zero() ? exact_finite(false, 0, 0) : rounded;
+  }
+  Exact total = in_two_steps ? two_step_total(unit, terms, addend) : addend;
+  if (unit.adder == Adder::exact) {
+    for (const BlockTerm& term : terms) total = add(total, term.value);
+  }
+  if (total.is_zero()) total.negative = false;
+  return round_exact(sum, total, o);
+}
+
+}  // namespace cpd::reference

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quotients and square roots for the oracle, by long division of integers: 2^-60 of the result or
+// better, and one more bit that is set where digits follow. A rounding of reference.h looks at 24
+// bits of a format and 25 below them, so that it decides as for the exact result.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/oracle/reference.h"
+
+namespace cpd::reference {
+
+__extension__ using Digits = unsigned __int128;
+
+/// digits * 2^exponent, and half a unit more where others follow.
+inline Exact with_rest(bool negative, Digits digits, int exponent, bool rest) {
+  const auto high = static_cast<std::uint64_t>(digits >> 64);
+  const Natural whole = (Natural(high) << 64) + Natural(static_cast<std::uint64_t>(digits));
+  return {Exact::Kind::finite, negative, (whole << 1) + Natural(rest ? 1 : 0), exponent - 1};
+}
+
+/// x / y of values of formats up to binary32. 0 / 0 and Inf / Inf are NaN, x / 0 is Inf.
+inline Exact divide(const Exact& x, const Exact& y) {
+  if (x.is_nan() || y.is_nan()) return exact_nan();
+  const bool negative = x.negative != y.negative;
+  if (x.is_infinite()) return y.is_infinite() ? exact_nan() : exact_infinity(negative);
+  if (y.is_infinite()) return exact_finite(negative, 0, 0);
+  if (y.is_zero()) return x.is_zero() ? exact_nan() : exact_infinity(negative);
+  if (x.is_zero()) return exact_finite(negative, 0, 0);
+  constexpr int kPlaces = 100;
+  const Digits dividend = Digits{x.significand.limb(0)} << kPlaces;
+  const Digits divisor = y.significand.limb(0);
+  return with_rest(negative, dividend / divisor, x.exponent - y.exponent - kPlaces,
+                   dividend % divisor != 0);
+}
+
+/// The square root of a value of a format up to binary32; of a number below 0 NaN, of -0 -0.
+inline Exact square_root(const Exact& x) {
+  if (x.is_nan() || x.is_zero()) return x;
+  if (x.negative) return exact_nan();
+  if (x.is_infinite()) return x;
+  const int odd = x.exponent & 1;
+  constexpr int kPlaces = 94;  // even; the radicand stays below 2^127
+  const Digits radicand = Digits{x.significand.limb(0)} << (kPlaces + odd);
+  Digits root = 0;
+  for (Digits bit = Digits{1} << 63; bit != 0; bit >>= 1) {
+    if ((root | bit) * (root | bit) <= radicand) root |= bit;
+  }
+  return with_rest(false, root, (x.exponent - odd - kPlaces) / 2, root * root != radicand);
+}
+
+}  // namespace cpd::reference

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cpd/spec/block_fma.h"
+#include "cpd/spec/fixed_point.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/rounding.h"
+
+namespace cpd {
+
+enum class Scheme : std::uint8_t {
+  sequential,  ///< s = round(s + x)
+  kahan,       ///< y = x - c; t = s + y; c = (t - s) - y; s = t; each operation rounded
+  chunked,     ///< sequential within each chunk of terms, from +0; then sequential over the chunks
+  pairwise,    ///< a tree: neighbours first, an odd one passes up; then s = round(s + tree)
+  block_fma,   ///< aligned and truncated block by block, as matrix units do (BlockFma)
+  fixed,       ///< an integer of so many bits, in steps of 2^-fraction (FixedPoint)
+};
+
+/// An ordered sum: its format, its scheme, and how each of its operations is rounded. The fields
+/// from `product` on are for products summed by Gemm.
+struct Accumulator {
+  Format format = kFp32;
+  Scheme scheme = Scheme::sequential;
+  RoundingOptions rounding{};
+
+  std::optional<Format> product{};  ///< each product is first rounded into it; default: `format`
+  bool exact_products = false;      ///< products are exact: one rounding per step (fma)
+  std::optional<Format> inner{};    ///< chunked: the format within a chunk; default: `format`
+  std::int64_t chunk = 64;          ///< chunked: terms per chunk
+  /// block_fma: the unit. Its products are exact; `format` and `rounding` are those of promotion
+  /// and of the result.
+  std::optional<BlockFma> unit{};
+  std::optional<FixedPoint> fixed{};  ///< fixed: the integer; its terms' products are exact
+};
+
+CPD_API Scheme ParseScheme(std::string_view name);
+CPD_API std::string ToString(Scheme scheme);
+/// Of all schemes that an accumulator can be made with, `fma` among them.
+CPD_API std::span<const std::string_view> SchemeNames();
+/// Of those that sums of given terms can have.
+CPD_API std::span<const std::string_view> SumSchemeNames();
+
+/// Throws Error where a field is out of range or none of its type's, or where fields do not fit
+/// together: what is given and what is allowed.
+CPD_API void Check(const Accumulator& accumulator, bool on_gpu = false);
+
+/// The canonical text, `e6m9 chunked chunk=64 product=exact rounding=stochastic random_bits=8`:
+/// format, scheme, then every option that is not its default; seed and stream are left out.
+/// ParseAccumulator(ToString(a)) gives a, but for seed and stream.
+CPD_API std::string ToString(const Accumulator& accumulator);
+/// Also takes the scheme `fma`, sequential with exact products, and a preset with options,
+/// `h100-fp8 a=e5m2`.
+CPD_API Accumulator ParseAccumulator(std::string_view text);
+
+}  // namespace cpd

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/spec/block_fma.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "cpd/spec/accumulator.h"
+#include "cpd/spec/names.h"
+#include "cpd/spec/options.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::array<std::string_view, 5> kAdders{"aligned", "exact", "flushed_pairs", "two_steps",
+                                                  "two_steps_even"};
+
+constexpr int kMostBlock = 64;
+constexpr int kMostFractionBits = 30;
+constexpr int kLeastExponent = -400;  // below every product of binary32 values
+constexpr int kMostExponent = 127;
+
+void CheckBetween(const std::string& what, std::int64_t low, std::int64_t high,
+                  std::int64_t given) {
+  if (given >= low && given <= high) return;
+  throw Error(what + " must be " + std::to_string(low) + "…" + std::to_string(high) + ", got " +
+              std::to_string(given));
+}
+
+void CheckOperand(const char* name, const Format& format) {
+  if (format.has_zero()) return;
+  throw Error("block_fma: " + std::string(name) + " must be a format with a zero, got " +
+              ToString(format));
+}
+
+/// Binary digits from a format's largest value to its least spacing.
+int WidthOf(const Format& format) { return format.emax() - format.min_quantum_exponent() + 1; }
+
+int BitsOf(int n) { return std::bit_width(static_cast<unsigned>(n)); }
+
+constexpr int kBinary64 = 53;
+
+/// Terms are exact in binary64, and F such that their sum in units is.
+int MostFractionWithScales(const BlockFma& unit) {
+  Check(*unit.scale);
+  CheckBetween("block_fma: scale_block", 1, unit.block, unit.scale_block);
+  CheckBetween("block_fma: dot", 1, unit.scale_block, unit.dot);
+  if (unit.block % unit.scale_block != 0 || unit.scale_block % unit.dot != 0) {
+    throw Error("block_fma: block must be a multiple of scale_block, and that of dot, got " +
+                std::to_string(unit.block) + ", " + std::to_string(unit.scale_block) + " and " +
+                std::to_string(unit.dot));
+  }
+  const bool sums = unit.dot > 1;
+  const int products = sums ? WidthOf(unit.a) + WidthOf(unit.b) + BitsOf(unit.dot - 1)
+                            : unit.a.precision() + unit.b.precision();
+  if (products + 2 * unit.scale->precision() > kBinary64) {
+    throw Error("block_fma: a term must have at most 53 bits, got a=" + ToString(unit.a) +
+                ", b=" + ToString(unit.b) + ", scale=" + ToString(*unit.scale) +
+                ", dot=" + std::to_string(unit.dot));
+  }
+  // A term is below 2^(E + 4); a dot's is below dot * 2^(emax + 1) * … * 2^(E + 2).
+  const int growth = sums ? unit.a.emax() + unit.b.emax() + 2 + 2 : 4;
+  return kBinary64 - 1 - std::max(growth, 1) - BitsOf(unit.block);
+}
+
+/// An order of k: groups of whole blocks, of which shares of one size are taken in turn.
+void CheckOrder(const BlockFma& unit) {
+  constexpr BlockFma kUsual;
+  if (unit.group == 0) {
+    if (unit.stride == kUsual.stride && unit.take == kUsual.take) return;
+    throw Error("block_fma: stride and take are for units with a group, got " +
+                std::to_string(unit.stride) + " and " + std::to_string(unit.take));
+  }
+  CheckBetween("block_fma: group", 0, kMostBlock, unit.group);
+  CheckBetween("block_fma: stride", 1, unit.group, unit.stride);
+  CheckBetween("block_fma: take", 1, unit.stride, unit.take);
+  if (unit.group % unit.block != 0 || unit.group % unit.stride != 0 ||
+      unit.stride % unit.take != 0) {
+    throw Error(
+        "block_fma: group must be a multiple of block and of stride, and that of take, got " +
+        std::to_string(unit.group) + ", " + std::to_string(unit.block) + ", " +
+        std::to_string(unit.stride) + " and " + std::to_string(unit.take));
+  }
+  if (unit.promote % unit.group != 0) {
+    throw Error("block_fma: promote must be 0 or a multiple of group = " +
+                std::to_string(unit.group) + ", got " + std::to_string(unit.promote));
+  }
+  if (unit.scale) throw Error("block_fma: a unit with a scale takes k ascending, got a group");
+}
+
+/// What the adders beside `aligned` suppose.
+void CheckAdder(const BlockFma& unit) {
+  CheckName("adder", kAdders, unit.adder);
+  if (unit.adder == Adder::aligned) return;
+  const std::string adder = "block_fma: adder " + ToString(unit.adder);
+  if (unit.scale) throw Error(adder + " is for units without a scale");
+  if (!unit.aligns_addend) throw Error(adder + " has its own way with the addend");
+  if (unit.adder == Adder::exact) return;
+  const Format fp32;
+  if (unit.sum != fp32 || unit.rounding != Rounding::nearest_even) {
+    throw Error(adder + " sums in fp32 and rounds to nearest_even, got " + ToString(unit.sum) +
+                " and " + ToString(unit.rounding));
+  }
+  if (unit.adder != Adder::flushed_pairs) return;
+  if (unit.block != 2 && unit.block != 4) {
+    throw Error(adder + " takes blocks of 2 or 4, got " + std::to_string(unit.block));
+  }
+  if (unit.a.precision() + unit.b.precision() > fp32.precision()) {
+    throw Error(adder + " needs products of at most 24 bits, got a=" + ToString(unit.a) +
+                ", b=" + ToString(unit.b));
+  }
+}
+
+}  // namespace
+
+Adder ParseAdder(std::string_view name) { return ParseName<Adder>("adder", kAdders, name); }
+
+std::string ToString(Adder adder) {
+  return std::string(kAdders.at(static_cast<std::size_t>(adder)));
+}
+
+void Check(const BlockFma& unit) {
+  Check(unit.a);
+  Check(unit.b);
+  Check(unit.sum);
+  Check(RoundingOptions{.mode = unit.rounding});
+  CheckOperand("a", unit.a);
+  CheckOperand("b", unit.b);
+  CheckBetween("block_fma: block", 1, kMostBlock, unit.block);
+  CheckBetween("block_fma: fraction_bits", 1,
+               unit.scale ? MostFractionWithScales(unit) : kMostFractionBits, unit.fraction_bits);
+  CheckBetween("block_fma: min_exponent", kLeastExponent, kMostExponent, unit.min_exponent);
+  if (!unit.sum.has_zero() || !unit.sum.is_signed) {
+    throw Error("block_fma: sum must be a signed format with a zero, got " + ToString(unit.sum));
+  }
+  if (unit.rounding != Rounding::toward_zero && unit.rounding != Rounding::nearest_even) {
+    throw Error("block_fma: the unit rounds toward_zero or nearest_even, got " +
+                ToString(unit.rounding));
+  }
+  if (!unit.scale && (unit.scale_block != BlockFma{}.scale_block || unit.dot != 1)) {
+    throw Error("block_fma: scale_block and dot are for units with a scale, got " +
+                std::to_string(unit.scale_block) + " and " + std::to_string(unit.dot));
+  }
+  if (unit.promote < 0 || unit.promote % unit.block != 0) {
+    throw Error("block_fma: promote must be 0 or a multiple of block = " +
+                std::to_string(unit.block) + ", got " + std::to_string(unit.promote));
+  }
+  CheckOrder(unit);
+  CheckAdder(unit);
+}
+
+std::string ToString(const BlockFma& unit) {
+  std::string text;
+  Put(text, "a", unit.a);
+  Put(text, "b", unit.b);
+  Put(text, "block", unit.block);
+  Put(text, "fraction_bits", unit.fraction_bits);
+  Put(text, "min_exponent", unit.min_exponent);
+  Put(text, "sum", unit.sum);
+  if (unit.rounding != BlockFma{}.rounding) Put(text, "sum_rounding", unit.rounding);
+  if (!unit.aligns_addend) Put(text, "addend", "separate");
+  if (unit.promote != 0) Put(text, "promote", unit.promote);
+  if (unit.scale) {
+    Put(text, "scale", *unit.scale);
+    Put(text, "scale_block", unit.scale_block);
+    if (unit.dot != 1) Put(text, "dot", unit.dot);
+  }
+  if (unit.adder != Adder::aligned) Put(text, "adder", unit.adder);
+  if (unit.group != 0) {
+    Put(text, "group", unit.group);
+    Put(text, "stride", unit.stride);
+    Put(text, "take", unit.take);
+  }
+  return text.substr(1);
+}
+
+bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view text) {
+  constexpr std::array<std::string_view, 2> kAddends{"separate", "aligned"};
+  if (name == "a") {
+    unit.a = ParseFormat(text);
+  } else if (name == "b") {
+    unit.b = ParseFormat(text);
+  } else if (name == "block") {
+    unit.block = ParseInteger<int>(name, text);
+  } else if (name == "fraction_bits") {
+    unit.fraction_bits = ParseInteger<int>(name, text);
+  } else if (name == "min_exponent") {
+    unit.min_exponent = ParseInteger<int>(name, text);
+  } else if (name == "sum") {
+    unit.sum = ParseFormat(text);
+  } else if (name == "sum_rounding") {
+    unit.rounding = ParseRounding(text);
+  } else if (name == "addend") {
+    unit.aligns_addend = ParseName<int>("addend", kAddends, text) == 1;
+  } else if (name == "promote") {
+    unit.promote = ParseInteger<std::int64_t>(name, text);
+  } else if (name == "scale") {
+    unit.scale = ParseFormat(text);
+  } else if (name == "scale_block") {
+    unit.scale_block = ParseInteger<int>(name, text);
+  } else if (name == "dot") {
+    unit.dot = ParseInteger<int>(name, text);
+  } else if (name == "adder") {
+    unit.adder = ParseAdder(text);
+  } else if (name == "group") {
+    unit.group = ParseInteger<int>(name, text);
+  } else if (name == "stride") {
+    unit.stride = ParseInteger<int>(name, text);
+  } else if (name == "take") {
+    unit.take = ParseInteger<int>(name, text);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+BlockFma ParseBlockFma(std::string_view text) {
+  BlockFma unit;
+  ParseOptions(Words(text), "a unit", [&](std::string_view name, std::string_view value) {
+    if (!ParseUnitOption(unit, name, value))
+      throw Error("unknown option " + Quoted(name) + " of a unit");
+  });
+  Check(unit);
+  return unit;
+}
+
+}  // namespace cpd

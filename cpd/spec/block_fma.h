@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cpd/spec/format.h"
+#include "cpd/spec/rounding.h"
+
+namespace cpd {
+
+/// How a matrix unit adds one block's products and its running sum.
+enum class Adder : std::uint8_t {
+  aligned,         ///< every term is cut below the greatest exponent (BlockFma)
+  exact,           ///< the exact sum of the products and the addend, rounded once (CDNA1)
+  flushed_pairs,   ///< binary32 without subnormals: ((p0 + p1) + (p2 + p3)) + addend (CDNA2)
+  two_steps,       ///< cut products are summed first, then the addend is aligned to that (CDNA3)
+  two_steps_even,  ///< the same of even and of odd k apart (CDNA3's FP8)
+};
+
+/// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products: each is
+/// exact, with the exponent ea + eb of its operands (not normalised; subnormals keep emin); E is
+/// the greatest of them, of the addend's (if aligned) and of min_exponent; every term is cut toward
+/// zero to fraction_bits below 2^E; the sum of the cut terms is exact and rounded once into `sum`;
+/// beyond the range of `sum` it is Inf where that has Inf, also toward zero (adder aligned).
+///
+/// A unit with scales multiplies each product by its two scales' magnitudes, exactly; a product's
+/// exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1 the terms are instead the
+/// exact sums of so many scaled products, and a term's exponent is that of the scales alone. A term
+/// that is zero has none; a scale that is NaN makes the sum NaN. k is ascending, the adder aligned.
+struct BlockFma {
+  Format a{}, b{};            ///< what the operands hold: their emin decides exponents
+  int block = 16;             ///< products per block, 1…64
+  int fraction_bits = 25;     ///< F, 1…30; with scales as far as binary64 holds a block's sum
+  bool aligns_addend = true;  ///< the running sum is one of the aligned terms; else it is added
+                              ///< exactly to the block's sum, before the one rounding
+  int min_exponent = -133;    ///< E is at least this
+  Format sum{};               ///< of the unit's running sum
+  Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
+  std::int64_t promote = 0;  ///< every so many k (a multiple of `block`) the unit's sum is added to
+                             ///< the accumulator and starts anew from +0; 0: never
+  std::optional<Format> scale{};  ///< of the scales (GemmScaled); none: the unit takes none
+  int scale_block = 32;           ///< values of k that share a scale: `block` or a divisor of it
+  int dot = 1;                    ///< products that are one term, a divisor of scale_block
+  Adder adder = Adder::aligned;
+  /// The order of k: within each `group` of k, a multiple of `block`, first come those with k mod
+  /// stride < take, then the next `take`, and so on, each ascending. 0: ascending. Blocks are of
+  /// successive k in that order.
+  int group = 0;
+  int stride = 4;
+  int take = 2;
+
+  bool operator==(const BlockFma&) const = default;
+};
+
+CPD_API Adder ParseAdder(std::string_view name);
+CPD_API std::string ToString(Adder adder);
+
+/// Throws Error where a field is out of range: what is given and what is allowed.
+CPD_API void Check(const BlockFma& unit);
+
+/// The options of a unit as they stand in an accumulator's text, `a=fp16 b=fp16 block=4 …`.
+/// ParseBlockFma(ToString(u)) gives u.
+CPD_API std::string ToString(const BlockFma& unit);
+CPD_API BlockFma ParseBlockFma(std::string_view text);
+
+/// Takes an option of a unit's text; false where there is none of that name.
+bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view text);
+
+}  // namespace cpd

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/spec/format_names.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "cpd/spec/format.h"
+#include "cpd/spec/names.h"
+
+namespace cpd {
+namespace {
+
+using Pair = std::pair<std::string_view, std::string_view>;
+
+/// Theirs and ours: NumPy's, torch's, ml_dtypes' and IEEE 754's names.
+constexpr std::array<Pair, 26> kAliases{{
+    {"float64", "fp64"},
+    {"double", "fp64"},
+    {"binary64", "fp64"},
+    {"f64", "fp64"},
+    {"float32", "fp32"},
+    {"float", "fp32"},
+    {"single", "fp32"},
+    {"binary32", "fp32"},
+    {"f32", "fp32"},
+    {"float16", "fp16"},
+    {"half", "fp16"},
+    {"binary16", "fp16"},
+    {"f16", "fp16"},
+    {"bfloat16", "bf16"},
+    {"float8_e3m4", "e3m4"},
+    {"float8_e4m3", "e4m3"},
+    {"float8_e4m3fn", "e4m3fn"},
+    {"float8_e4m3fnuz", "e4m3fnuz"},
+    {"float8_e4m3b11fnuz", "e4m3fnuz:bias=11"},
+    {"float8_e5m2", "e5m2"},
+    {"float8_e5m2fnuz", "e5m2fnuz"},
+    {"float8_e8m0fnu", "e8m0"},
+    {"float6_e2m3fn", "e2m3"},
+    {"float6_e3m2fn", "e3m2"},
+    {"float4_e2m1fn", "e2m1"},
+    {"float4_e2m1fn_x2", "e2m1"},  // torch's: two in a byte
+}};
+
+/// Parts of these names that mean the same alone: no format of our own has them.
+constexpr std::array<Pair, 2> kShort{{{"e4m3b11fnuz", "e4m3fnuz:bias=11"}, {"e8m0fnu", "e8m0"}}};
+
+/// Names that are not of one format, and the formats of that width.
+constexpr std::array<Pair, 9> kWidths{{
+    {"fp8", "'e4m3fn' or 'e5m2'"},
+    {"float8", "'e4m3fn' or 'e5m2'"},
+    {"f8", "'e4m3fn' or 'e5m2'"},
+    {"fp6", "'e2m3' or 'e3m2'"},
+    {"float6", "'e2m3' or 'e3m2'"},
+    {"f6", "'e2m3' or 'e3m2'"},
+    {"fp4", "'e2m1'"},
+    {"float4", "'e2m1'"},
+    {"f4", "'e2m1'"},
+}};
+
+constexpr std::array<std::string_view, 16> kUsual{
+    "fp32",     "tf32", "bf16", "fp16", "e4m3", "e4m3fnuz", "e4m3fn",      "e5m2",
+    "e5m2fnuz", "e3m0", "e8m0", "e2m1", "e2m3", "e3m2",     "binary8p4se", "binary8p3se",
+};
+
+constexpr std::array<std::string_view, 6> kSuffixes{"fnuz",  "fn",     "ieee",
+                                                    "p3109", "finite", "p3109finite"};
+
+constexpr std::array<std::string_view, 5> kWide{"float128", "longdouble", "complex64", "complex128",
+                                                "complex32"};
+
+bool IsDigit(char letter) { return letter >= '0' && letter <= '9'; }
+
+/// int8, uint4, qint32, bool, long …
+bool IsInteger(std::string_view name) {
+  for (const std::string_view word : {"bool", "short", "long", "byte", "char"}) {
+    if (name == word) return true;
+  }
+  if (name.starts_with('q')) name.remove_prefix(1);
+  if (name.starts_with('u')) name.remove_prefix(1);
+  if (!name.starts_with("int")) return false;
+  return std::ranges::all_of(name.substr(3), IsDigit);
+}
+
+/// FindFormat looks for no near name: this is called by the search for one.
+bool IsFormat(std::string_view name) {
+  try {
+    return FindFormat(name).has_value();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// `name` without what separates its parts.
+std::string Joined(std::string_view name) {
+  std::string joined;
+  for (const char letter : name) {
+    if (std::string_view("_-. ").find(letter) == std::string_view::npos) joined += letter;
+  }
+  return joined;
+}
+
+/// Where eXmY begins in a name; npos where there is none.
+std::size_t WidthsBegin(std::string_view name) {
+  for (std::size_t i = 0; i + 3 < name.size(); ++i) {
+    if (name[i] == 'e' && IsDigit(name[i + 1]) && name[i + 2] == 'm' && IsDigit(name[i + 3])) {
+      return i;
+    }
+  }
+  return std::string_view::npos;
+}
+
+/// The format that is meant, in quotes (or some to choose from); empty where none is near.
+std::string Meant(std::string_view text) {
+  for (const auto& [name, formats] : kWidths) {
+    if (name == text) return std::string(formats);
+  }
+  const std::string joined = Joined(text);
+  const std::size_t begin = WidthsBegin(joined);
+  const std::string own = begin == std::string::npos ? joined : joined.substr(begin);
+  if (own != text && IsFormat(own)) return "'" + own + "'";
+  std::vector<std::string> suffixed;
+  if (begin != std::string::npos) {
+    const std::size_t end = own.find_first_not_of("0123456789", 3);
+    for (const std::string_view suffix : kSuffixes) {
+      suffixed.push_back(own.substr(0, end) + std::string(suffix));
+    }
+  }
+  std::vector<std::string_view> names(kUsual.begin(), kUsual.end());
+  for (const auto& [name, format] : kAliases) names.push_back(name);
+  names.insert(names.end(), suffixed.begin(), suffixed.end());
+  for (const std::string_view one : {text, std::string_view(own)}) {
+    const std::string_view nearest = Nearest(one, names);
+    if (!nearest.empty() && IsFormat(nearest)) return "'" + std::string(nearest) + "'";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view OwnNameOf(std::string_view name) {
+  for (const auto& [theirs, ours] : kAliases) {
+    if (theirs == name) return ours;
+  }
+  for (const auto& [theirs, ours] : kShort) {
+    if (theirs == name) return ours;
+  }
+  return {};
+}
+
+std::string FormatMeant(std::string_view text) {
+  const std::string lower = Lower(text.substr(0, text.find(':')));
+  const std::string meant = lower.size() > 40 ? "" : Meant(lower);
+  return meant.empty() ? "" : "; did you mean " + meant + "?";
+}
+
+std::string NoSuchFormat(std::string_view text) {
+  const std::string lower = Lower(text);
+  if (IsInteger(lower)) {
+    return "no format " + Quoted(text) +
+           ": of integers there are int2 … int25, in two's complement (int8:full with -128), and "
+           "sm2 … "
+           "sm25, of sign and magnitude; other formats are of floating-point numbers, such as "
+           "e4m3fn";
+  }
+  if (std::ranges::find(kWide, lower) != kWide.end()) {
+    return "no format " + Quoted(text) +
+           ": a format's values are binary64 values, with at most 11 exponent and 52 mantissa bits";
+  }
+  const std::string meant = FormatMeant(text);
+  return "unknown format " + Quoted(text) + (meant.empty() ? "; names" : meant + " Names") +
+         " are like e4m3, (4,3), e4m3fn, e5m2fnuz, e3m2ieee, e2m1, e8m0, fp32, tf32, bf16, "
+         "fp16, float8_e4m3fn, binary8p4se, with options as in e4m3fn:bias=11:nosub:unsigned";
+}
+
+}  // namespace cpd

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operations of elements that report exceptions, and the exceptions of IEEE 754-2019, clause 7.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cpd/export.h"
+
+namespace cpd::soft {
+
+enum class Operation : std::uint8_t { cast, add, mul, fma, div, sqrt };
+
+/// How many operands it takes.
+constexpr int operands_of(Operation operation) {
+  if (operation == Operation::fma) return 3;
+  return operation == Operation::cast || operation == Operation::sqrt ? 1 : 2;
+}
+
+/// Exceptions, in the order of RISC-V's and TestFloat's flags.
+constexpr std::uint8_t kInexact = 1;       ///< the result differs from the exact one
+constexpr std::uint8_t kUnderflow = 2;     ///< inexact, and tiny
+constexpr std::uint8_t kOverflow = 4;      ///< rounded without an upper bound, it exceeds the max
+constexpr std::uint8_t kDivideByZero = 8;  ///< an infinity, exact, from finite operands
+constexpr std::uint8_t kInvalid =
+    16;  ///< NaN from numbers, or where there is none; a signalling NaN
+
+/// When a result that is not zero counts as tiny: rounded to the format's precision, with an
+/// exponent without bounds, it lies below 2^emin; or the exact one does.
+enum class Tininess : std::uint8_t { after, before };
+
+/// Throw Error for a name that does not exist.
+CPD_API Operation ParseOperation(std::string_view name);
+CPD_API Tininess ParseTininess(std::string_view name);
+CPD_API std::string ToString(Operation operation);
+
+}  // namespace cpd::soft

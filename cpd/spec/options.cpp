@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/spec/options.h"
+
+#include <algorithm>
+
+namespace cpd {
+
+void PutMode(std::string& text, const RoundingOptions& rounding) {
+  const RoundingOptions usual;
+  if (rounding.mode != usual.mode) Put(text, "rounding", rounding.mode);
+  if (rounding.overflow != usual.overflow) Put(text, "overflow", rounding.overflow);
+}
+
+void PutVariant(std::string& text, const RoundingOptions& rounding) {
+  if (rounding.variant != RoundingOptions{}.variant) Put(text, "variant", rounding.variant);
+}
+
+void PutRandomBits(std::string& text, const RoundingOptions& rounding) {
+  if (rounding.random_bits != RoundingOptions{}.random_bits) {
+    Put(text, "random_bits", rounding.random_bits);
+  }
+}
+
+std::vector<std::string_view> Words(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (true) {
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    if (text.empty()) return words;
+    std::size_t end = 0;
+    for (bool inside = false; end < text.size() && (inside || text[end] != ' '); ++end) {
+      if (text[end] == '(') inside = true;
+      if (text[end] == ')') inside = false;
+    }
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+}
+
+bool IsOption(std::string_view word) { return word.find('=') != std::string_view::npos; }
+
+bool ParseRoundingOption(RoundingOptions& rounding, std::string_view name, std::string_view text) {
+  if (name == "rounding") {
+    rounding.mode = ParseRounding(text);
+  } else if (name == "overflow") {
+    rounding.overflow = ParseOverflow(text);
+  } else if (name == "variant") {
+    rounding.variant = ParseVariant(text);
+  } else if (name == "random_bits") {
+    rounding.random_bits = ParseInteger<int>(name, text);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace cpd

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a value is rounded: the mode, what overflow gives, and where random bits come from.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cpd/export.h"
+
+namespace cpd {
+
+enum class Rounding : std::uint8_t {
+  nearest_even,  ///< ties to the even code
+  nearest_away,  ///< ties away from zero
+  toward_zero,
+  up,      ///< toward +Inf
+  down,    ///< toward -Inf
+  to_odd,  ///< an inexact result takes the neighbour with the odd code
+  stochastic,
+};
+
+/// `ieee`: overflow gives Inf, or NaN where there is no Inf, or the max where there is neither;
+/// inward-directed modes give the max. `saturate`: always the max, for an infinite input too.
+enum class Overflow : std::uint8_t { ieee, saturate };
+
+/// Stochastic rounding by N random bits R of the fraction nu of the gap (IEEE P3109's names):
+/// away from zero iff  A: floor(nu 2^N) + R >= 2^N;  B: floor(nu 2^(N+1)) + 2R + 1 >= 2^(N+1);
+/// C: RNITE(nu 2^N) + R >= 2^N.
+enum class Variant : std::uint8_t { A, B, C };
+
+constexpr int kMaxRandomBits = 24;
+
+/// Options of every rounding. seed and stream select random bits (see philox.h); other modes
+/// ignore them.
+struct RoundingOptions {
+  Rounding mode = Rounding::nearest_even;
+  Overflow overflow = Overflow::ieee;
+  Variant variant = Variant::A;
+  int random_bits = kMaxRandomBits;  ///< N, 1…24
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+  /// Where seed and stream lie in the memory of x's GPU, in place of the numbers above: for Cast
+  /// and Encode of CUDA tensors. Read when the kernel runs, so that nothing waits for them and a
+  /// CUDA graph takes new ones at each replay. On the CPU an Error.
+  const std::uint64_t* device_seed = nullptr;
+  const std::uint64_t* device_stream = nullptr;
+};
+
+/// Throws Error where mode, overflow or variant is none of its type's, where random_bits is not
+/// 1…24, or where device_seed or device_stream is given and the rounding is not done `on_gpu`.
+CPD_API void Check(const RoundingOptions& options, bool on_gpu = false);
+
+CPD_API Rounding ParseRounding(std::string_view name);
+CPD_API Overflow ParseOverflow(std::string_view name);
+CPD_API Variant ParseVariant(std::string_view name);
+CPD_API std::string ToString(Rounding mode);
+CPD_API std::string ToString(Overflow overflow);
+CPD_API std::string ToString(Variant variant);
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> RoundingNames();
+CPD_API std::span<const std::string_view> OverflowNames();
+CPD_API std::span<const std::string_view> VariantNames();
+
+}  // namespace cpd

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names and texts of scaled formats.
+#include "cpd/spec/scaled.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "cpd/spec/names.h"
+#include "cpd/spec/options.h"
+
+namespace cpd {
+namespace {
+
+using Kind = BlockShape::Kind;
+
+constexpr std::array<std::string_view, 7> kRules{"floor", "ceil",     "rceil", "even",
+                                                 "max",   "max_pow2", "up"};
+constexpr std::array<std::string_view, 5> kArithmetics{"exact", "te", "torchao", "deepgemm",
+                                                       "microxcaling"};
+constexpr std::array<std::string_view, 2> kNonFinites{"block", "element"};
+constexpr std::array<std::string_view, 3> kChoices{"none", "mae", "mse"};
+constexpr std::array<std::string_view, 3> kKinds{"tensor", "row", "tile"};
+constexpr std::array<std::string_view, 12> kOptions{
+    "element", "block",  "scale",      "rule",       "tensor_scale", "outer",
+    "margin",  "choose", "arithmetic", "non_finite", "scale_max",    "transform"};
+
+constexpr Format kE5m2{.exp = 5, .man = 2, .bias = 15};
+constexpr Format kE3m2{.exp = 3, .man = 2, .bias = 3, .encoding = Encoding::finite};
+constexpr Format kE2m3{.exp = 2, .man = 3, .bias = 1, .encoding = Encoding::finite};
+/// Steps of 2^-6 up to 127/64 (OCP MX 1.0, 5.3.4, which leaves -2 to the implementation).
+constexpr Format kMxInt8{.exp = 1, .man = 6, .bias = 1, .encoding = Encoding::integer};
+constexpr int kMostIntegerBits = 25;
+
+Scaled Mx(const Format& element) { return {.element = element}; }
+Scaled Fp8(BlockShape block, Arithmetic arithmetic = Arithmetic::exact) {
+  return {.element = kE4m3fn,
+          .block = block,
+          .scale = kFp32,
+          .rule = ScaleRule::max,
+          .arithmetic = arithmetic,
+          .non_finite = DefaultNonFinite(arithmetic)};
+}
+
+struct Named {
+  std::string name;
+  Scaled scaled;
+};
+
+/// The names that stand by themselves.
+const std::vector<Named>& NamedScaled() {
+  static const std::vector<Named> all{
+      {"mxfp8", Mx(kE4m3fn)},
+      {"mxfp8-e5m2", Mx(kE5m2)},
+      {"mxfp6-e3m2", Mx(kE3m2)},
+      {"mxfp6-e2m3", Mx(kE2m3)},
+      {"mxfp4", Mx(kE2m1)},
+      {"mxint8", Mx(kMxInt8)},
+      {"nvfp4",
+       {.element = kE2m1,
+        .block = {.columns = 16},
+        .scale = kE4m3fn,
+        .rule = ScaleRule::max,
+        .tensor_scale = kFp32,
+        .arithmetic = Arithmetic::te,
+        .non_finite = NonFinite::element}},
+      {"fp8-tensor", Fp8({.kind = Kind::tensor})},
+      {"fp8-row", Fp8({.kind = Kind::row})},
+      {"fp8-block", Fp8({.columns = 128}, Arithmetic::deepgemm)},
+  };
+  return all;
+}
+
+/// N of intN, smN or bfpN; 0 for other names.
+int IntegerBits(std::string_view name, std::string_view prefix) {
+  int bits = 0;
+  if (!name.starts_with(prefix)) return 0;
+  const char* end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + prefix.size(), end, bits);
+  return error == std::errc() && rest == end && bits >= 2 && bits <= kMostIntegerBits ? bits : 0;
+}
+
+/// Whether an element is intN, intN:full or smN.
+bool IsIntegerName(std::string_view name) {
+  const std::string_view plain = name.substr(0, name.find(":full"));
+  return IntegerBits(plain, "int") != 0 || IntegerBits(plain, "sm") != 0;
+}
+
+Scaled Bfp(int bits) {
+  return {.element = ParseFormat("sm" + std::to_string(bits)), .block = {.columns = 16}};
+}
+Scaled IntegerRows(std::string_view name) {
+  return {.element = ParseFormat(name),
+          .block = {.kind = Kind::row},
+          .scale = kFp32,
+          .rule = ScaleRule::max};
+}
+
+std::optional<Scaled> FindNamed(std::string_view name) {
+  for (const Named& one : NamedScaled()) {
+    if (one.name == name) return one.scaled;
+  }
+  if (const int bits = IntegerBits(name, "bfp")) return Bfp(bits);
+  return std::nullopt;
+}
+
+/// What a text begins with: a named format, an integer format in rows, or an element format.
+Scaled Head(std::string_view word) {
+  const std::string name = Lower(word);
+  if (const auto named = FindNamed(name)) return *named;
+  if (IsIntegerName(name)) return IntegerRows(name);
+  return {.element = ParseFormat(word)};
+}
+
+bool IsBlockWord(std::string_view word) {
+  return word == "tensor" || word == "row" || (word[0] >= '0' && word[0] <= '9');
+}
+
+struct Given {
+  bool rule = false, non_finite = false;
+};
+
+void ParseOption(Scaled& scaled, Given& given, std::string_view name, std::string_view text) {
+  if (name == "element") {
+    scaled.element = ParseFormat(text);
+  } else if (name == "block") {
+    scaled.block = ParseBlockShape(text);
+  } else if (name == "scale") {
+    scaled.scale = ParseFormat(text);
+    if (!given.rule) scaled.rule = DefaultRule(scaled.scale);
+  } else if (name == "rule") {
+    scaled.rule = ParseScaleRule(text);
+    given.rule = true;
+  } else if (name == "tensor_scale") {
+    scaled.tensor_scale.reset();
+    if (text != "none") scaled.tensor_scale = ParseFormat(text);
+  } else if (name == "outer") {
+    scaled.outer = ParseName<Kind>("outer", std::span(kKinds).first(2), text);
+  } else if (name == "margin") {
+    scaled.margin = ParseInteger<int>(name, text);
+  } else if (name == "choose") {
+    scaled.choose = ParseScaleChoice(text);
+  } else if (name == "arithmetic") {
+    scaled.arithmetic = ParseArithmetic(text);
+    if (!given.non_finite) scaled.non_finite = DefaultNonFinite(scaled.arithmetic);
+  } else if (name == "non_finite") {
+    scaled.non_finite = ParseNonFinite(text);
+    given.non_finite = true;
+  } else if (name == "transform") {
+    scaled.transform.reset();
+    if (text != "none") scaled.transform = ParseHadamard(text);
+  } else if (name == "scale_max") {
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), scaled.scale_max);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      throw Error("scale_max must be a number, got " + Quoted(text));
+    }
+  } else {
+    std::string known;
+    for (const std::string_view one : kOptions)
+      known += (known.empty() ? "" : ", ") + std::string(one);
+    throw Error("unknown option " + Quoted(name) + " of a scaled format; there are " + known +
+                DidYouMean(name, kOptions));
+  }
+}
+
+/// The shortest decimal text that reads as the same binary32 number.
+std::string Decimal(float value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end};
+}
+
+/// The text that begins with `head`, which reads as `base`.
+std::string TextFrom(std::string head, Scaled base, const Scaled& scaled) {
+  if (base.element != scaled.element) Put(head, "element", scaled.element);
+  if (base.block != scaled.block) head += " " + ToString(scaled.block);
+  if (base.scale != scaled.scale) {
+    Put(head, "scale", scaled.scale);
+    base.rule = DefaultRule(scaled.scale);
+  }
+  if (base.rule != scaled.rule) Put(head, "rule", scaled.rule);
+  if (base.tensor_scale != scaled.tensor_scale) {
+    Put(head, "tensor_scale", scaled.tensor_scale ? ToString(*scaled.tensor_scale) : "none");
+  }
+  if (base.outer != scaled.outer) Put(head, "outer", kKinds.at(static_cast<int>(scaled.outer)));
+  if (base.scale_max != scaled.scale_max) Put(head, "scale_max", Decimal(scaled.scale_max));
+  if (base.arithmetic != scaled.arithmetic) {
+    Put(head, "arithmetic", scaled.arithmetic);
+    base.non_finite = DefaultNonFinite(scaled.arithmetic);
+  }
+  if (base.non_finite != scaled.non_finite) Put(head, "non_finite", scaled.non_finite);
+  if (base.choose != scaled.choose) Put(head, "choose", scaled.choose);
+  if (base.margin != scaled.margin) Put(head, "margin", scaled.margin);
+  if (scaled.transform) Put(head, "transform", *scaled.transform);
+  return head;
+}
+
+std::string AllNames() {
+  std::string names;
+  for (const Named& one : NamedScaled()) names += one.name + ", ";
+  return names + "bfp8, or an element format and its block, as in 'int8 row' or 'e4m3fn 1x128'";
+}
+
+void CheckShape(const BlockShape& block) {
+  if (static_cast<std::size_t>(block.kind) >= kKinds.size()) {
+    throw Error("block must be a tensor, a row or a tile, got number " +
+                std::to_string(static_cast<int>(block.kind)));
+  }
+  if (block.kind == Kind::tile && (block.rows < 1 || block.columns < 1)) {
+    throw Error("a block must be at least 1x1, got " + std::to_string(block.rows) + "x" +
+                std::to_string(block.columns));
+  }
+}
+
+/// The formats and rules that each arithmetic is known for (scale_rules.h).
+void CheckArithmetic(const Scaled& scaled) {
+  const auto refuse = [&](const std::string& wanted) {
+    throw Error("arithmetic " + ToString(scaled.arithmetic) + " has " + wanted + ", got scale " +
+                ToString(scaled.scale) + (scaled.tensor_scale ? " under a tensor scale" : "") +
+                " with rule " + ToString(scaled.rule));
+  };
+  const bool e8m0 = scaled.scale == kE8m0;
+  const bool fp32 = scaled.scale == kFp32;
+  const bool by_max = scaled.rule == ScaleRule::max;
+  const bool to_power = scaled.rule == ScaleRule::max_pow2;
+  const bool goes_up = to_power || scaled.rule == ScaleRule::rceil || scaled.rule == ScaleRule::up;
+  switch (scaled.arithmetic) {
+    case Arithmetic::exact:
+      return;
+    case Arithmetic::te:
+      if (scaled.tensor_scale) {
+        if (*scaled.tensor_scale != kFp32 || !by_max) {
+          refuse("two levels with tensor_scale fp32 and rule max");
+        }
+      } else if (!(fp32 && (by_max || to_power)) && !(e8m0 && !by_max)) {
+        refuse("one level in fp32 with rule max or max_pow2, or in e8m0, and two levels");
+      }
+      return;
+    case Arithmetic::torchao:
+      if (scaled.tensor_scale) {
+        if (*scaled.tensor_scale != kFp32 || !by_max) {
+          refuse("two levels with tensor_scale fp32 and rule max");
+        }
+      } else if (!(fp32 && to_power) && !(!e8m0 && by_max) &&
+                 !(e8m0 && scaled.rule <= ScaleRule::even)) {
+        refuse("rules max (max_pow2 in fp32), and floor, ceil, rceil and even in e8m0");
+      }
+      return;
+    case Arithmetic::deepgemm:
+      if (scaled.tensor_scale || !((fp32 && by_max) || ((fp32 || e8m0) && goes_up))) {
+        refuse("one level in fp32 with rule max, or in fp32 or e8m0 rounded up: rule rceil");
+      }
+      return;
+    case Arithmetic::microxcaling:
+      if (scaled.tensor_scale || !e8m0 || scaled.rule != ScaleRule::floor) {
+        refuse("one level in e8m0 with rule floor");
+      }
+      return;
+  }
+}
+
+void CheckChoose(const Scaled& scaled) {
+  if (scaled.choose == ScaleChoice::none) return;
+  if (scaled.rule != ScaleRule::max || scaled.scale.man == 0 ||
+      (scaled.arithmetic != Arithmetic::exact && scaled.arithmetic != Arithmetic::te) ||
+      (scaled.arithmetic == Arithmetic::te && !scaled.tensor_scale)) {
+    throw Error(
+        "choose is for rule max with exact arithmetic, or te's with two levels, and a "
+        "scale that is no power of two");
+  }
+  if (scaled.block.kind != Kind::tile) throw Error("choose is for blocks, not rows or tensors");
+}
+
+}  // namespace
+
+ScaleRule DefaultRule(const Format& scale) {
+  return scale == kE8m0 ? ScaleRule::floor : ScaleRule::max;
+}
+NonFinite DefaultNonFinite(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::te ? NonFinite::element : NonFinite::block;
+}
+
+void Check(const Scaled& scaled) {
+  Check(scaled.element);
+  Check(scaled.scale);
+  CheckShape(scaled.block);
+  if (scaled.transform) Check(*scaled.transform);
+  CheckName("rule", kRules, scaled.rule);
+  CheckName("arithmetic", kArithmetics, scaled.arithmetic);
+  CheckName("non_finite", kNonFinites, scaled.non_finite);
+  CheckName("choose", kChoices, scaled.choose);
+  if (!(scaled.element.max() > 0) || !scaled.element.has_zero()) {
+    throw Error("elements must have zero and a positive value, got " + ToString(scaled.element));
+  }
+  if (!(scaled.scale.max() > 0)) {
+    throw Error("a scale must have a positive value, got " + ToString(scaled.scale));
+  }
+  if (scaled.margin < -64 || scaled.margin > 64) {
+    throw Error("margin must be -64…64, got " + std::to_string(scaled.margin));
+  }
+  CheckName("outer", std::span<const std::string_view>(kKinds).first(2), scaled.outer);
+  if (!scaled.tensor_scale) {
+    if (scaled.scale_max != 0 || scaled.outer != Kind::tensor) {
+      throw Error("scale_max and outer are for two levels: give tensor_scale");
+    }
+  } else {
+    Check(*scaled.tensor_scale);
+    if (!(scaled.tensor_scale->max() > 0)) {
+      throw Error("a scale must have a positive value, got " + ToString(*scaled.tensor_scale));
+    }
+    if (scaled.block.kind == Kind::tensor || scaled.block.kind == scaled.outer) {
+      throw Error("under a tensor_scale blocks must be smaller than its " +
+                  std::string(kKinds.at(static_cast<int>(scaled.outer))));
+    }
+    if (scaled.outer == Kind::row && scaled.block.rows != 1) {
+      throw Error("under outer=row a block lies in one row, got " + ToString(scaled.block));
+    }
+    const int bits =
+        scaled.element.precision() + scaled.scale.precision() + scaled.tensor_scale->precision();
+    if (bits > 53) {
+      throw Error(
+          "element, scale and tensor_scale must have at most 53 significant bits together, "
+          "got " +
+          std::to_string(bits));
+    }
+    if (!(scaled.scale_max >= 0) || scaled.scale_max > scaled.scale.max()) {
+      throw Error("scale_max must be positive and at most " + ToString(scaled.scale) + "'s max");
+    }
+  }
+  if (scaled.margin != 0 && scaled.arithmetic != Arithmetic::exact &&
+      (scaled.arithmetic != Arithmetic::te || scaled.tensor_scale)) {
+    throw Error("margin is for exact arithmetic, and te's with one level");
+  }
+  CheckArithmetic(scaled);
+  CheckChoose(scaled);
+}
+
+int ResolveAxis(int axis, int rank) {
+  if (axis < -rank || axis >= rank) {
+    throw Error("axis must be " + std::to_string(-rank) + "…" + std::to_string(rank - 1) +
+                ", got " + std::to_string(axis));
+  }
+  return axis < 0 ? axis + rank : axis;
+}
+
+std::vector<std::int64_t> ScaleGrid(const BlockShape& block, std::span<const std::int64_t> shape,
+                                    int axis) {
+  CheckShape(block);
+  if (block.kind == Kind::tensor) return {};
+  std::vector<std::int64_t> grid(shape.begin(), shape.end());
+  if (grid.empty()) return grid;  // one value: a block of its own
+  const int rank = static_cast<int>(grid.size());
+  const int along = ResolveAxis(axis, rank);
+  if (block.kind == Kind::row) {
+    grid[along] = grid[along] == 0 ? 0 : 1;
+    return grid;
+  }
+  grid[along] = grid[along] / block.columns + (grid[along] % block.columns != 0);
+  const int other = along == rank - 1 ? rank - 2 : rank - 1;
+  if (other >= 0) grid[other] = grid[other] / block.rows + (grid[other] % block.rows != 0);
+  return grid;
+}
+
+ScaleRule ParseScaleRule(std::string_view name) {
+  return name == "nearest" ? ScaleRule::max : ParseName<ScaleRule>("rule", kRules, name);
+}
+std::string ToString(ScaleRule rule) { return std::string(kRules.at(static_cast<int>(rule))); }
+Arithmetic ParseArithmetic(std::string_view name) {
+  return ParseName<Arithmetic>("arithmetic", kArithmetics, name);
+}
+std::string ToString(Arithmetic arithmetic) {
+  return std::string(kArithmetics.at(static_cast<int>(arithmetic)));
+}
+NonFinite ParseNonFinite(std::string_view name) {
+  return ParseName<NonFinite>("non_finite", kNonFinites, name);
+}
+std::string ToString(NonFinite non_finite) {
+  return std::string(kNonFinites.at(static_cast<int>(non_finite)));
+}
+ScaleChoice ParseScaleChoice(std::string_view name) {
+  return ParseName<ScaleChoice>("choose", kChoices, name);
+}
+std::string ToString(ScaleChoice choose) {
+  return std::string(kChoices.at(static_cast<int>(choose)));
+}
+
+BlockShape ParseBlockShape(std::string_view text) {
+  if (text == "tensor") return {.kind = Kind::tensor};
+  if (text == "row") return {.kind = Kind::row};
+  BlockShape block;
+  const std::size_t times = std::min(text.find('x'), text.size());
+  const auto number = [&](std::string_view digits, std::int64_t& value) {
+    const char* end = digits.data() + digits.size();
+    const auto [rest, error] = std::from_chars(digits.data(), end, value);
+    return error == std::errc() && rest == end;
+  };
+  const bool is_shape = times < text.size();
+  if (is_shape ? !number(text.substr(0, times), block.rows) ||
+                     !number(text.substr(times + 1), block.columns)
+               : !number(text, block.columns)) {
+    throw Error("a block must be tensor, row, a number as 32 or a shape as 128x128, got " +
+                Quoted(text));
+  }
+  CheckShape(block);
+  return block;
+}
+
+std::string ToString(const BlockShape& block) {
+  CheckShape(block);
+  if (block.kind != Kind::tile) return std::string(kKinds.at(static_cast<int>(block.kind)));
+  const std::string columns = std::to_string(block.columns);
+  return block.rows == 1 ? columns : std::to_string(block.rows) + "x" + columns;
+}
+
+bool NamesScaled(std::string_view text) {
+  const auto words = Words(text);
+  return words.size() > 1 || (words.size() == 1 && FindNamed(Lower(words[0])));
+}
+
+Scaled ParseScaled(std::string_view text) {
+  std::vector<std::string_view> words = Words(text);
+  if (words.empty()) throw Error("a scaled format is " + AllNames() + "; got an empty text");
+  const std::string_view head = words[0];
+  Scaled scaled = Head(head);
+  words.erase(words.begin());
+  if (words.empty() && !FindNamed(Lower(head))) {
+    throw Error(Quoted(head) + " is a format without scales; a scaled one is " + AllNames());
+  }
+  if (!words.empty() && !IsOption(words[0]) && IsBlockWord(words[0])) {
+    scaled.block = ParseBlockShape(words[0]);
+    words.erase(words.begin());
+  }
+  Given given;
+  ParseOptions(words, "a scaled format", [&](std::string_view name, std::string_view value) {
+    ParseOption(scaled, given, name, value);
+  });
+  Check(scaled);
+  return scaled;
+}
+
+std::string ToString(const Scaled& scaled) {
+  Check(scaled);
+  std::string best;
+  const auto offer = [&](const std::string& head, const Scaled& base) {
+    const std::string text = TextFrom(head, base, scaled);
+    if (best.empty() || text.size() < best.size()) best = text;
+  };
+  for (const auto& [name, base] : NamedScaled()) {
+    if (base == scaled) return name;
+    const bool is_its_kind = base.element == scaled.element && base.scale == scaled.scale &&
+                             base.tensor_scale == scaled.tensor_scale &&
+                             base.block.kind == scaled.block.kind;
+    if (is_its_kind) offer(name, base);
+  }
+  const std::string element = ToString(scaled.element);
+  if (const int bits = IntegerBits(element, "sm")) offer("bfp" + std::to_string(bits), Bfp(bits));
+  if (IsIntegerName(element)) {
+    Scaled rows = IntegerRows(element);
+    rows.block = scaled.block;
+    offer(element + " " + ToString(scaled.block), rows);
+  } else {
+    const Scaled plain{.element = scaled.element, .block = scaled.block};
+    offer(element + " " + ToString(scaled.block), plain);
+  }
+  return best;
+}
+
+double BitsPerValue(const Scaled& scaled, std::span<const std::int64_t> shape, int axis) {
+  Check(scaled);
+  const auto count = [](std::span<const std::int64_t> extents) {
+    double n = 1;
+    for (const std::int64_t each : extents) n *= static_cast<double>(each);
+    return n;
+  };
+  const double n = count(shape);
+  if (n == 0) return scaled.element.bits();
+  double bits =
+      n * scaled.element.bits() + count(ScaleGrid(scaled.block, shape, axis)) * scaled.scale.bits();
+  if (scaled.tensor_scale) {
+    bits += count(ScaleGrid({.kind = scaled.outer}, shape, axis)) * scaled.tensor_scale->bits();
+  }
+  return bits / n;
+}
+
+}  // namespace cpd

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The transform of one group: the matrix that it multiplies by, and its factor.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "cpd/numeric/scaled/hadamard_stages.h"
+#include "tests/testing/hadamard.h"
+
+namespace cpd {
+namespace {
+
+TEST(HadamardGroup, TheColumnsAreSylvestersWithSigns) {
+  for (const Hadamard& h : testing::all_transforms()) {
+    const auto size = static_cast<std::size_t>(h.size);
+    for (const bool inverse : {false, true}) {
+      const HadamardPlan plan = make_hadamard_plan(h, inverse);
+      for (std::size_t j = 0; j < size; ++j) {
+        std::vector<float> v(size);
+        v[j] = 1;
+        with_size(plan, [&]<int kSize>() {
+          if (!h.to_bf16) return hadamard<kSize, false>(v.data(), plan);
+          std::vector<double> wide(v.begin(), v.end());
+          hadamard<kSize, false>(wide.data(), plan);
+          for (std::size_t i = 0; i < size; ++i) v[i] = static_cast<float>(wide[i]);
+        });
+        for (std::size_t i = 0; i < size; ++i) {
+          const bool flipped = h.negates(static_cast<int>(inverse ? i : j));
+          const bool negative = (std::popcount(i & j) % 2 != 0) != flipped;
+          float entry = static_cast<float>(plan.scale);
+          if (h.to_bf16)
+            entry = testing::from_bits((testing::bits_of(entry) + 0x8000U) & 0xFFFF0000U);
+          EXPECT_EQ(v[i], negative ? -entry : entry) << ToString(h) << " at " << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(HadamardGroup, TheFactorIsTheNearestToOneOverTheRoot) {
+  for (int size = 2; size <= Hadamard::kMostSize; size *= 2) {
+    const HadamardPlan plan = make_hadamard_plan({size, {}, false}, false);
+    // c is nearest to 1 / sqrt n iff n (c - h)^2 <= 1 <= n (c + h)^2, h half its last place.
+    const auto nearest = [&](long double c, long double half) {
+      const auto n = static_cast<long double>(size);
+      return n * (c - half) * (c - half) <= 1 && 1 <= n * (c + half) * (c + half);
+    };
+    const double c = plan.scale;
+    EXPECT_TRUE(nearest(c, std::ldexp(1.0L, std::ilogb(c) - 53))) << size;
+    const auto narrow = static_cast<float>(c);
+    EXPECT_TRUE(nearest(narrow, std::ldexp(1.0L, std::ilogb(narrow) - 24))) << size;
+    EXPECT_EQ(testing::hadamard_scale<float>(size), narrow);
+    EXPECT_EQ(testing::hadamard_scale<double>(size), c);
+  }
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The walk over an ordered sum: with exact numbers rounded by the oracle it gives the oracle's
+// sums, from any term on and in any pieces; its draws, planes and operations one by one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/oracle/reference_sum.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/formats.h"
+#include "tests/testing/patterns.h"
+
+namespace cpd {
+namespace {
+
+using reference::Spec;
+
+/// The random integer of a draw.
+std::uint32_t integer_of(std::int64_t draw, int random_bits) {
+  const std::uint64_t mixed = static_cast<std::uint64_t>(draw + 1) * 0x9E3779B97F4A7C15U;
+  return static_cast<std::uint32_t>(mixed >> 40) & ((1U << random_bits) - 1);
+}
+
+/// A backend of numbers that the oracle rounds, which sees to it that draws come one by one and
+/// that no plane is read before it was written.
+class OraclePlanes {
+ public:
+  OraclePlanes(const Accumulator& accumulator, const std::vector<float>& terms)
+      : scheme_(accumulator.scheme),
+        format_(reference::spec_of(accumulator.format)),
+        inner_(reference::spec_of(accumulator.inner.value_or(accumulator.format))),
+        options_(testing::oracle_options(accumulator.rounding)),
+        terms_(terms) {}
+
+  /// The terms of the next call begin with number k; its draws, with number `draw`.
+  void Begin(std::int64_t k, std::int64_t draw) {
+    begin_ = k;
+    EXPECT_EQ(draw, draws) << "before term " << k;
+  }
+
+  void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
+                 std::int64_t count) {
+    const Spec& spec = scheme_ == Scheme::chunked ? inner_ : format_;
+    for (std::int64_t j = first; j < first + count; ++j, starts = false) {
+      EXPECT_EQ(draw, draws);
+      if (starts) {
+        planes_[plane] = reference::cast(spec, Term(j), Next());
+        if (scheme_ == Scheme::kahan) planes_[1] = 0;
+      } else if (scheme_ == Scheme::kahan) {
+        AddCompensated(Term(j));
+      } else {
+        planes_[plane] = reference::add(spec, planes_.at(plane), Term(j), Next());
+      }
+      draw = draws;
+    }
+  }
+  void add_chunk(bool starts, std::int64_t draw) {
+    EXPECT_EQ(draw, draws);
+    const float chunk = planes_.at(1);
+    planes_[0] = starts ? reference::cast(format_, chunk, Next())
+                        : reference::add(format_, planes_.at(0), chunk, Next());
+  }
+  void open_tree(int plane, std::int64_t term) { planes_[plane] = Term(term); }
+  void merge_term(int plane, std::int64_t draw, std::int64_t term) {
+    EXPECT_EQ(draw, draws);
+    planes_[plane] = reference::add(format_, planes_.at(plane), Term(term), Next());
+  }
+  void merge_trees(int plane, std::int64_t draw, bool) {
+    EXPECT_EQ(draw, draws);
+    planes_[plane] = reference::add(format_, planes_.at(plane), planes_.at(plane + 1), Next());
+    planes_.erase(plane + 1);
+  }
+  void round_tree(std::int64_t draw) {
+    EXPECT_EQ(draw, draws);
+    planes_[0] = reference::cast(format_, planes_.at(0), Next());
+  }
+
+  [[nodiscard]] float sum() const { return planes_.at(0); }
+  [[nodiscard]] int planes() const { return planes_.rbegin()->first + 1; }
+  std::int64_t draws = 0;  ///< taken so far
+
+ private:
+  [[nodiscard]] float Term(std::int64_t j) const {
+    return terms_.at(static_cast<std::size_t>(begin_ + j));
+  }
+  reference::Options Next() {
+    reference::Options next = options_;
+    next.random = integer_of(draws++, options_.random_bits);
+    return next;
+  }
+  void AddCompensated(float x) {
+    const float y = reference::subtract(format_, x, planes_.at(1), Next());
+    const float t = reference::add(format_, planes_.at(0), y, Next());
+    const float gained = reference::subtract(format_, t, planes_.at(0), Next());
+    const float lost = reference::subtract(format_, gained, y, Next());
+    planes_[1] = std::isfinite(t) ? lost : 0;
+    planes_[0] = t;
+  }
+
+  Scheme scheme_;
+  Spec format_, inner_;
+  reference::Options options_;
+  const std::vector<float>& terms_;
+  std::int64_t begin_ = 0;
+  std::map<int, float> planes_;
+};
+
+float oracle_sum(const Accumulator& a, const std::vector<float>& terms) {
+  const Spec spec = reference::spec_of(a.format);
+  const reference::Options o = testing::oracle_options(a.rounding);
+  const reference::RandomSource random = [&a, draw = std::int64_t{0}]() mutable {
+    return integer_of(draw++, a.rounding.random_bits);
+  };
+  switch (a.scheme) {
+    case Scheme::kahan:
+      return reference::sum_kahan(spec, terms, o, random);
+    case Scheme::chunked:
+      return reference::sum_chunked(spec, reference::spec_of(a.inner.value_or(a.format)),
+                                    static_cast<std::size_t>(a.chunk), terms, o, random);
+    case Scheme::pairwise:
+      return reference::sum_pairwise(spec, terms, o, random);
+    default:
+      return reference::sum_sequential(spec, terms, o, random);
+  }
+}
+
+std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
+  Accumulator plain{.format = format};
+  plain.rounding.mode = mode;
+  plain.rounding.random_bits = 8;
+  std::vector<Accumulator> all;
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
+    all.push_back(plain);
+    all.back().scheme = scheme;
+  }
+  for (const std::int64_t chunk : {1, 2, 3, 16, 1000}) {
+    all.push_back(plain);
+    all.back().scheme = Scheme::chunked;
+    all.back().chunk = chunk;
+    if (chunk == 3) all.back().inner = ParseFormat("e5m2");
+  }
+  return all;
+}
+
+/// The walk's sum of all terms, so many a call.
+void expect_oracle(const Accumulator& a, const std::vector<float>& terms, std::int64_t together,
+                   bool anew) {
+  const FoldOrder order = fold_order(a);
+  const auto count = static_cast<std::int64_t>(terms.size());
+  OraclePlanes planes(a, terms);
+  FoldWalk walk(order, 0);
+  int most_planes = 0;
+  for (std::int64_t k = 0; k < count; k += together) {
+    if (anew) walk = FoldWalk(order, k);
+    planes.Begin(k, anew ? walk.first_draw() : draws_before(order, k));
+    walk.take(planes, std::min(together, count - k));
+    most_planes = std::max(most_planes, planes.planes());
+  }
+  if (anew) walk = FoldWalk(order, count);
+  walk.end(planes);
+  const std::string about = ToString(a) + ", " + std::to_string(count) + " terms, " +
+                            std::to_string(together) + " a call" + (anew ? ", anew" : "");
+  EXPECT_EQ(testing::hex(planes.sum()), testing::hex(oracle_sum(a, terms))) << about;
+  EXPECT_EQ(planes.draws, draws_of_fold(order, count)) << about;
+  EXPECT_LE(most_planes, fold_planes(a.scheme, count)) << about;
+}
+
+TEST(FoldWalk, IsTheOraclesSum) {
+  for (const char* name : {"e4m3", "e5m2", "e4m3fn", "bf16", "fp32"}) {
+    const Format format = ParseFormat(name);
+    const Spec spec = reference::spec_of(format);
+    for (const Rounding mode : {Rounding::nearest_even, Rounding::down, Rounding::stochastic}) {
+      for (const Accumulator& a : accumulators(format, mode)) {
+        for (const std::size_t count : {1, 2, 3, 4, 6, 7, 8, 9, 16, 31, 64, 100}) {
+          std::vector<float> terms = testing::moderate_values(spec, count, count);
+          if (count % 3 == 0) terms[count / 2] = 0x1p-60F;  // seen by directed and random rounding
+          if (count == 31) terms[20] = HUGE_VALF;
+          for (const std::int64_t together : {1, 2, 5, 100}) {
+            expect_oracle(a, terms, together, false);
+            expect_oracle(a, terms, together, true);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Without rounding every order gives the exact sum: no term is lost, none comes twice.
+class ExactPlanes {
+ public:
+  explicit ExactPlanes(const std::vector<double>& terms) : terms_(terms), planes_(64) {}
+  void add_terms(int plane, bool starts, std::int64_t, std::int64_t first, std::int64_t count) {
+    if (starts) At(plane) = {};
+    for (std::int64_t j = first; j < first + count; ++j) Add(plane, Term(j));
+  }
+  void add_chunk(bool starts, std::int64_t) {
+    if (starts) At(0) = {};
+    Add(0, At(1));
+  }
+  void open_tree(int plane, std::int64_t term) { At(plane) = Term(term); }
+  void merge_term(int plane, std::int64_t, std::int64_t term) { Add(plane, Term(term)); }
+  void merge_trees(int plane, std::int64_t, bool) { Add(plane, At(plane + 1)); }
+  void round_tree(std::int64_t) {}
+
+  [[nodiscard]] const reference::Exact& sum() const { return planes_[0]; }
+
+ private:
+  reference::Exact& At(int plane) { return planes_.at(static_cast<std::size_t>(plane)); }
+  [[nodiscard]] reference::Exact Term(std::int64_t j) const {
+    return reference::exact(terms_.at(static_cast<std::size_t>(j)));
+  }
+  void Add(int plane, const reference::Exact& x) { At(plane) = reference::add(At(plane), x); }
+
+  const std::vector<double>& terms_;
+  std::vector<reference::Exact> planes_;
+};
+
+TEST(FoldWalk, TakesEachTermOnce) {
+  for (std::size_t count = 1; count <= 70; ++count) {
+    std::vector<double> terms;
+    reference::Exact expected;
+    for (std::size_t k = 0; k < count; ++k) {
+      terms.push_back(std::ldexp(k % 3 == 0 ? -1.0 : 1.0, static_cast<int>(7 * k) - 240));
+      expected = reference::add(expected, reference::exact(terms.back()));
+    }
+    for (const Accumulator& a : accumulators(kFp32, Rounding::nearest_even)) {
+      ExactPlanes planes(terms);
+      FoldWalk walk(fold_order(a), 0);
+      walk.take(planes, static_cast<std::int64_t>(count));
+      walk.end(planes);
+      EXPECT_EQ(planes.sum().negative, expected.negative) << ToString(a) << ", " << count;
+      EXPECT_EQ(reference::compare_magnitude(planes.sum(), expected), std::strong_ordering::equal)
+          << ToString(a) << ", " << count;
+    }
+  }
+}
+
+/// What each plane holds, as text: `(a + b #draw)`.
+class Texts {
+ public:
+  void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
+                 std::int64_t count) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      const std::string term = std::to_string(first + j);
+      planes_[plane] = starts && j == 0 ? Alone(term, draw) : Sum(planes_[plane], term, draw + j);
+    }
+  }
+  void add_chunk(bool starts, std::int64_t draw) {
+    planes_[0] = starts ? Alone(planes_[1], draw) : Sum(planes_[0], planes_[1], draw);
+  }
+  void open_tree(int plane, std::int64_t term) { planes_[plane] = std::to_string(term); }
+  void merge_term(int plane, std::int64_t draw, std::int64_t term) {
+    planes_[plane] = Sum(planes_[plane], std::to_string(term), draw);
+  }
+  void merge_trees(int plane, std::int64_t draw, bool of_term) {
+    planes_[plane] = Sum(planes_[plane], planes_[plane + 1], draw) + (of_term ? "!" : "");
+  }
+  void round_tree(std::int64_t draw) { planes_[0] = Alone(planes_[0], draw); }
+
+  static std::string Of(const FoldOrder& order, std::int64_t count) {
+    Texts texts;
+    FoldWalk walk(order, 0);
+    walk.take(texts, count);
+    walk.end(texts);
+    return texts.planes_[0];
+  }
+
+ private:
+  static std::string Alone(const std::string& a, std::int64_t draw) {
+    return "(" + a + " #" + std::to_string(draw) + ")";
+  }
+  static std::string Sum(const std::string& a, const std::string& b, std::int64_t draw) {
+    return "(" + a + "+" + b + " #" + std::to_string(draw) + ")";
+  }
+  std::map<int, std::string> planes_;
+};
+
+TEST(FoldWalk, OperationsInOrder) {
+  EXPECT_EQ(Texts::Of({}, 3), "(((0 #0)+1 #1)+2 #2)");
+  EXPECT_EQ(Texts::Of({Scheme::chunked, 2}, 3), "((((0 #0)+1 #1) #2)+(2 #3) #4)");
+  EXPECT_EQ(Texts::Of({Scheme::chunked, 2}, 4), "((((0 #0)+1 #1) #2)+((2 #3)+3 #4) #5)");
+  EXPECT_EQ(Texts::Of({Scheme::chunked, 9}, 2), "(((0 #0)+1 #1) #2)");
+  EXPECT_EQ(Texts::Of({Scheme::pairwise}, 1), "(0 #0)");
+  EXPECT_EQ(Texts::Of({Scheme::pairwise}, 2), "(0+1 #0)");
+  EXPECT_EQ(Texts::Of({Scheme::pairwise}, 3), "((0+1 #0)+2 #1)!");
+  EXPECT_EQ(Texts::Of({Scheme::pairwise}, 7), "(((0+1 #0)+(2+3 #1) #2)+((4+5 #3)+6 #4)! #5)");
+}
+
+TEST(FoldWalk, NumbersOfDraws) {
+  const std::vector<FoldOrder> orders = {{},
+                                         {Scheme::kahan},
+                                         {Scheme::pairwise},
+                                         {Scheme::chunked, 1},
+                                         {Scheme::chunked, 3},
+                                         {Scheme::chunked, 1000}};
+  for (const FoldOrder& order : orders) {
+    EXPECT_EQ(draws_before(order, 0), 0);
+    EXPECT_EQ(draws_of_fold(order, 0), 0);
+    for (std::int64_t draws = 2; draws < 60; ++draws) {
+      const std::int64_t most = most_terms(order, draws);
+      EXPECT_LE(draws_of_fold(order, most), draws) << ToString(order.scheme);
+      EXPECT_GT(draws_of_fold(order, most + 1), draws) << ToString(order.scheme);
+    }
+  }
+}
+
+TEST(FoldWalk, PlansOfItsSteps) {
+  const Format e4m3 = ParseFormat("e4m3");
+  const Format e5m2 = ParseFormat("e5m2");
+  Accumulator a{.format = e4m3};
+  EXPECT_EQ(plan_of_terms(a, e4m3).kind, Split::rounded);
+  a.scheme = Scheme::chunked;
+  a.inner = e5m2;
+  EXPECT_EQ(plan_of_terms(a, e5m2).round.man, 2);
+  EXPECT_TRUE(plan_of_terms(a, e5m2).in_binary32);
+  EXPECT_EQ(plan_of_sums(a).round.man, 3);
+  EXPECT_TRUE(plan_of_sums(a).in_binary32);
+  a = {.format = e4m3, .scheme = Scheme::pairwise};
+  EXPECT_TRUE(plan_of_terms(a, e4m3).in_binary32);
+  EXPECT_FALSE(plan_of_terms(a, e5m2).in_binary32) << "its grid is finer: two of them hide a tie";
+  EXPECT_TRUE(plan_of_sums(a).in_binary32);
+}
+
+/// A whole walk by the compiler.
+struct Integers {
+  std::int64_t planes[8] = {};
+  const std::int64_t* terms;
+
+  constexpr void add_terms(int plane, bool starts, std::int64_t, std::int64_t first,
+                           std::int64_t count) {
+    if (starts) planes[plane] = 0;
+    for (std::int64_t j = 0; j < count; ++j) planes[plane] += terms[first + j];
+  }
+  constexpr void add_chunk(bool starts, std::int64_t) {
+    planes[0] = (starts ? 0 : planes[0]) + planes[1];
+  }
+  constexpr void open_tree(int plane, std::int64_t term) { planes[plane] = terms[term]; }
+  constexpr void merge_term(int plane, std::int64_t, std::int64_t term) {
+    planes[plane] += terms[term];
+  }
+  constexpr void merge_trees(int plane, std::int64_t, bool) { planes[plane] += planes[plane + 1]; }
+  constexpr void round_tree(std::int64_t) {}
+};
+
+constexpr std::int64_t total(Scheme scheme) {
+  const std::int64_t terms[] = {1, 20, 300, 4000, 50000, 600000, 7000000};
+  Integers integers{{}, terms};
+  FoldWalk walk({scheme, 3}, 0);
+  walk.take(integers, 7);
+  walk.end(integers);
+  return integers.planes[0];
+}
+static_assert(total(Scheme::sequential) == 7654321);
+static_assert(total(Scheme::chunked) == 7654321);
+static_assert(total(Scheme::pairwise) == 7654321);
+
+}  // namespace
+}  // namespace cpd

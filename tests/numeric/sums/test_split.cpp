@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "cpd/numeric/sums/split.h"
+
+namespace cpd {
+namespace {
+
+constexpr double kUnit = 0x1p23;
+
+double log_error(float x) {
+  const std::int32_t log = fixed_log(x);
+  EXPECT_EQ(log & 1, 0) << x;
+  return std::abs(log / kUnit - std::log2(std::abs(static_cast<double>(x))));
+}
+
+TEST(Split, LogarithmsOfAllFractions) {
+  double most = 0;
+  for (std::uint32_t fraction = 0; fraction < 1U << 23; ++fraction) {
+    most = std::max(most, log_error(std::bit_cast<float>(0x3F800000U | fraction)));
+  }
+  EXPECT_LT(most, std::exp2(-15.9));
+}
+
+TEST(Split, LogarithmsOfAllExponentsAndSigns) {
+  for (int exponent = -149; exponent < 128; ++exponent) {
+    const float x = std::ldexp(1.0F, exponent);
+    EXPECT_EQ(fixed_log(x), exponent * (1 << 23));
+    EXPECT_EQ(fixed_log(-x), exponent * (1 << 23));
+  }
+  EXPECT_LT(log_error(std::numeric_limits<float>::max()), std::exp2(-15.9));
+  EXPECT_LT(log_error(0x1.8p-140F), std::exp2(-15.9));
+  EXPECT_EQ(fixed_log(0.0F), -(1 << 29));
+  EXPECT_EQ(fixed_log(-0.0F), -(1 << 29));
+}
+
+/// Ties of every fraction of fp16, and their neighbours, in both signs.
+TEST(Split, SumsAreRoundedToTheEvenCode) {
+  const SplitFormat<float> format(10, 0x1p-24, true);
+  for (std::int32_t code = 1 << 10; code < 1 << 11; ++code) {
+    for (const std::int32_t beside : {-1, 0, 1}) {
+      const float tie = std::ldexp(static_cast<float>(2 * code + 1), -11);
+      const float x = std::bit_cast<float>(std::bit_cast<std::int32_t>(tie) + beside);
+      const std::int32_t up = beside > 0 || (beside == 0 && code % 2 != 0) ? 1 : 0;
+      const float expected = std::ldexp(static_cast<float>(code + up), -10);
+      EXPECT_EQ(split(x, format), expected) << x;
+      EXPECT_EQ(split(-x, format), -expected) << x;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C functions for simulators: results and flags by hand, and errors.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <string>
+
+#include "cpd/oracle/dpi.h"
+
+namespace {
+
+TEST(Dpi, OneRounding) {
+  const int rule = cpd_dpi_rule("mul", "e4m3fn", "e4m3fn", "nearest_even", 0);
+  ASSERT_GE(rule, 0) << cpd_dpi_error();
+  std::uint32_t result = 0, flags = 0;
+  ASSERT_EQ(cpd_dpi_compute(rule, 0x3A, 0x3A, 0, 0, &result, &flags), 0);  // 1.25² = 1.5625
+  EXPECT_EQ(result, 0x3Cu);
+  EXPECT_EQ(flags, 1u);
+  ASSERT_EQ(cpd_dpi_compute(rule, 0x7E, 0xFE, 0, 0, &result, &flags), 0);  // -448²
+  EXPECT_EQ(result, 0x7Fu);
+  EXPECT_EQ(flags, 5u);
+}
+
+TEST(Dpi, RandomIntegers) {
+  const int rule = cpd_dpi_rule("cast", "fp32", "e5m2", "stochastic", 5);
+  ASSERT_GE(rule, 0) << cpd_dpi_error();
+  int up = 0;
+  for (std::uint32_t r = 0; r < 32; ++r) {
+    std::uint32_t result = 0;
+    ASSERT_EQ(
+        cpd_dpi_compute(rule, std::bit_cast<std::uint32_t>(259.0f), 0, 0, r, &result, nullptr), 0);
+    up += result == 0x5D ? 1 : 0;
+  }
+  EXPECT_EQ(up, 1);  // 3/64 of the gap, of which 1/32 is seen
+  EXPECT_EQ(cpd_dpi_compute(rule, 0, 0, 0, 32, nullptr, nullptr), -1);
+}
+
+TEST(Dpi, DotProducts) {
+  const int dot = cpd_dpi_dot("fp16", "h100-fp16", 16);
+  ASSERT_GE(dot, 0) << cpd_dpi_error();
+  for (int k = 0; k < 16; ++k) ASSERT_EQ(cpd_dpi_set(dot, k, 0x3C00, 0x4000), 0);  // 1 · 2
+  std::uint32_t result = 0, flags = 0;
+  ASSERT_EQ(cpd_dpi_sum(dot, std::bit_cast<std::uint32_t>(0.5f), &result, &flags), 0);
+  EXPECT_EQ(result, std::bit_cast<std::uint32_t>(32.5f));
+  EXPECT_EQ(flags, 0u);
+}
+
+TEST(Dpi, Scales) {
+  const int dot = cpd_dpi_dot("e4m3fn", "rtx-blackwell-mxfp8", 32);
+  ASSERT_GE(dot, 0) << cpd_dpi_error();
+  ASSERT_EQ(cpd_dpi_set(dot, 31, 0x38, 0x38), 0);
+  std::uint32_t result = 0;
+  ASSERT_EQ(cpd_dpi_sum(dot, 0, &result, nullptr), 0);
+  EXPECT_EQ(result, std::bit_cast<std::uint32_t>(1.0f));
+  ASSERT_EQ(cpd_dpi_set_scales(dot, 0, 130, 126), 0);
+  ASSERT_EQ(cpd_dpi_sum(dot, 0, &result, nullptr), 0);
+  EXPECT_EQ(result, std::bit_cast<std::uint32_t>(4.0f));
+}
+
+TEST(Dpi, UnitsWithoutFlags) {
+  const int dot = cpd_dpi_dot("fp16", "cdna3-fp16", 8);
+  ASSERT_GE(dot, 0) << cpd_dpi_error();
+  for (int k = 0; k < 8; ++k) ASSERT_EQ(cpd_dpi_set(dot, k, 0x3C00, 0x4000), 0);  // 1 · 2
+  std::uint32_t result = 0, flags = 7;
+  EXPECT_EQ(cpd_dpi_sum(dot, std::bit_cast<std::uint32_t>(0.5f), &result, &flags), -1);
+  EXPECT_EQ(flags, 7u);
+  ASSERT_EQ(cpd_dpi_sum(dot, std::bit_cast<std::uint32_t>(0.5f), &result, nullptr), 0);
+  EXPECT_EQ(result, std::bit_cast<std::uint32_t>(16.5f));
+}
+
+void ExpectError(int returned, const std::string& part) {
+  EXPECT_EQ(returned, -1);
+  EXPECT_NE(std::string(cpd_dpi_error()).find(part), std::string::npos) << cpd_dpi_error();
+}
+
+TEST(Dpi, Errors) {
+  std::uint32_t result = 7, flags = 7;
+  ExpectError(cpd_dpi_rule("root", "e4m3fn", "e4m3fn", "nearest_even", 0), "'root'");
+  ExpectError(cpd_dpi_rule("mul", "e4n3", "e4m3fn", "nearest_even", 0), "'e4n3'");
+  ExpectError(cpd_dpi_rule("mul", nullptr, "e4m3fn", "nearest_even", 0), "missing");
+  ExpectError(cpd_dpi_compute(-1, 0, 0, 0, 0, &result, &flags), "no rule -1");
+  ExpectError(cpd_dpi_dot("fp16", "h100-fp16", 0), "length");
+  ExpectError(cpd_dpi_dot("fp16", "fp32 sequential rounding=stochastic", 4), "random");
+  ExpectError(cpd_dpi_sum(12345, 0, &result, &flags), "no dot product 12345");
+  const int dot = cpd_dpi_dot("fp16", "h100-fp16", 16);
+  ExpectError(cpd_dpi_set(dot, 16, 0, 0), "k must be");
+  ExpectError(cpd_dpi_set_scales(dot, 0, 127, 127), "no scales");
+  EXPECT_EQ(cpd_dpi_set(dot, 0, 0x10000, 0), 0);
+  ExpectError(cpd_dpi_sum(dot, 0, &result, &flags), "16 bits");
+  EXPECT_EQ(result, 7u);
+  EXPECT_EQ(flags, 7u);
+}
+
+}  // namespace

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums in bulk against the oracle's, and the signals of small blocks by hand.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpd/oracle/reference_gemm.h"
+#include "cpd/oracle/trace.h"
+#include "cpd/spec/error.h"
+
+namespace cpd {
+namespace {
+
+struct Line {
+  std::uint32_t code = 0;
+  std::uint8_t flags = 0;
+  std::uint16_t corners = 0;
+  std::vector<std::uint64_t> signals;
+};
+
+Line run(const SumRule& rule, const std::vector<std::uint32_t>& a,
+         const std::vector<std::uint32_t>& b = {}, std::uint32_t c = 0,
+         const std::vector<std::uint32_t>& random = {}) {
+  Line line;
+  std::size_t width = 0;
+  for (const Signal& signal : SignalsOf(rule)) width += static_cast<std::size_t>(signal.count);
+  line.signals.resize(width, ~std::uint64_t{0});
+  SumLines lines;
+  lines.n = 1;
+  lines.a = a.data();
+  lines.b = b.data();
+  lines.c = &c;
+  const std::uint64_t c_units = c;
+  lines.c_units = &c_units;
+  lines.random = random.empty() ? nullptr : random.data();
+  lines.codes = &line.code;
+  lines.flags = &line.flags;
+  lines.corners = &line.corners;
+  lines.signals = line.signals.data();
+  OracleSums(rule, lines);
+  return line;
+}
+
+std::vector<std::uint64_t> signal(const SumRule& rule, const Line& line, const std::string& name) {
+  std::size_t first = 0;
+  for (const Signal& each : SignalsOf(rule)) {
+    const auto count = static_cast<std::size_t>(each.count);
+    if (each.name == name) {
+      const auto begin = line.signals.begin() + static_cast<std::ptrdiff_t>(first);
+      return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+    }
+    first += count;
+  }
+  ADD_FAILURE() << "no signal " << name;
+  return {};
+}
+
+SumRule dot_rule(const char* accumulator, const char* format, std::int64_t length) {
+  const Accumulator made = ParseAccumulator(accumulator);
+  const Format f = ParseFormat(format);
+  return {made, f, f, made.format, length, false, soft::Tininess::after};
+}
+
+using Words = std::vector<std::uint64_t>;
+
+TEST(Trace, ShowsEveryRounding) {
+  // e4m3: 16 + 1 + 1: each sum is a tie that stays at 16.
+  const SumRule rule = dot_rule("e4m3 sequential", "e4m3", 2);
+  const Line line = run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58);
+  EXPECT_EQ(line.code, 0x58u);
+  EXPECT_EQ(line.flags, soft::kInexact);
+  EXPECT_EQ(line.corners, static_cast<std::uint16_t>(Corner::tie));
+  EXPECT_EQ(signal(rule, line, "start"), (Words{0x58}));
+  EXPECT_EQ(signal(rule, line, "product"), (Words{0x38, 0x38}));
+  EXPECT_EQ(signal(rule, line, "sum"), (Words{0x58, 0x58}));
+}
+
+TEST(Trace, ShowsKahansOperations) {
+  const SumRule rule = dot_rule("e4m3 kahan", "e4m3", 2);
+  const Line line = run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58);
+  EXPECT_EQ(line.code, 0x59u);  // 18
+  EXPECT_EQ(signal(rule, line, "t"), (Words{0x58, 0x59}));
+  EXPECT_EQ(signal(rule, line, "compensation"), (Words{0xB8, 0x00}));
+}
+
+TEST(Trace, ShowsTheAlignedTermsOfABlock) {
+  // Of e4m3fn with F = 4: 1.125² + 2^-6 * 1 + 8 (c), E = 3: units of 2^-1.
+  SumRule rule =
+      dot_rule("fp32 block_fma a=e4m3fn b=e4m3fn block=2 fraction_bits=4 min_exponent=-20 sum=fp32",
+               "e4m3fn", 2);
+  const Line line = run(rule, {0x39, 0x08}, {0x39, 0x38}, 0x41000000);
+  EXPECT_EQ(signal(rule, line, "special"), (Words{0}));
+  EXPECT_EQ(signal(rule, line, "p_exp"), (Words{0, 0xFFA}));
+  EXPECT_EQ(signal(rule, line, "p_sig"), (Words{81, 64}));
+  EXPECT_EQ(signal(rule, line, "p_shift"), (Words{3, 9}));
+  EXPECT_EQ(signal(rule, line, "p_cut"), (Words{81 % 32, 64}));
+  EXPECT_EQ(signal(rule, line, "c_exp"), (Words{3}));
+  EXPECT_EQ(signal(rule, line, "c_sig"), (Words{1u << 23}));
+  EXPECT_EQ(signal(rule, line, "c_cut"), (Words{0}));
+  EXPECT_EQ(signal(rule, line, "max_exp"), (Words{3}));
+  EXPECT_EQ(signal(rule, line, "sum"), (Words{18}));
+  EXPECT_EQ(signal(rule, line, "n_exp"), (Words{3}));
+  EXPECT_EQ(line.code, 0x41100000u);  // 9
+  EXPECT_EQ(line.flags, soft::kInexact);
+}
+
+TEST(Trace, ShowsNothingOfASpecialBlock) {
+  SumRule rule = dot_rule("v100", "fp16", 4);
+  const Line line = run(rule, {0x7C00, 0, 0, 0}, {0, 0, 0, 0}, 0x3F800000);
+  EXPECT_EQ(line.code, 0x7FC00000u);
+  EXPECT_EQ(line.flags, soft::kInvalid);
+  EXPECT_EQ(signal(rule, line, "special"), (Words{1}));
+  EXPECT_EQ(signal(rule, line, "sum"), (Words{0}));
+  EXPECT_EQ(run(rule, {0x7E00, 0, 0, 0}, {0, 0, 0, 0}, 0).flags, 0);
+}
+
+TEST(Trace, TakesRandomIntegersInProgramOrder) {
+  const SumRule rule = dot_rule("e4m3 sequential rounding=stochastic random_bits=1", "e4m3", 2);
+  EXPECT_EQ(DrawsOf(rule), 5);
+  EXPECT_EQ(run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58, {0, 0, 1, 0, 0}).code, 0x59u);
+  EXPECT_EQ(run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58, {0, 1, 0, 1, 0}).code, 0x58u);
+  EXPECT_THROW(run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58, {0, 0, 2, 0, 0}), Error);
+  EXPECT_THROW(run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58), Error);
+}
+
+TEST(Trace, SumsTerms) {
+  SumRule rule = dot_rule("e4m3 pairwise", "e4m3", 3);
+  rule.is_sum = true;
+  const Line line = run(rule, {0x58, 0x38, 0x38});
+  EXPECT_EQ(line.code, 0x58u);
+  EXPECT_EQ(signal(rule, line, "tree"), (Words{0x58, 0x58}));
+}
+
+TEST(Trace, ShowsTermsAndSumsOfAnInteger) {
+  // 100 * 100 - 3 * 1, and c = 7.5, in 14 bits of units of 1/2: the first product wraps.
+  SumRule rule = dot_rule("fp32 fixed width=14 fraction=1", "int8", 2);
+  const Line line = run(rule, {100, 0xFD}, {100, 1}, 15);
+  EXPECT_EQ(signal(rule, line, "term"), (Words{15, 20000 % 16384, 16384 - 6}));
+  EXPECT_EQ(signal(rule, line, "sum"), (Words{15, 20015 % 16384, 20009 % 16384}));
+  EXPECT_EQ(line.flags, soft::kInexact | soft::kOverflow);
+  EXPECT_TRUE(HasIntegerResult(rule));
+  rule.accumulator.format = ParseFormat("bf16");
+  EXPECT_FALSE(HasIntegerResult(rule));
+  EXPECT_EQ(run(rule, {100, 0xFD}, {100, 1}, 15).code, 0x44E3u);  // 3625 / 2, rounded
+  EXPECT_EQ(DrawsOf(rule), 0);
+}
+
+TEST(Trace, RefusesWhatHasNoLines) {
+  EXPECT_THROW(SignalsOf(dot_rule("v100", "bf16", 4)), Error);
+  EXPECT_THROW(SignalsOf(dot_rule("e4m3 sequential", "e4m3", 0)), Error);
+  SumRule rule = dot_rule("cdna3-fp16", "fp16", 8);
+  EXPECT_TRUE(SignalsOf(rule).empty());
+  rule.accumulator.rounding.mode = Rounding::stochastic;
+  EXPECT_THROW(SignalsOf(rule), Error);
+  EXPECT_THROW(SignalsOf(dot_rule("fp32 fixed width=65", "int8", 4)), Error);
+  rule = dot_rule("v100", "fp16", 4);
+  rule.is_sum = true;
+  EXPECT_THROW(SignalsOf(rule), Error);
+}
+
+}  // namespace
+}  // namespace cpd
