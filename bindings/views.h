@@ -21,7 +21,7 @@ void BindStreams(pybind11::module_& m);
 void BindCodecs(pybind11::module_& m);
 /// Wants BindCodecs before.
 void BindReduceSpec(pybind11::module_& m);
-/// Verbs over arrays; backends. Wants BindSpecs before.
+/// Operations over arrays; backends. Wants BindSpecs before.
 void BindOperations(pybind11::module_& m);
 /// Virtual ranks, round-off, cost.
 void BindStudies(pybind11::module_& m);

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cpd._moved import old_names
-from cpd.ops import faces
+from cpd.ops import front_ends
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -41,13 +41,13 @@ SPECS = [
 
 def load_operations_with_the_first_tensor() -> None:
     """Tells `cpd.ops` where the operations on tensors are."""
-    faces.on_tensors = _operations
+    front_ends.on_tensors = _operations
 
 
-def _operations() -> faces.Face:
+def _operations() -> front_ends.FrontEnd:
     from cpd._torch import operators
 
-    faces.on_tensors = lambda: operators  # an import statement takes its time at each call
+    front_ends.on_tensors = lambda: operators  # an import statement takes its time at each call
     return operators
 
 

@@ -51,7 +51,7 @@ MODULES = (
     "cpd.numeric.scaled",
     "cpd.numeric.scaled_cast",
     "cpd.ops.encoded",
-    "cpd.ops.verbs",
+    "cpd.ops.operations",
     "cpd.optim",
     "cpd.optim.kahan",
     "cpd.optim.lars",

@@ -38,14 +38,14 @@ from cpd.numeric.scaled import Scaled, named_scaled
 from cpd.ops.arguments import (
     LEVELS,
     NARROW_FLOATS,
-    Given,
+    ScaleSource,
     Scales,
     Shape,
     check_addend,
-    check_given,
-    check_given_type,
+    check_level,
+    check_level_type,
     check_scaled_bytes,
-    given_levels,
+    source_levels,
     product_shape,
     scale_grids,
     scale_levels,
@@ -60,9 +60,9 @@ _GIVEN = ("scales", "tensor_scales", "amax")
 
 
 def cast_scaled(
-    x: Tensor, q: Scaled, options: Options, out: Any, axis: int, given: Given, random: Any
+    x: Tensor, q: Scaled, options: Options, out: Any, axis: int, source: ScaleSource, random: Any
 ) -> Tensor:
-    arguments = _arguments(x, q, options, axis, given, random)
+    arguments = _arguments(x, q, options, axis, source, random)
     if out is None:
         return call(*_cast, *arguments)
     *levels, _, _, integers = arguments[4:]
@@ -73,9 +73,9 @@ def cast_scaled(
 
 
 def encode_scaled(
-    x: Tensor, q: Scaled, options: Options, axis: int, given: Given, random: Any
+    x: Tensor, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Tensor, Scales]:
-    arguments = _arguments(x, q, options, axis, given, random)
+    arguments = _arguments(x, q, options, axis, source, random)
     codes, blocks, tensor = ops.encode_scaled.default(*arguments)
     return codes, blocks if q.tensor_scale is None else (blocks, tensor)
 
@@ -85,31 +85,31 @@ def decode_scaled(
 ) -> Tensor:
     sizes = sizes_of(shape)
     blocks, tensor = scale_levels(q, scales)
-    given = {"codes": codes, "scales": blocks}
+    parts = {"codes": codes, "scales": blocks}
     if q.tensor_scale is not None:
-        given["tensor scales"] = tensor
-    for name, each in given.items():
+        parts["tensor scales"] = tensor
+    for name, each in parts.items():
         check_codes(name, each, codes)
     element = result_element(dtype, out, NARROW_FLOATS)
     if not torch.compiler.is_compiling():
-        bytes_given = [each.numel() for each in given.values()]
-        check_scaled_bytes(q, shape_of("shape", sizes), axis, bytes_given)
-    packed, *levels = (each.contiguous() for each in given.values())
+        counts = [each.numel() for each in parts.values()]
+        check_scaled_bytes(q, shape_of("shape", sizes), axis, counts)
+    packed, *levels = (each.contiguous() for each in parts.values())
     arguments = packed, q.text, axis, levels[0], levels[1] if len(levels) > 1 else None
     if out is None:
         return ops.decode_scaled.default(*arguments, sizes, element)
-    check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), given)
+    check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), parts)
     write(*_decode_out, *arguments, out=out)
     return out
 
 
 def _arguments(
-    x: Tensor, q: Scaled, options: Options, axis: int, given: Given, random: Any
+    x: Tensor, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Any, ...]:
     """What cast_scaled and encode_scaled take, checked."""
     check("x", x, NARROW_FLOATS)
     how, seed, stream = cast_arguments(q.element, options, x)
-    levels: tuple[Any, ...] = given_levels(q, given)
+    levels: tuple[Any, ...] = source_levels(q, source)
     if any(level is not None for level in levels):
         compiling = torch.compiler.is_compiling()
         grids = (None,) * 3 if compiling else scale_grids(q, x.shape, axis)
@@ -125,11 +125,11 @@ def _given_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tens
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = torch.full((), value, dtype=torch.float32, device=x.device)
     element = name_of(value.dtype) if isinstance(value, Tensor) else ""
-    check_given_type(name, element, describe(value))
+    check_level_type(name, element, describe(value))
     if value.device != x.device:
         raise ValueError(f"{name} must be on x's device, {x.device}, got {value.device}")
     if grid is not None:
-        check_given(q, name, element == "uint8", value.shape, grid)
+        check_level(q, name, element == "uint8", value.shape, grid)
     return value.detach().contiguous()
 
 

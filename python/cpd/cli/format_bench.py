@@ -140,10 +140,10 @@ class Operation(NamedTuple):
         """The operands as the format holds them, and their exact result rounded once."""
         held = [_cast(x, f, "nearest_even") for x in self.operands]
         arrays = [np.array([x]) for x in held]
-        verbs: dict[str, Any] = {"+": add, "-": add, "*": mul, "/": div, "sqrt": sqrt}
+        operations: dict[str, Any] = {"+": add, "-": add, "*": mul, "/": div, "sqrt": sqrt}
         if self.sign == "-":
             arrays[1] = -arrays[1]
-        return held, float(verbs[self.sign](*arrays, f, rounding)[0])
+        return held, float(operations[self.sign](*arrays, f, rounding)[0])
 
     def exactly(self, operands: list[float]) -> Fraction | float | None:
         """The result without rounding: a fraction, or a root to binary64."""

@@ -186,7 +186,7 @@ def scaled(text: ScaledLike) -> Scaled:
 
 
 def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
-    """What a verb takes as its format."""
+    """What an operation takes as its format."""
     if isinstance(f, (Format, Scaled)):
         return f
     if isinstance(f, str):

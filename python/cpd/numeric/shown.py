@@ -9,7 +9,7 @@ from cpd import _core
 
 
 def shown(value: Any) -> str:
-    """`repr(value)`, cut where it is longer than a person reads: after 80 letters, a path after
+    """`repr(value)`, cut where it is longer than a person reads: after 80 characters, a path after
     1,000."""
     try:
         text = repr(value)
@@ -17,4 +17,4 @@ def shown(value: Any) -> str:
         return "an int of thousands of digits"
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
-    return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 100 else 100)
+    return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 98 else 98)

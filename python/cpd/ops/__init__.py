@@ -3,10 +3,10 @@ from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.formats import FormatLike
 from cpd.numeric.hadamard import HadamardLike
 from cpd.numeric.options import Number
-from cpd.ops import verbs
+from cpd.ops import operations
 from cpd.ops.arguments import ArrayT, Shape
 from cpd.ops.encoded import Encoded
-from cpd.ops.verbs import (
+from cpd.ops.operations import (
     add,
     cast,
     decode,
@@ -21,7 +21,7 @@ from cpd.ops.verbs import (
     sum,
 )
 
-__doc__ = verbs.__doc__
+__doc__ = operations.__doc__
 __all__ = [
     "AccumulatorLike",
     "ArrayT",

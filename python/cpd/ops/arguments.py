@@ -38,7 +38,7 @@ see it so too."""
 @constant
 def check_carrier(dtype: str, f: str) -> None:
     """Raises ValueError where an element type does not hold a format's values. A constant to
-    torch.compile, so both are given by name."""
+    torch.compile, so both are passed by name."""
     _core.check_carrier(dtype, formats.named(f)._native)
 
 
@@ -151,8 +151,8 @@ def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
 # ---- scaled formats ----------------------------------------------------------------------------
 
 
-class Given(NamedTuple):
-    """What of scales comes from elsewhere: `scales=` and `amax=`."""
+class ScaleSource(NamedTuple):
+    """The arguments `scales=` and `amax=`: what of a tensor's scales does not come from it."""
 
     scales: Any = None
     amax: Any = None
@@ -175,24 +175,24 @@ def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
     return scales[0], scales[1]
 
 
-def given_levels(q: Scaled, given: Given) -> tuple[Any, Any, Any]:
-    """Given blocks' scales, tensor scales and largest magnitudes, each or None."""
-    if given.scales is None:
-        return None, None, given.amax
-    return *scale_levels(q, given.scales), given.amax
+def source_levels(q: Scaled, source: ScaleSource) -> tuple[Any, Any, Any]:
+    """The blocks' scales, the tensor's scales and the largest magnitudes, each or None."""
+    if source.scales is None:
+        return None, None, source.amax
+    return *scale_levels(q, source.scales), source.amax
 
 
 def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, ...]]:
-    """The grids of `given_levels`' three. Raises ValueError where there is no such axis."""
+    """The grids of `source_levels`' three. Raises ValueError where there is no such axis."""
     blocks = q.scales_shape(shape, axis)
     outer = blocks if q.tensor_scale is None else q.tensor_scales_shape(shape, axis)
     return [blocks, outer, outer]
 
 
-def check_given(
+def check_level(
     q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
 ) -> None:
-    """Raises ValueError unless a given level has the extents of its grid (one number may be of any)
+    """Raises ValueError unless a level has the extents of its grid (one number may be of any)
     or, of packed codes, as many bytes as they take."""
     count, size = math.prod(grid), math.prod(got)
     if not of_codes:
@@ -206,8 +206,8 @@ def check_given(
         raise ValueError(f"{name} must have {need} bytes for {count} codes of {f}, got {size}")
 
 
-def check_given_type(name: str, element: str, got: str) -> None:
-    """Raises TypeError unless a given level's type is one that it may have."""
+def check_level_type(name: str, element: str, got: str) -> None:
+    """Raises TypeError unless a level's type is one that it may have."""
     if element == "float32" or (element == "uint8" and name != "amax"):
         return
     codes = "" if name == "amax" else " or of packed codes (uint8)"

@@ -23,21 +23,21 @@ from cpd.ops.arguments import (
     MAX_RANK,
     NARROW_FLOATS,
     Array,
-    Given,
+    ScaleSource,
     Region,
     Scales,
     Shape,
     check_addend,
     check_carrier,
-    check_given,
-    check_given_type,
+    check_level,
+    check_level_type,
     check_out_memory,
     check_random_is_used,
     check_random_range,
     check_result,
     check_scaled_bytes,
     dimension,
-    given_levels,
+    source_levels,
     product_shape,
     scale_grids,
     scale_levels,
@@ -88,11 +88,11 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
 
 
 def cast_scaled(
-    x: Any, q: Scaled, options: Options, out: Any, axis: int, given: Given, random: Any
+    x: Any, q: Scaled, options: Options, out: Any, axis: int, source: ScaleSource, random: Any
 ) -> Array:
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
-    levels = _given_scales(q, x, axis, given)
+    levels = _scale_levels(q, x, axis, source)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     y: Array = np.empty_like(x, subok=False) if out is None else out
     if out is not None:
@@ -103,11 +103,11 @@ def cast_scaled(
 
 
 def encode_scaled(
-    x: Any, q: Scaled, options: Options, axis: int, given: Given, random: Any
+    x: Any, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Array, Scales]:
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
-    levels = _given_scales(q, x, axis, given)
+    levels = _scale_levels(q, x, axis, source)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     packed, blocks, *more = (np.empty(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
     tensor = more[0] if more else None
@@ -119,29 +119,29 @@ def decode_scaled(
     codes: Any, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
 ) -> Array:
     sizes = shape_of("shape", shape)
-    given = dict(zip(("codes", *LEVELS), (codes, *scale_levels(q, scales)), strict=False))
+    parts = dict(zip(("codes", *LEVELS), (codes, *scale_levels(q, scales)), strict=False))
     if q.tensor_scale is None:
-        del given["tensor scales"]
-    for name, each in given.items():
+        del parts["tensor scales"]
+    for name, each in parts.items():
         if not isinstance(each, np.ndarray) or each.dtype != np.uint8 or each.ndim != 1:
             raise TypeError(f"{name} must be a 1-D uint8 array, got {_describe(each)}")
-    check_scaled_bytes(q, sizes, axis, [each.size for each in given.values()])
+    check_scaled_bytes(q, sizes, axis, [each.size for each in parts.values()])
     default = out.dtype if isinstance(out, np.ndarray) else np.float32
     element = _element(default if dtype is None else dtype, NARROW_FLOATS)
-    given = {name: np.ascontiguousarray(each) for name, each in given.items()}
+    parts = {name: np.ascontiguousarray(each) for name, each in parts.items()}
     y: Array = np.empty(sizes, element) if out is None else out
     if out is not None:
-        _check_out(out, sizes, element, **given)
-    packed, blocks, *tensor = given.values()
+        _check_out(out, sizes, element, **parts)
+    packed, blocks, *tensor = parts.values()
     _core.decode_scaled(packed, q._held, axis, blocks, tensor[0] if tensor else None, y)
     return y
 
 
-def _given_scales(
-    q: Scaled, x: Array, axis: int, given: Given
+def _scale_levels(
+    q: Scaled, x: Array, axis: int, source: ScaleSource
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Scales and magnitudes from elsewhere as C++ takes them."""
-    levels = given_levels(q, given)
+    levels = source_levels(q, source)
     if all(level is None for level in levels):
         return None, None, None
     grids = scale_grids(q, x.shape, axis)
@@ -155,9 +155,9 @@ def _given_level(q: Scaled, name: str, value: Any, grid: tuple[int, ...]) -> Arr
         return None
     if not isinstance(value, np.ndarray):
         value = np.asarray(value, np.float32)
-    check_given_type(name, _name(value.dtype), _describe(value))
+    check_level_type(name, _name(value.dtype), _describe(value))
     _check_dtype(name, value.dtype, ("float32", "uint8"))
-    check_given(q, name, value.dtype == np.uint8, value.shape, grid)
+    check_level(q, name, value.dtype == np.uint8, value.shape, grid)
     taken: Array = np.require(value, requirements=("C", "A"))
     return taken
 
@@ -378,22 +378,22 @@ def _check_out(
         raise ValueError("out must be writable, it is read-only")
     if not out.flags.aligned:
         raise ValueError("out must be aligned to its element size")
-    given = {name: x for name, x in inputs.items() if x is not None}
+    arrays = {name: x for name, x in inputs.items() if x is not None}
     if not out.flags.forc or any(
-        x is not out and np.may_share_memory(out, x) for x in given.values()
+        x is not out and np.may_share_memory(out, x) for x in arrays.values()
     ):
-        check_out_memory(_region(out), {name: _region(x) for name, x in given.items()})
+        check_out_memory(_region(out), {name: _region(x) for name, x in arrays.items()})
 
 
 def _draws(random: Any, shape: tuple[int, ...], acc: Accumulator, count: int) -> Array | None:
-    """The given random integers of an ordered sum: so many for each element of the result."""
+    """The random integers of an ordered sum: so many for each element of the result."""
     return _random(random, (*shape, count), f"the result's shape and {count} draws", acc)
 
 
 def _random(
     random: Any, shape: tuple[int, ...], wanted: str, options: Options | Accumulator
 ) -> Array | None:
-    """The given random integers as uint32, checked; `wanted` is what their shape is."""
+    """The random integers as uint32, checked; `wanted` is what their shape is."""
     if random is None:
         return None
     check_random_is_used(options.rounding)

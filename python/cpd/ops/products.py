@@ -28,9 +28,16 @@ class Operand(NamedTuple):
 
 
 def gemm_encoded(
-    face: Any, a: Encoded, b: Encoded, acc: Accumulator, c: Any, dtype: Any, at: Any, random: Any
+    front_end: Any,
+    a: Encoded,
+    b: Encoded,
+    acc: Accumulator,
+    c: Any,
+    dtype: Any,
+    at: Any,
+    random: Any,
 ) -> Any:
-    """`cpd.gemm` of encoded operands; `face`: the module that works on their arrays."""
+    """`cpd.gemm` of encoded operands; `front_end`: the module that works on their arrays."""
     for name, operand in (("a", a), ("b", b)):
         if not isinstance(operand, Encoded):
             raise TypeError(f"a and b must both be cpd.Encoded, got {name}: {_type(operand)}")
@@ -40,34 +47,36 @@ def gemm_encoded(
     _check_axis("a", a, -1)
     _check_axis("b", b, -2)
     if at == "operand":
-        return face.gemm(_values(face, a), _values(face, b), acc, c, dtype, False, random)
+        return front_end.gemm(
+            _values(front_end, a), _values(front_end, b), acc, c, dtype, False, random
+        )
     if dtype is not None and str(dtype).rpartition(".")[2].rstrip("'>") != "float32":
         raise ValueError(f"products of scaled elements are float32, got dtype={dtype}")
-    operands = (*encoded_operand(face, a), *encoded_operand(face, b))
-    return face.gemm_scaled(*operands, acc, at == "epilogue", c, random)
+    operands = (*encoded_operand(front_end, a), *encoded_operand(front_end, b))
+    return front_end.gemm_scaled(*operands, acc, at == "epilogue", c, random)
 
 
-def _values(face: Any, x: Encoded) -> Any:
+def _values(front_end: Any, x: Encoded) -> Any:
     """In float32, as `cpd.decode` gives them."""
     q = format_or_scaled(x.format)
     if isinstance(q, Scaled):
-        return face.decode_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
-    return face.decode(x.codes, q, x.shape, None, None)
+        return front_end.decode_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
+    return front_end.decode(x.codes, q, x.shape, None, None)
 
 
-def encoded_operand(face: Any, x: Encoded) -> Operand:
-    """As the library multiplies it; `face` decodes its codes."""
+def encoded_operand(front_end: Any, x: Encoded) -> Operand:
+    """As the library multiplies it; `front_end` decodes its codes."""
     q = format_or_scaled(x.format)
     shape = shape_of("shape", x.shape)
     if isinstance(q, Format):
-        return Operand(face.decode(x.codes, q, shape, None, None), None, 0, 1, None)
+        return Operand(front_end.decode(x.codes, q, shape, None, None), None, 0, 1, None)
     blocks, tensor = scale_levels(q, x.scales)
-    elements = face.decode(x.codes, q.element, shape, None, None)
-    scales = face.decode(blocks, q.scale, _matrix(q.scales_shape(shape, x.axis)), None, None)
+    elements = front_end.decode(x.codes, q.element, shape, None, None)
+    scales = front_end.decode(blocks, q.scale, _matrix(q.scales_shape(shape, x.axis)), None, None)
     factor = None
     if q.tensor_scale is not None:
         outer = _matrix(q.tensor_scales_shape(shape, x.axis))
-        factor = face.decode(tensor, q.tensor_scale, outer, None, None)
+        factor = front_end.decode(tensor, q.tensor_scale, outer, None, None)
     return Operand(elements, scales, *_extents(q), factor)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
-from cpd.ops import verbs
+from cpd.ops import operations
 from cpd.study.vectors import inputs as generated
 from cpd.study.vectors.fields import Field
 
@@ -135,7 +135,7 @@ class ElementRule:
         values = [values_of(f, x) for f, x in zip(self.formats, operands, strict=True)]
         how = self.options._asdict() | {"random": random}
         how |= {"flags": True, "tininess": self.tininess}
-        kernel, raised = getattr(verbs, self.operation)(*values, self.result, **how)
+        kernel, raised = getattr(operations, self.operation)(*values, self.result, **how)
         missing = codes == NO_CODE
         expected = values_of(self.result, np.where(missing, np.uint32(0), codes))
         same = np.where(
@@ -188,7 +188,7 @@ def has_signalling(f: Format) -> bool:
 
 
 def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    values: npt.NDArray[np.float32] = verbs.decode(packed(codes, f.bits), f, codes.shape)
+    values: npt.NDArray[np.float32] = operations.decode(packed(codes, f.bits), f, codes.shape)
     if has_signalling(f):
         signalling = np.isnan(values) & (codes >> np.uint32(f.man - 1) & np.uint32(1) == 0)
         values.view(np.uint32)[signalling] = 0x7F800001

@@ -17,7 +17,7 @@ from cpd import _core
 from cpd.numeric.accumulator import Accumulator, FixedPoint
 from cpd.numeric.formats import Format, format
 from cpd.numeric.scaled import Scaled
-from cpd.ops import verbs
+from cpd.ops import operations
 from cpd.ops.encoded import Encoded
 from cpd.study.vectors import inputs as generated
 from cpd.study.vectors.corners import corner_of, corner_of_integer
@@ -236,13 +236,13 @@ class SumRule:
         a = values_of(self.formats[0], codes["a"])
         how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
         if self.operation == "sum":
-            return verbs.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
+            return operations.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
         fixed = self.accumulator.fixed
         if integers is not None and fixed is not None:
             b = values_of(self.formats[1], codes["b"])
             first, second = _as_products(fixed, integers)
             a, b = np.concatenate([first, a], axis=1), np.concatenate([second, b], axis=1)
-            values, flags = verbs.gemm(a[:, None], b[:, :, None], self.accumulator, **how)
+            values, flags = operations.gemm(a[:, None], b[:, :, None], self.accumulator, **how)
             return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
         c = values_of(self.formats[2], codes["c"])[:, None, None]
         if self.scale is not None:
@@ -252,9 +252,9 @@ class SumRule:
         if random is not None:
             how["random"] = random.reshape(len(c), 1, 1, -1)
         if not self.has_trace:
-            product: Any = verbs.gemm(a[:, None, :], b[:, :, None], self.accumulator, c)
+            product: Any = operations.gemm(a[:, None, :], b[:, :, None], self.accumulator, c)
             return np.ascontiguousarray(product[:, 0, 0]), None
-        values, flags = verbs.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **how)
+        values, flags = operations.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **how)
         return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
 
     def _scaled(self, codes: Columns, c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -272,7 +272,7 @@ class SumRule:
             elements = packed(codes[name].reshape(-1), f.bits)
             operands.append(Encoded(elements, scales, q, shape, axis))
         a, b = operands
-        product: Any = verbs.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
+        product: Any = operations.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class Face(Protocol):
+class FrontEnd(Protocol):
     """The operations on one kind of array; their arguments are those of `cpd.ops.on_numpy`."""
 
     add: Callable[..., Any]
@@ -28,9 +28,9 @@ class Face(Protocol):
     sum: Callable[..., Any]
 
 
-def _nothing() -> Face:
+def _nothing() -> FrontEnd:
     raise ImportError("the operations on tensors are not loaded: import cpd")
 
 
-on_tensors: Callable[[], Face] = _nothing
+on_tensors: Callable[[], FrontEnd] = _nothing
 """Gives the operations on torch tensors; set by `cpd.loading`."""

@@ -82,15 +82,15 @@ from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.options import Number, Options, int32, is_torch
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
-from cpd.ops import faces, on_numpy
-from cpd.ops.arguments import ArrayT, Given, Shape
+from cpd.ops import front_ends, on_numpy
+from cpd.ops.arguments import ArrayT, ScaleSource, Shape
 from cpd.ops.encoded import Encoded
 from cpd.ops.products import gemm_encoded
 
 
-def _face(x: object) -> Any:
+def _front_end(x: object) -> Any:
     """The module that works on the likes of `x`."""
-    return faces.on_tensors() if is_torch(x) else on_numpy
+    return front_ends.on_tensors() if is_torch(x) else on_numpy
 
 
 def cast(
@@ -137,10 +137,10 @@ def cast(
     options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
-        given = Given(scales, amax)
+        source = ScaleSource(scales, amax)
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {to}")
-        return _face(x).cast_scaled(x, to, options, out, int32("axis", axis), given, random)
+        return _front_end(x).cast_scaled(x, to, options, out, int32("axis", axis), source, random)
     _check_unscaled(to, axis, scales, amax)
     return _rounded("cast", (x,), to, options, out, random, flags, tininess)
 
@@ -181,10 +181,10 @@ def encode(
     options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
-        given = Given(scales, amax)
-        return _face(x).encode_scaled(x, to, options, int32("axis", axis), given, random)
+        source = ScaleSource(scales, amax)
+        return _front_end(x).encode_scaled(x, to, options, int32("axis", axis), source, random)
     _check_unscaled(to, axis, scales, amax)
-    return _face(x).encode(x, to, options, random)
+    return _front_end(x).encode(x, to, options, random)
 
 
 def decode(
@@ -197,7 +197,7 @@ def decode(
     axis: int = -1,
     scales: Any = None,
 ) -> ArrayT:
-    """The values of packed codes, in the given shape. The inverse of `encode`.
+    """The values of packed codes, in that shape. The inverse of `encode`.
 
     `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning. Or
     an `Encoded`, which says format, shape, axis and scales itself. `dtype`: of the result; default
@@ -219,16 +219,16 @@ def decode(
     to = format_or_scaled(f)
     if isinstance(to, Scaled):
         where = int32("axis", axis)
-        return _face(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
+        return _front_end(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
     _check_unscaled(to, axis, scales, None)
-    return _face(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
+    return _front_end(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
 
 
 def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
     """x below a scaled format's transform, and the format without it."""
     if q.transform is None:
         return x, q
-    return _face(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
+    return _front_end(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
@@ -253,7 +253,7 @@ def add(
     tininess: str = "after",
 ) -> Any:
     """x + y, exact, then rounded once to `f`. The operands are any values of one type, float64's
-    whole range too; they broadcast. They are used as given: cast them first if they should be
+    whole range too; they broadcast. They are used as they are: cast them first if they should be
     values of `f`. `random`: integers R in [0, 2^random_bits), of the result's shape, to be used in
     place of the generated ones.
 
@@ -372,7 +372,7 @@ def sqrt(
 
 
 def _rounded(
-    verb: str,
+    operation: str,
     operands: tuple[Any, ...],
     to: Format,
     options: Options,
@@ -382,11 +382,13 @@ def _rounded(
     tininess: str,
 ) -> Any:
     """One operation of elements, with its exceptions where they are asked for."""
-    face = _face(operands[0])
-    run = getattr(face, verb)
+    front_end = _front_end(operands[0])
+    run = getattr(front_end, operation)
     if not flag("flags", flags):
         return run(*operands, to, options, out, random)
-    raised = face.flags(verb, operands, to, options, random, tininess)  # before out, an operand
+    raised = front_end.flags(
+        operation, operands, to, options, random, tininess
+    )  # before out, an operand
     return run(*operands, to, options, out, random), raised
 
 
@@ -424,7 +426,7 @@ def sum(
     18.0
     """
     when = (tininess,) if flag("flags", flags) else ()
-    return _face(x).sum(x, sum_accumulator(acc), dim, random, *when)
+    return _front_end(x).sum(x, sum_accumulator(acc), dim, random, *when)
 
 
 def gemm(
@@ -446,7 +448,7 @@ def gemm(
     a[i, k] * b[k, j], k ascending, as the accumulator's scheme says (see `cpd.Accumulator`): each
     exact product is rounded into `acc.product`, unless products are exact, and every sum into the
     accumulator's format. The dimensions before the last two broadcast, and so does all of `c`. Any
-    of M, N, K may be 0; K = 0 gives c, rounded. Operands are used as given, whatever values of
+    of M, N, K may be 0; K = 0 gives c, rounded. Operands are used as they are, whatever values of
     float32, bfloat16 or float16 they are, also one type each and of any strides: cast them first if
     they should be values of a narrower format (a matrix unit's must be). torch's float8 tensors go
     in as bfloat16 or float16, which hold them. NaN and infinities are those of the operations.
@@ -516,12 +518,12 @@ def gemm(
             raise ValueError(f"{taker} no encoded operands")
         codes = a.codes if isinstance(a, Encoded) else b.codes
         how = accumulator(acc), c, dtype, scales_at, random
-        return gemm_encoded(_face(codes), a, b, *how)
+        return gemm_encoded(_front_end(codes), a, b, *how)
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     options = accumulator(acc), c, dtype, flag("blas", blas), random
     when = (tininess,) if flags else ()
-    return _face(a).gemm(a, b, *options, *when)
+    return _front_end(a).gemm(a, b, *options, *when)
 
 
 def hadamard(
@@ -549,7 +551,7 @@ def hadamard(
     [1.0, 2.0, 3.0, 4.0]
     """
     how = hadamard_spec(transform), axis, flag("inverse", inverse), out
-    return _face(x).hadamard(x, *how)  # type: ignore[no-any-return]
+    return _front_end(x).hadamard(x, *how)  # type: ignore[no-any-return]
 
 
 def random_integers(
