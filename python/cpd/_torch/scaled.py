@@ -38,18 +38,18 @@ from cpd.numeric.scaled import Scaled, named_scaled
 from cpd.ops.arguments import (
     LEVELS,
     NARROW_FLOATS,
-    ScaleSource,
     Scales,
+    ScaleSource,
     Shape,
     check_addend,
     check_level,
     check_level_type,
     check_scaled_bytes,
-    source_levels,
     product_shape,
     scale_grids,
     scale_levels,
     shape_of,
+    source_levels,
 )
 
 _cast = ops.cast_scaled.default, ops.cast_scaled_plain.default
