@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 STDOUT = Path("-")
-"""What stands for standard output in the place of a file."""
+"""The name of standard output in the place of a file."""
 
 
 def write_json(path: str | Path, data: Any, indent: int | None = 2) -> None:
@@ -48,8 +48,8 @@ def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
 @contextmanager
 def replaced(path: str | Path) -> Iterator[BinaryIO]:
     """A stream of bytes that become the file's content when the block ends, and not before: they
-    are written beside it, brought to the disk and renamed. Where the block raises or the disk is
-    full, the file is as it was.
+    are written to a new file in the same folder, brought to the disk and renamed. Where the block
+    raises or the disk is full, the file is as it was.
 
     Of a symbolic link the target is replaced; mode and owner stay. What is no regular file (a pipe,
     a device, `/dev/stdout`) and `-`, which is standard output, are written straight; so is a file
@@ -74,7 +74,7 @@ def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
 
 
 class _Part:
-    """What is being written: a new file beside `target`, or the target itself (no `name`)."""
+    """What is being written: a new file in `target`'s folder, or `target` itself (no `name`)."""
 
     def __init__(self, path: Path, target: Path, file: BinaryIO, name: Path | None) -> None:
         self.path = path

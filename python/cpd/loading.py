@@ -40,7 +40,7 @@ SPECS = [
 
 
 def load_operations_with_the_first_tensor() -> None:
-    """Tells `cpd.ops` where the operations on tensors are."""
+    """Says to `cpd.ops` where the operations on tensors are."""
     front_ends.on_tensors = _operations
 
 

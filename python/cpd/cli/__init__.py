@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UsageError as error:
-        told = f"{one_line(error)} (see cpd {options.command} --help)"
-        print(f"cpd {options.command}: error: {told}", file=sys.stderr)
+        message = f"{one_line(error)} (see cpd {options.command} --help)"
+        print(f"cpd {options.command}: error: {message}", file=sys.stderr)
         return 2
     except RunError as error:
         print(f"cpd {options.command}: error: {one_line(error)}", file=sys.stderr)
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:  # such as a full disk
         where = f"{error.filename}: " if error.filename is not None else ""
-        told = one_line(f"{where}{error.strerror or error}")
-        print(f"cpd {options.command}: error: {told}", file=sys.stderr)
+        message = one_line(f"{where}{error.strerror or error}")
+        print(f"cpd {options.command}: error: {message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"cpd {options.command}: interrupted", file=sys.stderr)

@@ -38,7 +38,7 @@ def users_mistakes() -> Iterator[None]:
 
 @contextmanager
 def stalls_told(command: str) -> Iterator[None]:
-    """That a sum may stall is told once, in one line, by rank 0 of a training. The other commands
+    """Warns once, in one line, that a sum may stall, by rank 0 of a training. The other commands
     measure what a sum loses."""
     with warnings.catch_warnings():
         warnings.simplefilter("once" if command == "train" else "ignore", StallWarning)

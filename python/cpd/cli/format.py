@@ -92,7 +92,7 @@ def register(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     names = options.names
     if options.json not in (None, "-"):
-        names = [options.json, *names]  # `--json e4m3`: it stands before the names
+        names = [options.json, *names]  # `--json e4m3`: it precedes the names
     if options.compare is not None and names:
         raise UsageError(f"--compare takes two formats and no more, got {' '.join(names)} too")
     if options.compare is not None and options.tables is not None:
@@ -146,7 +146,7 @@ _Worked: TypeAlias = list[
 
 
 def _worked(options: argparse.Namespace, formats: list[Format], scaled: list[Scaled]) -> _Worked:
-    """Draws the picture; gives what --neighbours and --calc tell, as a row and as a table."""
+    """Draws the picture; returns what --neighbours and --calc print, as a row and as a table."""
     asked = {
         name: getattr(options, name)
         for name in ("picture", "neighbours", "calc")

@@ -63,7 +63,7 @@ def number(text: str) -> float:
 
 
 class Neighbours(NamedTuple):
-    """What a format holds at and beside a value; NaN where it holds nothing there."""
+    """What a format holds at and next to a value; NaN where it holds nothing there."""
 
     below: float
     nearest: float
@@ -116,7 +116,7 @@ def _code(value: float, f: Format) -> str:
 
 
 class Operation(NamedTuple):
-    """Numbers and what is done with them; `exact` is of rational operands, None where it is none
+    """Numbers and what is done with them; `exact` is of rational operands, None where it is not one
     or infinite."""
 
     sign: str

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @contextmanager
 def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks"]:
-    """The nodes of `--transport`. What goes wrong between processes is told in one line."""
+    """The nodes of `--transport`. An error between processes is one line."""
     from cpd.demo.training import open_ranks
 
     with ExitStack() as stack:
@@ -34,7 +34,7 @@ def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks
 
 @contextmanager
 def _failures_between(ranks: "Ranks") -> Iterator[None]:
-    """What goes wrong between processes names the one that tells it."""
+    """An error between processes names the process that reports it."""
     from cpd.comm import Corrupt, Mismatch, RankLost, TransportError
     from cpd.demo.training import RanksDiffer
 
@@ -50,7 +50,7 @@ def _failures_between(ranks: "Ranks") -> Iterator[None]:
 
 def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -> T | None:
     """What `make` gives if no process finds a user's mistake in it, which else the first of these
-    tells, and if all have the same options.
+    reports, and if all have the same options.
 
     Raises UsageError in that process and returns None in the others, which end without an error so
     that no launcher stops the one that has something to say.

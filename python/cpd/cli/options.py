@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """Tells itself what it does not know, so that the error names the command's own help."""
+    """Reports unknown options itself, so that the error names the command's own help."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         known, unknown = super().parse_known_args(args, namespace)
@@ -151,7 +151,7 @@ def integer(
 
 
 def _names(text: str) -> list[str]:
-    """Words between commas, where these do not stand in parentheses."""
+    """Words between commas, where these are not in parentheses."""
     return [word.strip() for word in re.split(r",(?![^(]*\))", text)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd report`: the demo's page, made anew."""
+"""`cpd report`: the demo's page, made again."""
 
 import argparse
 from pathlib import Path
@@ -25,7 +25,7 @@ def _run(options: argparse.Namespace) -> int:
         try:
             page = write_report(demo, options.folder)
         except (LookupError, ArithmeticError, TypeError, ValueError, StopIteration) as error:
-            told = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{options.folder}: no page can be made of it ({told})") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{options.folder}: no page can be made of it ({reason})") from error
     new_console().print(f"report {page}", soft_wrap=True)
     return 0

@@ -173,7 +173,7 @@ def _run(options: argparse.Namespace) -> int:
             ranks, options, lambda: _study(options, None if comm is None else ranks.world)
         )
         if study is not None:
-            _measure_and_tell(study, comm, options, tells=0 in ranks.mine)
+            _measure_and_print(study, comm, options, prints=0 in ranks.mine)
     return 0
 
 
@@ -271,16 +271,16 @@ def _nodes(options: argparse.Namespace, world: int | None) -> int | None:
     return world or options.nodes
 
 
-def _measure_and_tell(
-    study: _Study, comm: "Communicator | None", options: argparse.Namespace, tells: bool
+def _measure_and_print(
+    study: _Study, comm: "Communicator | None", options: argparse.Namespace, prints: bool
 ) -> None:
-    """Measures with the other processes, where there are some; the one of node 0 tells."""
+    """Measures with the other processes, where there are some; that of node 0 prints."""
     gradients = study.gradients
     not_finite = gradients.not_finite()
-    if tells:
+    if prints:
         _warn_of(not_finite, options)
-    _measure(study, comm, quiet=not tells)
-    if not tells:
+    _measure(study, comm, quiet=not prints)
+    if not prints:
         return
     console = new_console(quiet=STDOUT in (options.csv, options.json))
     console.print(_headline(study, options), soft_wrap=True)
@@ -307,7 +307,7 @@ def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
     from cpd.study.series import measure_series
 
     per_rank = study.gradients.per_rank
-    given = (
+    contributions = (
         Contributions(per_rank) if comm is None else Contributions.over(comm, per_rank[comm.rank])
     )
     total = sum(len(one.sizes) for one in study.series)
@@ -316,7 +316,11 @@ def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
         for one in study.series:
             progress.update(bar, note=one.label)
             measure_series(
-                given, one, study.gradients.names, study.network, lambda: progress.advance(bar)
+                contributions,
+                one,
+                study.gradients.names,
+                study.network,
+                lambda: progress.advance(bar),
             )
 
 
@@ -343,7 +347,7 @@ def _headline(study: _Study, options: argparse.Namespace) -> str:
 
 
 def _warn_of(not_finite: "list[NotFinite]", options: argparse.Namespace) -> None:
-    """Names inputs that are not finite, so that nobody blames the format."""
+    """Names inputs that are not finite, so that the format is not blamed."""
     source = "the model's gradients" if options.gradients is None else options.gradients
     most = 5
     for one in not_finite[:most]:
@@ -371,14 +375,14 @@ def _network(options: argparse.Namespace) -> "Network | None":
     """What --recommend is asked about; None without it."""
     from cpd.study.series import Network
 
-    given = {name: getattr(options, name) for name in NETWORK_DEFAULTS}
+    settings = {name: getattr(options, name) for name in NETWORK_DEFAULTS}
     if options.recommend:
         chosen = {
-            name: default if given[name] is None else given[name]
+            name: default if settings[name] is None else settings[name]
             for name, default in NETWORK_DEFAULTS.items()
         }
         return Network(chosen["alpha"], chosen["bandwidth"])
-    for name, value in given.items():
+    for name, value in settings.items():
         if value is not None:
             raise UsageError(f"--{name} needs --recommend")
     return None

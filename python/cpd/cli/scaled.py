@@ -24,7 +24,7 @@ SOURCES = {
     "fp8-block": "DeepSeek-V3's FP8, as DeepGEMM makes it",
     "bfp8": "block floating point",
 }
-"""What the names stand for."""
+"""What the names mean."""
 TERMS = {
     "floor": "2^(floor(log2 A) - emax)",
     "ceil": "2^(ceil(log2 A) - emax)",
@@ -47,11 +47,11 @@ TERMS = {
 EXAMPLE = (4096, 4096)
 _FLT_MAX, _FLT_LEAST = 2.0**128 - 2.0**104, 2.0**-149
 _LISTED_BITS = 4
-"""The widest elements whose values are told."""
+"""The widest elements whose values are listed."""
 
 
 def find_format(name: str) -> Format | Scaled:
-    """The format of a name; an error tells which scaled one was probably meant."""
+    """The format of a name; an error names the scaled one that was probably meant."""
     try:
         return format_or_scaled(name)
     except ValueError as error:
@@ -59,8 +59,8 @@ def find_format(name: str) -> Format | Scaled:
         if near and "did you mean" not in str(error):
             raise UsageError(f"unknown format {name!r}; did you mean {near[0]!r}?") from error
         if name in ("tensor", "row") or name.isdigit() or ("=" in name and " " not in name):
-            told = f"{name!r} is no format; of several words, quote all: 'int8 row'"
-            raise UsageError(told) from error
+            message = f"{name!r} is no format; of several words, quote all: 'int8 row'"
+            raise UsageError(message) from error
         raise
 
 
@@ -124,7 +124,7 @@ def scaled_table(formats: list[Scaled]) -> Table:
 
 
 def notes(formats: list[Scaled]) -> Iterator[str]:
-    """What stands in the table, in words."""
+    """The table in words."""
     yield f"* of a {' x '.join(map(str, EXAMPLE))} matrix, blocks along its rows"
     yield "A: a block's largest magnitude; M: the elements' max, of exponent emax"
     for terms in (
@@ -141,9 +141,9 @@ def notes(formats: list[Scaled]) -> Iterator[str]:
             listed = ", ".join(exact(v) for v in values[values >= 0].tolist())
             yield f"{f}: ±({listed}) times the scale"
     for q in formats:
-        told = source(q)
-        if told is not None:
-            yield f"{q}: {told}"
+        meaning = source(q)
+        if meaning is not None:
+            yield f"{q}: {meaning}"
 
 
 def largest(q: Scaled) -> float:
@@ -170,8 +170,8 @@ def least(q: Scaled) -> float:
 
 
 def source(q: Scaled) -> str | None:
-    """What a format's name stands for."""
-    return next((told for name, told in SOURCES.items() if scaled(name) == q), None)
+    """What a format's name means."""
+    return next((meaning for name, meaning in SOURCES.items() if scaled(name) == q), None)
 
 
 def _outer_scales(q: Scaled) -> int:

@@ -191,13 +191,13 @@ def _tensors(options: argparse.Namespace) -> Any:
         return options.files
     from cpd.study.sweeps.capture import capture
 
-    given = _function(options.capture)()
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
+    captured = _function(options.capture)()
+    if not isinstance(captured, tuple) or len(captured) not in (2, 3):
         raise UsageError(
             f"--capture {options.capture} must give (model, inputs) or (model, inputs, loss), got "
-            f"{type(given).__name__}"
+            f"{type(captured).__name__}"
         )
-    return capture(*given)
+    return capture(*captured)
 
 
 def _function(text: str) -> Callable[..., Any]:

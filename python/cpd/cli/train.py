@@ -112,23 +112,23 @@ def _run(options: argparse.Namespace) -> int:
         digits = load_digits()
         chosen = _agreed_options(ranks, options, len(digits.train_x))
         if chosen is not None:
-            _train_and_tell(ranks, chosen, digits, options)
+            _train_and_print(ranks, chosen, digits, options)
     return 0
 
 
-def _train_and_tell(
+def _train_and_print(
     ranks: "Ranks", chosen: "TrainOptions", digits: "Digits", options: argparse.Namespace
 ) -> None:
-    """Trains this process's nodes; the process of node 0 tells what comes of it."""
+    """Trains this process's nodes; the process of node 0 prints the result."""
     from cpd._files import write_json
     from cpd.demo.report.results import Run
     from cpd.demo.training import train
     from cpd.study.gradients import save_gradients
 
-    tells = 0 in ranks.mine
-    if not tells:
+    prints = 0 in ranks.mine
+    if not prints:
         warnings.simplefilter("ignore", StallWarning)
-    console = new_console(stderr=is_stdout(options.json), quiet=not tells)
+    console = new_console(stderr=is_stdout(options.json), quiet=not prints)
     left_out = len(digits.train_x) % (chosen.nodes * chosen.batch)
     console.print(
         f"{chosen.label()}: {counted(chosen.nodes, 'node')} × {counted(chosen.batch, 'image')}, "
@@ -140,7 +140,7 @@ def _train_and_tell(
         f"digits: {len(digits.train_x)} training images ({left_out} left over in each epoch), "
         f"{len(digits.test_x)} held out"
     )
-    with new_progress(quiet=not tells) as progress:
+    with new_progress(quiet=not prints) as progress:
         bar = progress.add_task("training", total=chosen.epochs, note="")
 
         def on_epoch(epoch: int, accuracy: float) -> None:
@@ -148,10 +148,10 @@ def _train_and_tell(
 
         result = train(chosen, digits=digits, on_epoch=on_epoch, ranks=ranks)
     _print_result(console, result)
-    if tells and options.json is not None:
+    if prints and options.json is not None:
         run = Run.of(result)
         write_json(options.json, {**run.row(), "curve": run.curve, "loss": run.loss})
-    if tells and options.save_gradients is not None:
+    if prints and options.save_gradients is not None:
         names = [layer.name for layer in result.layers]
         save_gradients(options.save_gradients, names, result.last_gradients)
 

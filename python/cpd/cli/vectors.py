@@ -222,10 +222,10 @@ def _check(options: argparse.Namespace) -> int:
 
 def _verdict(found: Check, options: argparse.Namespace) -> str:
     lines = counted(found.lines, "line")
-    told = f"{options.check}: {found.rule.stem}: {lines}, {found.wrong} wrong"
+    summary = f"{options.check}: {found.rule.stem}: {lines}, {found.wrong} wrong"
     places = {name: count for name, count in found.wrong_in.items() if count}
     if places:
-        told += f" ({', '.join(f'{name} {count}' for name, count in places.items())})"
+        summary += f" ({', '.join(f'{name} {count}' for name, count in places.items())})"
     if found.other_nans:
-        told += f"; {found.other_nans} NaN of another code"
-    return told
+        summary += f"; {found.other_nans} NaN of another code"
+    return summary

@@ -133,12 +133,12 @@ def sum_gradients(
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     if not gradients:
         return
-    given = [gradient.detach() for gradient in gradients]
+    detached = [gradient.detach() for gradient in gradients]
     if dist.is_available() and dist.is_initialized():
-        sums = _communicator(group).all_reduce(given, spec)
+        sums = _communicator(group).all_reduce(detached, spec)
     else:
-        sums = simulate_all_reduce([given], spec)
-    for gradient, total in zip(given, sums, strict=True):
+        sums = simulate_all_reduce([detached], spec)
+    for gradient, total in zip(detached, sums, strict=True):
         gradient.copy_(total)
 
 

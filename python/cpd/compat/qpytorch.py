@@ -423,13 +423,13 @@ def _options(rounding: str) -> dict[str, Any]:
     return how if rounding == "nearest" else {**how, "stream": torch.randint(2**62, ())}
 
 
-def _rounding(name: str, given: Any) -> str:
-    if given not in ROUNDINGS:
-        raise ValueError(f"{name} must be one of {', '.join(ROUNDINGS)}, got {shown(given)}")
-    return str(given)
+def _rounding(name: str, rounding: Any) -> str:
+    if rounding not in ROUNDINGS:
+        raise ValueError(f"{name} must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
+    return str(rounding)
 
 
-def _number(name: str, given: Any) -> Number | None:
-    if given is not None and not isinstance(given, Number):
-        raise TypeError(f"{name} must be a number such as FloatingPoint(5, 2), got {shown(given)}")
-    return given
+def _number(name: str, number: Any) -> Number | None:
+    if number is not None and not isinstance(number, Number):
+        raise TypeError(f"{name} must be a number such as FloatingPoint(5, 2), got {shown(number)}")
+    return number

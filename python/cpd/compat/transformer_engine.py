@@ -95,8 +95,8 @@ class _Factory:
     how: Recipe
 
     def __call__(self, role: Any) -> Any:
-        given = getattr(role, "tensor_type", role) or ""
-        kind = str(given).removeprefix("linear_")
+        tensor_type = getattr(role, "tensor_type", role) or ""
+        kind = str(tensor_type).removeprefix("linear_")
         if getattr(role, "module_type", "linear") not in ("", "linear", "grouped_linear"):
             kind = ""
         along_rows, along_columns = OPERANDS.get(kind, (None, None))

@@ -46,7 +46,7 @@ def resnet18(classes: int = 10, width: int = 64) -> nn.Sequential:
 
 
 class _Residual(nn.Module):
-    """A stage of DavidNet and two convolutions beside it."""
+    """A stage of DavidNet and two convolutions in parallel."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ SECOND_MOMENTS = {
 }
 """Names of what torch's optimizers keep of a parameter."""
 MASTER, COMPENSATION = "master", "compensation"
-"""Names of what is kept beside it."""
+"""Names of what is kept in addition."""
 
 
 class Formats(NamedTuple):
@@ -83,7 +83,7 @@ class Formats(NamedTuple):
         return self.second_moment if name in SECOND_MOMENTS else None
 
     def kept(self) -> tuple[str, ...]:
-        """What is kept of a parameter beside the inner optimizer's state."""
+        """What is kept of a parameter in addition to the inner optimizer's state."""
         return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
 
     def check_carrier(self, dtype: torch.dtype) -> None:
@@ -115,12 +115,12 @@ def _rounding(weight: OperandLike | None, update: str | None) -> OperandLike | N
     return spec
 
 
-def storage_spec(name: str, given: OperandLike | None) -> OperandSpec | None:
+def storage_spec(name: str, f: OperandLike | None) -> OperandSpec | None:
     """What a part of an optimizer is rounded to; `name`, for errors."""
-    if given is None:
+    if f is None:
         return None
     try:
-        spec = operand_spec(given)
+        spec = operand_spec(f)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}") from None
     if isinstance(spec, ScaledCast) and (spec.history or spec.factor != 1):

@@ -55,7 +55,7 @@ class LowPrecision(Optimizer):
         gradient: what gradients are rounded to before they are used.
         gradient_scale: gradients are multiplied by it before they are rounded.
         unscale: whether they are then divided by it.
-        seed: of all stochastic roundings; those of the formats given are left aside.
+        seed: of all stochastic roundings; seeds within the formats are ignored.
 
     A step: gradients are scaled, rounded, unscaled; weights are those of the master copy, if there
     is one; the inner optimizer makes its step in binary32; momenta are rounded; then weights. All
@@ -121,7 +121,7 @@ class LowPrecision(Optimizer):
         self.__setstate__({})  # what Optimizer.__init__ makes but for groups and state
         self._take(self.inner.param_groups)
 
-    # ---- torch's face ----------------------------------------------------------------------------
+    # ---- torch's interface -----------------------------------------------------------------------
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]

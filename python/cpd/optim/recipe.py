@@ -62,8 +62,8 @@ def from_recipe(
 
 
 def parsed(key: str, text: str, names: tuple[str, ...], first: str = "") -> dict[str, str]:
-    """The parts of a text: what begins with `name=`, and the words that follow it; what stands
-    before the first of them is `first`. An option of a format belongs to the part that it stands
+    """The parts of a text: what begins with `name=`, and the words that follow it; what comes
+    before the first of them is `first`. An option of a format belongs to the part that it is
     in. Raises ValueError, naming the key."""
     parts: dict[str, list[str]] = {}
     name = first

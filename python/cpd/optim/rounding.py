@@ -48,7 +48,7 @@ def _draws(x: Any, how: Options) -> np.ndarray[Any, np.dtype[np.int32]]:
     made = np.empty(shape, np.uint32)
     whole = tuple(x.shape)
     cut = [d for d in range(len(whole)) if shape[d] != whole[d]]
-    inner = cut[-1] if cut else 0  # from this dimension on, rows of a part lie together
+    inner = cut[-1] if cut else 0  # from this dimension on, rows of a part are contiguous
     rows = made.reshape(math.prod(shape[:inner]), -1)
     strides = [math.prod(whole[d + 1 :]) for d in range(len(whole))]
     for row, place in zip(rows, np.ndindex(*shape[:inner]), strict=True):

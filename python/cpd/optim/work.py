@@ -45,16 +45,16 @@ class Work:
             return master
         return _copy(p) if self.formats.kahan or p.dtype != _carrier(p) else p
 
-    def _gradient(self, given: Tensor, scale: float, unscale: bool) -> Tensor:
+    def _gradient(self, gradient: Tensor, scale: float, unscale: bool) -> Tensor:
         spec, carrier = self.formats.gradient, self.value.dtype
         if spec is None and scale == 1:
-            return given.to(carrier)
-        if given.is_sparse:
-            given = given.coalesce()
-            values = self._scaled(given.values().to(carrier, copy=True), scale, unscale)
-            place = given.indices(), values, given.shape
+            return gradient.to(carrier)
+        if gradient.is_sparse:
+            gradient = gradient.coalesce()
+            values = self._scaled(gradient.values().to(carrier, copy=True), scale, unscale)
+            place = gradient.indices(), values, gradient.shape
             return torch.sparse_coo_tensor(*place, is_coalesced=True, check_invariants=False)
-        return self._scaled(given.to(carrier, copy=True), scale, unscale)
+        return self._scaled(gradient.to(carrier, copy=True), scale, unscale)
 
     def _scaled(self, g: Tensor, scale: float, unscale: bool) -> Tensor:
         if scale != 1:
@@ -99,7 +99,7 @@ class Work:
 
 class Exchanged:
     """While it is open, an optimizer has other parameters in their place, with their gradients and
-    state, but for what is kept beside it."""
+    state, but for what is kept next to it."""
 
     def __init__(self, inner: Optimizer, taking: list[Work]) -> None:
         self._inner, self._taking = inner, taking

@@ -209,7 +209,7 @@ class HookState:
         for parameter, gradient in zip(taken.parameters, taken.gradients, strict=True):
             if parameter not in self._numbers:
                 raise ValueError(
-                    f"DDP reduces a parameter of shape {tuple(parameter.shape)} that is none of "
+                    f"DDP reduces a parameter of shape {tuple(parameter.shape)} that is not one of "
                     f"the {len(self._numbers)} of the module given to ddp_hook"
                 )
             layers[self._numbers[parameter]] = gradient
@@ -230,8 +230,8 @@ class HookState:
                 taken.done.set_result(taken.buffer)
         except BaseException as error:
             self.error = self.error or error
-            told = error if isinstance(error, Exception) else RuntimeError("interrupted")
-            taken.done.set_exception(cast(Any, told))
+            failure = error if isinstance(error, Exception) else RuntimeError("interrupted")
+            taken.done.set_exception(cast(Any, failure))
         finally:
             taken.ended.set()
 
@@ -264,8 +264,8 @@ class HookState:
 
 
 class _Worker:
-    """A thread that runs what it is given, in that order. The program does not wait for it when it
-    ends."""
+    """A thread that runs the functions put into it, in that order. A program that ends does not
+    wait for it."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -37,8 +37,8 @@ def set_reduce_scatter(
     (`""` for `model` itself). All share one communicator; `spec`, `comm` and
     `divide` as in `ReduceScatter`.
 
-    Returns what each module was given, by name. Raises ValueError where nothing is sharded, or
-    where an exempt name of the schedule matches no FSDP module.
+    Returns the reduce-scatter of each module, by name. Raises ValueError where nothing is sharded,
+    or where an exempt name of the schedule matches no FSDP module.
     """
     modules = {name: m for name, m in model.named_modules() if isinstance(m, FSDPModule)}
     if not modules:
@@ -145,7 +145,7 @@ class ReduceScatter:
         return {"step": self.step, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on as what `state_dict` told of."""
+        """Goes on from a `state_dict`."""
         check_keys("state", state, "states", "step")
         self.states.load_state_dict(state["states"])
         self.step = state["step"]

@@ -62,10 +62,10 @@ class _Workers(abc.ABC):
         self.comm = comm
         self.names = list(checked_parameters(self.models[0]))
         self.period = _at_least_one("the number of steps between meetings", period)
-        given = as_schedule(reduce_spec(spec) if isinstance(spec, str) else spec)
-        given.check_names(self.names)
-        given.check_world(self.world_size)
-        self.schedule = averaging(given)
+        schedule = as_schedule(reduce_spec(spec) if isinstance(spec, str) else spec)
+        schedule.check_names(self.names)
+        schedule.check_world(self.world_size)
+        self.schedule = averaging(schedule)
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size, stacklevel=4)
         self.steps = 0
@@ -94,7 +94,7 @@ class _Workers(abc.ABC):
         return bool(numbers)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on later needs, beside the workers' models and optimizers."""
+        """What a run needs to go on, in addition to the workers' models and optimizers."""
         return {
             "steps": self.steps,
             "world_size": self.world_size,
@@ -102,7 +102,7 @@ class _Workers(abc.ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on as what `state_dict` told of. Raises ValueError where that had another number of
+        """Goes on from a `state_dict`. Raises ValueError where that was of another number of
         workers or other layers."""
         check_keys("state", state, "world_size", "steps")
         if state["world_size"] != self.world_size:
@@ -112,7 +112,7 @@ class _Workers(abc.ABC):
 
     def reset(self, name: str | None = None) -> None:
         """Forgets what codecs keep of the layer `name`; None: of all. Raises ValueError where there
-        is none of that name."""
+        is no such name."""
         self.states.reset(None if name is None else number_of(name, self.names))
 
     def __repr__(self) -> str:
@@ -183,10 +183,10 @@ class _Workers(abc.ABC):
     ) -> tuple[list[torch.Tensor], list[LayerReport]]:
         if self.comm is not None:
             mine = self._contributions(0, numbers)
-            sums, told = self.comm.all_reduce(
+            sums, report = self.comm.all_reduce(
                 mine, spec, numbers=numbers, states=self.states, report=True
             )
-            return sums, told.layers
+            return sums, report.layers
         workers = range(len(self.models))
         asked = [functools.partial(self._on_host, worker, numbers) for worker in workers]
         return simulate_all_reduce(asked, spec, numbers=numbers, states=self.states, report=True)
@@ -200,10 +200,10 @@ class _Workers(abc.ABC):
         return [self._contribution(n, parameters[n].detach()) for n in numbers]
 
     def _check_finite(self, averages: Mapping[int, tuple[torch.Tensor, LayerReport]]) -> None:
-        for number, (average, told) in averages.items():
-            if told.non_finite:
+        for number, (average, report) in averages.items():
+            if report.non_finite:
                 raise FloatingPointError(
-                    f"{told.non_finite} values of layer {self.names[number]} are not finite, of "
+                    f"{report.non_finite} values of layer {self.names[number]} are not finite, of "
                     f"all {self.world_size} workers together; nothing was changed"
                 )
             if not bool(average.isfinite().all()):
@@ -233,7 +233,7 @@ class _Workers(abc.ABC):
         return digest.digest()
 
     def _options(self) -> tuple[Any, ...]:
-        """What all workers must have in common, beside what an all-reduce compares."""
+        """What all workers must have in common, in addition to what an all-reduce compares."""
         return type(self).__name__, self.period
 
 
@@ -305,7 +305,7 @@ class DiLoCo(_Workers):
         self._velocity = [torch.zeros_like(start) for start in self._start]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on later needs, beside the workers' models and optimizers: steps,
+        """What a run needs to go on, in addition to the workers' models and optimizers: steps,
         what codecs keep, and the start and the momentum of each layer."""
         return super().state_dict() | {
             name: {n: x.clone() for n, x in zip(self.names, held, strict=True)}

@@ -88,7 +88,7 @@ class VirtualNodes:
         report: what happened to each layer in the last step, a `LayerReport` by name.
 
     Raises ValueError or TypeError for other arguments, MemoryError or OSError where what is to be
-    kept has no room.
+    kept does not fit.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> nodes = VirtualNodes(model, world_size=4, spec=ReduceSpec("e4m3", aps=True))
@@ -121,8 +121,8 @@ class VirtualNodes:
         if self.world_size < 1:
             raise ValueError(f"world_size must be at least 1, got {world_size}")
         self.names = list(parameters)
-        given = reduce_spec(spec) if isinstance(spec, str) else spec
-        schedule = self._checked(as_schedule(given))
+        spec = reduce_spec(spec) if isinstance(spec, str) else spec
+        schedule = self._checked(as_schedule(spec))
         self.schedule = divided(schedule, average, divide)
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size, stacklevel=3)
@@ -178,22 +178,22 @@ class VirtualNodes:
         """
         if (batch is None) == (micro_batches is None):
             raise TypeError("step takes a batch or micro_batches")
-        given = split(batch, self.world_size) if micro_batches is None else micro_batches
+        batches = split(batch, self.world_size) if micro_batches is None else micro_batches
         parameters = self._parameters()
         with self.states.used(Owner(self.world_size, None)) as states:
             folds = self._folds(parameters, self.next_step, states)
             begun = _Step(self, loss, on_gradients, parameters, folds)
-            reduced, losses = begun.run(first(given, self.world_size))
+            reduced, losses = begun.run(first(batches, self.world_size))
         self._generators, self._buffers = begun.generators, begun.own_buffers
         for parameter, (gradient, _) in zip(parameters.values(), reduced, strict=True):
             parameter.grad = gradient
-        self.report = {n: told for n, (_, told) in zip(parameters, reduced, strict=True)}
+        self.report = {n: report for n, (_, report) in zip(parameters, reduced, strict=True)}
         self.losses = losses
         self.next_step += 1
         return losses.mean()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on later needs, beside the model and its optimizer: the number of
+        """What a run needs to go on, in addition to the model and its optimizer: the number of
         the next step, the schedule (with its seeds), and nodes' own generators and buffers, and
         what codecs keep."""
         own = self._generators
@@ -207,7 +207,7 @@ class VirtualNodes:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on as what `state_dict` told of. Raises ValueError where that had another number of
+        """Goes on from a `state_dict`. Raises ValueError from another number of
         nodes, or nodes with generators or buffers of their own where these have none."""
         check_keys("state", state, "world_size", "generators", "buffers", "schedule", "next_step")
         if state["world_size"] != self.world_size:
@@ -272,7 +272,7 @@ class VirtualNodes:
         step: int,
         states: _core.CodecStates | None = None,
     ) -> Folds:
-        """`states`: where values come; None: there are none."""
+        """`states`: where values come; None: no values."""
         shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
         planned = states is None
         return Folds(self.schedule, shapes, self.world_size, step, states, planned=planned)
@@ -306,7 +306,7 @@ class _Step:
         self._recomputes = folds.sweeps > 1 and nodes.keep == "recompute"
         if folds.sweeps > 1 and not self._recomputes:
             self._keep = Disk(nodes.folder) if nodes.keep == "disk" else Memory()
-        self._given: list[tuple[Any, Randomness]] = []  # to compute nodes anew from
+        self._inputs: list[tuple[Any, Randomness]] = []  # to compute nodes again from
         self._losses: list[torch.Tensor] = []
         self._again: list[tuple[int, torch.Tensor]] = []
         self._end: Values = {}  # node 0's buffers
@@ -353,7 +353,7 @@ class _Step:
         if self.generators is not None:
             self.generators[node].restore()
         if self._recomputes:
-            self._given.append((micro_batch, Randomness.now(self._gpus)))
+            self._inputs.append((micro_batch, Randomness.now(self._gpus)))
         loss, gradients = self._compute(node, micro_batch)
         self._losses.append(loss)
         if self.generators is not None:
@@ -376,10 +376,10 @@ class _Step:
                     yield node
 
     def _get(self, node: int) -> Gradients:
-        """The node's gradients, kept or computed anew."""
+        """The node's gradients, kept or computed again."""
         if self._keep is not None:
             return self._keep.get(node)
-        micro_batch, randomness = self._given[node]
+        micro_batch, randomness = self._inputs[node]
         randomness.restore()
         loss, gradients = self._compute(node, micro_batch)
         self._again.append((node, loss))
@@ -404,7 +404,7 @@ class _Step:
             self.own_buffers[node] = self._buffers.read()
 
     def _check_losses(self, losses: torch.Tensor) -> None:
-        """Raises RuntimeError unless nodes that were computed anew had the same losses."""
+        """Raises RuntimeError unless nodes that were computed again had the same losses."""
         if not self._again:
             return
         again = torch.stack([loss for _, loss in self._again])

@@ -13,7 +13,7 @@ T = TypeVar("T")
 def read_as(kind: type[T], value: Any, where: str) -> T:
     """`value`, which asdict and JSON made of a `kind`, as that again.
 
-    A float may be given as an int, and as null, which stands for one that was not finite. Raises
+    A float may be an int, or null, which is one that was not finite. Raises
     ValueError, naming the place, where a value is of another type, or a field is missing or not
     known.
     """
@@ -42,10 +42,10 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 
 
 def _read_fields(kind: Any, value: Any, where: str) -> Any:
-    given = _of(dict, value, where)
+    fields = _of(dict, value, where)
     hints = typing.get_type_hints(kind)
     known = {field.name: field for field in dataclasses.fields(kind)}
-    for name in given:
+    for name in fields:
         if name not in known:
             raise ValueError(f"{where} has no {name!r}")
     for name, field in known.items():
@@ -53,9 +53,9 @@ def _read_fields(kind: Any, value: Any, where: str) -> Any:
             field.default is not dataclasses.MISSING
             or field.default_factory is not dataclasses.MISSING
         )
-        if name not in given and not optional:
+        if name not in fields and not optional:
             raise ValueError(f"{where} lacks {name!r}")
-    return kind(**{name: _read(hints[name], v, f"{where}.{name}") for name, v in given.items()})
+    return kind(**{name: _read(hints[name], v, f"{where}.{name}") for name, v in fields.items()})
 
 
 def _read_float(value: Any, where: str) -> float:

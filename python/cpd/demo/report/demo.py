@@ -66,7 +66,7 @@ class RoundoffOptions:
 
 
 class Progress(Protocol):
-    """Where the demo tells how far it is."""
+    """Where the demo reports how far it is."""
 
     def epoch(self, count: int) -> None:
         """`count` more epochs are done."""
@@ -266,7 +266,7 @@ _epochs: Any = None  # in a worker process: the queue that counts epochs
 def _start_worker(epochs: Any) -> None:
     global _epochs
     _epochs = epochs
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent tells of the interruption
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent reports the interruption
 
 
 def _in_worker(task: Any) -> Run | Roundoff:

@@ -239,14 +239,14 @@ class _Run:
 
     def _note(self, node: int, gradients: dict[str, torch.Tensor | None]) -> None:
         """Keeps one of my nodes' gradients, and counts what is not zero among them."""
-        given = [gradient for gradient in gradients.values() if gradient is not None]
-        self.my_gradients.append(given)
+        present = [gradient for gradient in gradients.values() if gradient is not None]
+        self.my_gradients.append(present)
         nonzero = self.nonzero[self.ranks.mine.index(node)]
-        for index, gradient in enumerate(given):
+        for index, gradient in enumerate(present):
             nonzero[index] += int(torch.count_nonzero(gradient))
 
     def _count(self) -> None:
-        """Adds what the last all-reduce told of each layer."""
+        """Adds what the last all-reduce reported of each layer."""
         for counts, parameter in zip(self.layers, self.parameters, strict=True):
             report = self.nodes.report[counts.name]
             counts.values += self.ranks.world * parameter.numel()

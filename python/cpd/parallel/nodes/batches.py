@@ -42,13 +42,13 @@ def split(batch: Any, world: int) -> list[Any]:
 def first(micro_batches: Iterable[Any], world: int) -> Iterator[Any]:
     """The next `world` of them, as they come. Raises ValueError where there are fewer."""
     try:
-        given = iter(micro_batches)
+        batches = iter(micro_batches)
     except TypeError:
         raise TypeError(
             f"micro_batches must be iterable, got {type(micro_batches).__name__}"
         ) from None
     for node in range(world):
         try:
-            yield next(given)
+            yield next(batches)
         except StopIteration:
             raise ValueError(f"there are {world} nodes but {node} micro_batches") from None

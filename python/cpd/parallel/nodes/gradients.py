@@ -24,7 +24,7 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def number_of(name: str, names: Sequence[str]) -> int:
-    """A layer's number. Raises ValueError for a name that is none of theirs."""
+    """A layer's number. Raises ValueError for a name that no layer has."""
     if name not in names:
         raise ValueError(f"there is no layer {name!r}; the layers are {', '.join(names)}")
     return list(names).index(name)
@@ -51,10 +51,10 @@ def computed(
     return total.reshape(()), gradients
 
 
-def _backward(given: Any) -> torch.Tensor:
-    losses = [given] if isinstance(given, torch.Tensor) else given
+def _backward(result: Any) -> torch.Tensor:
+    losses = [result] if isinstance(result, torch.Tensor) else result
     if not isinstance(losses, Iterable) or isinstance(losses, (str, bytes, Mapping)):
-        raise _no_loss(given)
+        raise _no_loss(result)
     total: torch.Tensor | None = None
     for one in losses:
         if not isinstance(one, torch.Tensor):
@@ -66,7 +66,7 @@ def _backward(given: Any) -> torch.Tensor:
     return total
 
 
-def _no_loss(given: object) -> TypeError:
+def _no_loss(result: object) -> TypeError:
     return TypeError(
-        f"the loss function must return a tensor, or yield tensors, got {type(given).__name__}"
+        f"the loss function must return a tensor, or yield tensors, got {type(result).__name__}"
     )

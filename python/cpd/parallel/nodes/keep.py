@@ -79,7 +79,7 @@ _Place = tuple[int, torch.dtype, Sequence[int]]
 
 
 def check_room(keep: str, needed: int, folder: str | None) -> None:
-    """Raises MemoryError or OSError where so many bytes have no room."""
+    """Raises MemoryError or OSError where there is no room for so many bytes."""
     if keep == "disk":
         folder = tempfile.gettempdir() if folder is None else folder
         free = shutil.disk_usage(folder).free
@@ -109,7 +109,7 @@ def _needs(needed: int, there: int) -> str:
 
 
 def _available_memory() -> int | None:
-    """Bytes, where the system tells."""
+    """Bytes, where the system reports them."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

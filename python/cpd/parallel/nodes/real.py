@@ -59,8 +59,8 @@ class RealNode:
         node's."""
         names = list(self._parameters)
         for micro_batch in micro_batches:
-            _, given = computed(loss, micro_batch, self._parameters)
-            on_gradients(self._comm.rank, dict(zip(names, given, strict=True)))
+            _, own = computed(loss, micro_batch, self._parameters)
+            on_gradients(self._comm.rank, dict(zip(names, own, strict=True)))
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._all()]
         sums, report = self._schedule.all_reduce(
             self._comm, names, gradients, step=self.next_step, states=self.states, report=True
