@@ -124,7 +124,7 @@ python_group() {
 
 environment() {
   if [[ -x $kVenv/bin/python ]] && ! "$kVenv/bin/python" -c 'pass' 2>/dev/null; then
-    say "the base interpreter of $kVenv is gone: making it anew"
+    say "the base interpreter of $kVenv is gone: making it again"
     rm -rf "$kVenv" "$kStamps"
   fi
   if ! stamp_is venv 1; then
@@ -149,7 +149,7 @@ environment() {
   python_group env
 }
 
-# By pip, which also looks where its settings say that wheels lie; not in the lock file, since each index has its own.
+# By pip, which also looks where its settings say that wheels are; not in the lock file, since each index has its own.
 torch_group() {
   if ! offline; then
     say "installing the Python packages of group 'torch' (pyproject.toml)"

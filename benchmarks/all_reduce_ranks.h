@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What bench_all_reduce's ranks are told, what they measure together, and their rows.
+// The options of bench_all_reduce's ranks, what they measure together, and their rows.
 #pragma once
 
 #include <mpi.h>

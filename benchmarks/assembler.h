@@ -30,7 +30,7 @@ struct Operation {
   bool evex_only = false;
   int rounding = -1;  ///< embedded; 1 is down
   int immediate = -1;
-  int extension = -1;  ///< stands in the place of a register: shifts by an immediate
+  int extension = -1;  ///< in the place of a register: shifts by an immediate
   bool wide = false;   ///< EVEX.W
 };
 
@@ -111,7 +111,7 @@ class Loop {
     Bytes({o.opcode, 0xC0 | (reg & 7) << 3 | (second & 7)});
     if (o.immediate >= 0) Bytes({o.immediate});
   }
-  /// All register fields stand inverted. With embedded rounding the length's bits are the mode's.
+  /// All register fields are inverted. With embedded rounding the length's bits are the mode's.
   void Prefix(int map, int pp, bool wide, int reg, int vvvv, int rm, int rounding) {
     const auto inverted = [](int r, int bit, int place) { return (~r >> bit & 1) << place; };
     const int v = (~vvvv & 15) << 3;

@@ -71,11 +71,11 @@ void Fill(const Format& format, Mix mix, std::uint64_t seed, std::int64_t n, flo
 
 // --- rows ----------------------------------------------------------------------------------------
 
-enum class Verb { cast, encode, decode };
+enum class Operation { cast, encode, decode };
 
 struct Row {
   std::string name;
-  Verb verb = Verb::cast;
+  Operation operation = Operation::cast;
   Format format;
   RoundingOptions options;
   Mix mix = Mix::normal;
@@ -95,18 +95,18 @@ void Run(const Row& row, const Arrays& a) {
   const auto x = View(a.x, DType::f32, a.n);
   const auto y = View(a.y, DType::f32, a.n);
   const auto codes = View(a.codes, DType::u8, cpd::PackedBytes(row.format, a.n));
-  switch (row.verb) {
-    case Verb::cast:
+  switch (row.operation) {
+    case Operation::cast:
       return cpd::Cast(x, row.format, row.options, y);
-    case Verb::encode:
+    case Operation::encode:
       return cpd::Encode(x, row.format, row.options, codes);
-    case Verb::decode:
+    case Operation::decode:
       return cpd::Decode(codes, row.format, y);
   }
 }
 
 timing::Element ElementOf(const Row& row) {
-  const double bytes = row.verb == Verb::cast ? 8 : 4 + row.format.bits() / 8.0;
+  const double bytes = row.operation == Operation::cast ? 8 : 4 + row.format.bits() / 8.0;
   return {bytes, bytes};
 }
 
@@ -122,13 +122,13 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
   const auto same = [](float p, float q) {
     return std::bit_cast<std::uint32_t>(p) == std::bit_cast<std::uint32_t>(q);
   };
-  switch (row.verb) {
-    case Verb::cast:
+  switch (row.operation) {
+    case Operation::cast:
       return same(a.y[i], reference::cast(spec, a.x[i], options));
-    case Verb::encode:
+    case Operation::encode:
       return timing::CodeAt(a.codes, f.bits(), i) ==
              reference::encode(spec, reference::exact(a.x[i]), options);
-    case Verb::decode:
+    case Operation::decode:
       return same(a.y[i], reference::decode(spec, timing::CodeAt(a.codes, f.bits(), i)));
   }
   return false;
@@ -155,7 +155,7 @@ std::int64_t FirstWrong(const Row& row, const Arrays& a) {
 
 /// Runs the row on every backend: the oracle on each one's result, and all results the same.
 std::string CheckBits(const Row& row, const Arrays& a) {
-  const bool to_codes = row.verb == Verb::encode;
+  const bool to_codes = row.operation == Operation::encode;
   const auto bytes = to_codes ? static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n))
                               : sizeof(float) * static_cast<std::size_t>(a.n);
   const std::uint8_t* result = to_codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
@@ -200,7 +200,7 @@ RoundingOptions Stochastic(int random_bits) {
   return options;
 }
 
-/// An (e, m) that nobody chose, among those with normal numbers.
+/// An (e, m) drawn at random, among those with normal numbers.
 Format DrawFormat(std::mt19937_64& bits) {
   return cpd::MakeFormat(2 + static_cast<int>(bits() % 7), static_cast<int>(bits() % 24));
 }
@@ -208,14 +208,15 @@ Format DrawFormat(std::mt19937_64& bits) {
 std::vector<Row> Rows(std::uint64_t seed) {
   std::mt19937_64 bits(seed);
   std::vector<Row> rows;
-  const auto add = [&](std::string name, Verb verb, const Format& format, RoundingOptions options,
-                       Mix mix, std::optional<double> bar, std::string backend = "") {
-    rows.push_back({std::move(name), verb, format, options, mix, std::move(backend), bar});
+  const auto add = [&](std::string name, Operation operation, const Format& format,
+                       RoundingOptions options, Mix mix, std::optional<double> bar,
+                       std::string backend = "") {
+    rows.push_back({std::move(name), operation, format, options, mix, std::move(backend), bar});
   };
-  const auto mixes = [&](const std::string& name, Verb verb, const Format& format,
+  const auto mixes = [&](const std::string& name, Operation operation, const Format& format,
                          const RoundingOptions& options) {
-    add(name + "/subnormal", verb, format, options, Mix::subnormal, 0.7);
-    add(name + "/special", verb, format, options, Mix::special, 0.7);
+    add(name + "/subnormal", operation, format, options, Mix::subnormal, 0.7);
+    add(name + "/special", operation, format, options, Mix::special, 0.7);
   };
   const RoundingOptions nearest;
   std::vector<Format> formats;
@@ -226,39 +227,39 @@ std::vector<Row> Rows(std::uint64_t seed) {
   formats.push_back(DrawFormat(bits));
   for (const Format& format : formats) {
     const std::string name = "cast/nearest_even/" + ToString(format);
-    add(name, Verb::cast, format, nearest, Mix::normal, 0.9);
-    mixes(name, Verb::cast, format, nearest);
+    add(name, Operation::cast, format, nearest, Mix::normal, 0.9);
+    mixes(name, Operation::cast, format, nearest);
   }
   const Format e4m3 = formats.front();
   const std::vector<std::pair<int, double>> stochastic = {{8, 0.85}, {16, 0.65}, {24, 0.45}};
   for (const auto& [n, bar] : stochastic) {
     const std::string name = "cast/stochastic" + std::to_string(n) + "/e4m3";
-    add(name, Verb::cast, e4m3, Stochastic(n), Mix::normal, bar);
-    add(name + "/subnormal", Verb::cast, e4m3, Stochastic(n), Mix::subnormal, std::nullopt);
-    add(name + "/special", Verb::cast, e4m3, Stochastic(n), Mix::special, std::nullopt);
+    add(name, Operation::cast, e4m3, Stochastic(n), Mix::normal, bar);
+    add(name + "/subnormal", Operation::cast, e4m3, Stochastic(n), Mix::subnormal, std::nullopt);
+    add(name + "/special", Operation::cast, e4m3, Stochastic(n), Mix::special, std::nullopt);
   }
   for (const char* name : {"e4m3", "fp16", "e2m1", "e4m3fn", "e3m2", "e8m3", "e6m9"}) {
     const Format format = cpd::ParseFormat(name);
     const bool barred = std::string_view(name) == "e4m3" || std::string_view(name) == "fp16" ||
                         std::string_view(name) == "e2m1";
     const std::optional<double> bar = barred ? std::optional(0.7) : std::nullopt;
-    add("encode/" + std::string(name), Verb::encode, format, nearest, Mix::normal, bar);
-    add("decode/" + std::string(name), Verb::decode, format, nearest, Mix::normal, bar);
+    add("encode/" + std::string(name), Operation::encode, format, nearest, Mix::normal, bar);
+    add("decode/" + std::string(name), Operation::decode, format, nearest, Mix::normal, bar);
   }
   for (const char* name : {"e4m3fn", "e4m3fnuz", "binary8p4se"}) {
-    add("cast/nearest_even/" + std::string(name), Verb::cast, cpd::ParseFormat(name), nearest,
+    add("cast/nearest_even/" + std::string(name), Operation::cast, cpd::ParseFormat(name), nearest,
         Mix::normal, std::nullopt);
   }
   RoundingOptions down;
   down.mode = Rounding::down;
-  add("cast/down/e4m3", Verb::cast, e4m3, down, Mix::normal, std::nullopt);
+  add("cast/down/e4m3", Operation::cast, e4m3, down, Mix::normal, std::nullopt);
   for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
     const std::string backend = table->name;
     for (const Row& row : std::vector<Row>(rows)) {
       const bool shown = row.name == "cast/nearest_even/e4m3" || row.name == "encode/e4m3" ||
                          row.name == "decode/e4m3" || row.name == "cast/stochastic8/e4m3";
       if (!shown || !row.backend.empty()) continue;
-      add(backend + "/" + row.name, row.verb, row.format, row.options, row.mix, std::nullopt,
+      add(backend + "/" + row.name, row.operation, row.format, row.options, row.mix, std::nullopt,
           backend);
     }
   }
@@ -270,7 +271,7 @@ std::vector<Row> Rows(std::uint64_t seed) {
 /// Returns false where bits are wrong.
 bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& settings) {
   Fill(row.format, row.mix, settings.seed, a.n, const_cast<float*>(a.x));
-  if (row.verb == Verb::decode)
+  if (row.operation == Operation::decode)
     cpd::Encode(View(a.x, DType::f32, a.n), row.format, {},
                 View(a.codes, DType::u8, cpd::PackedBytes(row.format, a.n)));
   const std::string wrong = CheckBits(row, a);

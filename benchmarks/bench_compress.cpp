@@ -94,7 +94,7 @@ struct Arrays {
   std::uint8_t* bytes;
 };
 
-/// Pieces of a layer and where their bytes lie.
+/// Pieces of a layer and where their bytes are.
 struct Pieces {
   Pieces(const cpd::Codec& codec, std::int64_t n)
       : n(n),

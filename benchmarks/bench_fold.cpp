@@ -41,13 +41,13 @@ struct Arrays {
   [[nodiscard]] float* sums() const { return reinterpret_cast<float*>(small); }
 };
 
-enum class Verb { fold, fold_packed, pack, unpack, checksum };
+enum class Operation { fold, fold_packed, pack, unpack, checksum };
 
 struct Row {
   std::string name;
-  Verb verb = Verb::fold;
+  Operation operation = Operation::fold;
   Format format;  ///< of codes
-  Format terms;   ///< in which the terms of a sum are known to lie
+  Format terms;   ///< whose values the terms of a sum are known to be
   RoundingOptions options;
   float divisor = 1;
   cpd::Accumulator accumulator;
@@ -82,7 +82,7 @@ void Fold(const Row& row, const Arrays& a) {
     const std::int64_t count = std::min(kPiece, a.each() - i);
     FoldPiece(row, i, count, state.floats(), a.sums() + i, [&](std::int64_t k) -> const float* {
       const std::int64_t at = k * a.each() + i;
-      if (row.verb == Verb::fold) return a.x + at;
+      if (row.operation == Operation::fold) return a.x + at;
       float* decoded = values.floats() + k % kTogether * kPiece;
       cpd::DecodeScaled(row.format, 0, 1, count, a.other + at * row.format.bits() / 8, decoded);
       return decoded;
@@ -91,17 +91,17 @@ void Fold(const Row& row, const Arrays& a) {
 }
 
 void Run(const Row& row, const Arrays& a) {
-  switch (row.verb) {
-    case Verb::fold:
-    case Verb::fold_packed:
+  switch (row.operation) {
+    case Operation::fold:
+    case Operation::fold_packed:
       return Fold(row, a);
-    case Verb::pack:
+    case Operation::pack:
       cpd::EncodeScaled(row.format, row.options, kShift, 0, a.n, a.x, a.other);
       return;
-    case Verb::unpack:
+    case Operation::unpack:
       return cpd::DecodeScaled(row.format, -kShift, row.divisor, a.n,
                                reinterpret_cast<const std::uint8_t*>(a.x), a.floats());
-    case Verb::checksum:
+    case Operation::checksum:
       g_checksum = cpd::Crc32c(0, 4 * a.n, a.x);
       return;
   }
@@ -110,8 +110,9 @@ void Run(const Row& row, const Arrays& a) {
 /// fold_packed counts its terms in fp32, so that rows compare.
 timing::Element ElementOf(const Row& row) {
   const double code = row.format.bits() / 8.0;
-  if (row.verb == Verb::pack || row.verb == Verb::unpack) return {4 + code, 4 + code};
-  return {4, row.verb == Verb::fold_packed ? code : 4};
+  if (row.operation == Operation::pack || row.operation == Operation::unpack)
+    return {4 + code, 4 + code};
+  return {4, row.operation == Operation::fold_packed ? code : 4};
 }
 
 // --- data ----------------------------------------------------------------------------------------
@@ -133,14 +134,14 @@ void FillFloats(std::uint64_t seed, int exponent, std::int64_t n, float* x) {
 }
 
 void Prepare(const Row& row, const Arrays& a, std::uint64_t seed) {
-  FillFloats(seed, row.verb == Verb::pack ? -kShift : 0, a.n, a.x);
-  if (row.verb == Verb::fold || row.verb == Verb::fold_packed) {
+  FillFloats(seed, row.operation == Operation::pack ? -kShift : 0, a.n, a.x);
+  if (row.operation == Operation::fold || row.operation == Operation::fold_packed) {
     cpd::CastScaled(row.terms, {}, 0, 0, a.n, a.x, a.x);
   }
-  if (row.verb == Verb::fold_packed) {
+  if (row.operation == Operation::fold_packed) {
     cpd::EncodeScaled(row.format, {}, 0, 0, a.n, a.x, a.other);
   }
-  if (row.verb == Verb::unpack) {
+  if (row.operation == Operation::unpack) {
     cpd::EncodeScaled(row.format, {}, 0, 0, a.n, a.x, a.other);
     std::memcpy(a.x, a.other, static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n)));
   }
@@ -181,14 +182,14 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
   const auto times = [](const reference::Exact& x, int shift) {
     return multiply(x, reference::exact_finite(false, 1, shift));
   };
-  switch (row.verb) {
-    case Verb::fold:
-    case Verb::fold_packed:
+  switch (row.operation) {
+    case Operation::fold:
+    case Operation::fold_packed:
       return Same(a.sums()[i], SumOf(row, a, i));
-    case Verb::pack:
+    case Operation::pack:
       return timing::CodeAt(a.other, f.bits(), i) ==
              reference::encode(spec, times(reference::exact(a.x[i]), kShift));
-    case Verb::unpack: {
+    case Operation::unpack: {
       const auto* codes = reinterpret_cast<const std::uint8_t*>(a.x);
       const reference::Exact value = reference::value_of(spec, timing::CodeAt(codes, f.bits(), i));
       const float scaled = reference::round({}, times(value, -kShift));
@@ -196,7 +197,7 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
       return Same(a.floats()[i], static_cast<float>(static_cast<double>(scaled) /
                                                     static_cast<double>(row.divisor)));
     }
-    case Verb::checksum:
+    case Operation::checksum:
       return true;
   }
   return false;
@@ -208,7 +209,7 @@ std::int64_t FirstWrong(const Row& row, const Arrays& a) {
   const bool is_random = row.options.mode == Rounding::stochastic ||
                          row.accumulator.rounding.mode == Rounding::stochastic;
   if (is_random) return -1;
-  const bool folds = row.verb == Verb::fold || row.verb == Verb::fold_packed;
+  const bool folds = row.operation == Operation::fold || row.operation == Operation::fold_packed;
   const std::int64_t n = folds ? a.each() : a.n;
   constexpr std::int64_t kSamples = 64;
   for (std::int64_t k = 0; k < kSamples; ++k) {
@@ -223,15 +224,15 @@ std::int64_t FirstWrong(const Row& row, const Arrays& a) {
 /// The bytes of a row's result.
 std::span<const std::uint8_t> ResultOf(const Row& row, const Arrays& a) {
   const auto floats = sizeof(float) * static_cast<std::size_t>(a.n);
-  switch (row.verb) {
-    case Verb::fold:
-    case Verb::fold_packed:
+  switch (row.operation) {
+    case Operation::fold:
+    case Operation::fold_packed:
       return {a.small, sizeof(float) * static_cast<std::size_t>(a.each())};
-    case Verb::pack:
+    case Operation::pack:
       return {a.other, static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n))};
-    case Verb::unpack:
+    case Operation::unpack:
       return {a.other, floats};
-    case Verb::checksum:
+    case Operation::checksum:
       return {reinterpret_cast<const std::uint8_t*>(&g_checksum), sizeof(g_checksum)};
   }
   return {};
@@ -263,10 +264,10 @@ std::string CheckBits(const Row& row, const Arrays& a) {
 std::vector<Row> Rows() {
   std::vector<Row> rows;
   const Format e4m3 = cpd::ParseFormat("e4m3");
-  const auto fold = [&](std::string name, Verb verb, const char* accumulator, const char* terms,
-                        std::optional<double> bar) {
+  const auto fold = [&](std::string name, Operation operation, const char* accumulator,
+                        const char* terms, std::optional<double> bar) {
     rows.push_back({std::move(name),
-                    verb,
+                    operation,
                     e4m3,
                     cpd::ParseFormat(terms),
                     {},
@@ -274,32 +275,33 @@ std::vector<Row> Rows() {
                     cpd::ParseAccumulator(accumulator),
                     bar});
   };
-  fold("fold/256", Verb::fold, "e4m3 sequential", "fp32", 0.6);
-  fold("fold/256/known", Verb::fold, "e4m3 sequential", "e4m3", std::nullopt);
-  fold("fold/256/kahan", Verb::fold, "e4m3 kahan", "e4m3", std::nullopt);
-  fold("fold/256/chunked64", Verb::fold, "e4m3 chunked", "e4m3", std::nullopt);
-  fold("fold/256/pairwise", Verb::fold, "e4m3 pairwise", "e4m3", std::nullopt);
-  fold("fold/256/fp32", Verb::fold, "fp32 sequential", "fp32", std::nullopt);
-  fold("fold/256/stochastic8", Verb::fold, "e4m3 sequential rounding=stochastic random_bits=8",
+  fold("fold/256", Operation::fold, "e4m3 sequential", "fp32", 0.6);
+  fold("fold/256/known", Operation::fold, "e4m3 sequential", "e4m3", std::nullopt);
+  fold("fold/256/kahan", Operation::fold, "e4m3 kahan", "e4m3", std::nullopt);
+  fold("fold/256/chunked64", Operation::fold, "e4m3 chunked", "e4m3", std::nullopt);
+  fold("fold/256/pairwise", Operation::fold, "e4m3 pairwise", "e4m3", std::nullopt);
+  fold("fold/256/fp32", Operation::fold, "fp32 sequential", "fp32", std::nullopt);
+  fold("fold/256/stochastic8", Operation::fold, "e4m3 sequential rounding=stochastic random_bits=8",
        "e4m3", std::nullopt);
-  fold("fold_packed/256", Verb::fold_packed, "e4m3 sequential", "e4m3", std::nullopt);
-  const auto codes = [&](std::string name, Verb verb, const char* format, std::optional<double> bar,
-                         float divisor = 1, RoundingOptions options = {}) {
+  fold("fold_packed/256", Operation::fold_packed, "e4m3 sequential", "e4m3", std::nullopt);
+  const auto codes = [&](std::string name, Operation operation, const char* format,
+                         std::optional<double> bar, float divisor = 1,
+                         RoundingOptions options = {}) {
     const Format f = cpd::ParseFormat(format);
-    rows.push_back({std::move(name), verb, f, f, options, divisor, {}, bar});
+    rows.push_back({std::move(name), operation, f, f, options, divisor, {}, bar});
   };
-  codes("pack/e4m3", Verb::pack, "e4m3", 0.7);
-  codes("unpack/e4m3", Verb::unpack, "e4m3", 0.7);
-  codes("unpack/e4m3/divided", Verb::unpack, "e4m3", std::nullopt, 3);
+  codes("pack/e4m3", Operation::pack, "e4m3", 0.7);
+  codes("unpack/e4m3", Operation::unpack, "e4m3", 0.7);
+  codes("unpack/e4m3/divided", Operation::unpack, "e4m3", std::nullopt, 3);
   for (const char* format : {"e2m1", "e3m0", "e5m2", "bf16"}) {
-    codes(std::string("pack/") + format, Verb::pack, format, std::nullopt);
-    codes(std::string("unpack/") + format, Verb::unpack, format, std::nullopt);
+    codes(std::string("pack/") + format, Operation::pack, format, std::nullopt);
+    codes(std::string("unpack/") + format, Operation::unpack, format, std::nullopt);
   }
   RoundingOptions stochastic;
   stochastic.mode = Rounding::stochastic;
   stochastic.random_bits = 8;
-  codes("pack/stochastic8/e4m3", Verb::pack, "e4m3", std::nullopt, 1, stochastic);
-  rows.push_back({"crc32c", Verb::checksum, e4m3, e4m3, {}, 1, {}, std::nullopt});
+  codes("pack/stochastic8/e4m3", Operation::pack, "e4m3", std::nullopt, 1, stochastic);
+  rows.push_back({"crc32c", Operation::checksum, e4m3, e4m3, {}, 1, {}, std::nullopt});
   return rows;
 }
 
@@ -312,7 +314,7 @@ bool Measure(const Row& row, const Arrays& a, const Memory& copy, const Settings
     return false;
   }
   const auto bytes = sizeof(float) * static_cast<std::size_t>(a.n);
-  const bool copies = row.verb == Verb::pack || row.verb == Verb::unpack;
+  const bool copies = row.operation == Operation::pack || row.operation == Operation::unpack;
   timing::Side baseline{[&] { timing::PlainSum(a.x, a.n); }, static_cast<double>(bytes)};
   if (copies) {
     baseline = {[&] { std::memcpy(copy.bytes(), a.x, bytes); }, 2 * static_cast<double>(bytes)};

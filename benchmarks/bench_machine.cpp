@@ -3,7 +3,7 @@
 // What the machine allows: vector operations a second on registers, one kind after the other and in
 // mixtures, for each instruction set that runs here; bandwidths of memory. Prints one JSON object a
 // line: `machine/<isa>/<kind>` and `machine/<isa>/<mixture>` in 10^9 operations a second, the most
-// of its turns; `machine/<verb>` in GB/s, the median.
+// of its turns; `machine/<operation>` in GB/s, the median.
 //
 //   bench_machine [--mix "mul=3 add=2 integer=2"]... [timing.h's options]
 //
@@ -51,7 +51,7 @@ using Sequence = std::vector<const Operation*>;
 
 constexpr int kBody = 192;  ///< operations of a loop's body; they fit any cache of decoded ones
 
-/// The operations that a kind of a mixture stands for; none where the name is unknown.
+/// The operations of one kind of a mixture; none where the name is unknown.
 std::vector<std::string> Parts(const std::string& kind) {
   static const std::map<std::string, std::vector<std::string>> kPairs = {
       {"mul", {"product", "fma"}},

@@ -31,13 +31,13 @@ using cpd::View;
 using timing::Memory;
 using timing::Settings;
 
-constexpr std::int64_t kColumns = 4096;  // of the matrix; blocks lie along its rows
+constexpr std::int64_t kColumns = 4096;  // of the matrix; blocks run along its rows
 
-enum class Verb { cast, encode, decode };
+enum class Operation { cast, encode, decode };
 
 struct Row {
   std::string name;
-  Verb verb = Verb::cast;
+  Operation operation = Operation::cast;
   Scaled scaled;
   int axis = 1;
   int random_bits = 0;  ///< 0: to nearest-even
@@ -46,28 +46,28 @@ struct Row {
 
 std::vector<Row> Rows() {
   std::vector<Row> rows;
-  const auto add = [&](const char* kind, const char* text, Verb verb, int axis, int random_bits,
-                       std::optional<double> bar) {
+  const auto add = [&](const char* kind, const char* text, Operation operation, int axis,
+                       int random_bits, std::optional<double> bar) {
     std::string name = std::string("scaled/") + kind + "/" + text;
     std::ranges::replace(name, ' ', '_');
-    rows.push_back({name, verb, cpd::ParseScaled(text), axis, random_bits, bar});
+    rows.push_back({name, operation, cpd::ParseScaled(text), axis, random_bits, bar});
   };
-  add("cast", "mxfp8", Verb::cast, 1, 0, 0.5);
-  add("cast", "mxfp4", Verb::cast, 1, 0, 0.5);
-  add("cast", "nvfp4", Verb::cast, 1, 0, 0.45);
-  add("cast", "fp8-row", Verb::cast, 1, 0, 0.45);
-  add("cast", "fp8-tensor", Verb::cast, 1, 0, 0.45);
-  add("cast", "fp8-block", Verb::cast, 1, 0, std::nullopt);
-  add("cast", "fp8-block 128x128", Verb::cast, 1, 0, std::nullopt);
-  add("cast", "int8 row", Verb::cast, 1, 0, 0.45);
-  add("cast_slow", "mxfp8", Verb::cast, 0, 0, 0.35);
-  add("cast_slow", "nvfp4", Verb::cast, 0, 0, 0.35);
-  add("cast_slow", "fp8-block", Verb::cast, 0, 0, 0.35);
-  add("encode", "mxfp8", Verb::encode, 1, 0, 0.45);
-  add("encode", "nvfp4", Verb::encode, 1, 0, std::nullopt);
-  add("decode", "mxfp8", Verb::decode, 1, 0, std::nullopt);
-  add("stochastic", "mxfp8", Verb::cast, 1, 8, std::nullopt);
-  add("stochastic", "nvfp4", Verb::cast, 1, 8, std::nullopt);
+  add("cast", "mxfp8", Operation::cast, 1, 0, 0.5);
+  add("cast", "mxfp4", Operation::cast, 1, 0, 0.5);
+  add("cast", "nvfp4", Operation::cast, 1, 0, 0.45);
+  add("cast", "fp8-row", Operation::cast, 1, 0, 0.45);
+  add("cast", "fp8-tensor", Operation::cast, 1, 0, 0.45);
+  add("cast", "fp8-block", Operation::cast, 1, 0, std::nullopt);
+  add("cast", "fp8-block 128x128", Operation::cast, 1, 0, std::nullopt);
+  add("cast", "int8 row", Operation::cast, 1, 0, 0.45);
+  add("cast_slow", "mxfp8", Operation::cast, 0, 0, 0.35);
+  add("cast_slow", "nvfp4", Operation::cast, 0, 0, 0.35);
+  add("cast_slow", "fp8-block", Operation::cast, 0, 0, 0.35);
+  add("encode", "mxfp8", Operation::encode, 1, 0, 0.45);
+  add("encode", "nvfp4", Operation::encode, 1, 0, std::nullopt);
+  add("decode", "mxfp8", Operation::decode, 1, 0, std::nullopt);
+  add("stochastic", "mxfp8", Operation::cast, 1, 8, std::nullopt);
+  add("stochastic", "nvfp4", Operation::cast, 1, 8, std::nullopt);
   return rows;
 }
 
@@ -90,7 +90,7 @@ void Run(const Row& row, const Arrays& a) {
   }
   const TensorView x = View(a.x, DType::f32, shape);
   const TensorView y = View(a.y, DType::f32, shape);
-  if (row.verb == Verb::cast) return cpd::Cast(x, row.scaled, row.axis, options, y);
+  if (row.operation == Operation::cast) return cpd::Cast(x, row.scaled, row.axis, options, y);
   const cpd::ScaleCounts counts = cpd::CountScales(row.scaled, shape, row.axis);
   const auto bytes = [](const std::uint8_t* at, const cpd::Format& format, std::int64_t n) {
     return View(at, DType::u8, cpd::PackedBytes(format, n));
@@ -100,7 +100,7 @@ void Run(const Row& row, const Arrays& a) {
   std::optional<TensorView> tensor;
   if (row.scaled.tensor_scale) tensor = bytes(a.tensor, *row.scaled.tensor_scale, counts.tensor);
   const TensorView* outer = tensor ? &*tensor : nullptr;
-  if (row.verb == Verb::encode) {
+  if (row.operation == Operation::encode) {
     return cpd::Encode(x, row.scaled, row.axis, options, codes, scales, outer);
   }
   cpd::Decode(codes, row.scaled, row.axis, scales, outer, y);
@@ -113,8 +113,8 @@ timing::Element ElementOf(const Row& row, std::int64_t n) {
                          (row.scaled.tensor_scale && row.scaled.outer == Kind::tensor);
   const std::vector<std::int64_t> shape{n / kColumns, kColumns};
   const double code = BitsPerValue(row.scaled, shape, row.axis) / 8;
-  const double other = row.verb == Verb::cast ? 4 : code;
-  return {8, 4 + other + (of_tensor && row.verb != Verb::decode ? 4 : 0)};
+  const double other = row.operation == Operation::cast ? 4 : code;
+  return {8, 4 + other + (of_tensor && row.operation != Operation::decode ? 4 : 0)};
 }
 
 /// Block g of an MX cast along rows: the power of two by its definition, elements by cpd::Cast.
@@ -137,18 +137,18 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
 
 /// Runs the row on every backend: sampled blocks by their steps, and all results the same.
 std::string CheckBits(const Row& row, const Arrays& a) {
-  const bool is_mx = row.verb == Verb::cast && row.axis == 1 && row.random_bits == 0 &&
+  const bool is_mx = row.operation == Operation::cast && row.axis == 1 && row.random_bits == 0 &&
                      row.scaled.scale == cpd::kE8m0;
-  const bool codes = row.verb == Verb::encode;
+  const bool codes = row.operation == Operation::encode;
   const auto* result = codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
   const auto bytes =
       static_cast<std::size_t>(codes ? cpd::PackedBytes(row.scaled.element, a.n) : 4 * a.n);
   std::vector<std::uint8_t> first;
   for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
     cpd::ForceKernels(table->name);
-    if (row.verb == Verb::decode) {
+    if (row.operation == Operation::decode) {
       Row encode = row;
-      encode.verb = Verb::encode;
+      encode.operation = Operation::encode;
       Run(encode, a);
     }
     Run(row, a);

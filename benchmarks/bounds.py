@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the machine allows a row, and the row's share of it.
 
-`bound` stands in the row's unit; `bound_is` says what it is:
+`bound` is in the row's unit; `bound_is` says what it is:
 - issue: the rate at which the machine issues the operations of the row's loop (operations.toml), on
   registers;
 - bytes: those that must move, at the speed of memcpy, or of a plain sum where nothing is written;
@@ -27,7 +27,7 @@ LANES = {"avx512": 16, "avx2": 8}
 KINDS = ("mul", "add", "integer", "shift", "directed", "wide")
 READS = ("memcpy", "plain fp32 sum")  # baselines that are a bandwidth
 TIMES = ("µs", "ms", "ms a step")  # units in which less is better
-LOW = 0.7  # of the bound: what lies below has a reason in reasons.toml
+LOW = 0.7  # of the bound: what is lower has a reason in reasons.toml
 
 Machine = Mapping[str, Any]
 Counts = Mapping[str, float]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows `cast/fresh/<face>`: a cast that makes its result, against the same one into `out=`, by
-turns. Bits: both results are the same. What lies between them is the memory: pages that the system
+"""Rows `cast/fresh/<front end>`: a cast that makes its result, against the same one into `out=`, by
+turns. Bits: both results are the same. What differs is the memory: pages that the system
 clears and maps, and takes back.
 """
 
@@ -20,7 +20,9 @@ BAR = 1 / 1.6
 FORMAT = cpd.format("e4m3")
 
 
-def faces(options: Namespace) -> Iterator[tuple[str, Callable[[], object], Callable[[], object]]]:
+def front_ends(
+    options: Namespace,
+) -> Iterator[tuple[str, Callable[[], object], Callable[[], object]]]:
     """Name, the call that makes its result, the call with `out=`."""
     rng = np.random.default_rng(options.seed)
     x = np.resize(rng.standard_normal(1 << 20, dtype=np.float32), options.floats)
@@ -32,12 +34,12 @@ def faces(options: Namespace) -> Iterator[tuple[str, Callable[[], object], Calla
 
 def rows(options: Namespace) -> Iterator[Row]:
     """The rows whose name contains options.name, on one thread."""
-    if not any(options.name in f"cast/fresh/{face}" for face in ("numpy", "torch")):
+    if not any(options.name in f"cast/fresh/{front_end}" for front_end in ("numpy", "torch")):
         return
     moved = 8 * options.floats
     with gemm.setting("", 1):
-        for face, make, into in faces(options):
-            name = f"cast/fresh/{face}"
+        for front_end, make, into in front_ends(options):
+            name = f"cast/fresh/{front_end}"
             if options.name not in name:
                 continue
             if not np.array_equal(np.asarray(make()), np.asarray(into())):

@@ -165,7 +165,7 @@ def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def make_careful(a: torch.Tensor, b: torch.Tensor, f: cpd.Format) -> None:
     """Every 64th row of a meets every 512th column of b in products of 0.8 of the format's max, up
-    and down by turns along k: those sums come near the max over and over. They lie in about 1 % of
+    and down by turns along k: those sums come near the max over and over. They are in about 1 % of
     the tiles (one in 128 of 8 × 32 sums, one in 512 of 4 × 16)."""
     large = cpd.cast(torch.tensor([math.sqrt(0.8 * f.max)]), f)
     k = torch.arange(64, a.shape[1], 128)

@@ -69,7 +69,7 @@ def rates(program: Path, mixtures: Iterable[str], floats: int, repeats: int) -> 
 
 
 def header(measured: dict[str, Any]) -> dict[str, Any]:
-    """What stands before the rows of a file of results."""
+    """The head of a file of results."""
     try:
         import torch
     except ImportError:

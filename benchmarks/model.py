@@ -143,9 +143,9 @@ def _peer_row(
 
 
 def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Namespace) -> Row:
-    """A recipe of emulated sums against the products alone that its linear layers and convolutions
-    ask for, their operands as they lie there, of convolutions unfolded beforehand: unfolding, and
-    all that is no product, is the rest."""
+    """A recipe of emulated sums against the matrix products of its linear layers and convolutions
+    alone, on operands in the same layouts, those of convolutions unfolded beforehand. The
+    difference is unfolding and everything else that is not a product."""
     model = copy.deepcopy(plain)
     cpd.convert(model, cpd.Recipe(SUMS))
     small = x[: max(1, x.shape[0] // 8)]

@@ -18,7 +18,7 @@ from timing import Row, Work, seconds
 import cpd
 
 UNIT = "µs"
-MULTIPLICATION = 1.1  # µs: what bars stand beside
+MULTIPLICATION = 1.1  # µs: what bars are compared with
 SHORT = 0.001  # seconds of one try; so short, the machine's other work falls between tries
 TRIES = 20
 LONGEST = 6.0  # seconds of a row's turns
@@ -56,20 +56,20 @@ def torch_calls() -> Iterator[Call]:
 
 
 def eager_calls(
-    face: str, x: Any, a: Any, out: Any, cast: float, into: float, gemm: float
+    front_end: str, x: Any, a: Any, out: Any, cast: float, into: float, gemm: float
 ) -> Iterator[Call]:
-    """The verbs on the arrays of one library; the bars of three of them."""
+    """The operations on the arrays of one library; the bars of three of them."""
     f, acc = cpd.format("e4m3"), cpd.Accumulator("e6m9")
     eights = [[8.0] * 8] * 8
     codes = cpd.encode(np.array(GIVEN, np.float32), f).tolist()
-    yield Call(f"{face}/cast", lambda: cpd.cast(x, f), ROUNDED, cast)
-    yield Call(f"{face}/cast/text", lambda: cpd.cast(x, "e4m3"), ROUNDED, cast)
-    yield Call(f"{face}/cast/out", lambda: cpd.cast(x, f, out=out), ROUNDED, into)
-    yield Call(f"{face}/gemm", lambda: cpd.gemm(a, a, acc), eights, gemm)
-    yield Call(f"{face}/gemm/text", lambda: cpd.gemm(a, a, "e6m9"), eights, gemm)
-    yield Call(f"{face}/encode", lambda: cpd.encode(x, f), codes)
-    yield Call(f"{face}/sum", lambda: cpd.sum(a, f), [8.0] * 8)
-    yield Call(f"{face}/mul", lambda: cpd.mul(a, a, f), [[1.0] * 8] * 8)
+    yield Call(f"{front_end}/cast", lambda: cpd.cast(x, f), ROUNDED, cast)
+    yield Call(f"{front_end}/cast/text", lambda: cpd.cast(x, "e4m3"), ROUNDED, cast)
+    yield Call(f"{front_end}/cast/out", lambda: cpd.cast(x, f, out=out), ROUNDED, into)
+    yield Call(f"{front_end}/gemm", lambda: cpd.gemm(a, a, acc), eights, gemm)
+    yield Call(f"{front_end}/gemm/text", lambda: cpd.gemm(a, a, "e6m9"), eights, gemm)
+    yield Call(f"{front_end}/encode", lambda: cpd.encode(x, f), codes)
+    yield Call(f"{front_end}/sum", lambda: cpd.sum(a, f), [8.0] * 8)
+    yield Call(f"{front_end}/mul", lambda: cpd.mul(a, a, f), [[1.0] * 8] * 8)
 
 
 def fastest(work: Work) -> float:

@@ -154,7 +154,7 @@ def operations_table() -> str:
 
 
 def _put(text: str, mark: str, made: str) -> str:
-    """The text with what stands between the marks of a table replaced."""
+    """The text with the table between its marks replaced."""
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     assert pattern.search(text), f"no marks of {mark}"

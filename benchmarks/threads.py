@@ -38,7 +38,7 @@ class Call:
 
 
 def calls(x: np.ndarray[Any, np.dtype[np.float32]]) -> Iterator[Call]:
-    """The verbs, on one array."""
+    """The operations on one array."""
     out, codes = np.empty_like(x), cpd.encode(x, "e4m3")
     stochastic = {"rounding": "stochastic", "random_bits": 8, "seed": 1, "stream": 2}
     yield Call("cast/nearest_even/e4m3", lambda: cpd.cast(x, "e4m3", out=out), 8, 8)

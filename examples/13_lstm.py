@@ -31,14 +31,14 @@ def loss_of(model: nn.Module, runs: Tensor) -> Tensor:
 
 
 def train(
-    recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text, tell: bool
+    recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text, show: bool
 ) -> float:
     """The loss of the test part."""
     torch.manual_seed(seed)
     model = TextLstm(len(text.characters), options.width, options.layers)
     if recipe is not None:
         report = cpd.convert(model, recipe)
-        if tell:
+        if show:
             print(report, end="\n\n")
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
     for runs in text.batches(options.steps, options.batch, options.context, seed):
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         start = time.perf_counter()
         seeds = range(options.seeds)
         tests = [
-            train(recipe, options, seed, text, tell=number == 1 and not seed) for seed in seeds
+            train(recipe, options, seed, text, show=number == 1 and not seed) for seed in seeds
         ]
         step = 1e3 * (time.perf_counter() - start) / (options.steps * options.seeds)
         spread = f"{min(tests):.3f} … {max(tests):.3f}"

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def row(comm: cpd.comm.Communicator, wire: str, epochs: int) -> None:
-    """Trains with one codec, and tells."""
+    """Trains with one codec, and prints the result."""
     spec = spec_of(wire)
     model = digit_classifier(3, 64, seed=0)
     counting = Counting(comm)

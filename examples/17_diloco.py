@@ -3,9 +3,9 @@
 
 Each worker takes `--inner` steps of AdamW on images of its own; then what it moved, of each weight,
 goes through one all-reduce, and Nesterov's momentum takes the average to where all go on (Streaming
-DiLoCo, arXiv 2501.18512: the sums are FP32's). Against it stands data parallelism, whose gradients
-meet at each step. Workers are models in this process: `cpd.outer.DiLoCo(model, comm, …)` gives
-ranks the same weights, bit for bit.
+DiLoCo, arXiv 2501.18512: the sums are FP32's). It is compared with data parallelism, which sums
+gradients at each step. Workers are models in this process: `cpd.outer.DiLoCo(model, comm, …)`
+gives ranks the same weights, bit for bit.
 
 Run: python examples/17_diloco.py
 """
@@ -46,12 +46,12 @@ def run(digits: Digits, workers: int, inner: int, epochs: int) -> None:
     print("what is exchanged                            bytes a worker   accuracy")
     model = digit_classifier(3, 64, seed=0)
     every_step(cpd.VirtualNodes(model, workers, FP32), model, steps)
-    tell("gradients, FP32", digits, model, FP32, workers, len(steps))
+    show("gradients, FP32", digits, model, FP32, workers, len(steps))
     for name, spec in OUTER.items():
         models = [digit_classifier(3, 64, seed=0) for _ in range(workers)]
         outer = cpd.outer.DiLoCo(models, None, spec, inner)
         diloco(outer, models, steps)
-        tell(f"outer gradients, {name}", digits, models[0], spec, workers, len(steps) // inner)
+        show(f"outer gradients, {name}", digits, models[0], spec, workers, len(steps) // inner)
 
 
 Step = list[tuple[torch.Tensor, torch.Tensor]]
@@ -88,7 +88,7 @@ def diloco(
         outer.step()
 
 
-def tell(
+def show(
     name: str,
     digits: Digits,
     model: torch.nn.Module,
