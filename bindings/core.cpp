@@ -21,6 +21,7 @@ PYBIND11_MODULE(_core, m) {
   cpd::BindInterrupt(m);
   cpd::BindSpecs(m);
   cpd::BindStreams(m);
+  cpd::BindRecipes(m);
   cpd::BindCodecs(m);
   cpd::BindReduceSpec(m);
   cpd::BindOperations(m);

@@ -17,6 +17,8 @@ TensorView ViewOf(const pybind11::array& x);
 void BindSpecs(pybind11::module_& m);
 /// Streams of random bits.
 void BindStreams(pybind11::module_& m);
+/// Casts of operands; recipes. Wants BindSpecs and BindStreams before.
+void BindRecipes(pybind11::module_& m);
 /// Codecs and their states. Wants RoundingOptions bound before, and is wanted by ReduceSpec.
 void BindCodecs(pybind11::module_& m);
 /// Wants BindCodecs before.

@@ -105,6 +105,9 @@ void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side
 
 void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
                  ScalesAt at, const TensorView& out, std::int64_t depth) {
+  if (at != ScalesAt::block && at != ScalesAt::epilogue) {
+    throw Error("scales_at must be block or epilogue in a product of elements and scales");
+  }
   if (out.dtype != DType::f32) {
     throw Error("the product of scaled operands must be fp32, got out in " + ToString(out.dtype));
   }

@@ -3,6 +3,7 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/scales_at.h"
 
 namespace cpd {
 
@@ -55,12 +56,6 @@ CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t de
 /// the routes' figures on a Xeon with AVX-512; nothing is timed.
 CPD_API double SlowdownOf(const Accumulator& accumulator);
 
-/// Where the scales of a product of scaled operands come in.
-enum class ScalesAt : std::uint8_t {
-  block,     ///< at the end of each block of k that shares them
-  epilogue,  ///< at the end of the whole sum; they must be constant along k
-};
-
 /// What the elements of one operand are multiplied by. (lines: rows of a, columns of b.)
 struct OperandScales {
   /// fp32; a's: … × ⌈M / lines⌉ × ⌈K / block⌉, b's: … × ⌈K / block⌉ × ⌈N / lines⌉, of which the
@@ -81,6 +76,7 @@ struct OperandScales {
 ///             block alone, from +0; total = fl(total + fl(s(a's scale, b's) * p)); total starts
 ///             from +0;
 ///   epilogue  total = fl(s(a's scale, b's) * p), p the accumulator's sum over all of k, from +0;
+///             the scales must be constant along k;
 ///   then      y = fl(s(a's factor, b's) * total), and, where there is a c, y = fl(y + c).
 /// Chunks are counted from each block's first k, and a unit's blocks begin there anew.
 ///

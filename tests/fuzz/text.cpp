@@ -18,7 +18,10 @@
 #include "cpd/spec/hadamard.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/presets.h"
+#include "cpd/spec/purpose.h"
+#include "cpd/spec/recipe.h"
 #include "cpd/spec/scaled.h"
+#include "cpd/spec/scaled_cast.h"
 
 namespace cpd::fuzz {
 namespace {
@@ -50,6 +53,18 @@ void CheckArguments(std::string_view text) {
   CheckText(ToString(MakeAccumulator(given)), ParseAccumulator);
 }
 
+/// What GEMMs take of a recipe is a recipe too.
+void CheckRecipe(std::string_view text) {
+  CheckText(text, ParseRecipe);
+  const Recipe recipe = ParseRecipe(text);
+  for (const bool is_cast : {false, true}) {
+    CheckText(ToString(GemmsOf(recipe, is_cast, !is_cast)), ParseRecipe);
+  }
+  (void)RoundingsOf(recipe);
+  (void)IsCastOnce(recipe, Purpose::cast_activation);
+  (void)IsCastOnce(recipe, Purpose::cast_weight);
+}
+
 template <class Parse>
 void Try(std::string_view text, const Parse& parse) {
   try {
@@ -69,6 +84,7 @@ void CheckNames(std::string_view text) {
   Try(text, ParseAdder);
   Try(text, ParseOrder);
   Try(text, ParseExchange);
+  Try(text, ParsePurpose);
   Try(text, NamesScaled);
   Try(text, NamesFixed);
   Try(text, NamesPreset);
@@ -83,6 +99,8 @@ const std::map<std::string_view, Run> kGrammars{
     {"unit", [](std::string_view text) { CheckText(text, ParseBlockFma); }},
     {"integer", [](std::string_view text) { CheckText(text, ParseFixedPoint); }},
     {"scaled", [](std::string_view text) { CheckText(text, ParseScaled); }},
+    {"operand", [](std::string_view text) { CheckText(text, ParseOperandCast); }},
+    {"recipe", CheckRecipe},
     {"block", [](std::string_view text) { CheckText(text, ParseBlockShape); }},
     {"hadamard", [](std::string_view text) { CheckText(text, ParseHadamard); }},
     {"preset", [](std::string_view text) { CheckText(ToString(Preset(text)), ParseAccumulator); }},

@@ -345,6 +345,8 @@ TEST(GemmScaled, Errors) {
   ScaledCase bad = good;
   bad.at = ScalesAt::epilogue;
   expect(bad, "got one for 32 of a's and 32 of b's 70 values of k", accumulator);
+  bad.at = ScalesAt::operand;
+  expect(bad, "scales_at must be block or epilogue", accumulator);
   bad = good;
   bad.a.block = 16;
   bad.b.block = 16;

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Casts of operands, and recipes, as Python sees them: by their texts.
+#include "cpd/spec/recipe.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <string>
+
+#include "cpd/spec/scaled_cast.h"
+#include "views.h"
+
+namespace py = pybind11;
+
+namespace cpd {
+
+void BindRecipes(py::module_& m) {
+  py::class_<ScaledCast>(m, "ScaledCast")
+      .def_readonly("scaled", &ScaledCast::scaled)
+      .def_property_readonly(
+          "cast", [](const ScaledCast& c) { return CastSpec{c.scaled.element, c.rounding}; })
+      .def_readonly("factor", &ScaledCast::factor)
+      .def_readonly("history", &ScaledCast::history)
+      .def_property_readonly("amax", [](const ScaledCast& c) { return ToString(c.amax); })
+      .def_property_readonly("text", [](const ScaledCast& c) { return ToString(c); });
+  m.attr("MAX_HISTORY") = ScaledCast::kMostHistory;
+  m.def("parse_operand_cast", &ParseOperandCast, py::arg("text"));
+  py::class_<Recipe>(m, "Recipe")
+      .def_static("parse", &ParseRecipe, py::arg("text"))
+      .def_property_readonly("text", [](const Recipe& r) { return ToString(r); })
+      .def("fields",
+           [](const Recipe& r) {
+             py::typing::Dict<py::str, py::str> fields;
+             for (const auto& [name, text] : FieldsOf(r)) fields[py::str(name)] = text;
+             return fields;
+           })
+      .def("roundings",
+           [](const Recipe& r) -> py::typing::Tuple<py::str, py::ellipsis> {
+             return py::tuple(py::cast(RoundingsOf(r)));
+           })
+      .def("is_cast_once", &IsCastOnce, py::arg("cast"))
+      .def("gemms", &GemmsOf, py::arg("activation_is_cast"), py::arg("weight_is_cast"));
+}
+
+}  // namespace cpd

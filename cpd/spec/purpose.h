@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rounding is for: each has a stream of random bits of its own
+// (cpd/numeric/draws/streams.h), and a recipe says for each of a layer's what it rounds to
+// (recipe.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "cpd/export.h"
+
+namespace cpd {
+
+enum class Purpose : std::uint8_t {
+  given = 0,  ///< the stream that was given, as it is: a forward GEMM, a cast by itself
+
+  // a collective's
+  wire = 1,    ///< a contribution's cast; position = rank
+  sum = 2,     ///< the steps of a fold; position = group, or kAcross
+  result = 3,  ///< a fold's sum to the result's format; position as for sum
+
+  // a layer's, and an operation's derivatives
+  grad_input = 4,     ///< the GEMM that gives the gradient of the input, or of a first operand
+  grad_weight = 5,    ///< of the weight, or of a second operand
+  grad_bias = 6,      ///< the sum that gives the gradient of the bias, or of a third operand
+  recast_weight = 7,  ///< the weight's cast for grad_input, where it is another than for forward
+  cast_activation = 8,
+  cast_weight = 9,
+  cast_gradient = 10,  ///< the gradient's cast for grad_input
+  cast_output = 11,
+  tangent_input = 12,      ///< forward mode: the product of the input's tangent
+  tangent_weight = 13,     ///< of the weight's
+  recast_activation = 14,  ///< the activation's cast for grad_weight, where it is another
+  recast_gradient = 15,    ///< the gradient's cast for grad_weight, where it is another
+};
+
+/// Every purpose by its name, in the order of their numbers.
+constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
+    {"given", Purpose::given},
+    {"wire", Purpose::wire},
+    {"sum", Purpose::sum},
+    {"result", Purpose::result},
+    {"grad_input", Purpose::grad_input},
+    {"grad_weight", Purpose::grad_weight},
+    {"grad_bias", Purpose::grad_bias},
+    {"recast_weight", Purpose::recast_weight},
+    {"cast_activation", Purpose::cast_activation},
+    {"cast_weight", Purpose::cast_weight},
+    {"cast_gradient", Purpose::cast_gradient},
+    {"cast_output", Purpose::cast_output},
+    {"tangent_input", Purpose::tangent_input},
+    {"tangent_weight", Purpose::tangent_weight},
+    {"recast_activation", Purpose::recast_activation},
+    {"recast_gradient", Purpose::recast_gradient},
+}};
+
+/// Throws Error for a name that the table lacks.
+CPD_API Purpose ParsePurpose(std::string_view name);
+CPD_API std::string ToString(Purpose purpose);
+
+}  // namespace cpd

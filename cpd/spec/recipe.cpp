@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/spec/recipe.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/names.h"
+
+namespace cpd {
+namespace {
+
+using Sum = Recipe::Sum;
+using Cast = Recipe::Cast;
+using OwnCast = Recipe::OwnCast;
+using Result = Recipe::Result;
+
+template <class Value>
+struct Field {
+  std::string_view name;
+  Value Recipe::* value;
+};
+
+constexpr std::array<std::string_view, 3> kPlaces{"operand", "block", "epilogue"};
+constexpr std::array<Field<Sum>, 4> kSumFields{{{"forward", &Recipe::forward},
+                                                {"grad_input", &Recipe::grad_input},
+                                                {"grad_weight", &Recipe::grad_weight},
+                                                {"grad_bias", &Recipe::grad_bias}}};
+constexpr std::array<Field<Cast>, 3> kCastFields{{{"activation", &Recipe::activation},
+                                                  {"weight", &Recipe::weight},
+                                                  {"gradient", &Recipe::gradient}}};
+constexpr std::array<Field<Result>, 5> kResultFields{{{"output", &Recipe::output},
+                                                      {"norm", &Recipe::norm},
+                                                      {"softmax", &Recipe::softmax},
+                                                      {"embedding", &Recipe::embedding},
+                                                      {"residual", &Recipe::residual}}};
+/// Operands of one backward GEMM, and the tensor whose cast is theirs unless they have their own.
+struct OwnField : Field<OwnCast> {
+  Cast Recipe::* usual;
+};
+constexpr std::array<OwnField, 4> kOwnFields{
+    {{{"grad_input_gradient", &Recipe::grad_input_gradient}, &Recipe::gradient},
+     {{"grad_input_weight", &Recipe::grad_input_weight}, &Recipe::weight},
+     {{"grad_weight_activation", &Recipe::grad_weight_activation}, &Recipe::activation},
+     {{"grad_weight_gradient", &Recipe::grad_weight_gradient}, &Recipe::gradient}}};
+
+// ---- texts ----------------------------------------------------------------------------------
+
+std::string TextOf(const Sum& sum) { return sum ? ToString(*sum) : "native"; }
+std::string TextOf(const Cast& cast) { return cast ? ToString(*cast) : "none"; }
+std::string TextOf(const OwnCast& cast) { return cast ? TextOf(*cast) : "same"; }
+std::string TextOf(const Result& cast) { return cast ? ToString(*cast) : "none"; }
+
+void Read(Sum& sum, std::string_view text) {
+  sum.reset();
+  if (text != "native") sum = MakeAccumulator({.format = std::string(text)});
+}
+
+void Read(Cast& cast, std::string_view text) {
+  cast.reset();
+  if (text != "none") cast = ParseOperandCast(text);
+}
+
+void Read(OwnCast& cast, std::string_view text) {
+  cast.reset();
+  if (text != "same") Read(cast.emplace(), text);
+}
+
+void Read(Result& result, std::string_view text) {
+  result.reset();
+  if (text == "none") return;
+  const OperandCast cast = ParseOperandCast(text);
+  if (const auto* const plain = std::get_if<CastSpec>(&cast)) {
+    result = *plain;
+    return;
+  }
+  throw Error("must be a format without scales, got " + Quoted(text) +
+              "; the operands of products, activation, weight and gradient, take scaled ones too");
+}
+
+/// Reads the field of that name among `fields`; false where there is none.
+template <class Fields>
+bool ReadField(Recipe& recipe, const Fields& fields, std::string_view name, std::string_view text) {
+  for (const auto& field : fields) {
+    if (field.name != name) continue;
+    try {
+      Read(recipe.*field.value, text);
+    } catch (const Error& error) {
+      throw Error(std::string(name) + ": " + error.what());
+    }
+    return true;
+  }
+  return false;
+}
+
+void ReadOption(Recipe& recipe, std::string_view name, std::string_view text) {
+  if (name == "scales_at") {
+    recipe.scales_at = ParseName<ScalesAt>("scales_at", kPlaces, text);
+    return;
+  }
+  if (ReadField(recipe, std::span(kSumFields).subspan(1), name, text) ||
+      ReadField(recipe, kCastFields, name, text) || ReadField(recipe, kOwnFields, name, text) ||
+      ReadField(recipe, kResultFields, name, text)) {
+    return;
+  }
+  const auto fields = FieldsOf(recipe);
+  std::vector<std::string_view> names;
+  std::string known;
+  for (const auto& [one, text_of_one] : std::span(fields).subspan(1)) {
+    names.push_back(one);
+    known += (known.empty() ? "" : ", ") + one;
+  }
+  throw Error("unknown option " + Quoted(name) + " of a recipe; there are " + known +
+              DidYouMean(name, names));
+}
+
+std::string_view Trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+/// Takes what stands before the next semicolon out of `text`.
+std::string_view TakePart(std::string_view& text) {
+  const std::string_view part = text.substr(0, text.find(';'));
+  text.remove_prefix(std::min(text.size(), part.size() + 1));
+  return Trimmed(part);
+}
+
+// ---- fields ---------------------------------------------------------------------------------
+
+/// The recipe of a forward sum, every other field at its default.
+Recipe Usual(const Sum& forward) {
+  Recipe recipe{.forward = forward, .grad_input = forward, .grad_weight = forward};
+  if (forward) recipe.grad_bias.emplace();
+  return recipe;
+}
+
+/// The cast of an operand of one backward GEMM.
+const Cast& Resolved(const Recipe& recipe, const OwnField& field) {
+  const OwnCast& own = recipe.*field.value;
+  return own ? *own : recipe.*field.usual;
+}
+
+const ScaledCast* AsScaled(const Cast& cast) {
+  return cast ? std::get_if<ScaledCast>(&*cast) : nullptr;
+}
+
+/// All casts that a recipe gives to operands, each by its name.
+std::vector<std::pair<std::string_view, const ScaledCast*>> ScaledCasts(const Recipe& recipe) {
+  std::vector<std::pair<std::string_view, const ScaledCast*>> all;
+  const auto add = [&](std::string_view name, const Cast& cast) {
+    if (const ScaledCast* const scaled = AsScaled(cast)) all.emplace_back(name, scaled);
+  };
+  for (const auto& field : kCastFields) add(field.name, recipe.*field.value);
+  for (const OwnField& field : kOwnFields) {
+    if (const OwnCast& own = recipe.*field.value) add(field.name, *own);
+  }
+  return all;
+}
+
+void CheckHistories(const Recipe& recipe) {
+  const ScaledCast* first = nullptr;
+  for (const auto& [name, cast] : ScaledCasts(recipe)) {
+    if (cast->history == 0) continue;
+    if (first == nullptr) first = cast;
+    if (cast->history == first->history && cast->amax == first->amax) continue;
+    throw Error("a layer keeps one length and use of histories, got " + ToString(*first) + " and " +
+                ToString(*cast));
+  }
+  for (const OwnField& field : kOwnFields) {
+    const OwnCast& own = recipe.*field.value;
+    const ScaledCast* const cast = own ? AsScaled(*own) : nullptr;
+    if (cast == nullptr || cast->history == 0 || TextOf(*own) == TextOf(recipe.*field.usual)) {
+      continue;
+    }
+    for (const auto& usual : kCastFields) {
+      if (usual.value != field.usual) continue;
+      throw Error(std::string(field.name) + ": a history belongs to " + std::string(usual.name) +
+                  " itself, whose cast both GEMMs take");
+    }
+  }
+}
+
+/// A matrix unit of elements of 8 bits or fewer is not fed scaled values.
+void CheckUnits(const Recipe& recipe) {
+  const auto casts = ScaledCasts(recipe);
+  if (casts.empty()) return;
+  for (const auto& field : std::span(kSumFields).first(3)) {
+    const Sum& sum = recipe.*field.value;
+    if (!sum || !sum->unit || sum->unit->a.bits() > 8) continue;
+    throw Error(std::string(field.name) + "=" + TextOf(sum) + " takes elements, and " +
+                std::string(casts[0].first) + "=" + ToString(*casts[0].second) +
+                " has scales: say scales_at='block' or 'epilogue', where the unit's sums get them");
+  }
+}
+
+/// Scales applied to sums need sums that are emulated, and no factor.
+void CheckScaledSums(const Recipe& recipe) {
+  const std::string at = "scales_at='" +
+                         std::string(kPlaces.at(static_cast<std::size_t>(recipe.scales_at))) +
+                         "' takes ";
+  for (const auto& field : std::span(kSumFields).first(3)) {
+    if (recipe.*field.value) continue;
+    throw Error(at + "accumulators, got " + std::string(field.name) +
+                "='native', whose sums torch's kernel does not give");
+  }
+  for (const auto& [name, cast] : ScaledCasts(recipe)) {
+    if (cast->factor != 1) throw Error(at + "no factor, got one in " + std::string(name));
+  }
+}
+
+}  // namespace
+
+void Check(const Recipe& recipe) {
+  for (const auto& field : kSumFields) {
+    if (const Sum& sum = recipe.*field.value) Check(*sum);
+  }
+  for (const auto& [name, cast] : ScaledCasts(recipe)) Check(*cast);
+  CheckName("scales_at", kPlaces, recipe.scales_at);
+  CheckHistories(recipe);
+  if (recipe.scales_at == ScalesAt::operand) {
+    CheckUnits(recipe);
+  } else {
+    CheckScaledSums(recipe);
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> FieldsOf(const Recipe& recipe) {
+  std::vector<std::pair<std::string, std::string>> texts;
+  const auto add = [&](const auto& fields) {
+    for (const auto& field : fields) texts.emplace_back(field.name, TextOf(recipe.*field.value));
+  };
+  add(kSumFields);
+  add(kCastFields);
+  add(kOwnFields);
+  add(kResultFields);
+  texts.emplace_back("scales_at", kPlaces.at(static_cast<std::size_t>(recipe.scales_at)));
+  return texts;
+}
+
+std::string ToString(const Recipe& recipe) {
+  Check(recipe);
+  const auto fields = FieldsOf(recipe);
+  const auto usual = FieldsOf(Usual(recipe.forward));
+  std::string text = fields[0].second;
+  for (std::size_t i = 1; i < fields.size(); ++i) {
+    if (fields[i] != usual[i]) text += "; " + fields[i].first + "=" + fields[i].second;
+  }
+  return text;
+}
+
+Recipe ParseRecipe(std::string_view text) {
+  Recipe first;
+  ReadField(first, kSumFields, "forward", TakePart(text));
+  Recipe recipe = Usual(first.forward);
+  std::set<std::string_view> given;
+  while (!text.empty()) {
+    const std::string_view part = TakePart(text);
+    const std::size_t equals = part.find('=');
+    if (equals == std::string_view::npos) {
+      throw Error("a recipe is its forward sum and options, '; name=value', got " + Quoted(part));
+    }
+    const std::string_view name = Trimmed(part.substr(0, equals));
+    if (!given.insert(name).second) {
+      throw Error("option " + Quoted(name) + " of a recipe is given twice");
+    }
+    ReadOption(recipe, name, Trimmed(part.substr(equals + 1)));
+  }
+  Check(recipe);
+  return recipe;
+}
+
+std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& recipe) {
+  std::array<std::string, kPurposes.size()> texts;
+  const auto put = [&](Purpose purpose, const auto& value) {
+    if (value) texts.at(static_cast<std::size_t>(purpose)) = ToString(*value);
+  };
+  for (const auto& [purpose, field] : std::array{std::pair(Purpose::given, kSumFields[0]),
+                                                 std::pair(Purpose::grad_input, kSumFields[1]),
+                                                 std::pair(Purpose::grad_weight, kSumFields[2]),
+                                                 std::pair(Purpose::grad_bias, kSumFields[3])}) {
+    texts.at(static_cast<std::size_t>(purpose)) = TextOf(recipe.*field.value);
+  }
+  put(Purpose::cast_activation, recipe.activation);
+  put(Purpose::cast_weight, recipe.weight);
+  put(Purpose::cast_gradient, Resolved(recipe, kOwnFields[0]));
+  put(Purpose::recast_weight, Resolved(recipe, kOwnFields[1]));
+  put(Purpose::recast_activation, Resolved(recipe, kOwnFields[2]));
+  put(Purpose::recast_gradient, Resolved(recipe, kOwnFields[3]));
+  put(Purpose::cast_output, recipe.output);
+  return texts;
+}
+
+bool IsCastOnce(const Recipe& recipe, Purpose cast) {
+  if (cast != Purpose::cast_activation && cast != Purpose::cast_weight) {
+    throw Error("a tensor that enters two GEMMs is cast_activation or cast_weight, got " +
+                ToString(cast));
+  }
+  const bool of_weight = cast == Purpose::cast_weight;
+  const Cast& first = of_weight ? recipe.weight : recipe.activation;
+  const Cast& second = Resolved(recipe, kOwnFields[of_weight ? 1 : 2]);
+  if (!first || !IsWhole(*first) || TextOf(first) != TextOf(second)) return false;
+  const ScaledCast* const scaled = AsScaled(first);
+  return scaled == nullptr || (scaled->factor == 1 && recipe.scales_at == ScalesAt::operand);
+}
+
+Recipe GemmsOf(Recipe recipe, bool activation_is_cast, bool weight_is_cast) {
+  for (const auto& field : kResultFields) (recipe.*field.value).reset();
+  if (activation_is_cast) {
+    recipe.activation.reset();
+    recipe.grad_weight_activation.reset();
+  }
+  if (weight_is_cast) {
+    recipe.weight.reset();
+    recipe.grad_input_weight.reset();
+  }
+  return recipe;
+}
+
+}  // namespace cpd

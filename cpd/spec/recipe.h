@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a layer computes: the sums of its three GEMMs, what their operands are cast to, and what
+// results are rounded to.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cpd/spec/accumulator.h"
+#include "cpd/spec/cast_spec.h"
+#include "cpd/spec/purpose.h"
+#include "cpd/spec/scaled_cast.h"
+#include "cpd/spec/scales_at.h"
+
+namespace cpd {
+
+struct Recipe {
+  /// How products are summed; none: `native`, by the framework's own kernel.
+  using Sum = std::optional<Accumulator>;
+  /// What a tensor is cast to; none: it stays as it is.
+  using Cast = std::optional<OperandCast>;
+  /// The same in one backward GEMM; none: `same`, as the tensor is cast elsewhere.
+  using OwnCast = std::optional<Cast>;
+  using Result = std::optional<CastSpec>;
+
+  Sum forward{}, grad_input{}, grad_weight{}, grad_bias{};
+  Cast activation{}, weight{}, gradient{};
+  OwnCast grad_input_gradient{}, grad_input_weight{};
+  OwnCast grad_weight_activation{}, grad_weight_gradient{};
+  Result output{}, norm{}, softmax{}, embedding{}, residual{};
+  ScalesAt scales_at = ScalesAt::operand;
+};
+
+/// Throws Error where casts or scales do not go together, or with the sums.
+CPD_API void Check(const Recipe& recipe);
+
+/// Every field's name and text, the forward sum's first.
+CPD_API std::vector<std::pair<std::string, std::string>> FieldsOf(const Recipe& recipe);
+/// The canonical text, `h100-fp8; grad_input=native; weight=mxfp8; output=bf16`: the forward sum,
+/// then `; name=value` for every field that is not its default, which of grad_input and grad_weight
+/// is the forward sum, and of grad_bias `fp32 sequential`, or `native` where the forward sum is.
+/// ParseRecipe(ToString(r)) gives r, but for seeds and streams.
+CPD_API std::string ToString(const Recipe& recipe);
+/// Throws Error. The forward sum may be whatever makes an accumulator alone: a format, say.
+CPD_API Recipe ParseRecipe(std::string_view text);
+
+/// The texts of what rounds, by its purpose's number: of the four sums (`given` is the forward
+/// one), of the operands of the three GEMMs, of the output; empty where nothing does.
+CPD_API std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& recipe);
+
+/// Whether one cast of a tensor serves both GEMMs that it enters, so that it may be cast before
+/// them: cast_activation or cast_weight.
+CPD_API bool IsCastOnce(const Recipe& recipe, Purpose cast);
+
+/// What the GEMMs take of a recipe: sums, operands, scales_at; where the activation or the weight
+/// comes as it is cast, without that cast.
+CPD_API Recipe GemmsOf(Recipe recipe, bool activation_is_cast, bool weight_is_cast);
+
+}  // namespace cpd

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace cpd {
+
+/// Where the scales of a product's operands are applied.
+enum class ScalesAt : std::uint8_t {
+  operand,   ///< to each operand's values, before the sums
+  block,     ///< to the sum over each block of k that shares them
+  epilogue,  ///< to the whole sum, along which they must be constant
+};
+
+}  // namespace cpd
