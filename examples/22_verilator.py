@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 import cpd
-from cpd.study.testbench import write_testbench
-from cpd.study.vectors import make
+from cpd.hardware.testbench import write_testbench
+from cpd.hardware.vectors import make
 
 RTL = Path(__file__).resolve().parents[1] / "tests" / "rtl"
 PROGRAMS = {"verilator": "verilator", "icarus": "iverilog"}

@@ -55,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return cpd.gemm(a[:, None, :], b[:, :, None], HIDDEN, c[:, None, None])[:, 0, 0]
 
     for name, function in (("numpy.dot", dots), ("numpy.sum", sums)):
-        print(f"--- {name}: {cpd.study.probe(function, 'fp16', c=None, k=options.k)}\n")
-    found = cpd.study.probe(unit, "fp16", k=options.k)
+        print(f"--- {name}: {cpd.hardware.probe(function, 'fp16', c=None, k=options.k)}\n")
+    found = cpd.hardware.probe(unit, "fp16", k=options.k)
     print(f"--- a unit: {found}\n")
     assert found.unit == cpd.Accumulator(HIDDEN).unit
-    command = cpd.study.Command([sys.executable, __file__, "--answer"], "fp16")
-    print(f"--- a command: {cpd.study.probe(command, 'fp16', k=8)}")
+    command = cpd.hardware.Command([sys.executable, __file__, "--answer"], "fp16")
+    print(f"--- a command: {cpd.hardware.probe(command, 'fp16', k=8)}")
 
 
 if __name__ == "__main__":

@@ -6,16 +6,16 @@
 [0.3125, 16.0]
 
 Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.compress` (what their
-messages hold), `cpd.study` (what they lose and cost) and, importing torch, `cpd.functional` and
-`cpd.nn` (torch's layers in a customized precision), `cpd.optim` (optimizers, likewise),
-`cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism), and `cpd.outer`
-(workers that meet every so many steps).
+messages hold), `cpd.study` (what they lose and cost), `cpd.hardware` (vectors for RTL, and the cost
+in gates) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
+precision), `cpd.optim` (optimizers in one), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes`
+(torch's data parallelism), and `cpd.outer` (workers that meet every so many steps).
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cpd import _interpreter, _moved, loading  # noqa: F401 - _interpreter first: it may refuse
+from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from cpd import comm as comm
     from cpd import compress as compress
     from cpd import functional as functional
+    from cpd import hardware as hardware
     from cpd import nn as nn
     from cpd import optim as optim
     from cpd import outer as outer
@@ -108,7 +109,11 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = ("comm", "compat", "compress", "functional", "optim", "outer", "study")
+_MODULES = {
+    **{name: f"cpd.{name}" for name in ("comm", "compat", "compress", "functional", "hardware")},
+    **{name: f"cpd.{name}" for name in ("optim", "outer", "study")},
+    **{name: f"cpd.parallel.{name}" for name in ("ddp", "fsdp")},
+}
 _NAMES = {
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",
@@ -127,7 +132,6 @@ _NAMES = {
 }
 """What is loaded when it is first used."""
 
-_moved.find_them()
 loading.load_operations_with_the_first_tensor()
 loading.tell_torch()
 
@@ -135,8 +139,8 @@ loading.tell_torch()
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in _MODULES or f"cpd.{name}" in _moved.MOVED:
-        return importlib.import_module(f"cpd.{name}")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'cpd' has no attribute {name!r}")
 
 

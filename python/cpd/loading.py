@@ -12,7 +12,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cpd._moved import old_names
 from cpd.ops import front_ends
 
 if TYPE_CHECKING:
@@ -52,17 +51,12 @@ def _operations() -> front_ends.FrontEnd:
 
 
 def tell_torch() -> None:
-    """Makes them, by their present and former names, safe globals of
-    torch.load(weights_only=True)."""
+    """Makes the specs safe globals of torch.load(weights_only=True)."""
     _when_imported("torch.serialization", lambda torch: torch.add_safe_globals(_safe_globals()))
 
 
 def _safe_globals() -> list[Any]:
-    found: list[Any] = []
-    for module, name in SPECS:
-        spec = getattr(importlib.import_module(module), name)
-        found += [spec, *((spec, old) for old in old_names(module, name))]
-    return found
+    return [getattr(importlib.import_module(module), name) for module, name in SPECS]
 
 
 def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:

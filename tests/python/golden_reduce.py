@@ -209,7 +209,7 @@ def _other_calls(make: Make) -> Cases:
 
 def _numbered(make: Make) -> Cases:
     """The streams of layers with given numbers, as the hook of DDP and schedules give them."""
-    from cpd.schedule import all_reduce_numbered
+    from cpd.comm.schedule import all_reduce_numbered
 
     spec = more_specs()["variant"]
 

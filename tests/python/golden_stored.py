@@ -4,11 +4,9 @@ imported."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import pickle
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import cpd
@@ -20,19 +18,6 @@ SPECS = (
     *(cpd.Format, cpd.Accumulator, cpd.BlockFma, cpd.CastSpec, cpd.Recipe, cpd.ReduceSpec),
     cpd.Schedule,
 )
-
-
-FORMER = {
-    'cpd.Accumulator("fp16", preset="h100-fp16")': "fp16 block_fma a=fp16 b=fp16 block=16 "
-    "fraction_bits=25 min_exponent=-133 sum=fp16 sum_rounding=nearest_even"
-}
-"""Accumulators that were stored before an expression's meaning changed: presets with fp16 results
-have a least exponent of their own since."""
-
-
-def stored(expression: str, value: Any) -> Any:
-    """What the stored object must be."""
-    return cpd.Accumulator.parse(FORMER[expression]) if expression in FORMER else value
 
 
 def same(one: Any, other: Any) -> bool:
@@ -66,7 +51,7 @@ def layers() -> dict[str, Any]:
     return {
         "linear": linear,
         "conv": conv,
-        "hook": importlib.import_module("cpd.ddp").HookState(schedule, 5),
+        "hook": importlib.import_module("cpd.parallel.ddp").HookState(schedule, 5),
     }
 
 
@@ -89,36 +74,13 @@ def write_modules() -> None:
 # ---- names ---------------------------------------------------------------------------------------
 
 
-def names() -> dict[str, Any]:
-    """Of each module: the public names that it defines or gives as its own, and those of the
-    package that it has by importing them, with where from."""
+def names() -> dict[str, list[str]]:
+    """Of each module with an `__all__`: the public names."""
     root = Path(cpd.__file__).parent
-    found: dict[str, Any] = {}
+    found: dict[str, list[str]] = {}
     for path in sorted(root.rglob("*.py")):
-        parts = ("cpd", *path.relative_to(root).with_suffix("").parts)
-        if parts[-1] != "__main__":
-            name = ".".join(parts).removesuffix(".__init__")
-            found[name] = _names_of(importlib.import_module(name), ast.parse(path.read_text()))
+        name = ".".join(("cpd", *path.relative_to(root).with_suffix("").parts))
+        public = getattr(importlib.import_module(name.removesuffix(".__init__")), "__all__", None)
+        if public is not None and path.name != "__main__.py":
+            found[name.removesuffix(".__init__")] = sorted(public)
     return found
-
-
-def _names_of(module: ModuleType, tree: ast.Module) -> dict[str, Any]:
-    defined: set[str] = set(getattr(module, "__all__", ()))
-    imported: dict[str, str] = {}
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            defined.add(node.name)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            defined |= {x.id for t in targets for x in ast.walk(t) if isinstance(x, ast.Name)}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cpd":
-            imported |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    have = {
-        name
-        for name, value in vars(module).items()
-        if name[0] != "_" and not isinstance(value, ModuleType)
-    }
-    return {
-        "defined": sorted(defined & have),
-        "imported": {n: home for n, home in sorted(imported.items()) if n in have},
-    }

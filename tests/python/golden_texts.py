@@ -399,8 +399,8 @@ PUBLIC: dict[str, Sequence[str]] = {
 }
 TORCH_PUBLIC: dict[str, Sequence[str]] = {
     "cpd": ("ddp_hook",),
-    "cpd.ddp": ("HookState", "all_reduce_hook", "ddp_hook"),
-    "cpd.fsdp": ("ReduceScatter", "set_reduce_scatter"),
+    "cpd.parallel.ddp": ("HookState", "all_reduce_hook", "ddp_hook"),
+    "cpd.parallel.fsdp": ("ReduceScatter", "set_reduce_scatter"),
     "cpd.functional": ("conv2d", "linear", "matmul"),
     "cpd.nn": ("Conv2d", "Linear"),
 }

@@ -29,8 +29,8 @@ from cpd.parallel.ddp import HookState
 
 MODULES = (
     *("cpd", "cpd.nn", "cpd.functional", "cpd.optim", "cpd.comm", "cpd.compress", "cpd.outer"),
-    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.study.vectors"),
-    *("cpd.study.testbench", "cpd.study.probe", "cpd.compat.cpd2020", "cpd.compat.qpytorch"),
+    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.hardware.vectors"),
+    *("cpd.hardware.testbench", "cpd.hardware.probe", "cpd.compat.cpd2020", "cpd.compat.qpytorch"),
     "cpd.compat.transformer_engine",
 )
 
@@ -218,7 +218,7 @@ def state_pair(*size: int) -> Callable[[], Any]:
 
 
 def vectors() -> Any:
-    from cpd.study import vectors
+    from cpd.hardware import vectors
 
     return vectors.make("cast", "e4m3", random=4)
 
@@ -258,18 +258,18 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     ),
     "cpd.simulate_all_reduce": {"numbers": lambda: None},
     "cpd.study.choose": {"measured": measurements, "sizes": lambda: [4]},
-    "cpd.study.testbench.write_testbench": {"vectors": vectors, "module": lambda: None},
-    "cpd.study.testbench.unit_of": {
+    "cpd.hardware.testbench.write_testbench": {"vectors": vectors, "module": lambda: None},
+    "cpd.hardware.testbench.unit_of": {
         "head": lambda: vectors().head,
         "fields": lambda: vectors().fields,
         "module": lambda: None,
     },
-    "cpd.study.vectors.Vectors": {
+    "cpd.hardware.vectors.Vectors": {
         "rule": lambda: vectors().rule,
         "source": lambda: "directed",
         "random": lambda: 1,
     },
-    "cpd.study.vectors.check": {"rule": lambda: vectors().rule},
+    "cpd.hardware.vectors.check": {"rule": lambda: vectors().rule},
     "cpd.parallel.ddp.all_reduce_hook": {"state": bucket_state},
     "cpd.decode": {"f": lambda: "e4m3", "shape": lambda: (4,)},
     "cpd.release_cuda_memory": {},
@@ -342,7 +342,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.outer.WeightAverage": lambda: cpd.outer.WeightAverage([model(), model()], None, "e4m3", 2),
     "cpd.parallel.ddp.HookState": lambda: HookState(cpd.Schedule(spec())),
     "cpd.study.Contributions": lambda: cpd.study.Contributions([[square()], [square()]]),
-    "cpd.study.vectors.Vectors": vectors,
+    "cpd.hardware.vectors.Vectors": vectors,
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers dot products as `cpd.study.probe.Command` asks for them: an accumulator's sums. Needs
+"""Answers dot products as `cpd.hardware.probe.Command` asks for them: an accumulator's sums. Needs
 tf32 operands and an addend. `probe_server.py ACC [IN OUT]`."""
 
 import sys

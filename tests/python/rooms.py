@@ -39,7 +39,7 @@ PYTHON_ORDER = (
     ("cpd/_torch", "cpd/compress"),
     ("cpd/nn", "cpd/comm"),
     ("cpd/parallel", "cpd/optim"),
-    ("cpd/compat",),
+    ("cpd/compat", "cpd/hardware"),
     ("cpd/study",),
     ("cpd",),  # the modules at the root: public names, and how they are loaded
     ("cpd/demo",),

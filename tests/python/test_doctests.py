@@ -62,16 +62,16 @@ MODULES = (
     "cpd.parallel.virtual_nodes",
     "cpd.study.choices",
     "cpd.study.costs",
-    "cpd.study.hardware_cost",
-    "cpd.study.probe.command",
-    "cpd.study.probe.find",
+    "cpd.hardware.hardware_cost",
+    "cpd.hardware.probe.command",
+    "cpd.hardware.probe.find",
     "cpd.study.reduce",
-    "cpd.study.replay",
+    "cpd.hardware.replay",
     "cpd.study.sweeps.cells",
     "cpd.study.sweeps.patterns",
-    "cpd.study.sweeps.results",
+    "cpd.study.sweeps.rows",
     "cpd.study.sweeps.run",
-    "cpd.study.vectors.making",
+    "cpd.hardware.vectors.making",
 )
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
 """Rooms that need torch, but for what is in PLAIN."""

@@ -19,7 +19,7 @@ import pytest
 
 from cpd import _files
 from cpd.cli import main
-from cpd.study import vectors
+from cpd.hardware import vectors
 
 OLD = "what was there"
 

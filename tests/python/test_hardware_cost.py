@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.study import hardware_cost
+from cpd.hardware import hardware_cost
 
 
 def parts(*given):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.study.probe`: rules that are hidden behind a function are found, all presets' and random
+"""`cpd.hardware.probe`: rules that are hidden behind a function are found, all presets' and random
 ones; sums that follow none are told so; commands that fail say how."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.study.probe import Command, CommandError, Known, Probed, dots_of_matmul, probe
-from cpd.study.probe.dots import Dots, Inputs
-from cpd.study.probe.fit import Regimes
+from cpd.hardware.probe import Command, CommandError, Known, Probed, dots_of_matmul, probe
+from cpd.hardware.probe.dots import Dots, Inputs
+from cpd.hardware.probe.fit import Regimes
 
 DEEP = 128
 """Promotion every so many products is seen with twice as many."""

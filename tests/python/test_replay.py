@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd replay` and `cpd.study.replay`: what they tell of a file of dot products."""
+"""`cpd replay` and `cpd.hardware.replay`: what they tell of a file of dot products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.study import replay
+from cpd.hardware import replay
 
 U32 = npt.NDArray[np.uint32]
 
@@ -147,7 +147,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_vectors_of_cpd(tmp_path: Path, kind: str) -> None:
-    from cpd.study import vectors
+    from cpd.hardware import vectors
 
     acc = cpd.Accumulator(preset="h100-fp16")
     path = tmp_path / f"unit.{kind}"

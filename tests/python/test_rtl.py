@@ -14,9 +14,9 @@ import pytest
 
 import cpd
 import rtl_oracle
-from cpd.study.testbench import write_testbench
-from cpd.study.testbench.units import ROUNDINGS
-from cpd.study.vectors import make
+from cpd.hardware.testbench import write_testbench
+from cpd.hardware.testbench.units import ROUNDINGS
+from cpd.hardware.vectors import make
 from rtl_oracle import Block
 from rtl_tools import RTL, SOURCES, call, needs
 from rtl_tools import make as run

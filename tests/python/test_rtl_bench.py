@@ -15,11 +15,11 @@ import pytest
 import cpd
 from cpd.cli import main
 from cpd.cli.vectors import _TEXT
-from cpd.study.testbench import Ports, write_testbench
-from cpd.study.testbench.numbers import number_function, where_nan
-from cpd.study.vectors import make
-from cpd.study.vectors.fields import to_digits
-from cpd.study.vectors.rules import values_of
+from cpd.hardware.testbench import Ports, write_testbench
+from cpd.hardware.testbench.numbers import number_function, where_nan
+from cpd.hardware.vectors import make
+from cpd.hardware.vectors.fields import to_digits
+from cpd.hardware.vectors.rules import values_of
 from rtl_tools import call, needs
 from rtl_tools import make as run
 

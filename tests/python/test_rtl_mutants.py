@@ -13,8 +13,8 @@ import pytest
 
 import cpd
 import rtl_oracle
-from cpd.study.testbench import write_testbench
-from cpd.study.vectors import make as make_vectors
+from cpd.hardware.testbench import write_testbench
+from cpd.hardware.vectors import make as make_vectors
 from rtl_oracle import Block
 from rtl_tools import RTL, SOURCES, make, needs
 

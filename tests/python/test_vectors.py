@@ -13,9 +13,9 @@ import cpd
 import flags_oracle
 import oracle
 from arrays import spec_of
-from cpd.study.vectors import DisagreementError, Vectors, make
-from cpd.study.vectors.corners import CORNERS, corner_of, flags_text
-from cpd.study.vectors.rules import values_of
+from cpd.hardware.vectors import DisagreementError, Vectors, make
+from cpd.hardware.vectors.corners import CORNERS, corner_of, flags_text
+from cpd.hardware.vectors.rules import values_of
 
 
 def columns(made: Vectors) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) ->
 
 
 def test_a_head_says_so_in_one_way() -> None:
-    from cpd.study.vectors.making import rule_of
+    from cpd.hardware.vectors.making import rule_of
 
     head = make("mul", "e4m3fn", nan_signals=True).rule.describe()
     with pytest.raises(ValueError, match="nan_signals must be true or false, got 1"):
@@ -125,7 +125,7 @@ def test_a_head_says_so_in_one_way() -> None:
 
 
 def make_again(made: Vectors) -> Any:
-    from cpd.study.vectors.making import rule_of
+    from cpd.hardware.vectors.making import rule_of
 
     return rule_of(made.rule.describe())
 
@@ -237,16 +237,16 @@ def test_mistakes_are_told(given: dict[str, Any], says: str) -> None:
 
 
 def test_a_kernel_that_differs_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    from cpd.study.vectors import rules
+    from cpd.hardware.vectors import rules
 
-    right = rules.verbs.mul
+    right = rules.operations.mul
 
     def wrong(*operands: Any, **how: Any) -> Any:
         values, flags = right(*operands, **how)
         values[7] *= np.float32(2)
         return values, flags
 
-    monkeypatch.setattr(rules.verbs, "mul", wrong)
+    monkeypatch.setattr(rules.operations, "mul", wrong)
     file = tmp_path / "x.tv"
     file.write_text("before")
     with pytest.raises(DisagreementError, match="line 7 of a batch"):
@@ -255,14 +255,14 @@ def test_a_kernel_that_differs_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_flags_that_differ_stop_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cpd.study.vectors import rules
+    from cpd.hardware.vectors import rules
 
-    right = rules.verbs.add
+    right = rules.operations.add
 
     def wrong(*operands: Any, **how: Any) -> Any:
         values, flags = right(*operands, **how)
         return values, flags ^ np.uint8(2)
 
-    monkeypatch.setattr(rules.verbs, "add", wrong)
+    monkeypatch.setattr(rules.operations, "add", wrong)
     with pytest.raises(DisagreementError, match="oracle"):
         list(make("add", "e4m3").batches())

@@ -13,11 +13,11 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.study.vectors import File, VectorFileError, Vectors, check, make
-from cpd.study.vectors.checking import rule_by_name
-from cpd.study.vectors.fields import Field, from_digits, to_digits
-from cpd.study.vectors.files import File as Lines
-from cpd.study.vectors.lines import KINDS, columns_of, lines_of
+from cpd.hardware.vectors import File, VectorFileError, Vectors, check, make
+from cpd.hardware.vectors.checking import rule_by_name
+from cpd.hardware.vectors.fields import Field, from_digits, to_digits
+from cpd.hardware.vectors.files import File as Lines
+from cpd.hardware.vectors.lines import KINDS, columns_of, lines_of
 
 SUFFIXES = {"testfloat": "tv", "readmemh": "hex", "csv": "csv", "jsonl": "jsonl"}
 

@@ -12,10 +12,10 @@ import pytest
 
 import cpd
 from arrays import fixed_of
-from cpd.study.testbench.units import Ports, plain_unit, unit_of
-from cpd.study.vectors import Vectors, check, make
-from cpd.study.vectors.lines import SUFFIXES, head_text, lines_of
-from cpd.study.vectors.rules import values_of
+from cpd.hardware.testbench.units import Ports, plain_unit, unit_of
+from cpd.hardware.vectors import Vectors, check, make
+from cpd.hardware.vectors.lines import SUFFIXES, head_text, lines_of
+from cpd.hardware.vectors.rules import values_of
 
 UNITS = {
     one.name: unit

@@ -62,7 +62,7 @@ def register(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from cpd._files import write_json
-    from cpd.study.probe import Command, CommandError, Known, probe
+    from cpd.hardware.probe import Command, CommandError, Known, probe
 
     check_writable(options.json)
     if bool(options.command_line) == (options.acc is not None):

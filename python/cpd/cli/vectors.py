@@ -17,8 +17,8 @@ from cpd.cli.options import Commands, add_command
 from cpd.cli.output import counted, new_console
 
 if TYPE_CHECKING:
-    from cpd.study.testbench import Ports
-    from cpd.study.vectors import Check, Vectors
+    from cpd.hardware.testbench import Ports
+    from cpd.hardware.vectors import Check, Vectors
 
 _TEXT = """\
 Vectors for hardware: inputs, results and exception flags of one operation, each
@@ -141,7 +141,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
-    from cpd.study.testbench import Ports, write_testbench
+    from cpd.hardware.testbench import Ports, write_testbench
 
     if options.testbench is None:
         if options.rtl or options.module or _ports(options) != Ports():
@@ -156,7 +156,7 @@ def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
 
 
 def _ports(options: argparse.Namespace) -> Ports:
-    from cpd.study.testbench import Ports
+    from cpd.hardware.testbench import Ports
 
     names = ("clock", "latency", "valid_in", "valid_out", "any_nan", "flags")
     signals = tuple(re.split(r",\s*", options.signals)) if options.signals else ()
@@ -177,7 +177,7 @@ def _cases(coverage: dict[str, int]) -> str:
 
 
 def _made(options: argparse.Namespace) -> Vectors:
-    from cpd.study.vectors import make
+    from cpd.hardware.vectors import make
 
     return make(
         **_rule_options(options),
@@ -206,7 +206,7 @@ def _rule_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from cpd.study.vectors import check, make
+    from cpd.hardware.vectors import check, make
 
     with users_mistakes():
         rule = None if options.operation is None else make(**_rule_options(options)).rule

@@ -22,7 +22,7 @@ from cpd.numeric.options import check_number, integer
 from cpd.numeric.scaled_cast import OperandLike
 from cpd.numeric.shown import shown
 from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
-from cpd.optim.work import Exchanged, Work, round_weight
+from cpd.optim.parameter_step import ParameterStep, SwappedParameters, round_weight
 
 STEPS = "low_precision_steps"
 """How many steps were made: an entry of each parameter group."""
@@ -183,19 +183,19 @@ class LowPrecision(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        steps = self.param_groups[0][STEPS]
-        taking = [
-            Work(self, p, steps << 36 | number << 20)
+        number_of_step = self.param_groups[0][STEPS]
+        steps = [
+            self._parameter_step(p, number_of_step << 36 | number << 20)
             for number, p in enumerate(self._parameters())
             if p.grad is not None
         ]
-        with Exchanged(self.inner, taking):
+        with SwappedParameters(self.inner, steps):
             self.inner.step()
-        for work in taking:
-            work.store(self.state[work.parameter])
-        self._check_momenta(taking)
+        for one in steps:
+            one.store(self.state[one.parameter])
+        self._check_momenta(steps)
         for group in self.param_groups:
-            group[STEPS] = steps + 1
+            group[STEPS] = number_of_step + 1
         return loss
 
     @torch.no_grad()
@@ -203,7 +203,11 @@ class LowPrecision(Optimizer):
         """Rounds all weights now, to nearest-even or as `weight` rounds without `stochastic`; the
         master copy keeps them as they are."""
         for p in self._parameters():
-            round_weight(self, p)
+            round_weight(p, self.formats, self.state[p])
+
+    def _parameter_step(self, p: Tensor, stream: int) -> ParameterStep:
+        state, draws = self.state.get(p, {}), (self.seed, stream)
+        return ParameterStep(p, state, self.formats, draws, self.gradient_scale, self.unscale)
 
     def _parameters(self) -> Iterator[Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
@@ -240,14 +244,14 @@ class LowPrecision(Optimizer):
             raise TypeError(f"parameters must be of a floating-point type, got {p.dtype}")
         self.formats.check_carrier(p.dtype)
 
-    def _check_momenta(self, taken: list[Work]) -> None:
+    def _check_momenta(self, steps: list[ParameterStep]) -> None:
         """Raises ValueError, once, where a format is for state that the optimizer does not keep."""
-        if self._checked or not taken:
+        if self._checked or not steps:
             return
         kept = {
             name
-            for work in taken
-            for name, value in self.state[work.parameter].items()
+            for one in steps
+            for name, value in self.state[one.parameter].items()
             if isinstance(value, Tensor) and name not in self.formats.kept()
         }
         wanted = (

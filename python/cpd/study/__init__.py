@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what a reduction loses, and counts what it costs: round-off, messages and modelled time
-by group size. Measures what formats and accumulators lose of tensors, and what they cost in
-hardware."""
+by group size. Measures what formats and accumulators lose of tensors. What `cpd.hardware` offers
+has a name here too."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,18 @@ from typing import TYPE_CHECKING, Any
 from cpd.comm.layers import Layers, PerRank
 from cpd.comm.spec import ReduceSpec, StallWarning
 from cpd.comm.virtual import Source
+from cpd.hardware import (
+    Command,
+    CommandError,
+    HardwareCost,
+    Mismatch,
+    Probed,
+    Replay,
+    dots_of_matmul,
+    hardware_cost,
+    probe,
+    replay,
+)
 from cpd.study.choices import (
     Choice,
     Recommendation,
@@ -25,8 +37,6 @@ from cpd.study.costs import (
     measured_cost,
     transfer_time,
 )
-from cpd.study.hardware_cost import HardwareCost, hardware_cost
-from cpd.study.probe import Command, CommandError, Probed, dots_of_matmul, probe
 from cpd.study.reduce import (
     DRAWS,
     Contributions,
@@ -36,13 +46,12 @@ from cpd.study.reduce import (
     roundoff_over,
 )
 from cpd.study.sweeps.cells import Cell, Losses
-from cpd.study.sweeps.results import Row, Sweep, Tensor
+from cpd.study.sweeps.results import Sweep
+from cpd.study.sweeps.rows import Row, Tensor
 from cpd.study.sweeps.run import sweep
 
 if TYPE_CHECKING:
     from cpd.study.sweeps.capture import capture as capture
-
-from cpd.study.replay import Mismatch, Replay, replay
 
 __all__ = [
     "DEFAULT_CHUNK",

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from cpd import _core
-from cpd.study.hardware_cost import GATES, MODEL
+from cpd.hardware.hardware_cost import GATES, MODEL
 from cpd.study.pages import fill
 from cpd.study.svg import to_svg
 from cpd.study.sweeps.picture import NAMES, draw
-from cpd.study.sweeps.results import Row, Sweep, Tensor, share
+from cpd.study.sweeps.rows import Row, Rows, Tensor, share
 
 _PARTS = ["multiplier", "aligner", "adder", "normaliser", "exponent", "scales"]
 
 
-def render(found: Sweep) -> str:
+def render(found: Rows) -> str:
     """The whole page: fronts of errors against gates and against bits, all cells, the parts that
     the costs are made of, and the tensors."""
     fronts = [_front(found, cost) for cost in ("gates", "bits")]
@@ -42,7 +42,7 @@ def render(found: Sweep) -> str:
     )
 
 
-def _front(found: Sweep, cost: str) -> dict[str, Any]:
+def _front(found: Rows, cost: str) -> dict[str, Any]:
     rows = found.front(cost=cost)
     return {
         "cost": NAMES[cost],
@@ -68,7 +68,7 @@ def _tensor(one: Tensor) -> list[str]:
     return [one.name, shape, *sizes, f"{one.zeros:,}", f"{one.nonfinite:,}"]
 
 
-def _value(found: Sweep, row: Row) -> str:
+def _value(found: Rows, row: Row) -> str:
     value = row.value(found.error)
     return f"{value:.4f}" if found.error == "accuracy" else share(value)
 
@@ -85,7 +85,7 @@ def _parts(row: Row) -> list[str]:
     return [row.cell.operand, row.cell.total, *bits, f"{row.cost.gates:,.0f}"]
 
 
-def _by_tensor(found: Sweep, rows: list[Row]) -> list[list[str]]:
+def _by_tensor(found: Rows, rows: list[Row]) -> list[list[str]]:
     """The SQNR of each tensor in the rows of the front."""
     return [
         [one.name, *(f"{row.tensors[place].sqnr:.1f}" for row in _few(rows))]

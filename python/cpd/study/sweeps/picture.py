@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from cpd._files import replaced
 from cpd.numeric.scaled import Scaled
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
-from cpd.study.sweeps.results import Row, Sweep
+from cpd.study.sweeps.rows import Row, Rows
 
 NAMES = {
     "dot_error": "relative error of dot products",
@@ -38,7 +38,7 @@ _APART = 0.045
 """Of the picture: how far names of the front's rows are from each other, at least."""
 
 
-def write(path: Path, found: Sweep, error: str, cost: str) -> None:
+def write(path: Path, found: Rows, error: str, cost: str) -> None:
     """Writes the picture. Raises ValueError for an ending that is not drawn."""
     check_plot_path(path)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "sweep"}):
@@ -48,7 +48,7 @@ def write(path: Path, found: Sweep, error: str, cost: str) -> None:
             figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 
-def draw(found: Sweep, error: str, cost: str) -> Figure:
+def draw(found: Rows, error: str, cost: str) -> Figure:
     """The figure. Colours tell scales apart, markers accumulators; the front is a line, and its
     rows are named where there is room. Cells with infinite errors are counted below."""
     with matplotlib.rc_context(STYLE):

@@ -1,99 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sweep found: `Sweep`, its rows, its Pareto fronts, and their files."""
+"""What a sweep returns: its rows, made of what was measured, and the files that show them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cpd._files import write_json, write_text
+from cpd.hardware.hardware_cost import hardware_cost
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled import Scaled
-from cpd.numeric.shown import shown
-from cpd.study.hardware_cost import MODEL, HardwareCost, hardware_cost
 from cpd.study.sweeps.cells import Cell, Losses
+from cpd.study.sweeps.rows import Row, Rows, Tensor
 from cpd.study.sweeps.store import Measured
 from cpd.study.sweeps.tensors import Workload
 
-ERRORS = ("dot_error", "relative_rms", "mean_error", "worst", "underflow", "overflow", "accuracy")
-"""By what fronts go, the less the better, but for the accuracy."""
-COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normaliser")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """What was looked at."""
-
-    name: str
-    shape: tuple[int, int]
-    """Rows and their length."""
-    nonfinite: int
-    zeros: int
-    amax: float
-    rms: float
-
 
 @checked
 @dataclass(frozen=True)
-class Row:
-    """A cell, what it loses of all tensors and of each, and what it costs."""
-
-    cell: Cell
-    losses: Losses
-    tensors: tuple[Losses, ...]
-    accuracy: float | None
-    bits: float
-    """Bits of codes and scales for each value."""
-    cost: HardwareCost
-
-    def __str__(self) -> str:
-        dots, score = self.losses.dot_error, self.accuracy
-        return (
-            f"{self.cell}: {self.bits:.4g} bits, SQNR {self.losses.sqnr:.1f} dB"
-            + ("" if dots is None else f", dot error {share(dots)}")
-            + ("" if score is None else f", accuracy {score:.4f}")
-            + f", {self.cost.gates:.0f} gates"
-        )
-
-    def value(self, name: str) -> float:
-        """One of `ERRORS` or `COSTS`. Raises ValueError for others, and where it was not measured.
-
-        >>> import numpy as np
-        >>> from cpd.study import sweep
-        >>> sweep(np.ones((2, 4), np.float32), "e2m1").rows[0].value("bits")
-        4.0
-        """
-        if name == "bits":
-            return self.bits
-        if name not in (*ERRORS, *COSTS):
-            raise ValueError(f"must be one of {', '.join((*ERRORS, *COSTS))}, got {shown(name)}")
-        holder: Any = self.cost if name in COSTS else self if name == "accuracy" else self.losses
-        found: float | None = getattr(holder, name)
-        if found is None:
-            raise ValueError(f"{name} was not measured")
-        return found
-
-    def json(self, names: Sequence[str]) -> dict[str, Any]:
-        tensors = {n: one.json() for n, one in zip(names, self.tensors, strict=True)}
-        return {
-            **self.cell.json(),
-            **self.losses.json(),
-            "accuracy": self.accuracy,
-            "bits": self.bits,
-            "cost": self.cost.json(),
-            "tensors": tensors,
-        }
-
-
-@checked
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(Rows):
     """The rows of a sweep, in the order of its cells. Printable, as a table.
 
     Attributes:
@@ -103,13 +33,6 @@ class Sweep:
         reused: how many cells were taken from the folder.
         left_out: which formats and accumulators do not go together, in words.
     """
-
-    rows: tuple[Row, ...]
-    tensors: tuple[Tensor, ...]
-    length: int
-    sample: int | None
-    reused: int = 0
-    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
@@ -127,90 +50,6 @@ class Sweep:
         )
         rows = tuple(_row(one, tensors) for one in found)
         return cls(rows, tensors, work.length, work.sample, **more)
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def values(self) -> int:
-        return sum(math.prod(one.shape) for one in self.tensors)
-
-    @cached_property
-    def error(self) -> str:
-        """By which error the cells are compared unless it is said: the accuracy where it was
-        measured, else that of dot products, else the relative RMS."""
-        if any(row.accuracy is not None for row in self.rows):
-            return "accuracy"
-        return "dot_error" if any(row.losses.dots for row in self.rows) else "relative_rms"
-
-    def front(self, error: str | None = None, cost: str = "gates") -> list[Row]:
-        """The Pareto front, by ascending cost: the rows that no other beats, which would be no
-        worse in both and better in one. Of equals the first. What is infinite or NaN is left out.
-
-        >>> import numpy as np
-        >>> from cpd.study import sweep
-        >>> x = np.linspace(-1, 1, 64, dtype=np.float32)[None]
-        >>> [row.cell.operand for row in sweep(x, "e2m[1-3]").front("relative_rms", "bits")]
-        ['e2m1', 'e2m2', 'e2m3']
-        """
-        by = _lesser(error or self.error)
-        points = [(row.value(cost), by(row), place) for place, row in enumerate(self.rows)]
-        best, found = math.inf, []
-        for _, loss, place in sorted(p for p in points if math.isfinite(p[1])):
-            if loss < best:
-                best = loss
-                found.append(self.rows[place])
-        return found
-
-    def best(self, error: str | None = None, within: float = math.inf, cost: str = "gates") -> Row:
-        """The row of the least error, of those that cost no more than `within`; of equals the
-        cheapest. Raises ValueError where there is none."""
-        front = [row for row in self.front(error, cost) if row.value(cost) <= within]
-        if not front:
-            raise ValueError(f"no cell has finite errors and at most {within:g} {cost}")
-        return front[-1]
-
-    def table(self, error: str | None = None, cost: str = "gates") -> tuple[list[str], list[Any]]:
-        """A head, and the rows' texts by ascending cost, each with whether it is on the front."""
-        front = {id(row) for row in self.front(error, cost)}
-        columns = _columns(self)
-        rows = [
-            ([text(row) for _, text in columns], id(row) in front)
-            for row in sorted(self.rows, key=lambda row: row.value(cost))
-        ]
-        return [name for name, _ in columns], rows
-
-    def __str__(self) -> str:
-        head, rows = self.table()
-        lines = [["", *head], *(["*" if best else "", *texts] for texts, best in rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        return "\n".join(
-            "  ".join(
-                text.ljust(width) if i < 2 else text.rjust(width)
-                for i, (text, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        )
-
-    # ---- files ----------------------------------------------------------------------------------
-
-    def json(self) -> dict[str, Any]:
-        """All figures, of each tensor too; what is infinite is null in a file."""
-        names = [one.name for one in self.tensors]
-        return {
-            "values": self.values,
-            "length": self.length,
-            "sample": self.sample,
-            "cost_model": MODEL,
-            "error": self.error,
-            "left_out": list(self.left_out),
-            "front": [self.rows.index(row) for row in self.front()],
-            "tensors": [asdict(one) for one in self.tensors],
-            "cells": [row.json(names) for row in self.rows],
-        }
 
     def to_json(self, path: str | Path) -> None:
         """Writes `json()`; `-` is standard output."""
@@ -265,41 +104,3 @@ def _bits(cell: Cell, tensors: Sequence[Tensor]) -> float:
         return float(q.bits)
     values = sum(math.prod(one.shape) for one in tensors)
     return sum(q.bits_per_value(one.shape) * math.prod(one.shape) for one in tensors) / values
-
-
-def _lesser(error: str) -> Callable[[Row], float]:
-    """What is to be small."""
-    if error not in ERRORS:
-        raise ValueError(f"error must be one of {', '.join(ERRORS)}, got {shown(error)}")
-    if error == "accuracy":
-        return lambda row: -row.value(error)
-    return lambda row: row.value(error)
-
-
-def _columns(found: Sweep) -> list[tuple[str, Callable[[Row], str]]]:
-    """What a table shows; what is the same everywhere or was not measured is left out."""
-    columns: list[tuple[str, Callable[[Row], str]]] = [("Format", lambda row: row.cell.operand)]
-    chosen: list[tuple[str, Callable[[Row], str]]] = [
-        ("Rounding", lambda row: row.cell.rounding),
-        ("Accumulator", lambda row: row.cell.total),
-    ]
-    columns += [(name, of) for name, of in chosen if len(set(map(of, found.rows))) > 1]
-    columns += [
-        ("Bits", lambda row: f"{row.bits:.4g}"),
-        ("SQNR dB", lambda row: f"{row.losses.sqnr:.1f}"),
-        ("Mean error", lambda row: f"{row.losses.mean_error:.2e}"),
-        ("Max error", lambda row: f"{row.losses.worst:.2e}"),
-        ("Underflow", lambda row: share(row.losses.underflow)),
-        ("Overflow", lambda row: share(row.losses.overflow)),
-    ]
-    if any(row.losses.dots for row in found.rows):
-        columns.append(("Dot error", lambda row: share(row.losses.dot_error or 0.0)))
-    if any(row.accuracy is not None for row in found.rows):
-        columns.append(("Accuracy", lambda row: f"{row.accuracy:.4f}"))
-    columns.append(("Gates", lambda row: f"{row.cost.gates:.0f}"))
-    return columns
-
-
-def share(value: float) -> str:
-    """Of 1, in per cent, in three digits."""
-    return f"{100 * value:.3g} %"

@@ -82,7 +82,7 @@ def replay(
     Args:
         path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and
             `KIND_d_fp16` (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3,
-            E5M2; or `.csv` or `.jsonl` as `cpd.study.vectors` writes them, of operation dot or
+            E5M2; or `.csv` or `.jsonl` as `cpd.hardware.vectors` writes them, of operation dot or
             block_fma.
         acc: an accumulator; a preset's name goes with any operands of the unit. Default: the preset
             that the file's name is of (`H100.npz`), or what its head says.
@@ -96,7 +96,7 @@ def replay(
     none that fits the arguments, and OSError. Nothing in a file is executed.
 
     >>> import tempfile
-    >>> from cpd.study import vectors
+    >>> from cpd.hardware import vectors
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = f"{folder}/unit.csv"
     ...     made = vectors.make("block_fma", accumulator="v100", random=100)
@@ -254,10 +254,10 @@ def _patterns(path: Path, arrays: dict[str, npt.NDArray[Any]], name: str) -> F32
 
 def _of_vectors(path: Path) -> _Set:
     """A file that `cpd vectors` wrote."""
-    from cpd.study.vectors.files import File
-    from cpd.study.vectors.making import rule_of
-    from cpd.study.vectors.rules import values_of
-    from cpd.study.vectors.sums import SumRule, as_binary32
+    from cpd.hardware.vectors.files import File
+    from cpd.hardware.vectors.making import rule_of
+    from cpd.hardware.vectors.rules import values_of
+    from cpd.hardware.vectors.sums import SumRule, as_binary32
 
     file = File(path)
     rule = rule_of(file.head or {})

@@ -2,12 +2,12 @@
 """Vectors for hardware: inputs and the results that the slow exact oracle and the kernels agree on,
 as arrays and as files that simulators read; files of others are checked."""
 
-from cpd.study.vectors.checking import Check, check
-from cpd.study.vectors.fields import Field
-from cpd.study.vectors.files import File, VectorFileError
-from cpd.study.vectors.making import make, rule_of
-from cpd.study.vectors.rules import DisagreementError
-from cpd.study.vectors.vectors import Vectors
+from cpd.hardware.vectors.checking import Check, check
+from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.files import File, VectorFileError
+from cpd.hardware.vectors.making import make, rule_of
+from cpd.hardware.vectors.rules import DisagreementError
+from cpd.hardware.vectors.vectors import Vectors
 
 __all__ = [
     "Check",

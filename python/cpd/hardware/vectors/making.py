@@ -7,16 +7,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from cpd.hardware.vectors.inputs import MOST_LINES, exhaustive_lines
+from cpd.hardware.vectors.rules import OPERANDS, ElementRule
+from cpd.hardware.vectors.sums import SUMS, SumRule
+from cpd.hardware.vectors.vectors import Vectors
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.accumulator import accumulator as to_accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import Options, integer
 from cpd.numeric.shown import shown
-from cpd.study.vectors.inputs import MOST_LINES, exhaustive_lines
-from cpd.study.vectors.rules import OPERANDS, ElementRule
-from cpd.study.vectors.sums import SUMS, SumRule
-from cpd.study.vectors.vectors import Vectors
 
 _EXHAUSTIVE_BITS = 20
 """Up to so many bits of inputs all there are is the default."""

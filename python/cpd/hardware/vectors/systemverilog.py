@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from cpd.hardware.vectors.fields import Field
 from cpd.numeric.shown import shown
-from cpd.study.vectors.fields import Field
 
 _KEYWORDS = frozenset(
     """

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cpd.hardware.vectors.systemverilog import check_identifier
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.formats import format as format_of
 from cpd.numeric.options import integer
 from cpd.numeric.shown import shown
-from cpd.study.vectors.systemverilog import check_identifier
 
 ROUNDINGS = (
     "nearest_even",
@@ -142,7 +142,7 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
     """
     check_keys("head", head, "operation")
     if not all(hasattr(each, "role") for each in fields):
-        raise TypeError("fields must be of type cpd.study.vectors.Field")
+        raise TypeError("fields must be of type cpd.hardware.vectors.Field")
     operation = head["operation"]
     if operation not in _UNITS:
         known = ", ".join(_UNITS)

@@ -4,7 +4,7 @@ what is rounded before and after."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,28 +13,33 @@ from torch.optim import Optimizer
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled_cast import OperandSpec
 from cpd.ops.operations import add
-from cpd.optim.formats import COMPENSATION, MASTER
+from cpd.optim.formats import COMPENSATION, MASTER, Formats
 from cpd.optim.rounding import local, round_
-
-if TYPE_CHECKING:
-    from cpd.optim.low_precision import LowPrecision
 
 _GRADIENT, _MASTER, _STATE = 1, 2, 3
 """What random bits are for: the low bits of a stream; 0, the weight."""
 
 
-class Work:
+class ParameterStep:
     """A parameter, and the values and gradient that the inner optimizer takes for it: the parameter
-    itself where nothing asks for a copy."""
+    itself where no format asks for a copy. `state` is what the optimizer keeps of it; `scale` that
+    of its gradient, divided out after rounding if `unscale`."""
 
-    def __init__(self, owner: LowPrecision, parameter: Tensor, stream: int) -> None:
+    def __init__(
+        self,
+        parameter: Tensor,
+        state: dict[str, Any],
+        formats: Formats,
+        draws: tuple[int, int],
+        scale: float,
+        unscale: bool,
+    ) -> None:
         assert parameter.grad is not None
-        self.parameter = parameter
-        self.formats, self.seed, self.stream = owner.formats, owner.seed, stream
-        kept = owner.state.get(parameter, {})
-        self.own = {name: kept[name] for name in self.formats.kept() if name in kept}
+        self.parameter, self.formats = parameter, formats
+        self.seed, self.stream = draws
+        self.own = {name: state[name] for name in formats.kept() if name in state}
         self.value = self._value()
-        self.gradient = self._gradient(parameter.grad, owner.gradient_scale, owner.unscale)
+        self.gradient = self._gradient(parameter.grad, scale, unscale)
 
     def _value(self) -> Tensor:
         p = self.parameter
@@ -97,46 +102,46 @@ class Work:
             round_(x, spec, self.seed, self.stream | what)
 
 
-class Exchanged:
-    """While it is open, an optimizer has other parameters in their place, with their gradients and
-    state, but for what is kept next to it."""
+class SwappedParameters:
+    """A context in which an optimizer has the steps' values in the place of their parameters, with
+    gradients and state."""
 
-    def __init__(self, inner: Optimizer, taking: list[Work]) -> None:
-        self._inner, self._taking = inner, taking
+    def __init__(self, inner: Optimizer, steps: list[ParameterStep]) -> None:
+        self._inner, self._steps = inner, steps
 
     def __enter__(self) -> None:
-        instead = {work.parameter: work.value for work in self._taking}
+        instead = {step.parameter: step.value for step in self._steps}
         self._parameters = [group["params"] for group in self._inner.param_groups]
-        self._gradients = [work.parameter.grad for work in self._taking]
+        self._gradients = [step.parameter.grad for step in self._steps]
         for group in self._inner.param_groups:
             group["params"] = [instead.get(p, p) for p in group["params"]]
-        for work in self._taking:
-            kept = self._inner.state.pop(work.parameter, {})
-            if state := {name: x for name, x in kept.items() if name not in work.own}:
-                self._inner.state[work.value] = state
-            work.value.grad = work.gradient
+        for step in self._steps:
+            kept = self._inner.state.pop(step.parameter, {})
+            if state := {name: x for name, x in kept.items() if name not in step.own}:
+                self._inner.state[step.value] = state
+            step.value.grad = step.gradient
 
     def __exit__(self, *error: object) -> None:
         for group, parameters in zip(self._inner.param_groups, self._parameters, strict=True):
             group["params"] = parameters
-        for work, gradient in zip(self._taking, self._gradients, strict=True):
-            state = self._inner.state.pop(work.value, {})
-            self._inner.state[work.parameter] = state | work.own
-            work.value.grad = None
-            work.parameter.grad = gradient
+        for step, gradient in zip(self._steps, self._gradients, strict=True):
+            state = self._inner.state.pop(step.value, {})
+            self._inner.state[step.parameter] = state | step.own
+            step.value.grad = None
+            step.parameter.grad = gradient
 
 
-def round_weight(owner: LowPrecision, p: Tensor) -> None:
-    """Rounds a parameter without random bits; keeps what that takes away."""
-    formats, spec = owner.formats, owner.formats.to_nearest()
+def round_weight(p: Tensor, formats: Formats, state: dict[str, Any]) -> None:
+    """Rounds a parameter without random bits; its state keeps the master copy or the remainder."""
+    spec = formats.to_nearest()
     if spec is None:
         return
     value = _copy(p)
     p.copy_(round_(_copy(p), spec))
     if formats.master is not None:
-        owner.state[p].setdefault(MASTER, value)
+        state.setdefault(MASTER, value)
     elif formats.kahan:
-        owner.state[p][COMPENSATION] = round_(value - p, spec).to(p.dtype)
+        state[COMPENSATION] = round_(value - p, spec).to(p.dtype)
 
 
 _CARRIERS = {torch.float32: "fp32", torch.float64: "fp64"}

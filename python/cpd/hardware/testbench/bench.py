@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cpd.hardware.testbench.numbers import number_function, where_nan
+from cpd.hardware.testbench.units import Field, Ports, Unit
 from cpd.numeric.formats import Format
-from cpd.study.testbench.numbers import number_function, where_nan
-from cpd.study.testbench.units import Field, Ports, Unit
 
 SHOWN = 10
 """How many failing lines a bench prints."""

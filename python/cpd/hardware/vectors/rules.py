@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd.hardware.vectors import inputs as generated
+from cpd.hardware.vectors.fields import Field
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
 from cpd.ops import operations
-from cpd.study.vectors import inputs as generated
-from cpd.study.vectors.fields import Field
 
 Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
 """Field names → n numbers, or n × count elements."""

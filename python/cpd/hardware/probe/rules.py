@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cpd.hardware.probe.dots import F32, Dots
+from cpd.hardware.probe.tree import Node, Tree, join
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.ops import add, cast, fma, gemm, mul
-from cpd.study.probe.dots import F32, Dots
-from cpd.study.probe.tree import Node, Tree, join
 
 
 class Rule(Protocol):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Self-checking SystemVerilog test benches around vectors."""
 
-from cpd.study.testbench.files import write_testbench
-from cpd.study.testbench.units import Ports, Unit, unit_of
+from cpd.hardware.testbench.files import write_testbench
+from cpd.hardware.testbench.units import Ports, Unit, unit_of
 
 __all__ = ["Ports", "Unit", "unit_of", "write_testbench"]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpd.hardware.vectors.corners import CORNERS, FLAGS, is_integer, largest_code
+from cpd.hardware.vectors.fields import Field
 from cpd.numeric.formats import Format
-from cpd.study.vectors.corners import CORNERS, FLAGS, is_integer, largest_code
-from cpd.study.vectors.fields import Field
 
 BATCH = 1 << 17
 """Lines that are computed at a time."""

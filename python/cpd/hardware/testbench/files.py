@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cpd._files import write_text
+from cpd.hardware.testbench.bench import bench_text
+from cpd.hardware.testbench.units import Ports, formats_of, plain_unit, unit_of
 from cpd.numeric.checked import checked
-from cpd.study.testbench.bench import bench_text
-from cpd.study.testbench.units import Ports, formats_of, plain_unit, unit_of
 
 _MAKEFILE = """\
 # SPDX-License-Identifier: Apache-2.0
@@ -63,12 +63,12 @@ def write_testbench(
     """
     if not hasattr(vectors, "head"):
         raise TypeError(
-            f"vectors must be what cpd.study.vectors makes, got {type(vectors).__name__}"
+            f"vectors must be what cpd.hardware.vectors makes, got {type(vectors).__name__}"
         )
     head, fields = vectors.head, vectors.fields
     ports = Ports() if ports is None else ports
     if not isinstance(ports, Ports):
-        raise TypeError(f"ports must be a cpd.study.testbench.Ports, got {type(ports).__name__}")
+        raise TypeError(f"ports must be a cpd.hardware.testbench.Ports, got {type(ports).__name__}")
     unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)
     folder = Path(directory)
     sources = " ".join(map(_for_make, rtl))

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cpd.hardware.vectors.fields import Field, from_digits, from_number, to_digits
 from cpd.numeric.shown import shown
-from cpd.study.vectors.fields import Field, from_digits, from_number, to_digits
 
 KINDS = ("testfloat", "readmemh", "csv", "jsonl")
 SUFFIXES = {"testfloat": ".tv", "readmemh": ".hex", "csv": ".csv", "jsonl": ".jsonl"}

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from cpd.hardware.vectors.fields import Field, field_of
+from cpd.hardware.vectors.lines import LineReader, columns_of, head_in, kind_of
 from cpd.numeric.checked import checked
-from cpd.study.vectors.fields import Field, field_of
-from cpd.study.vectors.lines import LineReader, columns_of, head_in, kind_of
 
 _BLOCK = 1 << 22
 _LONGEST_LINE = 1 << 20

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpd.hardware.probe.dots import F32, Dots, Inputs, Powers, joined
+from cpd.hardware.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
+from cpd.hardware.probe.tree import Ask, Mask, Tree, is_binary
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, presets
 from cpd.numeric.formats import Format, format
-from cpd.study.probe.dots import F32, Dots, Inputs, Powers, joined
-from cpd.study.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
-from cpd.study.probe.tree import Ask, Mask, Tree, is_binary
 
 STANDARD = ("fp32", "fp16", "bf16", "tf32")
 _ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")

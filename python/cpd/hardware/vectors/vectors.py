@@ -15,14 +15,14 @@ import numpy as np
 
 from cpd._core import __version__
 from cpd._files import STDOUT, replaced_together
+from cpd.hardware.vectors import inputs
+from cpd.hardware.vectors.corners import count_corners
+from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.lines import SUFFIXES, head_text, kind_of, lines_of
+from cpd.hardware.vectors.rules import ElementRule
+from cpd.hardware.vectors.sums import SumRule
+from cpd.hardware.vectors.systemverilog import package_text
 from cpd.numeric.checked import checked
-from cpd.study.vectors import inputs
-from cpd.study.vectors.corners import count_corners
-from cpd.study.vectors.fields import Field
-from cpd.study.vectors.lines import SUFFIXES, head_text, kind_of, lines_of
-from cpd.study.vectors.rules import ElementRule
-from cpd.study.vectors.sums import SumRule
-from cpd.study.vectors.systemverilog import package_text
 
 _IN_MEMORY = 1 << 28
 

@@ -7,9 +7,9 @@ import functools
 
 import numpy as np
 
+from cpd.hardware.vectors.corners import CORNERS, corner_of
+from cpd.hardware.vectors.rules import values_of
 from cpd.numeric.formats import Format
-from cpd.study.vectors.corners import CORNERS, corner_of
-from cpd.study.vectors.rules import values_of
 
 _TABLE = 8
 """Bits of a format up to which a function lists every code."""

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpd.hardware.vectors.corners import CORNERS, corner_of, count_corners, flags_text
+from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.files import File, VectorFileError
+from cpd.hardware.vectors.making import element_rule, rule_of
+from cpd.hardware.vectors.rules import NO_CODE, OPERANDS, ROUNDING_WORDS, ElementRule
+from cpd.hardware.vectors.sums import SumRule
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
-from cpd.study.vectors.corners import CORNERS, corner_of, count_corners, flags_text
-from cpd.study.vectors.fields import Field
-from cpd.study.vectors.files import File, VectorFileError
-from cpd.study.vectors.making import element_rule, rule_of
-from cpd.study.vectors.rules import NO_CODE, OPERANDS, ROUNDING_WORDS, ElementRule
-from cpd.study.vectors.sums import SumRule
 
 _SHOWN = 10
 _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))

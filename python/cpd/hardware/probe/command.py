@@ -27,10 +27,10 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from cpd.hardware.probe.dots import F32
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.ops import decode, encode
-from cpd.study.probe.dots import F32
 
 _CHUNK = 1 << 16
 _TOLD = 200  # characters of a line that an error shows
@@ -43,13 +43,13 @@ class CommandError(RuntimeError):
     >>> Command(["false"], "fp16")(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1))
     Traceback (most recent call last):
     ...
-    cpd.study.probe.command.CommandError: 'false' ended with status 1 after 0 of 1 answers
+    cpd.hardware.probe.command.CommandError: 'false' ended with status 1 after 0 of 1 answers
     """
 
 
 @checked
 class Command:
-    """A command as a function for `cpd.study.probe`: see this module's text for what it reads and
+    """A command as a function for `cpd.hardware.probe`: this module's text says what it reads and
     writes.
 
     Args:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.study.probe`: the rule by which a function adds products, found by what it gives."""
+"""`cpd.hardware.probe`: the rule by which a function adds products, found by what it gives."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from cpd.hardware.probe import fit
+from cpd.hardware.probe.dots import F32, Dots, Inputs, Powers, joined
+from cpd.hardware.probe.rules import Known, Rule, nodes, same
+from cpd.hardware.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
 from cpd.numeric.accumulator import Accumulator, BlockFma
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import int32
-from cpd.study.probe import fit
-from cpd.study.probe.dots import F32, Dots, Inputs, Powers, joined
-from cpd.study.probe.rules import Known, Rule, nodes, same
-from cpd.study.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
 
 _MOST_TERMS = 1024
 _ROUNDS = 3
@@ -106,7 +106,7 @@ def probe(
         function: `function(a, b, c)`, or without an addend `function(a, b)`: n dot products at
             once. a and b are float32 arrays of shape (n, k), of values of their formats, c of shape
             (n,); it gives n numbers. A GPU's matrix product is one of these by
-            `cpd.study.dots_of_matmul`, a command by `cpd.study.Command`.
+            `cpd.hardware.dots_of_matmul`, a command by `cpd.hardware.Command`.
         a, b: formats of the operands; b's default is a's.
         c: format of the addend; None: there is none, and a sum starts from +0.
         k: products of a dot product, 2…1024. What repeats only after more than k is not seen:

@@ -14,15 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.numeric.accumulator import Accumulator, FixedPoint
-from cpd.numeric.formats import Format, format
-from cpd.numeric.scaled import Scaled
-from cpd.ops import operations
-from cpd.ops.encoded import Encoded
-from cpd.study.vectors import inputs as generated
-from cpd.study.vectors.corners import corner_of, corner_of_integer
-from cpd.study.vectors.fields import Field
-from cpd.study.vectors.rules import (
+from cpd.hardware.vectors import inputs as generated
+from cpd.hardware.vectors.corners import corner_of, corner_of_integer
+from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.rules import (
     NO_CODE,
     ROUNDING_WORDS,
     Columns,
@@ -31,6 +26,11 @@ from cpd.study.vectors.rules import (
     packed,
     values_of,
 )
+from cpd.numeric.accumulator import Accumulator, FixedPoint
+from cpd.numeric.formats import Format, format
+from cpd.numeric.scaled import Scaled
+from cpd.ops import operations
+from cpd.ops.encoded import Encoded
 
 SUMS = ("dot", "sum", "block_fma", "mma")
 """dot: an element of a matrix product; sum: of terms; block_fma: dot by a matrix unit; mma: by one

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import cpd` gives at once, on first use and not at all; torch.load reads the specs."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import subprocess
+import sys
+
+import pytest
+
+import cpd
+from cpd.loading import SPECS
+
+LAZY = ("comm", "compat", "compress", "hardware", "study")
+LAZY_WITH_TORCH = ("ddp", "fsdp", "functional", "nn", "optim", "outer")
+VALUES = [
+    cpd.format("e4m3fn:bias=11"),
+    cpd.Accumulator("e6m9", "chunked", product="exact", rounding="stochastic", seed=3),
+    cpd.Accumulator(preset="h100-fp8"),
+    cpd.BlockFma("fp16", "fp16", block=4, fraction_bits=23),
+    cpd.FixedPoint(40, 12),
+    cpd.CastSpec("e5m2", "stochastic", random_bits=8),
+    cpd.Hadamard(32),
+    cpd.ScaledCast("mxfp8"),
+    cpd.scaled("nvfp4"),
+    cpd.Recipe("e4m3 kahan", weight="e5m2"),
+    cpd.compress.codec("qsgd bits=4"),
+    cpd.ReduceSpec("e4m3", order="ring", aps=True),
+    cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["*.bias"]),
+]
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_module_on_first_use_without_torch(name):
+    program = f"import cpd, sys; cpd.{name}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_modules_on_first_use_with_torch():
+    pytest.importorskip("torch")
+    program = f"import cpd; [getattr(cpd, name) for name in {LAZY_WITH_TORCH}]"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert {*LAZY, *LAZY_WITH_TORCH} <= set(dir(cpd))
+
+
+def test_what_is_not_there():
+    with pytest.raises(AttributeError, match="no attribute 'recipies'"):
+        cpd.recipies  # noqa: B018
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'cpd\.recipies'"):
+        importlib.import_module("cpd.recipies")
+
+
+def test_torch_loads_every_spec():
+    torch = pytest.importorskip("torch")
+    file = io.BytesIO()
+    torch.save({"specs": VALUES}, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["specs"] == VALUES
+    kinds = {type(value).__name__ for value in VALUES}
+    makers = {"format": "Format", "scaled": "Scaled"}
+    assert {makers.get(name, name) for _, name in SPECS} <= kinds | {"Encoded", "States"}
