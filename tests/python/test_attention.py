@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional as ours  # noqa: E402
 from cpd.nn.attention import HEADS, KEY, OUTPUT, QUERY, SCORES, SOFTMAX, VALUE, VALUES  # noqa: E402
-from cpd.numeric.streams import stream_tag  # noqa: E402
+from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
 from tensors import close, compiled, normal, same  # noqa: E402
 
 FP8 = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
@@ -72,7 +72,7 @@ class Rounded(torch.autograd.Function):
 
 def cast(x, how, stream, purpose):
     spec = how.softmax
-    tagged = (stream ^ stream_tag(purpose, how.layer)) % 2**64
+    tagged = (stream ^ stream_tag(Purpose[purpose], how.layer)) % 2**64
     options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
     return cpd.cast(x, spec.format, spec.rounding, **options)
 

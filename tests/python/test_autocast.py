@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd import functional  # noqa: E402
-from cpd.numeric.streams import stream_tag  # noqa: E402
+from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
 from tensors import compiled, leaves_of, normal, same  # noqa: E402
 
 HOW = cpd.Recipe(
@@ -152,7 +152,7 @@ def test_calls_draw_different_bits():
             with mode:
                 got = [F.linear(X, W), F.linear(X, W), X @ W.T]
             for number, y in enumerate(got):
-                of_call = (7 << 36) ^ stream_tag("given", number)
+                of_call = (7 << 36) ^ stream_tag(Purpose.given, number)
                 assert same(y, functional.linear(X, W, recipe=how, stream=of_call))
 
 

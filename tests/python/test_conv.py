@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cpd._torch import conv, unfolded  # noqa: E402
-from cpd._torch.gemm import Sum  # noqa: E402
 from cpd._torch.moves import Moves  # noqa: E402
+from cpd._torch.sums import Sum  # noqa: E402
 from tensors import same  # noqa: E402
 
 FLOATS = torch.float32, torch.bfloat16, torch.float16

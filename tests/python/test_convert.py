@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from cpd.numeric.streams import stream_tag  # noqa: E402
+from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
 from tensors import NARROW, normal, same  # noqa: E402
 
 FP8 = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
@@ -147,7 +147,7 @@ def test_the_streams_of_a_layer_follow_from_step_and_number():
         model(x)
         given, y = seen.pop()
         assert model.cpd_clock == step
-        stream = ((step << 36) ^ stream_tag("cast_activation", 2)) % 2**64
+        stream = ((step << 36) ^ stream_tag(Purpose.cast_activation, 2)) % 2**64
         qx = cpd.cast(given, "e4m3fn", rounding="stochastic", random_bits=8, stream=stream)
         assert same(y, F.linear(qx, cpd.cast(last.weight, "e4m3fn"), last.bias))
     model.eval()

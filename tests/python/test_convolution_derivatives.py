@@ -20,6 +20,7 @@ from torch.func import grad, jvp, vmap  # noqa: E402
 import conv_oracle as oracle  # noqa: E402
 from conv_oracle import CASES, PLAIN, SHORT, leaves_of, operands  # noqa: E402
 from cpd import functional  # noqa: E402
+from cpd.numeric.streams import Purpose  # noqa: E402
 from tensors import NARROW, SOME, close, compiled, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 from test_operands import RECIPES  # noqa: E402
@@ -216,24 +217,20 @@ def operators():
     """What torch.library.opcheck takes."""
     ops = torch.ops.cpd
     assert functional  # which defines them
-    numbers = torch.arange(20).view(10, 2)
+    numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     gradient = "e5m2 rounding=stochastic random_bits=8"
-    casts, none = ["", "", gradient, "", "", gradient], [""] * 6
-    blocks = ["mxfp8", "e4m3", "nvfp4 rounding=stochastic", "mxfp4 factor=0.75", "mxfp8", "mxfp4"]
-    sums = [SOME, "e4m3 kahan", SOME, "fp32 sequential"]
+    blocks = (
+        "native; activation=mxfp8; weight=e4m3; gradient=nvfp4 rounding=stochastic; "
+        "grad_input_weight=mxfp4 factor=0.75; grad_weight_gradient=mxfp4"
+    )
+    draws = f"{SOME}; grad_input=e4m3 kahan; gradient={gradient}"
     for name in ("1d moved", "2d", "2d transposed, moved", "3d transposed"):
         case = CASES[name]
         x, w, b = operands(case)
         g = values(*case.torchs(x, w).shape, seed=3)
-        yield ops.convolution, (x, w, b, *case.moves, sums, casts, numbers, None, torch.float32)
-        yield (
-            ops.convolution,
-            (x, w, None, *case.moves, ["native"] * 4, none, None, None, torch.float32),
-        )
-        yield (
-            ops.convolution,
-            (x, w, b, *case.moves, ["native"] * 4, blocks, numbers, None, torch.float32),
-        )
+        yield ops.convolution, (x, w, b, *case.moves, draws, numbers, None, torch.float32)
+        yield ops.convolution, (x, w, None, *case.moves, "native", None, None, torch.float32)
+        yield ops.convolution, (x, w, b, *case.moves, blocks, numbers, None, torch.float32)
         for rest in ((SOME, *numbers[0], torch.float32), ("native", None, None, torch.float32)):
             yield ops.convolution_input, (g, w, list(x.shape), None, *case.moves, *rest)
             yield ops.convolution_weight, (g, x, list(w.shape), None, *case.moves, *rest)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from cpd.numeric.streams import Purpose  # noqa: E402
 from faces import few_on_cpu, require_gpu_itself  # noqa: E402
 from tensors import compiled, same  # noqa: E402
 
@@ -292,12 +293,14 @@ def operators():
     assert cpd.functional  # which defines convolution
     a, b, c = values(2, 3, 5), values(5, 4, seed=1), values(4, seed=2)
     number = torch.tensor(5)
-    numbers = torch.arange(20).view(10, 2)
+    numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     plain = "e5m2 chunked chunk=2 inner=e4m3"
-    sums = [STOCHASTIC, "e4m3 kahan", STOCHASTIC, "fp32 sequential"]
     gradient = "e5m2 rounding=stochastic random_bits=8"
-    casts, none = ["", "", gradient, "", "", gradient], [""] * 6
-    blocks = ["mxfp8", "e4m3", "nvfp4 rounding=stochastic", "mxfp4 factor=0.75", "mxfp8", "mxfp4"]
+    draws = f"{STOCHASTIC}; grad_input=e4m3 kahan; gradient={gradient}"
+    blocks = (
+        "native; activation=mxfp8; weight=e4m3; gradient=nvfp4 rounding=stochastic; "
+        "grad_input_weight=mxfp4 factor=0.75; grad_weight_gradient=mxfp4"
+    )
     ops = torch.ops.cpd
     drawing = STOCHASTIC, number, number, torch.float16, False
     random = torch.full((2, 3, 4, cpd.Accumulator.parse(STOCHASTIC).gemm_draws(5)), 5)
@@ -305,14 +308,14 @@ def operators():
     yield ops.gemm, (a, b, c, plain, None, None, torch.bfloat16, False, None)
     yield ops.gemm, (a, b.t().contiguous().t(), c, *drawing, None)
     yield ops.gemm, (a, b, c, *drawing, random.to(torch.int32))
-    yield ops.matmul, (a, b, c, False, sums, casts, numbers, None, torch.float32)
-    yield ops.matmul, (a, b.t(), None, True, [plain] * 4, none, None, None, torch.float32)
-    yield ops.matmul, (a, b.t(), c, True, ["native"] * 4, none, None, None, torch.float32)
-    yield ops.matmul, (a, b[None], c, False, ["native"] * 4, blocks, numbers, None, torch.float32)
+    yield ops.matmul, (a, b, c, False, draws, numbers, None, torch.float32)
+    yield ops.matmul, (a, b.t(), None, True, plain, None, None, torch.float32)
+    yield ops.matmul, (a, b.t(), c, True, "native", None, None, torch.float32)
+    yield ops.matmul, (a, b[None], c, False, blocks, numbers, None, torch.float32)
     x, w, bias = values(2, 4, 5, 6), values(6, 2, 3, 2, seed=1), values(6, seed=2)
     moves = [2, 1], [0, 0], [1, 2], False, [0, 0], 2
-    yield ops.convolution, (x, w, bias, *moves, sums, casts, numbers, None, torch.float32)
-    yield ops.convolution, (x, w, None, *moves, [plain] * 4, none, None, None, torch.float32)
+    yield ops.convolution, (x, w, bias, *moves, draws, numbers, None, torch.float32)
+    yield ops.convolution, (x, w, None, *moves, plain, None, None, torch.float32)
     g = values(2, 6, 2, 4, seed=3)
     rest = STOCHASTIC, number, number, torch.float32
     yield ops.convolution_input, (g, w, list(x.shape), None, *moves, *rest)

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional as ours  # noqa: E402
 from cpd._torch.rounding import rounded  # noqa: E402
-from cpd.numeric.streams import stream_tag  # noqa: E402
+from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 NARROW = cpd.Recipe("native", norm="e4m3", embedding="e4m3")
@@ -26,7 +26,7 @@ PLAIN = cpd.Recipe("native")
 
 def by_hand(x, spec, purpose, stream=0, layer=0):
     """A cast with the stream of a purpose."""
-    tagged = (stream ^ stream_tag(purpose, layer)) % 2**64
+    tagged = (stream ^ stream_tag(Purpose[purpose], layer)) % 2**64
     options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
     return cpd.cast(x, spec.format, spec.rounding, **options)
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional  # noqa: E402
 from cpd.numeric.scaled_cast import is_whole, operand_spec  # noqa: E402
-from cpd.numeric.streams import stream_tag  # noqa: E402
+from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
 from tensors import normal as values  # noqa: E402
 from tensors import same  # noqa: E402
 
@@ -69,7 +69,7 @@ def by_hand(recipe, name, x, axis, layer=0):
         purpose = PURPOSES[usual]  # one cast, kept
     if name == "grad_weight_gradient" and is_whole(spec) and getattr(recipe, name) == "same":
         purpose = "cast_gradient"
-    how = {"seed": 0, "stream": (STREAM ^ stream_tag(purpose, layer)) % 2**64}
+    how = {"seed": 0, "stream": (STREAM ^ stream_tag(Purpose[purpose], layer)) % 2**64}
     if spec.rounding == "stochastic":
         how["rounding"] = "stochastic"
     if isinstance(spec, cpd.CastSpec):

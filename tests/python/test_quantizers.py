@@ -16,8 +16,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from cpd._torch.gemm import tagged  # noqa: E402
+from cpd._torch.sums import tagged  # noqa: E402
 from cpd.nn.clock import SHIFT  # noqa: E402
+from cpd.numeric.streams import Purpose  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
@@ -68,7 +69,8 @@ def test_stochastic_casts_draw_from_the_stream():
         y.backward(g)
         number = torch.as_tensor(stream)
         first, second = (
-            int(tagged(number, way, 3)) % 2**64 for way in ("cast_output", "cast_gradient")
+            int(tagged(number, way, 3)) % 2**64
+            for way in (Purpose.cast_output, Purpose.cast_gradient)
         )
         how = {"rounding": "stochastic", "random_bits": 8}
         assert same(y.detach(), cpd.cast(x.detach(), "e4m3", **how, stream=first))

@@ -9,7 +9,7 @@ import pytest
 import cpd
 import cpd.comm
 from cpd import _core
-from cpd.numeric.streams import MAX_LAYERS, stream_tag
+from cpd.numeric.streams import MAX_LAYERS, Purpose, stream_tag
 
 COLLECTIVE = {"wire": 1, "sum": 2, "result": 3}
 LAYER = {
@@ -44,8 +44,9 @@ def test_tags_of_a_layer(purpose: str, number: int) -> None:
 @pytest.mark.parametrize("purpose", LAYER)
 @pytest.mark.parametrize("layer", [0, 1, MAX_LAYERS - 1])
 def test_tags_with_a_sign(purpose: str, layer: int) -> None:
-    assert stream_tag(purpose, layer) % 2**64 == _core.stream_tag(purpose, layer)
-    assert -(2**63) <= stream_tag(purpose, layer) < 2**63
+    tag = stream_tag(Purpose[purpose], layer)
+    assert tag % 2**64 == _core.stream_tag(purpose, layer)
+    assert -(2**63) <= tag < 2**63
 
 
 def test_refusals() -> None:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from cpd._torch import unfolded
-from cpd._torch.gemm import Ints, Sum
 from cpd._torch.library import ops
 from cpd._torch.moves import Moves
+from cpd._torch.sums import Ints, Sum
 
 _TYPES = torch.float32, torch.bfloat16, torch.float16
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolution on torch tensors: the operator convolution, modelled on torch.ops.aten.convolution,
 and those of its input's and its weight's gradients, by GEMMs (`cpd._torch.conv`) or torch's own
-kernels. Documented in `cpd.functional`; what it takes of a recipe, in `cpd._torch.gemm`."""
+kernels. Documented in `cpd.functional`; what it takes of a recipe, in `cpd._torch.recipe`."""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
@@ -16,48 +16,26 @@ from torch import Tensor
 
 from cpd._torch.conv import correlate, slide, spread
 from cpd._torch.derivatives import Tangents, differentiable, saved, total
-from cpd._torch.gemm import (
-    NATIVE,
-    RECIPE,
-    TANGENT_A,
-    TANGENT_B,
-    Ints,
-    Operand,
-    Strings,
-    Sum,
-    addend_gradient,
-    backward_sums,
-    define,
-    keep,
-    tagged,
-    taken,
-)
+from cpd._torch.gemm import Operand, Products, addend_gradient, define, keep
 from cpd._torch.library import ops
 from cpd._torch.moves import Moves
-from cpd._torch.operands import (
-    FORWARD_ACTIVATION,
-    FORWARD_WEIGHT,
-    INPUT_GRADIENT,
-    INPUT_WEIGHT,
-    WEIGHT_ACTIVATION,
-    WEIGHT_GRADIENT,
-    Operands,
-)
-from cpd._torch.vmap import Call, batched, scales_apart, sum_draws
-from cpd._torch.vmap import text_of_recipe as text_of_recipe
+from cpd._torch.recipe import SCHEMA, RecipeCall
+from cpd._torch.sums import NATIVE, Ints, Sum, tagged
+from cpd._torch.vmap import Call, batched, recipe_draws, scales_apart, sum_draws
 from cpd.numeric.compiling import constant
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec
+from cpd.numeric.streams import Purpose
 
 
 def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-    moves, (sums, texts, numbers, multipliers, dtype) = _parted(rest)
-    casts, how = Operands(texts, numbers, multipliers), taken(sums, numbers, 0)
-    size = moves.size(x.shape, w.shape)
-    x, w = _entering_forward(casts, x, w, moves)
-    if not casts.leave_factors():
+    moves, (*of_recipe, dtype) = _parted(rest)
+    call = RecipeCall(*of_recipe)
+    how, size = call.sum(Purpose.given), moves.size(x.shape, w.shape)
+    x, w = _entering_forward(call, x, w, moves)
+    if not call.leaves_factors():
         return _product(x, w, bias, size, moves, how, dtype)
     y = _product(x, w, None, size, moves, how, dtype)
-    y = casts.unfactored(y, FORWARD_ACTIVATION, FORWARD_WEIGHT)
+    y = call.unfactored(y, Purpose.cast_activation, Purpose.cast_weight)
     return y if bias is None else y + _along_channels(bias.to(dtype), y.dim())
 
 
@@ -112,8 +90,8 @@ def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
 
 
 def _fake_convolution(x: Tensor, w: Tensor, bias: Any, *rest: Any) -> Tensor:
-    moves, (sums, *_, dtype) = _parted(rest)
-    if sums[0] == NATIVE:
+    moves, (*of_recipe, dtype) = _parted(rest)
+    if RecipeCall(*of_recipe).rounding(Purpose.given) == NATIVE:
         return _of_torch(x, w, bias, moves, dtype)
     return x.new_empty(moves.size(x.shape, w.shape), dtype=dtype)
 
@@ -204,58 +182,59 @@ def cast_kernels(
     return y.movedim((-2, -1), (1, 2)).flatten(0, 1).contiguous()
 
 
-def _entering_forward(casts: Operands, x: Tensor, w: Tensor, moves: Moves) -> tuple[Tensor, Tensor]:
-    of_x, of_w = casts.texts[FORWARD_ACTIVATION], casts.texts[FORWARD_WEIGHT]
-    if of_x:
-        x = cast_images(lambda x, d: casts.cast(FORWARD_ACTIVATION, x, d), x, moves.groups)
-    if of_w:
-        w = _cast_weight(casts, FORWARD_WEIGHT, w, 0 if moves.transposed else 1, moves.groups)
+def _entering_forward(
+    call: RecipeCall, x: Tensor, w: Tensor, moves: Moves
+) -> tuple[Tensor, Tensor]:
+    if call.rounding(Purpose.cast_activation):
+        x = cast_images(lambda x, d: call.cast(Purpose.cast_activation, x, d), x, moves.groups)
+    if call.rounding(Purpose.cast_weight):
+        w = _cast_weight(call, Purpose.cast_weight, w, 0 if moves.transposed else 1, moves.groups)
     return x, w
 
 
-def _cast_weight(casts: Operands, which: int, w: Tensor, axis: int, groups: int) -> Tensor:
-    tiles = has_tiles(casts.texts[which])
-    return cast_kernels(lambda w, d: casts.cast(which, w, d), w, axis, groups, tiles)
+def _cast_weight(call: RecipeCall, which: Purpose, w: Tensor, axis: int, groups: int) -> Tensor:
+    tiles = has_tiles(call.rounding(which))
+    return cast_kernels(lambda w, d: call.cast(which, w, d), w, axis, groups, tiles)
 
 
 def _cast_gradients(
-    casts: Operands, g: Tensor, needs: Sequence[bool], groups: int
+    call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
     """As it enters the products of the input's gradient and of the weight's."""
     if groups == 1:
-        return casts.gradients(g, needs, (1, 0))
+        return call.gradients(g, needs, (1, 0))
     parts = g.unflatten(1, (groups, -1))
-    of_input, of_weight = casts.gradients(parts, needs, (2, 0))
+    of_input, of_weight = call.gradients(parts, needs, (2, 0))
     return of_input.flatten(1, 2), of_weight.flatten(1, 2)
 
 
 def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     x, w, bias, *rest = inputs
-    ctx.moves, (ctx.sums, ctx.operands, *tensors, ctx.dtype) = _parted(tuple(rest))
+    ctx.moves, (ctx.recipe, *tensors, ctx.dtype) = _parted(tuple(rest))
     keep(ctx, x, w, bias, *tensors, forward=forward)
 
 
 def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    x, w, numbers, multipliers = ctx.saved_tensors
+    x, w, *tensors = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
-    moves, casts = ctx.moves, Operands(ctx.operands, numbers, multipliers)
-    to_input, to_weight = _cast_gradients(casts, g, (for_input, for_weight), moves.groups)
-    sums = backward_sums(ctx, numbers)
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors)
+    to_input, to_weight = _cast_gradients(call, g, (for_input, for_weight), moves.groups)
+    sums = Products.of(call)
     of_input = of_weight = of_bias = None
     given_x, given_w = (None if t is None else t.detach() for t in (x, w))
     if for_input:
-        w = _cast_weight(casts, INPUT_WEIGHT, w, 1 if moves.transposed else 0, moves.groups)
+        w = _cast_weight(call, Purpose.recast_weight, w, 1 if moves.transposed else 0, moves.groups)
         of_input = ops.convolution_input(
             to_input, w, like_x.shape, given_x, *moves, *sums.grad_input, like_x.dtype
         )
-        of_input = casts.unfactored(of_input, INPUT_GRADIENT, INPUT_WEIGHT)
+        of_input = call.unfactored(of_input, Purpose.cast_gradient, Purpose.recast_weight)
     if for_weight:
-        x = casts.cast(WEIGHT_ACTIVATION, x, 0)
+        x = call.cast(Purpose.recast_activation, x, 0)
         of_weight = ops.convolution_weight(
             to_weight, x, like_w.shape, given_w, *moves, *sums.grad_weight, like_w.dtype
         )
-        of_weight = casts.unfactored(of_weight, WEIGHT_ACTIVATION, WEIGHT_GRADIENT)
+        of_weight = call.unfactored(of_weight, Purpose.recast_activation, Purpose.recast_gradient)
     if for_bias:
         along = Operand((1, *like_bias.shape, *(1,) * (g.dim() - 2)), like_bias.dtype)
         of_bias = addend_gradient(g, along, sums.grad_bias).view(like_bias.shape)
@@ -268,7 +247,7 @@ _MOVES = (
 _LIKE = "SymInt[] size, Tensor? like"
 _OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
 define(
-    f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {RECIPE}) -> Tensor",
+    f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {SCHEMA}) -> Tensor",
     _convolution,
     _fake_convolution,
 )
@@ -287,32 +266,30 @@ define(
 # ---- derivatives ---------------------------------------------------------------------------------
 
 
-def _redrawn(numbers: Tensor | None, purpose: str) -> Tensor | None:
+def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
     """A recipe's numbers with other random bits for the forward sums."""
     if numbers is None:
         return None
-    seed, stream = numbers[0]
-    first = torch.stack([seed, tagged(stream, purpose)])
-    return torch.cat([first.unsqueeze(0), numbers[1:]])
+    changed = numbers.clone()
+    changed[Purpose.given, 1] = tagged(numbers[Purpose.given, 1], purpose)
+    return changed
 
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
-    x, w, numbers, multipliers = saved(ctx)
+    x, w, *tensors = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
-    moves, texts = ctx.moves, ctx.operands
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors)
     shape = moves.size(x.shape, w.shape)
-    casts = Operands(texts, numbers, multipliers)
-    x, w = _entering_forward(casts, x, w, moves)
-    rest: Strings = ["", "", texts[INPUT_GRADIENT], "", "", texts[WEIGHT_GRADIENT]]
+    x, w = _entering_forward(call, x, w, moves)
 
-    def convolve(x: Tensor, w: Tensor, purpose: str) -> Tensor:
-        how = ctx.sums, rest, _redrawn(numbers, purpose), multipliers, torch.float32
-        return ops.convolution(x, w, None, *moves, *how)
+    def convolve(x: Tensor, w: Tensor, purpose: Purpose) -> Tensor:
+        how = call.of_cast()._replace(numbers=_redrawn(call.numbers, purpose))
+        return ops.convolution(x, w, None, *moves, *how, torch.float32)
 
     terms = (
-        None if of_x is None else convolve(of_x, w, TANGENT_A),
-        None if of_w is None else convolve(x, of_w, TANGENT_B),
+        None if of_x is None else convolve(of_x, w, Purpose.tangent_input),
+        None if of_w is None else convolve(x, of_w, Purpose.tangent_weight),
         None if of_bias is None else _along_channels(of_bias.float(), len(shape)).expand(shape),
     )
     return total(*terms).to(ctx.dtype)
@@ -331,13 +308,13 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
         first, second, seed, stream = saved(ctx)
         of_first, of_second = tangents[:2]
 
-        def term(x: Tensor, y: Tensor, purpose: str) -> Tensor:
+        def term(x: Tensor, y: Tensor, purpose: Purpose) -> Tensor:
             how = Sum(ctx.text, seed, stream).drawing(purpose)
             return operator(x, y, ctx.size, None, *ctx.moves, *how, torch.float32)
 
         terms = (
-            None if of_first is None else term(of_first, second, TANGENT_A),
-            None if of_second is None else term(first, of_second, TANGENT_B),
+            None if of_first is None else term(of_first, second, Purpose.tangent_input),
+            None if of_second is None else term(first, of_second, Purpose.tangent_weight),
         )
         return total(*terms).to(ctx.dtype)
 
@@ -359,8 +336,8 @@ def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]
         pair = (h, other) if of_input else (other, h)
         of_g = of_other = None
         if needs[0]:
-            sums = [NATIVE] * 4, [""] * 6, None, None, like_g.dtype
-            of_g = ops.convolution(*pair, None, *ctx.moves, *sums)
+            how = NATIVE, None, None, like_g.dtype
+            of_g = ops.convolution(*pair, None, *ctx.moves, *how)
         if needs[1]:
             of_that = ops.convolution_weight if of_input else ops.convolution_input
             how = NATIVE, None, None, like_other.dtype
@@ -450,6 +427,6 @@ def _draws(given: dict[str, Any]) -> bool:
     return given["text"] != NATIVE and sum_draws(given["text"])
 
 
-batched("convolution", _widen_convolution, text_of_recipe, scales_apart)
+batched("convolution", _widen_convolution, recipe_draws, scales_apart)
 batched("convolution_input", _widen_input, _draws)
 batched("convolution_weight", _widen_weight, _draws)

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products on torch tensors: derivatives of torch.ops.cpd.gemm, and the operator matmul,
-which carries the accumulators of its backward GEMMs with it, as conv2d does (`cpd._torch.conv`).
-Documented in `cpd.ops`, `cpd.functional` and `cpd.Recipe`. What the operators take of a recipe:
-
-`sums`: the texts of four accumulators: forward, grad_input, grad_weight, grad_bias; `native` is
-torch's own kernel; and, where scales are not applied to each operand, a fifth, `block` or
-`epilogue`. `operands`: how the operands of the three GEMMs are cast there (`OperandSpec`'s
-texts, in the order of `Recipe.operands`); empty: they come as they are. `numbers`: their seeds and
-streams, int64, 10 x 2; None where nothing is stochastic. `multipliers`: of activation, weight
-and gradient, where scaling is delayed.
+which takes a recipe's text (`cpd._torch.recipe`) and so carries the accumulators of its backward
+GEMMs with it, as convolution does (`cpd._torch.convolution`). Documented in `cpd.ops`,
+`cpd.functional` and `cpd.Recipe`.
 """
 
 # torch's registries are untyped.
@@ -16,137 +10,20 @@ and gradient, where scaling is delayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cpd import _core
 from cpd._torch.derivatives import Tangents, differentiable, saved, total
 from cpd._torch.library import ops
-from cpd._torch.operands import (
-    FORWARD_ACTIVATION,
-    FORWARD_WEIGHT,
-    INPUT_GRADIENT,
-    INPUT_WEIGHT,
-    WEIGHT_ACTIVATION,
-    WEIGHT_GRADIENT,
-    Operands,
-)
+from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.scaled_products import encoded, scaled_product
 from cpd._torch.scaled_products import turned as turned_operand
-from cpd.numeric.accumulator import parsed
-from cpd.numeric.compiling import constant
-from cpd.numeric.streams import stream_tag
-from cpd.ops.arguments import holds, product_shape
-from cpd.ops.slow import warn_if_slow
-
-GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS = "grad_input", "grad_weight", "grad_bias"
-CAST_ACTIVATION, CAST_WEIGHT = "cast_activation", "cast_weight"
-CAST_GRADIENT, CAST_OUTPUT = "cast_gradient", "cast_output"
-RECAST_ACTIVATION, RECAST_WEIGHT = "recast_activation", "recast_weight"
-RECAST_GRADIENT = "recast_gradient"
-TANGENT_A, TANGENT_B = "tangent_input", "tangent_weight"
-"""What a random stream is for, by its name in the table of streams (`cpd.numeric.streams`)."""
-
-NATIVE = "native"
-"""The text of the sum of torch's own kernel."""
-
-Strings = Sequence[str]
-Ints = Sequence[int]
-
-
-def tagged(stream: Tensor, purpose: str, layer: int = 0) -> Tensor:
-    """The stream for a purpose in a layer, from the one that was given."""
-    return stream ^ stream_tag(purpose, layer)
-
-
-class Sum(NamedTuple):
-    """An accumulator, by its text, and the tensors of its random bits."""
-
-    text: str
-    seed: Tensor | None
-    stream: Tensor | None
-
-    def into(self, dtype: torch.dtype) -> torch.dtype:
-        """`dtype` where it holds the sums, else float32."""
-        if self.is_native():
-            return dtype
-        return dtype if holds(_name(dtype), parsed(self.text).format.name) else torch.float32
-
-    def is_native(self) -> bool:
-        """Whether torch's own kernel forms them."""
-        return self.text == NATIVE
-
-    def is_stochastic(self) -> bool:
-        return not self.is_native() and parsed(self.text).rounding == "stochastic"
-
-    def drawing(self, purpose: str) -> Sum:
-        """With the random bits of another purpose."""
-        if self.stream is None:
-            return self
-        return self._replace(stream=tagged(self.stream, purpose))
-
-    def swapped(self) -> Sum:
-        """For the product's transpose, whose operands have changed places."""
-        return self if self.is_native() else self._replace(text=_swapped(self.text))
-
-    def of_terms(self) -> Sum:
-        """For terms that are no products: they are rounded only as they are added."""
-        return self if self.is_native() else self._replace(text=_of_terms(self.text))
-
-
-@constant
-def _of_terms(text: str) -> str:
-    return _core.Accumulator(text).of_terms().text
-
-
-@constant
-def _swapped(text: str) -> str:
-    return _core.Accumulator(text).swapped().text
-
-
-def product(
-    a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
-) -> Tensor:
-    """gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or torch's."""
-    if how.is_native():
-        return native_product(a, b, c, dtype)
-    if a.device.type == "cpu":
-        warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
-    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
-    return y.to(dtype)
-
-
-def native_product(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """c + a b as torch.nn.functional.linear computes it, in the wider of the operands' types."""
-    common = torch.promote_types(a.dtype, b.dtype)
-    a, b = a.to(common), b.to(common)
-    if c is None:
-        return (a @ b).to(dtype)
-    c = c.to(common)
-    y = torch.addmm(c, a, b) if a.dim() == b.dim() == 2 else a @ b + c
-    return y.to(dtype)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def taken(sums: Strings, numbers: Tensor | None, which: int) -> Sum:
-    """One of a recipe's sums."""
-    return Sum(sums[which], *_pair(numbers, which))
-
-
-def scales_at(sums: Strings) -> str:
-    """Where scales are applied: to each `operand`, to sums over a `block`, or at the end."""
-    return sums[4] if len(sums) > 4 else "operand"
-
-
-def _pair(numbers: Tensor | None, which: int) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if numbers is None else (numbers[which, 0], numbers[which, 1])
-
+from cpd._torch.sums import NATIVE, Ints, Sum, product
+from cpd.numeric.streams import Purpose
+from cpd.ops.arguments import product_shape
 
 # ---- gradients of products ---------------------------------------------------------------------
 
@@ -203,39 +80,46 @@ class Products(NamedTuple):
     grad_weight: Sum
     grad_bias: Sum
 
+    @classmethod
+    def of(cls, call: RecipeCall) -> Products:
+        """A recipe's."""
+        return cls(
+            call.sum(Purpose.grad_input), call.sum(Purpose.grad_weight), call.sum(Purpose.grad_bias)
+        )
+
 
 def _product_gradients(
     ctx: Any,
     a: Tensor,
     b: Tensor,
     g: Tensor,
-    operands: Operands,
     sums: Products,
-    blas: bool,
+    call: RecipeCall,
+    blas: bool = False,
     turned: bool = False,
-    scales_at: str = "operand",
 ) -> tuple[Tensor | None, ...]:
-    """Of a, b and c in c + a b; `turned`: b is the transpose."""
+    """Of a, b and c in c + a b, whose operands are cast as `call` says; `turned`: b is the
+    transpose."""
     like_a, like_b, like_c = ctx.like
     for_a, for_b, for_c = ctx.needs_input_grad[:3]
     of_c = addend_gradient(g, like_c, sums.grad_bias) if for_c else None
-    if scales_at != "operand":
-        of_a, of_b = _scaled_gradients(ctx, a, b, g, operands, sums, turned, scales_at)
+    if call.scales_at != "operand":
+        of_a, of_b = _scaled_gradients(ctx, a, b, g, sums, call, turned)
         return of_a, of_b, of_c
     batch = g.shape[:-2]
-    to_input, to_weight = operands.gradients(g, (for_a, for_b), (-1, -2))
+    to_input, to_weight = call.gradients(g, (for_a, for_b), (-1, -2))
     of_a = of_b = None
     if for_a:
-        weight = operands.cast(INPUT_WEIGHT, b, -2 if turned else -1)
+        weight = call.cast(Purpose.recast_weight, b, -2 if turned else -1)
         weight = weight if turned else weight.mT
         of_a = contract(to_input, weight, batch, like_a, sums.grad_input, blas)
-        of_a = operands.unfactored(of_a, INPUT_GRADIENT, INPUT_WEIGHT)
+        of_a = call.unfactored(of_a, Purpose.cast_gradient, Purpose.recast_weight)
     if for_b:
-        activation = operands.cast(WEIGHT_ACTIVATION, a, -2)
+        activation = call.cast(Purpose.recast_activation, a, -2)
         of_b = _weight_gradient(
             activation, to_weight, batch, like_b, sums.grad_weight, blas, turned
         )
-        of_b = operands.unfactored(of_b, WEIGHT_ACTIVATION, WEIGHT_GRADIENT)
+        of_b = call.unfactored(of_b, Purpose.recast_activation, Purpose.recast_gradient)
     return of_a, of_b, of_c
 
 
@@ -244,22 +128,22 @@ def _scaled_gradients(
     a: Tensor,
     b: Tensor,
     g: Tensor,
-    casts: Operands,
     sums: Products,
+    call: RecipeCall,
     is_turned: bool,
-    at: str,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Of a and b, whose scales are applied to sums."""
     like_a, like_b, _ = ctx.like
+    at = call.scales_at
     of_a = of_b = None
     if ctx.needs_input_grad[0]:
-        weight = encoded(casts, INPUT_WEIGHT, b, -2 if is_turned else -1)
-        gradient = encoded(casts, INPUT_GRADIENT, g, -1)
+        weight = encoded(call, Purpose.recast_weight, b, -2 if is_turned else -1)
+        gradient = encoded(call, Purpose.cast_gradient, g, -1)
         weight = weight if is_turned else turned_operand(weight)
         of_a = scaled_product(gradient, weight, None, sums.grad_input, at, like_a.dtype)
     if ctx.needs_input_grad[1]:
-        activation = turned_operand(encoded(casts, WEIGHT_ACTIVATION, a, -2))
-        gradient = encoded(casts, WEIGHT_GRADIENT, g, -2)
+        activation = turned_operand(encoded(call, Purpose.recast_activation, a, -2))
+        gradient = encoded(call, Purpose.recast_gradient, g, -2)
         of_b = scaled_product(activation, gradient, None, sums.grad_weight, at, like_b.dtype)
         of_b = of_b.mT if is_turned else of_b
     return of_a, of_b
@@ -305,16 +189,17 @@ def product_tangent(
     terms = (
         None
         if of_a is None
-        else product(of_a, b, None, how.drawing(TANGENT_A), torch.float32, blas),
+        else product(of_a, b, None, how.drawing(Purpose.tangent_input), torch.float32, blas),
         None
         if of_b is None
-        else product(a, of_b, None, how.drawing(TANGENT_B), torch.float32, blas),
+        else product(a, of_b, None, how.drawing(Purpose.tangent_weight), torch.float32, blas),
         None if of_c is None else of_c.float().expand(shape),
     )
     return total(*terms).to(dtype)
 
 
-_AS_GIVEN = Operands(("",) * 6, None, None)
+_AS_GIVEN = RecipeCall(NATIVE, None, None)
+"""Casts nothing."""
 
 
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
@@ -331,11 +216,11 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, seed, stream = ctx.saved_tensors
     how = Sum(ctx.text, seed, stream)
     sums = Products(
-        how.drawing(GRAD_INPUT),
-        how.drawing(GRAD_WEIGHT),
-        how._replace(text="fp32 sequential").drawing(GRAD_BIAS),
+        how.drawing(Purpose.grad_input),
+        how.drawing(Purpose.grad_weight),
+        how._replace(text="fp32 sequential").drawing(Purpose.grad_bias),
     )
-    return _product_gradients(ctx, a, b, g, _AS_GIVEN, sums, ctx.blas)
+    return _product_gradients(ctx, a, b, g, sums, _AS_GIVEN, ctx.blas)
 
 
 @torch.library.register_fake("cpd::gemm")
@@ -395,44 +280,35 @@ differentiable(
 torch.library.register_vmap("cpd::native_sum", _native_sum_of_samples)
 
 
-def backward_sums(ctx: Any, numbers: Tensor | None) -> Products:
-    """A recipe's sums but for the first."""
-    return Products(*(taken(ctx.sums, numbers, which) for which in (1, 2, 3)))
-
-
-RECIPE = "str[] sums, str[] operands, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
-"""What an operator takes of a recipe, in its schema."""
-
-
 def _matmul(
     a: Tensor,
     b: Tensor,
     c: Tensor | None,
     turned: bool,
-    sums: Strings,
-    operands: Strings,
+    recipe: str,
     numbers: Tensor | None,
     multipliers: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    casts = Operands(operands, numbers, multipliers)
-    how = taken(sums, numbers, 0)
-    if scales_at(sums) != "operand":
-        left = encoded(casts, FORWARD_ACTIVATION, a, -1)
-        right = encoded(casts, FORWARD_WEIGHT, b, -1 if turned else -2)
+    call = RecipeCall(recipe, numbers, multipliers)
+    how = call.sum(Purpose.given)
+    if call.scales_at != "operand":
+        left = encoded(call, Purpose.cast_activation, a, -1)
+        right = encoded(call, Purpose.cast_weight, b, -1 if turned else -2)
         right = turned_operand(right) if turned else right
-        return scaled_product(left, right, c, how, scales_at(sums), dtype)
-    a, b = _factors(a, b, turned, casts)
-    if casts.leave_factors():
-        y = casts.unfactored(product(a, b, None, how, dtype), FORWARD_ACTIVATION, FORWARD_WEIGHT)
+        return scaled_product(left, right, c, how, call.scales_at, dtype)
+    a, b = _factors(a, b, turned, call)
+    if call.leaves_factors():
+        y = product(a, b, None, how, dtype)
+        y = call.unfactored(y, Purpose.cast_activation, Purpose.cast_weight)
         return y if c is None else y + c.to(dtype)
     return product(a, b, c, how, dtype)
 
 
-def _factors(a: Tensor, b: Tensor, turned: bool, casts: Operands) -> tuple[Tensor, Tensor]:
+def _factors(a: Tensor, b: Tensor, turned: bool, call: RecipeCall) -> tuple[Tensor, Tensor]:
     """The matrices of the forward product, as cast."""
-    a = casts.cast(FORWARD_ACTIVATION, a, -1)
-    b = casts.cast(FORWARD_WEIGHT, b, -1 if turned else -2)
+    a = call.cast(Purpose.cast_activation, a, -1)
+    b = call.cast(Purpose.cast_weight, b, -1 if turned else -2)
     return a, b.mT if turned else b
 
 
@@ -442,29 +318,28 @@ def _fake_matmul(a: Tensor, b: Tensor, c: Any, turned: bool, *args: Any) -> Tens
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    a, b, c, ctx.turned, ctx.sums, ctx.operands, numbers, multipliers, ctx.dtype = inputs
+    a, b, c, ctx.turned, ctx.recipe, numbers, multipliers, ctx.dtype = inputs
     keep(ctx, a, b, c, numbers, multipliers, forward=forward)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    a, b, numbers, multipliers = ctx.saved_tensors
-    casts = Operands(ctx.operands, numbers, multipliers)
-    sums = backward_sums(ctx, numbers)
-    at = scales_at(ctx.sums)
-    return _product_gradients(ctx, a, b, g, casts, sums, False, ctx.turned, at)
+    a, b, *tensors = ctx.saved_tensors
+    call = RecipeCall(ctx.recipe, *tensors)
+    return _product_gradients(ctx, a, b, g, Products.of(call), call, turned=ctx.turned)
 
 
 def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    a, b, numbers, multipliers = saved(ctx)
-    a, b = _factors(a, b, ctx.turned, Operands(ctx.operands, numbers, multipliers))
+    a, b, *tensors = saved(ctx)
+    call = RecipeCall(ctx.recipe, *tensors)
+    a, b = _factors(a, b, ctx.turned, call)
     of_a, of_b, *rest = tangents
     if of_b is not None and ctx.turned:
         of_b = of_b.mT
-    return product_tangent((of_a, of_b, *rest), a, b, taken(ctx.sums, numbers, 0), ctx.dtype)
+    return product_tangent((of_a, of_b, *rest), a, b, call.sum(Purpose.given), ctx.dtype)
 
 
 define(
-    f"matmul(Tensor a, Tensor b, Tensor? c, bool turned, {RECIPE}) -> Tensor",
+    f"matmul(Tensor a, Tensor b, Tensor? c, bool turned, {SCHEMA}) -> Tensor",
     _matmul,
     _fake_matmul,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cpd._torch.gemm import Ints
+from cpd._torch.sums import Ints
 
 
 class Moves(NamedTuple):

@@ -7,31 +7,20 @@ that compute them (`cpd._torch.gemm`, `cpd._torch.conv`). Documented in `cpd.Rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from cpd._torch.arguments import name_of
 from cpd._torch.library import ops
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.compiling import constant
-from cpd.numeric.scaled_cast import OperandSpec, draws, is_whole, operand_spec
+from cpd.numeric.scaled_cast import OperandSpec, draws, operand_spec
 from cpd.ops.arguments import holds
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
 """Seed and stream of a rounding; None where it draws nothing."""
-
-FORWARD_ACTIVATION, FORWARD_WEIGHT = 0, 1
-INPUT_GRADIENT, INPUT_WEIGHT = 2, 3
-WEIGHT_ACTIVATION, WEIGHT_GRADIENT = 4, 5
-"""The operands of forward, of the GEMM that gives the input's gradient, and of the weight's."""
-
-_TENSOR = (0, 1, 2, 1, 0, 2)
-"""Which of activation, weight and gradient an operand is."""
-
-SUMS = 4
-"""Rows of `numbers` before those of the operands."""
 
 
 def _parsed(text: str) -> OperandSpec | None:
@@ -72,17 +61,6 @@ def covers_a_tensor(text: str) -> bool:
         return False
     q = spec.scaled
     return q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
-
-
-@constant
-def shared(first: str, second: str) -> bool:
-    """Whether one cast serves as both."""
-    spec = _parsed(first)
-    return first == second and (spec is None or is_whole(spec))
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def cast_operand(
@@ -128,51 +106,3 @@ def cast_delayed(x: Tensor, how: str, multiplier: Tensor, numbers: Pair = (None,
     """cast(fl(x * multiplier)) * fl(1 / multiplier), each product rounded once in float32."""
     y = ops.cast(x.float() * multiplier, how, *numbers, None)
     return (y * multiplier.reciprocal()).to(x.dtype)
-
-
-class Operands(NamedTuple):
-    """The casts of the six operands, and their numbers."""
-
-    texts: Sequence[str]
-    numbers: Tensor | None
-    multipliers: Tensor | None
-    """Of activation, weight and gradient, where scaling is delayed."""
-
-    def multiplier(self, which: int) -> Tensor | None:
-        """Of one operand."""
-        return None if self.multipliers is None else self.multipliers[_TENSOR[which]]
-
-    def pair(self, which: int) -> Pair:
-        """Seed and stream of one."""
-        if self.numbers is None or not operand_draws(self.texts[which]):
-            return None, None
-        row = self.numbers[SUMS + which]
-        return row[0], row[1]
-
-    def cast(self, which: int, x: Tensor, axis: int) -> Tensor:
-        """One operand as it enters its product."""
-        return cast_operand(x, self.texts[which], axis, self.pair(which), self.multiplier(which))
-
-    def gradients(
-        self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int]
-    ) -> tuple[Tensor, Tensor]:
-        """The gradient as it enters the GEMMs of the input's and of the weight's gradient, as far
-        as they are needed; cast once where one cast serves as both."""
-        for_input, for_weight = needs
-        if shared(self.texts[INPUT_GRADIENT], self.texts[WEIGHT_GRADIENT]):
-            cast = self.cast(INPUT_GRADIENT, g, axes[0])
-            return cast, cast
-        return (
-            self.cast(INPUT_GRADIENT, g, axes[0]) if for_input else g,
-            self.cast(WEIGHT_GRADIENT, g, axes[1]) if for_weight else g,
-        )
-
-    def leave_factors(self) -> bool:
-        """Whether the product of the forward pass must be multiplied by what factors leave out."""
-        first, second = self.texts[FORWARD_ACTIVATION], self.texts[FORWARD_WEIGHT]
-        return factor_of(first) * factor_of(second) != 1
-
-    def unfactored(self, y: Tensor, first: int, second: int) -> Tensor:
-        """A product of two operands without their factors."""
-        left_out = factor_of(self.texts[first]) * factor_of(self.texts[second])
-        return y if left_out == 1 else y * (1 / left_out)

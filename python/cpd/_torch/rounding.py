@@ -18,15 +18,17 @@ from torch import Tensor
 
 from cpd._torch.arguments import name_of, number_of, random_numbers, stacked_numbers
 from cpd._torch.derivatives import Tangents, call, differentiable
-from cpd._torch.gemm import CAST_GRADIENT, CAST_OUTPUT, define, tagged
+from cpd._torch.gemm import define
 from cpd._torch.library import ops
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
+from cpd._torch.sums import tagged
 from cpd._torch.vmap import Call, batched
 from cpd.numeric.options import Number, plain_number
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+from cpd.numeric.streams import Purpose
 from cpd.ops.arguments import check_carrier
 
-RESULT, RETURNING = CAST_OUTPUT, CAST_GRADIENT
+RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
 """What the random streams of the two casts are for."""
 
 
@@ -70,7 +72,7 @@ def _check(spec: OperandSpec | None, x: Tensor) -> None:
 
 
 def _numbers_of(
-    spec: OperandSpec | None, purpose: str, x: Tensor, stream: Number | None, layer: int
+    spec: OperandSpec | None, purpose: Purpose, x: Tensor, stream: Number | None, layer: int
 ) -> Pair:
     """Seed and stream of one of the casts; None where it draws nothing."""
     if spec is None or spec.rounding != "stochastic":

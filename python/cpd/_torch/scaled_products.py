@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from cpd._torch.library import ops
-from cpd._torch.operands import Operands, parts, whole_transforms
+from cpd._torch.operands import parts, whole_transforms
+from cpd._torch.recipe import RecipeCall
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import named_scaled
+from cpd.numeric.streams import Purpose
 from cpd.ops.encoded import Encoded
 from cpd.ops.products import Operand, encoded_operand
 
@@ -37,9 +39,9 @@ def scaled_product(
     return y.to(dtype)
 
 
-def encoded(casts: Operands, which: int, x: Tensor, axis: int) -> Operand:
+def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     """An operand's elements and their scales, its blocks along `axis`."""
-    text, numbers = casts.texts[which], casts.pair(which)
+    text, numbers = call.rounding(which), call.pair(which)
     x = x.float()
     if not text:
         return Operand(x, None, 0, 1, None)
@@ -49,7 +51,7 @@ def encoded(casts: Operands, which: int, x: Tensor, axis: int) -> Operand:
     if not scaled:
         return Operand(ops.cast(x, how, *numbers, None), None, 0, 1, None)
     if history:
-        multiplier = casts.multiplier(which)
+        multiplier = call.multiplier(which)
         assert multiplier is not None  # layers see to it
         elements = ops.cast(x * multiplier, how, *numbers, None)
         return Operand(elements, multiplier.reciprocal().reshape(1, 1), 0, 0, None)

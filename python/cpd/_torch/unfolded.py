@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cpd._torch.gemm import Ints, Sum, product
 from cpd._torch.moves import Moves
+from cpd._torch.sums import Ints, Sum, product
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28

@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map
 
 from cpd._torch import gemm as gemm  # defines matmul
 from cpd._torch.library import ops
-from cpd._torch.operands import covers_a_tensor, operand_draws
+from cpd._torch.operands import covers_a_tensor
+from cpd._torch.recipe import OPERANDS, RecipeCall
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import parsed_cast
 
@@ -129,22 +130,22 @@ def cast_draws(text: str) -> bool:
     return parsed_cast(text).rounding == "stochastic"
 
 
+def recipe_call(given: dict[str, Any]) -> RecipeCall:
+    """The recipe of a call, by its arguments' names."""
+    return RecipeCall(given["recipe"], given["numbers"], given["multipliers"])
+
+
 def recipe_draws(given: dict[str, Any]) -> bool:
     """Whether a recipe's operator does, its backward pass too: that of a gradient over the whole
     batch gets its numbers from the call."""
-    sums = [text for text in given["sums"][:4] if text != gemm.NATIVE]
-    return any(map(sum_draws, sums)) or any(map(operand_draws, given["operands"]))
-
-
-text_of_recipe = recipe_draws  # its former name
+    return recipe_call(given).draws()
 
 
 def scales_apart(call: Call) -> bool:
     """Whether a scale of an operand covers a whole tensor: each example then has its own; or scales
     are applied to sums."""
-    if gemm.scales_at(call.given["sums"]) != "operand":
-        return True
-    return any(map(covers_a_tensor, call.given["operands"]))
+    of = recipe_call(call.given)
+    return of.scales_at != "operand" or any(covers_a_tensor(of.rounding(p)) for p in OPERANDS)
 
 
 # ---- the operators -------------------------------------------------------------------------------

@@ -12,26 +12,14 @@ from torch import Tensor
 from cpd._torch import operators
 from cpd._torch.arguments import number_of, stacked_numbers
 from cpd._torch.derivatives import call
-from cpd._torch.gemm import (
-    CAST_ACTIVATION,
-    CAST_GRADIENT,
-    CAST_OUTPUT,
-    CAST_WEIGHT,
-    GRAD_BIAS,
-    GRAD_INPUT,
-    GRAD_WEIGHT,
-    NATIVE,
-    RECAST_ACTIVATION,
-    RECAST_GRADIENT,
-    RECAST_WEIGHT,
-    tagged,
-)
 from cpd._torch.library import ops
 from cpd._torch.operands import cast_operand
+from cpd._torch.sums import tagged
 from cpd.nn.recipe import Recipe, is_native
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.options import Number, plain_number
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, is_whole
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+from cpd.numeric.streams import Purpose
 from cpd.ops.arguments import check_carrier, holds
 
 
@@ -68,21 +56,6 @@ def asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
     return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
 
 
-_PURPOSES = (
-    "given",
-    GRAD_INPUT,
-    GRAD_WEIGHT,
-    GRAD_BIAS,
-    CAST_ACTIVATION,
-    CAST_WEIGHT,
-    CAST_GRADIENT,
-    RECAST_WEIGHT,
-    RECAST_ACTIVATION,
-    RECAST_GRADIENT,
-)
-"""Of the rows of an operator's `numbers`: four sums, six operands."""
-
-
 class Arguments(NamedTuple):
     """A call's recipe: what is cast before the operator, and what the operator takes."""
 
@@ -90,8 +63,6 @@ class Arguments(NamedTuple):
     activation: OperandSpec | None
     """Cast before the operator, once for both GEMMs that it enters; None: within, or not at all."""
     weight: OperandSpec | None
-    operands: tuple[OperandSpec | None, ...]
-    """Cast within the operator."""
     dtype: torch.dtype | None
     """The result's, as asked for."""
     element: torch.dtype
@@ -113,32 +84,18 @@ class Arguments(NamedTuple):
         """Checks that types hold what the recipe puts into them."""
         dtype = asked(x, dtype)
         element = _element(how, x, w, dtype)
-        operands = how.operands
-        activation = weight = None
-        if _is_outside(operands[0], operands[4], how.scales_at):
-            activation = operands[0]
-            operands = (None, *operands[1:4], None, operands[5])
-        if _is_outside(operands[1], operands[3], how.scales_at):
-            weight = operands[1]
-            operands = (operands[0], None, operands[2], None, *operands[4:])
         if how.delays and delayed is None:
             raise ValueError(
                 "the recipe's scales follow from former steps: cpd.convert keeps that state, or "
                 "give delayed= a cpd.nn.delayed.Delayed of the recipe"
             )
-        drawing = (how.forward, how.grad_input, how.grad_weight, how.grad_bias, *operands)
-        numbers = _numbers(drawing, how, x, stream)
-        return cls(how, activation, weight, operands, dtype, element, stream, delayed, numbers)
+        numbers = _numbers(how, x, stream)
+        return cls(how, *how.cast_before, dtype, element, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """sums, operands, numbers, multipliers, dtype: see `cpd._torch.gemm`."""
-        how = self.how
-        sums = [_text(s) for s in (how.forward, how.grad_input, how.grad_weight, how.grad_bias)]
-        if how.scales_at != "operand":
-            sums.append(how.scales_at)
-        multipliers = self.delayed.multipliers() if how.delays else None
-        texts = ["" if spec is None else spec.text for spec in self.operands]
-        return sums, texts, self.numbers, multipliers, self.element
+        """recipe, numbers, multipliers, dtype: see `cpd._torch.recipe`."""
+        multipliers = self.delayed.multipliers() if self.how.delays else None
+        return self.how.gemms, self.numbers, multipliers, self.element
 
 
 def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,18 +105,19 @@ def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         x, w = x.to(common), w.to(common)
     elif is_native(given.how.forward) and given.dtype is not None:
         x, w = x.to(given.dtype), w.to(given.dtype)
-    _note_delayed(given, x, w)
+    if given.how.delays:
+        _note_delayed(given, x, w)
     return (
-        cast_before(given, x, given.activation, CAST_ACTIVATION),
-        cast_before(given, w, given.weight, CAST_WEIGHT),
+        cast_before(given, x, given.activation, Purpose.cast_activation),
+        cast_before(given, w, given.weight, Purpose.cast_weight),
     )
 
 
 def _note_delayed(given: Arguments, x: Tensor, w: Tensor) -> None:
     """Notes magnitudes of what is cast within the operator by a delayed scale."""
-    for name, operand, spec in (("activation", x, 0), ("weight", w, 1)):
-        cast = given.operands[spec]
-        if isinstance(cast, ScaledCast) and cast.history:
+    for name, operand, before in (("activation", x, given.activation), ("weight", w, given.weight)):
+        cast = getattr(given.how, name)
+        if before is None and isinstance(cast, ScaledCast) and cast.history:
             given.delayed.note(name, operand)
 
 
@@ -170,17 +128,17 @@ def finished(given: Arguments, y: Tensor, x: Tensor) -> Tensor:
         y = given.delayed.watch(y)
     if how.output is None:
         return y
-    y = cast_before(given, y, how.output, CAST_OUTPUT)
+    y = cast_before(given, y, how.output, Purpose.cast_output)
     return y.to(operators.result_type(x, given.dtype))
 
 
-def cast_before(given: Arguments, x: Tensor, spec: OperandSpec | None, purpose: str) -> Tensor:
+def cast_before(given: Arguments, x: Tensor, spec: OperandSpec | None, purpose: Purpose) -> Tensor:
     """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
     if spec is None:
         return x
     numbers = pair_of(spec, purpose, given.how, x, given.stream)
     if isinstance(spec, ScaledCast) and spec.history:
-        which = "weight" if purpose == CAST_WEIGHT else "activation"
+        which = "weight" if purpose == Purpose.cast_weight else "activation"
         delayed: Tensor = given.delayed.quantize(which, x, *numbers)
         return delayed
     if isinstance(spec, CastSpec):
@@ -190,7 +148,7 @@ def cast_before(given: Arguments, x: Tensor, spec: OperandSpec | None, purpose: 
 
 
 def pair_of(
-    spec: Any, purpose: str, how: Recipe, x: Tensor, stream: Number | None
+    spec: Any, purpose: Purpose, how: Recipe, x: Tensor, stream: Number | None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of a sum or a cast, for one purpose in one layer; None: it draws nothing."""
     if spec is None or is_native(spec) or spec.rounding != "stochastic":
@@ -202,19 +160,6 @@ def pair_of(
     if own is None:
         return None, None
     return seed, tagged(own, purpose, how.layer)
-
-
-def _text(given: Any) -> str:
-    return NATIVE if is_native(given) else given.text
-
-
-def _is_outside(first: OperandSpec | None, second: OperandSpec | None, at: str) -> bool:
-    """Whether one cast, before the operator, serves for both GEMMs."""
-    if at != "operand" and isinstance(first, ScaledCast):
-        return False
-    if first is None or first is not second:
-        return False
-    return is_whole(first) and (isinstance(first, CastSpec) or first.factor == 1)
 
 
 def _element(how: Recipe, x: Tensor, w: Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -237,12 +182,9 @@ def _element(how: Recipe, x: Tensor, w: Tensor, dtype: torch.dtype | None) -> to
     return element
 
 
-def _numbers(
-    drawing: tuple[Any, ...], how: Recipe, x: Tensor, stream: Number | None
-) -> Tensor | None:
-    """Seeds and streams as the operators take them; None where nothing is stochastic."""
-    pairs = [
-        pair_of(spec, purpose, how, x, stream)
-        for spec, purpose in zip(drawing, _PURPOSES, strict=True)
-    ]
-    return stacked_numbers(pairs, x)
+def _numbers(how: Recipe, x: Tensor, stream: Number | None) -> Tensor | None:
+    """Seeds and streams as the operators take them, a row a purpose; None where nothing draws."""
+    if not how.drawing:
+        return None
+    drawn = {purpose: pair_of(spec, purpose, how, x, stream) for purpose, spec in how.drawing}
+    return stacked_numbers([drawn.get(purpose, (None, None)) for purpose in Purpose], x)

@@ -20,7 +20,7 @@ from cpd.nn import attention, convolution, embedding, functional, norms
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
 from cpd.numeric.options import Number, check_number
-from cpd.numeric.streams import MAX_LAYERS, stream_tag
+from cpd.numeric.streams import MAX_LAYERS, Purpose, stream_tag
 
 
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
@@ -101,7 +101,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
         self._calls += 1
-        return {"recipe": self.recipe, "stream": self.stream ^ stream_tag("given", number)}
+        return {"recipe": self.recipe, "stream": self.stream ^ stream_tag(Purpose.given, number)}
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from cpd._torch.convolution import cast_images, cast_kernels, has_tiles
 from cpd._torch.derivatives import call
-from cpd._torch.gemm import CAST_ACTIVATION, CAST_WEIGHT
 from cpd._torch.library import ops
 from cpd._torch.moves import Moves
 from cpd._torch.operands import cast_operand
@@ -31,6 +30,7 @@ from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.options import Number, integer
 from cpd.numeric.scaled_cast import OperandSpec
 from cpd.numeric.shown import shown
+from cpd.numeric.streams import Purpose
 
 Single: TypeAlias = int | tuple[int]
 Pair: TypeAlias = int | tuple[int, int]
@@ -301,9 +301,9 @@ def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[
     )
     x, w = entering(others, x, w)
     if of_x is not None:
-        x = cast_images(_cast(arguments, of_x, CAST_ACTIVATION, x), x, groups)
+        x = cast_images(_cast(arguments, of_x, Purpose.cast_activation, x), x, groups)
     if of_w is not None:
-        w = cast_kernels(_cast(arguments, of_w, CAST_WEIGHT, w), w, 1, groups, True)
+        w = cast_kernels(_cast(arguments, of_w, Purpose.cast_weight, w), w, 1, groups, True)
     return x, w
 
 
@@ -313,7 +313,7 @@ def _tiled(spec: OperandSpec | None) -> OperandSpec | None:
 
 
 def _cast(
-    arguments: Arguments, spec: OperandSpec, purpose: str, x: Tensor
+    arguments: Arguments, spec: OperandSpec, purpose: Purpose, x: Tensor
 ) -> Callable[[Tensor, int], Tensor]:
     numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
     return lambda x, axis: cast_operand(x, spec.text, axis, numbers)

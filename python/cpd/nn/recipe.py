@@ -9,18 +9,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
+from cpd import _core
+from cpd.nn.recipe_parts import OPERANDS as OPERANDS
+from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
+from cpd.nn.recipe_parts import ROUNDED as ROUNDED
+from cpd.nn.recipe_parts import SCALES_AT, Kept, kept
+from cpd.nn.recipe_parts import SUMS as SUMS
+from cpd.nn.recipe_parts import is_native as is_native
+from cpd.nn.recipe_parts import is_same as is_same
 from cpd.numeric import scaled_cast
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.checked import checked
+from cpd.numeric.compiling import constant
 from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
 from cpd.numeric.shown import shown
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
+from cpd.numeric.streams import Purpose
 
 NATIVE: Literal["native"] = "native"
 """The sum of torch's own kernel."""
@@ -29,17 +39,6 @@ Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Rules: TypeAlias = "Iterable[tuple[str | type, Recipe | None]]"
 
-SCALES_AT = ("operand", "block", "epilogue")
-SUMS = ("forward", "grad_input", "grad_weight", "grad_bias")
-OPERANDS = ("activation", "weight", "gradient")
-OVERRIDES = {
-    "grad_input_gradient": "gradient",
-    "grad_input_weight": "weight",
-    "grad_weight_activation": "activation",
-    "grad_weight_gradient": "gradient",
-}
-"""Operands of one backward GEMM, and which each is the same as unless it is said."""
-ROUNDED = ("norm", "softmax", "embedding", "residual")
 TEXTS = ("update", "state", "wire", "source")
 
 
@@ -204,11 +203,9 @@ class Recipe:
             "source": _words("source", source),
             "scales_at": _scales_at(scales_at),
         }
-        _check_histories(values)
-        _check_scales_at(values)
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_operands", self._six())
+        object.__setattr__(self, "_kept", kept(self))
 
     def operand(self, name: str) -> OperandSpec | None:
         """What an operand is cast to, by its name here; an override gives what it stands for.
@@ -224,14 +221,66 @@ class Recipe:
         return found
 
     @property
+    def text(self) -> str:
+        """The canonical text of sums, casts and `scales_at`, which has no seeds and streams, nor
+        what the rest of a training step does: `parse` makes the recipe of it.
+
+        >>> Recipe("native", weight="mxfp8", output="bf16", source="measured").text
+        'native; weight=mxfp8; output=bf16'
+        """
+        return self._of_text.text
+
+    @classmethod
+    def parse(cls, text: str) -> Recipe:
+        """The recipe of a text as `text` gives it. Raises ValueError, naming the key.
+
+        >>> Recipe.parse("e4m3; weight=mxfp8; grad_input_weight=none")
+        cpd.Recipe(forward='e4m3 sequential', weight='mxfp8', grad_input_weight=None)
+        """
+        texts = _core.Recipe.parse(text).fields().items()
+        said: dict[str, Any] = {name: None if one == "none" else one for name, one in texts}
+        return cls(**said)
+
+    @property
+    def gemms(self) -> str:
+        """The text of what the GEMMs of a layer take: sums, casts of operands, `scales_at`; without
+        what is cast before them.
+
+        >>> Recipe("native", activation="mxfp8", weight="e4m3fn", output="bf16").gemms
+        'native; activation=mxfp8'
+        """
+        return self._of_text.gemms
+
+    @property
+    def cast_before(self) -> tuple[OperandSpec | None, OperandSpec | None]:
+        """The casts of activation and weight, where one, before both GEMMs that the tensor enters,
+        serves for both."""
+        return self._of_text.before
+
+    @property
+    def drawing(self) -> tuple[tuple[Purpose, Any], ...]:
+        """The sums and casts of the GEMMs whose rounding is stochastic, each with its purpose."""
+        return self._of_text.drawing
+
+    @property
     def operands(self) -> tuple[OperandSpec | None, ...]:
         """The six of the three GEMMs: activation and weight of forward, gradient and weight of
         grad_input, activation and gradient of grad_weight."""
-        kept: tuple[OperandSpec | None, ...] | None = self.__dict__.get("_operands")
-        return self._six() if kept is None else kept  # an old pickle has none
+        return self._of_text.operands
 
-    def _six(self) -> tuple[OperandSpec | None, ...]:
-        return tuple(map(self.operand, ("activation", "weight", *OVERRIDES)))
+    @property
+    def _of_text(self) -> Kept:
+        return self.__dict__["_kept"]  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        names = [one.name for one in fields(self)]
+        self.__init__(**{name: state[name] for name in names if name in state})  # type: ignore[misc]
+
+    def __hash__(self) -> int:
+        return hash((self.text, self.layer))
 
     @property
     def is_native(self) -> bool:
@@ -257,7 +306,7 @@ class Recipe:
     @property
     def delays(self) -> bool:
         """Whether an operand's scale follows from former steps."""
-        return any(isinstance(spec, ScaledCast) and spec.history for spec in self.operands)
+        return self._of_text.delays
 
     def for_layer(self, layer: int) -> Recipe:
         """The same with another layer number.
@@ -365,17 +414,6 @@ def files() -> Any:
     return recipe_files
 
 
-def is_native(sum: Any) -> bool:
-    """Whether torch's own kernel forms it. Sums are not compared with strings: torch.compile cannot
-    follow that."""
-    return isinstance(sum, str)
-
-
-def is_same(operand: Any) -> bool:
-    """Whether an operand of one GEMM is the tensor's usual one."""
-    return isinstance(operand, str)
-
-
 def _str(value: Any) -> str | None:
     return None if value is None else str(value)
 
@@ -430,33 +468,6 @@ def _scales_at(given: Any) -> Any:
     return given
 
 
-def _check_scales_at(values: dict[str, Any]) -> None:
-    """Raises where torch's own kernel would have to apply scales to its sums, or a matrix unit of
-    elements of 8 bits or fewer is fed scaled values."""
-    if values["scales_at"] == "operand":
-        scaled = [n for n in (*OPERANDS, *OVERRIDES) if isinstance(values[n], ScaledCast)]
-        for name in SUMS[:3]:
-            unit = None if is_native(values[name]) else values[name].unit
-            if scaled and unit is not None and unit.a.bits <= 8:
-                operand = f"{scaled[0]}={values[scaled[0]]}"
-                raise ValueError(
-                    f"{name}={values[name]} takes elements, and {operand} has "
-                    "scales: say scales_at='block' or 'epilogue', where the unit's sums get them"
-                )
-        return
-    for name in SUMS[:3]:
-        if is_native(values[name]):
-            raise ValueError(
-                f"scales_at={values['scales_at']!r} takes accumulators, got {name}='native', whose "
-                "sums torch's kernel does not give"
-            )
-    for name in (*OPERANDS, *OVERRIDES):
-        if isinstance(values[name], ScaledCast) and values[name].factor != 1:
-            raise ValueError(
-                f"scales_at={values['scales_at']!r} takes no factor, got one in {name}"
-            )
-
-
 def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
     """Classes as texts, so that files hold them."""
     found = []
@@ -501,22 +512,6 @@ def _items(name: str, given: Any) -> list[Any]:
     return list(given)
 
 
-def _check_histories(values: dict[str, Any]) -> None:
-    """Raises unless one history of each tensor is asked for, and of all three the same."""
-    casts = [values[name] for name in (*OPERANDS, *OVERRIDES)]
-    kept = {
-        (spec.history, spec.amax) for spec in casts if isinstance(spec, ScaledCast) and spec.history
-    }
-    if len(kept) > 1:
-        raise ValueError(f"a layer keeps one length and use of histories, got {sorted(kept)}")
-    for name, usual in OVERRIDES.items():
-        spec = values[name]
-        if isinstance(spec, ScaledCast) and spec.history and spec != values[usual]:
-            raise ValueError(
-                f"{name}: a history belongs to {usual} itself, whose cast both GEMMs take"
-            )
-
-
 def _with_stream(value: Any, stream: Number) -> Any:
     """An accumulator or a cast with another stream; anything else as it is."""
     if isinstance(value, Accumulator):
@@ -533,9 +528,19 @@ RecipeLike: TypeAlias = "Recipe | SumLike"
 
 
 def recipe(given: RecipeLike) -> Recipe:
-    """`given` itself, or the recipe that uses one accumulator throughout.
+    """`given` itself; or the recipe that uses one accumulator throughout, or that of a recipe's
+    text.
 
     >>> recipe("e6m9 chunked") == Recipe("e6m9 chunked")
     True
+    >>> recipe("native; weight=mxfp8") == Recipe("native", weight="mxfp8")
+    True
     """
-    return given if isinstance(given, Recipe) else Recipe(given)
+    if isinstance(given, Recipe):
+        return given
+    return _named(given) if isinstance(given, str) else Recipe(given)
+
+
+@constant
+def _named(text: str) -> Recipe:
+    return Recipe.parse(text) if ";" in text else Recipe(text)

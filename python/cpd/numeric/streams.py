@@ -2,6 +2,7 @@
 """Which random stream a rounding draws from: the library's table (cpd/numeric/draws/streams.h)."""
 
 from cpd import _core
+from cpd._core import Purpose as Purpose
 from cpd.numeric.compiling import constant
 
 MAX_LAYERS = _core.MAX_LAYERS
@@ -10,16 +11,15 @@ _LAYER = _core.stream_tag("given", 1)
 
 
 @constant
-def _purpose_tag(purpose: str) -> int:
+def _purpose_tag(purpose: Purpose) -> int:
     """As torch's int64 has it, with a sign."""
-    tag = _core.stream_tag(purpose)
+    tag = _core.stream_tag(purpose.name)
     return tag - 2**64 if tag >= 2**63 else tag
 
 
-def stream_tag(purpose: str, layer: int = 0) -> int:
+def stream_tag(purpose: Purpose, layer: int = 0) -> int:
     """What a layer's given streams are changed by, with XOR: 64 bits, signed as torch's int64.
 
-    `layer` is 0…MAX_LAYERS - 1; a compiled program may have it for a variable. Raises ValueError
-    for a purpose that the table lacks.
+    `layer` is 0…MAX_LAYERS - 1; a compiled program may have it for a variable.
     """
     return _purpose_tag(purpose) ^ layer * _LAYER

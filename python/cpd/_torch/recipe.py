@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe as the operators torch.ops.cpd.matmul and convolution take it: by its text
+(`cpd.Recipe.gemms`), which says how each operand of their three GEMMs is cast and summed, and by
+tensors, whose values may change from call to call."""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from cpd import _core
+from cpd._torch.operands import Pair, cast_operand, factor_of, operand_draws
+from cpd._torch.sums import NATIVE, Sum
+from cpd.numeric.accumulator import parsed
+from cpd.numeric.scaled_cast import is_whole, operand_spec
+from cpd.numeric.streams import Purpose
+
+SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
+"""What an operator takes of a recipe, and the type of its result."""
+
+SUMS = Purpose.given, Purpose.grad_input, Purpose.grad_weight, Purpose.grad_bias
+"""The sums of forward and backward."""
+OPERANDS = {
+    Purpose.cast_activation: "activation",
+    Purpose.cast_weight: "weight",
+    Purpose.cast_gradient: "gradient",
+    Purpose.recast_weight: "weight",
+    Purpose.recast_activation: "activation",
+    Purpose.recast_gradient: "gradient",
+}
+"""Which tensor each operand is: of forward, of the GEMM that gives the input's gradient
+(cast_gradient, recast_weight), and of that which gives the weight's."""
+_TENSORS = ("activation", "weight", "gradient")
+"""The rows of `multipliers`."""
+
+
+class _Parsed(NamedTuple):
+    """What a text says."""
+
+    roundings: tuple[str, ...]
+    """The texts of sums and casts, by the numbers of their purposes; empty: as it is."""
+    scales_at: str
+    left_out: float
+    """The factor of the forward product's operands."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(text: str) -> _Parsed:
+    recipe = _core.Recipe.parse(text)
+    roundings = recipe.roundings()
+    factors = (factor_of(roundings[p]) for p in (Purpose.cast_activation, Purpose.cast_weight))
+    return _Parsed(roundings, recipe.fields()["scales_at"], next(factors) * next(factors))
+
+
+class RecipeCall(NamedTuple):
+    """A recipe in one call of an operator."""
+
+    text: str
+    numbers: Tensor | None
+    """Seeds and streams, int64, a row for each purpose, by its number; None: nothing draws."""
+    multipliers: Tensor | None
+    """Of activation, weight and gradient, where scaling is delayed."""
+
+    @property
+    def scales_at(self) -> str:
+        """Where scales are applied: `operand`, `block` or `epilogue`."""
+        return _parsed(self.text).scales_at
+
+    def sum(self, purpose: Purpose) -> Sum:
+        """One of the sums."""
+        return Sum(self.rounding(purpose), *self._numbers_of(purpose))
+
+    def rounding(self, purpose: Purpose) -> str:
+        """The text of a sum or of an operand's cast; empty where the operand is not cast."""
+        return _parsed(self.text).roundings[purpose]
+
+    def multiplier(self, operand: Purpose) -> Tensor | None:
+        """Of an operand whose scaling is delayed."""
+        if self.multipliers is None:
+            return None
+        return self.multipliers[_TENSORS.index(OPERANDS[operand])]
+
+    def pair(self, operand: Purpose) -> Pair:
+        """Seed and stream of an operand's cast."""
+        if self.numbers is None or not operand_draws(self.rounding(operand)):
+            return None, None
+        return self._numbers_of(operand)
+
+    def cast(self, operand: Purpose, x: Tensor, axis: int) -> Tensor:
+        """An operand as it enters its product, blocks along `axis`."""
+        text = self.rounding(operand)
+        if not text:
+            return x
+        return cast_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
+
+    def gradients(
+        self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """The gradient as it enters the GEMMs of the input's and of the weight's gradient, as far
+        as they are needed; cast once where one cast serves as both."""
+        for_input, for_weight = needs
+        first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
+        if first == second and (not first or is_whole(operand_spec(first))):
+            cast = self.cast(Purpose.cast_gradient, g, axes[0])
+            return cast, cast
+        return (
+            self.cast(Purpose.cast_gradient, g, axes[0]) if for_input else g,
+            self.cast(Purpose.recast_gradient, g, axes[1]) if for_weight else g,
+        )
+
+    def leaves_factors(self) -> bool:
+        """Whether the product of the forward pass must be multiplied by what factors leave out."""
+        return _parsed(self.text).left_out != 1
+
+    def unfactored(self, y: Tensor, first: Purpose, second: Purpose) -> Tensor:
+        """A product of two operands without their factors."""
+        left_out = factor_of(self.rounding(first)) * factor_of(self.rounding(second))
+        return y if left_out == 1 else y * (1 / left_out)
+
+    def of_cast(self) -> RecipeCall:
+        """For an activation and a weight that are cast already."""
+        return self._replace(text=_of_cast(self.text))
+
+    def draws(self) -> bool:
+        """Whether a rounding is stochastic, in the backward pass too."""
+        sums = (self.rounding(purpose) for purpose in SUMS)
+        return any(text != NATIVE and parsed(text).rounding == "stochastic" for text in sums) or (
+            any(operand_draws(self.rounding(operand)) for operand in OPERANDS)
+        )
+
+    def _numbers_of(self, purpose: Purpose) -> Pair:
+        if self.numbers is None:
+            return None, None
+        row = self.numbers[purpose]
+        return row[0], row[1]
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_cast(text: str) -> str:
+    return _core.Recipe.parse(text).gemms(True, True).text

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products on torch tensors: an accumulator with the random bits of one call, or torch's
+own kernel."""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cpd import _core
+from cpd._torch.arguments import name_of
+from cpd._torch.library import ops
+from cpd.numeric.accumulator import parsed
+from cpd.numeric.compiling import constant
+from cpd.numeric.streams import Purpose, stream_tag
+from cpd.ops.arguments import holds
+from cpd.ops.slow import warn_if_slow
+
+NATIVE = "native"
+"""The text of the sum of torch's own kernel."""
+
+Ints = Sequence[int]
+
+
+def tagged(stream: Tensor, purpose: Purpose, layer: int = 0) -> Tensor:
+    """The stream for a purpose in a layer, from the one that was given."""
+    return stream ^ stream_tag(purpose, layer)
+
+
+class Sum(NamedTuple):
+    """An accumulator, by its text, and the tensors of its random bits."""
+
+    text: str
+    seed: Tensor | None
+    stream: Tensor | None
+
+    def into(self, dtype: torch.dtype) -> torch.dtype:
+        """`dtype` where it holds the sums, else float32."""
+        if self.is_native():
+            return dtype
+        return dtype if holds(name_of(dtype), parsed(self.text).format.name) else torch.float32
+
+    def is_native(self) -> bool:
+        """Whether torch's own kernel forms them."""
+        return self.text == NATIVE
+
+    def is_stochastic(self) -> bool:
+        return not self.is_native() and parsed(self.text).rounding == "stochastic"
+
+    def drawing(self, purpose: Purpose) -> Sum:
+        """With the random bits of another purpose."""
+        if self.stream is None:
+            return self
+        return self._replace(stream=tagged(self.stream, purpose))
+
+    def swapped(self) -> Sum:
+        """For the product's transpose, whose operands have changed places."""
+        return self if self.is_native() else self._replace(text=_swapped(self.text))
+
+    def of_terms(self) -> Sum:
+        """For terms that are no products: they are rounded only as they are added."""
+        return self if self.is_native() else self._replace(text=_of_terms(self.text))
+
+
+@constant
+def _of_terms(text: str) -> str:
+    return _core.Accumulator(text).of_terms().text
+
+
+@constant
+def _swapped(text: str) -> str:
+    return _core.Accumulator(text).swapped().text
+
+
+def product(
+    a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
+) -> Tensor:
+    """gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or torch's."""
+    if how.is_native():
+        return native_product(a, b, c, dtype)
+    if a.device.type == "cpu":
+        warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
+    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
+    return y.to(dtype)
+
+
+def native_product(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """c + a b as torch.nn.functional.linear computes it, in the wider of the operands' types."""
+    common = torch.promote_types(a.dtype, b.dtype)
+    a, b = a.to(common), b.to(common)
+    if c is None:
+        return (a @ b).to(dtype)
+    c = c.to(common)
+    y = torch.addmm(c, a, b) if a.dim() == b.dim() == 2 else a @ b + c
+    return y.to(dtype)
