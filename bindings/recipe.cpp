@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cpd/spec/scaled_cast.h"
+#include "specs.h"
 #include "views.h"
 
 namespace py = pybind11;
@@ -25,8 +26,9 @@ void BindRecipes(py::module_& m) {
       .def_readonly("history", &ScaledCast::history)
       .def_property_readonly("amax", [](const ScaledCast& c) { return ToString(c.amax); })
       .def_property_readonly("text", [](const ScaledCast& c) { return ToString(c); });
-  m.attr("MAX_HISTORY") = ScaledCast::kMostHistory;
+  m.attr("AMAX") = Tuple(AmaxNames());
   m.def("parse_operand_cast", &ParseOperandCast, py::arg("text"));
+  m.def("is_whole", &IsWhole, py::arg("cast"));
   py::class_<Recipe>(m, "Recipe")
       .def_static("parse", &ParseRecipe, py::arg("text"))
       .def_property_readonly("text", [](const Recipe& r) { return ToString(r); })

@@ -95,6 +95,8 @@ std::string ToString(ScaledCast::Amax amax) {
   return std::string(kAmaxNames.at(static_cast<std::size_t>(amax)));
 }
 
+std::span<const std::string_view> AmaxNames() { return kAmaxNames; }
+
 std::string ToString(const ScaledCast& cast) {
   Check(cast);
   std::string text = ToString(cast.scaled);

@@ -3,6 +3,8 @@
 // What an operand of a product is cast to: a format without scales or a scaled one, and how.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,6 +38,8 @@ using OperandCast = std::variant<CastSpec, ScaledCast>;
 CPD_API void Check(const ScaledCast& cast);
 
 CPD_API std::string ToString(ScaledCast::Amax amax);
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> AmaxNames();
 /// The canonical text, `mxfp4 rounding=stochastic factor=0.75`: the scaled format's, then every
 /// option that is not its default (overflow's is saturate); seed and stream are left out.
 CPD_API std::string ToString(const ScaledCast& cast);

@@ -825,6 +825,7 @@ def hadamard(
     out: numpy.ndarray,
 ) -> None: ...
 def interrupt_thread(ident: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
+def is_whole(cast: CastSpec | ScaledCast) -> bool: ...
 def kernel_calls(name: str) -> int: ...
 def local_communicators(
     size: typing.SupportsInt | typing.SupportsIndex,
@@ -947,11 +948,11 @@ def time(
 ) -> float: ...
 def with_codec(spec: ReduceSpec, codec: typing.Any) -> ReduceSpec: ...
 
+AMAX: tuple[str, ...] = ("max", "most_recent")
 DEFAULT_CHUNK: int
 DEFAULT_TIMEOUT: float
 DIVIDES: tuple[str, ...] = ("after", "before")
 EXCHANGES: tuple[str, ...] = ("owner", "gather", "ring", "hierarchical")
-MAX_HISTORY: int
 MAX_LAYERS: int
 MAX_RANDOM_BITS: int
 MAX_RANK: int

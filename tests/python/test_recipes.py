@@ -49,6 +49,83 @@ def test_plain_data_make_the_same_recipe(recipe):
     assert hash(recipe) == hash(cpd.Recipe.from_dict(recipe.to_dict()))
 
 
+def test_the_text_says_sums_casts_and_scales():
+    assert RICH.text == (
+        "e6m9 chunked chunk=64; grad_input=native; "
+        "grad_weight=e6m9 chunked chunk=64 rounding=stochastic; activation=mxfp8; "
+        "weight=e4m3 rounding=stochastic; gradient=nvfp4 rounding=stochastic random_bits=8; "
+        "grad_input_weight=none; "
+        "grad_weight_gradient=nvfp4 transform=hadamard16:te rounding=stochastic; output=bf16; "
+        "norm=bf16; softmax=e5m10; embedding=bf16; residual=bf16"
+    ).replace("e5m10", cpd.format("e5m10").name)
+    assert cpd.Recipe("e4m3").text == "e4m3 sequential"
+    scaled = cpd.Recipe("e4m3", weight="mxfp8", scales_at="block")
+    assert scaled.text == "e4m3 sequential; weight=mxfp8; scales_at=block"
+
+
+@pytest.mark.parametrize(
+    "recipe", [RICH, *cpd.named_recipes().values()], ids=["rich", *cpd.named_recipes()]
+)
+def test_texts_make_recipes_of_the_same_text(recipe):
+    parsed = cpd.Recipe.parse(recipe.text)
+    assert parsed.text == recipe.text
+    assert cpd.recipe(recipe.text).text == recipe.text
+    assert hash(parsed.for_layer(recipe.layer)) == hash(recipe)
+    for name in ("forward", "grad_bias", "activation", "grad_weight_gradient", "norm"):
+        assert str(getattr(parsed, name)) == str(getattr(recipe, name))
+    if not recipe.draws and not any((recipe.rules, recipe.schedule, recipe.attention)):
+        training = {name: getattr(recipe, name) for name in TRAINING}
+        assert parsed.replace(**training) == recipe
+
+
+TRAINING = ("update", "state", "wire", "loss_scale", "source", "layer")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("native; weigth=mxfp8", "unknown option 'weigth' of a recipe; .*did you mean 'weight'"),
+        ("native; weight=mxfp9", "weight: unknown format 'mxfp9'"),
+        ("e9m3; weight=mxfp8", "forward: exp must be"),
+        ("native; norm=mxfp8", "norm: must be a format without scales, got 'mxfp8'"),
+        ("native; weight=mxfp8; scales_at=block", "takes accumulators, got forward='native'"),
+    ],
+)
+def test_errors_of_texts_name_the_key(text, message):
+    for make in (cpd.Recipe.parse, cpd.recipe, lambda text: cpd.nn.Linear(2, 2, recipe=text)):
+        with pytest.raises(ValueError, match=message):
+            make(text)
+
+
+def test_what_the_operators_take():
+    recipe = cpd.Recipe(
+        "e4m3 sequential rounding=stochastic",
+        activation="e4m3fn rounding=stochastic",
+        weight="mxfp8",
+        gradient="e5m2 rounding=stochastic",
+        output="bf16",
+        layer=3,
+    )
+    assert recipe.gemms == (
+        "e4m3 sequential rounding=stochastic; weight=mxfp8; gradient=e5m2 rounding=stochastic"
+    )
+    assert recipe.cast_before == (recipe.activation, None)
+    assert [purpose.name for purpose, _ in recipe.drawing] == [
+        "given",
+        "grad_input",
+        "grad_weight",
+        "cast_gradient",
+        "recast_gradient",
+    ]
+    seeded = cpd.CastSpec("e4m3fn", "stochastic", seed=1)
+    other = cpd.Recipe("native", activation="e4m3fn", weight=seeded)
+    assert other.gemms == "native"
+    assert other.cast_before == (other.activation, seeded)
+    twice = other.replace(grad_input_weight=cpd.CastSpec("e4m3fn", "stochastic", seed=2))
+    assert twice.cast_before == (twice.activation, None)
+    assert [purpose.name for purpose, _ in twice.drawing] == ["cast_weight", "recast_weight"]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -24,8 +24,8 @@ _RHT = "transform=hadamard16:te"
 @checked
 def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = None) -> Recipe:
     """The recipe of that name (see `named_recipes`), of a file (a path that ends in .toml or
-    .json), of plain data (`Recipe.from_dict`), or, for an accumulator's text, that uses it
-    throughout; a `Recipe` is given back as it is.
+    .json), of plain data (`Recipe.from_dict`), of a recipe's text (`Recipe.text`), or, for an
+    accumulator's, that uses it throughout; a `Recipe` is given back as it is.
 
     `sums`: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, in the place of
     torch's own, which named recipes have, also in its rules and schedule. A matrix unit, which
@@ -38,6 +38,8 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = 
     cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
     >>> recipe("te-current", sums="e6m9 chunked chunk=64").grad_weight.text
     'e6m9 chunked chunk=64'
+    >>> recipe("native; weight=mxfp8; output=bf16")
+    cpd.Recipe(forward='native', weight='mxfp8', output='bf16')
     """
     made = _made(given)
     return made if sums is None else _with_sums(made, _recipe(sums))
@@ -70,7 +72,7 @@ def _made(given: Any) -> Recipe:
             f"accumulator, got {shown(given)}"
         ) from error
     except ValueError as error:
-        if not isinstance(given, str):
+        if not isinstance(given, str) or ";" in given:
             raise
         near = difflib.get_close_matches(given.lower(), _READY, 1)
         names = f"did you mean {near[0]}? " if near else ""

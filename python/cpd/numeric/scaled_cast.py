@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from cpd.numeric.cast import CastSpec, cast_spec, parsed_cast
+from cpd import _core
+from cpd.numeric import native
+from cpd.numeric.cast import CastSpec, cast_spec
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike
-from cpd.numeric.options import Number, integer, same_number
+from cpd.numeric.options import Number, int32, same_number
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, scaled
 from cpd.numeric.shown import shown
 
 _scaled = scaled  # the parameter of the same name hides it
-
-MAX_HISTORY = 1 << 20
-AMAX = ("max", "most_recent")
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -77,17 +75,19 @@ class ScaledCast:
             random_bits=random_bits,
             variant=variant,
         )
-        _check(q, factor, history, amax)
-        values = {
-            "scaled": q,
-            "cast": how,
-            "factor": float(factor),
-            "history": integer("history", history),
-            "amax": amax,
-        }
-        for name, value in values.items():
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+            raise TypeError(f"factor must be a number, got {type(factor).__name__}")
+        if amax not in _core.AMAX:
+            raise ValueError(f"amax must be one of {', '.join(_core.AMAX)}, got {shown(amax)}")
+        steps = int32("history", history)
+        options = f"rounding={how.rounding} overflow={how.overflow} variant={how.variant}"
+        drawn = f"random_bits={how.random_bits} factor={float(factor)!r}"
+        text = _canonical(f"{q.text} {options} {drawn} history={steps} amax={amax}")
+        self._take(q, how, float(factor), steps, amax, text)
+
+    def _take(self, *values: Any) -> None:
+        for name, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "text", _text(self))
 
     @property
     def format(self) -> Format:
@@ -111,10 +111,9 @@ class ScaledCast:
 
     def with_numbers(self, seed: Number, stream: Number) -> ScaledCast:
         """The same with these numbers."""
+        cast = with_numbers(self.cast, seed, stream)
         made = object.__new__(ScaledCast)
-        for name, value in vars(self).items():
-            object.__setattr__(made, name, value)
-        object.__setattr__(made, "cast", with_numbers(self.cast, seed, stream))
+        made._take(self.scaled, cast, self.factor, self.history, self.amax, self.text)
         return made
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,8 +121,7 @@ class ScaledCast:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         made = named_scaled_cast(state["text"]).with_numbers(state["seed"], state["stream"])
-        for name, value in vars(made).items():
-            object.__setattr__(self, name, value)
+        self._take(*vars(made).values())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScaledCast):
@@ -173,13 +171,7 @@ def operand_spec(given: OperandLike) -> OperandSpec:
 def is_whole(spec: OperandSpec) -> bool:
     """Whether the result hangs not on the axis that is summed over: a format without scales, one
     scale for a tensor, or square blocks; and no transform."""
-    if isinstance(spec, CastSpec):
-        return True
-    q = spec.scaled
-    if q.transform is not None or (q.tensor_scale is not None and q.outer == "row"):
-        return False
-    rows, _, columns = q.block.partition("x")
-    return q.block == "tensor" or (columns != "" and rows == columns)
+    return _is_whole(spec.text)
 
 
 def draws(spec: OperandSpec) -> bool:
@@ -201,43 +193,6 @@ def with_numbers(spec: CastSpec, seed: Number, stream: Number) -> CastSpec:
     )
 
 
-_OPTIONS = ("rounding", "overflow", "random_bits", "variant", "factor", "history", "amax")
-
-
-def _check(q: Scaled, factor: float, history: int, amax: str) -> None:
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
-        raise TypeError(f"factor must be a number, got {type(factor).__name__}")
-    if not (0 < factor <= 1 and math.isfinite(factor)):
-        raise ValueError(f"factor must be above 0 and at most 1, got {factor}")
-    number = integer("history", history)
-    if not 0 <= number <= MAX_HISTORY:
-        raise ValueError(f"history must be 0…2^20 steps, got {number}")
-    if amax not in AMAX:
-        raise ValueError(f"amax must be one of {', '.join(AMAX)}, got {shown(amax)}")
-    whole = q.block == "tensor" and q.tensor_scale is None and q.scale.name == "fp32"
-    if number and (not whole or q.transform is not None or factor != 1):
-        raise ValueError(
-            "a history goes with one fp32 scale a tensor, without transform and factor "
-            f"(e4m3fn block=tensor scale=fp32), got {q}"
-        )
-    if factor != 1 and (q.block == "tensor" or q.tensor_scale is not None):
-        raise ValueError(f"a factor goes with one level of blocks, got {q}")
-
-
-def _text(spec: ScaledCast) -> str:
-    how = spec.cast.text.removeprefix(spec.cast.format.name).split()
-    words = [spec.scaled.text, *(w for w in how if w != "overflow=saturate")]
-    if spec.cast.overflow == "ieee":
-        words.append("overflow=ieee")
-    if spec.factor != 1:
-        words.append(f"factor={spec.factor!r}")
-    if spec.history:
-        words.append(f"history={spec.history}")
-    if spec.amax != "max":
-        words.append(f"amax={spec.amax}")
-    return " ".join(words)
-
-
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
@@ -252,26 +207,21 @@ def named_scaled_cast(text: str) -> ScaledCast:
 
 @constant
 def _named(text: str) -> OperandSpec:
-    words = text.split()
-    ours = [w for w in words if w.partition("=")[0] in _OPTIONS]
-    format_text = " ".join(w for w in words if w not in ours)
-    to = format_or_scaled(format_text)
-    if isinstance(to, Format):
-        return parsed_cast(" ".join([to.name, *ours]))
-    options: dict[str, Any] = {}
-    for word in ours:
-        name, _, value = word.partition("=")
-        if name in options:
-            raise ValueError(f"{name} is given twice in {shown(text)}")
-        options[name] = _value(name, value, text)
-    return ScaledCast(to, **options)
+    held = _core.parse_operand_cast(" ".join(text.split()))
+    if isinstance(held, _core.CastSpec):
+        return native.showing(CastSpec, held)
+    made = object.__new__(ScaledCast)
+    cast = native.showing(CastSpec, held.cast)
+    q = native.showing(Scaled, held.scaled)
+    made._take(q, cast, held.factor, held.history, held.amax, held.text)
+    return made
 
 
-def _value(name: str, value: str, text: str) -> Any:
-    """Of an option. Raises ValueError, naming it."""
-    if name not in ("random_bits", "history", "factor"):
-        return value
-    try:
-        return float(value) if name == "factor" else int(value)
-    except ValueError:
-        raise ValueError(f"{name} must be a number, got {shown(value)} in {shown(text)}") from None
+@constant
+def _canonical(text: str) -> str:
+    return _core.parse_operand_cast(text).text
+
+
+@constant
+def _is_whole(text: str) -> bool:
+    return _core.is_whole(_core.parse_operand_cast(text))
